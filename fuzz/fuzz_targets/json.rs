@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use haul::ctl::{Reply, Request};
-use haul::job::AgentRequest;
+use haul::options::AgentRequest;
 use haul::passport::{pair, storage};
 use libfuzzer_sys::fuzz_target;
 

@@ -30,7 +30,7 @@ use crate::targets::spec::parse_size;
 use crate::targets::state::mounts_below;
 use crate::wan::netns;
 use kind::{Kind, Which};
-use state::{Server, State};
+use state::{PfsState, Server};
 
 /// Most servers of a file system; each takes a process or more, and memory for it.
 const SERVERS_MAX: i64 = 32;
@@ -153,7 +153,7 @@ pub fn run(pfs: Pfs) -> anyhow::Result<()> {
         Pfs::Up(Up::Moosefs { servers, options, common }) => up(Kind::Moosefs(options), servers, &common)?,
         Pfs::Up(Up::Ceph { osds, options, common }) => up(Kind::Ceph(options), osds, &common)?,
         Pfs::Set(set) => set.run()?,
-        Pfs::Stats { name } => stats(&State::load(&name)?)?,
+        Pfs::Stats { name } => stats(&PfsState::load(&name)?)?,
         Pfs::List => Value::Array(state::names()?.iter().map(|name| listed(name)).collect()),
         Pfs::Down { name, .. } => {
             let names = name.map_or_else(state::names, |name| Ok(vec![name]))?;
@@ -185,7 +185,7 @@ fn up(kind: Kind, servers: u32, common: &Common) -> anyhow::Result<Value> {
     let dir = common.dir.canonicalize().with_context(|| format!("find {}", common.dir.display()))?;
     ensure!(!dir.starts_with("/run"), "the servers have a /run of their own: take another --dir");
     state::create(&name)?;
-    let mut state = State {
+    let mut state = PfsState {
         mount: state::mount(&name),
         data: dir.join(format!("haul-lab-pfs-{name}")),
         keeper: None,
@@ -211,7 +211,7 @@ fn up(kind: Kind, servers: u32, common: &Common) -> anyhow::Result<Value> {
     }
 }
 
-fn build(state: &mut State, servers: u32, size: u64, rate: u64) -> anyhow::Result<Value> {
+fn build(state: &mut PfsState, servers: u32, size: u64, rate: u64) -> anyhow::Result<Value> {
     let namespace = state.namespace();
     ensure!(
         !netns::exists(&namespace),
@@ -258,7 +258,7 @@ fn build(state: &mut State, servers: u32, size: u64, rate: u64) -> anyhow::Resul
 }
 
 /// Starts the client: in the servers' network, and in the mount and process namespaces of the caller.
-fn mount(state: &mut State) -> anyhow::Result<()> {
+fn mount(state: &mut PfsState) -> anyhow::Result<()> {
     let log = fs::File::options().append(true).open(state::log(&state.name)).context("open the log")?;
     let mut child = Command::new("setsid")
         .args(["nsenter", &format!("--net=/run/netns/{}", state.namespace()), "--"])
@@ -307,13 +307,13 @@ fn written(probe: &Path) -> bool {
 }
 
 /// The last that the processes said.
-fn tail(state: &State) -> String {
+fn tail(state: &PfsState) -> String {
     let text = fs::read_to_string(state::log(&state.name)).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();
     lines[lines.len().saturating_sub(10)..].join("\n")
 }
 
-fn describe(state: &State) -> Value {
+fn describe(state: &PfsState) -> Value {
     let servers: Vec<_> = state
         .servers
         .iter()
@@ -339,7 +339,7 @@ fn describe(state: &State) -> Value {
 }
 
 fn listed(name: &str) -> Value {
-    match State::load(name) {
+    match PfsState::load(name) {
         Ok(state) => {
             let mut described = describe(&state);
             described["alive"] = json!(state.runs());
@@ -351,7 +351,11 @@ fn listed(name: &str) -> Value {
 
 /// Changes the rates of a server's device or of all; says by what means, or that there is none, and whether memory is kept
 /// from hiding it.
-fn limit(state: &mut State, which: Option<usize>, [read, write]: [Option<u64>; 2]) -> anyhow::Result<Value> {
+fn limit(
+    state: &mut PfsState,
+    which: Option<usize>,
+    [read, write]: [Option<u64>; 2],
+) -> anyhow::Result<Value> {
     let keeper = state.keeper.as_ref().filter(|keeper| keeper.runs()).map(|keeper| keeper.pid);
     let (mut means, mut dirty) = ("none: no blkio throttle in this machine's cgroups", false);
     for (at, server) in state.servers.iter_mut().enumerate() {
@@ -369,7 +373,7 @@ fn limit(state: &mut State, which: Option<usize>, [read, write]: [Option<u64>; 2
 
 impl Set {
     fn run(&self) -> anyhow::Result<Value> {
-        let mut state = State::load(&self.name)?;
+        let mut state = PfsState::load(&self.name)?;
         let which = match &self.server[..] {
             "all" => None,
             text => Some(text.parse().with_context(|| format!("{text:?} is neither a number nor all"))?),
@@ -399,7 +403,7 @@ impl Set {
     }
 }
 
-fn stats(state: &State) -> anyhow::Result<Value> {
+fn stats(state: &PfsState) -> anyhow::Result<Value> {
     let mut servers = Vec::new();
     for (at, server) in (0..).zip(&state.servers) {
         let mut stats = devices::stats_of(at, &server.number, server.rates)?;

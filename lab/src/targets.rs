@@ -18,7 +18,7 @@ pub use script::{Player, Script};
 pub use service::ServiceSpec;
 use spec::{ModelSpec, SpaceSpec};
 pub use spec::{describe, parse_size, targets as specs};
-use state::State;
+use state::VolumeState;
 use volume::Setting;
 
 mod daemon;
@@ -221,12 +221,15 @@ pub fn run(args: TargetsArgs) -> anyhow::Result<()> {
         }
         Command::Set(set) => change(&set),
         Command::Script { name, script } => {
-            ensure!(State::load(&name)?.kind == "model", "{name:?} are devices: only a model plays scripts");
+            ensure!(
+                VolumeState::load(&name)?.kind == "model",
+                "{name:?} are devices: only a model plays scripts"
+            );
             let script = script.as_deref().map(read_script).transpose()?;
             daemon::ask(&name, &Ask::Script(script)).map(drop)
         }
         Command::Stats { name } => {
-            let state = State::load(&name)?;
+            let state = VolumeState::load(&name)?;
             let stats = match &state.kind[..] {
                 "model" => daemon::ask(&name, &Ask::Stats)?,
                 _ => devices::stats(&state)?,
@@ -237,7 +240,7 @@ pub fn run(args: TargetsArgs) -> anyhow::Result<()> {
         Command::List => {
             let all: Vec<Value> = state::names()?
                 .iter()
-                .map(|name| match State::load(name) {
+                .map(|name| match VolumeState::load(name) {
                     Ok(state) => {
                         let alive = state.daemon.as_ref().is_none_or(Process::runs);
                         json!({ "name": name, "kind": state.kind, "mount": state.mount, "targets": state.targets, "alive": alive })
@@ -322,7 +325,7 @@ fn memory_free() -> anyhow::Result<u64> {
 }
 
 fn change(set: &Set) -> anyhow::Result<()> {
-    let mut state = State::load(&set.name)?;
+    let mut state = VolumeState::load(&set.name)?;
     let target = set.target.0;
     if state.kind == "model" {
         let setting = Setting {

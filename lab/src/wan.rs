@@ -27,7 +27,7 @@ use crate::pid::Process;
 use daemon::{Config, Request, Way};
 pub use options::{Change, parse_time};
 pub use proof::parse_ping;
-use state::State;
+use state::WanState;
 
 /// Most NICs of a host; each takes a thread and memory for what is on its way.
 const NICS_MAX: u8 = 16;
@@ -140,7 +140,7 @@ pub fn run(wan: Wan) -> anyhow::Result<()> {
     let said = match wan {
         Wan::Up(up) => up.make()?,
         Wan::Down { all: true, .. } => {
-            let states = State::all()?;
+            let states = WanState::all()?;
             // One that resists must not keep the others.
             let results: Vec<_> = states.iter().map(remove).collect();
             json!({ "removed": results.into_iter().collect::<anyhow::Result<Vec<_>>>()? })
@@ -154,7 +154,7 @@ pub fn run(wan: Wan) -> anyhow::Result<()> {
             };
             ask(&name, &Request::Set { nic, way, change })?
         }
-        Wan::List => Value::Array(State::all()?.iter().map(describe).collect()),
+        Wan::List => Value::Array(WanState::all()?.iter().map(describe).collect()),
         Wan::Stats { name, reset } => ask(&name, &Request::Stats { reset })?,
         Wan::Serve => return serve(),
     };
@@ -166,7 +166,7 @@ pub fn run(wan: Wan) -> anyhow::Result<()> {
 /// # Errors
 /// Something of it cannot be removed.
 pub fn down(name: &str) -> anyhow::Result<Option<Value>> {
-    State::read(name)?.as_ref().map(remove).transpose()
+    WanState::read(name)?.as_ref().map(remove).transpose()
 }
 
 /// Namespaces of a network's two hosts.
@@ -192,7 +192,7 @@ pub fn set_down(name: &str, down: bool) -> anyhow::Result<()> {
 }
 
 fn ask(name: &str, request: &Request) -> anyhow::Result<Value> {
-    match State::read(name)? {
+    match WanState::read(name)? {
         None => bail!("no network is called {name}; `lab wan list` shows them"),
         Some(state) if !state.process.runs() => {
             bail!("the process of {name} has ended unasked; remove the rest by `lab wan down {name}`")
@@ -207,7 +207,7 @@ fn ask(name: &str, request: &Request) -> anyhow::Result<Value> {
 }
 
 /// A network as `list` shows it: `up` without a process is what a crash left.
-fn describe(state: &State) -> Value {
+fn describe(state: &WanState) -> Value {
     let addresses = [0, 1].map(|host| netns::addresses(0, host)[0].clone());
     let nics: Vec<_> = (0..state.nics)
         .map(|nic| {
@@ -227,7 +227,7 @@ fn describe(state: &State) -> Value {
 }
 
 /// Ends the process, then removes the namespaces and the files. What others run in a namespace is left and named.
-fn remove(state: &State) -> anyhow::Result<Value> {
+fn remove(state: &WanState) -> anyhow::Result<Value> {
     // `up` may be the process that is written down, and be the one that removes.
     if state.process.pid != std::process::id() as i32 {
         if state.kernel { state.process.kill()? } else { state.process.end()? }
@@ -292,14 +292,14 @@ impl Up {
     /// With what failed and why; what had been made is removed.
     pub fn make(&self) -> anyhow::Result<Value> {
         let path = self.path()?;
-        if let Some(found) = State::read(&self.name)? {
+        if let Some(found) = WanState::read(&self.name)? {
             if found.process.runs() {
                 bail!("a network called {} is up; take another --name, or `lab wan down` it", self.name);
             }
             eprintln!("lab: removing what is left of an earlier network called {}", self.name);
             remove(&found)?;
         }
-        let mut state = State {
+        let mut state = WanState {
             name: self.name.clone(),
             process: Process::of(std::process::id())?,
             namespaces: namespaces(&self.name),
@@ -322,7 +322,7 @@ impl Up {
         built
     }
 
-    fn build(&self, state: &mut State, path: &line::Path) -> anyhow::Result<Value> {
+    fn build(&self, state: &mut WanState, path: &line::Path) -> anyhow::Result<Value> {
         state.namespaces.iter().try_for_each(|namespace| netns::make(namespace))?;
         match self.carrier {
             Carrier::Emulator => self.emulate(state, path)?,
@@ -354,7 +354,7 @@ impl Up {
     }
 
     /// Has a process of our own carry the packets.
-    fn emulate(&self, state: &mut State, path: &line::Path) -> anyhow::Result<()> {
+    fn emulate(&self, state: &mut WanState, path: &line::Path) -> anyhow::Result<()> {
         let config = Config {
             namespaces: state.namespaces.clone(),
             devices: (0..state.nics).map(netns::device).collect(),

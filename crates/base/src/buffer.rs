@@ -37,11 +37,11 @@ pub struct Pool {
 
 struct Shared {
     limit: u64,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     /// Bytes handed out, in slots.
     in_use: u64,
     in_use_max: u64,
@@ -251,12 +251,12 @@ impl Memory {
 
 impl Shared {
     /// The state stays whole at every panic that could happen under the lock.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl PoolState {
     fn pop(&mut self, cost: u64) -> Option<Block> {
         let list = self.free.get_mut(&cost)?;
         let memory = list.pop();

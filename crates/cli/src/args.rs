@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
 use haul::api::SSH_CHANNELS_MAX;
-use haul::job::{LayoutChoice, Policy, Range};
+use haul::options::{LayoutChoice, Policy, Range};
 use haul::size::parse_size;
 
 pub mod ctl;
@@ -57,7 +57,7 @@ pub enum Command {
         #[arg(long, conflicts_with = "protocol")]
         channel: bool,
     },
-    /// Look at copies that run on this host, pause them, turn their knobs
+    /// Look at copies that run on this host, pause them, change their live settings
     Ctl(ctl::Ctl),
     /// Watch the storage targets of a copy that runs on this host
     Top(top::Top),

@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use haul::api::{CopyRequest, Event, Observer, Side, Sides, Status, Summary, TargetTable};
-use haul::job::Role;
+use haul::options::Role;
 
 use crate::command::FAILED;
 use crate::live::Block;
@@ -26,12 +26,12 @@ use crate::table;
 pub mod html;
 pub mod human;
 pub mod json;
+mod labels;
 pub mod list;
 pub mod lists;
 pub mod network;
 pub mod path;
 pub mod probe;
-mod words;
 
 use human::Manner;
 use json::Events;

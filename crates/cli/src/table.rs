@@ -5,7 +5,7 @@
 //! Left out: terminals, see `live`.
 
 use haul::api::{Health, Side, Sides, TargetRow, TargetTable};
-use haul::job::Role;
+use haul::options::Role;
 
 use crate::escape;
 use crate::progress::{bytes, count};

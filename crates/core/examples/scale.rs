@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use fastrand::Rng;
-use haul_core::ids::{Class, FileId, TargetId, Time};
+use haul_core::ids::{FileId, SinkTarget, TargetId, Time};
 use haul_core::schedule::queue::RUNS_MAX;
 use haul_core::schedule::{Limits, Policy, Run, Schedule};
 use setting::{choice, policies, scenarios, setting};
@@ -77,7 +77,7 @@ fn print_cost() {
                 if schedule.room() > RUNS_MAX / 2 && file * 64 < rounds {
                     let (t, k) = (rng.u16(0..targets), rng.u16(0..targets));
                     for i in 0..4 {
-                        let sink = Class((k + i) % targets + 1);
+                        let sink = SinkTarget((k + i) % targets + 1);
                         let run =
                             Run { file: FileId(file), sink, first: i.into(), count: 16, group: 1, step: 4 };
                         schedule.add(TargetId((t + i * 251) % targets), run).expect("there is room");

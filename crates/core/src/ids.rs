@@ -43,7 +43,7 @@ id! {
 id! {
     /// The storage target of the sink that an object goes to, as the sink numbers them for the source. 0: any, or not
     /// known.
-    Class(u16)
+    SinkTarget(u16)
 }
 id! {
     /// The version of a file's fingerprint: objects of an older one are refused.
@@ -124,19 +124,19 @@ impl Holder {
     }
 }
 
-impl Class {
+impl SinkTarget {
     /// Any storage target of the sink.
-    pub const ANY: Class = Class(0);
+    pub const ANY: SinkTarget = SinkTarget(0);
 
-    /// The class of a target of the sink; [`Class::ANY`] of one beyond [`CLASSES_MAX`](crate::wire::CLASSES_MAX).
-    pub fn of(target: TargetId) -> Class {
+    /// That of a target of the sink; [`SinkTarget::ANY`] of one beyond [`SINK_TARGETS_MAX`](crate::wire::SINK_TARGETS_MAX).
+    pub fn of(target: TargetId) -> SinkTarget {
         match target.0.checked_add(1) {
-            Some(number) if number < crate::wire::CLASSES_MAX => Class(number),
-            _ => Class::ANY,
+            Some(number) if number < crate::wire::SINK_TARGETS_MAX => SinkTarget(number),
+            _ => SinkTarget::ANY,
         }
     }
 
-    /// The target of this class; `None`: any.
+    /// The target of this sink target; `None`: any.
     pub fn target(self) -> Option<TargetId> {
         self.0.checked_sub(1).map(TargetId)
     }

@@ -1,4 +1,4 @@
-//! How requests reach storage: the knobs that XDD's papers turn by hand, and the decisions about them.
+//! How requests reach storage: the settings that XDD's papers turn by hand, and the decisions about them.
 //!
 //! In: what storage did (issued, completed, how fast). Out: which request may start, and in which mode.
 //! Reading order: the words here, then [`order`], [`slots`], [`choose`].

@@ -3,36 +3,36 @@
 //!
 //! In: what waits at each target, by ranges of objects; how long each request took there; how the sink's targets fare;
 //! limits; the time. Out: the next object, how each target fares, and when to ask again although nothing happened.
-//! Reading order: `words`, this file, then [`queue`] (what waits), `history` (how long things take), the policies
-//! `file`, `round_robin`, `lads` and `adaptive`, each in its file; [`share`] and [`table`] stand alone.
+//! Reading order: `types`, this file, then [`queue`] (what waits), `history` (how long things take), the policies
+//! `file`, `round_robin`, `lads` and `adaptive`, each in its file; [`buffer_shares`] and [`table`] stand alone.
 //!
 //! The source's machine asks for reads, the sink's for writes: the same type, one at each end. At the sink all that waits
-//! has its buffer and is of class [`Class::ANY`].
+//! has its buffer and is of sink target [`SinkTarget::ANY`].
 //!
 //! Invariants: an object is given out once for each time that it was added; never more in flight than [`Limits`] say, nor
-//! at a target more than its policy lets it have; nothing of a class that is shut; whatever waits at a target that
-//! answers, for a class that is not shut, has its turn within bounded time, however much else there is. The same calls
+//! at a target more than its policy lets it have; nothing of a sink target that is shut; whatever waits at a target that
+//! answers, for a sink target that is not shut, has its turn within bounded time, however much else there is. The same calls
 //! give the same answers.
-//! Left out: offsets, lengths, buffers and grants. Who calls knows them: it shuts a class whose share is used up, and does
+//! Left out: offsets, lengths, buffers and grants. Who calls knows them: it shuts a sink target whose share is used up, and does
 //! not ask while it has no buffer.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use crate::ids::{Class, FileId, TargetId, Time};
+use crate::ids::{FileId, SinkTarget, TargetId, Time};
 
 mod adaptive;
 mod bits;
+pub mod buffer_shares;
 mod file;
 mod history;
 mod lads;
 pub mod queue;
 mod round_robin;
-pub mod share;
-mod standing;
 pub mod table;
-mod words;
+mod target_ranks;
+mod types;
 
 use adaptive::Adaptive;
 use bits::Bits;
@@ -41,13 +41,13 @@ use history::{History, Told};
 use lads::Lads;
 use queue::{Queues, Way};
 use round_robin::RoundRobin;
-use standing::LEVELS;
-pub use words::{Full, Health, Issue, LadsNumbers, Limits, NoPolicy, Policy, Run, TargetState};
+use target_ranks::LEVELS;
+pub use types::{Full, Health, Issue, LadsNumbers, Limits, NoPolicy, Policy, Run, TargetState};
 
-/// Most targets of an end, and classes of a sink. What lies at further ones is scheduled as if it lay at the last; a
-/// class beyond is [`Class::ANY`].
+/// Most targets of an end, and targets of a sink. What lies at further ones is scheduled as if it lay at the last; a
+/// sink target beyond is [`SinkTarget::ANY`].
 pub const TARGETS_MAX: usize = 4096;
-/// A slow class of the sink gets one object so often, whatever else could go, so that the sink sees when it recovers.
+/// A slow target of the sink gets one object so often, whatever else could go, so that the sink sees when it recovers.
 pub const TRY_EVERY: Duration = Duration::from_millis(500);
 
 /// What a policy decides of each target. Targets are numbers below [`TARGETS_MAX`].
@@ -154,11 +154,11 @@ pub struct Schedule {
     waiting_count: usize,
     health: Vec<Health>,
     changed: Bits,
-    /// What is to be looked at when: a target, or from [`TARGETS_MAX`] on a class. Perhaps earlier than needed.
+    /// What is to be looked at when: a target, or from [`TARGETS_MAX`] on a sink target. Perhaps earlier than needed.
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     /// When the timer of each of those is, if there is one.
     armed: Vec<Time>,
-    /// How classes of the sink fare, and when a slow one may have an object again.
+    /// How targets of the sink fare, and when a slow one may have an object again.
     sink: Vec<(Health, Time)>,
     /// Targets that ever had something; and those that have something waiting or in flight.
     known: Bits,
@@ -242,7 +242,7 @@ impl Schedule {
         let target = TargetId(u16::try_from(t).expect("a target"));
         let run = Run { sink: known(run.sink), ..run };
         // One file after another has one list for each target.
-        let list = if self.heads.is_some() { Class::ANY } else { run.sink };
+        let list = if self.heads.is_some() { SinkTarget::ANY } else { run.sink };
         self.queues.add(target, list, run, again)?;
         if self.in_flight.len() <= t {
             self.in_flight.resize(t + 1, 0);
@@ -278,31 +278,31 @@ impl Schedule {
         self.queues.forget(file);
     }
 
-    /// Something waits of a class of the sink, besides [`Class::ANY`], and could go before what is of that one. Where one file
+    /// Something waits of a target of the sink, besides [`SinkTarget::ANY`], and could go before what is of that one. Where one file
     /// goes after another nothing can.
     pub fn has_placed(&self) -> bool {
         self.heads.is_none() && self.queues.has_placed()
     }
 
-    /// Whether a class of the sink has no room. `false` at first.
-    pub fn set_shut(&mut self, class: Class, shut: bool) {
-        if class == known(class) {
-            self.queues.set_shut(class, shut);
+    /// Whether a target of the sink has no room. `false` at first.
+    pub fn set_shut(&mut self, sink_target: SinkTarget, shut: bool) {
+        if sink_target == known(sink_target) {
+            self.queues.set_shut(sink_target, shut);
         }
     }
 
-    /// How a class of the sink fares, as the sink says. What goes to one that is not healthy goes when nothing else can;
+    /// How a target of the sink fares, as the sink says. What goes to one that is not healthy goes when nothing else can;
     /// and one object every [`TRY_EVERY`], unless it hangs.
-    pub fn handle_sink_health(&mut self, class: Class, health: Health, now: Time) {
-        if class == Class::ANY || class != known(class) {
+    pub fn handle_sink_health(&mut self, sink_target: SinkTarget, health: Health, now: Time) {
+        if sink_target == SinkTarget::ANY || sink_target != known(sink_target) {
             return;
         }
-        let c = usize::from(class.0);
+        let c = usize::from(sink_target.0);
         if self.sink.len() <= c {
             self.sink.resize(c + 1, (Health::Healthy, Time(0)));
         }
         self.sink[c] = (health, now.after(TRY_EVERY));
-        self.queues.set_poor(class, health != Health::Healthy);
+        self.queues.set_poor(sink_target, health != Health::Healthy);
         if is_tried(health) {
             self.arm(TARGETS_MAX + c, now.after(TRY_EVERY));
         }
@@ -313,17 +313,19 @@ impl Schedule {
         self.next_of(&[Way::Good, Way::Any], now)
     }
 
-    /// As [`Schedule::next`], also of classes that are shut: who asks has another place for it until they are not. Nothing of
-    /// [`Class::ANY`] while that one is.
+    /// As [`Schedule::next`], also of sink targets that are shut: who asks has another place for it until they are not. Nothing of
+    /// [`SinkTarget::ANY`] while that one is.
     pub fn next_ahead(&mut self, now: Time) -> Option<Issue> {
         self.next_of(&[Way::Ahead], now)
     }
 
-    /// Something waits, and all of it that could go is of classes that are shut.
+    /// Something waits, and all of it that could go is of sink targets that are shut.
     pub fn is_shut_out(&mut self) -> bool {
         if self.heads.is_some() {
-            let found = self.head_in_order().and_then(|t| self.queues.sink_of(t, Class::ANY));
-            return found.is_some_and(|class| class != Class::ANY && self.queues.is_shut(class));
+            let found = self.head_in_order().and_then(|t| self.queues.sink_of(t, SinkTarget::ANY));
+            return found.is_some_and(|sink_target| {
+                sink_target != SinkTarget::ANY && self.queues.is_shut(sink_target)
+            });
         }
         self.queues.find(&self.known, 0, Way::Any).is_none()
             && self.queues.find(&self.known, 0, Way::Ahead).is_some()
@@ -404,10 +406,10 @@ impl Schedule {
                 Of::Spare => &mut self.spare_ring,
                 Of::Resting => &mut self.resting_ring,
             };
-            let (t, class) = self.queues.find(&ring.ready, ring.at, way)?;
+            let (t, sink_target) = self.queues.find(&ring.ready, ring.at, way)?;
             ring.at = t + 1;
             if self.is_lone() || !self.rule.passes_over(t, now) {
-                return Some(self.begin(t, class, now));
+                return Some(self.begin(t, sink_target, now));
             }
         }
     }
@@ -415,9 +417,9 @@ impl Schedule {
     fn next_in_order(&mut self, ahead: bool, now: Time) -> Option<Issue> {
         let t = self.head_in_order()?;
         // The rest waits behind it.
-        let class = self.queues.sink_of(t, Class::ANY)?;
-        let waits = self.queues.is_shut(class) && (!ahead || class == Class::ANY);
-        (!waits).then(|| self.begin(t, Class::ANY, now))
+        let sink_target = self.queues.sink_of(t, SinkTarget::ANY)?;
+        let waits = self.queues.is_shut(sink_target) && (!ahead || sink_target == SinkTarget::ANY);
+        (!waits).then(|| self.begin(t, SinkTarget::ANY, now))
     }
 
     /// The target of the object that is first of all.
@@ -425,7 +427,7 @@ impl Schedule {
         loop {
             let heads = self.heads.as_mut().expect("it is by order");
             let (t, head) = heads.first()?;
-            let found = self.queues.head(t, Class::ANY);
+            let found = self.queues.head(t, SinkTarget::ANY);
             heads.set(t, found);
             if found == Some(head) {
                 return Some(t);
@@ -433,7 +435,7 @@ impl Schedule {
         }
     }
 
-    fn begin(&mut self, t: usize, list: Class, now: Time) -> Issue {
+    fn begin(&mut self, t: usize, list: SinkTarget, now: Time) -> Issue {
         let (run, object) = self.queues.take(t, list);
         self.in_flight[t] += 1;
         self.total += 1;
@@ -525,7 +527,7 @@ impl Schedule {
             if is_tried(health) && due > now {
                 self.arm(key, due);
             } else if is_tried(health) {
-                self.queues.try_poor(Class(u16::try_from(key - TARGETS_MAX).expect("a class")));
+                self.queues.try_poor(SinkTarget(u16::try_from(key - TARGETS_MAX).expect("a sink target")));
             }
         }
     }
@@ -619,14 +621,14 @@ enum Of {
 const IDLE: usize = 0;
 const BUSY: usize = 1;
 
-/// A class of this health gets an object now and then.
+/// A sink target of this health gets an object now and then.
 fn is_tried(health: Health) -> bool {
     matches!(health, Health::Congested | Health::Resting)
 }
 
-/// A class that there may be.
-fn known(class: Class) -> Class {
-    if usize::from(class.0) < TARGETS_MAX { class } else { Class::ANY }
+/// A sink target that there may be.
+fn known(sink_target: SinkTarget) -> SinkTarget {
+    if usize::from(sink_target.0) < TARGETS_MAX { sink_target } else { SinkTarget::ANY }
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
 //! The two session machines and what they ask of the driver.
 //!
 //! [`source::Source`] and [`sink::Sink`] take events by `handle_*` and yield actions by `poll_action`.
-//! The operations that they ask of storage are in [`op`]. [`keeper`] decides when lost streams are dialled again.
+//! The operations that they ask of storage are in [`op`]. [`stream_dialler`] decides when lost streams are dialled again.
 
-pub mod keeper;
 pub mod op;
 pub mod sink;
 pub mod source;
+pub mod stream_dialler;
 
 use crate::extents::ExtentMap;
-use crate::wire::{Failure, Stage};
+use crate::wire::{Failure, FailureKind};
 
 /// How an entry ended, for the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,12 +45,12 @@ pub enum SessionEnd {
 
 /// The way to the other end is gone.
 fn lost(text: &str) -> Failure {
-    Failure { stage: Stage::Network, errno: 0, text: text.into() }
+    Failure { kind: FailureKind::Network, errno: 0, text: text.into() }
 }
 
 /// The other end did not do what the protocol says.
 pub(crate) fn protocol(text: &str) -> Failure {
-    Failure { stage: Stage::Protocol, errno: 0, text: text.into() }
+    Failure { kind: FailureKind::Protocol, errno: 0, text: text.into() }
 }
 
 /// How often objects of one file are asked for again at most: on average every object once, and a small

@@ -4,7 +4,7 @@
 //! machine or a function of its own: [`start`] the count to begin with, [`streams`] the count while data flows,
 //! [`congestion`] the control, [`rate`] the limit that a user set.
 //!
-//! Left out: the system's names of knobs, and setting them.
+//! Left out: the system's names of settings, and setting them.
 
 pub mod congestion;
 pub mod rate;

@@ -3,12 +3,12 @@
 use haul_core::entry::{EntryKind, Extras, FileRange, Fingerprint, Meta, Name, Namespace, Part, Version};
 use haul_core::ids::{DirId, FileId, Generation, Holder, Time};
 use haul_core::journal::{Log, Replayed, Resume};
-use haul_core::schedule::Policy as Order;
+use haul_core::schedule::Policy;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
 use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
 use haul_core::wire::{
-    Agreed, Announced, DoneItem, Extent, FileState, Message, MetadataPiece, Outcome, Policy, Stage,
+    Agreed, Announced, DoneItem, Extent, FailureKind, FileState, Message, MetadataPiece, Outcome, SinkOptions,
 };
 
 const G0: Generation = Generation(0);
@@ -38,7 +38,7 @@ fn sink_of(shards: u16, part: Option<Part>) -> Sink {
     let config = SinkConfig {
         part,
         agreed: Agreed { shards, ..Agreed::plain(100) },
-        policy: Policy::PLAIN,
+        policy: SinkOptions::PLAIN,
         memory: 1 << 24,
         wait: false,
         files_open_max: 100,
@@ -56,7 +56,7 @@ fn refusal_of(sink: &mut Sink, message: Message) -> Option<String> {
     sink.handle_message(message, Time(1));
     std::iter::from_fn(|| sink.poll_action()).find_map(|action| match action {
         SinkAction::Send(Message::Abort(failure)) => {
-            assert_eq!(failure.stage, Stage::Protocol);
+            assert_eq!(failure.kind, FailureKind::Protocol);
             Some(failure.text.into())
         }
         _ => None,
@@ -69,7 +69,7 @@ fn source(lease: Holder) -> Source {
         memory: 1 << 24,
         reads_max: 4,
         reads_total: 4,
-        policy: Order::Adaptive,
+        policy: Policy::Adaptive,
         wait: true,
         dry: false,
         changed: Default::default(),
@@ -199,18 +199,18 @@ fn leases_that_were_not_agreed_have_no_effect() {
         let end = end_of(&mut told, Message::Durable { by, extents: vec![extent] });
         assert_eq!((end.is_some(), told.counts().durable > 0), (ends, counts), "{by:?}");
         assert!(end.is_none_or(|end| end.contains("was not agreed")));
-        let end = end_of(&mut source(agreed), Message::Grant { by, class: 0, total: 1 << 20 });
+        let end = end_of(&mut source(agreed), Message::Grant { by, sink_target: 0, total: 1 << 20 });
         assert_eq!(end.is_some(), ends, "{by:?}");
     }
     let by = Holder { host: 0, epoch: 1 };
-    let alone = end_of(&mut source(Holder::ALONE), Message::Grant { by, class: 0, total: 1 });
+    let alone = end_of(&mut source(Holder::ALONE), Message::Grant { by, sink_target: 0, total: 1 });
     assert!(alone.is_some(), "one pair alone has no lease");
 }
 
 /// Goal: no sink makes a source believe that a directory is finished, or a file over, in words that were not agreed on.
 #[test]
 fn ends_that_were_not_agreed_are_refused() {
-    let state = Message::State(vec![(FileId(1), G0, FileState::Finished)]);
+    let state = Message::FileStates(vec![(FileId(1), G0, FileState::Finished)]);
     let told = end_of(&mut source(Holder::ALONE), state).expect("it ends");
     assert!(told.contains("a directory is finished"), "{told}");
     for id in [FileId(1), FileId(2)] {

@@ -10,7 +10,7 @@ use haul_core::transfer::Ended;
 use haul_core::transfer::op::{BundleOk, HashOk, Look, ReadOk, SourceDone, SourceOp};
 use haul_core::transfer::source::{Lies, OnChange, Source, SourceAction, SourceConfig};
 use haul_core::wire::{
-    Agreed, Announced, Change, DoneItem, Extent, Failure, FileState, Message, Outcome, Stage, Totals,
+    Agreed, Announced, Change, DoneItem, Extent, Failure, FailureKind, FileState, Message, Outcome, Totals,
 };
 
 const ID: FileId = FileId(1);
@@ -46,7 +46,7 @@ impl Bench {
             changed,
         });
         source.handle_stream_up(StreamId(1));
-        source.handle_message(Message::Grant { by: Holder::ALONE, class: 0, total: 1 << 40 });
+        source.handle_message(Message::Grant { by: Holder::ALONE, sink_target: 0, total: 1 << 40 });
         let entry = Announced {
             id: ID,
             generation: G0,
@@ -148,7 +148,7 @@ impl Bench {
     fn failed(&self) -> &str {
         match &self.ended[..] {
             [Ended::Failed(failure)] => {
-                assert_eq!(failure.stage, Stage::Changed);
+                assert_eq!(failure.kind, FailureKind::Changed);
                 &failure.text
             }
             ended => panic!("{ended:?}"),
@@ -172,7 +172,7 @@ fn second_hash() -> SourceOp {
 }
 
 fn changed_failure() -> Failure {
-    Failure { stage: Stage::Changed, errno: 0, text: "is shorter".into() }
+    Failure { kind: FailureKind::Changed, errno: 0, text: "is shorter".into() }
 }
 
 /// Goal: with `fail` a file that changed is not tried again, however that was found; with `retry` it is, once.
@@ -419,7 +419,7 @@ fn held_parts_are_read_once_more() {
     let whole = vec![Subtree { offset: 0, len: size, cv: [9; 32] }];
     let held = FileState::Held { subtrees: whole, verify: false };
     let mut bench = Bench::waiting(OnChange::Prefix, size, true);
-    bench.source.handle_message(Message::State(vec![(ID, G0, held)]));
+    bench.source.handle_message(Message::FileStates(vec![(ID, G0, held)]));
     bench.act();
     assert_eq!(bench.ops(), [SourceOp::Look { id: ID, generation: G0 }]);
     bench.done(SourceDone::Look { id: ID, generation: G0, result: Ok(Look::Grown { size: size + 1 }) });
@@ -453,7 +453,7 @@ fn what_came_back_wrong_is_tried_again() {
     for (changed, now, goes_on) in cases {
         let mut bench = Bench::new(changed, SIZE);
         bench.read_small([3; 32], Look::Same);
-        let wrong = Failure { stage: Stage::Digest, errno: 0, text: "it came back wrong".into() };
+        let wrong = Failure { kind: FailureKind::Digest, errno: 0, text: "it came back wrong".into() };
         bench.finish(Outcome::Failed(wrong));
         assert_eq!(bench.ops(), [SourceOp::Refresh { id: ID, generation: G1 }]);
         bench.refreshed(G1, now);

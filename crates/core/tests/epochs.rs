@@ -8,7 +8,7 @@ use std::time::Duration;
 use haul_core::change::Change;
 use haul_core::digest::{DigestKind, SubtreeSet, subtrees};
 use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Timestamp, Version};
-use haul_core::ids::{BufferId, Class, DirId, FileId, Generation, Holder, StreamId, Time};
+use haul_core::ids::{BufferId, DirId, FileId, Generation, Holder, SinkTarget, StreamId, Time};
 use haul_core::journal::{
     DirMark, Partial, PathKey, Record, Replay, Replayed, Resume, RootId, WIDENED_LEN_MAX,
     WIDENED_PATH_LEN_MAX, Widened, compact,
@@ -16,7 +16,9 @@ use haul_core::journal::{
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{CommitItem, SinkDone, SinkOp};
 use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
-use haul_core::wire::{Agreed, Announced, DataEntry, DataHeader, Extent, Failure, Message, Policy, Stage};
+use haul_core::wire::{
+    Agreed, Announced, DataEntry, DataHeader, Extent, Failure, FailureKind, Message, SinkOptions,
+};
 
 const OBJECT: u64 = 4 << 20;
 const SMALL: u64 = 1000;
@@ -43,7 +45,7 @@ struct Bench {
 
 /// The way to the other end is lost.
 fn gone(text: &str) -> Failure {
-    Failure { stage: Stage::Network, errno: 0, text: text.into() }
+    Failure { kind: FailureKind::Network, errno: 0, text: text.into() }
 }
 
 fn entry(id: u64, size: u64, offset: u64, sealed: bool) -> DataEntry {
@@ -91,7 +93,7 @@ impl Bench {
         let config = SinkConfig {
             part: None,
             agreed: Agreed::plain(100_000),
-            policy: Policy::PLAIN,
+            policy: SinkOptions::PLAIN,
             memory: 1 << 30,
             wait: false,
             files_open_max,
@@ -136,7 +138,7 @@ impl Bench {
     fn frame(&mut self, entries: Vec<DataEntry>) {
         self.buffers += 1;
         let good = vec![true; entries.len()];
-        let header = DataHeader { class: Class::ANY, entries };
+        let header = DataHeader { sink_target: SinkTarget::ANY, entries };
         self.sink.handle_data(StreamId(1), header, Some(BufferId(self.buffers)), good, self.now);
         self.act();
     }
@@ -245,7 +247,7 @@ impl Bench {
                 }
                 SinkAction::Submit(SinkOp::FinishDirs { dirs, .. }) => {
                     let finished = |(dir, meta): (DirId, Meta)| match meta.mode {
-                        0 => (dir, Err(Failure { stage: Stage::Metadata, errno: 1, text: "no".into() })),
+                        0 => (dir, Err(Failure { kind: FailureKind::Metadata, errno: 1, text: "no".into() })),
                         _ => (dir, Ok(Change::NONE)),
                     };
                     SinkDone::FinishDirs { results: dirs.into_iter().map(finished).collect() }
@@ -377,8 +379,10 @@ fn a_stop_frees_a_divided_bundle_once() {
     for early in [true, false] {
         let mut bench = Bench::new(8);
         bench.announce(1..101, SMALL);
-        let header =
-            DataHeader { class: Class::ANY, entries: (1..101).map(|id| entry(id, SMALL, 0, true)).collect() };
+        let header = DataHeader {
+            sink_target: SinkTarget::ANY,
+            entries: (1..101).map(|id| entry(id, SMALL, 0, true)).collect(),
+        };
         bench.sink.handle_data(StreamId(1), header, Some(BufferId(9)), vec![true; 100], bench.now);
         let (mut written, mut freed) = (None, 0);
         let mut take = |bench: &mut Bench, written: &mut Option<SinkDone>| {
@@ -519,7 +523,7 @@ fn many_finished_directories_are_journaled_alone() {
 /// Method: one thing goes wrong at a time in a directory with one below and one beside it.
 #[test]
 fn only_what_ended_well_is_finished() {
-    let failure = || Failure { stage: Stage::Read, errno: 5, text: "broken".into() };
+    let failure = || Failure { kind: FailureKind::Read, errno: 5, text: "broken".into() };
     let key = |ids: &[u64]| ids.iter().fold(PathKey::ROOT, |path, id| path.child(&dir_name(*id)));
     let (outer, inner, beside) = (key(&[1]), key(&[1, 2]), key(&[3]));
     for (what, expected) in [

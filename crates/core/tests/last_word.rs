@@ -10,11 +10,11 @@ use haul_core::schedule::Policy;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
 use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
-use haul_core::wire::{Agreed, Announced, Failure, Message, Policy as Wishes, Stage, Totals};
+use haul_core::wire::{Agreed, Announced, Failure, FailureKind, Message, SinkOptions, Totals};
 
 /// The way to the other end is lost.
 fn gone(text: &str) -> Failure {
-    Failure { stage: Stage::Network, errno: 0, text: text.into() }
+    Failure { kind: FailureKind::Network, errno: 0, text: text.into() }
 }
 
 /// A source with a file to send and one data stream, which is lost.
@@ -67,7 +67,7 @@ fn end_of(source: &mut Source) -> Option<SessionEnd> {
 fn the_reason_comes_after_the_streams() {
     let mut source = cut_off();
     assert_eq!(end_of(&mut source), None);
-    let quota = Failure { stage: Stage::Write, errno: 122, text: "the quota is used up".into() };
+    let quota = Failure { kind: FailureKind::Write, errno: 122, text: "the quota is used up".into() };
     source.handle_message(Message::Abort(quota));
     let Some(SessionEnd::Failed(failure)) = end_of(&mut source) else { panic!("it goes on") };
     assert_eq!((failure.errno, &*failure.text), (122, "the quota is used up"));
@@ -134,7 +134,7 @@ fn a_sink_that_stops_finds_no_other_reason() {
         let config = SinkConfig {
             part: None,
             agreed: Agreed::plain(100),
-            policy: Wishes::PLAIN,
+            policy: SinkOptions::PLAIN,
             memory: 1 << 24,
             wait: false,
             files_open_max: 100,

@@ -1,7 +1,7 @@
 //! A sink whose destination has several storage targets: the machine itself, in a world of targets of different speed.
 //!
 //! In: a seed. Out: when what was written, and what the sink said of it. The source here is a small one that obeys grants
-//! and prefers healthy classes by core's own schedule; the engine serves each target's requests one after another.
+//! and prefers healthy sink targets by core's own schedule; the engine serves each target's requests one after another.
 //! What is judged: every object is written once, with its own payload, at the target where its file lies; a file that is
 //! said to be done has the digest of all of it; never more payload at the sink than its memory; and what the test asks.
 
@@ -13,18 +13,18 @@ use haul_core::change::Change;
 use haul_core::digest::{DigestKind, SubtreeSet, subtrees};
 use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Timestamp, Version};
 use haul_core::ids::{
-    BufferId, Class, DirId, FileId, Generation, Holder, SessionEpoch, StreamId, TargetId, Time,
+    BufferId, DirId, FileId, Generation, Holder, SessionEpoch, SinkTarget, StreamId, TargetId, Time,
 };
 use haul_core::journal::{Log, Replayed, Resume};
 use haul_core::layout::{Component, Layout, Striping};
 use haul_core::schedule::table::{Table, Troubles};
-use haul_core::schedule::{Health, Limits, Policy as Choice, Run, Schedule};
+use haul_core::schedule::{Health, Limits, Policy, Run, Schedule};
 use haul_core::transfer::op::{SinkDone, SinkOp, Took};
 use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
 use haul_core::transfer::{Ended, SessionEnd};
 use haul_core::wire::{
-    Agreed, Announced, DataEntry, DataHeader, FileLayout, Message, Outcome, Policy, TARGET_CLASSES_MAX,
-    TARGET_COMPONENTS_MAX, TargetHealth, Totals, encode_frame,
+    Agreed, Announced, DataEntry, DataHeader, FILE_SINK_TARGETS_MAX, FileLayout, Message, Outcome,
+    SinkOptions, TARGET_COMPONENTS_MAX, TargetHealth, Totals, encode_frame,
 };
 
 const OBJECT: u64 = 1 << 20;
@@ -72,8 +72,8 @@ struct World {
     unsent: BTreeMap<FileId, BTreeSet<u64>>,
     granted: u64,
     used: u64,
-    told: HashMap<Class, u64>,
-    taken: HashMap<Class, u64>,
+    told: HashMap<SinkTarget, u64>,
+    taken: HashMap<SinkTarget, u64>,
     buffers: HashMap<BufferId, (FileId, u64, u64)>,
     held: u64,
     frames: u32,
@@ -91,7 +91,7 @@ struct Told {
     done: BTreeMap<u64, Time>,
     made: u64,
     file_targets: u64,
-    class_grants: u64,
+    sink_target_grants: u64,
     healths: Vec<(Time, TargetHealth)>,
     held_max: u64,
     end: Time,
@@ -136,7 +136,7 @@ fn config(memory: u64, targets: Option<Limits>) -> SinkConfig {
     SinkConfig {
         part: None,
         agreed: Agreed { holes: true, layouts: true, ..Agreed::plain(10_000) },
-        policy: Policy::PLAIN,
+        policy: SinkOptions::PLAIN,
         memory,
         wait: false,
         files_open_max: 1_000,
@@ -180,7 +180,7 @@ fn run(s: &Setting) -> Told {
         what: Vec::new(),
         sink: new_sink(s.memory, s.agreed.then_some(TARGETS)),
         busy: vec![Time(0); usize::from(s.targets)],
-        schedule: Schedule::new(Choice::RoundRobin, Limits { total: u32::MAX / 2, each: u32::MAX / 2 }),
+        schedule: Schedule::new(Policy::RoundRobin, Limits { total: u32::MAX / 2, each: u32::MAX / 2 }),
         placed: 0,
         unsent: BTreeMap::new(),
         granted: 0,
@@ -251,7 +251,7 @@ impl World {
         }
         for id in ids {
             let file = FileId(id);
-            let run = Run::objects(file, Class::ANY, 0, self.s.file_objects);
+            let run = Run::objects(file, SinkTarget::ANY, 0, self.s.file_objects);
             self.schedule.add(TargetId(0), run).expect("there is room");
             self.unsent.insert(file, (0..self.s.file_objects).collect());
         }
@@ -293,28 +293,28 @@ impl World {
     /// The source hears the sink.
     fn hear(&mut self, message: Message) {
         match message {
-            Message::Grant { by: Holder::ALONE, class: 0, total } => self.granted = total,
-            Message::Grant { by: Holder::ALONE, class, total } => {
-                self.out.class_grants += 1;
-                let before = self.told.insert(Class(class), total);
+            Message::Grant { by: Holder::ALONE, sink_target: 0, total } => self.granted = total,
+            Message::Grant { by: Holder::ALONE, sink_target, total } => {
+                self.out.sink_target_grants += 1;
+                let before = self.told.insert(SinkTarget(sink_target), total);
                 assert!(before < Some(total), "a grant grows");
-                self.shut(Class(class));
+                self.shut(SinkTarget(sink_target));
             }
             Message::FileTargets { id, layout, .. } => {
                 self.out.file_targets += 1;
                 self.schedule.forget(id);
                 for object in self.unsent[&id].clone() {
-                    let class = *layout.at(object * OBJECT).target;
-                    assert_ne!(class, Class::ANY);
+                    let sink_target = *layout.at(object * OBJECT).target;
+                    assert_ne!(sink_target, SinkTarget::ANY);
                     self.placed += 1;
-                    self.shut(class);
-                    let run = Run::objects(id, class, object, 1);
+                    self.shut(sink_target);
+                    let run = Run::objects(id, sink_target, object, 1);
                     self.schedule.add(TargetId(0), run).expect("there is room");
                 }
             }
             Message::TargetHealth(targets) => {
                 for target in targets {
-                    self.schedule.handle_sink_health(target.class, target.health, self.now);
+                    self.schedule.handle_sink_health(target.sink_target, target.health, self.now);
                     self.out.healths.push((self.now, target));
                 }
             }
@@ -337,27 +337,27 @@ impl World {
         }
     }
 
-    fn shut(&mut self, class: Class) {
-        let taken = self.taken.get(&class).copied().unwrap_or(0);
-        let shut = taken + OBJECT > self.told.get(&class).copied().unwrap_or(0);
-        self.schedule.set_shut(class, shut);
+    fn shut(&mut self, sink_target: SinkTarget) {
+        let taken = self.taken.get(&sink_target).copied().unwrap_or(0);
+        let shut = taken + OBJECT > self.told.get(&sink_target).copied().unwrap_or(0);
+        self.schedule.set_shut(sink_target, shut);
     }
 
     fn send(&mut self) {
         while self.used + OBJECT <= self.granted {
             // As long as there is one whose place is known, the others wait until theirs is told.
-            self.schedule.set_shut(Class::ANY, self.placed > 0);
+            self.schedule.set_shut(SinkTarget::ANY, self.placed > 0);
             let Some(issue) = self.schedule.next(self.now) else { break };
             self.schedule.done(issue.target, OBJECT, Duration::from_micros(1), self.now);
-            let (id, class, size) = (issue.file, issue.sink, self.size());
+            let (id, sink_target, size) = (issue.file, issue.sink, self.size());
             assert!(self.unsent.get_mut(&id).expect("it is known").remove(&issue.object));
             self.used += OBJECT;
-            *self.taken.entry(class).or_default() += OBJECT;
-            if class != Class::ANY {
+            *self.taken.entry(sink_target).or_default() += OBJECT;
+            if sink_target != SinkTarget::ANY {
                 self.placed -= 1;
-                self.shut(class);
+                self.shut(sink_target);
             }
-            let header = DataHeader { class, entries: vec![entry(id.0, issue.object, size)] };
+            let header = DataHeader { sink_target, entries: vec![entry(id.0, issue.object, size)] };
             let there = self.now.after(HALF_TRIP);
             self.at(there, Event::Data(header));
             if self.unsent[&id].is_empty() {
@@ -500,7 +500,7 @@ fn a_frozen_target_costs_its_own() {
     let last = |told: &Told, of: fn(Health) -> bool| {
         told.healths
             .iter()
-            .rfind(|(_, health)| health.class == Class(3) && of(health.health))
+            .rfind(|(_, health)| health.sink_target == SinkTarget(3) && of(health.health))
             .map(|(t, _)| *t)
     };
     let hung = last(&after, |health| health == Health::Hung).expect("it was said that it hangs");
@@ -582,22 +582,22 @@ fn one_target_is_as_none() {
     for (agreed, made) in [(true, 100), (false, 0)] {
         let s = Setting { targets: 1, stripes: |_| 1, files: 100, agreed, ..eight() };
         let told = run(&s);
-        assert_eq!((told.file_targets, told.class_grants, told.healths.len()), (0, 0, 0));
+        assert_eq!((told.file_targets, told.sink_target_grants, told.healths.len()), (0, 0, 0));
         assert_eq!(told.made, made);
         let busy = 1600 * 10_000_000;
         assert!(told.end.0 < busy + SECOND, "{:?}", told.end);
     }
 }
 
-/// Goal: the source learns where each large file lies, and each class is granted something.
+/// Goal: the source learns where each large file lies, and each sink target is granted something.
 #[test]
 fn every_file_is_told() {
     let told = run(&eight());
     assert_eq!((told.made, told.file_targets), (400, 400));
-    assert!(told.class_grants >= 8);
-    assert!(told.healths.iter().all(|(_, health)| (1..=8).contains(&health.class.0)));
-    let classes: BTreeSet<u16> = told.healths.iter().map(|(_, health)| health.class.0).collect();
-    assert_eq!(classes.len(), 8);
+    assert!(told.sink_target_grants >= 8);
+    assert!(told.healths.iter().all(|(_, health)| (1..=8).contains(&health.sink_target.0)));
+    let sink_targets: BTreeSet<u16> = told.healths.iter().map(|(_, health)| health.sink_target.0).collect();
+    assert_eq!(sink_targets.len(), 8);
 }
 
 /// A sink with a file on each of two targets, and what it said so far.
@@ -644,21 +644,21 @@ fn says(sink: &mut Sink) -> String {
     said
 }
 
-/// Goal: a source that takes of a class what it was not granted, or of one that there is not, is stopped with the reason;
+/// Goal: a source that takes of a sink target what it was not granted, or of one that there is not, is stopped with the reason;
 /// what it was granted it may send.
 #[test]
 fn a_source_that_takes_too_much_is_stopped() {
-    let data = |class: u16, object: u64| DataHeader {
-        class: Class(class),
+    let data = |sink_target: u16, object: u64| DataHeader {
+        sink_target: SinkTarget(sink_target),
         entries: vec![entry(1, object, 4 * OBJECT)],
     };
     let good = || vec![true];
     let (mut sink, said) = two_files(Layout::flat(TargetId(1)));
-    let granted = |class: u16| {
-        let of = |m: &Message| matches!(m, Message::Grant { by: Holder::ALONE, class: c, .. } if *c == class);
+    let granted = |sink_target: u16| {
+        let of = |m: &Message| matches!(m, Message::Grant { by: Holder::ALONE, sink_target: c, .. } if *c == sink_target);
         said.iter().rfind(|m| of(m)).map(|m| if let Message::Grant { total, .. } = m { *total } else { 0 })
     };
-    // Four objects are a class's first share.
+    // Four objects are a sink target's first share.
     assert_eq!((granted(1), granted(2), granted(3)), (Some(4 * OBJECT), Some(4 * OBJECT), None));
     for object in 0..4 {
         sink.handle_data(StreamId(1), data(1, object), Some(BufferId(object as u32)), good(), Time(3));
@@ -666,22 +666,22 @@ fn a_source_that_takes_too_much_is_stopped() {
     assert_eq!(says(&mut sink), "");
     sink.handle_data(StreamId(1), data(1, 0), Some(BufferId(9)), good(), Time(3));
     assert_eq!(says(&mut sink), "more data of a target than was granted");
-    for class in [3, 4095] {
+    for sink_target in [3, 4095] {
         let (mut sink, _) = two_files(Layout::flat(TargetId(1)));
-        sink.handle_data(StreamId(1), data(class, 0), Some(BufferId(1)), good(), Time(3));
+        sink.handle_data(StreamId(1), data(sink_target, 0), Some(BufferId(1)), good(), Time(3));
         assert_eq!(says(&mut sink), "more data of a target than was granted");
     }
     let (mut sink, _) = two_files(Layout::flat(TargetId(1)));
     let empty = DataEntry { root: true, len: 0, cvs: vec![[0; 32]], ..entry(1, 0, 4 * OBJECT) };
     sink.handle_data(
         StreamId(1),
-        DataHeader { class: Class(1), entries: vec![empty] },
+        DataHeader { sink_target: SinkTarget(1), entries: vec![empty] },
         None,
         good(),
         Time(3),
     );
     assert_eq!(says(&mut sink), "data of a target without payload");
-    // No class is known where the ends did not agree on them.
+    // No sink target is known where the ends did not agree on them.
     let mut sink = new_sink(64 << 20, None);
     sink.handle_message(Message::Announce(vec![announced(1, 4 * OBJECT)]), Time(1));
     while sink.poll_action().is_some() {}
@@ -689,8 +689,11 @@ fn a_source_that_takes_too_much_is_stopped() {
     assert_eq!(says(&mut sink), "data of a target, of which this session was not to know");
     // Nor does a source say where files lie.
     let (mut sink, _) = two_files(Layout::flat(TargetId(1)));
-    let lie =
-        Message::FileTargets { id: FileId(1), generation: Generation(0), layout: Layout::flat(Class(1)) };
+    let lie = Message::FileTargets {
+        id: FileId(1),
+        generation: Generation(0),
+        layout: Layout::flat(SinkTarget(1)),
+    };
     sink.handle_message(lie, Time(3));
     assert_eq!(says(&mut sink), "the source sent a message that only a sink sends: FILE_TARGETS");
 }
@@ -722,7 +725,7 @@ fn data_wait_for_how_a_file_is_cut() {
     let half = OBJECT / 2;
     let part = DataEntry { offset: half, len: half as u32, ..entry(1, 0, 4 * OBJECT) };
     let cvs = subtrees(half, half, false).map(|(offset, _)| [offset as u8; 32]).collect();
-    let header = DataHeader { class: Class::ANY, entries: vec![DataEntry { cvs, ..part }] };
+    let header = DataHeader { sink_target: SinkTarget::ANY, entries: vec![DataEntry { cvs, ..part }] };
     sink.handle_data(StreamId(1), header, Some(BufferId(1)), vec![true], Time(2));
     assert_eq!(ops(&mut sink), [], "nothing is made before it is known how");
     sink.handle_message(told(1, half), Time(3));
@@ -743,7 +746,7 @@ fn data_wait_for_how_a_file_is_cut() {
     }
 }
 
-/// Goal: of a file of more components and classes than one message holds its beginning is told, and of the rest that it may
+/// Goal: of a file of more components and sink targets than one message holds its beginning is told, and of the rest that it may
 /// be anywhere.
 #[test]
 fn long_layouts_are_cut() {
@@ -756,7 +759,7 @@ fn long_layouts_are_cut() {
         Layout::new((0..count).map(part).collect()).expect("it is one")
     };
     for (count, width, kept) in
-        [(5000, 1, TARGET_COMPONENTS_MAX), (9, 1000, TARGET_CLASSES_MAX / 1000 + 1), (3, 1000, 3)]
+        [(5000, 1, TARGET_COMPONENTS_MAX), (9, 1000, FILE_SINK_TARGETS_MAX / 1000 + 1), (3, 1000, 3)]
     {
         let (_, said) = two_files(parts(count, width));
         let of_second = |m: &Message| match m {
@@ -766,7 +769,7 @@ fn long_layouts_are_cut() {
         let layout = said.iter().find_map(of_second).expect("it was told");
         assert_eq!(layout.components().len(), kept);
         let cut = kept < count as usize;
-        assert_eq!(layout.at(u64::MAX).target == &Class::ANY, cut, "{count} components of {width}");
+        assert_eq!(layout.at(u64::MAX).target == &SinkTarget::ANY, cut, "{count} components of {width}");
         let message = Message::FileTargets { id: FileId(2), generation: Generation(0), layout };
         encode_frame(&message, StreamId(0), SessionEpoch(1), 1);
     }

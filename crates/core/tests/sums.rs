@@ -9,7 +9,7 @@ use haul_core::ids::{DirId, FileId, Generation, Holder, StreamId, TargetId, Time
 use haul_core::schedule::Policy;
 use haul_core::stage::StageTime;
 use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
-use haul_core::wire::{Agreed, Announced, DoneItem, Extent, Failure, Message, Outcome, Stage};
+use haul_core::wire::{Agreed, Announced, DoneItem, Extent, Failure, FailureKind, Message, Outcome};
 
 /// Goal: totals of a source saturate: nothing that a file system says of its sizes, or a sink of what it did with them, makes
 /// a sum wrap or a session panic.
@@ -55,7 +55,7 @@ fn totals_of_a_source_saturate() {
     }
     assert_eq!(source.counts().durable, u64::MAX);
     for id in 1..=3 {
-        let failure = Failure { stage: Stage::Write, errno: 28, text: "no room".into() };
+        let failure = Failure { kind: FailureKind::Write, errno: 28, text: "no room".into() };
         let done = DoneItem { id: FileId(id), generation: Generation(0), outcome: Outcome::Failed(failure) };
         source.handle_message(Message::Done(vec![done]));
     }

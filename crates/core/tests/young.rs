@@ -27,7 +27,7 @@ fn source(wait: bool) -> Source {
         changed: Default::default(),
     });
     source.handle_stream_up(StreamId(1));
-    source.handle_message(Message::Grant { by: Holder::ALONE, class: 0, total: 1 << 40 });
+    source.handle_message(Message::Grant { by: Holder::ALONE, sink_target: 0, total: 1 << 40 });
     source
 }
 
@@ -81,7 +81,7 @@ fn young_files_go_last() {
         FileState::Held { subtrees: vec![Subtree { offset: 0, len: 1 << 19, cv: [1; 32] }], verify: true };
     let states = [1, 2, 3, 4].map(|id| (FileId(id), G0, FileState::Fresh)).into_iter();
     let states = states.chain([7, 8].map(|id| (FileId(id), G0, held.clone())));
-    source.handle_message(Message::State(states.collect()));
+    source.handle_message(Message::FileStates(states.collect()));
     let mut first = files(&ops(&mut source));
     first.sort_unstable();
     assert_eq!(first, [1, 3, 5, 7], "the old ones");

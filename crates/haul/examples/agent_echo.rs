@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 
-use haul::job::AgentRequest;
+use haul::options::AgentRequest;
 use haul_launch::{AgentEnv, AgentHooks, agent, channel, protocol_line};
 use haul_transport::Link;
 use haul_transport::Protect;
@@ -70,7 +70,7 @@ fn serve() -> ExitCode {
     }
     let links = std::iter::once(connected.control).chain(connected.data.into_iter().map(|(_, link)| link));
     links.for_each(|link| serve(link));
-    // Control, and all data streams of the start, which may still be on their way.
+    // Handle, and all data streams of the start, which may still be on their way.
     for _ in 0..=connected.streams {
         let _ = ended.recv();
     }

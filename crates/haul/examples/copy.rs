@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use haul::api::{Control, Copy, Event, Observer, Status};
+use haul::api::{Copy, Event, Handle, Observer, Status};
 
 /// Prints one line for each thing that happened.
 struct Lines;
@@ -37,15 +37,15 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let control = Control::new();
+    let handle = Handle::new();
     if let Some(seconds) = seconds {
-        let control = control.clone();
+        let handle = handle.clone();
         thread::spawn(move || {
             thread::sleep(Duration::from_secs_f64(seconds));
-            control.stop();
+            handle.stop();
         });
     }
-    let summary = Copy::from([from]).to(to).recursive().observer(Lines).control(&control).run();
+    let summary = Copy::from([from]).to(to).recursive().observer(Lines).handle(&handle).run();
     println!("{:?}: {} files, {} bytes, {} s", summary.status, summary.files, summary.bytes, summary.seconds);
     if let Some(error) = &summary.error {
         println!("{:?}: {error}", error.kind);

@@ -1,6 +1,6 @@
 //! The public API: run a copy, watch it, steer it, stop it.
 //!
-//! In: a [`CopyRequest`], an [`Observer`] that hears what happens, a [`Control`] that can stop and steer it.
+//! In: a [`CopyRequest`], an [`Observer`] that hears what happens, a [`Handle`] that can stop and steer it.
 //! Out: a [`Summary`]. Nothing here prints or exits.
 
 use std::path::{Path, PathBuf};
@@ -12,23 +12,23 @@ pub use haul_core::schedule::Health;
 pub use haul_core::stage::{Processors, Stage, StageTime, others_use_up};
 pub use haul_core::tune::rate::RATE_MIN;
 
-pub use crate::board::{Side, Sides, SlowTarget, TargetRow, TargetTable};
 pub use crate::clean::{CleanJob, CleanReport};
-pub use crate::control::{Control, Knob, Phase, Setting, State};
 pub use crate::endpoint::{Endpoint, EndpointError, Place, PlaceError, Scheme};
 pub use crate::error::{Error, ErrorKind};
 pub use crate::events::{Checking, EntryEnd, EntryKind, Event, Observer, Progress};
-use crate::job::Options;
+pub use crate::handle::{CopyPhase, CopyState, Handle, LiveSetting, SettingState};
 pub use crate::layout::{FileLayout, layout};
+use crate::options::Options;
 pub use crate::request::{CopyRequest, RemoteOptions};
 pub use crate::summary::{DEBRIS, Held, IN_MEMORY, LEFT_OUT, SKIPPED, Status, Summary, UNSEEN};
+pub use crate::target_tables::{Side, Sides, SlowTarget, TargetRow, TargetTable};
 pub use haul_launch::{Dialler, SSH_CHANNELS_MAX, protocol_line};
 pub use haul_storage::sink::OTHERS_DIRS;
 pub use haul_storage::sink::clean::age_in_words;
 
 /// Runs a copy to its end; see [`Copy`], which asks for one step by step. What goes wrong is in the summary.
-pub fn copy(request: CopyRequest, observer: Arc<dyn Observer>, control: Control) -> Summary {
-    crate::copy::run(&request, observer, control)
+pub fn copy(request: CopyRequest, observer: Arc<dyn Observer>, handle: Handle) -> Summary {
+    crate::copy::run(&request, observer, handle)
 }
 
 /// A copy that is about to be asked for: from where, to where, how.
@@ -61,7 +61,7 @@ pub fn copy(request: CopyRequest, observer: Arc<dyn Observer>, control: Control)
 pub struct Copy {
     request: CopyRequest,
     observer: Arc<dyn Observer>,
-    control: Control,
+    handle: Handle,
 }
 
 impl Copy {
@@ -108,15 +108,15 @@ impl Copy {
         self
     }
 
-    /// Another thread stops, pauses or steers the copy by a clone of `control`.
-    pub fn control(mut self, control: &Control) -> Copy {
-        self.control = control.clone();
+    /// Another thread stops, pauses or steers the copy by a clone of `handle`.
+    pub fn handle(mut self, handle: &Handle) -> Copy {
+        self.handle = handle.clone();
         self
     }
 
     /// Runs it to its end, and blocks until then.
     pub fn run(self) -> Summary {
-        copy(self.request, self.observer, self.control)
+        copy(self.request, self.observer, self.handle)
     }
 }
 
@@ -135,7 +135,7 @@ impl CopyFrom {
             fn event(&self, _event: Event) {}
         }
         let request = CopyRequest::new(self.sources, destination.into());
-        Copy { request, observer: Arc::new(Nobody), control: Control::new() }
+        Copy { request, observer: Arc::new(Nobody), handle: Handle::new() }
     }
 }
 

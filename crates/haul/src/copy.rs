@@ -21,12 +21,12 @@ use haul_core::tune::Choice;
 use haul_core::wire::STREAMS_MAX;
 use rustix::fs::{Mode, OFlags};
 
-use crate::control::Control;
 use crate::driver::{Links, Mapping, Protection, Report, Watch};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Event, Observer};
-use crate::job::{AgentRequest, Options};
+use crate::handle::Handle;
+use crate::options::{AgentRequest, Options};
 use crate::request::CopyRequest;
 use crate::summary::{Status, Summary};
 use haul_base::role::Role;
@@ -56,7 +56,7 @@ use summary::{Joined, summarise};
 const PIPE_LEN: usize = 1024 * 1024;
 
 /// Runs a copy; what goes wrong is in the summary.
-pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, control: Control) -> Summary {
+pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, handle: Handle) -> Summary {
     let start = Instant::now();
     let forbidden = request.options.protect < policy::least_protect(None);
     let refused = forbidden.then_some(policy::FORBIDDEN).or(request.options.check().err());
@@ -66,10 +66,10 @@ pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, control: C
     let mut request = request.clone();
     request.options.dry_run = request.dry_run;
     let (request, adopted) = &passport::adopt_local(&request);
-    let joined = match join(request, &observer, &control) {
+    let joined = match join(request, &observer, &handle) {
         Ok(joined) => joined,
         Err(error) => {
-            let status = if control.stopped() { Status::Interrupted } else { Status::Failed };
+            let status = if handle.stopped() { Status::Interrupted } else { Status::Failed };
             let seconds = start.elapsed().as_secs_f64();
             let usage = error.kind == ErrorKind::Usage;
             return Summary { status, usage, error: Some(error), seconds, ..Summary::default() };
@@ -83,7 +83,7 @@ pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, control: C
 /// Data streams of a copy within one process.
 const LOCAL_STREAMS: u16 = 2;
 
-fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, control: &Control) -> Result<Joined, Error> {
+fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, handle: &Handle) -> Result<Joined, Error> {
     let (manifest, hasher) = match request.options.manifest && !request.dry_run {
         true => {
             let (sender, paths) = unbounded();
@@ -96,7 +96,7 @@ fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, control: &Control) 
     };
     let watch = Watch {
         observer: Some(observer.clone()),
-        control: control.clone(),
+        handle: handle.clone(),
         verbose: request.verbose,
         manifest,
         targets: request.targets,
@@ -310,7 +310,7 @@ pub(crate) fn serve(
             let pacer = Arc::new(Pacer::new(request.options.rate));
             let mut from = source_request(request.sources, &request.options, home, memory, &pacer);
             if let Some(ask) = &request.trial {
-                from.trial = Some(trial::far(prober, ask, &links, &watch.control));
+                from.trial = Some(trial::far(prober, ask, &links, &watch.handle));
             }
             End::Source(from.into())
         }

@@ -1,6 +1,6 @@
 //! Remote control of a copy that runs: a Unix socket for each, and who may speak to it.
 //!
-//! In: a [`Control`] that shall be reached. Out: [`Server`], and for the other side [`jobs`] and [`ask`]. A request is one
+//! In: a [`Handle`] that shall be reached. Out: [`Server`], and for the other side [`jobs`] and [`ask`]. A request is one
 //! line of JSON, a reply is one line of JSON, then the connection ends.
 //!
 //! Invariants: a socket lies in a directory that belongs to this user and is closed to all others, and is itself of
@@ -17,8 +17,8 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::board::Sides;
-use crate::control::{Control, Knob, Phase, Setting, State};
+use crate::handle::{CopyPhase, CopyState, Handle, LiveSetting, SettingState};
+use crate::target_tables::Sides;
 
 mod client;
 mod server;
@@ -43,7 +43,7 @@ pub enum Request {
     Pause,
     Resume,
     Set {
-        knob: Knob,
+        setting: LiveSetting,
         value: u64,
     },
     /// How the storage targets of both ends stand. What is not known yet comes with a later reply.
@@ -71,7 +71,7 @@ pub struct Job {
     pub what: String,
     /// Seconds since 1970.
     pub since: u64,
-    pub state: Phase,
+    pub state: CopyPhase,
     pub bytes_done: u64,
     pub bytes_total: u64,
     /// The walk still runs: totals grow.
@@ -80,15 +80,15 @@ pub struct Job {
     pub files_done: u64,
     pub files_total: u64,
     pub failed: u64,
-    pub rate: Setting,
-    pub streams: Setting,
-    pub readers: Setting,
-    pub writers: Setting,
+    pub rate: SettingState,
+    pub streams: SettingState,
+    pub readers: SettingState,
+    pub writers: SettingState,
 }
 
 impl Job {
-    fn of(control: &Control, label: &Label) -> Job {
-        let State { phase, knobs: [rate, streams, readers, writers], progress } = control.state();
+    fn of(handle: &Handle, label: &Label) -> Job {
+        let CopyState { phase, settings: [rate, streams, readers, writers], progress } = handle.state();
         Job {
             pid: label.pid,
             name: label.name.clone(),
@@ -97,7 +97,7 @@ impl Job {
             state: phase,
             bytes_done: progress.bytes_done,
             bytes_total: progress.bytes_total,
-            counting: progress.counting || phase == Phase::Starting,
+            counting: progress.counting || phase == CopyPhase::Starting,
             bytes_sent: progress.bytes_sent,
             files_done: progress.files_done,
             files_total: progress.files_total,
@@ -109,13 +109,13 @@ impl Job {
         }
     }
 
-    /// The knob of this kind.
-    pub fn knob(&self, knob: Knob) -> &Setting {
-        match knob {
-            Knob::Rate => &self.rate,
-            Knob::Streams => &self.streams,
-            Knob::Readers => &self.readers,
-            Knob::Writers => &self.writers,
+    /// The live setting of this kind.
+    pub fn setting(&self, setting: LiveSetting) -> &SettingState {
+        match setting {
+            LiveSetting::Rate => &self.rate,
+            LiveSetting::Streams => &self.streams,
+            LiveSetting::Readers => &self.readers,
+            LiveSetting::Writers => &self.writers,
         }
     }
 }
@@ -219,13 +219,13 @@ fn parse_file(file: &[u8]) -> Option<(u32, &str)> {
     (short_name(name.as_bytes()) == name && number.to_string() == pid).then_some((number, name))
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for CopyPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Phase::Starting => "starting",
-            Phase::Running => "running",
-            Phase::Paused => "paused",
-            Phase::Stopping => "stopping",
+            CopyPhase::Starting => "starting",
+            CopyPhase::Running => "running",
+            CopyPhase::Paused => "paused",
+            CopyPhase::Stopping => "stopping",
         })
     }
 }

@@ -12,11 +12,11 @@ use crossbeam_channel::Sender;
 use haul_core::digest::DigestKind;
 use haul_core::entry::Name;
 use haul_core::ids::{SessionEpoch, StreamId, Time};
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 
-use crate::control::Control;
 pub(crate) use crate::events::EntryKind as Kind;
 use crate::events::{Event, Observer};
+use crate::handle::Handle;
 use haul_transport::Link;
 use haul_transport::rejoin::Joins;
 pub(crate) use hello::policy;
@@ -32,6 +32,7 @@ pub(crate) mod choices;
 pub(crate) mod dry;
 mod held;
 mod hello;
+mod live_settings;
 mod mailbox;
 pub(crate) mod net;
 mod notices;
@@ -42,7 +43,6 @@ mod session;
 pub(crate) mod sink;
 pub(crate) mod source;
 mod spill;
-mod steer;
 mod stopping;
 mod streams;
 mod tally;
@@ -86,7 +86,7 @@ pub(crate) struct Protection {
 #[derive(Clone)]
 pub(crate) struct Watch {
     pub(crate) observer: Option<Arc<dyn Observer>>,
-    pub(crate) control: Control,
+    pub(crate) handle: Handle,
     pub(crate) verbose: bool,
     /// Takes the paths of unchanged and of sparse files, whose digest a manifest needs; `None`: no manifest is asked for.
     pub(crate) manifest: Option<Sender<Unmoved>>,
@@ -102,7 +102,7 @@ impl Watch {
     pub(crate) fn silent() -> Watch {
         Watch {
             observer: None,
-            control: Control::new(),
+            handle: Handle::new(),
             verbose: false,
             manifest: None,
             targets: false,
@@ -151,17 +151,17 @@ impl Clock {
 
 /// What this host lacked.
 pub(crate) fn local(text: impl Into<String>) -> Failure {
-    Failure { stage: Stage::Local, errno: 0, text: text.into().into() }
+    Failure { kind: FailureKind::Local, errno: 0, text: text.into().into() }
 }
 
 /// The connection to the other end is lost.
 pub(crate) fn lost(text: impl Into<String>) -> Failure {
-    Failure { stage: Stage::Network, errno: 0, text: text.into().into() }
+    Failure { kind: FailureKind::Network, errno: 0, text: text.into().into() }
 }
 
 /// The other end did what no haul of its version does.
 pub(crate) fn protocol(text: impl Into<String>) -> Failure {
-    Failure { stage: Stage::Protocol, errno: 0, text: text.into().into() }
+    Failure { kind: FailureKind::Protocol, errno: 0, text: text.into().into() }
 }
 
 /// The path of an entry below the destination root.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use haul_core::wire::Stage;
+use haul_core::wire::FailureKind;
 use haul_launch::{BootstrapError, BootstrapKind};
 
 /// Why a call failed: whose fault it is, to be matched on, and a sentence for people.
@@ -75,22 +75,22 @@ impl ErrorKind {
     }
 
     /// Whose fault a failure in this stage is.
-    pub(crate) fn of(stage: Stage) -> ErrorKind {
-        match stage {
-            Stage::Usage => ErrorKind::Usage,
-            Stage::Changed | Stage::Vanished => ErrorKind::Changed,
-            Stage::Protocol => ErrorKind::Peer,
-            Stage::Network => ErrorKind::Network,
-            Stage::Local => ErrorKind::Local,
-            Stage::Walk
-            | Stage::Open
-            | Stage::Read
-            | Stage::Create
-            | Stage::Write
-            | Stage::Sync
-            | Stage::Publish
-            | Stage::Metadata
-            | Stage::Digest => ErrorKind::Storage,
+    pub(crate) fn of(kind: FailureKind) -> ErrorKind {
+        match kind {
+            FailureKind::Usage => ErrorKind::Usage,
+            FailureKind::Changed | FailureKind::Vanished => ErrorKind::Changed,
+            FailureKind::Protocol => ErrorKind::Peer,
+            FailureKind::Network => ErrorKind::Network,
+            FailureKind::Local => ErrorKind::Local,
+            FailureKind::Walk
+            | FailureKind::Open
+            | FailureKind::Read
+            | FailureKind::Create
+            | FailureKind::Write
+            | FailureKind::Sync
+            | FailureKind::Publish
+            | FailureKind::Metadata
+            | FailureKind::Digest => ErrorKind::Storage,
         }
     }
 }

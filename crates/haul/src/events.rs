@@ -5,7 +5,7 @@ use std::time::Duration;
 use haul_base::role::Role;
 use haul_core::change::Change;
 
-use crate::board::TargetTable;
+use crate::target_tables::TargetTable;
 
 /// Hears what happens. Called from haul's own threads; must not block.
 pub trait Observer: Send + Sync {
@@ -29,7 +29,7 @@ pub enum Event {
     Entry { path: Vec<u8>, kind: EntryKind, end: EntryEnd, change: Change, bytes: u64 },
     /// An entry that was not copied. `errno` is 0 if no system call failed.
     Failed { path: Vec<u8>, stage: String, errno: i32, text: String },
-    /// Only if [`Options::manifest`](crate::job::Options::manifest): the BLAKE3 hash of a file at the destination, and how much
+    /// Only if [`Options::manifest`](crate::options::Options::manifest): the BLAKE3 hash of a file at the destination, and how much
     /// that is of, if it was copied.
     Digest { path: Vec<u8>, root: [u8; 32], bytes: Option<u64> },
 }

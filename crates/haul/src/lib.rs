@@ -4,21 +4,21 @@
 #![deny(unsafe_code)]
 
 pub mod api;
-mod board;
 mod clean;
-mod control;
 mod copy;
 pub mod ctl;
 mod driver;
 pub mod endpoint;
 mod error;
 mod events;
-pub mod job;
+mod handle;
 mod layout;
+pub mod options;
 pub mod passport;
 pub mod process;
 mod request;
 mod summary;
+mod target_tables;
 pub mod trial;
 
 pub use haul_base::{escape, kernel, size};

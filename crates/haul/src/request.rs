@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use haul_launch::Dialler;
 
 use crate::endpoint::Endpoint;
-use crate::job::Options;
+use crate::options::Options;
 
 /// One copy, as the user asked for it.
 #[derive(Clone, Debug)]

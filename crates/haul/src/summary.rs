@@ -2,9 +2,9 @@
 
 use haul_core::stage::{Processors, Stage, StageTime, others_use_up};
 
-use crate::board::SlowTarget;
 use crate::error::Error;
-use crate::job::{Changed, Digest, Durability, Part, Resume, Verify};
+use crate::options::{Changed, Digest, Durability, Part, Resume, Verify};
+use crate::target_tables::SlowTarget;
 
 /// What every summary shows of [`Summary::chosen`], by name: what other copies left at the destination, what was left out of
 /// the source (files of copies into it, and special files), and what a dry run could not look at.
@@ -36,7 +36,7 @@ pub enum Status {
     Partial,
     /// Ended by an error; can be run again.
     Failed,
-    /// Stopped by [`Control::stop`]; can be resumed.
+    /// Stopped by [`Handle::stop`]; can be resumed.
     Interrupted,
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use haul::job::{AgentRequest, Digest, Options};
+use haul::options::{AgentRequest, Digest, Options};
 use haul_base::role::Role;
 use haul_launch::{BootstrapError, BootstrapKind, Connected, Dialler, Path, RemoteSpec, connect};
 use haul_transport::Protect;

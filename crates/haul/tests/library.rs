@@ -3,12 +3,12 @@
 use std::fs;
 use std::sync::Mutex;
 
-use haul::api::{Control, Copy, ErrorKind, Event, Observer, Status};
-use haul::job::Options;
+use haul::api::{Copy, ErrorKind, Event, Handle, Observer, Status};
+use haul::options::Options;
 
 /// Stops the copy as soon as something has moved, and keeps what it heard.
 struct Stopper {
-    control: Control,
+    handle: Handle,
     heard: Mutex<Vec<&'static str>>,
 }
 
@@ -16,7 +16,7 @@ impl Observer for &'static Stopper {
     fn event(&self, event: Event) {
         let what = match event {
             Event::Progress(progress) if progress.bytes_done > 0 => {
-                self.control.stop();
+                self.handle.stop();
                 "moved"
             }
             Event::Progress(_) => "progress",
@@ -40,11 +40,11 @@ fn a_copy_is_watched_stopped_and_completed() {
     .take(64 << 20)
     .collect();
     fs::write(&from, &data).unwrap();
-    let control = Control::new();
+    let handle = Handle::new();
     let stopper: &'static Stopper =
-        Box::leak(Box::new(Stopper { control: control.clone(), heard: Mutex::default() }));
+        Box::leak(Box::new(Stopper { handle: handle.clone(), heard: Mutex::default() }));
     let options = Options { rate: Some(32 << 20), ..Options::default() };
-    let first = Copy::from([&from]).to(&to).options(options).observer(stopper).control(&control).run();
+    let first = Copy::from([&from]).to(&to).options(options).observer(stopper).handle(&handle).run();
     assert_eq!((first.status, first.error), (Status::Interrupted, None));
     assert!(stopper.heard.lock().unwrap().contains(&"moved"));
     assert!(!to.exists(), "a file is there whole or not at all");

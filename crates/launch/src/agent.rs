@@ -16,19 +16,19 @@ use crossbeam_channel::{after, bounded, never, select};
 use haul_core::ids::StreamId;
 use haul_core::wire::{STREAMS_MAX, VERSION, VERSION_MIN};
 
-use super::gathered::{Decided, Gathered, JOIN_WAIT, watch_pipe};
+use super::arrived::{Arrived, Decided, JOIN_WAIT, watch_pipe};
+use super::happy_eyeballs::Caller;
+use super::join_handshake::Session;
 use super::listener::{At, Listener};
-use super::meet::Session;
 use super::message::{
     self, AgentHello, AgentReply, Bytes, Decision, FarDialled, MAGIC, NearHello, NotListening,
     PROGRAM_LEN_MAX, Wish,
 };
 use super::named::{named, place};
-use super::race::Caller;
 use super::request::Request;
 use super::reverse;
-use super::words::escape;
-use super::{BootstrapError, BootstrapKind, Path, gate};
+use super::shell::escape;
+use super::{BootstrapError, BootstrapKind, Path, channel_listener};
 use haul_base::role::Role;
 use haul_transport::Protect;
 use haul_transport::path::EndFacts;
@@ -241,32 +241,32 @@ where
     let can_dial = !env.hooks.no_dial;
     say(&AgentReply::Ready { key, streams, listening, client, facts, can_dial, channels: true })?;
 
-    let (mut gathered, mut streams) = gather(listener.ok(), streams, input)?;
-    if let Gathered::Reverse { at, decided } = gathered {
+    let (mut arrived, mut streams) = gather(listener.ok(), streams, input)?;
+    if let Arrived::Reverse { at, decided } = arrived {
         let caller = Caller { name: None, session, identity, pin: tls::Pin(near.key.0), window };
         let mut say = |word: &FarDialled| {
             let frame = message::encode(word).map_err(lost)?;
             output.write_all(&frame).and_then(|()| output.flush()).map_err(lost)
         };
-        (gathered, streams) = reverse::answer(at, caller, near.streams, &decided, &mut say)?;
+        (arrived, streams) = reverse::answer(at, caller, near.streams, &decided, &mut say)?;
     }
-    if let Gathered::Channels { decided } = gathered {
-        let mut say = |reply: &gate::GateReply| {
+    if let Arrived::Channels { decided } = arrived {
+        let mut say = |reply: &channel_listener::ChannelReply| {
             let frame = message::encode(reply).map_err(lost)?;
             output.write_all(&frame).and_then(|()| output.flush()).map_err(lost)
         };
-        (gathered, streams) = gate::answer((streams, near.streams), &decided, &mut say)?;
+        (arrived, streams) = channel_listener::answer((streams, near.streams), &decided, &mut say)?;
     }
-    let (control, data, joins, path) = match gathered {
-        Gathered::Direct { listener, control, data } => {
+    let (control, data, joins, path) = match arrived {
+        Arrived::Direct { listener, control, data } => {
             let path = Path::Direct { addr: listener.addr };
             (control, data, Joins::Accept(Arc::new(listener)), path)
         }
-        Gathered::Dialled { addr, control, data, joins } => (control, data, joins, Path::Reverse { addr }),
-        Gathered::Reverse { .. } | Gathered::Channels { .. } => {
+        Arrived::Dialled { addr, control, data, joins } => (control, data, joins, Path::Reverse { addr }),
+        Arrived::Reverse { .. } | Arrived::Channels { .. } => {
             return Err(BootstrapError::new(BootstrapKind::Peer, "asked for the same twice"));
         }
-        Gathered::Mux { input, channels } => {
+        Arrived::Mux { input, channels } => {
             let here = streams - channels.len() as u16;
             let links = super::share_pipe(input, Box::new(output), here, channels, needs.memory)?;
             let mut links = links.into_iter();
@@ -306,7 +306,7 @@ fn gather<R>(
     mut listener: Option<Listener>,
     most: u16,
     mut input: R,
-) -> Result<(Gathered, u16), BootstrapError>
+) -> Result<(Arrived, u16), BootstrapError>
 where
     R: Read + Send + 'static,
 {
@@ -338,7 +338,7 @@ where
             && let Some(control) = control.take()
             && let Some(listener) = listener.take()
         {
-            return Ok((Gathered::Direct { listener, control, data }, streams));
+            return Ok((Arrived::Direct { listener, control, data }, streams));
         }
         let orphaned = listener.as_ref().is_some_and(Door::is_orphaned);
         if orphaned && control.as_ref().is_some_and(Link::is_left) {
@@ -360,11 +360,11 @@ where
             recv(decided) -> answer => match answer {
                 Ok((Ok(Decision::Streams(n)), None)) if (1..=most).contains(&n) => streams = n,
                 Ok((Ok(Decision::Mux), Some(input))) => {
-                    return Ok((Gathered::Mux { input, channels: Vec::new() }, streams));
+                    return Ok((Arrived::Mux { input, channels: Vec::new() }, streams));
                 }
-                Ok((Ok(Decision::Channels), None)) => return Ok((Gathered::Channels { decided: words }, streams)),
+                Ok((Ok(Decision::Channels), None)) => return Ok((Arrived::Channels { decided: words }, streams)),
                 // What came in so far is closed with the port.
-                Ok((Ok(Decision::Reverse(at)), None)) => return Ok((Gathered::Reverse { at, decided: words }, streams)),
+                Ok((Ok(Decision::Reverse(at)), None)) => return Ok((Arrived::Reverse { at, decided: words }, streams)),
                 Ok((Ok(Decision::Direct), Some(input))) if listener.is_some() => {
                     pipe_done = true;
                     if let Some(l) = &listener {

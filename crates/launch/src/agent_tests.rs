@@ -2,7 +2,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
 use super::super::message::{ADDRESSES_MAX, Listening, Named};
-use super::super::{listener, meet};
+use super::super::{join_handshake, listener};
 use super::*;
 use haul_transport::rejoin::JoinEvent;
 use haul_transport::routes::Address;
@@ -128,8 +128,8 @@ fn pipe_may_end_when_control_is_up() {
         let socket = TcpStream::connect((at.address, at.port)).unwrap();
         let wait = listener::HANDSHAKE_WAIT;
         let name = (StreamId(stream), listener::FIRST_EPOCH);
-        let met = meet::meet(socket, &identity, &tls::Pin(key.0.clone()), wait).unwrap();
-        met.join(&session, name, wait).unwrap()
+        let connected = join_handshake::handshake(socket, &identity, &tls::Pin(key.0.clone()), wait).unwrap();
+        connected.join(&session, name, wait).unwrap()
     };
     let _control = join(0);
     drop(near);
@@ -159,8 +159,8 @@ fn a_dead_near_end_is_not_waited_for() {
     let socket = TcpStream::connect((at.address, at.port)).unwrap();
     let (wait, name) = (listener::HANDSHAKE_WAIT, (StreamId(0), listener::FIRST_EPOCH));
     let pin = tls::Pin(key.0.clone());
-    let met = meet::meet(socket, &identity, &pin, wait).unwrap();
-    let control = met.join(&session, name, wait).unwrap();
+    let connected = join_handshake::handshake(socket, &identity, &pin, wait).unwrap();
+    let control = connected.join(&session, name, wait).unwrap();
     drop(near);
     (control.closer)();
     let error = agent.join().unwrap().err().unwrap().to_string();

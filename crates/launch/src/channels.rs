@@ -1,4 +1,4 @@
-//! Several channels of one ssh connection, for data where all goes through ssh: the near end's half ([`super::gate`] is the
+//! Several channels of one ssh connection, for data where all goes through ssh: the near end's half ([`super::channel_listener`] is the
 //! other).
 //!
 //! One channel has at most its window of 2 MiB under way, so on a long path several move that many times more. In: a
@@ -23,12 +23,12 @@ use crossbeam_channel::bounded;
 use haul_core::tune::Choice;
 
 use super::BootstrapError;
+use super::channel_listener::{ChannelAddress, ChannelReply, HelperTask};
 use super::clients::Clients;
-use super::gate::{GateAt, GateReply, HelperTask};
 use super::message::{self, CHANNEL_MAGIC, Decision, FURTHER_MAX};
-use super::share::Sharing;
+use super::shell::{Notes, escape};
 use super::ssh::Ssh;
-use super::words::{Notes, escape};
+use super::ssh_sharing::Sharing;
 use haul_transport::{Link, pipe};
 
 /// What one channel has under way at most, bytes (OpenSSH's `CHAN_SES_WINDOW_DEFAULT`).
@@ -40,7 +40,7 @@ const RTT_MIN: Duration = Duration::from_millis(5);
 /// How long the channels may take to come up. The far end waits for longer.
 const OPEN_WAIT: Duration = Duration::from_secs(10);
 
-const _: () = assert!(OPEN_WAIT.as_secs() < super::gathered::JOIN_WAIT.as_secs());
+const _: () = assert!(OPEN_WAIT.as_secs() < super::arrived::JOIN_WAIT.as_secs());
 
 /// The remote command of a channel: a constant. It reads the path of haul from the near end, who has it from the agent.
 const STAGE: &str = "exec sh -c 'IFS= read -r p && exec \"$p\" agent --channel'";
@@ -88,8 +88,8 @@ pub(super) fn open(
         return Err(ssh.ended(notes));
     }
     let at = match ssh.read_frame(notes)? {
-        GateReply::At(at) => at,
-        GateReply::None(why) => {
+        ChannelReply::At(at) => at,
+        ChannelReply::None(why) => {
             let why: String = why.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
             return Ok(Further::none(format!("the far end: {}", escape(why.as_bytes()))));
         }
@@ -113,7 +113,7 @@ pub(super) fn open(
 }
 
 /// Starts `count` clients and waits until the agent greets over them. Who does not come up is ended.
-fn open_all(words: &[OsString], at: &GateAt, count: u16) -> (Vec<(u16, Link)>, Clients) {
+fn open_all(words: &[OsString], at: &ChannelAddress, count: u16) -> (Vec<(u16, Link)>, Clients) {
     let (sender, opened) = bounded(FURTHER_MAX.into());
     let mut started: Vec<(u16, Child)> = Vec::new();
     for index in 0..count {
@@ -155,7 +155,7 @@ fn spawn(words: &[OsString]) -> io::Result<Child> {
     command.stderr(Stdio::null()).spawn()
 }
 
-impl GateAt {
+impl ChannelAddress {
     /// What the channel `index` is told: the line for the stage, and the task.
     fn task(&self, index: u16) -> io::Result<Vec<u8>> {
         let mut bytes = self.program.0.clone();
@@ -190,7 +190,8 @@ mod tests {
     #[test]
     fn clients_that_do_not_come_up_are_ended() {
         use crate::message::{Bytes, Fixed};
-        let at = GateAt { program: Bytes(b"/haul".to_vec()), name: Fixed([1; 16]), token: Fixed([2; 32]) };
+        let at =
+            ChannelAddress { program: Bytes(b"/haul".to_vec()), name: Fixed([1; 16]), token: Fixed([2; 32]) };
         for script in ["exit 1", "head -c 100000 /dev/zero", "printf 'HAUL\\001'"] {
             let words: Vec<OsString> = ["sh", "-c", script].map(OsString::from).into();
             let (links, clients) = open_all(&words, &at, 3);
@@ -200,7 +201,7 @@ mod tests {
             ["sh", "-c", "echo motd; printf 'HAUL\\002'; cat >&2"].map(OsString::from).into();
         let (links, clients) = open_all(&words, &at, 2);
         assert_eq!((links.len(), clients.0.len()), (2, 2));
-        let none = GateAt { program: Bytes(b"a\nb".to_vec()), ..at };
+        let none = ChannelAddress { program: Bytes(b"a\nb".to_vec()), ..at };
         assert!(open_all(&words, &none, 2).0.is_empty());
     }
 }

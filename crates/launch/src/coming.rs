@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use haul_core::ids::StreamId;
 
+use super::happy_eyeballs::{Caller, Way};
+use super::join_handshake::Connected;
 use super::listener::FIRST_EPOCH;
-use super::meet::Met;
-use super::race::{Caller, Way};
 use haul_transport::Post;
 use haul_transport::rejoin::JoinEvent;
 
@@ -25,15 +25,15 @@ pub(super) struct Coming {
     caller: Arc<Caller>,
     /// All that were dialled.
     pub ids: Vec<StreamId>,
-    state: Mutex<State>,
+    state: Mutex<ComingState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ComingState {
     /// Who hears of those that come from now on.
     post: Option<Post<JoinEvent>>,
     /// What came before that; without a connection, it did not come.
-    kept: Vec<(StreamId, Option<Met>)>,
+    kept: Vec<(StreamId, Option<Connected>)>,
 }
 
 impl Coming {
@@ -46,8 +46,8 @@ impl Coming {
         for &stream in &coming.ids {
             let comes = coming.clone();
             let work = move || {
-                let met = comes.caller.meet(&way, true, WAIT, deadline).ok();
-                comes.came(stream, met);
+                let connected = comes.caller.handshake(&way, true, WAIT, deadline).ok();
+                comes.came(stream, connected);
             };
             if thread::Builder::new().name("haul-dial".into()).spawn(work).is_err() {
                 coming.came(stream, None);
@@ -56,24 +56,24 @@ impl Coming {
         coming
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ComingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn came(&self, stream: StreamId, met: Option<Met>) {
+    fn came(&self, stream: StreamId, connected: Option<Connected>) {
         let mut state = self.state();
         match state.post.clone() {
             Some(post) => {
                 drop(state);
-                post(self.join(stream, met));
+                post(self.join(stream, connected));
             }
-            None => state.kept.push((stream, met)),
+            None => state.kept.push((stream, connected)),
         }
     }
 
-    fn join(&self, stream: StreamId, met: Option<Met>) -> JoinEvent {
+    fn join(&self, stream: StreamId, connected: Option<Connected>) -> JoinEvent {
         let name = (stream, FIRST_EPOCH);
-        match met.and_then(|met| met.join_at_once(&self.caller.session, name).ok()) {
+        match connected.and_then(|connected| connected.join_at_once(&self.caller.session, name).ok()) {
             Some(link) => JoinEvent::Stream { stream, epoch: FIRST_EPOCH, link },
             None => JoinEvent::Failed { stream, why: "it did not come up".into(), refused: false },
         }
@@ -86,8 +86,8 @@ impl Coming {
             state.post = Some(post.clone());
             std::mem::take(&mut state.kept)
         };
-        for (stream, met) in kept {
-            post(self.join(stream, met));
+        for (stream, connected) in kept {
+            post(self.join(stream, connected));
         }
     }
 }

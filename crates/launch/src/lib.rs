@@ -5,10 +5,10 @@
 //!
 //! The near end runs ssh once ([`ssh`]) with a constant command. A stage written in `sh` finds a `haul` there
 //! or takes one from us ([`push`]), and becomes `haul agent`. Over that pipe both ends exchange versions and
-//! one-time keys ([`message`]); the agent listens ([`listener`]), the near end dials ([`race`]), over each path between
+//! one-time keys ([`message`]); the agent listens ([`listener`]), the near end dials ([`happy_eyeballs`]), over each path between
 //! the two that answers, and each connection is TLS pinned to those keys. If the port cannot be reached, the two change
 //! places ([`reverse`]); if that fails too, all streams go through ssh: they share its pipe, and further channels of the same
-//! connection ([`channels`]) where ssh can share that ([`share`]).
+//! connection ([`channels`]) where ssh can share that ([`ssh_sharing`]).
 //!
 //! Invariants: nothing that the user or a peer wrote is part of the remote command; no secret is in an
 //! argument, the environment or a log; a stranger's connection changes a counter and nothing else; there is
@@ -36,36 +36,36 @@ use haul_transport::rejoin::Joins;
 use haul_transport::{Link, TransportError, mux};
 
 mod agent;
+mod arrived;
+mod channel_listener;
 mod channels;
 mod clients;
 mod coming;
-mod gate;
-mod gathered;
+mod happy_eyeballs;
+mod join_handshake;
 mod listener;
-mod meet;
 mod message;
 mod named;
 mod near;
 mod push;
-mod race;
 mod redial;
 mod request;
 mod reverse;
-mod share;
+mod shell;
 mod ssh;
+mod ssh_sharing;
 mod start;
 mod strangers;
-mod words;
 
 pub use agent::{AgentConnected, AgentEnv, AgentHooks, AnswerFn, Answers, StorageRate, agent};
-pub use gate::channel;
+pub use channel_listener::channel;
 pub use message::ADDRESSES_MAX;
 #[doc(hidden)]
 pub use message::read_any;
 pub use near::{connect, connect_and_hear};
 pub use request::{Needs, Request};
+pub use shell::{escape, split_command};
 pub use ssh::SshGuard;
-pub use words::{escape, split_command};
 
 /// Most channels of one ssh connection.
 pub const SSH_CHANNELS_MAX: u16 = message::FURTHER_MAX + 1;

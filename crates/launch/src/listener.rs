@@ -24,7 +24,7 @@ use haul_core::wire::{JOIN_LEN, Join, Joined, STREAMS_MAX};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::meet::{Session, prepare, set_timeouts, settle};
+use super::join_handshake::{Session, prepare, set_timeouts, settle};
 use super::message::LINKS_MAX;
 use super::strangers::Strangers;
 use haul_transport::rejoin::{Door, JoinEvent};

@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::io::Write;
 
-use super::super::meet::meet;
+use super::super::join_handshake::handshake;
 use super::*;
 use haul_transport::TransportError;
 
@@ -46,7 +46,7 @@ impl Bench {
         epoch: u32,
     ) -> Result<Link, TransportError> {
         let name = (StreamId(stream), SessionEpoch(epoch));
-        meet(self.socket(), identity, &self.far, HANDSHAKE_WAIT)?.join(session, name, HANDSHAKE_WAIT)
+        handshake(self.socket(), identity, &self.far, HANDSHAKE_WAIT)?.join(session, name, HANDSHAKE_WAIT)
     }
     /// Waits until all handshakes are over.
     fn settle(&self, strays: u64) {
@@ -123,8 +123,8 @@ fn data_may_come_before_control() {
 fn an_answer_that_nobody_waited_for_is_heard() {
     let bench = Bench::new();
     let at_once = |stream| {
-        let met = meet(bench.socket(), &bench.near, &bench.far, HANDSHAKE_WAIT).unwrap();
-        met.join_at_once(&bench.session, (StreamId(stream), FIRST_EPOCH)).unwrap()
+        let connected = handshake(bench.socket(), &bench.near, &bench.far, HANDSHAKE_WAIT).unwrap();
+        connected.join_at_once(&bench.session, (StreamId(stream), FIRST_EPOCH)).unwrap()
     };
     let mut taken = at_once(1);
     taken.writer.write_all(b"at once").and_then(|()| taken.writer.flush()).unwrap();

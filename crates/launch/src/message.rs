@@ -158,7 +158,7 @@ pub(super) enum Decision {
     /// All streams are on their way, or will come to the session that runs.
     Direct,
     /// No port can be reached, and further channels of the ssh connection will be tried; it says where they are awaited
-    /// (`gate`). Said at most once.
+    /// (`channel_listener`). Said at most once.
     Channels,
     /// Subframes on this pipe from here on.
     Mux,

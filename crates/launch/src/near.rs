@@ -2,7 +2,7 @@
 //!
 //! In: a [`RemoteSpec`] and a [`Request`]. Out: [`Connected`].
 //! Invariants: the direct path is all streams or none (others may join later: `redial`), over one pair of addresses or
-//! several (`race`); what the far end says about addresses is only where to dial, never whom to trust. If anything about the direct path fails, the ssh pipe is the path.
+//! several (`happy_eyeballs`); what the far end says about addresses is only where to dial, never whom to trust. If anything about the direct path fails, the ssh pipe is the path.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use haul_core::tune::Choice;
 use haul_core::wire::{STREAMS_MAX, VERSION, VERSION_MIN};
 
 use super::channels::{self, Further};
-use super::meet::Session;
+use super::happy_eyeballs::{self, Caller};
+use super::join_handshake::Session;
 use super::message::{
     self, ADDRESSES_MAX, AgentHello, AgentReply, Bytes, Decision, Fixed, Listening, MAGIC, NearHello,
     NotListening, PROGRAM_LEN_MAX, Wish,
 };
 use super::push::{stage0, start_haul};
-use super::race::{self, Caller};
 use super::redial::{Other, Redial, Redialler};
 use super::request::{Needs, Request};
 use super::reverse::{self, Taken, Terms};
-use super::share::Sharing;
+use super::shell::escape;
 use super::ssh::{ANSWER_WAIT, Ssh, dial_name};
+use super::ssh_sharing::Sharing;
 use super::start::{self, Dialled};
-use super::words::escape;
 use super::{BootstrapError, BootstrapKind, Connected, Dialler, Path, RemoteSpec, SSH_CHANNELS_MAX};
 use haul_base::role::Role;
 use haul_transport::Protect;
@@ -70,16 +70,16 @@ pub fn connect_and_hear<R: Request>(
     hear: &mut dyn FnMut(&str) -> bool,
 ) -> Result<Connected, BootstrapError> {
     let tickets = tickets(spec)?;
-    let mut met = Met::hello(spec, request, tickets, (notes, hear))?;
-    let mut direct = met.dial(notes)?;
+    let mut near = NearHandshake::hello(spec, request, tickets, (notes, hear))?;
+    let mut direct = near.dial(notes)?;
     if direct.is_none() {
-        direct = met.be_dialled(notes)?;
+        direct = near.be_dialled(notes)?;
     }
     let further = match &direct {
         Some(_) => None,
-        None => Some(met.fall_back(notes)?),
+        None => Some(near.fall_back(notes)?),
     };
-    met.decide(direct, further, notes)
+    near.decide(direct, further, notes)
 }
 
 /// How many data streams there may be, if what is wished can be.
@@ -136,7 +136,7 @@ impl Facts<'_> {
 }
 
 /// Both ends know of each other, and are not connected.
-struct Met<'a> {
+struct NearHandshake<'a> {
     spec: &'a RemoteSpec,
     /// Which end shall dial.
     wish: Wish,
@@ -166,14 +166,14 @@ struct Met<'a> {
     strays: Arc<AtomicU64>,
 }
 
-impl<'a> Met<'a> {
+impl<'a> NearHandshake<'a> {
     /// Starts haul there, and agrees with it on version, session and keys.
     fn hello<R: Request>(
         spec: &'a RemoteSpec,
         request: &R,
         tickets: u16,
         (notes, hear): (&mut dyn FnMut(String), &mut dyn FnMut(&str) -> bool),
-    ) -> Result<Met<'a>, BootstrapError> {
+    ) -> Result<NearHandshake<'a>, BootstrapError> {
         let needs = request.needs();
         let login = if spec.interactive { None } else { Some(LOGIN_WAIT) };
         let identity = tls::Identity::generate()?;
@@ -253,7 +253,7 @@ impl<'a> Met<'a> {
             ));
         }
         let far_address = listening.as_ref().ok().map(|at| at.address);
-        Ok(Met {
+        Ok(NearHandshake {
             spec,
             wish,
             vias,
@@ -310,7 +310,7 @@ impl<'a> Met<'a> {
         let (name, session) = (Some(dial_name(self.spec).to_string()), self.session.clone());
         let (identity, pin) = (self.identity.clone(), tls::Pin(self.key.clone()));
         let caller = Arc::new(Caller { name, session, identity, pin, window: self.window() });
-        let (facts, ways) = (self.facts.clone(), race::ways(&at));
+        let (facts, ways) = (self.facts.clone(), happy_eyeballs::ways(&at));
         let plan_for = |rtt, to, paths: usize| facts.plan(rtt, Some(to), paths);
         match start::dial(&caller, ways, self.spec.streams, facts.most, &plan_for) {
             Ok(Dialled { addr, links, plan, used, control, coming }) => {

@@ -41,8 +41,8 @@ use std::path::Path;
 use aws_lc_rs::digest;
 use haul_core::wire::{VERSION, VERSION_MIN};
 
+use super::shell::{Notes, escape};
 use super::ssh::{Mark, Ssh};
-use super::words::{Notes, escape};
 use super::{BootstrapError, BootstrapKind, PROTOCOL_WORD, RemoteSpec};
 use haul_base::kernel;
 

@@ -4,7 +4,7 @@
 //! Invariants: the same keys and the same secret as at the start; ssh is not asked again. A new address of the far end
 //! is only where to dial, never whom to trust. A path that is down keeps its share of the streams for when it is back:
 //! the others carry what they were planned for, and one stream is tried on it now and then.
-//! Left out: how many streams there shall be: `haul_core::transfer::keeper` and the driver.
+//! Left out: how many streams there shall be: `haul_core::transfer::stream_dialler` and the driver.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use haul_core::ids::{SessionEpoch, StreamId};
 
 use super::coming::Coming;
+use super::happy_eyeballs::{self, Caller, HappyEyeballs, Lost, Rules, Way};
 use super::message::Listening;
-use super::race::{self, Caller, Lost, Race, Rules, Way};
 use haul_transport::rejoin::{Dial, JoinEvent, Peer};
 use haul_transport::{Link, Post};
 
@@ -184,7 +184,7 @@ impl Redial {
             let paths = self.paths();
             std::iter::once(paths.control).chain(paths.routes.iter().map(|route| route.way)).collect()
         };
-        ways.extend(race::ways(&self.at));
+        ways.extend(happy_eyeballs::ways(&self.at));
         let mut known: Vec<Way> = Vec::new();
         for way in ways {
             if known.iter().all(|other| !other.is_same(&way)) {
@@ -194,10 +194,10 @@ impl Redial {
         let at = known[0].remote;
         // One that refuses may be a gateway in the far end's name: the others are tried as well.
         let rules = Rules { paths: false, wave: 0, deadline: Instant::now() + JOIN_WAIT };
-        let mut race = Race::start(self.caller.clone(), known, rules);
-        match race.control(epoch) {
+        let mut dials = HappyEyeballs::start(self.caller.clone(), known, rules);
+        match dials.control(epoch) {
             Ok((way, link)) => {
-                self.paths().control_at(race.way(way));
+                self.paths().control_at(dials.way(way));
                 Ok(link)
             }
             Err(Lost::Refused) => {

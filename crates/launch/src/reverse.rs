@@ -3,7 +3,7 @@
 //! In: at the near end where to listen and what was agreed; at the far end where the near one listens. Out: the links of
 //! the start, and how others come up later: the end that dialled dials again.
 //! The near end opens its port and says so over the ssh pipe; the far end dials control over the ways that there are
-//! ([`race`]), hears how many streams the path needs, dials those, and says each time how that went.
+//! ([`happy_eyeballs`]), hears how many streams the path needs, dials those, and says each time how that went.
 //! Invariants: the same keys, secret and joins as in the other direction, and the same [`Listener`]; the near end's port is
 //! open only while it is tried, and while a session uses it.
 
@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use haul_core::ids::StreamId;
 
-use super::gathered::{Decided, Gathered, JOIN_WAIT, watch_pipe};
+use super::arrived::{Arrived, Decided, JOIN_WAIT, watch_pipe};
+use super::happy_eyeballs::{self, Caller, HappyEyeballs, Rules, Way};
+use super::join_handshake::{Connected, Session};
 use super::listener::{At, FIRST_EPOCH, Listener};
-use super::meet::{Met, Session};
 use super::message::{self, Decision, FarDialled, Listening};
 use super::named;
-use super::race::{self, Caller, Race, Rules, Way};
 use super::redial::{Other, Redial, Redialler};
+use super::shell::{Notes, escape};
 use super::ssh::Ssh;
-use super::start::{DIAL_WAIT, meet_all};
-use super::words::{Notes, escape};
+use super::start::{DIAL_WAIT, connect_all};
 use super::{BootstrapError, BootstrapKind};
 use haul_transport::path::{self, Plan};
 use haul_transport::rejoin::Joins;
@@ -171,16 +171,17 @@ pub(super) fn answer(
     most: u16,
     decided: &Receiver<Decided>,
     say: &mut dyn FnMut(&FarDialled) -> Result<(), BootstrapError>,
-) -> Result<(Gathered, u16), BootstrapError> {
+) -> Result<(Arrived, u16), BootstrapError> {
     let deadline = Instant::now() + JOIN_WAIT;
     let wrong = |what: &str| BootstrapError::new(BootstrapKind::Peer, what);
     let caller = Arc::new(caller);
     let rules = Rules { paths: most > 1, wave: 0, deadline: Instant::now() + DIAL_WAIT };
-    let mut race = Race::start(caller.clone(), race::ways(&at), rules);
-    let mut dialled = match race.control(FIRST_EPOCH) {
+    let mut dials = HappyEyeballs::start(caller.clone(), happy_eyeballs::ways(&at), rules);
+    let mut dialled = match dials.control(FIRST_EPOCH) {
         Ok((won, control)) => {
-            let others = race.others(won).into_iter().map(|(way, met)| (way, VecDeque::from([met])));
-            let first = race.way(won);
+            let others =
+                dials.others(won).into_iter().map(|(way, connected)| (way, VecDeque::from([connected])));
+            let first = dials.way(won);
             let paths: Vec<_> = std::iter::once((first, VecDeque::new())).chain(others).collect();
             say(&FarDialled::Joined { paths: u16::try_from(paths.len()).unwrap_or(u16::MAX) })?;
             Some((first, control, paths))
@@ -190,10 +191,11 @@ pub(super) fn answer(
             None
         }
     };
-    drop(race);
-    let join = |met: Met, stream| {
+    drop(dials);
+    let join = |connected: Connected, stream| {
         let left = deadline.saturating_duration_since(Instant::now());
-        met.join(&caller.session, (stream, FIRST_EPOCH), left)
+        connected
+            .join(&caller.session, (stream, FIRST_EPOCH), left)
             .map_err(|_| "takes our connections and closes them")
     };
     // All that were dialled, and the way and streams of each path.
@@ -211,10 +213,10 @@ pub(super) fn answer(
                 let Some((first, control, mut paths)) = dialled.take() else { continue };
                 paths.truncate(n.into());
                 let mut used: Vec<_> = paths.iter().map(|(way, _)| (*way, BTreeSet::new())).collect();
-                let dialled = meet_all(&caller, paths, n).and_then(|met| {
+                let dialled = connect_all(&caller, paths, n).and_then(|connected| {
                     let mut data = Vec::new();
-                    for (stream, (met, path)) in (1..).map(StreamId).zip(met) {
-                        data.push((stream, join(met, stream)?));
+                    for (stream, (connected, path)) in (1..).map(StreamId).zip(connected) {
+                        data.push((stream, join(connected, stream)?));
                         used[path].1.insert(stream);
                     }
                     Ok(Up { way: first, control, data, used })
@@ -228,10 +230,10 @@ pub(super) fn answer(
                 }
             }
             (Ok(Decision::Mux), Some(input)) => {
-                return Ok((Gathered::Mux { input, channels: Vec::new() }, streams));
+                return Ok((Arrived::Mux { input, channels: Vec::new() }, streams));
             }
             (Ok(Decision::Channels), None) => {
-                return Ok((Gathered::Channels { decided: decided.clone() }, streams));
+                return Ok((Arrived::Channels { decided: decided.clone() }, streams));
             }
             // That the pipe ends when all is up loses nothing.
             (Ok(Decision::Direct) | Err(_), pipe) if up.is_some() => {
@@ -240,7 +242,7 @@ pub(super) fn answer(
                 pipe.into_iter().for_each(|pipe| watch_pipe(pipe, orphaned.clone()));
                 let redial = Redial::new(caller, at, used, way, None, Other::Far { orphaned });
                 let joins = Joins::Dial(Arc::new(Redialler(Arc::new(redial))));
-                return Ok((Gathered::Dialled { addr: way.remote, control, data, joins }, streams));
+                return Ok((Arrived::Dialled { addr: way.remote, control, data, joins }, streams));
             }
             (Err(_), _) => return Err(wrong("ssh ended before this end had connected")),
             (Ok(_), _) => return Err(wrong("the near end asked for what is not possible")),

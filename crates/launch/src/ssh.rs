@@ -21,7 +21,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::clients::{Clients, wait_child};
 use super::message::{self, CHATTER_MAX, MAGIC};
-use super::words::{Lines, Notes, escape, quote};
+use super::shell::{Lines, Notes, escape, quote};
 use super::{BootstrapError, BootstrapKind, RemoteSpec};
 
 /// How long the far end may be silent once it has said its first word.

@@ -17,9 +17,9 @@ use haul_core::ids::StreamId;
 use haul_core::tune::start::STREAMS_LONG_MIN;
 
 use super::coming::Coming;
+use super::happy_eyeballs::{Caller, HappyEyeballs, Rules, Way};
+use super::join_handshake::Connected;
 use super::listener::{FIRST_EPOCH, PLACES_FEW};
-use super::meet::Met;
-use super::race::{Caller, Race, Rules, Way};
 use haul_transport::Link;
 use haul_transport::path::Plan;
 
@@ -62,17 +62,18 @@ pub(super) fn dial(
 ) -> Result<Dialled, &'static str> {
     let wave = asked.unwrap_or(STREAMS_LONG_MIN).min(most).min(AT_ONCE_MAX);
     let deadline = Instant::now() + DIAL_WAIT;
-    let mut race = Race::start(caller.clone(), ways, Rules { paths: asked != Some(1), wave, deadline });
+    let mut dials =
+        HappyEyeballs::start(caller.clone(), ways, Rules { paths: asked != Some(1), wave, deadline });
     let mut early = None;
-    let met = race.meet(&mut |way, rtt| {
+    let connected = dials.handshake(&mut |way, rtt| {
         let plan = plan_for(Some(rtt), way.remote.ip(), 1);
         let rest = wave + 1..=plan.streams.value.min(AT_ONCE_MAX);
         let coming = (!rest.is_empty()).then(|| Coming::dial(caller, way, rest));
         early = Some((plan, coming));
     });
-    let (won, control) = met.map_err(|_| "is closed to us")?;
-    let others = race.others(won);
-    let first = race.way(won);
+    let (won, control) = connected.map_err(|_| "is closed to us")?;
+    let others = dials.others(won);
+    let first = dials.way(won);
     let (plan, coming, at_once) = match early.filter(|_| won == 0 && others.is_empty()) {
         Some((plan, coming)) => (plan, coming, wave),
         None => {
@@ -82,21 +83,21 @@ pub(super) fn dial(
     };
     let streams = plan.streams.value.min(at_once);
     let mut paths = vec![(first, VecDeque::new())];
-    paths.extend(others.into_iter().map(|(way, met)| (way, VecDeque::from([met]))));
+    paths.extend(others.into_iter().map(|(way, connected)| (way, VecDeque::from([connected]))));
     paths.truncate(streams.into());
     if won == 0 {
         let least = usize::from(streams).div_ceil(paths.len()).min(wave.into());
-        paths[0].1.extend(race.wave(least as u16));
+        paths[0].1.extend(dials.wave(least as u16));
     }
     let mut used: Vec<_> = paths.iter().map(|(way, _)| (*way, BTreeSet::new())).collect();
-    let data = meet_all(caller, paths, streams)?;
-    let join = |met: Met, stream| {
-        let link = met.join_at_once(&caller.session, (stream, FIRST_EPOCH));
+    let data = connect_all(caller, paths, streams)?;
+    let join = |connected: Connected, stream| {
+        let link = connected.join_at_once(&caller.session, (stream, FIRST_EPOCH));
         link.map_err(|_| "takes our connections and closes them")
     };
     let mut links = vec![join(control, StreamId(0))?];
-    for (stream, (met, path)) in (1..).map(StreamId).zip(data) {
-        links.push(join(met, stream)?);
+    for (stream, (connected, path)) in (1..).map(StreamId).zip(data) {
+        links.push(join(connected, stream)?);
         used[path].1.insert(stream);
     }
     used[0].1.extend(coming.iter().flat_map(|coming| &coming.ids));
@@ -105,28 +106,30 @@ pub(super) fn dial(
 
 /// Connections for all streams over `paths` in turn, or none. What is up on a path already is used first; a path that fails
 /// now is done without, but for the first. Returns each stream's connection and the path that it took.
-pub(super) fn meet_all(
+pub(super) fn connect_all(
     caller: &Caller,
-    paths: Vec<(Way, VecDeque<Met>)>,
+    paths: Vec<(Way, VecDeque<Connected>)>,
     streams: u16,
-) -> Result<Vec<(Met, usize)>, &'static str> {
+) -> Result<Vec<(Connected, usize)>, &'static str> {
     let deadline = Instant::now() + DATA_WAIT;
-    let (ways, mut met): (Vec<Way>, Vec<VecDeque<Met>>) = paths.into_iter().unzip();
+    let (ways, mut connected): (Vec<Way>, Vec<VecDeque<Connected>>) = paths.into_iter().unzip();
     let ways = &ways;
     let dial = |path: usize| {
         // A path that answered a moment ago does so again, or leaves time for the first.
         let connect = if path == 0 { DATA_WAIT } else { PATH_CONNECT_WAIT };
-        match caller.meet(&ways[path], true, connect, deadline) {
-            Ok(met) => Some((met, path)),
-            Err(_) if path > 0 => caller.meet(&ways[0], true, DATA_WAIT, deadline).ok().map(|met| (met, 0)),
+        match caller.handshake(&ways[path], true, connect, deadline) {
+            Ok(connected) => Some((connected, path)),
+            Err(_) if path > 0 => {
+                caller.handshake(&ways[0], true, DATA_WAIT, deadline).ok().map(|connected| (connected, 0))
+            }
             Err(_) => None,
         }
     };
     let data: Option<Vec<_>> = thread::scope(|scope| {
         let threads: Vec<_> = (0..usize::from(streams))
             .map(|stream| stream % ways.len())
-            .map(|path| match met[path].pop_front() {
-                Some(met) => Ok((met, path)),
+            .map(|path| match connected[path].pop_front() {
+                Some(connected) => Ok((connected, path)),
                 None => Err(scope.spawn(move || dial(path))),
             })
             .collect();
@@ -145,7 +148,7 @@ mod tests {
 
     use haul_core::wire::{JOIN_LEN, Join, Joined};
 
-    use super::super::meet::Session;
+    use super::super::join_handshake::Session;
     use super::*;
     use haul_transport::path::EndFacts;
     use haul_transport::rejoin::JoinEvent;

@@ -46,7 +46,7 @@ pub struct Here;
 impl haul::trial::Prober for Here {
     fn answer(
         &self,
-        question: &haul::job::StorageQuestion,
+        question: &haul::options::StorageQuestion,
         home_and_state: (Option<&Path>, Option<&Path>),
         tell: &mut dyn FnMut(String) -> bool,
     ) {
@@ -55,11 +55,11 @@ impl haul::trial::Prober for Here {
 
     fn trial(
         &self,
-        ask: &haul::job::NetworkTrial,
-        met: &haul::trial::Met,
-        control: &haul::api::Control,
+        ask: &haul::options::NetworkTrial,
+        connection: &haul::trial::Connection,
+        handle: &haul::api::Handle,
     ) -> haul::trial::SharedTrial {
-        network::trial(ask, met, control)
+        network::trial(ask, connection, handle)
     }
 }
 
@@ -204,7 +204,7 @@ pub enum ProbeEvent {
 /// How far a probe is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProbeProgress {
-    pub phase: Phase,
+    pub phase: StoragePhase,
     /// Measurements made, and the most that there will be.
     pub done: usize,
     pub points_total: usize,
@@ -217,7 +217,7 @@ pub struct ProbeProgress {
 
 /// What a probe is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
+pub enum StoragePhase {
     /// The scratch file is filled.
     Fill,
     /// A coarse grid of request sizes and depths, direct and buffered.
@@ -234,17 +234,17 @@ pub enum Phase {
     Repeat,
 }
 
-impl Phase {
+impl StoragePhase {
     /// The name in progress and reports.
     pub fn name(self) -> &'static str {
         match self {
-            Phase::Fill => "fill",
-            Phase::Grid => "grid",
-            Phase::Refine => "refine",
-            Phase::Order => "order",
-            Phase::Random => "random",
-            Phase::Mistakes => "mistakes",
-            Phase::Repeat => "repeat",
+            StoragePhase::Fill => "fill",
+            StoragePhase::Grid => "grid",
+            StoragePhase::Refine => "refine",
+            StoragePhase::Order => "order",
+            StoragePhase::Random => "random",
+            StoragePhase::Mistakes => "mistakes",
+            StoragePhase::Repeat => "repeat",
         }
     }
 }

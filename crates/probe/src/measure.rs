@@ -24,8 +24,8 @@ use rustix::io::Errno;
 use super::deal::Deal;
 use super::scratch::Scratch;
 use super::sweep::{Task, in_flight};
-use super::{Direction, Io, Pattern, Phase, Point};
-use haul::api::Control;
+use super::{Direction, Io, Pattern, Point, StoragePhase};
+use haul::api::Handle;
 use haul_base::buffer::{Buffer, Part, Pool};
 use haul_storage::io::{Engine, IoDone, IoFile, IoKind, IoOp};
 
@@ -73,7 +73,7 @@ pub(super) struct Bench<'a> {
     start: Instant,
     /// Nothing is waited for after this time since `start`.
     end: Duration,
-    stop: &'a Control,
+    stop: &'a Handle,
     /// Called while a measurement runs, with all bytes so far.
     pulse: &'a dyn Fn(u64),
 }
@@ -117,7 +117,7 @@ impl<'a> Bench<'a> {
         scratch: Scratch,
         start: Instant,
         end: Duration,
-        stop: &'a Control,
+        stop: &'a Handle,
         pulse: &'a dyn Fn(u64),
     ) -> Bench<'a> {
         let mut seed = [0; 8];
@@ -146,7 +146,7 @@ impl<'a> Bench<'a> {
         self.bytes_read + self.bytes_written
     }
 
-    /// Makes a measurement. The scratch file grows by it if it is of [`Phase::Fill`].
+    /// Makes a measurement. The scratch file grows by it if it is of [`StoragePhase::Fill`].
     pub(super) fn measure(&mut self, task: &Task) -> Result<Point, Trouble> {
         let setting = task.setting;
         let file = match setting.io {
@@ -158,7 +158,7 @@ impl<'a> Bench<'a> {
         let depth = usize::from(setting.depth).min(count.max(1) as usize);
         let slots = self.size / request;
         let offsets = match (task.phase, task.pattern) {
-            (Phase::Fill, _) => Offsets::Sequential { first: slots, slots: u64::MAX },
+            (StoragePhase::Fill, _) => Offsets::Sequential { first: slots, slots: u64::MAX },
             (_, Pattern::Sequential) => Offsets::Sequential { first: self.cursor / request, slots },
             (_, Pattern::Random) => Offsets::Random(self.noise.distinct(count, slots)),
         };

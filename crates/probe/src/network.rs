@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use haul::api::RemoteOptions;
-pub use haul::job::Only;
+pub use haul::options::Only;
 pub use haul::passport::network::{
     Advice, Best, End, FORMAT, KIND, LeftOut, Limit, Network, Point, Setting, Way,
 };

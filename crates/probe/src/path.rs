@@ -156,27 +156,27 @@ pub enum PathError {
 /// What is being measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
+pub enum PathPhase {
     SourceStorage,
     /// The network and both hosts.
     Session,
     SinkStorage,
 }
 
-impl Phase {
+impl PathPhase {
     /// In words.
     pub fn name(self) -> &'static str {
         match self {
-            Phase::SourceStorage => "storage of the source",
-            Phase::Session => "network and hosts",
-            Phase::SinkStorage => "storage of the destination",
+            PathPhase::SourceStorage => "storage of the source",
+            PathPhase::Session => "network and hosts",
+            PathPhase::SinkStorage => "storage of the destination",
         }
     }
 
-    fn of(direction: Direction) -> Phase {
+    fn of(direction: Direction) -> PathPhase {
         match direction {
-            Direction::Read => Phase::SourceStorage,
-            Direction::Write => Phase::SinkStorage,
+            Direction::Read => PathPhase::SourceStorage,
+            Direction::Write => PathPhase::SinkStorage,
         }
     }
 }
@@ -194,7 +194,7 @@ pub enum Event {
 /// How far a probe is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
-    pub phase: Phase,
+    pub phase: PathPhase,
     /// Since the probe began, and what the phase's limit leaves.
     pub seconds: f64,
     pub seconds_left: f64,

@@ -13,9 +13,10 @@ use super::measure::{Bench, Trouble};
 use super::scratch::Scratch;
 use super::sweep::{Grid, IN_FLIGHT_MAX, Spent, Sweep, Task, in_flight};
 use super::{
-    Direction, FORMAT, Io, Pattern, Phase, Plan, Probe, ProbeError, ProbeEvent, ProbeProgress, Setting, judge,
+    Direction, FORMAT, Io, Pattern, Plan, Probe, ProbeError, ProbeEvent, ProbeProgress, Setting,
+    StoragePhase, judge,
 };
-use haul::api::Control;
+use haul::api::Handle;
 use haul_storage::io::{self, Engine, EngineConfig};
 use haul_storage::options::Order;
 
@@ -43,7 +44,7 @@ const SWEEP_SHARE: f64 = 0.95;
 ///
 /// # Errors
 /// Storage refused what no probe can do without, or `stop` was called ([`ProbeError::Stopped`]).
-pub fn run(plan: &Plan, observer: &dyn Fn(ProbeEvent), stop: &Control) -> Result<Probe, ProbeError> {
+pub fn run(plan: &Plan, observer: &dyn Fn(ProbeEvent), stop: &Handle) -> Result<Probe, ProbeError> {
     let config =
         EngineConfig { name: plan.request.engine, depth: ENGINE_DEPTH, registered_max: IN_FLIGHT_MAX };
     let opened = io::open(&config);
@@ -57,7 +58,7 @@ fn run_on(
     plan: &Plan,
     engine: Box<dyn Engine>,
     observer: &dyn Fn(ProbeEvent),
-    stop: &Control,
+    stop: &Handle,
 ) -> Result<Probe, ProbeError> {
     let start = Instant::now();
     let path = &plan.request.path;
@@ -79,7 +80,7 @@ fn run_on(
         observer,
         start,
         last: Cell::new(None),
-        state: Cell::new((Phase::Fill, 0, plan.settings)),
+        state: Cell::new((StoragePhase::Fill, 0, plan.settings)),
         seconds_left: Cell::new(plan.seconds_max),
     };
     let pulse = |bytes| teller.tell(bytes);
@@ -162,7 +163,7 @@ impl Probing<'_, '_> {
             let io = if self.bench.scratch.direct.is_some() { Io::Direct } else { Io::Buffered };
             let setting = Setting { request_size: FILL_REQUEST, depth: FILL_DEPTH, order: Order::None, io };
             let task = Task {
-                phase: Phase::Fill,
+                phase: StoragePhase::Fill,
                 direction: Direction::Write,
                 pattern: Pattern::Sequential,
                 setting,
@@ -262,8 +263,8 @@ struct Teller<'a> {
     observer: &'a dyn Fn(ProbeEvent),
     start: Instant,
     last: Cell<Option<Instant>>,
-    /// Phase, measurements made, measurements in all.
-    state: Cell<(Phase, usize, usize)>,
+    /// StoragePhase, measurements made, measurements in all.
+    state: Cell<(StoragePhase, usize, usize)>,
     seconds_left: Cell<f64>,
 }
 

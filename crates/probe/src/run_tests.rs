@@ -40,7 +40,7 @@ fn a_probe_keeps_its_word() {
             ProbeEvent::Point(_) => points.set(points.get() + 1),
             ProbeEvent::Progress(progress) => most.set(most.get().max(progress.bytes)),
         };
-        let probe = run(&plan, &observer, &Control::new()).unwrap();
+        let probe = run(&plan, &observer, &Handle::new()).unwrap();
         assert!(names(dir.path()).is_empty() && names_seen.into_inner().is_empty(), "the file has no name");
         let bytes = probe.bytes_read + probe.bytes_written;
         assert!(bytes <= plan.bytes_max && most.get() <= bytes, "{bytes}");
@@ -72,7 +72,7 @@ fn a_probe_can_be_narrowed() {
     };
     let request =
         Request { only, bytes_limit: 1 << 30, directions: vec![Direction::Read], ..small(dir.path()) };
-    let probe = run(&plan(&request).unwrap(), &|_| (), &Control::new()).unwrap();
+    let probe = run(&plan(&request).unwrap(), &|_| (), &Handle::new()).unwrap();
     let mut seen: Vec<(Pattern, Setting)> = probe.points.iter().map(|p| (p.pattern, p.setting)).collect();
     seen.sort();
     let setting = |order| Setting { request_size: 1 << 20, depth: 2, order, io: Io::Buffered };
@@ -91,7 +91,7 @@ fn a_probe_can_be_narrowed() {
 fn a_stop_cleans_up() {
     for at in 0..6 {
         let dir = tempfile::tempdir().unwrap();
-        let (stop, seen) = (Control::new(), Cell::new(0));
+        let (stop, seen) = (Handle::new(), Cell::new(0));
         let observer = |event| {
             let counts = matches!(event, ProbeEvent::Point(_)) || (at < 2 && seen.get() < 2);
             seen.set(seen.get() + usize::from(counts));
@@ -111,7 +111,7 @@ fn a_panic_cleans_up() {
     let dir = tempfile::tempdir().unwrap();
     let plan = plan(&small(dir.path())).unwrap();
     let run = std::panic::AssertUnwindSafe(|| {
-        run(&plan, &|event| assert!(!matches!(event, ProbeEvent::Point(_)), "planted panic"), &Control::new())
+        run(&plan, &|event| assert!(!matches!(event, ProbeEvent::Point(_)), "planted panic"), &Handle::new())
     });
     assert!(std::panic::catch_unwind(run).is_err());
     assert!(names(dir.path()).is_empty());
@@ -136,7 +136,7 @@ fn a_full_file_system_is_refused() {
     let refused = plan(&small(&path));
     let fits = plan(&Request { size: Some(4 << 20), ..small(&path) });
     std::fs::write(path.join("other"), vec![1; 6 << 20]).unwrap();
-    let late = fits.as_ref().map(|plan| run(plan, &|_| (), &Control::new()));
+    let late = fits.as_ref().map(|plan| run(plan, &|_| (), &Handle::new()));
     let late = late.map(|result| result.map(|_| ()));
     let left = names(&path);
     Command::new("umount").arg("-l").arg(&path).status().unwrap();
@@ -160,7 +160,7 @@ fn hung_storage_ends_the_probe() {
         let dir = tempfile::tempdir().unwrap();
         let plan = plan(&Request { time_limit: Duration::from_secs(2), ..small(dir.path()) }).unwrap();
         let (engine, hung) = faulty(vec![(When::From(kind, nth), What::Hang)]);
-        let probe = run_on(&plan, engine, &|_| (), &Control::new());
+        let probe = run_on(&plan, engine, &|_| (), &Handle::new());
         assert!(hung.count() > 0, "{kind:?}");
         match probe {
             Ok(probe) => {
@@ -182,7 +182,7 @@ fn refusals_are_told() {
     let run_with = |faults| {
         let dir = tempfile::tempdir().unwrap();
         let plan = plan(&small(dir.path())).unwrap();
-        let result = run_on(&plan, faulty(faults).0, &|_| (), &Control::new());
+        let result = run_on(&plan, faulty(faults).0, &|_| (), &Handle::new());
         assert!(names(dir.path()).is_empty());
         result
     };
@@ -242,6 +242,6 @@ fn what_is_written_is_new_noise() {
     let plan = plan(&Request { directions: vec![Direction::Write], ..small(dir.path()) }).unwrap();
     let pages = Arc::default();
     let engine = Witness { inner: faulty(Vec::new()).0, pages: Arc::clone(&pages) };
-    let probe = run_on(&plan, Box::new(engine), &|_| (), &Control::new()).unwrap();
+    let probe = run_on(&plan, Box::new(engine), &|_| (), &Handle::new()).unwrap();
     assert_eq!(pages.lock().unwrap().len() as u64, probe.bytes_written / 4096);
 }

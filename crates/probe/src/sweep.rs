@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::judge;
-use super::{Best, Direction, Io, Only, Pattern, Phase, Point, Request, Setting};
+use super::{Best, Direction, Io, Only, Pattern, Point, Request, Setting, StoragePhase};
 use haul_storage::options::Order;
 
 /// Most bytes of one measurement, unless its requests in flight take more.
@@ -38,8 +38,14 @@ const DEPTHS_COARSE: [u16; 3] = [4, 16, 1];
 /// Depths at which orderings are compared, besides the best.
 const DEPTHS_ORDER: [u16; 2] = [4, 16];
 const ORDERS: [Order; 4] = [Order::None, Order::Strict, Order::Loose, Order::Serial];
-const PHASES: [Phase; 6] =
-    [Phase::Grid, Phase::Refine, Phase::Order, Phase::Random, Phase::Mistakes, Phase::Repeat];
+const PHASES: [StoragePhase; 6] = [
+    StoragePhase::Grid,
+    StoragePhase::Refine,
+    StoragePhase::Order,
+    StoragePhase::Random,
+    StoragePhase::Mistakes,
+    StoragePhase::Repeat,
+];
 
 /// Most measurements of a direction in a phase after the grid.
 const REFINE_MAX: usize = 6;
@@ -61,7 +67,7 @@ pub(super) type Key = (Direction, Pattern, Setting);
 /// One measurement to make.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Task {
-    pub phase: Phase,
+    pub phase: StoragePhase,
     pub direction: Direction,
     pub pattern: Pattern,
     pub setting: Setting,
@@ -200,8 +206,8 @@ pub(super) struct Sweep {
     grid: Grid,
     limit: Spent,
     /// The phases that are to come, the next one first.
-    phases: VecDeque<Phase>,
-    phase: Phase,
+    phases: VecDeque<StoragePhase>,
+    phase: StoragePhase,
     rounds: usize,
     queue: VecDeque<Key>,
     samples: BTreeMap<Key, Vec<Point>>,
@@ -216,14 +222,14 @@ impl Sweep {
     pub(super) fn new(grid: Grid, limit: Spent, fill_rate: f64) -> Sweep {
         let queue = grid.first().into();
         let phases = match grid.full {
-            true => [Phase::Repeat].into(),
+            true => [StoragePhase::Repeat].into(),
             false => PHASES[1..].to_vec().into(),
         };
         Sweep {
             grid,
             limit,
             phases,
-            phase: Phase::Grid,
+            phase: StoragePhase::Grid,
             rounds: 0,
             queue,
             samples: BTreeMap::new(),
@@ -242,7 +248,7 @@ impl Sweep {
                     None => self.left_out += 1,
                 }
             }
-            if self.phase == Phase::Repeat && self.rounds < ROUNDS {
+            if self.phase == StoragePhase::Repeat && self.rounds < ROUNDS {
                 self.rounds += 1;
             } else {
                 self.phase = self.phases.pop_front()?;
@@ -271,7 +277,7 @@ impl Sweep {
         self.grid.forget_direct();
     }
 
-    pub(super) fn phase(&self) -> Phase {
+    pub(super) fn phase(&self) -> StoragePhase {
         self.phase
     }
 
@@ -308,13 +314,13 @@ impl Sweep {
 
     /// Measurements of phases that are still to come, about.
     fn later(&self) -> usize {
-        let each = |phase: &Phase| match phase {
-            Phase::Fill | Phase::Grid => 0,
-            Phase::Refine => REFINE_MAX,
-            Phase::Order => ORDER_MAX,
-            Phase::Random => RANDOM_MAX,
-            Phase::Mistakes => MISTAKES_MAX,
-            Phase::Repeat => REPEATS,
+        let each = |phase: &StoragePhase| match phase {
+            StoragePhase::Fill | StoragePhase::Grid => 0,
+            StoragePhase::Refine => REFINE_MAX,
+            StoragePhase::Order => ORDER_MAX,
+            StoragePhase::Random => RANDOM_MAX,
+            StoragePhase::Mistakes => MISTAKES_MAX,
+            StoragePhase::Repeat => REPEATS,
         };
         self.phases.iter().map(each).sum::<usize>() * self.grid.directions.len()
     }
@@ -368,15 +374,15 @@ impl Sweep {
         let Some(best) = top.first() else { return Vec::new() };
         let sequential = |setting| (direction, Pattern::Sequential, setting);
         let (keys, most): (Vec<Key>, usize) = match self.phase {
-            Phase::Fill | Phase::Grid => (Vec::new(), 0),
-            Phase::Refine => {
+            StoragePhase::Fill | StoragePhase::Grid => (Vec::new(), 0),
+            StoragePhase::Refine => {
                 let second = top.iter().find(|setting| setting.request_size != best.request_size);
                 let at = [Some(best), second].into_iter().flatten();
                 let keys =
                     at.flat_map(|setting| DEPTHS.map(|depth| sequential(Setting { depth, ..*setting })));
                 (keys.collect(), REFINE_MAX)
             }
-            Phase::Order => {
+            StoragePhase::Order => {
                 let mut keys = Vec::new();
                 for depth in [best.depth].into_iter().chain(DEPTHS_ORDER) {
                     keys.extend(ORDERS.map(|order| sequential(Setting { depth, order, ..*best })));
@@ -385,18 +391,18 @@ impl Sweep {
                 keys.retain(|(_, _, setting)| setting.order != Order::Serial || setting.depth == best.depth);
                 (keys, ORDER_MAX)
             }
-            Phase::Random => {
+            StoragePhase::Random => {
                 let top = top.iter().take(RANDOM_MAX);
                 (top.map(|setting| (direction, Pattern::Random, *setting)).collect(), RANDOM_MAX)
             }
-            Phase::Mistakes => {
+            StoragePhase::Mistakes => {
                 let mistakes = judge::mistakes_of(best);
                 (
                     mistakes.into_iter().map(|(_, pattern, setting)| (direction, pattern, setting)).collect(),
                     MISTAKES_MAX,
                 )
             }
-            Phase::Repeat => {
+            StoragePhase::Repeat => {
                 let pattern = Pattern::Sequential;
                 let mut keys: Vec<Key> =
                     top.iter().take(TOP).map(|setting| (direction, pattern, *setting)).collect();

@@ -167,8 +167,11 @@ fn the_report_is_complete() {
     let mut model =
         Model { rate: Box::new(rate), noise: 0.0, overhead: 0.01, rng: fastrand::Rng::with_seed(1) };
     let outcome = simulate(&Request::new("/x"), 1 << 30, &mut model);
-    let phases: HashSet<Phase> = outcome.tasks.iter().map(|task| task.phase).collect();
-    assert!(PHASES.iter().all(|phase| phases.contains(phase) || *phase == Phase::Mistakes), "{phases:?}");
+    let phases: HashSet<StoragePhase> = outcome.tasks.iter().map(|task| task.phase).collect();
+    assert!(
+        PHASES.iter().all(|phase| phases.contains(phase) || *phase == StoragePhase::Mistakes),
+        "{phases:?}"
+    );
     let points = outcome.sweep.points();
     for direction in [Direction::Read, Direction::Write] {
         let best = outcome.sweep.best(direction).unwrap();

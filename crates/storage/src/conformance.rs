@@ -20,7 +20,7 @@ use haul_core::transfer::op::{
     Seen, SinkDone, SinkFile, SinkOp, SourceDone, SourceOp,
 };
 use haul_core::transfer::source::{Lies, OnChange};
-use haul_core::wire::{Agreed, Failure, Policy, SourceRoot};
+use haul_core::wire::{Agreed, Failure, SinkOptions, SourceRoot};
 
 use super::model::{FTP_LIKE, Lying, MEMORY, Shelf, ShelfPair};
 use super::null::{NULL, ZERO};
@@ -113,7 +113,7 @@ impl Sink {
     fn try_begin_with(&self, part: Option<Part>) -> Result<Run, Failure> {
         let coming = Coming {
             roots: &[SourceRoot::Contents { of: None, meta: META }],
-            policy: Policy::PLAIN,
+            policy: SinkOptions::PLAIN,
             lease: Holder::ALONE,
             what: "a test",
             part,
@@ -125,7 +125,7 @@ impl Sink {
         let (post, posted) = unbounded();
         let engine = job.start(Writing {
             agreed: Agreed::plain(1000),
-            policy: Policy::PLAIN,
+            policy: SinkOptions::PLAIN,
             writers: 2,
             storage: StorageOptions::default(),
             layout: LayoutChoice::Auto,

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the shares together stay below the limit, also where both ends run in one process, so that no
 //! entry fails for want of a descriptor, however deep a tree is.
-//! Threads and lanes beyond those that haul takes unasked (`--readers`, `--writers`, `--io-threads`) are counted while a session
+//! Threads and I/O threads beyond those that haul takes unasked (`--readers`, `--writers`, `--io-threads`) are counted while a session
 //! has them ([`Claim`]), and there are never so many of them that nothing is left for files.
 //! Left out: threads that are added while a copy runs (`haul ctl`).
 
@@ -15,17 +15,17 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const NOFILE_MAX: u64 = 65_536;
 /// Data streams, control, and what the shell's connection takes.
 const STREAMS: u64 = STREAMS_MAX as u64 + 6;
-/// Rings of both ends: a ring and its eventfd for each lane that is started unasked, and one more end that is torn down.
+/// Rings of both ends: a ring and its eventfd for each I/O thread that is started unasked, and one more end that is torn down.
 const RINGS: u64 = 40;
 /// Files that threads of both ends open for a moment, one each or two.
 const MOMENTARY: u64 = 40;
 /// Journal, owner file, spill file, sockets that listen, logs, libraries.
 const OTHERS: u64 = 26;
 const RESERVED: u64 = STREAMS + RINGS + MOMENTARY + OTHERS;
-/// Threads and lanes of an end that are in [`MOMENTARY`] and [`RINGS`].
+/// Threads and I/O threads of an end that are in [`MOMENTARY`] and [`RINGS`].
 pub const READERS_USUAL: u16 = 8;
 pub const WRITERS_USUAL: u16 = 32;
-pub const LANES_USUAL: u16 = 4;
+pub const IO_THREADS_USUAL: u16 = 4;
 /// Why there are fewer threads than were asked for.
 pub const FEW_DESCRIPTORS: &str = "as many as the limit on open files allows";
 /// What one more of either holds: a file and its directory, a ring and its eventfd.
@@ -34,7 +34,7 @@ const EACH: u64 = 2;
 /// Descriptors that are claimed in this process.
 static CLAIMED: AtomicU64 = AtomicU64::new(0);
 
-/// Descriptors of threads and lanes that are more than usual, as long as this is held.
+/// Descriptors of threads and I/O threads that are more than usual, as long as this is held.
 #[derive(Debug)]
 pub struct Claim {
     taken: u64,
@@ -42,13 +42,13 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// For `asked` threads, of which `usual` are counted anyway, and `lanes`. Says how many threads there may be: fewer where the
+    /// For `asked` threads, of which `usual` are counted anyway, and `threads`. Says how many threads there may be: fewer where the
     /// limit of this process allows no more.
-    pub fn new(asked: u16, usual: u16, lanes: u16) -> (Claim, u16) {
+    pub fn new(asked: u16, usual: u16, io_threads: u16) -> (Claim, u16) {
         let mut granted = asked;
         let mut taken = 0;
         let claimed = CLAIMED.fetch_update(Ordering::AcqRel, Ordering::Acquire, |claimed| {
-            (taken, granted) = grant(limit(), claimed, (asked, usual), lanes);
+            (taken, granted) = grant(limit(), claimed, (asked, usual), io_threads);
             Some(claimed + taken)
         });
         debug_assert!(claimed.is_ok(), "the answer is never none");
@@ -68,15 +68,15 @@ impl Drop for Claim {
 }
 
 /// What such a claim takes, and how many threads it has.
-fn grant(limit: u64, claimed: u64, (asked, usual): (u16, u16), lanes: u16) -> (u64, u16) {
+fn grant(limit: u64, claimed: u64, (asked, usual): (u16, u16), io_threads: u16) -> (u64, u16) {
     if haul_mutant::removed("threads-are-counted") {
         return (0, asked);
     }
-    let lanes = EACH * u64::from(lanes.saturating_sub(LANES_USUAL));
+    let io_threads = EACH * u64::from(io_threads.saturating_sub(IO_THREADS_USUAL));
     // Half of what there is stays for files and directories.
-    let room = (limit.saturating_sub(RESERVED) / 2).saturating_sub(claimed + lanes) / EACH;
+    let room = (limit.saturating_sub(RESERVED) / 2).saturating_sub(claimed + io_threads) / EACH;
     let more = asked.saturating_sub(usual).min(u16::try_from(room).unwrap_or(u16::MAX));
-    (lanes + EACH * u64::from(more), asked.min(usual) + more)
+    (io_threads + EACH * u64::from(more), asked.min(usual) + more)
 }
 
 fn limit() -> u64 {
@@ -147,7 +147,7 @@ mod tests {
         (sink_files + sink_direct + sink_dirs + source_files + source_dirs + walk_dirs) as u64
     }
 
-    /// Goal: threads and lanes of both ends, as many as can be asked for, fit into the limit with the shares of files; those that
+    /// Goal: threads and I/O threads of both ends, as many as can be asked for, fit into the limit with the shares of files; those that
     /// are usual are never fewer than asked, and where there is room all are.
     /// Method: numbers of each, with limits from one that leaves little.
     #[test]
@@ -155,13 +155,13 @@ mod tests {
         let numbers = [1, 4, 8, 9, 32, 33, 100, 256];
         for limit in [600, 1024, 4096, 20_000] {
             for (readers, writers) in numbers.iter().flat_map(|r| numbers.map(|w| (*r, w))) {
-                for lanes in [1, 4, 16, 64] {
-                    let (first, reading) = grant(limit, 0, (readers, READERS_USUAL), lanes);
-                    let (second, writing) = grant(limit, first, (writers, WRITERS_USUAL), lanes);
+                for io_threads in [1, 4, 16, 64] {
+                    let (first, reading) = grant(limit, 0, (readers, READERS_USUAL), io_threads);
+                    let (second, writing) = grant(limit, first, (writers, WRITERS_USUAL), io_threads);
                     let more = |threads: u16, usual: u16| 2 * u64::from(threads.saturating_sub(usual));
                     let held = more(reading, READERS_USUAL)
                         + more(writing, WRITERS_USUAL)
-                        + 2 * more(lanes, LANES_USUAL);
+                        + 2 * more(io_threads, IO_THREADS_USUAL);
                     let shares = sum(&share(limit, first + second));
                     assert!(held + shares + RESERVED <= limit, "{limit}: {held} and {shares}");
                     assert!(reading <= readers && reading >= readers.min(READERS_USUAL));

@@ -2,7 +2,7 @@
 //!
 //! In: an [`IoOp`] with the memory that it fills or writes. Out: an [`IoDone`] with all of it back. An engine
 //! belongs to one thread (which may be woken from others by a [`Waker`]) and does what it is told, once: it
-//! does not order, split, join, retry, or hold back. That is [`lanes`]' work.
+//! does not order, split, join, retry, or hold back. That is [`threads`]' work.
 //!
 //! What must hold, and what the conformance suite holds every engine against: `submit` never blocks on
 //! storage; each operation comes back exactly once, with its parts in order; memory and descriptor live until
@@ -27,9 +27,9 @@ use haul_base::buffer::Part;
 mod conformance;
 #[cfg(any(test, feature = "testing"))]
 pub mod fault;
-pub mod lanes;
 pub mod null;
 pub mod pread;
+pub mod threads;
 pub mod uring;
 
 /// Most operations that an engine can have in flight, stuck ones included.
@@ -61,7 +61,7 @@ pub struct IoFile {
     pub mode: IoMode,
     pub target: Target,
     /// At most one write at a time: local file systems take the inode's lock for a buffered write, and threads
-    /// that wait for it spin. [`lanes`] keeps it.
+    /// that wait for it spin. [`threads`] keeps it.
     pub one_writer: bool,
     /// For people: the path, as it will stand in errors and in the status line.
     pub name: Box<str>,

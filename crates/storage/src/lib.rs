@@ -21,13 +21,13 @@ use haul_base::buffer::Buffer;
 use store::{NetworkFacet, NotKept};
 use targets::Targets;
 
+pub mod blocking_pool;
 #[cfg(test)]
 mod conformance;
-pub mod crew;
 pub mod descriptors;
 pub mod io;
+mod io_settings;
 pub mod jail;
-mod knobs;
 pub mod layout;
 mod levels;
 #[cfg(any(test, feature = "testing"))]

@@ -18,7 +18,7 @@ use haul_core::transfer::op::{
     CommitItem, Existing, Found, Inode, LinkItem, LookupItem, Publish, Rights, Seen, SinkDone, SinkFile,
     SinkOp, Took,
 };
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 
 use super::place::{Destination, Form, Place, Scheme, Sources, read_path};
 use super::store::job::{begin_journal, fresh_tag, job_of, names_of};
@@ -44,7 +44,7 @@ pub enum Lying {
 }
 
 #[derive(Default)]
-struct State {
+struct ShelfState {
     /// By path, without a slash before it.
     lying: BTreeMap<Vec<u8>, (Lying, u64)>,
     /// By tag and number.
@@ -58,7 +58,7 @@ pub struct Shelf {
     /// Which one it is: no two have the same number.
     number: u64,
     like_ftp: bool,
-    state: Mutex<State>,
+    state: Mutex<ShelfState>,
     /// A run has its job.
     held: AtomicBool,
     connections: AtomicU16,
@@ -84,7 +84,7 @@ impl Shelf {
         shelves.entry(place.shown()).or_insert_with(|| Arc::new(make())).clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ShelfState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -155,7 +155,7 @@ impl Shelf {
     }
 }
 
-impl State {
+impl ShelfState {
     fn put(&mut self, path: Vec<u8>, what: Lying) {
         self.inodes += 1;
         let ino = self.inodes;
@@ -178,8 +178,8 @@ impl NetworkFacet for Shelf {
     }
 }
 
-fn failure(stage: Stage, errno: i32, path: &[u8], what: &str) -> Failure {
-    Failure { stage, errno, text: format!("{}: {what}", String::from_utf8_lossy(path)).into() }
+fn failure(kind: FailureKind, errno: i32, path: &[u8], what: &str) -> Failure {
+    Failure { kind, errno, text: format!("{}: {what}", String::from_utf8_lossy(path)).into() }
 }
 
 const EEXIST: i32 = 17;
@@ -239,7 +239,7 @@ impl SinkStore for OnShelf {
     fn claim(self: Box<Self>, coming: &Coming<'_>, _: &dyn Waiting) -> Result<Claimed, Failure> {
         let shelf = self.0;
         if shelf.held.swap(true, Ordering::SeqCst) {
-            return Err(failure(Stage::Create, 0, b"this job", "is held by another run"));
+            return Err(failure(FailureKind::Create, 0, b"this job", "is held by another run"));
         }
         let held = HeldShelf { shelf: shelf.clone(), tag: fresh_tag(), released: AtomicBool::new(false) };
         let durable = coming.policy.durable;
@@ -247,7 +247,7 @@ impl SinkStore for OnShelf {
         if let Some(bytes) = &shelf.lock().journal {
             let mut replay = Replay::new();
             let fed = replay.feed(bytes).and_then(|()| replay.finish(boot_id(), durable));
-            replayed = fed.map_err(|e| failure(Stage::Create, 0, b"the journal", &e.to_string()))?;
+            replayed = fed.map_err(|e| failure(FailureKind::Create, 0, b"the journal", &e.to_string()))?;
             resumed = true;
         }
         let root = [b"shelf".as_slice(), &shelf.number.to_le_bytes()].concat();
@@ -356,7 +356,7 @@ impl ShelfWriter {
         for end in ends {
             match state.lying.get(&path[..end]) {
                 Some((Lying::Dir(_), _)) => {}
-                Some(_) => return Err(failure(Stage::Create, EEXIST, &path[..end], "is no directory")),
+                Some(_) => return Err(failure(FailureKind::Create, EEXIST, &path[..end], "is no directory")),
                 None => state.put(path[..end].to_vec(), Lying::Dir(META)),
             }
         }
@@ -375,7 +375,7 @@ impl ShelfWriter {
         let temp = state.temps.entry((self.tag, file.number)).or_default();
         if order == WriteOrder::Ascending && offset != temp.len() as u64 {
             let text = format!("byte {} comes next, and not byte {offset}", temp.len());
-            return Err(failure(Stage::Write, 0, &path, &text));
+            return Err(failure(FailureKind::Write, 0, &path, &text));
         }
         let (at, end) = (offset as usize, offset as usize + bytes.len());
         temp.resize(temp.len().max(end), 0);
@@ -394,13 +394,13 @@ impl ShelfWriter {
         if !self.shelf.like_ftp
             && (stands == Existing::Dir || (no_replace && seen.is_some()) || seen != found)
         {
-            return Err(failure(Stage::Publish, EEXIST, &path, "something else stands there"));
+            return Err(failure(FailureKind::Publish, EEXIST, &path, "something else stands there"));
         }
         let mut state = self.shelf.lock();
         let data = state.temps.remove(&(self.tag, file.number)).unwrap_or_default();
         let whole = data.len() as u64 == file.size;
         if !whole || verify.is_some_and(|(kind, root)| digest::root(kind, &data) != root) {
-            return Err(failure(Stage::Digest, 0, &path, "is not what was written"));
+            return Err(failure(FailureKind::Digest, 0, &path, "is not what was written"));
         }
         state.put(path, Lying::File(data, meta));
         Ok(())
@@ -482,7 +482,7 @@ impl SinkEngine for ShelfWriter {
                 let make = |item: LinkItem| {
                     let path = self.dirs.of(&item.file);
                     let result = match self.shelf.capabilities().links {
-                        false => Err(failure(Stage::Create, 95, &path, "there are no links here")),
+                        false => Err(failure(FailureKind::Create, 95, &path, "there are no links here")),
                         true => {
                             self.shelf.put(&path, Lying::Link(item.target.to_vec(), item.meta));
                             Ok(Change::NEW)
@@ -563,8 +563,8 @@ impl DelegatedPair for ShelfPair {
                 (self.post)(Marker::Durable { id, len: size });
                 Ok(())
             }
-            Some(_) => Err(failure(Stage::Changed, 0, &from, "has another size")),
-            None => Err(failure(Stage::Vanished, ENOENT, &from, "is gone")),
+            Some(_) => Err(failure(FailureKind::Changed, 0, &from, "has another size")),
+            None => Err(failure(FailureKind::Vanished, ENOENT, &from, "is gone")),
         };
         (self.post)(Marker::Ended { id, result });
     }

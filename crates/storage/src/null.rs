@@ -23,12 +23,12 @@ use haul_core::transfer::op::{
     BundleOk, Existing, Found, HashOk, Look, ReadOk, SinkDone, SinkOp, SourceDone, SourceOp, Took,
 };
 use haul_core::transfer::source::Lies;
-use haul_core::wire::{Announced, Failure, SourceRoot, Stage, Totals};
+use haul_core::wire::{Announced, Failure, FailureKind, SourceRoot, Totals};
 
-use super::io::lanes::{LaneConfig, Lanes, Transfer, TransferDone};
 use super::io::null::Null;
+use super::io::threads::{IoThreads, IoThreadsConfig, Transfer, TransferDone};
 use super::io::{IoFile, IoKind, Target};
-use super::knobs::{depth_of, lanes_of};
+use super::io_settings::{depth_of, io_threads_of};
 use super::owed::Owed;
 use super::place::{Form, Place, Rest, Scheme, Sources, read_path};
 use super::sink::looker::Looker;
@@ -76,9 +76,9 @@ pub static ZERO: Scheme = Scheme {
 
 /// The made-up file that a place is.
 fn made(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
-    let made = sources.places.first().and_then(Made::of);
+    let made = sources.places.first().and_then(Synthetic::of);
     let made =
-        made.ok_or_else(|| Failure { stage: Stage::Usage, errno: 0, text: "it has no size".into() })?;
+        made.ok_or_else(|| Failure { kind: FailureKind::Usage, errno: 0, text: "it has no size".into() })?;
     Ok(Box::new(made))
 }
 
@@ -92,19 +92,19 @@ fn read_size(rest: &[u8]) -> Result<Rest, String> {
 
 /// A source of zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct Synthetic {
     /// Bytes.
     pub size: u64,
     /// Buffers are filled, not only counted.
     pub fill: bool,
 }
 
-impl Made {
+impl Synthetic {
     /// The file of a place that makes it up; `None`: another place, or one without a size.
-    pub fn of(place: &Place) -> Option<Made> {
+    pub fn of(place: &Place) -> Option<Synthetic> {
         let fill = *place.scheme() == ZERO;
         let size = place.size().filter(|_| fill || *place.scheme() == NULL)?;
-        Some(Made { size, fill })
+        Some(Synthetic { size, fill })
     }
 
     /// The name that the file takes at the sink.
@@ -149,35 +149,35 @@ struct ReadTag {
     target: TargetId,
 }
 
-/// Serves a made-up file. Objects go through the lanes, as those of real files do.
-pub struct MadeEngine {
-    made: Made,
+/// Serves a made-up file. Objects go through the I/O threads, as those of real files do.
+pub struct SyntheticEngine {
+    made: Synthetic,
     digest: DigestKind,
     file: Arc<IoFile>,
-    lanes: Lanes<ReadTag>,
+    io_threads: IoThreads<ReadTag>,
     post: Post<SourceCompletion>,
-    /// Lanes and depth at the start.
+    /// IoThreads and depth at the start.
     started: (usize, usize),
     /// How it is read, as it began and as it is now.
     reading: [ReadConfig; 2],
 }
 
-impl MadeEngine {
-    /// Starts the lanes.
+impl SyntheticEngine {
+    /// Starts the I/O threads.
     ///
     /// # Errors
     /// The system gives no thread.
     pub fn start(
-        made: Made,
+        made: Synthetic,
         reading: ReadConfig,
         object_size: u32,
         meter: Arc<Meter>,
         post: Post<SourceCompletion>,
-    ) -> std::io::Result<MadeEngine> {
+    ) -> std::io::Result<SyntheticEngine> {
         let (kind, readers) = (reading.digest, reading.readers);
-        let config = lane_config(2 * readers, readers, object_size);
+        let config = io_threads_config(2 * readers, readers, object_size);
         let depth = config.engine.depth;
-        let started = (config.lanes, config.depth);
+        let started = (config.io_threads, config.depth);
         let hashing = meter.clone();
         let on_done = Arc::new(move |end: TransferDone<ReadTag>| {
             let (owed, completion) =
@@ -185,7 +185,7 @@ impl MadeEngine {
             owed.settle(Ok(completion));
         });
         let engine = move || Ok(Box::new(Null::new(made.fill, depth)) as Box<dyn super::io::Engine>);
-        let lanes = Lanes::start_with(config, meter, on_done, engine)?;
+        let io_threads = IoThreads::start_with(config, meter, on_done, engine)?;
         let scheme = if made.fill { &ZERO } else { &NULL };
         let file = Arc::new(IoFile {
             fd: None,
@@ -194,7 +194,15 @@ impl MadeEngine {
             one_writer: false,
             name: format!("{}://", scheme.name).into(),
         });
-        Ok(MadeEngine { made, digest: kind, file, lanes, post, started, reading: [reading.clone(), reading] })
+        Ok(SyntheticEngine {
+            made,
+            digest: kind,
+            file,
+            io_threads,
+            post,
+            started,
+            reading: [reading.clone(), reading],
+        })
     }
 
     /// The hash of `len` zeroes.
@@ -221,7 +229,7 @@ fn completion(kind: DigestKind, end: TransferDone<ReadTag>) -> (Owed<SourceCompl
     let ReadTag { owed, id, generation, offset, len, tail, whole, target } = tag;
     let result = match error {
         Some((errno, at)) => Err(Failure {
-            stage: Stage::Read,
+            kind: FailureKind::Read,
             errno: errno.raw_os_error(),
             text: format!("read of nothing at byte {at}: {errno}").into(),
         }),
@@ -246,12 +254,12 @@ fn owed(
     failed: impl FnOnce(Failure) -> SourceDone + Send + 'static,
 ) -> Owed<SourceCompletion> {
     let post = post.clone();
-    Owed::new(Stage::Read, move |answer: Result<SourceCompletion, Failure>| {
+    Owed::new(FailureKind::Read, move |answer: Result<SourceCompletion, Failure>| {
         post(answer.unwrap_or_else(|failure| SourceCompletion { done: failed(failure), buffer: None }));
     })
 }
 
-impl SourceEngine for MadeEngine {
+impl SourceEngine for SyntheticEngine {
     fn submit(&mut self, job: SourceJob) {
         let SourceJob { op, mut buffer } = job;
         let done = match op {
@@ -261,7 +269,7 @@ impl SourceEngine for MadeEngine {
                     let (service, result) = (None, Err(failure));
                     SourceDone::Read { id, generation, offset, len, target, service, result }
                 });
-                self.lanes.submit(Transfer {
+                self.io_threads.submit(Transfer {
                     tag: ReadTag { owed, id, generation, offset, len, tail, whole, target },
                     file: self.file.clone(),
                     target: self.file.target,
@@ -299,7 +307,7 @@ impl SourceEngine for MadeEngine {
             }
             SourceOp::Refresh { id, generation } => {
                 let text = "a made-up file does not change".into();
-                let result = Err(Failure { stage: Stage::Changed, errno: 0, text });
+                let result = Err(Failure { kind: FailureKind::Changed, errno: 0, text });
                 SourceDone::Refresh { id, generation, result }
             }
             SourceOp::Locate { files } => {
@@ -313,13 +321,13 @@ impl SourceEngine for MadeEngine {
     }
 
     fn set_width(&mut self, width: Option<u16>) -> u16 {
-        let (lanes, depth) = self.started;
+        let (io_threads, depth) = self.started;
         let asked = width;
-        let width = width.map_or(lanes, usize::from).clamp(1, READERS_MAX);
+        let width = width.map_or(io_threads, usize::from).clamp(1, READERS_MAX);
         let [began, now] = &mut self.reading;
         *now = asked.map_or_else(|| began.clone(), |_| began.with_width(width as u16));
-        self.lanes.use_lanes(lanes_of(lanes, width, lanes));
-        self.lanes.set_depth(depth_of(depth, width, lanes));
+        self.io_threads.use_threads(io_threads_of(io_threads, width, io_threads));
+        self.io_threads.set_depth(depth_of(depth, width, io_threads));
         width as u16
     }
 
@@ -329,7 +337,7 @@ impl SourceEngine for MadeEngine {
     }
 
     fn stuck(&self) -> Vec<Stuck> {
-        self.lanes.stuck()
+        self.io_threads.stuck()
     }
 
     fn report(&self) -> Vec<(String, String)> {
@@ -434,7 +442,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     ..Capabilities::POSIX
 };
 
-impl SourceStore for Made {
+impl SourceStore for Synthetic {
     fn capabilities(&self) -> Capabilities {
         CAPABILITIES
     }
@@ -446,23 +454,23 @@ impl SourceStore for Made {
     fn start(self: Box<Self>, reading: Reading) -> Result<SourceParts, Failure> {
         let Reading { agreed, readers, storage, memory, object_size, meter, post, .. } = reading;
         let config = ReadConfig { readers, storage, memory, digest: agreed.digest };
-        let engine = MadeEngine::start(*self, config, object_size, meter, post).map_err(|e| {
+        let engine = SyntheticEngine::start(*self, config, object_size, meter, post).map_err(|e| {
             let text = format!("starting the reading threads: {e}");
-            Failure { stage: Stage::Local, errno: 0, text: text.into() }
+            Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
         })?;
-        let names = MadeNames { name: self.name(), targets: Targets::new() };
+        let names = SyntheticNames { name: self.name(), targets: Targets::new() };
         let walk = Walk::of(self.walk(object_size));
         Ok(SourceParts { names: Arc::new(names), engine: Box::new(engine), walk })
     }
 }
 
 /// What is known of the one file.
-struct MadeNames {
+struct SyntheticNames {
     name: Name,
     targets: Targets,
 }
 
-impl SourceNames for MadeNames {
+impl SourceNames for SyntheticNames {
     fn path_of(&self, _: FileId) -> Vec<u8> {
         self.name.as_bytes().to_vec()
     }
@@ -520,13 +528,13 @@ impl HeldJob for Nobodys {
     fn leave(&self) {}
 }
 
-/// How the lanes of a made-up source work.
-fn lane_config(depth: usize, lanes: usize, request_size: u32) -> LaneConfig {
+/// How the I/O threads of a made-up source work.
+fn io_threads_config(depth: usize, io_threads: usize, request_size: u32) -> IoThreadsConfig {
     use super::io::EngineConfig;
     use crate::options::EngineName;
-    LaneConfig {
+    IoThreadsConfig {
         engine: EngineConfig { name: EngineName::Auto, depth: depth.max(1) * 2, registered_max: 0 },
-        lanes,
+        io_threads,
         depth,
         request_size,
         order: haul_core::io::OrderPolicy::None,
@@ -544,13 +552,13 @@ mod tests {
     #[test]
     fn made_up_files_are_places_with_a_size() {
         for (place, made) in [
-            (Place::sized(&NULL, 5), Some(Made { size: 5, fill: false })),
-            (Place::sized(&ZERO, SIZE_MAX), Some(Made { size: SIZE_MAX, fill: true })),
+            (Place::sized(&NULL, 5), Some(Synthetic { size: 5, fill: false })),
+            (Place::sized(&ZERO, SIZE_MAX), Some(Synthetic { size: SIZE_MAX, fill: true })),
             (Place::root(&NULL), None),
             (Place::file("null://5"), None),
             (Place::file("zero"), None),
         ] {
-            assert_eq!(Made::of(&place), made, "{place:?}");
+            assert_eq!(Synthetic::of(&place), made, "{place:?}");
         }
     }
 }

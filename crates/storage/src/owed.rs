@@ -10,20 +10,20 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
 
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 
 type Tell<T> = Box<dyn FnOnce(Result<T, Failure>) + Send>;
 
 /// An answer that is owed; see the module.
 pub(crate) struct Owed<T> {
-    stage: Stage,
+    kind: FailureKind,
     tell: Option<Tell<T>>,
 }
 
 impl<T> Owed<T> {
     /// `tell` hears the result, once. It is called wherever the answer is settled or given up, so it must not block.
-    pub(crate) fn new(stage: Stage, tell: impl FnOnce(Result<T, Failure>) + Send + 'static) -> Owed<T> {
-        Owed { stage, tell: Some(Box::new(tell)) }
+    pub(crate) fn new(kind: FailureKind, tell: impl FnOnce(Result<T, Failure>) + Send + 'static) -> Owed<T> {
+        Owed { kind, tell: Some(Box::new(tell)) }
     }
 
     /// Tells the result.
@@ -44,7 +44,7 @@ impl<T> Drop for Owed<T> {
                 true => "internal error: it was given up by a thread that panicked",
                 false => "internal error: it was given up before it was done",
             };
-            tell(Err(Failure { stage: self.stage, errno: 0, text: text.into() }));
+            tell(Err(Failure { kind: self.kind, errno: 0, text: text.into() }));
         }
     }
 }
@@ -106,7 +106,7 @@ mod tests {
         let (told, hears) = channel();
         let owed = || {
             let told = told.clone();
-            Owed::new(Stage::Write, move |result: Result<u32, Failure>| drop(told.send(result)))
+            Owed::new(FailureKind::Write, move |result: Result<u32, Failure>| drop(told.send(result)))
         };
         owed().settle(Ok(7));
         drop(owed());

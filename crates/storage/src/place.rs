@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::Path;
 
 use haul_core::entry::Part;
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -162,7 +162,7 @@ pub struct Destination<'a> {
 impl PlaceError {
     /// The command says so, and not what lies there.
     pub(super) fn misused(self) -> Failure {
-        Failure { stage: Stage::Usage, errno: 0, text: self.to_string().into() }
+        Failure { kind: FailureKind::Usage, errno: 0, text: self.to_string().into() }
     }
 }
 

@@ -4,8 +4,8 @@
 //!
 //! Reading order: [`names`], `stat` and `calls` (what the system is asked), [`tree`], `above` (the way to the root),
 //! `files` (temporaries, what earlier runs left of them, and what stands there), [`looker`] (the same, for dry runs), [`space`] (their blocks), `way` (of an object into its
-//! file), `gate` (one mode at a time), `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave), `meta` (owner,
-//! mode, mtime), `fold` (names that are taken for one), [`places`] and [`stripes`] (several storage targets), `files/in_place` (without
+//! file), `mode_switch` (one mode at a time), `syncs` (one sync at a time), `mode` (direct or buffered), `cache` (pages leave), `meta` (owner,
+//! mode, mtime), `fold` (names that are taken for one), [`layout`] and [`stripes`] (several storage targets), `files/in_place` (without
 //! temporaries; `beside`: into no source), [`engine`] (threads, and how each operation is done), [`owner`] (one run per job),
 //! [`journal`] (restart markers), [`leftovers`] (what killed runs of this job left), [`here`] (whose a name is), [`ours`] (whose a file
 //! is), [`claim`] (what a journal may claim), [`clean`] (debris of dead jobs), `widened` (directories that were closed to us), `place`
@@ -27,20 +27,20 @@ pub mod engine;
 pub(crate) mod fault;
 mod files;
 pub mod fold;
-mod gate;
 pub mod here;
 mod holes;
 pub mod journal;
+pub mod layout;
 pub mod leftovers;
 mod life;
 pub mod looker;
 mod meta;
 mod mode;
+mod mode_switch;
 pub mod names;
 pub mod ours;
 pub mod owner;
 mod place;
-pub mod places;
 pub mod space;
 mod stat;
 pub mod store;
@@ -56,12 +56,12 @@ pub use files::adopt::Adopt;
 pub use files::in_place::InPlace;
 pub use here::Jobs;
 pub use journal::Journal;
+pub use layout::{Ground, SinkLayout};
 pub use leftovers::Left;
 pub use meta::{Foreseen, NotKeptCounters};
 pub use names::{JobKey, tag_of, temp_name};
 pub use ours::Ours;
 pub use owner::{AcquireError, JobDir, Owner, OwnerInfo, Patience};
-pub use places::{Ground, Places};
 pub use stripes::Stripes;
 pub use tree::SinkTree;
 

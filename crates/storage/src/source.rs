@@ -1,4 +1,4 @@
-//! Reads a source: objects through lanes of requests, all else on threads of its own.
+//! Reads a source: objects through I/O threads of requests, all else on threads of its own.
 //!
 //! In: [`SourceOp`]s with buffers to fill. Out: completions, with payload hashed by the thread that has it at
 //! hand, while it is in the cache. Every operation but the two that forget is answered exactly once, also when a
@@ -7,8 +7,8 @@
 //! not the file that was announced is never read as that file. A file that ended early is a failure, never
 //! filled up with zeroes. The page cache is left as it was found ([`cache`]).
 //!
-//! An object of an open file goes straight to the lanes ([`objects`]); one of a file that is not open goes to a
-//! thread of the crew first, for to open may wait for a server. Bundles, looks and hashes stay with the crew
+//! An object of an open file goes straight to the I/O threads ([`objects`]); one of a file that is not open goes to a
+//! thread of the pool first, for to open may wait for a server. Bundles, looks and hashes stay with the pool
 //! ([`read`]), which sees to it that a file system that hangs holds up only what lies on it.
 //!
 //! # What is kept, and what is not
@@ -38,16 +38,16 @@ use haul_core::stage::Stage;
 use haul_core::transfer::op::SourceOp;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::crew::{self, Crew, CrewConfig, Turn};
-use crate::io::lanes::LaneConfig;
-use crate::io::lanes::Lanes;
-use crate::knobs::{depth_of, lanes_of};
+use crate::blocking_pool::{self, BlockingPool, BlockingPoolConfig, Turn};
+use crate::io::threads::IoThreads;
+use crate::io::threads::IoThreadsConfig;
+use crate::io_settings::{depth_of, io_threads_of};
 use crate::{Post, SourceCompletion, SourceEngine, SourceJob, Stuck, oldest_first};
 use haul_base::meter::Meter;
-pub use knobs::ReadConfig;
 use mode::Modes;
 use objects::{Objects, Shared};
 use read::Reader;
+pub use read_config::ReadConfig;
 pub use stat::Stamp;
 pub use stat::version_of;
 
@@ -56,11 +56,11 @@ pub mod age;
 mod cache;
 pub mod failure;
 mod holes;
-mod knobs;
 mod mode;
 mod objects;
 mod open;
 mod read;
+mod read_config;
 pub mod roots;
 pub(crate) mod stat;
 pub mod store;
@@ -84,7 +84,7 @@ pub fn wall_clock() -> WallClock {
 
 /// Reads the source of a session.
 pub struct ReadEngine {
-    crew: Crew<SourceJob>,
+    pool: BlockingPool<SourceJob>,
     objects: Arc<Objects>,
     shared: Arc<Shared>,
     config: ReadConfig,
@@ -93,7 +93,7 @@ pub struct ReadEngine {
 }
 
 impl ReadEngine {
-    /// Starts the lanes and a crew of `config.readers` threads (1 to [`READERS_MAX`]) for a target.
+    /// Starts the I/O threads and a blocking pool of `config.readers` threads (1 to [`READERS_MAX`]) for a target.
     ///
     /// # Errors
     /// Not one thread, or no I/O engine, can be started; with fewer threads than asked for it goes on.
@@ -104,8 +104,12 @@ impl ReadEngine {
         config: ReadConfig,
     ) -> io::Result<ReadEngine> {
         let shared = shared(tree, post, meter, &config, cache::Pages::new());
-        let lanes = Lanes::start(config.knobs().lanes, shared.meter.clone(), objects::on_done(&shared))?;
-        ReadEngine::with_lanes(shared, lanes, config)
+        let io_threads = IoThreads::start(
+            config.io_settings().io_threads,
+            shared.meter.clone(),
+            objects::on_done(&shared),
+        )?;
+        ReadEngine::with_io_threads(shared, io_threads, config)
     }
 
     /// As [`ReadEngine::start`], with engines from the caller.
@@ -120,31 +124,34 @@ impl ReadEngine {
     ) -> io::Result<ReadEngine> {
         let shared = shared(tree, post, meter, &config, pages);
         let on_done = objects::on_done(&shared);
-        let lanes = Lanes::start_with(config.knobs().lanes, shared.meter.clone(), on_done, engines)?;
-        ReadEngine::with_lanes(shared, lanes, config)
+        let io_threads =
+            IoThreads::start_with(config.io_settings().io_threads, shared.meter.clone(), on_done, engines)?;
+        ReadEngine::with_io_threads(shared, io_threads, config)
     }
 
-    fn with_lanes(
+    fn with_io_threads(
         shared: Arc<Shared>,
-        lanes: Lanes<objects::Tag>,
+        io_threads: IoThreads<objects::Tag>,
         config: ReadConfig,
     ) -> io::Result<ReadEngine> {
-        let objects = Objects::new(shared.clone(), lanes, config.knobs().lanes.request_size);
-        let crew = {
-            let crew_config = crew_config(&shared, &config);
+        let objects = Objects::new(shared.clone(), io_threads, config.io_settings().io_threads.request_size);
+        let pool = {
+            let pool_config = pool_config(&shared, &config);
             let (reader_of, objects) = (shared.clone(), objects.clone());
             let make = move || Reader::new(reader_of.clone(), objects.clone());
             let shared = shared.clone();
-            Crew::start(crew_config, make, move |reader, turn, job| serve(reader, turn, job, &shared))?
+            BlockingPool::start(pool_config, make, move |reader, turn, job| {
+                serve(reader, turn, job, &shared)
+            })?
         };
-        Ok(ReadEngine { crew, objects, shared, now: config.clone(), config })
+        Ok(ReadEngine { pool, objects, shared, now: config.clone(), config })
     }
 }
 
-fn crew_config(shared: &Arc<Shared>, config: &ReadConfig) -> CrewConfig {
+fn pool_config(shared: &Arc<Shared>, config: &ReadConfig) -> BlockingPoolConfig {
     let threads = config.readers.clamp(1, READERS_MAX);
     let shared = shared.clone();
-    // Both stages are a thread's: while it has nothing to do, neither works. Where the lanes do the work, they tell
+    // Both stages are a thread's: while it has nothing to do, neither works. Where the I/O threads do the work, they tell
     // how much of the time is spent.
     let on_idle = move |waited| {
         if !shared.has_objects() {
@@ -152,11 +159,11 @@ fn crew_config(shared: &Arc<Shared>, config: &ReadConfig) -> CrewConfig {
             shared.meter.add_idle(Stage::SourceHost, waited);
         }
     };
-    CrewConfig {
+    BlockingPoolConfig {
         name: "haul-open",
         threads,
-        threads_max: crew::with_spare(threads),
-        deadline: config.knobs().lanes.deadline,
+        threads_max: blocking_pool::with_spare(threads),
+        deadline: config.io_settings().io_threads.deadline,
         // Told where it is spent, for a thread serves two stages.
         on_busy: Arc::new(|_| {}),
         on_idle: Arc::new(on_idle),
@@ -183,7 +190,7 @@ impl SourceEngine for ReadEngine {
             _ => job,
         };
         let (id, label) = read::label(&self.shared.tree, &job.op);
-        self.crew.submit(self.shared.tree.target_of(id), label, job);
+        self.pool.submit(self.shared.tree.target_of(id), label, job);
     }
 
     fn set_width(&mut self, width: Option<u16>) -> u16 {
@@ -194,10 +201,10 @@ impl SourceEngine for ReadEngine {
             None => self.config.clone(),
             Some(_) => self.config.with_width(width as u16),
         };
-        self.crew.set_threads(width);
-        let LaneConfig { depth, lanes, .. } = self.config.knobs().lanes;
-        self.objects.lanes().use_lanes(lanes_of(lanes, width, started));
-        self.objects.lanes().set_depth(depth_of(depth, width, started));
+        self.pool.set_threads(width);
+        let IoThreadsConfig { depth, io_threads, .. } = self.config.io_settings().io_threads;
+        self.objects.io_threads().use_threads(io_threads_of(io_threads, width, started));
+        self.objects.io_threads().set_depth(depth_of(depth, width, started));
         width as u16
     }
 
@@ -206,11 +213,11 @@ impl SourceEngine for ReadEngine {
     }
 
     fn stuck(&self) -> Vec<Stuck> {
-        oldest_first(self.objects.lanes().stuck(), self.crew.stuck())
+        oldest_first(self.objects.io_threads().stuck(), self.pool.stuck())
     }
 
     fn report(&self) -> Vec<(String, String)> {
-        self.config.knobs().report(&self.objects.lanes().facts(), &self.shared.modes.report())
+        self.config.io_settings().report(&self.objects.io_threads().facts(), &self.shared.modes.report())
     }
 }
 

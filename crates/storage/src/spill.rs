@@ -1,7 +1,7 @@
 //! The spill file: frames of the source that wait on flash while the sink stalls.
 //!
 //! In: a directory and a size; buffers for slots, and slots to be read again. Out: the buffers back, with what became of them,
-//! posted from a lane's thread.
+//! posted from an I/O thread.
 //! The file has no name from its first moment on (`O_TMPFILE`), so that nothing is left of it however haul ends; after a
 //! crash it is useless by design. Its blocks are allocated before the first frame, so that it is never the spill that fills
 //! a disk in the middle of a transfer. Direct I/O where the file system takes it: a page cache would only hold the
@@ -22,7 +22,7 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Post;
-use super::io::lanes::{LaneConfig, Lanes, OnDone, Transfer, TransferDone};
+use super::io::threads::{IoThreads, IoThreadsConfig, OnDone, Transfer, TransferDone};
 use super::io::{EngineConfig, IoFile, IoKind, Target};
 use super::owed::Owed;
 use super::source::failure::{os_failure, own_failure};
@@ -35,7 +35,7 @@ use haul_base::meter::Meter;
 const ALIGN: u64 = 4096;
 /// Frames that are with the device at a time.
 const DEPTH: usize = 8;
-const LANES: usize = 2;
+const IO_THREADS: usize = 2;
 /// What takes longer is named as stuck.
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -67,7 +67,7 @@ pub enum SpillError {
 
 /// The spill file of one source; gone when it is dropped.
 pub struct SpillFile {
-    lanes: Lanes<Tag>,
+    io_threads: IoThreads<Tag>,
     post: Post<SpillDone>,
     file: Arc<IoFile>,
     slots: u32,
@@ -152,9 +152,9 @@ impl SpillFile {
         let name = format!("spill file in {}", dir.display()).into();
         let file = Arc::new(IoFile { fd: Some(fd), mode, target, one_writer: false, name });
         let on_done: OnDone<Tag> = Arc::new(finished);
-        let config = LaneConfig {
+        let config = IoThreadsConfig {
             engine: EngineConfig { name: EngineName::Auto, depth: DEPTH, registered_max: 0 },
-            lanes: LANES,
+            io_threads: IO_THREADS,
             depth: DEPTH,
             request_size: 4 << 20,
             order: OrderPolicy::None,
@@ -163,10 +163,10 @@ impl SpillFile {
             thread_name: "haul-spill",
         };
         // Time at flash is none of the five stages'.
-        let lanes = Lanes::start(config, Arc::new(Meter::default()), on_done).map_err(|source| {
+        let io_threads = IoThreads::start(config, Arc::new(Meter::default()), on_done).map_err(|source| {
             SpillError::Io { path: path(), what: "starting its threads", source, remedy: "" }
         })?;
-        Ok(SpillFile { lanes, post, file, slots, slot_len, direct })
+        Ok(SpillFile { io_threads, post, file, slots, slot_len, direct })
     }
 
     /// Frames that it holds, and the longest that each may be, bytes.
@@ -192,17 +192,17 @@ impl SpillFile {
 
     /// What hangs.
     pub fn stuck(&self) -> Vec<super::Stuck> {
-        self.lanes.stuck()
+        self.io_threads.stuck()
     }
 
     fn submit(&self, op: SpillOp, kind: IoKind, slot: u32, buffer: Buffer, len: usize) {
         debug_assert!(slot < self.slots && len as u64 <= self.slot_len);
         let pad = if self.direct { len.next_multiple_of(ALIGN as usize) - len } else { 0 };
         let post = self.post.clone();
-        let owed = Owed::new(wire::Stage::Read, move |answer: Result<SpillDone, Failure>| {
+        let owed = Owed::new(wire::FailureKind::Read, move |answer: Result<SpillDone, Failure>| {
             post(answer.unwrap_or_else(|failure| SpillDone { slot, op, buffer: None, result: Err(failure) }));
         });
-        self.lanes.submit(Transfer {
+        self.io_threads.submit(Transfer {
             tag: Tag { owed, slot, op },
             file: self.file.clone(),
             target: self.file.target,
@@ -221,8 +221,8 @@ fn finished(done: TransferDone<Tag>) {
     let TransferDone { tag: Tag { owed, slot, op }, file, buffer, len, moved, error, .. } = done;
     let name = file.name.as_bytes();
     let (stage, verb) = match op {
-        SpillOp::Store => (wire::Stage::Write, "write to"),
-        SpillOp::Fetch => (wire::Stage::Read, "read from"),
+        SpillOp::Store => (wire::FailureKind::Write, "write to"),
+        SpillOp::Fetch => (wire::FailureKind::Read, "read from"),
     };
     let result = match error {
         Some((errno, _)) => Err(os_failure(stage, verb, name, errno)),

@@ -18,7 +18,7 @@ use haul_core::ids::{DirId, FileId, Holder};
 use haul_core::journal::Resume;
 use haul_core::transfer::op::Existing;
 use haul_core::transfer::source::{Lies, OnChange};
-use haul_core::wire::{Agreed, Failure, Policy, SourceRoot, Stage};
+use haul_core::wire::{Agreed, Failure, FailureKind, SinkOptions, SourceRoot};
 
 pub use super::source::{Stamp, WallClock};
 use super::targets::Targets;
@@ -219,7 +219,7 @@ pub trait SourceNames: Send + Sync {
 #[derive(Clone, Copy)]
 pub struct Coming<'a> {
     pub roots: &'a [SourceRoot],
-    pub policy: Policy,
+    pub policy: SinkOptions,
     /// As whom this run says what is durable.
     pub lease: Holder,
     /// What is said of this run, for people who meet it.
@@ -286,7 +286,7 @@ pub enum Finding {
 /// How a destination is written.
 pub struct Writing {
     pub agreed: Agreed,
-    pub policy: Policy,
+    pub policy: SinkOptions,
     pub writers: usize,
     pub storage: StorageOptions,
     /// How new files come to lie on storage targets.
@@ -399,7 +399,7 @@ pub fn not_in_place() -> Failure {
 }
 
 fn refused(errno: Errno, why: &str) -> Failure {
-    Failure { stage: Stage::Create, errno: errno.raw_os_error(), text: why.into() }
+    Failure { kind: FailureKind::Create, errno: errno.raw_os_error(), text: why.into() }
 }
 
 /// One entry for a pair of stores that moves data itself.

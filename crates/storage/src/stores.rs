@@ -3,7 +3,7 @@
 //! A new store is a file that implements [`SourceStore`] or [`SinkStore`] and has a [`Scheme`](super::place::Scheme), and a line in
 //! [`SCHEMES`](super::SCHEMES).
 
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 
 use super::place::{Destination, FILE, PlaceError, Sources, sources_fit};
 use super::sink::store as sink_directory;
@@ -20,7 +20,7 @@ pub fn source(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
     let scheme = sources.places.first().map_or(&FILE, |place| place.scheme());
     if sources.part.is_some() && scheme.name != FILE.name {
         let text = format!("--range takes a part of a file, and {}:// has none", scheme.name);
-        return Err(Failure { stage: Stage::Usage, errno: 0, text: text.into() });
+        return Err(Failure { kind: FailureKind::Usage, errno: 0, text: text.into() });
     }
     // What is not copied alone is a path.
     scheme.open_source.unwrap_or(source_directory::open)(sources)
@@ -37,6 +37,6 @@ pub fn sink(destination: &Destination<'_>) -> Result<Box<dyn SinkStore>, Failure
         Some(open) => open(destination),
         None if *scheme == FILE => sink_directory::open(destination),
         // Its entry in the list says that there is one, and brings none.
-        None => Err(Failure { stage: Stage::Usage, errno: 0, text: "nothing here opens that".into() }),
+        None => Err(Failure { kind: FailureKind::Usage, errno: 0, text: "nothing here opens that".into() }),
     }
 }

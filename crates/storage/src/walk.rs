@@ -22,7 +22,7 @@ use crossbeam_channel::{Receiver, bounded};
 use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, LINK_LEN_MAX, Name};
 use haul_core::ids::{DirId, FileId, Generation};
 use haul_core::transfer::SMALL_LEN_MAX;
-use haul_core::wire::{Announced, Failure, Stage, Totals};
+use haul_core::wire::{Announced, Failure, FailureKind, Totals};
 use rustix::fs::{FileType, Mode, OFlags, open, openat};
 use rustix::io::Errno;
 
@@ -147,7 +147,8 @@ impl Walk {
         thread::Builder::new().name("haul-walk".into()).spawn(move || {
             let walked = catch_unwind(AssertUnwindSafe(|| walker.run(&roots)));
             if walked.is_err() {
-                let failure = own_failure(Stage::Walk, "walk", b"sources", "internal error, see the log");
+                let failure =
+                    own_failure(FailureKind::Walk, "walk", b"sources", "internal error, see the log");
                 walker.out.push(WalkItem::Failed { path: Vec::new(), failure, counts_as: CountsAs::Subtree });
             }
             walker.out.flush();
@@ -260,13 +261,14 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         if let Ok(probed) = &probed
             && let Some(why) = no_file(fd.as_fd(), name, probed)
         {
-            let failure = of_source(own_failure(Stage::Walk, "copy", bytes, why), "copy", bytes);
+            let failure = of_source(own_failure(FailureKind::Walk, "copy", bytes, why), "copy", bytes);
             let path = name.as_bytes().to_vec();
             return self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
         }
         let Some(meta) = self.emit(base, DirId::ROOT, name.clone(), probed) else { return };
         if !root.is_dir {
-            let failure = own_failure(Stage::Walk, "enter", name.as_bytes(), "became a directory meanwhile");
+            let failure =
+                own_failure(FailureKind::Walk, "enter", name.as_bytes(), "became a directory meanwhile");
             let path = name.as_bytes().to_vec();
             self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
         } else if let Some(level) = self.enter(base, DirId::ROOT, &fd, name.clone(), meta) {
@@ -348,7 +350,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         let cause = format!(
             "deeper than {DEPTH_MAX} directories: {entries} entries are left out; copy it as a source of its own"
         );
-        let failure = own_failure(Stage::Walk, "enter", &path, &cause);
+        let failure = own_failure(FailureKind::Walk, "enter", &path, &cause);
         self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Subtree });
     }
 
@@ -397,7 +399,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             let mut path = self.tree.path_of(level.id.as_file());
             path.push(b'/');
             path.extend_from_slice(&bytes);
-            let failure = own_failure(Stage::Walk, "name", &path, &why.to_string());
+            let failure = own_failure(FailureKind::Walk, "name", &path, &why.to_string());
             self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
         }
         if let Some(errno) = broken {
@@ -439,7 +441,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         if level.id == DirId::ROOT && !self.root_names.take(name) {
             let path = self.path(level.place, name);
             let cause = "another source has this name already; copy the two into different directories";
-            let failure = own_failure(Stage::Walk, "name", &path, cause);
+            let failure = own_failure(FailureKind::Walk, "name", &path, cause);
             self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
             return false;
         }
@@ -499,7 +501,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
             if target.is_empty() || target.len() > LINK_LEN_MAX {
                 let path = self.path(place, &name);
                 let cause = format!("a target of {} bytes, 1 to {LINK_LEN_MAX} are possible", target.len());
-                let failure = own_failure(Stage::Walk, "read symlink", &path, &cause);
+                let failure = own_failure(FailureKind::Walk, "read symlink", &path, &cause);
                 self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
                 return None;
             }
@@ -523,7 +525,7 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
 
     fn fail(&mut self, op: &str, path: &[u8], errno: Errno, counts_as: CountsAs) {
         let counts_as = if errno == Errno::NOENT { CountsAs::Vanished } else { counts_as };
-        let failure = os_failure(Stage::Walk, op, path, errno);
+        let failure = os_failure(FailureKind::Walk, op, path, errno);
         self.out.push(WalkItem::Failed { path: path.to_vec(), failure, counts_as });
     }
 
@@ -531,8 +533,8 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
     fn fail_named(&mut self, op: &str, path: &[u8], errno: Errno, counts_as: CountsAs) {
         let counts_as = if errno == Errno::NOENT { CountsAs::Vanished } else { counts_as };
         let failure = match haul_mutant::removed("named-source-does-not-vanish") {
-            true => os_failure(Stage::Walk, op, path, errno),
-            false => of_source(named_failure(Stage::Walk, op, path, errno), op, path),
+            true => os_failure(FailureKind::Walk, op, path, errno),
+            false => of_source(named_failure(FailureKind::Walk, op, path, errno), op, path),
         };
         self.out.push(WalkItem::Failed { path: path.to_vec(), failure, counts_as });
     }

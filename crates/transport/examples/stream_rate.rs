@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use haul_base::buffer::{Buffer, Pool};
 use haul_base::digest;
 use haul_base::meter::Meter;
-use haul_core::ids::{Class, FileId, Generation, SessionEpoch, StreamId};
+use haul_core::ids::{FileId, Generation, SessionEpoch, SinkTarget, StreamId};
 use haul_core::stage::Stage;
 use haul_core::wire::{DataEntry, DataHeader, DigestKind};
 use haul_transport::Link;
@@ -118,7 +118,7 @@ fn run_frames(near: Link, far: Link, stream: StreamId, object: usize, frames: u6
             cvs: cvs.clone(),
         };
         let buffer = pool.take(object).expect("room in the pool");
-        sender.submit(DataHeader { class: Class::ANY, entries: vec![entry] }, Some(buffer));
+        sender.submit(DataHeader { sink_target: SinkTarget::ANY, entries: vec![entry] }, Some(buffer));
     }
     sender.close();
     assert_eq!(got.recv().expect("the end is told"), None);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
 use haul_core::digest::DigestKind;
-use haul_core::ids::{Class, FileId, Generation, SessionEpoch, StreamId};
+use haul_core::ids::{FileId, Generation, SessionEpoch, SinkTarget, StreamId};
 use haul_core::wire::{DataEntry, DataHeader, HEADER_LEN, PREAMBLE_LEN};
 
 use super::frames::{CODE_LEN, FrameKeys};
@@ -53,7 +53,7 @@ fn header(frame: u64, data: &[u8]) -> DataHeader {
         digest: kind,
         cvs: digest::chaining_values(kind, offset, data, false),
     };
-    DataHeader { class: Class::ANY, entries: vec![entry] }
+    DataHeader { sink_target: SinkTarget::ANY, entries: vec![entry] }
 }
 
 /// What a sender with `keys` puts on the wire for frames 1 to `count`, and its last frame.

@@ -35,12 +35,12 @@ pub fn pair(capacity: usize) -> (Link, Link) {
 /// Bytes in flight between two threads, bounded.
 pub(super) struct Pipe {
     capacity: usize,
-    state: Mutex<State>,
+    state: Mutex<PipeState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PipeState {
     bytes: VecDeque<u8>,
     /// No more will be written: EOF once drained.
     ended: bool,
@@ -56,11 +56,11 @@ impl Pipe {
         Pipe { capacity: capacity.max(1), state: Mutex::default(), changed: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PipeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut PipeState)) {
         change(&mut self.lock());
         self.changed.notify_all();
     }

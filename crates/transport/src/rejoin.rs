@@ -4,7 +4,7 @@
 //! The end that dialled dials again ([`Dial`]); the end that listened goes on listening ([`Door`]). Both are made where
 //! the first connections were ([`super::bootstrap`]); links in one process and the streams in an ssh pipe have neither:
 //! what is lost there is lost ([`Joins::Never`]).
-//! Left out: when to dial, and how often: `haul_core::transfer::keeper` and the driver.
+//! Left out: when to dial, and how often: `haul_core::transfer::stream_dialler` and the driver.
 
 use std::sync::Arc;
 use std::time::Duration;

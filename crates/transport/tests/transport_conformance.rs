@@ -13,7 +13,7 @@ use haul_base::buffer::{Buffer, Pool};
 use haul_base::digest;
 use haul_base::meter::Meter;
 use haul_core::digest::DigestKind;
-use haul_core::ids::{Class, FileId, Generation, SessionEpoch, StreamId};
+use haul_core::ids::{FileId, Generation, SessionEpoch, SinkTarget, StreamId};
 use haul_core::resend::KEPT_MAX;
 use haul_core::wire::{
     DataEntry, DataHeader, FrameHeader, HEADER_LEN, Message, RESUME_LEN, ResumeFrom, SubHeader,

@@ -16,7 +16,7 @@ use super::guest::{Guest, MEMORY_MAX, Order, ended};
 use super::script;
 use crate::wan::line::Path;
 use crate::wan::netns;
-use crate::wan::state::{self, State};
+use crate::wan::state::{self, WanState};
 
 /// How long a guest may take to come up, on a machine that does something else.
 pub const BOOT_MAX: Duration = Duration::from_secs(60);
@@ -83,7 +83,7 @@ fn init(path: &Path, mtu: u32) -> anyhow::Result<String> {
 ///
 /// # Errors
 /// If a guest cannot carry this path, or does not come up; its own words are in the error.
-pub fn start(state: &mut State, path: &Path, mtu: u32) -> anyhow::Result<()> {
+pub fn start(state: &mut WanState, path: &Path, mtu: u32) -> anyhow::Result<()> {
     if path.jitter_ns > 0 || !path.up || state.nics != 1 {
         bail!("a guest kernel carries one NIC that is up and has no jitter: its netem would reorder packets");
     }

@@ -16,7 +16,7 @@ use rustix::fs::{XattrFlags, setxattr};
 use serde::{Deserialize, Serialize};
 
 use super::kind::{ADDRESS, make, said, write};
-use super::state::State;
+use super::state::PfsState;
 use crate::targets::spec::parse_size;
 
 pub const PROGRAMS: &[&str] =
@@ -65,11 +65,11 @@ pub fn server(at: u32, work: &Path) -> (String, PathBuf, [String; 2]) {
     (name.clone(), work.join(format!("osd{at}")), ["ceph-osd".into(), name])
 }
 
-fn settings(state: &State) -> PathBuf {
+fn settings(state: &PfsState) -> PathBuf {
     state.work().join("ceph.conf")
 }
 
-pub fn start(state: &State) -> anyhow::Result<()> {
+pub fn start(state: &PfsState) -> anyhow::Result<()> {
     let work = state.work();
     let w = work.display();
     for dir in ["mon", "mgr", "mds", "run", "log"] {
@@ -148,7 +148,7 @@ fn all_clean(said: &str) -> bool {
         && rest.starts_with(&format!("{count} active+clean;"))
 }
 
-pub fn client(state: &State) -> Vec<String> {
+pub fn client(state: &PfsState) -> Vec<String> {
     let (conf, mount) = (settings(state).display().to_string(), state.mount.display().to_string());
     // It would try to remount, which lists all mounts of the machine, to be able to drop its caches.
     ["ceph-fuse", "-f", "-c", &conf, "--client_die_on_failed_remount=false", &mount]
@@ -157,7 +157,7 @@ pub fn client(state: &State) -> Vec<String> {
 }
 
 /// New files get the layout that was asked for.
-pub fn mounted(state: &State, options: &Options) -> anyhow::Result<()> {
+pub fn mounted(state: &PfsState, options: &Options) -> anyhow::Result<()> {
     let layout = options.layout();
     setxattr(&state.mount, "ceph.dir.layout", layout.as_bytes(), XattrFlags::empty())
         .with_context(|| format!("set the layout {layout:?} of {}", state.mount.display()))

@@ -16,7 +16,7 @@ use rustix::mount::mount_bind;
 use serde::{Deserialize, Serialize};
 
 use super::kind::{ADDRESS, make, said, write};
-use super::state::State;
+use super::state::PfsState;
 
 pub const PROGRAMS: &[&str] = &["glusterd", "gluster", "glusterfsd", "glusterfs"];
 /// The name that the volume has in its own namespace.
@@ -65,7 +65,7 @@ pub fn server(at: u32, device: &Path) -> (String, PathBuf, [String; 2]) {
     (format!("brick{at}"), brick, mark)
 }
 
-pub fn start(state: &State, options: &Options) -> anyhow::Result<()> {
+pub fn start(state: &PfsState, options: &Options) -> anyhow::Result<()> {
     let work = state.work();
     for (dir, place) in [("lib", "/var/lib/glusterd"), ("log", "/var/log/glusterfs")] {
         make(&work.join(dir))?;
@@ -109,7 +109,7 @@ fn gluster(args: &[&str]) -> anyhow::Result<String> {
     said("gluster", &[&["--mode=script"], args].concat())
 }
 
-pub fn client(state: &State) -> Vec<String> {
+pub fn client(state: &PfsState) -> Vec<String> {
     vec![
         "glusterfs".into(),
         "--no-daemon".into(),

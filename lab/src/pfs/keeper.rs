@@ -1,7 +1,7 @@
 //! The first process of the servers' namespaces: it starts them, collects what ends, and takes them all along when it is
 //! killed.
 //!
-//! In: a [`State`] as the plan. Out: servers that answer, in namespaces of their own (network, mounts, processes), so that
+//! In: a [`PfsState`] as the plan. Out: servers that answer, in namespaces of their own (network, mounts, processes), so that
 //! several file systems with the same fixed paths and ports stand side by side and nothing of the machine is touched.
 //! Left out: an orderly end. Nothing that the servers hold is to be kept, so they are killed.
 
@@ -15,14 +15,14 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{WaitOptions, wait};
 
 use super::kind;
-use super::state::{self, State};
+use super::state::{self, PfsState};
 use crate::pid::Process;
 
 /// Starts the keeper of a file system, and waits until its servers are up.
 ///
 /// # Errors
 /// With the servers' own words; what was started is written down.
-pub fn start(state: &mut State) -> anyhow::Result<()> {
+pub fn start(state: &mut PfsState) -> anyhow::Result<()> {
     let log = fs::File::create(state::log(&state.name)).context("create the log")?;
     let mut child = Command::new("setsid")
         .args(["nsenter", &format!("--net=/run/netns/{}", state.namespace()), "--"])
@@ -46,7 +46,7 @@ pub fn start(state: &mut State) -> anyhow::Result<()> {
 }
 
 /// Writes the keeper down before it gets anything to do; if we die in between, it hears nothing and ends.
-fn plan(state: &mut State, child: &mut Child, output: &mut impl BufRead) -> anyhow::Result<()> {
+fn plan(state: &mut PfsState, child: &mut Child, output: &mut impl BufRead) -> anyhow::Result<()> {
     let mut said = String::new();
     output.read_line(&mut said).context("hear the keeper")?;
     let Ok(pid) = said.trim().parse() else {
@@ -76,7 +76,7 @@ pub fn keep() -> anyhow::Result<()> {
     let pid = fs::read_link("/proc/self").context("read /proc/self")?;
     let mut stdout = std::io::stdout();
     writeln!(stdout, "{}", pid.display()).and_then(|()| stdout.flush()).context("tell the own id")?;
-    let state: State = serde_json::from_reader(std::io::stdin()).context("hear what to do")?;
+    let state: PfsState = serde_json::from_reader(std::io::stdin()).context("hear what to do")?;
     let begun = begin(&state);
     let answer: Result<(), String> = begun.as_ref().map(|_| ()).map_err(|error| format!("{error:#}"));
     writeln!(stdout, "{}", serde_json::to_string(&answer)?).context("tell what has come of it")?;
@@ -92,7 +92,7 @@ pub fn keep() -> anyhow::Result<()> {
     }
 }
 
-fn begin(state: &State) -> anyhow::Result<()> {
+fn begin(state: &PfsState) -> anyhow::Result<()> {
     isolate(&state.data)?;
     if let Some(file_system) = state.kind.file_system() {
         for (at, server) in state.servers.iter().enumerate() {

@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::state::State;
+use super::state::PfsState;
 use super::{ceph, gluster, moosefs};
 
 /// Seconds that a command of a file system may take, before it is ended.
@@ -115,7 +115,7 @@ impl Kind {
     }
 
     /// Starts the servers; runs in the keeper, inside their namespaces.
-    pub fn start(&self, state: &State) -> anyhow::Result<()> {
+    pub fn start(&self, state: &PfsState) -> anyhow::Result<()> {
         match self {
             Kind::Gluster(options) => gluster::start(state, options),
             Kind::Moosefs(_) => moosefs::start(state),
@@ -124,7 +124,7 @@ impl Kind {
     }
 
     /// The program of the mount, which stays in the foreground, and its arguments.
-    pub fn client(&self, state: &State) -> Vec<String> {
+    pub fn client(&self, state: &PfsState) -> Vec<String> {
         match self {
             Kind::Gluster(_) => gluster::client(state),
             Kind::Moosefs(_) => moosefs::client(state),
@@ -133,7 +133,7 @@ impl Kind {
     }
 
     /// What is to be done through the mount before others use it.
-    pub fn mounted(&self, state: &State) -> anyhow::Result<()> {
+    pub fn mounted(&self, state: &PfsState) -> anyhow::Result<()> {
         match self {
             Kind::Gluster(_) => Ok(()),
             Kind::Moosefs(options) => moosefs::mounted(state, options),

@@ -12,7 +12,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::kind::{ADDRESS, make, said, write};
-use super::state::State;
+use super::state::PfsState;
 
 pub const PROGRAMS: &[&str] = &["mfsmaster", "mfschunkserver", "mfsmount", "mfsfileinfo", "mfssetgoal"];
 /// The metadata of an empty file system, which the package brings.
@@ -39,7 +39,7 @@ pub fn server(at: u32, device: &Path, work: &Path) -> (String, PathBuf, [String;
     (format!("chunk{at}"), device.join("chunks"), mark)
 }
 
-pub fn start(state: &State) -> anyhow::Result<()> {
+pub fn start(state: &PfsState) -> anyhow::Result<()> {
     let work = state.work();
     let master = work.join("master");
     make(&master)?;
@@ -80,13 +80,13 @@ pub fn start(state: &State) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub fn client(state: &State) -> Vec<String> {
+pub fn client(state: &PfsState) -> Vec<String> {
     let mount = state.mount.display().to_string();
     ["mfsmount", "-f", "-H", ADDRESS, &mount, "-o", "mfsallowoomkiller"].map(str::to_owned).to_vec()
 }
 
 /// New files get the number of copies that was asked for.
-pub fn mounted(state: &State, options: &Options) -> anyhow::Result<()> {
+pub fn mounted(state: &PfsState, options: &Options) -> anyhow::Result<()> {
     // The tool asks the master itself.
     let (network, mount) =
         (format!("--net=/run/netns/{}", state.namespace()), state.mount.display().to_string());

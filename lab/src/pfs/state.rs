@@ -25,7 +25,7 @@ const DETACH_WAIT: Duration = Duration::from_secs(20);
 
 /// One parallel file system. What is known before it starts is in it from the beginning: the keeper reads it as its plan.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct State {
+pub struct PfsState {
     pub name: String,
     pub kind: Kind,
     pub mount: PathBuf,
@@ -88,14 +88,14 @@ pub fn create(name: &str) -> anyhow::Result<()> {
     fs::create_dir(mount(name)).with_context(|| format!("create {}", mount(name).display()))
 }
 
-impl State {
+impl PfsState {
     pub fn save(&self) -> anyhow::Result<()> {
         let (path, new) = (dir(&self.name).join("state.json"), dir(&self.name).join("state.new"));
         fs::write(&new, serde_json::to_vec(self)?).with_context(|| format!("write {}", new.display()))?;
         fs::rename(&new, &path).with_context(|| format!("rename to {}", path.display()))
     }
 
-    pub fn load(name: &str) -> anyhow::Result<State> {
+    pub fn load(name: &str) -> anyhow::Result<PfsState> {
         check_name(name)?;
         let path = dir(name).join("state.json");
         let text = fs::read(&path).with_context(|| {
@@ -166,7 +166,7 @@ pub fn remove(name: &str) -> anyhow::Result<()> {
     check_name(name)?;
     // One that crashed before it wrote anything down has nothing but its directories.
     let state = match dir(name).join("state.json").exists() {
-        true => Some(State::load(name)?),
+        true => Some(PfsState::load(name)?),
         false => None,
     };
     for mount in mounts_below(&dir(name))? {
@@ -180,7 +180,7 @@ pub fn remove(name: &str) -> anyhow::Result<()> {
     remove_if_there(fs::remove_dir_all(dir(name)), &dir(name))
 }
 
-fn remove_parts(state: &State) -> anyhow::Result<()> {
+fn remove_parts(state: &PfsState) -> anyhow::Result<()> {
     if let Some(client) = &state.client {
         client.end()?;
     }

@@ -22,7 +22,7 @@ use crate::pid::Process;
 use super::mount;
 use super::script::{Player, Script};
 use super::spec::ModelSpec;
-use super::state::{self, State};
+use super::state::{self, VolumeState};
 use super::volume::{Setting, Volume};
 
 /// Longest request on the control socket, bytes: a script.
@@ -53,13 +53,13 @@ fn socket(name: &str) -> PathBuf {
 pub fn start(spec: &ModelSpec, data: Option<PathBuf>) -> anyhow::Result<Value> {
     let dir = state::dir(&spec.name);
     let targets = u32::try_from(spec.targets.len()).expect("checked");
-    let mut state = State {
+    let mut state = VolumeState {
         name: spec.name.clone(),
         kind: "model".into(),
         mount: spec.mount.clone(),
         targets,
         data: data.clone(),
-        ..State::default()
+        ..VolumeState::default()
     };
     state.save()?;
     if let Some(data) = &data {

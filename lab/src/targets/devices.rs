@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
-use super::state::{self, State};
+use super::state::{self, VolumeState};
 
 /// Most devices of a set.
 pub const DEVICES_MAX: u32 = 64;
@@ -40,7 +40,7 @@ pub fn up(spec: &DevicesSpec) -> anyhow::Result<Value> {
     ensure!(spec.file_system != "xfs" || spec.size >= XFS_LEN_MIN, "XFS needs at least {XFS_LEN_MIN} bytes");
     let data = spec.dir.join(format!("haul-lab-{}", spec.name));
     let images: Vec<PathBuf> = (0..spec.count).map(|at| data.join(format!("{at}.img"))).collect();
-    let mut state = State {
+    let mut state = VolumeState {
         name: spec.name.clone(),
         kind: "devices".into(),
         mount: state::mount(&spec.name),
@@ -48,7 +48,7 @@ pub fn up(spec: &DevicesSpec) -> anyhow::Result<Value> {
         data: Some(data.clone()),
         images: images.clone(),
         rates: vec![[0, 0]; spec.count as usize],
-        ..State::default()
+        ..VolumeState::default()
     };
     fs::create_dir_all(&spec.dir).with_context(|| format!("create {}", spec.dir.display()))?;
     fs::create_dir(&data).with_context(|| format!("create {}", data.display()))?;
@@ -120,7 +120,7 @@ pub fn format(device: &Path, file_system: &str) -> anyhow::Result<()> {
 
 /// Changes the rates of one device or of all; says by what means, or that there is none on this machine.
 pub fn set(
-    state: &mut State,
+    state: &mut VolumeState,
     target: Option<u32>,
     read_rate: Option<u64>,
     write_rate: Option<u64>,
@@ -233,7 +233,7 @@ pub fn detach(image: &Path) -> anyhow::Result<()> {
 }
 
 /// Figures of each device since it was attached, from the block layer.
-pub fn stats(state: &State) -> anyhow::Result<Value> {
+pub fn stats(state: &VolumeState) -> anyhow::Result<Value> {
     let stats = (0..)
         .zip(state.devices.iter().zip(&state.rates))
         .map(|(at, (device, rates))| stats_of(at, device, *rates));

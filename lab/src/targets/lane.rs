@@ -25,12 +25,12 @@ pub struct Lane {
 }
 
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<LaneState>,
     changed: Condvar,
     epoch: Instant,
 }
 
-struct State {
+struct LaneState {
     target: Target<Done>,
     ended: bool,
     /// From start of service to its end.
@@ -55,7 +55,7 @@ impl Drop for Dirty {
 
 impl Lane {
     pub fn start(number: usize, spec: ServiceSpec, seed: u64) -> std::io::Result<Lane> {
-        let state = State {
+        let state = LaneState {
             target: Target::new(spec, seed),
             ended: false,
             service: Histogram::default(),
@@ -159,7 +159,7 @@ impl Shared {
         u64::try_from(self.epoch.elapsed().as_nanos()).expect("584 years")
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LaneState> {
         self.state.lock().expect("no call is made under this lock")
     }
 

@@ -18,7 +18,7 @@ const NAME_MAX: usize = 32;
 
 /// One set of targets.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct State {
+pub struct VolumeState {
     pub name: String,
     /// `devices` or `model`.
     pub kind: String,
@@ -72,14 +72,14 @@ pub fn create(name: &str) -> anyhow::Result<()> {
     fs::create_dir(mount(name)).with_context(|| format!("create {}", mount(name).display()))
 }
 
-impl State {
+impl VolumeState {
     pub fn save(&self) -> anyhow::Result<()> {
         let (path, new) = (dir(&self.name).join("state.json"), dir(&self.name).join("state.new"));
         fs::write(&new, serde_json::to_vec(self)?).with_context(|| format!("write {}", new.display()))?;
         fs::rename(&new, &path).with_context(|| format!("rename to {}", path.display()))
     }
 
-    pub fn load(name: &str) -> anyhow::Result<State> {
+    pub fn load(name: &str) -> anyhow::Result<VolumeState> {
         let path = dir(name).join("state.json");
         let text =
             fs::read(&path).with_context(|| format!("no targets {name:?}: read {}", path.display()))?;
@@ -104,7 +104,7 @@ pub fn names() -> anyhow::Result<Vec<String>> {
 /// Removes a set and everything that belongs to it.
 pub fn remove(name: &str) -> anyhow::Result<()> {
     // A set that crashed before it wrote anything down has nothing but its directories.
-    let state = State::load(name).unwrap_or_default();
+    let state = VolumeState::load(name).unwrap_or_default();
     if let Some(daemon) = &state.daemon {
         // Nothing of it is kept, so it need not be asked.
         daemon.kill()?;

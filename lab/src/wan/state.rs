@@ -18,7 +18,7 @@ const NAME_MAX: usize = 32;
 
 /// A network as it was set up.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct State {
+pub struct WanState {
     pub name: String,
     /// The daemon; before it runs, the command that sets the network up.
     pub process: Process,
@@ -70,7 +70,7 @@ pub fn file(name: &str, suffix: &str) -> anyhow::Result<PathBuf> {
     Ok(dir()?.join(format!("wan-{name}.{suffix}")))
 }
 
-impl State {
+impl WanState {
     /// Takes the name: fails if a network with it is written down already.
     pub fn claim(&self) -> anyhow::Result<()> {
         let path = file(&self.name, "json")?;
@@ -87,7 +87,7 @@ impl State {
     }
 
     /// What is written down of `name`.
-    pub fn read(name: &str) -> anyhow::Result<Option<State>> {
+    pub fn read(name: &str) -> anyhow::Result<Option<WanState>> {
         let path = file(name, "json")?;
         match fs::read(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -105,7 +105,7 @@ impl State {
     }
 
     /// All that is written down, by name.
-    pub fn all() -> anyhow::Result<Vec<State>> {
+    pub fn all() -> anyhow::Result<Vec<WanState>> {
         let dir = dir()?;
         let mut names = Vec::new();
         for entry in fs::read_dir(&dir).with_context(|| format!("list {}", dir.display()))? {
@@ -114,7 +114,7 @@ impl State {
             names.extend(name.map(str::to_owned));
         }
         names.sort();
-        let states: anyhow::Result<Vec<_>> = names.iter().map(|name| State::read(name)).collect();
+        let states: anyhow::Result<Vec<_>> = names.iter().map(|name| WanState::read(name)).collect();
         Ok(states?.into_iter().flatten().collect())
     }
 }

@@ -29,7 +29,7 @@ nothing new; what is on its way lands and becomes durable; Ctrl-C ends it as eve
 
 #[derive(Subcommand, Debug)]
 pub enum Verb {
-    /// Show how far the copy is and how its knobs stand
+    /// Show how far the copy is and what its live settings are
     #[command(override_usage = "haul ctl JOB show [--json]")]
     Show,
     /// Read and send nothing new until `resume`
@@ -38,7 +38,7 @@ pub enum Verb {
     /// Go on
     #[command(override_usage = "haul ctl JOB resume")]
     Resume,
-    /// Change a knob of the running copy
+    /// Change a live setting of the running copy
     #[command(subcommand, override_usage = "haul ctl JOB set rate|streams|readers|writers VALUE")]
     Set(Set),
 }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     /// Goal: what a help shows as usage can be typed so: the job comes first.
-    /// Method: the usage of every verb and knob, both ways to ask for it.
+    /// Method: the usage of every verb and live setting, both ways to ask for it.
     #[test]
     fn usages_begin_with_the_job() {
         let usage = |line: &[&str]| {

@@ -1,7 +1,7 @@
 //! What protects the data: digest, verification, protection on the way.
 
 use clap::{Args, ValueEnum};
-use haul::job;
+use haul::options;
 
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Protection {
@@ -67,31 +67,31 @@ pub enum Protect {
 }
 
 impl Protection {
-    pub fn digest(self) -> job::Digest {
+    pub fn digest(self) -> options::Digest {
         match self.digest {
-            Digest::Blake3 => job::Digest::Blake3,
-            Digest::Xxh3 => job::Digest::Xxh3,
+            Digest::Blake3 => options::Digest::Blake3,
+            Digest::Xxh3 => options::Digest::Xxh3,
         }
     }
 
-    pub fn verify(self) -> job::Verify {
+    pub fn verify(self) -> options::Verify {
         match self.verify {
-            Verify::Transfer => job::Verify::Transfer,
-            Verify::Disk => job::Verify::Disk,
+            Verify::Transfer => options::Verify::Transfer,
+            Verify::Disk => options::Verify::Disk,
         }
     }
 
-    pub fn resume(self) -> job::Resume {
+    pub fn resume(self) -> options::Resume {
         match self.resume {
-            Resume::Check => job::Resume::Check,
-            Resume::Trust => job::Resume::Trust,
+            Resume::Check => options::Resume::Check,
+            Resume::Trust => options::Resume::Trust,
         }
     }
 
-    pub fn protect(self) -> job::Protect {
+    pub fn protect(self) -> options::Protect {
         match self.protect {
-            Protect::Tls => job::Protect::Tls,
-            Protect::Integrity => job::Protect::Integrity,
+            Protect::Tls => options::Protect::Tls,
+            Protect::Integrity => options::Protect::Integrity,
         }
     }
 }

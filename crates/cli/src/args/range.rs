@@ -1,6 +1,6 @@
 //! Parts of files, as they are typed: `OFFSET:LEN`, with units as sizes have them.
 
-use haul::job::Range;
+use haul::options::Range;
 use haul::size::{parse_bytes, parse_size};
 
 /// A part: `1GiB:64MiB`, `0:512`; `4096:` goes to the end of the file.

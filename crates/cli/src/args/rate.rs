@@ -55,7 +55,7 @@ pub(super) fn parse_window(text: &str) -> Result<u64, String> {
 /// Which names there are, the sending host knows.
 pub(super) fn parse_control(text: &str) -> Result<String, String> {
     let legal = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    if text.is_empty() || text.len() > haul::job::CONTROL_LEN_MAX || !text.chars().all(legal) {
+    if text.is_empty() || text.len() > haul::options::CONTROL_LEN_MAX || !text.chars().all(legal) {
         return Err("a congestion control has a short name, as bbr or cubic".into());
     }
     Ok(text.to_owned())

@@ -1,10 +1,10 @@
-//! How each end drives its storage: the knobs of `haul cp` that experts turn, each for one side or for both.
+//! How each end drives its storage: the options of `haul cp` that experts set, each for one side or for both.
 //!
 //! In: `VALUE` or `source=VALUE` or `sink=VALUE`, each option as often as one likes; the last one counts.
 //! Out: [`job::StorageOptions`] of both ends.
 
 use clap::{ArgAction, Args};
-use haul::job::{self, EngineName, IoPolicy, Order};
+use haul::options::{self, EngineName, IoPolicy, Order};
 
 use super::parse_size;
 
@@ -99,12 +99,12 @@ pub struct Storage {
 
 impl Storage {
     /// The options of (source, sink).
-    pub fn options(&self) -> (job::StorageOptions, job::StorageOptions) {
+    pub fn options(&self) -> (options::StorageOptions, options::StorageOptions) {
         (self.of(Side::Source), self.of(Side::Sink))
     }
 
-    fn of(&self, side: Side) -> job::StorageOptions {
-        job::StorageOptions {
+    fn of(&self, side: Side) -> options::StorageOptions {
+        options::StorageOptions {
             io: last(&self.io, side).unwrap_or_default(),
             order: last(&self.order, side),
             request_size: last(&self.request_size, side),
@@ -206,7 +206,7 @@ mod tests {
     use crate::args::{Args as All, Command};
     use clap::Parser;
 
-    fn options(line: &str) -> Result<(job::StorageOptions, job::StorageOptions), clap::Error> {
+    fn options(line: &str) -> Result<(options::StorageOptions, options::StorageOptions), clap::Error> {
         let words = ["haul", "cp", "a", "b"].into_iter().chain(line.split_whitespace());
         match All::try_parse_from(words)?.command {
             Command::Cp(cp) => Ok(cp.storage.options()),

@@ -5,10 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use haul::api::{Control, CopyRequest, Dialler, Endpoint, ErrorKind, RemoteOptions, Summary};
+use haul::api::{CopyRequest, Dialler, Endpoint, ErrorKind, Handle, RemoteOptions, Summary};
 use haul::ctl::Server;
 use haul::endpoint;
-use haul::job;
+use haul::options;
 
 use super::surroundings::{self, Surroundings};
 use super::{FAILED, USAGE, complain};
@@ -52,18 +52,18 @@ pub fn run(args: &Cp) -> i32 {
     if settings.watch && !settings.live {
         reporter.note(NO_TERMINAL.into());
     }
-    let control = Control::new();
+    let handle = Handle::new();
     // Removed when it is dropped, after the run.
     let _reachable =
-        if args.dry_run { None } else { open_socket(&request, &control, args.verbose > 0, &reporter) };
-    let (stopper, teller) = (control.clone(), Arc::clone(&reporter));
+        if args.dry_run { None } else { open_socket(&request, &handle, args.verbose > 0, &reporter) };
+    let (stopper, teller) = (handle.clone(), Arc::clone(&reporter));
     let watched = signals::watch(args.stop_after, move |wish| {
         stopper.stop();
         teller.note(wish.text().into());
     });
     match watched {
         Ok(asked) => {
-            let summary = haul::api::copy(request, reporter.clone(), control);
+            let summary = haul::api::copy(request, reporter.clone(), handle);
             reporter.finish(summary, asked.exit_code())
         }
         Err(error) => {
@@ -75,12 +75,7 @@ pub fn run(args: &Cp) -> i32 {
 }
 
 /// The socket of `haul ctl`. Without one the copy runs as well.
-fn open_socket(
-    request: &CopyRequest,
-    control: &Control,
-    verbose: bool,
-    reporter: &Reporter,
-) -> Option<Server> {
+fn open_socket(request: &CopyRequest, handle: &Handle, verbose: bool, reporter: &Reporter) -> Option<Server> {
     let shown = |end: &Endpoint| String::from_utf8_lossy(&end.shown()).into_owned();
     let first = request.sources.first()?;
     let more = match request.sources.len() {
@@ -91,7 +86,7 @@ fn open_socket(
     let what = format!("{}{more}{part} to {}", shown(first), shown(&request.destination));
     // For people: a path of 4 KiB helps nobody, and a reply has its bound.
     let what = what.chars().take(WHAT_MAX).collect();
-    match Server::start(&surroundings::control_dirs(), &job_name(first), what, control.clone()) {
+    match Server::start(&surroundings::control_dirs(), &job_name(first), what, handle.clone()) {
         Ok(server) => Some(server),
         Err(error) => {
             if verbose {
@@ -129,12 +124,12 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         return Err("-0 belongs to a list: -i, -n or both".into());
     }
     let (source_storage, sink_storage) = args.storage.options();
-    let options = job::Options {
+    let options = options::Options {
         recursive: args.recursive || args.archive,
         archive: args.archive,
         durability: match args.durability {
-            Durability::Disk => job::Durability::Disk,
-            Durability::None => job::Durability::None,
+            Durability::Disk => options::Durability::Disk,
+            Durability::None => options::Durability::None,
         },
         force: args.force,
         no_clobber: args.no_clobber,
@@ -160,9 +155,9 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         verify: args.protection.verify(),
         resume: args.protection.resume(),
         changed: match args.changed {
-            Changed::Fail => job::Changed::Fail,
-            Changed::Retry => job::Changed::Retry,
-            Changed::Prefix => job::Changed::Prefix,
+            Changed::Fail => options::Changed::Fail,
+            Changed::Retry => options::Changed::Retry,
+            Changed::Prefix => options::Changed::Prefix,
         },
         start: None,
         spill_dir: args.spill.clone(),
@@ -261,10 +256,10 @@ mod tests {
                     --object-size 1MiB --via ::1,10.0.0.1 --port 7000-7009 --dial sink --ssh-channels 5 --no-push --remote-haul /h --state /s \
                     --manifest m --patience 2m --protect integrity --verify disk --resume check --spill /flash --spill-size 1GiB --schedule file --layout copy -v a b u@h:c";
         let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
-        let want = job::Options {
+        let want = options::Options {
             recursive: true,
             archive: true,
-            durability: job::Durability::None,
+            durability: options::Durability::None,
             force: true,
             no_clobber: false,
             update: false,
@@ -279,13 +274,13 @@ mod tests {
             state_dir: Some("/s".into()),
             manifest: true,
             patience: Some(120),
-            protect: job::Protect::Integrity,
-            verify: job::Verify::Disk,
+            protect: options::Protect::Integrity,
+            verify: options::Verify::Disk,
             spill_dir: Some("/flash".into()),
             spill_size: Some(1 << 30),
-            schedule: job::Policy::File,
-            layout: job::LayoutChoice::Copy,
-            ..job::Options::default()
+            schedule: options::Policy::File,
+            layout: options::LayoutChoice::Copy,
+            ..options::Options::default()
         };
         assert_eq!(got.options, want);
         let remote = RemoteOptions {
@@ -310,7 +305,10 @@ mod tests {
                 .all(|o| request(&cp(&format!("{o} a b")), &terminal()).unwrap().targets)
         );
         let plain = request(&cp("-r --no-clobber a b"), &terminal()).unwrap();
-        assert_eq!(plain.options, job::Options { recursive: true, no_clobber: true, ..Default::default() });
+        assert_eq!(
+            plain.options,
+            options::Options { recursive: true, no_clobber: true, ..Default::default() }
+        );
         assert!(request(&cp("-u a b"), &terminal()).unwrap().options.update);
     }
 
@@ -326,7 +324,7 @@ mod tests {
     #[test]
     fn protections_that_contradict_are_refused() {
         let asked = |line: &str| request(&cp(line), &terminal());
-        assert_eq!(asked("--digest xxh3 a b").unwrap().options.digest, job::Digest::Xxh3);
+        assert_eq!(asked("--digest xxh3 a b").unwrap().options.digest, options::Digest::Xxh3);
         assert!(asked("--digest xxh3 --protect integrity a b").unwrap_err().contains("attacker"));
         assert!(asked("--digest xxh3 --manifest m a b").unwrap_err().contains("manifest"));
         assert!(asked("--digest blake3 --protect integrity --manifest m a b").is_ok());

@@ -1,10 +1,10 @@
-//! `haul ctl`: which copies run here, and turning the knobs of one. What was asked for goes to stdout.
+//! `haul ctl`: which copies run here, and changing the live settings of one. What was asked for goes to stdout.
 
 use std::fmt::Write as _;
 use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use haul::api::{Knob, Phase, Setting};
+use haul::api::{CopyPhase, LiveSetting, SettingState};
 use haul::ctl::{self, Found, Job, Lost, Request};
 use serde::Serialize;
 
@@ -104,8 +104,8 @@ fn one(found: &[Found], word: &str, verb: &Verb, json: bool) -> Result<String, S
         Verb::Pause => Request::Pause,
         Verb::Resume => Request::Resume,
         Verb::Set(set) => {
-            let (knob, value) = knob_of(*set);
-            Request::Set { knob, value }
+            let (setting, value) = setting_of(*set);
+            Request::Set { setting, value }
         }
     };
     let reply = ctl::ask(job, &request).map_err(|error| escape::text(&error.to_string()))?;
@@ -121,18 +121,18 @@ fn one(found: &[Found], word: &str, verb: &Verb, json: bool) -> Result<String, S
         Verb::Pause => format!("{} pauses\n", job.pid),
         Verb::Resume => format!("{} goes on\n", job.pid),
         Verb::Set(set) => {
-            let (knob, _) = knob_of(*set);
-            format!("{} {}: {}\n", job.pid, knob.name(), asked(knob, job.knob(knob)))
+            let (setting, _) = setting_of(*set);
+            format!("{} {}: {}\n", job.pid, setting.name(), asked(setting, job.setting(setting)))
         }
     })
 }
 
-fn knob_of(set: Set) -> (Knob, u64) {
+fn setting_of(set: Set) -> (LiveSetting, u64) {
     match set {
-        Set::Rate { value } => (Knob::Rate, value),
-        Set::Streams { value } => (Knob::Streams, value),
-        Set::Readers { value } => (Knob::Readers, value),
-        Set::Writers { value } => (Knob::Writers, value),
+        Set::Rate { value } => (LiveSetting::Rate, value),
+        Set::Streams { value } => (LiveSetting::Streams, value),
+        Set::Readers { value } => (LiveSetting::Readers, value),
+        Set::Writers { value } => (LiveSetting::Writers, value),
     }
 }
 
@@ -159,35 +159,35 @@ fn show(job: &Job, now: u64) -> String {
     let _ = writeln!(out, "copies   {}", escape::text(&job.what));
     let _ = writeln!(out, "state    {}, for {since}", job.state);
     let _ = writeln!(out, "done     {}, {} files", progress(job), count(job.files_done));
-    for knob in Knob::ALL {
-        let _ = writeln!(out, "{:<8} {}", knob.name(), setting(knob, job.knob(knob), job.state));
+    for setting in LiveSetting::ALL {
+        let _ = writeln!(out, "{:<8} {}", setting.name(), stands(setting, job.setting(setting), job.state));
     }
     out
 }
 
-fn value(knob: Knob, value: u64) -> String {
-    match (knob, value) {
-        (Knob::Rate, 0) => "no limit".into(),
-        (Knob::Rate, rate) => format!("{}/s", bytes(rate)),
+fn value(setting: LiveSetting, value: u64) -> String {
+    match (setting, value) {
+        (LiveSetting::Rate, 0) => "no limit".into(),
+        (LiveSetting::Rate, rate) => format!("{}/s", bytes(rate)),
         (_, n) => count(n),
     }
 }
 
-fn asked(knob: Knob, setting: &Setting) -> String {
-    setting.asked.map_or_else(|| "as it began".into(), |asked| value(knob, asked))
+fn asked(setting: LiveSetting, stands: &SettingState) -> String {
+    stands.asked.map_or_else(|| "as it began".into(), |asked| value(setting, asked))
 }
 
-fn setting(knob: Knob, setting: &Setting, state: Phase) -> String {
-    let now = match (knob, setting.now) {
-        (_, Some(now)) => value(knob, now),
-        (Knob::Rate, None) => "no limit".into(),
-        (_, None) if state == Phase::Starting => "not known before both ends have met".into(),
+fn stands(setting: LiveSetting, stands: &SettingState, state: CopyPhase) -> String {
+    let now = match (setting, stands.now) {
+        (_, Some(now)) => value(setting, now),
+        (LiveSetting::Rate, None) => "no limit".into(),
+        (_, None) if state == CopyPhase::Starting => "not known before both ends have met".into(),
         (_, None) => "not known".into(),
     };
     let asked =
-        setting.asked.filter(|asked| Some(*asked) != setting.now && (*asked > 0 || setting.now.is_some()));
-    let asked = asked.map_or_else(String::new, |asked| format!(" ({} asked for)", value(knob, asked)));
-    let fixed = setting.fixed.as_deref().map_or_else(String::new, |why| format!(" ({})", escape::text(why)));
+        stands.asked.filter(|asked| Some(*asked) != stands.now && (*asked > 0 || stands.now.is_some()));
+    let asked = asked.map_or_else(String::new, |asked| format!(" ({} asked for)", value(setting, asked)));
+    let fixed = stands.fixed.as_deref().map_or_else(String::new, |why| format!(" ({})", escape::text(why)));
     format!("{now}{asked}{fixed}")
 }
 
@@ -209,14 +209,14 @@ mod tests {
             name: "data".into(),
             what: "data to h:/x\x1b".into(),
             since: 1000,
-            state: Phase::Running,
+            state: CopyPhase::Running,
             bytes_done: 500,
             bytes_total: 1000,
             files_done: 3,
-            rate: Setting { asked: Some(0), now: None, fixed: None },
-            streams: Setting { asked: Some(2), now: Some(2), fixed: None },
-            readers: Setting { asked: Some(5), now: Some(4), fixed: None },
-            writers: Setting { asked: None, now: None, fixed: Some("too old".into()) },
+            rate: SettingState { asked: Some(0), now: None, fixed: None },
+            streams: SettingState { asked: Some(2), now: Some(2), fixed: None },
+            readers: SettingState { asked: Some(5), now: Some(4), fixed: None },
+            writers: SettingState { asked: None, now: None, fixed: Some("too old".into()) },
             ..Job::default()
         }
     }

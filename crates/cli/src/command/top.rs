@@ -7,7 +7,7 @@ use std::io::{ErrorKind, IsTerminal, Write};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use haul::api::{Phase, Side, Sides};
+use haul::api::{CopyPhase, Side, Sides};
 use haul::ctl::{self, Found, Job, Request};
 use serde::Serialize;
 
@@ -82,7 +82,7 @@ fn first(job: &Found) -> Result<Answer, String> {
     loop {
         let answer = ask(job)?;
         let whole = known(&answer.sides.source) && known(&answer.sides.sink);
-        if whole || begin.elapsed() >= FIRST_MAX || answer.job.state == Phase::Stopping {
+        if whole || begin.elapsed() >= FIRST_MAX || answer.job.state == CopyPhase::Stopping {
             return Ok(answer);
         }
         sleep(FIRST_EVERY);

@@ -9,10 +9,10 @@ use haul::api::{
     DEBRIS, EntryEnd, Held, LEFT_OUT, OTHERS_DIRS, Processors, SKIPPED, SlowTarget, Stage, Status, Summary,
     UNSEEN,
 };
-use haul::job::{Digest, Durability, Part, Verify};
+use haul::options::{Digest, Durability, Part, Verify};
 
 use super::Ending;
-use super::words;
+use super::labels;
 use crate::escape;
 use crate::progress::{bytes, count, plural, time};
 
@@ -258,7 +258,7 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
         Status::Partial | Status::Interrupted => YELLOW,
         Status::Failed => RED,
     };
-    let word = manner.paint(words::status(s.status), colour);
+    let word = manner.paint(labels::status(s.status), colour);
     let mut what = vec![plural(s.files, "file", "files")];
     for (n, one, many) in [(s.dirs, "directory", "directories"), (s.symlinks, "symlink", "symlinks")] {
         if n > 0 {

@@ -8,11 +8,11 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use haul::api::{CopyRequest, Endpoint, EntryEnd, Event, Processors, Stage, Summary, TargetTable};
-use haul::job::{Changed, Durability, Resume, Verify};
+use haul::options::{Changed, Durability, Resume, Verify};
 use serde::Serialize;
 
 use super::Ending;
-use super::words::status;
+use super::labels::status;
 use crate::progress::Tracker;
 
 /// Version of the schema.

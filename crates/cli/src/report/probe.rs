@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use haul::job::Order;
+use haul::options::Order;
 use haul_probe::{Best, Direction, Io, Pattern, Point, Probe, Setting};
 
 use crate::progress::bytes;

@@ -7,7 +7,7 @@ use haul::api::{
     Change, Endpoint, EntryEnd, EntryKind, Health, Held, Processors, Progress, RemoteOptions, SlowTarget,
     Stage, StageTime, TargetRow,
 };
-use haul::job::{Durability, Options, Verify};
+use haul::options::{Durability, Options, Verify};
 use serde_json::Value;
 
 use super::*;
@@ -251,7 +251,7 @@ fn events_are_as_the_schema_says() {
             "start note plan plan progress entry entry entry failed targets progress progress note summary";
         assert_eq!(kinds.join(" "), want);
         let last = lines.last().unwrap();
-        assert_eq!(last["status"], words::status(status));
+        assert_eq!(last["status"], labels::status(status));
         assert_eq!(last["exit_code"], exit_code(&end.summary, 130));
     }
 }

@@ -1,4 +1,4 @@
-//! Copies that run, in the hands of `haul ctl`: paused and going on, their knobs turned, and who may do so.
+//! Copies that run, in the hands of `haul ctl`: paused and going on, their live settings changed, and who may do so.
 //!
 //! Copies are made slow by strace, which holds up each request of the near end's storage; that end drives one request at
 //! a time. So a copy lasts as long as a test needs it, and no longer by much.
@@ -114,15 +114,15 @@ impl Bench {
         last.0
     }
 
-    /// Waits until `knob` stands at `value`.
-    fn stands(&self, knob: &str, value: impl Into<Value>) {
+    /// Waits until `setting` stands at `value`.
+    fn stands(&self, setting: &str, value: impl Into<Value>) {
         let value = value.into();
         let mut job = Value::Null;
         let stands = procs::wait_until(HANGS_AFTER, || {
             job = self.job();
-            job[knob]["now"] == value
+            job[setting]["now"] == value
         });
-        assert!(stands, "{knob} does not become {value}: {job}");
+        assert!(stands, "{setting} does not become {value}: {job}");
     }
 
     fn socket(&self) -> PathBuf {
@@ -133,7 +133,7 @@ impl Bench {
     }
 }
 
-/// A way over ssh: a far end at which knobs must be turned, too.
+/// A way over ssh: a far end at which live settings must be turned, too.
 fn over_ssh() -> Vec<Way> {
     Way::all().into_iter().filter(|way| !matches!(way, Way::Here)).collect()
 }
@@ -192,24 +192,24 @@ fn a_paused_copy_stops_in_order_and_is_resumed() {
     }
 }
 
-/// Goal: each knob is turned while the copy runs, at whichever end it is, without a new connection; what cannot be is
+/// Goal: each live setting is turned while the copy runs, at whichever end it is, without a new connection; what cannot be is
 /// refused with its reason; and the copy is as good as any.
-/// Method: over ssh both ways, values up and down, until the end that has the knob says that they stand.
+/// Method: over ssh both ways, values up and down, until the end that has the live setting says that they stand.
 #[test]
-fn knobs_are_turned_at_both_ends() {
+fn settings_are_changed_at_both_ends() {
     need!("sshd", "strace");
     for way in over_ssh() {
         let bench = Bench::new(way, 33);
         let run = bench.start();
         let before = bench.job();
-        for knob in ["streams", "readers", "writers"] {
-            assert!(before[knob]["now"].as_u64().is_some_and(|now| now > 0), "{knob}: {before}");
+        for setting in ["streams", "readers", "writers"] {
+            assert!(before[setting]["now"].as_u64().is_some_and(|now| now > 0), "{setting}: {before}");
         }
-        for (knob, values) in [("readers", [5, 1]), ("writers", [40, 2]), ("streams", [1, 6])] {
+        for (setting, values) in [("readers", [5, 1]), ("writers", [40, 2]), ("streams", [1, 6])] {
             for value in values {
-                bench.ctl(&format!("data set {knob} {value}")).exits(0);
-                bench.stands(knob, value);
-                assert_eq!(bench.job()[knob]["asked"], value);
+                bench.ctl(&format!("data set {setting} {value}")).exits(0);
+                bench.stands(setting, value);
+                assert_eq!(bench.job()[setting]["asked"], value);
             }
         }
         bench.ctl("data set rate 1GB/s").exits(0);

@@ -89,10 +89,10 @@ fn every_way_to_drive_storage_copies_every_byte() {
     }
 }
 
-/// Goal: the knobs of one side reach that side, also where it is far away, and only that.
+/// Goal: the live settings of one side reach that side, also where it is far away, and only that.
 /// Method: other values for source and sink on each way; the near end's are read from the summary.
 #[test]
-fn knobs_reach_their_side() {
+fn settings_reach_their_side() {
     for way in Way::all() {
         let room = Room::new();
         let (source, sink) = (room.dir("source"), room.dir("sink"));

@@ -506,9 +506,9 @@ fn few_descriptors_are_enough() {
     assert_same(&data, &sink, BELOW);
 }
 
-/// Goal: threads and lanes that are asked for are counted with the descriptors, and a copy that asks for more than the limit
+/// Goal: threads and I/O threads that are asked for are counted with the descriptors, and a copy that asks for more than the limit
 /// allows is complete all the same, and says so.
-/// Method: as many readers, writers and lanes as there can be, for small files and large ones, under a low limit and a higher one.
+/// Method: as many readers, writers and I/O threads as there can be, for small files and large ones, under a low limit and a higher one.
 #[test]
 fn many_threads_leave_descriptors_for_files() {
     need!("prlimit");

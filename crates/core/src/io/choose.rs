@@ -81,7 +81,7 @@ pub enum Reason {
 /// Decides. See the module's head.
 #[derive(Clone, Debug)]
 pub struct Chooser {
-    phase: Phase,
+    phase: ChoicePhase,
     /// What was moved in the trial or window that is under way.
     tally: Tally,
     /// Windows that must pass before the next re-check.
@@ -89,7 +89,7 @@ pub struct Chooser {
 }
 
 #[derive(Clone, Debug)]
-enum Phase {
+enum ChoicePhase {
     /// For good.
     Fixed(Choice),
     /// The mode at the start; with where it came from.
@@ -143,9 +143,9 @@ impl Chooser {
     }
 
     fn begin(policy: IoPolicy, start: IoMode, why: Reason) -> Chooser {
-        let asked = |mode| Phase::Fixed(Choice { mode, why: Reason::Asked });
+        let asked = |mode| ChoicePhase::Fixed(Choice { mode, why: Reason::Asked });
         let phase = match policy {
-            IoPolicy::Auto => Phase::First { mode: start, why },
+            IoPolicy::Auto => ChoicePhase::First { mode: start, why },
             IoPolicy::Direct => asked(IoMode::Direct),
             IoPolicy::Buffered => asked(IoMode::Buffered),
         };
@@ -155,37 +155,39 @@ impl Chooser {
     /// The mode that requests use now; during trials not the one that will be kept.
     pub fn mode(&self) -> IoMode {
         match &self.phase {
-            Phase::Fixed(choice) => choice.mode,
-            Phase::First { mode, .. } | Phase::Second { mode, .. } => *mode,
-            Phase::Kept(kept) | Phase::Doubted(kept) => kept.mode,
-            Phase::Recheck { kept, .. } => other(kept.mode),
+            ChoicePhase::Fixed(choice) => choice.mode,
+            ChoicePhase::First { mode, .. } | ChoicePhase::Second { mode, .. } => *mode,
+            ChoicePhase::Kept(kept) | ChoicePhase::Doubted(kept) => kept.mode,
+            ChoicePhase::Recheck { kept, .. } => other(kept.mode),
         }
     }
 
     /// The decision so far, for reports.
     pub fn choice(&self) -> Choice {
         match &self.phase {
-            Phase::Fixed(choice) => choice.clone(),
-            Phase::First { mode, why } => Choice { mode: *mode, why: why.clone() },
-            Phase::Second { mode, .. } => Choice { mode: *mode, why: Reason::TooLittle },
-            Phase::Kept(kept) | Phase::Doubted(kept) | Phase::Recheck { kept, .. } => Choice {
-                mode: kept.mode,
-                why: Reason::Measured { direct: kept.direct, buffered: kept.buffered },
-            },
+            ChoicePhase::Fixed(choice) => choice.clone(),
+            ChoicePhase::First { mode, why } => Choice { mode: *mode, why: why.clone() },
+            ChoicePhase::Second { mode, .. } => Choice { mode: *mode, why: Reason::TooLittle },
+            ChoicePhase::Kept(kept) | ChoicePhase::Doubted(kept) | ChoicePhase::Recheck { kept, .. } => {
+                Choice {
+                    mode: kept.mode,
+                    why: Reason::Measured { direct: kept.direct, buffered: kept.buffered },
+                }
+            }
         }
     }
 
     /// The file system does not take direct I/O: buffered from now on, also if direct was asked for.
     pub fn on_refused(&mut self, cause: impl Into<String>) {
         let why = Reason::Refused { cause: cause.into() };
-        self.phase = Phase::Fixed(Choice { mode: IoMode::Buffered, why });
+        self.phase = ChoicePhase::Fixed(Choice { mode: IoMode::Buffered, why });
     }
 
     /// The files lie on several storage targets: direct for good, unless that is refused or the user wants something. What the
     /// cache took says nothing of a target, and rates that shift with its load are no reason to search again.
     pub fn on_targets(&mut self) {
-        if !matches!(self.phase, Phase::Fixed(_)) {
-            self.phase = Phase::Fixed(Choice { mode: IoMode::Direct, why: Reason::Targets });
+        if !matches!(self.phase, ChoicePhase::Fixed(_)) {
+            self.phase = ChoicePhase::Fixed(Choice { mode: IoMode::Direct, why: Reason::Targets });
         }
     }
 
@@ -198,7 +200,7 @@ impl Chooser {
         }
         self.tally.add(window.bytes, window.busy);
         let (len, busy) = match self.phase {
-            Phase::Kept(_) => (WINDOW_LEN, WINDOW_BUSY),
+            ChoicePhase::Kept(_) => (WINDOW_LEN, WINDOW_BUSY),
             _ => (TRIAL_LEN, TRIAL_BUSY),
         };
         // Time without bytes proves nothing yet; it counts with the bytes that come.
@@ -215,36 +217,36 @@ impl Chooser {
     /// The trial or window that is under way has enough.
     fn on_measured(&mut self, tally: Tally) {
         match &mut self.phase {
-            Phase::Fixed(_) => {}
-            Phase::First { mode, .. } => {
-                self.phase = Phase::Second { mode: other(*mode), other: tally };
+            ChoicePhase::Fixed(_) => {}
+            ChoicePhase::First { mode, .. } => {
+                self.phase = ChoicePhase::Second { mode: other(*mode), other: tally };
             }
-            Phase::Second { mode, other } => {
+            ChoicePhase::Second { mode, other } => {
                 let (direct, buffered) = by_mode(*mode, tally.rate(), other.rate());
                 let direct_wins = direct >= percent(buffered, 100 - TIE_PERCENT);
                 let mode = if direct_wins { IoMode::Direct } else { IoMode::Buffered };
-                self.phase = Phase::Kept(Kept::new(mode, direct, buffered));
+                self.phase = ChoicePhase::Kept(Kept::new(mode, direct, buffered));
             }
-            Phase::Kept(kept) => {
+            ChoicePhase::Kept(kept) => {
                 kept.windows = kept.windows.saturating_add(1);
                 kept.shifted = if kept.has_shifted(tally) { kept.shifted.saturating_add(1) } else { 0 };
                 if kept.shifted >= SHIFT_WINDOWS && kept.windows >= self.recheck_windows {
-                    self.phase = Phase::Doubted(kept.clone());
+                    self.phase = ChoicePhase::Doubted(kept.clone());
                 }
             }
-            Phase::Doubted(kept) if !kept.has_shifted(tally) => {
-                self.phase = Phase::Kept(Kept { shifted: 0, ..kept.clone() });
+            ChoicePhase::Doubted(kept) if !kept.has_shifted(tally) => {
+                self.phase = ChoicePhase::Kept(Kept { shifted: 0, ..kept.clone() });
             }
-            Phase::Doubted(kept) => {
+            ChoicePhase::Doubted(kept) => {
                 self.recheck_windows = (self.recheck_windows * 2).min(RECHECK_WINDOWS_MAX);
-                self.phase = Phase::Recheck { kept: kept.clone(), fresh: tally };
+                self.phase = ChoicePhase::Recheck { kept: kept.clone(), fresh: tally };
             }
-            Phase::Recheck { kept, fresh } => {
+            ChoicePhase::Recheck { kept, fresh } => {
                 let (of_kept, of_other) = (fresh.rate(), tally.rate());
                 let (direct, buffered) = by_mode(kept.mode, of_kept, of_other);
                 let leave = of_other > percent(of_kept, 100 + GAIN_PERCENT);
                 let mode = if leave { other(kept.mode) } else { kept.mode };
-                self.phase = Phase::Kept(Kept::new(mode, direct, buffered));
+                self.phase = ChoicePhase::Kept(Kept::new(mode, direct, buffered));
             }
         }
     }

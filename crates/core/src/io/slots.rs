@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::ids::Time;
 
-/// So many depths all targets of a lane together have in flight: what storage with many targets wants, and engines and
+/// So many depths all targets of an end together have in flight: what storage with many targets wants, and engines and
 /// buffers can have.
 pub const TARGET_DEPTHS: u32 = 8;
 

@@ -7,7 +7,7 @@
 //! Invariants: ranges that are out are disjoint; none begins within a page or an object, nor in a page of which an
 //! earlier run's part is still to be read.
 
-use super::entry::{At, File, Out, Phase};
+use super::entry::{At, EntryPhase, File, Out};
 use super::pairs::{ENTRY_COST, Pair, cost};
 use super::*;
 use crate::transfer::protocol;
@@ -79,7 +79,7 @@ impl Coordinator {
             return None;
         }
         let (kind, offset, end, from) = match file.phase {
-            Phase::New => {
+            EntryPhase::New => {
                 let parts = !file.kept.durable.is_empty() || !file.kept.olds.is_empty();
                 let shared = parts || (file.size() >= shared_min && pairs > 1);
                 match shared && !file.is_link {
@@ -87,7 +87,7 @@ impl Coordinator {
                     false => (WorkKind::Whole, 0, file.size(), file.kept.temp),
                 }
             }
-            Phase::Shared => {
+            EntryPhase::Shared => {
                 let want = rate.unwrap_or(AHEAD_LEN).min(self.config.range_max);
                 next_range(file, want, pairs)?
             }
@@ -95,11 +95,11 @@ impl Coordinator {
         };
         match kind {
             WorkKind::Whole => {
-                file.phase = Phase::Whole;
+                file.phase = EntryPhase::Whole;
                 // It looks at the source itself.
                 file.naming.entrust(at);
             }
-            WorkKind::Begin => file.phase = Phase::Beginning,
+            WorkKind::Begin => file.phase = EntryPhase::Beginning,
             WorkKind::Range | WorkKind::Read => {}
         }
         file.touched = true;
@@ -132,7 +132,7 @@ impl Coordinator {
         let begins = |out: &Out| out.at == at && out.kind == WorkKind::Begin;
         let Some(out) = file.out.get(&0).filter(|out| begins(out)).cloned() else { return };
         file.out.remove(&0);
-        file.phase = Phase::Shared;
+        file.phase = EntryPhase::Shared;
         if !found {
             // What the journal promises was in another inode.
             if let Some((slot, named)) = file.kept.forget_here() {
@@ -245,8 +245,8 @@ impl Coordinator {
         if from == offset {
             let out = file.out.remove(&offset).expect("it was just there");
             file.naming.take_back(at);
-            if matches!(file.phase, Phase::Whole | Phase::Beginning) {
-                file.phase = Phase::New;
+            if matches!(file.phase, EntryPhase::Whole | EntryPhase::Beginning) {
+                file.phase = EntryPhase::New;
             }
             self.unload(id, offset, &out);
         } else {
@@ -254,8 +254,8 @@ impl Coordinator {
             out.end = from;
             out.kind = WorkKind::Range;
             let less = before.saturating_sub(cost(out));
-            if file.phase == Phase::Whole {
-                file.phase = Phase::Shared;
+            if file.phase == EntryPhase::Whole {
+                file.phase = EntryPhase::Shared;
                 file.naming.take_back(at);
             }
             if let Some(held) = self.pairs.get_mut(&at.0) {

@@ -15,7 +15,7 @@ pub(super) type At = (PairId, Lease);
 
 /// Where a file is between its announcement and its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum EntryPhase {
     /// Nobody has it.
     New,
     /// One pair has all of it and may give it its name.
@@ -54,7 +54,7 @@ pub(super) struct Out {
 pub(super) struct File {
     pub(super) kept: Kept,
     pub(super) is_link: bool,
-    pub(super) phase: Phase,
+    pub(super) phase: EntryPhase,
     /// Something may stand under the name of its temporary.
     pub(super) touched: bool,
     /// Temporaries of it that somebody might still give its name, or that are left.
@@ -79,7 +79,7 @@ impl File {
 
     /// Every byte is durable, and nobody has a range of it.
     pub(super) fn is_whole(&self) -> bool {
-        self.phase == Phase::Shared && self.out.is_empty() && self.kept.durable.is_complete()
+        self.phase == EntryPhase::Shared && self.out.is_empty() && self.kept.durable.is_complete()
     }
 
     /// The root of what is durable.
@@ -123,8 +123,8 @@ impl File {
     /// Who seals, publishes or removes it, apart from its ranges.
     pub(super) fn acts(&self) -> Option<At> {
         match self.phase {
-            Phase::Sealing(act) | Phase::Ending(_, act) => act,
-            Phase::Publishing => self.naming.holder(),
+            EntryPhase::Sealing(act) | EntryPhase::Ending(_, act) => act,
+            EntryPhase::Publishing => self.naming.holder(),
             _ => None,
         }
     }
@@ -196,7 +196,7 @@ impl Coordinator {
     /// If it cannot be; nothing changed.
     pub fn handle_file(&mut self, spec: FileSpec) -> Result<(), Refused> {
         match self.files.get(&spec.id) {
-            Some(old) if old.phase == Phase::Withdrawn && old.kept.generation < spec.generation => {
+            Some(old) if old.phase == EntryPhase::Withdrawn && old.kept.generation < spec.generation => {
                 let old = self.files.remove(&spec.id).expect("it was just there");
                 // Its directory stays held.
                 let (id, former, restarts) = (spec.id, old.former, old.restarts);
@@ -234,7 +234,7 @@ impl Coordinator {
         let mut file = File {
             kept,
             is_link,
-            phase: Phase::New,
+            phase: EntryPhase::New,
             touched: false,
             former,
             naming: Naming::new(),
@@ -280,13 +280,16 @@ impl Coordinator {
             return;
         };
         // What was looked at after the last read is what it was; that it changed since is another copy's matter.
-        if matches!(file.phase, Phase::Publishing | Phase::Published | Phase::Withdrawn | Phase::Ending(..)) {
+        if matches!(
+            file.phase,
+            EntryPhase::Publishing | EntryPhase::Published | EntryPhase::Withdrawn | EntryPhase::Ending(..)
+        ) {
             return;
         }
         self.revoke(id, Some(pair));
         self.forget_parts(id);
         match retry {
-            true => self.set_phase(id, Phase::Withdrawn),
+            true => self.set_phase(id, EntryPhase::Withdrawn),
             false => {
                 let failure = failure.unwrap_or_else(|| protocol("the source gave it up"));
                 self.begin_end(id, Ended::Failed(failure));
@@ -330,7 +333,7 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn set_phase(&mut self, id: FileId, phase: Phase) {
+    pub(super) fn set_phase(&mut self, id: FileId, phase: EntryPhase) {
         if let Some(file) = self.files.get_mut(&id) {
             file.phase = phase;
         }
@@ -340,7 +343,7 @@ impl Coordinator {
         let Some(file) = self.files.get_mut(&id).filter(|file| !file.queued && file.fences == 0) else {
             return;
         };
-        if matches!(file.phase, Phase::New | Phase::Shared) {
+        if matches!(file.phase, EntryPhase::New | EntryPhase::Shared) {
             file.queued = true;
             self.queue.push_back(id);
         }

@@ -285,7 +285,7 @@ fn settle<A, F: Known>(fact: &Fact<A>, files: &mut HashMap<FileId, F>) -> bool {
 mod tests {
     use super::*;
     use crate::entry::{Fingerprint, Timestamp, Version};
-    use crate::wire::Stage;
+    use crate::wire::FailureKind;
 
     const LEN: u64 = 1 << 20;
 
@@ -327,7 +327,7 @@ mod tests {
     }
 
     fn broken() -> Failure {
-        Failure { stage: Stage::Write, errno: 5, text: "broken".into() }
+        Failure { kind: FailureKind::Write, errno: 5, text: "broken".into() }
     }
 
     /// Goal: a part is durable only if a record says so, whatever the file is when that is on media.

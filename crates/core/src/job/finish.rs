@@ -5,23 +5,23 @@
 //! Invariants: the source is looked at after the last byte is durable; one end at a time has a file's name to give; an
 //! entry ends once, and its directory is released with it.
 
-use super::entry::{At, Phase};
+use super::entry::{At, EntryPhase};
 use super::*;
 use crate::change::Change;
 use crate::transfer::other_end;
-use crate::wire::Stage;
+use crate::wire::FailureKind;
 
 impl Coordinator {
     /// Something happened to a file: whatever can be done with it next is.
     pub(super) fn advance(&mut self, id: FileId) {
         let Some(file) = self.files.get_mut(&id).filter(|file| file.fences == 0) else { return };
         if file.is_whole() {
-            file.phase = Phase::Sealing(None);
+            file.phase = EntryPhase::Sealing(None);
             file.naming.begin_seal();
         }
         match file.phase {
-            Phase::New | Phase::Shared => self.enqueue(id),
-            Phase::Sealing(None) | Phase::Ending(_, None) => self.acts.push_back(id),
+            EntryPhase::New | EntryPhase::Shared => self.enqueue(id),
+            EntryPhase::Sealing(None) | EntryPhase::Ending(_, None) => self.acts.push_back(id),
             _ => {}
         }
     }
@@ -36,11 +36,11 @@ impl Coordinator {
             let Some(file) = self.files.get_mut(&id).filter(|file| file.fences == 0) else { continue };
             let generation = file.kept.generation;
             let action = match &mut file.phase {
-                Phase::Sealing(act @ None) => {
+                EntryPhase::Sealing(act @ None) => {
                     *act = Some((pair, lease));
                     Action::Seal { pair, lease, id, generation }
                 }
-                Phase::Publishing => {
+                EntryPhase::Publishing => {
                     let whole = file.out.is_empty() && file.kept.durable.is_complete();
                     if !file.naming.give((pair, lease), whole) {
                         continue;
@@ -53,7 +53,7 @@ impl Coordinator {
                     let publication = Publication { id, generation, temp, root, way, former };
                     Action::Publish { pair, lease, publication }
                 }
-                Phase::Ending(end, act @ None) => {
+                EntryPhase::Ending(end, act @ None) => {
                     let own = Some(file.kept.temp).filter(|_| file.touched);
                     let temps: Vec<Temp> = file.former.iter().copied().chain(own).collect();
                     if temps.is_empty() {
@@ -87,7 +87,7 @@ impl Coordinator {
             return;
         }
         let seals =
-            |file: &&File| file.kept.generation == generation && file.phase == Phase::Sealing(Some(at));
+            |file: &&File| file.kept.generation == generation && file.phase == EntryPhase::Sealing(Some(at));
         if self.files.get(&id).filter(seals).is_none() {
             return;
         }
@@ -97,7 +97,7 @@ impl Coordinator {
         match file.root {
             Some(own) if root.is_none_or(|root| root == own) => {
                 file.naming.seal();
-                file.phase = Phase::Publishing;
+                file.phase = EntryPhase::Publishing;
                 self.acts.push_back(id);
             }
             _ => self.restart(id),
@@ -119,13 +119,13 @@ impl Coordinator {
         let Some(file) = self.files.get_mut(&id).filter(|file| file.kept.generation == generation) else {
             return;
         };
-        let had_all = file.phase == Phase::Whole;
+        let had_all = file.phase == EntryPhase::Whole;
         if file.naming.holder() != Some(at) {
             return self.violates(at, "a name given that it was not told to give");
         }
         let root = match result {
             Ok(root) => root,
-            Err(failure) if failure.stage == Stage::Digest && !had_all => {
+            Err(failure) if failure.kind == FailureKind::Digest && !had_all => {
                 self.leave_act(id);
                 return self.restart(id);
             }
@@ -140,7 +140,7 @@ impl Coordinator {
         self.leave_act(id);
         let Some(file) = self.files.get_mut(&id) else { return };
         file.root = root;
-        file.phase = Phase::Published;
+        file.phase = EntryPhase::Published;
         file.naming.handle_given(at);
         let out = if had_all { file.out.remove(&0) } else { None };
         if let Some(out) = out
@@ -155,7 +155,7 @@ impl Coordinator {
     /// An entry need not be moved, says a pair that was to begin with it: it is there, or may not be touched.
     pub fn handle_not_needed(&mut self, at: At, id: FileId, generation: Generation, end: Ended) {
         if self.hears(at.0, at.1) && self.has(at, id, generation) {
-            let begins = |file: &&File| matches!(file.phase, Phase::Whole | Phase::Beginning);
+            let begins = |file: &&File| matches!(file.phase, EntryPhase::Whole | EntryPhase::Beginning);
             match self.files.get(&id).filter(begins) {
                 Some(_) => self.give_up(at, id, end),
                 None => self.violates(at, "an entry that was begun needs not be moved"),
@@ -173,14 +173,14 @@ impl Coordinator {
     /// Whether a pair has something to do with a file.
     fn has(&self, at: At, id: FileId, generation: Generation) -> bool {
         self.files.get(&id).is_some_and(|file| {
-            let acts = file.acts() == Some(at) && !matches!(file.phase, Phase::Ending(..));
+            let acts = file.acts() == Some(at) && !matches!(file.phase, EntryPhase::Ending(..));
             file.kept.generation == generation && (acts || file.out.values().any(|out| out.at == at))
         })
     }
 
     fn give_up(&mut self, at: At, id: FileId, end: Ended) {
         let Some(file) = self.files.get_mut(&id) else { return };
-        if file.phase == Phase::Whole {
+        if file.phase == EntryPhase::Whole {
             // Who had all of it left nothing.
             file.touched = false;
         }
@@ -199,10 +199,10 @@ impl Coordinator {
         if over {
             let text =
                 "what was read back before its publication was not what had been written, several times";
-            let failure = Failure { stage: Stage::Digest, errno: 0, text: text.into() };
+            let failure = Failure { kind: FailureKind::Digest, errno: 0, text: text.into() };
             return self.begin_end(id, Ended::Failed(failure));
         }
-        self.set_phase(id, Phase::New);
+        self.set_phase(id, EntryPhase::New);
         self.advance(id);
     }
 
@@ -212,7 +212,7 @@ impl Coordinator {
         if file.kept.is_promised() || !file.kept.olds.is_empty() || file.touched {
             self.forget_parts(id);
         }
-        self.set_phase(id, Phase::Ending(end, None));
+        self.set_phase(id, EntryPhase::Ending(end, None));
         self.advance(id);
     }
 
@@ -222,7 +222,7 @@ impl Coordinator {
             return;
         }
         let Some(file) = self.files.get(&id) else { return };
-        if let Phase::Ending(end, Some(act)) = &file.phase
+        if let EntryPhase::Ending(end, Some(act)) = &file.phase
             && *act == at
         {
             let end = end.clone();

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::entry::{At, Out, Phase};
+use super::entry::{At, EntryPhase, Out};
 use super::*;
 
 /// How often time is to be told.
@@ -228,23 +228,23 @@ impl Coordinator {
         let mut names = false;
         let had_right = file.naming.take_back(at);
         match &mut file.phase {
-            Phase::Beginning if had => file.phase = Phase::New,
-            Phase::Sealing(act) if *act == Some(at) => file.phase = Phase::Shared,
-            Phase::Ending(_, act) if *act == Some(at) => *act = None,
-            Phase::Publishing if had_right => {
+            EntryPhase::Beginning if had => file.phase = EntryPhase::New,
+            EntryPhase::Sealing(act) if *act == Some(at) => file.phase = EntryPhase::Shared,
+            EntryPhase::Ending(_, act) if *act == Some(at) => *act = None,
+            EntryPhase::Publishing if had_right => {
                 names = true;
-                file.phase = Phase::Shared;
+                file.phase = EntryPhase::Shared;
                 file.naming.doubt();
             }
-            Phase::Whole if had_right => {
+            EntryPhase::Whole if had_right => {
                 names = true;
-                file.phase = Phase::New;
+                file.phase = EntryPhase::New;
             }
-            Phase::Published if had_right => {
+            EntryPhase::Published if had_right => {
                 names = true;
                 // Where it went in ranges all of it is durable.
                 let ranges = file.kept.durable.is_complete() && !file.is_link;
-                file.phase = if ranges { Phase::Shared } else { Phase::New };
+                file.phase = if ranges { EntryPhase::Shared } else { EntryPhase::New };
                 if ranges {
                     file.naming.doubt();
                 }
@@ -254,14 +254,14 @@ impl Coordinator {
             _ => {}
         }
         file.former.extend(file.copy.take());
-        if names && file.phase == Phase::New && file.kept.durable.is_empty() {
+        if names && file.phase == EntryPhase::New && file.kept.durable.is_empty() {
             // Another end begins with a temporary of its own.
             file.former.push(std::mem::replace(&mut file.kept.temp, spare));
             file.touched = false;
         } else if unknown && wrote && !haul_mutant::removed("written-late-is-left") {
             file.move_to(spare);
-            if file.phase == Phase::New {
-                file.phase = Phase::Shared;
+            if file.phase == EntryPhase::New {
+                file.phase = EntryPhase::Shared;
             }
         }
         let fence = names && unknown && !haul_mutant::removed("ended-leases-are-written-down");

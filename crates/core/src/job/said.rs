@@ -4,12 +4,12 @@
 //! durable; entries that ended.
 //! Invariant: a fact has its effect when the journal has it, if the lease under which it was said lives then (`facts`).
 
-use super::entry::{At, Phase};
+use super::entry::{At, EntryPhase};
 use super::*;
 
 impl Known for File {
     fn takes_parts(&self) -> bool {
-        matches!(self.phase, Phase::Whole | Phase::Shared)
+        matches!(self.phase, EntryPhase::Whole | EntryPhase::Shared)
     }
     fn kept(&self) -> &Kept {
         &self.kept
@@ -37,7 +37,7 @@ impl Coordinator {
         let Some(file) = self.files.get_mut(&id).filter(|file| file.kept.generation == generation) else {
             return;
         };
-        if !matches!(file.phase, Phase::Whole | Phase::Shared) {
+        if !matches!(file.phase, EntryPhase::Whole | EntryPhase::Shared) {
             return;
         }
         let Some(out) = file.out.get_mut(&offset).filter(|out| out.at == at && out.kind != WorkKind::Read)
@@ -173,7 +173,7 @@ impl Coordinator {
                 Fact::Published { at, id, generation, root } => {
                     let of = |file: &&File| {
                         file.kept.generation == generation
-                            && file.phase == Phase::Published
+                            && file.phase == EntryPhase::Published
                             && file.naming.was_given_by(at)
                     };
                     if self.files.get(&id).is_some_and(|file| of(&file)) {

@@ -6,7 +6,7 @@ use crate::entry::Timestamp;
 use crate::extents::DataExtent;
 use crate::ids::{Holder, HostId};
 use crate::journal::{Log, Record, Replay, Replayed, RootId};
-use crate::wire::Stage;
+use crate::wire::FailureKind;
 
 const MIB: u64 = 1 << 20;
 
@@ -71,7 +71,7 @@ fn parts(offset: u64, len: u64) -> Vec<Subtree> {
 }
 
 fn lost() -> Failure {
-    Failure { stage: Stage::Write, errno: 5, text: "broken".into() }
+    Failure { kind: FailureKind::Write, errno: 5, text: "broken".into() }
 }
 
 /// Goal: with one pair every entry goes whole, is over when the journal says so, and directories follow from the deepest up.

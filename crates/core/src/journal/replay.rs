@@ -20,7 +20,7 @@ use crate::ids::Holder;
 /// Replays a journal that is fed in order.
 #[derive(Debug)]
 pub struct Replay {
-    state: State,
+    state: ReplayState,
     /// Bytes of the magic or of one record that is not whole yet.
     pending: Vec<u8>,
     chain: [u8; SUM_LEN],
@@ -48,7 +48,7 @@ pub struct Replay {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ReplayState {
     Magic,
     Records,
     /// A bad record was seen: nothing behind it is believed.
@@ -83,7 +83,7 @@ impl Replay {
     /// A replay that has seen nothing.
     pub fn new() -> Replay {
         Replay {
-            state: State::Magic,
+            state: ReplayState::Magic,
             pending: Vec::new(),
             chain: MAGIC,
             good_len: 0,
@@ -118,10 +118,10 @@ impl Replay {
     pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), JournalError> {
         loop {
             let need = match self.state {
-                State::Magic => MAGIC_LEN,
-                State::Records => self.record_need(),
-                State::Over => return Ok(()),
-                State::Refused(error) => return Err(error),
+                ReplayState::Magic => MAGIC_LEN,
+                ReplayState::Records => self.record_need(),
+                ReplayState::Over => return Ok(()),
+                ReplayState::Refused(error) => return Err(error),
             };
             if self.pending.len() < need {
                 if bytes.is_empty() {
@@ -130,7 +130,7 @@ impl Replay {
                 let (now, later) = bytes.split_at(bytes.len().min(need - self.pending.len()));
                 self.pending.extend_from_slice(now);
                 bytes = later;
-            } else if self.state == State::Magic {
+            } else if self.state == ReplayState::Magic {
                 self.take_magic();
             } else {
                 self.take_record();
@@ -140,7 +140,7 @@ impl Replay {
 
     /// Nothing behind what was fed counts any more.
     pub fn is_over(&self) -> bool {
-        matches!(self.state, State::Over | State::Refused(_))
+        matches!(self.state, ReplayState::Over | ReplayState::Refused(_))
     }
 
     /// Ends the replay. `boot` is the current boot of this host. `durable`: the next session promises
@@ -151,11 +151,11 @@ impl Replay {
     /// # Errors
     /// As of [`Replay::feed`]; also for a file shorter than the magic that does not begin as it does.
     pub fn finish(self, boot: [u8; 16], durable: bool) -> Result<Replayed, JournalError> {
-        if let State::Refused(error) = self.state {
+        if let ReplayState::Refused(error) = self.state {
             return Err(error);
         }
         let torn_start = self.pending.iter().all(|b| *b == 0) || MAGIC.starts_with(&self.pending);
-        if self.state == State::Magic && !torn_start {
+        if self.state == ReplayState::Magic && !torn_start {
             return Err(JournalError::NotAJournal);
         }
         let mut facts = self.solid;
@@ -180,7 +180,7 @@ impl Replay {
             dropped: self.dropped,
             volatile: loose_counts && !loose_empty,
             good_len: self.good_len,
-            damaged: self.state == State::Over || !self.pending.is_empty(),
+            damaged: self.state == ReplayState::Over || !self.pending.is_empty(),
         })
     }
 
@@ -201,15 +201,15 @@ impl Replay {
         let (text, version) = self.pending.split_at(MAGIC_LEN - 2);
         self.state = if self.pending == MAGIC {
             self.good_len = MAGIC_LEN as u64;
-            State::Records
+            ReplayState::Records
         } else if self.pending.iter().all(|b| *b == 0) {
             // A file system may keep the length and lose the bytes.
-            State::Over
+            ReplayState::Over
         } else if MAGIC.starts_with(text) {
             let version = u16::from_le_bytes([version[0], version[1]]);
-            State::Refused(JournalError::Version(version))
+            ReplayState::Refused(JournalError::Version(version))
         } else {
-            State::Refused(JournalError::NotAJournal)
+            ReplayState::Refused(JournalError::NotAJournal)
         };
         self.pending.clear();
     }
@@ -218,7 +218,7 @@ impl Replay {
     fn take_record(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         if self.try_record(&pending).is_none() {
-            self.state = State::Over;
+            self.state = ReplayState::Over;
             return;
         }
         self.good_len += pending.len() as u64;

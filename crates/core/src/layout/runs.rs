@@ -6,7 +6,7 @@
 //! whatever the layout: what does not fit comes with the next part.
 
 use super::{Component, Layout};
-use crate::ids::{Class, FileId, TargetId};
+use crate::ids::{FileId, SinkTarget, TargetId};
 use crate::schedule::Run;
 
 /// Most runs of one part: more than one turn through the longest list of stripes.
@@ -22,15 +22,15 @@ pub struct Cut<'a> {
     /// Bytes; not zero.
     pub object_size: u64,
     pub source: &'a Layout<TargetId>,
-    /// `None`: not known, [`Class::ANY`].
-    pub sink: Option<&'a Layout<Class>>,
+    /// `None`: not known, [`SinkTarget::ANY`].
+    pub sink: Option<&'a Layout<SinkTarget>>,
 }
 
-/// Objects side by side of one target and class.
+/// Objects side by side of one target and sink target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Group {
     target: TargetId,
-    class: Class,
+    sink_target: SinkTarget,
     first: u64,
     count: u64,
 }
@@ -55,7 +55,7 @@ impl Cut<'_> {
             while next < period_end && steps < RUNS_PART_MAX {
                 let group = self.group(next, period_end);
                 match groups.last_mut() {
-                    Some(last) if (last.target, last.class) == (group.target, group.class) => {
+                    Some(last) if (last.target, last.sink_target) == (group.target, group.sink_target) => {
                         last.count += group.count;
                     }
                     _ => groups.push(group),
@@ -86,7 +86,7 @@ impl Cut<'_> {
     }
 
     fn run(&self, group: &Group) -> Run {
-        Run::objects(self.file, group.class, group.first, group.count)
+        Run::objects(self.file, group.sink_target, group.first, group.count)
     }
 
     /// A group that does not come again.
@@ -122,13 +122,13 @@ impl Cut<'_> {
     fn group(&self, object: u64, end: u64) -> Group {
         let offset = object * self.object_size;
         let place = self.source.at(offset);
-        let (mut len, mut class) = (place.len, Class::ANY);
+        let (mut len, mut sink_target) = (place.len, SinkTarget::ANY);
         if let Some(sink) = self.sink {
             let place = sink.at(offset);
-            (len, class) = (len.min(place.len), *place.target);
+            (len, sink_target) = (len.min(place.len), *place.target);
         }
         let behind = offset.saturating_add(len).div_ceil(self.object_size).min(end);
-        Group { target: *place.target, class, first: object, count: behind.max(object + 1) - object }
+        Group { target: *place.target, sink_target, first: object, count: behind.max(object + 1) - object }
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
     }
 
     /// All objects of a file in the order of its parts; each part within its bounds.
-    fn placed(cut: Cut<'_>) -> Vec<(u64, TargetId, Class)> {
+    fn placed(cut: Cut<'_>) -> Vec<(u64, TargetId, SinkTarget)> {
         let (mut at, mut placed) = (0, Vec::new());
         while at < cut.objects() {
             let (runs, next) = cut.part(at);
@@ -183,7 +183,7 @@ mod tests {
         placed
     }
 
-    /// Goal: runs have every object once, on the target of its first byte, and for the class of its first byte.
+    /// Goal: runs have every object once, on the target of its first byte, and for the sink target of its first byte.
     /// Method: seeded small layouts of both ends, whose stripes are multiples of objects, parts of them, or neither,
     /// against `Layout::at`.
     #[test]
@@ -192,13 +192,13 @@ mod tests {
         for round in 0..4000 {
             let unit = rng.u64(1..5);
             let source = any_layout(&mut rng, unit, TargetId);
-            let sink = rng.bool().then(|| any_layout(&mut rng, unit, Class));
+            let sink = rng.bool().then(|| any_layout(&mut rng, unit, SinkTarget));
             let (size, object_size) = (rng.u64(0..400), 1 << rng.u32(0..5));
             let cut = Cut { file: FileId(3), size, object_size, source: &source, sink: sink.as_ref() };
             let model = (0..size.div_ceil(object_size)).map(|object| {
                 let offset = object * object_size;
-                let class = sink.as_ref().map_or(Class::ANY, |sink| *sink.at(offset).target);
-                (object, *source.at(offset).target, class)
+                let sink_target = sink.as_ref().map_or(SinkTarget::ANY, |sink| *sink.at(offset).target);
+                (object, *source.at(offset).target, sink_target)
             });
             assert_eq!(placed(cut), model.collect::<Vec<_>>(), "{round}: {cut:?}");
         }
@@ -218,7 +218,7 @@ mod tests {
     fn long_files_are_few_runs() {
         let flat = Layout::flat(TargetId(7));
         let whole = u64::MAX.div_ceil(1 << 20);
-        let all = Run::objects(FileId(1), Class::ANY, 0, whole);
+        let all = Run::objects(FileId(1), SinkTarget::ANY, 0, whole);
         assert_eq!(cut(u64::MAX, &flat).part(0), (vec![(TargetId(7), all)], whole));
         assert_eq!(cut(0, &flat).part(0), (vec![], 0));
         for stripe_size in [1 << 20, 4 << 20, 1 << 18] {
@@ -236,7 +236,7 @@ mod tests {
     /// Method: numbers of stripes of both ends without a common divisor, and stripes of odd lengths.
     #[test]
     fn odd_layouts_come_by_parts() {
-        let sink = striped(3 << 20, 0..1999).map(|target| Class(target.0));
+        let sink = striped(3 << 20, 0..1999).map(|target| SinkTarget(target.0));
         let odd = Layout::new(vec![Component {
             start: 0,
             stripe_size: (1 << 40) + 1,

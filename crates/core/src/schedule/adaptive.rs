@@ -63,11 +63,11 @@ struct Target {
     window_well: u32,
     /// The last time that something came back, or that it began to have something in flight.
     alive: Time,
-    state: State,
+    state: WindowState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum WindowState {
     Healthy,
     Slow {
         /// The end of its rest, while it rests.
@@ -86,9 +86,9 @@ const NEW: Target = Target {
     doubling: true,
     used_up: false,
     alive: Time(0),
-    state: State::Healthy,
+    state: WindowState::Healthy,
 };
-const SLOW_NOW: State = State::Slow { rests: None, rest: Duration::ZERO, well: 0 };
+const SLOW_NOW: WindowState = WindowState::Slow { rests: None, rest: Duration::ZERO, well: 0 };
 
 impl Adaptive {
     fn target(&mut self, t: usize) -> &mut Target {
@@ -124,17 +124,17 @@ impl Adaptive {
         let slow = self.history.is_slow(t, inflation, WELL);
         let target = &mut self.targets[t];
         let (rest, well) = match target.state {
-            State::Slow { rest, well, .. } => (rest, well),
-            State::Healthy | State::Hung => (Duration::ZERO, 0),
+            WindowState::Slow { rest, well, .. } => (rest, well),
+            WindowState::Healthy | WindowState::Hung => (Duration::ZERO, 0),
         };
         target.state = if slow {
             let rest = rest.max(sample.service).clamp(REST_MIN, REST_MAX);
-            State::Slow { rests: Some(now.after(rest)), rest: rest * 2, well: 0 }
+            WindowState::Slow { rests: Some(now.after(rest)), rest: rest * 2, well: 0 }
         } else if well + 1 < WELL_TIMES {
-            State::Slow { rests: None, rest: Duration::ZERO, well: well + 1 }
+            WindowState::Slow { rests: None, rest: Duration::ZERO, well: well + 1 }
         } else {
             *target = Target { alive: target.alive, ..NEW };
-            State::Healthy
+            WindowState::Healthy
         };
     }
 
@@ -155,7 +155,7 @@ impl Rule for Adaptive {
         if in_flight == 1 {
             target.alive = now;
         }
-        if let State::Slow { rests, .. } = &mut target.state {
+        if let WindowState::Slow { rests, .. } = &mut target.state {
             *rests = None;
         }
     }
@@ -163,9 +163,9 @@ impl Rule for Adaptive {
     fn on_done(&mut self, t: usize, _: u32, sample: Option<Sample>, limits: &Limits, now: Time) {
         let target = self.target(t);
         target.alive = now;
-        let (window, healthy) = (target.window, target.state == State::Healthy);
+        let (window, healthy) = (target.window, target.state == WindowState::Healthy);
         match sample {
-            None if target.state == State::Hung => target.state = SLOW_NOW,
+            None if target.state == WindowState::Hung => target.state = SLOW_NOW,
             None => {}
             Some(sample) if healthy => {
                 if let Some(inflation) = self.history.add(t, sample, window) {
@@ -181,12 +181,12 @@ impl Rule for Adaptive {
         let target = self.target(t);
         let since = now.since(target.alive);
         match &mut target.state {
-            State::Healthy if in_flight > 0 && since >= silent => {
+            WindowState::Healthy if in_flight > 0 && since >= silent => {
                 target.window_well = target.window_well.max(target.window);
                 (target.window, target.doubling, target.state) = (1, false, SLOW_NOW);
             }
-            State::Slow { .. } if in_flight > 0 && since >= hung => target.state = State::Hung,
-            State::Slow { rests, .. } if rests.is_some_and(|end| end <= now) => *rests = None,
+            WindowState::Slow { .. } if in_flight > 0 && since >= hung => target.state = WindowState::Hung,
+            WindowState::Slow { rests, .. } if rests.is_some_and(|end| end <= now) => *rests = None,
             _ => {}
         }
     }
@@ -194,9 +194,9 @@ impl Rule for Adaptive {
     fn deadline(&self, t: usize, in_flight: u32) -> Option<Time> {
         let target = self.targets.get(t)?;
         match target.state {
-            State::Healthy if in_flight > 0 => Some(target.alive.after(self.silent_after(t))),
-            State::Slow { .. } if in_flight > 0 => Some(target.alive.after(self.hung_after(t))),
-            State::Slow { rests, .. } => rests,
+            WindowState::Healthy if in_flight > 0 => Some(target.alive.after(self.silent_after(t))),
+            WindowState::Slow { .. } if in_flight > 0 => Some(target.alive.after(self.hung_after(t))),
+            WindowState::Slow { rests, .. } => rests,
             _ => None,
         }
     }
@@ -211,11 +211,11 @@ impl Rule for Adaptive {
     }
 
     fn health(&self, t: usize) -> Health {
-        match self.targets.get(t).map_or(State::Healthy, |target| target.state) {
-            State::Healthy => Health::Healthy,
-            State::Slow { rests: Some(_), .. } => Health::Resting,
-            State::Slow { rests: None, .. } => Health::Congested,
-            State::Hung => Health::Hung,
+        match self.targets.get(t).map_or(WindowState::Healthy, |target| target.state) {
+            WindowState::Healthy => Health::Healthy,
+            WindowState::Slow { rests: Some(_), .. } => Health::Resting,
+            WindowState::Slow { rests: None, .. } => Health::Congested,
+            WindowState::Hung => Health::Hung,
         }
     }
 

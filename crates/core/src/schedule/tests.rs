@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use fastrand::Rng;
 
-use super::share::{HALF, Shares};
+use super::buffer_shares::{HALF, Shares};
 use super::*;
 
 const MS: Duration = Duration::from_millis(1);
@@ -41,7 +41,7 @@ impl<F: FnMut(usize, Time) -> Duration> Farm<F> {
             let target = TargetId(t as u16);
             let waits = self.schedule.queues.objects(t);
             if waits < objects {
-                let run = Run::objects(FileId(t as u64), Class::ANY, 0, objects - waits);
+                let run = Run::objects(FileId(t as u64), SinkTarget::ANY, 0, objects - waits);
                 self.schedule.add(target, run).unwrap();
             }
         }
@@ -96,17 +96,17 @@ fn runs_are_stripes() {
     for (group, stripes, slot, count) in (1..4)
         .flat_map(|g| (1..4).flat_map(move |s| (0..s).flat_map(move |i| (1..9).map(move |n| (g, s, i, n)))))
     {
-        let (sink, file) = (Class::ANY, FileId(1));
+        let (sink, file) = (SinkTarget::ANY, FileId(1));
         let run = Run { file, sink, first: slot * group, count, group, step: stripes * group };
         let model = (0_u64..).filter(|object| object / group % stripes == slot);
         let objects: Vec<u64> = (0..count).map(|k| run.object(k)).collect();
         assert_eq!(objects, model.take(count as usize).collect::<Vec<_>>());
     }
-    assert_eq!(Run::objects(FileId(0), Class::ANY, 5, 3).object(2), 7);
+    assert_eq!(Run::objects(FileId(0), SinkTarget::ANY, 5, 3).object(2), 7);
 }
 
 /// Goal: whatever the calls, each object is given out once for each time that it was added, none of a file that was
-/// given up or of a class that is shut (unless asked ahead), none beyond the limits; and in the end all are.
+/// given up or of a sink target that is shut (unless asked ahead), none beyond the limits; and in the end all are.
 /// Method: random calls, against a list of what must come.
 #[test]
 fn each_object_once_and_never_too_many() {
@@ -116,7 +116,7 @@ fn each_object_once_and_never_too_many() {
         let limits = Limits { total: rng.u32(1..12), each: rng.u32(1..5) };
         let targets = rng.u16(1..6);
         let mut schedule = Schedule::new(policy, limits);
-        let mut due: HashMap<(FileId, u64), (TargetId, Class)> = HashMap::new();
+        let mut due: HashMap<(FileId, u64), (TargetId, SinkTarget)> = HashMap::new();
         let mut next_object = BTreeMap::new();
         let mut flying: Vec<(TargetId, Time)> = Vec::new();
         let (mut shut, mut now) = ([false; 5], Time(0));
@@ -126,7 +126,7 @@ fn each_object_once_and_never_too_many() {
                 _ if step > 300 => {}
                 0..2 => {
                     let file = FileId(rng.u64(0..6));
-                    let (target, sink) = (TargetId(rng.u16(0..targets)), Class(rng.u16(0..5)));
+                    let (target, sink) = (TargetId(rng.u16(0..targets)), SinkTarget(rng.u16(0..5)));
                     let first = next_object.entry(file).or_insert(0);
                     let (count, group) = (rng.u64(1..6), rng.u64(1..3));
                     let run = Run { file, sink, first: *first, count, group, step: 3 };
@@ -138,13 +138,13 @@ fn each_object_once_and_never_too_many() {
                     }
                 }
                 2 => {
-                    let class = rng.usize(0..5);
-                    shut[class] = rng.bool();
-                    schedule.set_shut(Class(class as u16), shut[class]);
+                    let sink_target = rng.usize(0..5);
+                    shut[sink_target] = rng.bool();
+                    schedule.set_shut(SinkTarget(sink_target as u16), shut[sink_target]);
                 }
                 3 => {
                     let health = [Health::Healthy, Health::Congested, Health::Hung][rng.usize(0..3)];
-                    schedule.handle_sink_health(Class(rng.u16(1..5)), health, now);
+                    schedule.handle_sink_health(SinkTarget(rng.u16(1..5)), health, now);
                 }
                 4 if rng.u8(..8) == 0 => {
                     let file = FileId(rng.u64(0..6));
@@ -154,19 +154,22 @@ fn each_object_once_and_never_too_many() {
                 _ => {}
             }
             if step == 300 {
-                (0..5).for_each(|class| schedule.set_shut(Class(class), false));
+                (0..5).for_each(|sink_target| schedule.set_shut(SinkTarget(sink_target), false));
                 shut = [false; 5];
             }
             while rng.u8(..4) != 0 {
                 let (ahead, shut_out) = (rng.u8(..4) == 0, schedule.is_shut_out());
-                let is_shut = |class: Class| shut[usize::from(class.0)];
-                assert!(!shut_out || due.values().any(|(_, class)| is_shut(*class)), "seed {seed}: {due:?}");
+                let is_shut = |sink_target: SinkTarget| shut[usize::from(sink_target.0)];
+                assert!(
+                    !shut_out || due.values().any(|(_, sink_target)| is_shut(*sink_target)),
+                    "seed {seed}: {due:?}"
+                );
                 let next = if ahead { schedule.next_ahead(now) } else { schedule.next(now) };
                 let Some(issue) = next else { break };
                 assert!(ahead || !shut_out, "seed {seed}: {issue:?} and shut out");
                 let expected = due.remove(&(issue.file, issue.object));
                 assert_eq!(expected, Some((issue.target, issue.sink)), "seed {seed}: {issue:?}");
-                let may = !is_shut(issue.sink) || ahead && issue.sink != Class::ANY;
+                let may = !is_shut(issue.sink) || ahead && issue.sink != SinkTarget::ANY;
                 assert!(may, "seed {seed}: {issue:?} is shut");
                 flying.push((issue.target, now));
                 let here = flying.iter().filter(|(target, _)| *target == issue.target).count();
@@ -221,7 +224,7 @@ fn nothing_starves() {
                 farm.fill(30);
                 for t in &much {
                     if farm.schedule.queues.objects(*t) < 4000 {
-                        let run = Run::objects(FileId(*t as u64), Class::ANY, 0, 4000);
+                        let run = Run::objects(FileId(*t as u64), SinkTarget::ANY, 0, 4000);
                         farm.schedule.add(TargetId(*t as u16), run).unwrap();
                     }
                 }
@@ -367,32 +370,32 @@ fn a_changed_device_is_learnt_anew() {
 /// Method: targets that serve some requests side by side, plenty of room in all.
 #[test]
 fn windows_fit_their_targets() {
-    for (lanes, each) in [(1, 32), (4, 32), (12, 64)] {
+    for (units, each) in [(1, 32), (4, 32), (12, 64)] {
         let mut noise = Rng::with_seed(3);
         let mut schedule = Schedule::new(Policy::Adaptive, Limits { total: 1000, each });
-        let mut free = vec![vec![Time(0); lanes]; 4];
+        let mut free = vec![vec![Time(0); units]; 4];
         let mut flying = BinaryHeap::new();
         let (mut now, mut done) = (Time(0), 0);
         for t in 0..4 {
-            schedule.add(TargetId(t), Run::objects(FileId(t.into()), Class::ANY, 0, 1 << 30)).unwrap();
+            schedule.add(TargetId(t), Run::objects(FileId(t.into()), SinkTarget::ANY, 0, 1 << 30)).unwrap();
         }
         while now < Time(0).after(Duration::from_secs(40)) {
             while let Some(issue) = schedule.next(now) {
                 let t = usize::from(issue.target.0);
-                let lane = free[t].iter_mut().min().unwrap();
-                *lane = now.max(*lane).after(Duration::from_micros(10 * noise.u64(700..1300)));
-                flying.push(Reverse((*lane, issue.target, now)));
+                let unit = free[t].iter_mut().min().unwrap();
+                *unit = now.max(*unit).after(Duration::from_micros(10 * noise.u64(700..1300)));
+                flying.push(Reverse((*unit, issue.target, now)));
             }
             let Reverse((end, target, since)) = flying.pop().unwrap();
             now = end;
             done += 1;
             schedule.done(target, 1 << 20, now.since(since), now);
         }
-        // In 40 s of 10 ms each lane serves 4,000.
-        let most = 4 * 4000 * lanes;
-        assert!(done * 100 >= most * 90, "{lanes}: {done} of {most}");
+        // In 40 s of 10 ms each unit serves 4,000.
+        let most = 4 * 4000 * units;
+        assert!(done * 100 >= most * 90, "{units}: {done} of {most}");
         for target in schedule.targets() {
-            assert!(target.window as usize <= 4 * lanes + 2, "{lanes}: {target:?}");
+            assert!(target.window as usize <= 4 * units + 2, "{units}: {target:?}");
         }
     }
 }
@@ -417,7 +420,7 @@ fn idle_targets_come_first() {
                 let wanted = if t % 2 == 0 { 100 } else { 10 };
                 let waits = farm.schedule.queues.objects(t);
                 if waits < wanted {
-                    let run = Run::objects(FileId(t as u64), Class::ANY, 0, wanted - waits);
+                    let run = Run::objects(FileId(t as u64), SinkTarget::ANY, 0, wanted - waits);
                     farm.schedule.add(TargetId(t as u16), run).unwrap();
                 }
             }
@@ -449,7 +452,7 @@ fn lads_skips_so_often() {
     let mut schedule = Schedule::new(Policy::Lads(numbers), Limits { total: 1, each: 1 });
     let mut turns = String::new();
     for t in 0..2 {
-        schedule.add(TargetId(t), Run::objects(FileId(t.into()), Class::ANY, 0, 100)).unwrap();
+        schedule.add(TargetId(t), Run::objects(FileId(t.into()), SinkTarget::ANY, 0, 100)).unwrap();
     }
     let mut now = Time(0);
     for _ in 0..21 {
@@ -468,7 +471,7 @@ fn files_in_order() {
     let mut schedule = Schedule::new(Policy::File, Limits { total: 100, each: 1 });
     for file in 0..3 {
         for i in 0..3 {
-            let run = Run { file: FileId(file), sink: Class(3), first: i, count: 4, group: 1, step: 3 };
+            let run = Run { file: FileId(file), sink: SinkTarget(3), first: i, count: 4, group: 1, step: 3 };
             schedule.add(TargetId((2 - i) as u16), run).unwrap();
         }
     }
@@ -480,23 +483,23 @@ fn files_in_order() {
     assert_eq!(order, model);
 }
 
-/// Goal: objects for a slow class of the sink wait as long as others can go, but for one now and then; for one that
+/// Goal: objects for a slow target of the sink wait as long as others can go, but for one now and then; for one that
 /// hangs there is none; and all go when nothing else can.
 #[test]
-fn slow_classes_wait() {
+fn slow_sink_targets_wait() {
     for (health, tries) in [(Health::Congested, 4), (Health::Hung, 0)] {
         let mut schedule = Schedule::new(Policy::Adaptive, Limits { total: 1, each: 8 });
-        for class in 1..4 {
-            let run = Run::objects(FileId(class), Class(class as u16), 0, 300);
-            schedule.add(TargetId((class % 2) as u16), run).unwrap();
+        for sink_target in 1..4 {
+            let run = Run::objects(FileId(sink_target), SinkTarget(sink_target as u16), 0, 300);
+            schedule.add(TargetId((sink_target % 2) as u16), run).unwrap();
         }
-        schedule.handle_sink_health(Class(2), health, Time(0));
+        schedule.handle_sink_health(SinkTarget(2), health, Time(0));
         let (mut slow, mut order) = (0, VecDeque::new());
         let mut now = Time(0);
         while let Some(issue) = schedule.next(now) {
             now = now.after(4 * MS);
             schedule.done(issue.target, 1 << 20, 4 * MS, now);
-            slow += u32::from(issue.sink == Class(2) && order.len() < 600);
+            slow += u32::from(issue.sink == SinkTarget(2) && order.len() < 600);
             order.push_back(issue.sink);
         }
         // 600 of others in 2.4 s.
@@ -504,26 +507,28 @@ fn slow_classes_wait() {
     }
 }
 
-/// Goal: what waits only for classes that are shut is known as such, and begins for who has another place for it; but what has
-/// no class waits for its own.
+/// Goal: what waits only for sink targets that are shut is known as such, and begins for who has another place for it; but what has
+/// no sink target waits for its own.
 #[test]
-fn ahead_of_classes_that_are_shut() {
+fn ahead_of_sink_targets_that_are_shut() {
     for policy in policies() {
         let mut schedule = Schedule::new(policy, LIMITS);
         assert!(!schedule.is_shut_out(), "nothing waits");
-        for class in [1, 2] {
-            schedule.add(TargetId(0), Run::objects(FileId(class), Class(class as u16), 0, 2)).unwrap();
-            schedule.set_shut(Class(class as u16), true);
+        for sink_target in [1, 2] {
+            schedule
+                .add(TargetId(0), Run::objects(FileId(sink_target), SinkTarget(sink_target as u16), 0, 2))
+                .unwrap();
+            schedule.set_shut(SinkTarget(sink_target as u16), true);
         }
         assert!(schedule.is_shut_out() && schedule.next(Time(0)).is_none());
         assert!(schedule.next_ahead(Time(0)).is_some());
-        schedule.set_shut(Class(1), false);
+        schedule.set_shut(SinkTarget(1), false);
         assert!(!schedule.is_shut_out());
         while schedule.next_ahead(Time(0)).is_some() {
             schedule.done(TargetId(0), 1 << 20, MS, Time(0));
         }
-        schedule.add(TargetId(0), Run::objects(FileId(3), Class::ANY, 0, 1)).unwrap();
-        schedule.set_shut(Class::ANY, true);
+        schedule.add(TargetId(0), Run::objects(FileId(3), SinkTarget::ANY, 0, 1)).unwrap();
+        schedule.set_shut(SinkTarget::ANY, true);
         assert!(!schedule.is_shut_out() && schedule.next_ahead(Time(0)).is_none(), "{policy:?}");
     }
 }
@@ -562,16 +567,16 @@ fn shares_are_bounded_and_enough() {
         let services: Vec<Duration> = (0..targets).map(|_| MS * (1 << rng.u8(0..7))).collect();
         let mut left = vec![rng.u64(1..200); targets];
         let (mut used, mut told, mut free) = (vec![0; targets], vec![0; targets], vec![Time(0); targets]);
-        (0..targets).for_each(|t| shares.handle_wanted(Class(t as u16 + 1)));
+        (0..targets).for_each(|t| shares.handle_wanted(SinkTarget(t as u16 + 1)));
         // Time, kind (arrival, write, word), target, number.
         let mut events = BinaryHeap::new();
         let (mut now, mut held, mut count) = (Time(0), 0, 0_u64);
         while left.iter().any(|n| *n > 0) || held > 0 {
-            while let Some((class, total)) = shares.poll_grant(now) {
-                let t = usize::from(class.0) - 1;
+            while let Some((sink_target, total)) = shares.poll_grant(now) {
+                let t = usize::from(sink_target.0) - 1;
                 assert!(total > told[t], "seed {seed}: it never falls");
                 told[t] = total;
-                let share = shares.share(class, now);
+                let share = shares.share(sink_target, now);
                 assert!((object..=memory).contains(&share), "seed {seed}: {share}");
             }
             for t in 0..targets {
@@ -583,13 +588,13 @@ fn shares_are_bounded_and_enough() {
             }
             let Reverse((time, kind, t, n)) = events.pop().unwrap_or_else(|| panic!("seed {seed}: all wait"));
             now = time;
-            let class = Class(t as u16 + 1);
+            let sink_target = SinkTarget(t as u16 + 1);
             if kind == 0 {
-                shares.handle_arrived(class, object, now);
+                shares.handle_arrived(sink_target, object, now);
                 free[t] = free[t].max(now).after(services[t]);
                 events.push(Reverse((free[t], 1, t, n)));
             } else {
-                shares.handle_freed(class, object, Some(services[t]), now);
+                shares.handle_freed(sink_target, object, Some(services[t]), now);
                 held -= object;
             }
         }
@@ -602,11 +607,11 @@ fn shares_are_bounded_and_enough() {
 fn shares_follow_the_rate() {
     let (memory, object, trip) = (1 << 30, 1 << 20, 50 * MS);
     let mut shares = Shares::new(memory, object, trip);
-    let (fast, slow) = (Class(1), Class(2));
+    let (fast, slow) = (SinkTarget(1), SinkTarget(2));
     shares.handle_wanted(fast);
     assert_eq!(shares.share(fast, Time(0)), memory);
     shares.handle_wanted(slow);
-    assert_eq!(shares.share(fast, Time(0)), share::START_OBJECTS * object);
+    assert_eq!(shares.share(fast, Time(0)), buffer_shares::START_OBJECTS * object);
     let mut now = Time(0);
     shares.handle_arrived(fast, 1000 * object, now);
     shares.handle_arrived(slow, 100 * object, now);
@@ -618,12 +623,12 @@ fn shares_follow_the_rate() {
         }
     }
     // 500 objects a second for 354 ms, and 12.5 for 510.
-    let objects = |class, now| shares.share(class, now) as f64 / object as f64;
+    let objects = |sink_target, now| shares.share(sink_target, now) as f64 / object as f64;
     assert!((172.0..182.0).contains(&objects(fast, now)), "{}", objects(fast, now));
     assert!((6.5..8.0).contains(&objects(slow, now)), "{}", objects(slow, now));
     // 104 ms, for half of an equal part is 16 objects.
     let mut tight = shares.clone();
-    (3..34).for_each(|class| tight.handle_wanted(Class(class)));
+    (3..34).for_each(|sink_target| tight.handle_wanted(SinkTarget(sink_target)));
     let part = tight.share(fast, now) as f64 / object as f64;
     assert!((50.0..56.0).contains(&part), "{part}");
     let later = now.after(HALF * 20);

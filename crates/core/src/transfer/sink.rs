@@ -15,14 +15,16 @@ use std::time::Duration;
 
 use crate::change::Change;
 use crate::entry::{Name, Part};
-use crate::ids::{BufferId, Class, DirId, FileId, Generation, StreamId, Time};
+use crate::ids::{BufferId, DirId, FileId, Generation, SinkTarget, StreamId, Time};
 use crate::job::dirs::Dirs;
 use crate::job::earlier::Earlier;
 use crate::journal::Resume;
 use crate::schedule::Limits;
 use crate::transfer::op::{SinkDone, SinkOp};
 use crate::transfer::{Ended, SessionEnd, protocol};
-use crate::wire::{Agreed, DoneItem, Failure, FileState, ITEMS_MAX, Message, Policy, SUBTREES_MAX, Totals};
+use crate::wire::{
+    Agreed, DoneItem, Failure, FileState, ITEMS_MAX, Message, SUBTREES_MAX, SinkOptions, Totals,
+};
 
 mod announce;
 mod check;
@@ -44,7 +46,7 @@ use data::Frame;
 
 use drain::Drain;
 use epoch::Epochs;
-use file::{File, Phase};
+use file::{File, SinkPhase};
 use targets::Targets;
 use window::{Credit, Window};
 
@@ -53,7 +55,7 @@ use window::{Credit, Window};
 pub struct SinkConfig {
     /// What both ends know and may do.
     pub agreed: Agreed,
-    pub policy: Policy,
+    pub policy: SinkOptions,
     /// Payload bytes in buffers, at most: what is granted.
     pub memory: u64,
     /// Names may stand at the destination already: look each up and tell the source.
@@ -193,8 +195,8 @@ pub struct Sink {
     frames: BTreeMap<StreamId, u64>,
     frames_told: BTreeMap<StreamId, u64>,
     closed_streams: BTreeMap<StreamId, bool>,
-    /// What the buffers that came cost, of which class.
-    buffers: HashMap<BufferId, (u64, Class)>,
+    /// What the buffers that came cost, of which sink target.
+    buffers: HashMap<BufferId, (u64, SinkTarget)>,
     freed: u64,
     granted: u64,
     /// Credit that may be out or in buffers, as found so far; and the dearest frame.
@@ -550,7 +552,7 @@ impl Sink {
             let count = self.states.iter().take(STATES_PER_MESSAGE).take_while(fits).count().max(1);
             let rest = self.states.split_off(count);
             let states = std::mem::replace(&mut self.states, rest);
-            self.actions.push_back(SinkAction::Send(Message::State(states)));
+            self.actions.push_back(SinkAction::Send(Message::FileStates(states)));
         }
         while !self.done.is_empty() {
             let rest = self.done.split_off(self.done.len().min(DONE_PER_MESSAGE));
@@ -566,7 +568,7 @@ impl Sink {
             self.granted += owed;
             self.actions.push_back(SinkAction::Send(Message::Grant {
                 by: self.config.agreed.lease,
-                class: 0,
+                sink_target: 0,
                 total: self.granted,
             }));
             if self.frames != self.frames_told {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::change::Change;
 use crate::digest::SubtreeSet;
 use crate::entry::EntryKind;
-use crate::ids::{BufferId, Class, DirId, FileId, Generation, Holder, Leased, StreamId, Time};
+use crate::ids::{BufferId, DirId, FileId, Generation, Holder, Leased, SinkTarget, StreamId, Time};
 use crate::layout::Layout;
 use crate::schedule::{Limits, Policy};
 use crate::transfer::op::SourceOp;
@@ -26,7 +26,6 @@ use crate::wire::{
 
 mod answer;
 mod changed;
-mod classes;
 mod done;
 mod file;
 mod held;
@@ -34,17 +33,18 @@ mod map;
 mod plan;
 mod read;
 mod seal;
+mod sink_targets;
 mod spill;
 mod streams;
 mod young;
 
-use classes::Classes;
-use file::{File, Phase, Queue};
+use file::{File, Queue, SourcePhase};
 use held::Held;
 use map::Maps;
 use plan::Plan;
 pub use plan::{LOCATE_FILES_MAX, Lies};
 use read::Ready;
+use sink_targets::SinkTargets;
 use spill::Spill;
 pub use spill::{SPILL_SLOTS_MAX, SPILL_STALL, STALLS_TOLD, SpillConfig, SpillCounts, Stall};
 pub use streams::QUEUED_MAX;
@@ -161,7 +161,7 @@ pub struct Source {
     dirs: HashMap<DirId, ()>,
     links: HashMap<FileId, ()>,
     plan: Plan,
-    classes: Classes,
+    sink_targets: SinkTargets,
     small: VecDeque<FileId>,
     small_bytes: u64,
     retries: Vec<FileId>,
@@ -214,7 +214,7 @@ impl Source {
             dirs: HashMap::new(),
             links: HashMap::new(),
             plan: Plan::new(config.policy, limits(&config)),
-            classes: Classes::default(),
+            sink_targets: SinkTargets::default(),
             small: VecDeque::new(),
             small_bytes: 0,
             retries: Vec::new(),
@@ -319,7 +319,7 @@ impl Source {
                         object_size: *object_size,
                         object_size_max: *object_size,
                         striped: *striped,
-                        phase: Phase::AwaitState,
+                        phase: SourcePhase::AwaitState,
                         digest: SubtreeSet::new(self.config.agreed.digest, fingerprint.size),
                         twice: BTreeMap::new(),
                         held: Held::default(),
@@ -328,7 +328,7 @@ impl Source {
                             Lies::Ask => None,
                         },
                         asks: lies == Lies::Ask,
-                        classes: None,
+                        sink_targets: None,
                         queued: 0,
                         adding: false,
                         left: 0,
@@ -452,11 +452,11 @@ impl Source {
         if self.streams.lose(stream) {
             self.actions.push_back(SourceAction::CloseStream(stream));
         }
-        let Settled { lost, buffers, credit, classes } = self.streams.settle(stream, frames);
+        let Settled { lost, buffers, credit, sink_targets } = self.streams.settle(stream, frames);
         self.buffers_used -= buffers;
         self.credit_used -= credit;
-        for (class, cost) in classes {
-            self.give_back(class, cost);
+        for (sink_target, cost) in sink_targets {
+            self.give_back(sink_target, cost);
         }
         for (id, generation, offset) in lost {
             self.send_again(id, generation, offset);
@@ -516,8 +516,8 @@ impl Source {
         }
         match message {
             Message::Grant { by, .. } | Message::Durable { by, .. } if self.is_not_agreed(by) => {}
-            Message::Grant { class, total, .. } if self.config.agreed.targets => {
-                self.handle_grant(Class(class), total)
+            Message::Grant { sink_target, total, .. } if self.config.agreed.targets => {
+                self.handle_grant(SinkTarget(sink_target), total)
             }
             Message::Grant { total, .. } => self.credit = self.credit.max(total),
             Message::FileTargets { id, generation, layout } => {
@@ -525,10 +525,10 @@ impl Source {
             }
             Message::TargetHealth(targets) => {
                 for target in targets {
-                    self.handle_sink_health(target.class, target.health);
+                    self.handle_sink_health(target.sink_target, target.health);
                 }
             }
-            Message::State(states) => {
+            Message::FileStates(states) => {
                 for (id, generation, state) in states {
                     self.handle_state(id, generation, state);
                 }

@@ -103,7 +103,7 @@ pub fn limit(sample: &Sample<'_>) -> Limit {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Phase {
+enum StreamsPhase {
     /// Waits for streams to join or part, until this time at most.
     Joining(Time),
     Settling(Time),
@@ -132,7 +132,7 @@ pub struct Streams {
     rtt: Duration,
     max: u16,
     wanted: u16,
-    phase: Phase,
+    phase: StreamsPhase,
     trial: Trial,
     best: (u16, f64),
     /// Counts of this search that are known to be worse than the best, below and above it.
@@ -226,7 +226,7 @@ impl Streams {
             rtt: rtt.min(Duration::from_secs(2)),
             max,
             wanted: start,
-            phase: Phase::Measuring,
+            phase: StreamsPhase::Measuring,
             trial: Trial::Base,
             best: (start, 0.0),
             low: 0,
@@ -263,7 +263,7 @@ impl Streams {
         let before = self.wanted;
         let live = u16::try_from(sample.flows.len()).unwrap_or(u16::MAX);
         match self.phase {
-            Phase::Joining(until) => {
+            StreamsPhase::Joining(until) => {
                 if live == self.wanted {
                     self.settle(sample.now);
                 } else if sample.now >= until && live >= 1 {
@@ -275,16 +275,16 @@ impl Streams {
             }
             _ if live != self.wanted && live >= 1 => {
                 // A stream was lost, or another came: what is measured is no more what was wanted.
-                self.phase = Phase::Joining(after(sample.now, JOIN_MAX));
+                self.phase = StreamsPhase::Joining(after(sample.now, JOIN_MAX));
             }
-            Phase::Settling(until) if sample.now < until => {}
-            Phase::Settling(_) => {
+            StreamsPhase::Settling(until) if sample.now < until => {}
+            StreamsPhase::Settling(_) => {
                 self.window = Window::default();
                 self.window.add(sample, self.measure());
                 self.rising = 0;
-                self.phase = Phase::Measuring;
+                self.phase = StreamsPhase::Measuring;
             }
-            Phase::Measuring => {
+            StreamsPhase::Measuring => {
                 self.window.add(sample, self.measure());
                 if self.window.length() >= self.measure() {
                     let window = std::mem::take(&mut self.window);
@@ -297,7 +297,7 @@ impl Streams {
                     self.judge(sample.now, window.rate(), window.noise());
                 }
             }
-            Phase::Resting(until) => {
+            StreamsPhase::Resting(until) => {
                 self.window.add(sample, self.measure());
                 if self.window.length() < self.measure() {
                     return None;
@@ -324,14 +324,14 @@ impl Streams {
     /// What was being measured is void, and the same count settles again.
     pub fn handle_gap(&mut self, now: Time) {
         match self.phase {
-            Phase::Joining(_) => self.phase = Phase::Joining(after(now, JOIN_MAX)),
-            Phase::Settling(_) | Phase::Measuring => self.settle(now),
-            Phase::Resting(until) => {
+            StreamsPhase::Joining(_) => self.phase = StreamsPhase::Joining(after(now, JOIN_MAX)),
+            StreamsPhase::Settling(_) | StreamsPhase::Measuring => self.settle(now),
+            StreamsPhase::Resting(until) => {
                 self.window = Window::default();
                 self.shifts = 0;
                 // The first measurement after it holds the start, too: no search begins from that.
                 let again = after(now, SETTLE_MIN.max(self.rtt * SETTLE_RTTS) + self.measure());
-                self.phase = Phase::Resting(until.max(again));
+                self.phase = StreamsPhase::Resting(until.max(again));
             }
         }
     }
@@ -343,7 +343,7 @@ impl Streams {
 
     fn settle(&mut self, now: Time) {
         self.window = Window::default();
-        self.phase = Phase::Settling(after(now, SETTLE_MIN.max(self.rtt * SETTLE_RTTS)));
+        self.phase = StreamsPhase::Settling(after(now, SETTLE_MIN.max(self.rtt * SETTLE_RTTS)));
     }
 
     /// `wanted` streams deliver `rate`.
@@ -402,7 +402,7 @@ impl Streams {
             if count != best && is_open && helps {
                 self.trial = this;
                 self.wanted = count as u16;
-                self.phase = Phase::Joining(after(now, JOIN_MAX));
+                self.phase = StreamsPhase::Joining(after(now, JOIN_MAX));
                 return;
             }
             trial = following(this);
@@ -420,7 +420,7 @@ impl Streams {
         self.began = self.best.0;
         self.shifts = 0;
         self.window = Window::default();
-        self.phase = Phase::Resting(after(now, self.rest));
+        self.phase = StreamsPhase::Resting(after(now, self.rest));
     }
 
     fn say(&mut self, count: u16, rate: f64, better: bool) {

@@ -8,9 +8,9 @@
 
 use super::codec::{Reader, Writer};
 use super::frame::{FILE_LEN_MAX, FrameHeader, HEADER_LEN, OBJECT_LEN_MAX, kind};
-use super::{BUNDLE_ENTRIES_MAX, CLASSES_MAX, CVS_MAX, DataEntry, DataHeader, DigestKind, WireError};
+use super::{BUNDLE_ENTRIES_MAX, CVS_MAX, DataEntry, DataHeader, DigestKind, SINK_TARGETS_MAX, WireError};
 use crate::digest::subtrees;
-use crate::ids::{Class, FileId, Generation, SessionEpoch, StreamId};
+use crate::ids::{FileId, Generation, SessionEpoch, SinkTarget, StreamId};
 
 /// Length of what follows the header of a data frame, bytes.
 pub const PREAMBLE_LEN: usize = 16;
@@ -36,8 +36,8 @@ const DIGEST_XXH3: u8 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataPreamble {
     pub entries: u16,
-    /// Below [`CLASSES_MAX`]. Whether the session has classes the machines know.
-    pub class: Class,
+    /// Below [`SINK_TARGETS_MAX`]. Whether the session has sink targets the machines know.
+    pub sink_target: SinkTarget,
     pub descriptor_len: u32,
     pub payload_len: u32,
 }
@@ -50,11 +50,11 @@ impl DataPreamble {
         }
         let mut r = Reader::new(bytes);
         let entries = r.u16("data entries")?;
-        let class = Class(r.u16("data preamble, class")?);
+        let sink_target = SinkTarget(r.u16("data preamble, sink target")?);
         let descriptor_len = r.u32("data descriptor length")?;
         let payload_len = r.u32("data payload length")?;
         r.reserved::<4>("data preamble, volume generation")?;
-        let preamble = DataPreamble { entries, class, descriptor_len, payload_len };
+        let preamble = DataPreamble { entries, sink_target, descriptor_len, payload_len };
         preamble.check()?;
         let total = PREAMBLE_LEN as u64 + u64::from(descriptor_len) + u64::from(payload_len);
         match total == u64::from(header.len) {
@@ -68,7 +68,7 @@ impl DataPreamble {
         if entries == 0 {
             return Err(WireError::BadValue { what: "data entries", value: 0 });
         }
-        at_most("data preamble, class", self.class.0.into(), u64::from(CLASSES_MAX) - 1)?;
+        at_most("data preamble, sink target", self.sink_target.0.into(), u64::from(SINK_TARGETS_MAX) - 1)?;
         at_most("data entries", entries as u64, BUNDLE_ENTRIES_MAX as u64)?;
         at_most("data descriptor length", self.descriptor_len.into(), DESCRIPTOR_LEN_MAX as u64)?;
         at_most("data payload length", self.payload_len.into(), OBJECT_LEN_MAX.into())?;
@@ -90,7 +90,7 @@ pub fn encode_data_header(header: &DataHeader, stream: StreamId, epoch: SessionE
     let descriptor_len = entries.len() * DATA_ENTRY_LEN + cvs * CV_LEN;
     let preamble = DataPreamble {
         entries: u16::try_from(entries.len()).unwrap_or(u16::MAX),
-        class: header.class,
+        sink_target: header.sink_target,
         descriptor_len: u32::try_from(descriptor_len).unwrap_or(u32::MAX),
         payload_len: u32::try_from(header.payload_len()).unwrap_or(u32::MAX),
     };
@@ -104,7 +104,7 @@ pub fn encode_data_header(header: &DataHeader, stream: StreamId, epoch: SessionE
     let mut w = Writer::new(&mut out);
     w.raw(&FrameHeader { len, kind: kind::DATA, flags: 0, stream, epoch, seq }.encode());
     w.u16(preamble.entries);
-    w.u16(preamble.class.0);
+    w.u16(preamble.sink_target.0);
     w.u32(preamble.descriptor_len);
     w.u32(preamble.payload_len);
     w.u32(0);
@@ -151,7 +151,7 @@ pub fn decode_data_descriptor(preamble: &DataPreamble, bytes: &[u8]) -> Result<D
     }
     r.finish("data descriptor")?;
     match payload_len == u64::from(preamble.payload_len) {
-        true => Ok(DataHeader { class: preamble.class, entries }),
+        true => Ok(DataHeader { sink_target: preamble.sink_target, entries }),
         false => Err(WireError::BadValue { what: "sum of the entries' lengths", value: payload_len }),
     }
 }

@@ -14,16 +14,16 @@ use super::frame::{CONTROL_LEN_MAX, FILE_LEN_MAX, kind};
 use super::parts::{read_health, read_meta, read_object_size, read_version};
 use super::tables::{read_table, read_unwell};
 use super::{
-    ANNOUNCE_ENTRIES_MAX, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, CLASSES_MAX, Capability, Change,
-    Chosen, DoneItem, EndReport, Extent, Failure, FileLayout, FileState, HeldReport, Hello, ITEMS_MAX,
-    KNOB_THREADS_MAX, Knobs, Limits, Message, NotKept, Outcome, PATH_LEN_MAX, Placed, Policy, STREAMS_MAX,
-    SUBTREES_MAX, SourceRoot, Stage, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TRIAL_LEN_MAX, TargetHealth,
-    Totals, WireError,
+    ANNOUNCE_ENTRIES_MAX, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, Capability, Change, Chosen,
+    DoneItem, EndReport, Extent, FILE_SINK_TARGETS_MAX, Failure, FailureKind, FileLayout, FileState,
+    HeldReport, Hello, ITEMS_MAX, LIVE_THREADS_MAX, Limits, LiveSettings, Message, NotKept, Outcome,
+    PATH_LEN_MAX, Placed, SINK_TARGETS_MAX, STREAMS_MAX, SUBTREES_MAX, SinkOptions, SourceRoot,
+    TARGET_COMPONENTS_MAX, TRIAL_LEN_MAX, TargetHealth, Totals, WireError,
 };
 use crate::digest::Subtree;
 use crate::entry::{Name, NameError};
 use crate::extents::DataExtent;
-use crate::ids::{Class, DirId, FileId, Generation, HOSTS_MAX, Holder, StreamId};
+use crate::ids::{DirId, FileId, Generation, HOSTS_MAX, Holder, SinkTarget, StreamId};
 use crate::layout::{Component, Layout, STRIPES_MAX, Striping};
 use crate::stage::{Processors, StageTime};
 
@@ -89,7 +89,7 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
         kind::DIR_END => {
             Message::DirEnd(r.list("ended directories", items, 8, |r| r.u64("directory id").map(DirId))?)
         }
-        kind::STATE => Message::State(r.list("file states", items, STATE_LEN_MIN, read_state)?),
+        kind::STATE => Message::FileStates(r.list("file states", items, STATE_LEN_MIN, read_state)?),
         kind::SEALED => Message::Sealed(r.list("sealed files", items, SEALED_LEN, |r| {
             let (id, generation) = read_version(r)?;
             Ok((id, generation, r.u16("pass of a sealed file")?))
@@ -113,7 +113,11 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
         }),
         kind::GRANT => {
             let by = read_lease(r)?;
-            Message::Grant { by, class: read_class(r, "grant: class")?.0, total: r.u64("grant: total")? }
+            Message::Grant {
+                by,
+                sink_target: read_sink_target(r, "grant: sink target")?.0,
+                total: r.u64("grant: total")?,
+            }
         }
         kind::WRITTEN => Message::Written {
             bytes: r.u64("written: bytes")?,
@@ -141,9 +145,9 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
         },
         kind::TARGET_HEALTH => Message::TargetHealth(r.list("targets", items, TARGET_HEALTH_LEN, |r| {
             Ok(TargetHealth {
-                class: match read_class(r, "target class")? {
-                    Class::ANY => return Err(WireError::BadValue { what: "target class", value: 0 }),
-                    class => class,
+                sink_target: match read_sink_target(r, "sink target")? {
+                    SinkTarget::ANY => return Err(WireError::BadValue { what: "sink target", value: 0 }),
+                    sink_target => sink_target,
                 },
                 health: read_health(r)?,
                 waiting: r.u32("objects that wait")?,
@@ -155,11 +159,11 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
         })?),
         kind::FILE_TARGETS => {
             let (id, generation) = read_version(r)?;
-            let mut room = TARGET_CLASSES_MAX;
+            let mut room = FILE_SINK_TARGETS_MAX;
             let components = r.list("components", TARGET_COMPONENTS_MAX, TARGET_COMPONENT_LEN_MIN, |r| {
                 let (start, stripe_size) = (r.u64("start of a component")?, r.u64("stripe of a component")?);
-                let class = |r: &mut Reader<'_>| read_class(r, "class of a target");
-                let targets = r.list("classes of a file", room, 2, class)?;
+                let sink_target = |r: &mut Reader<'_>| read_sink_target(r, "sink target of a target");
+                let targets = r.list("sink targets of a file", room, 2, sink_target)?;
                 room -= targets.len();
                 Ok(Component { start, stripe_size, targets })
             })?;
@@ -174,12 +178,12 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
             why: r.text("reason of that")?,
         }),
         kind::NOTICE => Message::Notice { text: r.text("notice")? },
-        kind::KNOBS => Message::Knobs(Knobs {
-            paused: r.bool("knobs: paused")?,
-            rate: r.u64("knobs: rate")?,
-            streams: read_knob(r, "knobs: streams", STREAMS_MAX)?,
-            readers: read_knob(r, "knobs: readers", KNOB_THREADS_MAX)?,
-            writers: read_knob(r, "knobs: writers", KNOB_THREADS_MAX)?,
+        kind::LIVE_SETTINGS => Message::LiveSettings(LiveSettings {
+            paused: r.bool("live settings: paused")?,
+            rate: r.u64("live settings: rate")?,
+            streams: read_live_setting(r, "live settings: streams", STREAMS_MAX)?,
+            readers: read_live_setting(r, "live settings: readers", LIVE_THREADS_MAX)?,
+            writers: read_live_setting(r, "live settings: writers", LIVE_THREADS_MAX)?,
         }),
         kind::TARGET_TABLE => Message::TargetTable(read_table(r)?),
         kind::ASK_TABLE => Message::AskTable,
@@ -226,29 +230,31 @@ fn read_hello(r: &mut Reader<'_>) -> Result<Hello, WireError> {
     Ok(Hello { version_min, version_max, session, capabilities, limits })
 }
 
-/// The number of a target's class.
-fn read_class(r: &mut Reader<'_>, what: &'static str) -> Result<Class, WireError> {
+/// The number of a sink target.
+fn read_sink_target(r: &mut Reader<'_>, what: &'static str) -> Result<SinkTarget, WireError> {
     match r.u16(what)? {
-        class if class < CLASSES_MAX => Ok(Class(class)),
-        class => Err(WireError::TooLong { what, len: class.into(), max: u64::from(CLASSES_MAX) - 1 }),
+        sink_target if sink_target < SINK_TARGETS_MAX => Ok(SinkTarget(sink_target)),
+        sink_target => {
+            Err(WireError::TooLong { what, len: sink_target.into(), max: u64::from(SINK_TARGETS_MAX) - 1 })
+        }
     }
 }
 
 /// A count that somebody can ask for while the session runs.
-fn read_knob(r: &mut Reader<'_>, what: &'static str, max: u16) -> Result<u16, WireError> {
+fn read_live_setting(r: &mut Reader<'_>, what: &'static str, max: u16) -> Result<u16, WireError> {
     match r.u16(what)? {
         count if count <= max => Ok(count),
         count => Err(WireError::TooLong { what, len: count.into(), max: max.into() }),
     }
 }
 
-fn read_policy(r: &mut Reader<'_>) -> Result<Policy, WireError> {
+fn read_policy(r: &mut Reader<'_>) -> Result<SinkOptions, WireError> {
     let bits = r.u16("policy")?;
     if bits & !POLICY_BITS != 0 {
         return Err(WireError::BadValue { what: "policy", value: bits.into() });
     }
     let on = |bit: u16| bits & 1 << bit != 0;
-    Ok(Policy {
+    Ok(SinkOptions {
         durable: on(0),
         force: on(1),
         no_clobber: on(2),
@@ -356,24 +362,24 @@ fn read_done(r: &mut Reader<'_>) -> Result<DoneItem, WireError> {
 
 pub(super) fn read_failure(r: &mut Reader<'_>) -> Result<Failure, WireError> {
     let stage = match r.u8("stage of a failure")? {
-        1 => Stage::Walk,
-        2 => Stage::Open,
-        3 => Stage::Read,
-        4 => Stage::Changed,
-        5 => Stage::Create,
-        6 => Stage::Write,
-        7 => Stage::Sync,
-        8 => Stage::Publish,
-        9 => Stage::Metadata,
-        10 => Stage::Digest,
-        11 => Stage::Protocol,
-        12 => Stage::Usage,
-        13 => Stage::Vanished,
-        14 => Stage::Local,
-        15 => Stage::Network,
+        1 => FailureKind::Walk,
+        2 => FailureKind::Open,
+        3 => FailureKind::Read,
+        4 => FailureKind::Changed,
+        5 => FailureKind::Create,
+        6 => FailureKind::Write,
+        7 => FailureKind::Sync,
+        8 => FailureKind::Publish,
+        9 => FailureKind::Metadata,
+        10 => FailureKind::Digest,
+        11 => FailureKind::Protocol,
+        12 => FailureKind::Usage,
+        13 => FailureKind::Vanished,
+        14 => FailureKind::Local,
+        15 => FailureKind::Network,
         other => return Err(WireError::BadValue { what: "stage of a failure", value: other.into() }),
     };
-    Ok(Failure { stage, errno: r.i32("errno")?, text: r.text("text of a failure")? })
+    Ok(Failure { kind: stage, errno: r.i32("errno")?, text: r.text("text of a failure")? })
 }
 
 fn read_processors(r: &mut Reader<'_>) -> Result<Processors, WireError> {

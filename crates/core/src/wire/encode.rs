@@ -10,9 +10,9 @@ use super::parts::{LIST_LEN_MAX, META_LEN, health_number, write_meta};
 use super::tables::{write_table, write_unwell};
 use super::{
     ANNOUNCE_ENTRIES_MAX, CAPABILITIES_MAX, CAPABILITY_LEN_MAX, CHOICES_MAX, Chosen, DoneItem, EndReport,
-    Extent, Failure, FileState, HeldReport, Hello, ITEMS_MAX, KNOB_THREADS_MAX, Knobs, Message, Outcome,
-    PATH_LEN_MAX, Placed, Policy, ROOTS_PART_MAX, STREAMS_MAX, SUBTREES_MAX, SourceRoot, Stage,
-    TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
+    Extent, FILE_SINK_TARGETS_MAX, Failure, FailureKind, FileState, HeldReport, Hello, ITEMS_MAX,
+    LIVE_THREADS_MAX, LiveSettings, Message, Outcome, PATH_LEN_MAX, Placed, ROOTS_PART_MAX, STREAMS_MAX,
+    SUBTREES_MAX, SinkOptions, SourceRoot, TARGET_COMPONENTS_MAX, TEXT_LEN_MAX, TRIAL_LEN_MAX, Totals,
 };
 use crate::entry::{NAME_LEN_MAX, Name};
 use crate::ids::{FileId, Generation, HOSTS_MAX, Holder, SessionEpoch, StreamId};
@@ -41,7 +41,7 @@ const _: () = assert!(COUNT_LEN + ITEMS_MAX * EXTENT_LEN <= LIST_LEN_MAX);
 const _: () = assert!(COUNT_LEN + ITEMS_MAX * TARGET_HEALTH_LEN <= LIST_LEN_MAX);
 const _: () = assert!(COUNT_LEN + ITEMS_MAX * FILE_LAYOUT_LEN <= LIST_LEN_MAX);
 const _: () =
-    assert!(TARGET_COMPONENTS_MAX * TARGET_COMPONENT_LEN_MIN + 2 * TARGET_CLASSES_MAX <= LIST_LEN_MAX);
+    assert!(TARGET_COMPONENTS_MAX * TARGET_COMPONENT_LEN_MIN + 2 * FILE_SINK_TARGETS_MAX <= LIST_LEN_MAX);
 const _: () = assert!(CAPABILITIES_MAX * (CAPABILITY_LEN_MIN + CAPABILITY_LEN_MAX) <= LIST_LEN_MAX);
 const _: () = assert!(CHOICES_MAX * (CHOICE_LEN_MIN + 2 * TEXT_LEN_MAX) <= LIST_LEN_MAX);
 // ...and so does one item of the large ones.
@@ -79,7 +79,7 @@ impl Message {
         let items = ITEMS_MAX;
         match self {
             Message::Announce(list) => cut(list, ANNOUNCE_ENTRIES_MAX, announced_len, Message::Announce),
-            Message::State(list) => cut(list, items, state_len, Message::State),
+            Message::FileStates(list) => cut(list, items, state_len, Message::FileStates),
             Message::Done(list) => cut(list, items, done_len, Message::Done),
             Message::DirEnd(list) => cut(list, items, |_| 8, Message::DirEnd),
             Message::Sealed(list) => cut(list, items, |_| SEALED_LEN, Message::Sealed),
@@ -203,7 +203,7 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             list(w, "ended directories", ITEMS_MAX, dirs, |w, dir| w.u64(dir.0));
             kind::DIR_END
         }
-        Message::State(items) => {
+        Message::FileStates(items) => {
             list(w, "file states", ITEMS_MAX, items, write_state);
             kind::STATE
         }
@@ -237,9 +237,9 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             }
             kind::END
         }
-        Message::Grant { by, class, total } => {
+        Message::Grant { by, sink_target, total } => {
             write_lease(w, *by);
-            w.u16(*class);
+            w.u16(*sink_target);
             w.u64(*total);
             kind::GRANT
         }
@@ -283,7 +283,7 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
         }
         Message::TargetHealth(targets) => {
             list(w, "targets", ITEMS_MAX, targets, |w, t| {
-                w.u16(t.class.0);
+                w.u16(t.sink_target.0);
                 w.u8(health_number(t.health));
                 w.u32(t.waiting);
                 w.u32(t.in_flight);
@@ -295,14 +295,16 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
         }
         Message::FileTargets { id, generation, layout } => {
             let components = layout.components();
-            let classes = components.iter().map(|c| c.targets.len()).sum::<usize>();
-            assert!(classes <= TARGET_CLASSES_MAX, "own layout of {classes} classes");
+            let sink_targets = components.iter().map(|c| c.targets.len()).sum::<usize>();
+            assert!(sink_targets <= FILE_SINK_TARGETS_MAX, "own layout of {sink_targets} sink targets");
             w.u64(id.0);
             w.u32(generation.0);
             list(w, "components", TARGET_COMPONENTS_MAX, components, |w, c| {
                 w.u64(c.start);
                 w.u64(c.stripe_size);
-                list(w, "classes of a file", TARGET_CLASSES_MAX, &c.targets, |w, class| w.u16(class.0));
+                list(w, "sink targets of a file", FILE_SINK_TARGETS_MAX, &c.targets, |w, sink_target| {
+                    w.u16(sink_target.0)
+                });
             });
             kind::FILE_TARGETS
         }
@@ -322,17 +324,17 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             w.text(text);
             kind::NOTICE
         }
-        Message::Knobs(Knobs { paused, rate, streams, readers, writers }) => {
+        Message::LiveSettings(LiveSettings { paused, rate, streams, readers, writers }) => {
             assert!(
-                *streams <= STREAMS_MAX && (*readers).max(*writers) <= KNOB_THREADS_MAX,
-                "own knobs are legal"
+                *streams <= STREAMS_MAX && (*readers).max(*writers) <= LIVE_THREADS_MAX,
+                "own settings are legal"
             );
             w.bool(*paused);
             w.u64(*rate);
             for count in [streams, readers, writers] {
                 w.u16(*count);
             }
-            kind::KNOBS
+            kind::LIVE_SETTINGS
         }
         Message::TargetTable(table) => {
             write_table(w, table);
@@ -412,10 +414,10 @@ fn write_hello(w: &mut Writer<'_>, hello: &Hello) {
     });
 }
 
-/// Bits of [`Policy`], lowest first.
+/// Bits of [`SinkOptions`], lowest first.
 pub(super) const POLICY_BITS: u16 = 0b1111_1111;
 
-fn policy_bits(p: &Policy) -> u16 {
+fn policy_bits(p: &SinkOptions) -> u16 {
     [p.durable, p.force, p.no_clobber, p.update, p.owner, p.times, p.verify, p.trust]
         .iter()
         .enumerate()
@@ -513,22 +515,22 @@ fn write_done(w: &mut Writer<'_>, item: &DoneItem) {
 }
 
 pub(super) fn write_failure(w: &mut Writer<'_>, failure: &Failure) {
-    w.u8(match failure.stage {
-        Stage::Walk => 1,
-        Stage::Open => 2,
-        Stage::Read => 3,
-        Stage::Changed => 4,
-        Stage::Create => 5,
-        Stage::Write => 6,
-        Stage::Sync => 7,
-        Stage::Publish => 8,
-        Stage::Metadata => 9,
-        Stage::Digest => 10,
-        Stage::Protocol => 11,
-        Stage::Usage => 12,
-        Stage::Vanished => 13,
-        Stage::Local => 14,
-        Stage::Network => 15,
+    w.u8(match failure.kind {
+        FailureKind::Walk => 1,
+        FailureKind::Open => 2,
+        FailureKind::Read => 3,
+        FailureKind::Changed => 4,
+        FailureKind::Create => 5,
+        FailureKind::Write => 6,
+        FailureKind::Sync => 7,
+        FailureKind::Publish => 8,
+        FailureKind::Metadata => 9,
+        FailureKind::Digest => 10,
+        FailureKind::Protocol => 11,
+        FailureKind::Usage => 12,
+        FailureKind::Vanished => 13,
+        FailureKind::Local => 14,
+        FailureKind::Network => 15,
     });
     w.i32(failure.errno);
     w.text(&failure.text);

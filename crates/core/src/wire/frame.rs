@@ -70,7 +70,7 @@ pub mod kind {
     pub const FILE_TARGETS: u8 = 0x82;
     pub const OBJECT_LEN: u8 = 0x83;
     pub const PLACED: u8 = 0x84;
-    pub const KNOBS: u8 = 0x88;
+    pub const LIVE_SETTINGS: u8 = 0x88;
     pub const TRIAL: u8 = 0x89;
     pub const TARGET_TABLE: u8 = 0x8a;
     pub const ASK_TABLE: u8 = 0x8b;

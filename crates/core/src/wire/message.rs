@@ -5,7 +5,7 @@ pub use crate::digest::DigestKind;
 use crate::digest::{Cv, Root, Subtree};
 use crate::entry::{EntryKind, Extras, Meta, Name, Namespace};
 use crate::extents::DataExtent;
-use crate::ids::{Class, DirId, FileId, Generation, Holder, StreamId};
+use crate::ids::{DirId, FileId, Generation, Holder, SinkTarget, StreamId};
 use crate::layout::{Layout, Striping};
 use crate::schedule::Health;
 use crate::schedule::table::{Table, UnwellTargets};
@@ -34,14 +34,14 @@ pub const SUBTREES_MAX: usize = 4096;
 pub const STREAMS_MAX: u16 = 64;
 /// Longest path in a [`Message::Trouble`], bytes; a longer one is cut.
 pub const PATH_LEN_MAX: usize = 16 * 1024;
-/// Most threads or requests that a knob can ask for at one end.
-pub const KNOB_THREADS_MAX: u16 = 256;
-/// Classes of the sink's targets are numbers below this; 0 is any target.
-pub const CLASSES_MAX: u16 = 4096;
-/// Most components of one [`Message::FileTargets`], and most classes in all of them. Where a file has more, the sink tells
+/// Most threads or requests that a live setting can ask for at one end.
+pub const LIVE_THREADS_MAX: u16 = 256;
+/// SinkTargets of the sink's targets are numbers below this; 0 is any target.
+pub const SINK_TARGETS_MAX: u16 = 4096;
+/// Most components of one [`Message::FileTargets`], and most sink targets in all of them. Where a file has more, the sink tells
 /// of its beginning, and of the rest that it may be anywhere.
 pub const TARGET_COMPONENTS_MAX: usize = 1024;
-pub const TARGET_CLASSES_MAX: usize = 4096;
+pub const FILE_SINK_TARGETS_MAX: usize = 4096;
 /// Longest JSON of one [`Message::Trial`], bytes.
 pub const TRIAL_LEN_MAX: usize = 32 * 1024;
 /// Longest part of a value in one [`MetadataPiece`], bytes.
@@ -134,7 +134,7 @@ pub enum FileState {
 
 /// Where something failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stage {
+pub enum FailureKind {
     Walk,
     Open,
     Read,
@@ -160,7 +160,7 @@ pub enum Stage {
 /// A failure as it crosses the wire. `errno` 0: not from the operating system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    pub stage: Stage,
+    pub kind: FailureKind,
     pub errno: i32,
     pub text: Box<str>,
 }
@@ -301,7 +301,7 @@ pub struct Totals {
 
 /// Session-wide choices of the user that the sink must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct SinkOptions {
     /// false: `--durability=none`.
     pub durable: bool,
     /// Replace even when size and mtime agree.
@@ -320,9 +320,9 @@ pub struct Policy {
     pub trust: bool,
 }
 
-impl Policy {
+impl SinkOptions {
     /// Of a copy without options.
-    pub const PLAIN: Policy = Policy {
+    pub const PLAIN: SinkOptions = SinkOptions {
         durable: true,
         force: false,
         no_clobber: false,
@@ -346,14 +346,14 @@ pub struct Chosen {
     pub value: Box<str>,
 }
 
-/// A rate of [`Knobs`]: no limit.
+/// A rate of [`LiveSettings`]: no limit.
 pub const RATE_UNLIMITED: u64 = u64::MAX;
 
 /// What can be turned while a session runs. From the end that is in charge (the near one): how things shall be, all of
 /// them; 0: nobody asked, it is as the session began. From the other end: how they stand there; 0: it does not decide
 /// that, or cannot say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Knobs {
+pub struct LiveSettings {
     /// The source reads and sends no new object.
     pub paused: bool,
     /// Payload bytes a second over all streams, at most; [`RATE_UNLIMITED`]: no limit.
@@ -361,7 +361,7 @@ pub struct Knobs {
     /// Data streams that carry new frames, at most [`STREAMS_MAX`]. Once asked for, the number is the user's: the source
     /// looks for no better one.
     pub streams: u16,
-    /// Operations and requests in flight at each storage target of the source, at most [`KNOB_THREADS_MAX`].
+    /// Operations and requests in flight at each storage target of the source, at most [`LIVE_THREADS_MAX`].
     pub readers: u16,
     /// The same at the sink.
     pub writers: u16,
@@ -370,8 +370,8 @@ pub struct Knobs {
 /// A storage target of the sink, as it tells of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetHealth {
-    /// Not 0; below [`CLASSES_MAX`].
-    pub class: Class,
+    /// Not 0; below [`SINK_TARGETS_MAX`].
+    pub sink_target: SinkTarget,
     pub health: Health,
     /// Objects that wait there, and that are being written.
     pub waiting: u32,
@@ -427,7 +427,7 @@ pub enum Message {
     /// Source to sink: what will come. The sink answers with `Destination`.
     Sources {
         roots: Vec<SourceRoot>,
-        policy: Policy,
+        policy: SinkOptions,
     },
     /// Sink to source: the destination is open and locked.
     Destination {
@@ -455,7 +455,7 @@ pub enum Message {
     FileLayout(Vec<FileLayout>),
     /// No more entries will come in these directories.
     DirEnd(Vec<DirId>),
-    State(Vec<(FileId, Generation, FileState)>),
+    FileStates(Vec<(FileId, Generation, FileState)>),
     /// The fingerprint was checked after the last read of pass `pass`.
     Sealed(Vec<(FileId, Generation, u16)>),
     /// Source to sink: forget what you have of this generation; the file comes again (`retry`) or failed.
@@ -473,12 +473,12 @@ pub enum Message {
     },
     /// Source to sink: the walk is over and all that will be sent was announced.
     End(Totals),
-    /// Sink to source: payload bytes (rounded up to slots) that may have been sent since the session began: with class 0
+    /// Sink to source: payload bytes (rounded up to slots) that may have been sent since the session began: with sink target 0
     /// in all, with another one (only where both ends know [`capability::TARGETS`](super::capability::TARGETS)) in frames
     /// that name it.
     Grant {
         by: Holder,
-        class: u16,
+        sink_target: u16,
         total: u64,
     },
     /// Sink to source: data frames taken from each stream and payload bytes whose buffers are free again.
@@ -513,12 +513,12 @@ pub enum Message {
     /// fare now.
     TargetHealth(Vec<TargetHealth>),
     /// Sink to source, only where both ends know [`capability::TARGETS`](super::capability::TARGETS): the file was made,
-    /// and lies so. At most [`TARGET_COMPONENTS_MAX`] components and [`TARGET_CLASSES_MAX`] classes; [`Class::ANY`]: not
+    /// and lies so. At most [`TARGET_COMPONENTS_MAX`] components and [`FILE_SINK_TARGETS_MAX`] sink targets; [`SinkTarget::ANY`]: not
     /// known.
     FileTargets {
         id: FileId,
         generation: Generation,
-        layout: Layout<Class>,
+        layout: Layout<SinkTarget>,
     },
     /// Sink to source, before its `Destination`, only where both ends know
     /// [`capability::LAYOUTS`](super::capability::LAYOUTS): the longest object, a legal object size in bytes, that lies on one
@@ -531,8 +531,8 @@ pub enum Message {
     Notice {
         text: Box<str>,
     },
-    /// Either way, only where both ends know [`capability::KNOBS`](super::capability::KNOBS): see [`Knobs`].
-    Knobs(Knobs),
+    /// Either way, only where both ends know [`capability::LIVE_SETTINGS`](super::capability::LIVE_SETTINGS): see [`LiveSettings`].
+    LiveSettings(LiveSettings),
     /// From the near end, only where both ends know [`capability::TABLES`](super::capability::TABLES): somebody looks at
     /// the other end's storage targets. It answers with one `TargetTable`; the next question comes after that.
     AskTable,
@@ -591,8 +591,8 @@ pub struct DataEntry {
 /// Everything of a data frame but its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataHeader {
-    /// Whose grant it took besides the general one. [`Class::ANY`]: none other.
-    pub class: Class,
+    /// Whose grant it took besides the general one. [`SinkTarget::ANY`]: none other.
+    pub sink_target: SinkTarget,
     pub entries: Vec<DataEntry>,
 }
 
@@ -624,7 +624,7 @@ impl Message {
             Message::Metadata(_) => "METADATA",
             Message::FileLayout(_) => "FILE_LAYOUT",
             Message::DirEnd(_) => "DIR_END",
-            Message::State(_) => "FILE_STATE",
+            Message::FileStates(_) => "FILE_STATE",
             Message::Sealed(_) => "FILE_SEALED",
             Message::Withdraw { .. } => "WITHDRAW",
             Message::Trouble { .. } => "TROUBLE",
@@ -643,7 +643,7 @@ impl Message {
             Message::ObjectLen(_) => "OBJECT_LEN",
             Message::Placed(_) => "PLACED",
             Message::Notice { .. } => "NOTICE",
-            Message::Knobs(_) => "KNOBS",
+            Message::LiveSettings(_) => "LIVE_SETTINGS",
             Message::AskTable => "ASK_TABLE",
             Message::TargetTable(_) => "TARGET_TABLE",
             Message::UnwellTargets(_) => "UNWELL_TARGETS",
@@ -661,25 +661,25 @@ impl Message {
     }
 }
 
-impl Stage {
+impl FailureKind {
     /// The name in reports and JSON.
     pub fn name(self) -> &'static str {
         match self {
-            Stage::Walk => "walk",
-            Stage::Open => "open",
-            Stage::Read => "read",
-            Stage::Changed => "changed",
-            Stage::Create => "create",
-            Stage::Write => "write",
-            Stage::Sync => "sync",
-            Stage::Publish => "publish",
-            Stage::Metadata => "metadata",
-            Stage::Digest => "digest",
-            Stage::Protocol => "protocol",
-            Stage::Usage => "usage",
-            Stage::Vanished => "vanished",
-            Stage::Local => "local",
-            Stage::Network => "network",
+            FailureKind::Walk => "walk",
+            FailureKind::Open => "open",
+            FailureKind::Read => "read",
+            FailureKind::Changed => "changed",
+            FailureKind::Create => "create",
+            FailureKind::Write => "write",
+            FailureKind::Sync => "sync",
+            FailureKind::Publish => "publish",
+            FailureKind::Metadata => "metadata",
+            FailureKind::Digest => "digest",
+            FailureKind::Protocol => "protocol",
+            FailureKind::Usage => "usage",
+            FailureKind::Vanished => "vanished",
+            FailureKind::Local => "local",
+            FailureKind::Network => "network",
         }
     }
 }

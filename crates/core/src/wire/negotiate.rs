@@ -19,7 +19,7 @@ pub mod capability {
     /// Digests are XXH3 trees instead of BLAKE3. Required, without a value, named by both ends or none.
     pub const XXH3: u16 = 0x0005;
     /// The sink tells where files lie and how its storage targets fare, and grants by target: `FILE_TARGETS`,
-    /// `TARGET_HEALTH`, classes in `GRANT` and data frames. Without a value.
+    /// `TARGET_HEALTH`, sink targets in `GRANT` and data frames. Without a value.
     pub const TARGETS: u16 = 0x0006;
     /// The source tells how a striped file is cut and what its objects are: entries marked so, and `FILE_LAYOUT`; the sink how
     /// long objects fit its stripes. Without a value.
@@ -27,8 +27,8 @@ pub mod capability {
     /// The source has more roots than one message holds: `SOURCE_ROOTS` before `SOURCES`. Without a value; named, as
     /// required, by a source that sends them, and by nobody else.
     pub const SOURCE_ROOTS: u16 = 0x0008;
-    /// Rate, streams, readers, writers and pause are changed while the session runs: `KNOBS`. Without a value.
-    pub const KNOBS: u16 = 0x0010;
+    /// Rate, streams, readers, writers and pause are changed while the session runs: `LIVE_SETTINGS`. Without a value.
+    pub const LIVE_SETTINGS: u16 = 0x0010;
     /// The far end tells how its storage targets stand, when it is asked: `ASK_TABLE`, `TARGET_TABLE`, `UNWELL_TARGETS`.
     /// Without a value.
     pub const TABLES: u16 = 0x0011;
@@ -58,10 +58,21 @@ pub mod capability {
     /// The end can be one of a pair that works for a coordinator: frames of kinds 0x30 to 0x3f. Spoken for: no end names it yet.
     pub const JOB: u16 = 0x0029;
     /// All that this version knows.
-    pub const KNOWN: [u16; 11] =
-        [HOLES, TARGETS, LAYOUTS, KNOBS, TABLES, CHOICES, AUTH_ONLY, XXH3, SOURCE_ROOTS, RANGES, IN_PLACE];
+    pub const KNOWN: [u16; 11] = [
+        HOLES,
+        TARGETS,
+        LAYOUTS,
+        LIVE_SETTINGS,
+        TABLES,
+        CHOICES,
+        AUTH_ONLY,
+        XXH3,
+        SOURCE_ROOTS,
+        RANGES,
+        IN_PLACE,
+    ];
     /// Those that every hello of this version names.
-    pub const OFFERED: [u16; 6] = [HOLES, TARGETS, LAYOUTS, KNOBS, TABLES, CHOICES];
+    pub const OFFERED: [u16; 6] = [HOLES, TARGETS, LAYOUTS, LIVE_SETTINGS, TABLES, CHOICES];
 }
 
 /// Numbers of the extra fields of an announced entry. `VOLUME_GENERATION` is spoken for; `METADATA` is read, and then
@@ -95,8 +106,8 @@ pub struct Agreed {
     pub targets: bool,
     /// Both ends know [`capability::LAYOUTS`].
     pub layouts: bool,
-    /// Both ends know [`capability::KNOBS`].
-    pub knobs: bool,
+    /// Both ends know [`capability::LIVE_SETTINGS`].
+    pub live_settings: bool,
     /// Both ends know [`capability::TABLES`].
     pub tables: bool,
     /// Both ends know [`capability::CHOICES`].
@@ -123,7 +134,7 @@ impl Agreed {
             holes: false,
             targets: false,
             layouts: false,
-            knobs: false,
+            live_settings: false,
             tables: false,
             choices: false,
             parts: false,
@@ -188,7 +199,8 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
         return Err(WireError::WeakDigest);
     }
     let [holes, targets, layouts] = [capability::HOLES, capability::TARGETS, capability::LAYOUTS].map(both);
-    let [knobs, tables, choices] = [capability::KNOBS, capability::TABLES, capability::CHOICES].map(both);
+    let [live_settings, tables, choices] =
+        [capability::LIVE_SETTINGS, capability::TABLES, capability::CHOICES].map(both);
     // One pair with one shard: no end can ask for more yet.
     let (shards, lease) = (1, Holder::ALONE);
     Ok(Agreed {
@@ -199,7 +211,7 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
         holes,
         targets,
         layouts,
-        knobs,
+        live_settings,
         tables,
         choices,
         parts,

@@ -12,7 +12,7 @@ use haul_core::digest::{Cv, Root, Subtree, subtrees};
 use haul_core::ids::{DirId, FileId, Generation, Lease, PairId};
 use haul_core::job::{PAGE_LEN, Publication, Return, Temp, Way, Work, WorkKind};
 use haul_core::transfer::SMALL_LEN_MAX;
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 
 use super::store::{BLOCK, Print, Store, blocks_of, node, root};
 
@@ -411,7 +411,8 @@ impl End {
                 });
                 let Some((from, blocks)) = found else {
                     self.giving.remove(at);
-                    let failure = Failure { stage: Stage::Digest, errno: 0, text: "it is not there".into() };
+                    let failure =
+                        Failure { kind: FailureKind::Digest, errno: 0, text: "it is not there".into() };
                     return self.say(Up::Published(id, generation, Err(failure)));
                 };
                 let (inode, _) = around.store.open((entry, Some(to)), known.print.0);

@@ -12,7 +12,7 @@ use haul_core::ids::{DirId, FileId, Generation, Holder, HostId, Lease, PairId, S
 use haul_core::job::{Action, Config, Coordinator, FileSpec, Proof};
 use haul_core::journal::{PathKey, Record, Replay, Replayed, Resume, RootId, compact};
 use haul_core::transfer::{Ended, SessionEnd};
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 
 use super::end::{Around, Down, End, Known, Up};
 use super::judge::Judge;
@@ -402,7 +402,7 @@ impl World {
             }
             Up::Published(id, generation, result) => job.handle_published(at, id, generation, result),
             Up::Failed(id, generation, text) => {
-                let failure = Failure { stage: Stage::Publish, errno: 2, text: text.into() };
+                let failure = Failure { kind: FailureKind::Publish, errno: 2, text: text.into() };
                 job.handle_failed(at, id, generation, failure);
             }
             Up::NotNeeded(id, generation) => {

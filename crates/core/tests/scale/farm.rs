@@ -1,6 +1,6 @@
 //! The storage of one end: targets on servers, what others do to them, and how long a request takes.
 //!
-//! A target serves [`Shape::lanes`] requests at a time, first come, first served. A request is *work*, the time that it takes
+//! A target serves [`Shape::units`] requests at a time, first come, first served. A request is *work*, the time that it takes
 //! where nobody else is; foreign load slows the target down, and work goes on at the speed of each moment, so that a
 //! request that is being served when the load comes or goes feels it. All requests of a server's targets pass its
 //! network device one after another.
@@ -19,10 +19,10 @@ pub struct Shape {
     pub targets: usize,
     pub servers: usize,
     /// Requests that a target serves at a time.
-    pub lanes: usize,
-    /// What a request takes beside its bytes, and a lane's bytes a second.
+    pub units: usize,
+    /// What a request takes beside its bytes, and a unit's bytes a second.
     pub overhead: Duration,
-    pub lane_rate: f64,
+    pub unit_rate: f64,
     /// Of a server's network device, bytes a second.
     pub server_rate: f64,
 }
@@ -44,8 +44,8 @@ pub struct Farm {
     load: Load,
     /// By phase and target.
     speeds: Vec<Vec<f64>>,
-    /// When each lane of a target is free.
-    lanes: Vec<Vec<Time>>,
+    /// When each unit of a target is free.
+    units: Vec<Vec<Time>>,
     servers: Vec<Time>,
     rng: Rng,
 }
@@ -72,7 +72,7 @@ impl Farm {
             shape,
             load,
             speeds,
-            lanes: vec![vec![Time(0); shape.lanes]; shape.targets],
+            units: vec![vec![Time(0); shape.units]; shape.targets],
             servers: vec![Time(0); shape.servers],
             rng,
         }
@@ -85,21 +85,21 @@ impl Farm {
         let begin = now.max(*server);
         *server = begin.after(Duration::from_secs_f64(len as f64 / self.shape.server_rate));
         let begin = *server;
-        let lane = (0..self.shape.lanes).min_by_key(|i| self.lanes[t][*i]).expect("it has lanes");
-        let begin = begin.max(self.lanes[t][lane]);
+        let unit = (0..self.shape.units).min_by_key(|i| self.units[t][*i]).expect("it has units");
+        let begin = begin.max(self.units[t][unit]);
         // Most vary by a third; one in a hundred takes four times as long.
         let odd = if self.rng.u8(..100) == 0 { 4.0 } else { 1.0 };
         let work = self.work(len).mul_f64(odd * (0.67 + 0.66 * self.rng.f64()));
         let end = self.end_of(t, begin, work);
-        self.lanes[t][lane] = end;
+        self.units[t][unit] = end;
         end
     }
 
     fn work(&self, len: u64) -> Duration {
-        self.shape.overhead + Duration::from_secs_f64(len as f64 / self.shape.lane_rate)
+        self.shape.overhead + Duration::from_secs_f64(len as f64 / self.shape.unit_rate)
     }
 
-    /// When this much work of one lane is done that begins at `begin`.
+    /// When this much work of one unit is done that begins at `begin`.
     fn end_of(&self, t: usize, begin: Time, work: Duration) -> Time {
         let (mut at, mut left) = (begin, work.as_nanos() as f64);
         loop {
@@ -134,7 +134,7 @@ impl Farm {
     /// The earliest that these numbers of requests, each of one target, can be over, if no target ever waits.
     pub fn bound(&self, requests: &[u64], len: u64) -> Time {
         // One in a hundred takes four times as long.
-        let each = self.work(len).mul_f64(1.03) / self.shape.lanes as u32;
+        let each = self.work(len).mul_f64(1.03) / self.shape.units as u32;
         let ends = requests
             .iter()
             .enumerate()

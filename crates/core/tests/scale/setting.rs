@@ -12,9 +12,9 @@ pub fn setting(part: usize, seconds: u64, seed: u64) -> Setting {
     let shape = Shape {
         targets: 1008 / part,
         servers: 144 / part,
-        lanes: 2,
+        units: 2,
         overhead: Duration::from_millis(4),
-        lane_rate: 50e6,
+        unit_rate: 50e6,
         server_rate: 1.25e9,
     };
     let (link, object, file_objects) = (12.5e9 / part as f64, 1 << 20, 64);

@@ -9,8 +9,8 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use fastrand::Rng;
-use haul_core::ids::{Class, FileId, TargetId, Time};
-use haul_core::schedule::share::Shares;
+use haul_core::ids::{FileId, SinkTarget, TargetId, Time};
+use haul_core::schedule::buffer_shares::Shares;
 use haul_core::schedule::{Health, Limits, Policy, Run, Schedule};
 
 use super::farm::{Farm, Load, Shape};
@@ -64,8 +64,8 @@ enum Event {
     Arrived { from: u16, to: u16 },
     Written { from: u16, to: u16, began: Time },
     Freed,
-    Grant { class: u16, total: u64 },
-    Health { class: u16, health: Health },
+    Grant { sink_target: u16, total: u64 },
+    Health { sink_target: u16, health: Health },
     Wake,
 }
 
@@ -83,7 +83,7 @@ struct World {
     /// Objects in the source's buffers, and such as were begun and whose buffer at the sink is not known to be free.
     reading: u64,
     granted: u64,
-    /// By class: bytes begun in all, and told that may be.
+    /// By sink target: bytes begun in all, and told that may be.
     used: Vec<u64>,
     told: Vec<u64>,
     /// Origin of each object at the sink, in the order of its file id there.
@@ -116,7 +116,7 @@ fn files(s: &Setting) -> (Vec<(TargetId, Run)>, [Vec<u64>; 2]) {
             }
             counts[0][t] += count;
             counts[1][k] += count;
-            let sink = Class(k as u16 + 1);
+            let sink = SinkTarget(k as u16 + 1);
             let run = Run { file: FileId(file), sink, first: i, count, group: 1, step: s.stripes as u64 };
             runs.push((TargetId(t as u16), run));
         }
@@ -145,7 +145,7 @@ pub fn run(s: &Setting, choice: Choice) -> Outcome {
     for (k, n) in counts[1].iter().enumerate().filter(|(_, n)| **n > 0) {
         // One for all files of a target is as good as one for each.
         let _ = n;
-        shares.handle_wanted(Class(k as u16 + 1));
+        shares.handle_wanted(SinkTarget(k as u16 + 1));
     }
     let mut world = World {
         s: *s,
@@ -180,8 +180,8 @@ pub fn run(s: &Setting, choice: Choice) -> Outcome {
         },
     };
     if choice.feedback {
-        for class in 1..=targets {
-            world.source.set_shut(Class(class as u16), true);
+        for sink_target in 1..=targets {
+            world.source.set_shut(SinkTarget(sink_target as u16), true);
         }
     }
     // A walk is fast here: what it finds is known at once, as far as there is room.
@@ -224,18 +224,20 @@ impl World {
             }
             Event::Sent => self.reading -= 1,
             Event::Arrived { from, to } => {
-                self.shares.handle_arrived(Class(to + 1), self.s.object, now);
+                self.shares.handle_arrived(SinkTarget(to + 1), self.s.object, now);
                 self.held[usize::from(to)] += 1;
                 self.out.held_max = self.out.held_max.max(self.held[usize::from(to)]);
                 let id = FileId(self.origins.len() as u64);
                 self.origins.push(from);
-                self.sink.add(TargetId(to), Run::objects(id, Class::ANY, 0, 1)).expect("buffers bound it");
+                self.sink
+                    .add(TargetId(to), Run::objects(id, SinkTarget::ANY, 0, 1))
+                    .expect("buffers bound it");
             }
             Event::Written { from, to, began } => {
                 self.held[usize::from(to)] -= 1;
                 self.left -= 1;
                 self.sink.done(TargetId(to), self.s.object, now.since(began), now);
-                self.shares.handle_freed(Class(to + 1), self.s.object, Some(now.since(began)), now);
+                self.shares.handle_freed(SinkTarget(to + 1), self.s.object, Some(now.since(began)), now);
                 self.later(Event::Freed);
                 self.out.end = now;
                 let frozen = |load: &Load, t: u16| load.frozen.is_some_and(|(f, ..)| f == usize::from(t));
@@ -247,19 +249,21 @@ impl World {
                 self.out.trace = self.out.trace.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ mix;
             }
             Event::Freed => self.granted -= 1,
-            Event::Grant { class, total } => {
-                self.told[usize::from(class)] = total;
-                self.shut_if_used_up(class);
+            Event::Grant { sink_target, total } => {
+                self.told[usize::from(sink_target)] = total;
+                self.shut_if_used_up(sink_target);
             }
-            Event::Health { class, health } => self.source.handle_sink_health(Class(class), health, now),
+            Event::Health { sink_target, health } => {
+                self.source.handle_sink_health(SinkTarget(sink_target), health, now)
+            }
             Event::Wake => {}
         }
     }
 
-    fn shut_if_used_up(&mut self, class: u16) {
-        let c = usize::from(class);
+    fn shut_if_used_up(&mut self, sink_target: u16) {
+        let c = usize::from(sink_target);
         let shut = self.used[c] + self.s.object > self.told[c];
-        self.source.set_shut(Class(class), shut);
+        self.source.set_shut(SinkTarget(sink_target), shut);
     }
 
     fn source_asks(&mut self) {
@@ -267,16 +271,16 @@ impl World {
         self.source.handle_tick(self.now);
         while (self.reading + 1) * object <= memory && (self.granted + 1) * object <= memory {
             let Some(issue) = self.source.next(self.now) else { break };
-            let class = issue.sink.0;
+            let sink_target = issue.sink.0;
             self.reading += 1;
             self.granted += 1;
-            self.used[usize::from(class)] += object;
-            self.shut_if_used_up(class);
+            self.used[usize::from(sink_target)] += object;
+            self.shut_if_used_up(sink_target);
             let t = usize::from(issue.target.0);
             self.in_flight[t] += 1;
             self.out.in_flight_max = self.out.in_flight_max.max(self.in_flight[t]);
             let end = self.farms[0].serve(t, object, self.now);
-            self.at(end, Event::Read { from: issue.target.0, to: class - 1, began: self.now });
+            self.at(end, Event::Read { from: issue.target.0, to: sink_target - 1, began: self.now });
         }
         self.wake(0, self.source.next_deadline());
     }
@@ -289,11 +293,11 @@ impl World {
         }
         self.wake(1, self.sink.next_deadline());
         if self.feedback {
-            while let Some((class, total)) = self.shares.poll_grant(self.now) {
-                self.later(Event::Grant { class: class.0, total });
+            while let Some((sink_target, total)) = self.shares.poll_grant(self.now) {
+                self.later(Event::Grant { sink_target: sink_target.0, total });
             }
             while let Some((target, health)) = self.sink.take_change() {
-                self.later(Event::Health { class: target.0 + 1, health });
+                self.later(Event::Health { sink_target: target.0 + 1, health });
             }
         }
     }

@@ -26,7 +26,7 @@ impl World {
                 }
             }
             Message::Durable { extents, .. } => extents.iter().for_each(|extent| self.judge_durable(extent)),
-            Message::State(states) => {
+            Message::FileStates(states) => {
                 for (id, generation, state) in states {
                     if let FileState::Held { subtrees, verify } = state {
                         self.judge_held(*id, *generation, subtrees, *verify);

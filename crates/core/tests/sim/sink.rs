@@ -16,7 +16,7 @@ use haul_core::transfer::op::{
     CommitItem, Existing, Found, Inode, LookupItem, Publish, Rights, Seen, SinkDone, SinkFile, SinkOp, Took,
 };
 use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
-use haul_core::wire::{Agreed, Failure, Message, Policy, Stage, credit_cost};
+use haul_core::wire::{Agreed, Failure, FailureKind, Message, SinkOptions, credit_cost};
 
 use super::disk::{DirKey, Node};
 use super::frozen::Midway;
@@ -68,8 +68,8 @@ pub struct SinkEnd {
     held: u64,
 }
 
-fn failure(stage: Stage, errno: i32) -> Failure {
-    Failure { stage, errno, text: "simulated".into() }
+fn failure(kind: FailureKind, errno: i32) -> Failure {
+    Failure { kind, errno, text: "simulated".into() }
 }
 
 impl World {
@@ -108,7 +108,7 @@ impl World {
         self.journal.bytes = Some(bytes);
         self.journal.broken = false;
         let wait = resumed || !self.disk.dir(None).live.is_empty();
-        let policy = Policy { durable: self.durable, ..Policy::PLAIN };
+        let policy = SinkOptions { durable: self.durable, ..SinkOptions::PLAIN };
         let files_open_max = [4, 16, 1000][self.rng.usize(..3)];
         let (names, holes, digest) = (None, self.holes, DigestKind::Blake3);
         let targets =
@@ -174,10 +174,10 @@ impl World {
 
     fn temp(&mut self, file: &SinkFile) -> Result<usize, Failure> {
         if let Some(open) = self.snk().open.get(&file.id) {
-            return if open.failed { Err(failure(Stage::Write, 0)) } else { Ok(open.file) };
+            return if open.failed { Err(failure(FailureKind::Write, 0)) } else { Ok(open.file) };
         }
         if !haul_mutant::removed("losers-make-nothing") && !self.check_owner() {
-            return Err(failure(Stage::Create, 0));
+            return Err(failure(FailureKind::Create, 0));
         }
         let dir = self.enter(file.parent);
         let (entry, number, tag) = (entry_of(&file.name), file.number, self.snk().tag);
@@ -214,11 +214,11 @@ impl World {
         assert!(in_data, "entry {entry}: {len} bytes at {offset} fill a hole");
         let temp = self.temp(file)?;
         if self.s.full && !self.quiet && self.rng.bool() {
-            return Err(failure(Stage::Write, 28));
+            return Err(failure(FailureKind::Write, 28));
         }
         if self.strikes(120) {
             self.fault(entry);
-            return Err(failure(Stage::Write, 5));
+            return Err(failure(FailureKind::Write, 5));
         }
         self.check_writer(temp);
         self.disk.write(temp, (offset / BLOCK) as usize, keys, offset + len);
@@ -310,7 +310,7 @@ impl World {
                 let result = match self.strikes(60) {
                     true => {
                         self.fault(entry_of(&file.name));
-                        Err(failure(Stage::Create, 5))
+                        Err(failure(FailureKind::Create, 5))
                     }
                     false => self.temp(&file).map(|_| self.places_of(&file)),
                 };
@@ -354,7 +354,7 @@ impl World {
                     let result = match self.strikes(60) {
                         true => {
                             self.fault(entry_of(&item.file.name));
-                            Err(failure(Stage::Metadata, 5))
+                            Err(failure(FailureKind::Metadata, 5))
                         }
                         false => Ok(Change::MODE),
                     };
@@ -366,7 +366,7 @@ impl World {
                 let mut results = Vec::new();
                 for item in items {
                     if !self.fence() {
-                        results.push((item.file.id, Err(failure(Stage::Publish, 0))));
+                        results.push((item.file.id, Err(failure(FailureKind::Publish, 0))));
                         continue;
                     }
                     let dir = self.enter(item.file.parent);
@@ -380,7 +380,7 @@ impl World {
                 for id in dirs {
                     // What it was synced for failed meanwhile, and the directory was finished.
                     if id != DirId::ROOT && !self.snk().dirs.contains_key(&id) {
-                        results.push((id, Err(failure(Stage::Sync, 0))));
+                        results.push((id, Err(failure(FailureKind::Sync, 0))));
                         continue;
                     }
                     let dir = self.enter(id);
@@ -395,7 +395,7 @@ impl World {
                             .collect::<Vec<_>>()
                             .into_iter()
                             .for_each(|e| self.fault(e));
-                        results.push((id, Err(failure(Stage::Sync, 5))));
+                        results.push((id, Err(failure(FailureKind::Sync, 5))));
                     } else {
                         self.disk.sync_dir(dir);
                         results.push((id, Ok(())));
@@ -407,7 +407,7 @@ impl World {
                 let mut results = Vec::new();
                 for (id, meta) in dirs {
                     if !self.fence() {
-                        results.push((id, Err(failure(Stage::Publish, 0))));
+                        results.push((id, Err(failure(FailureKind::Publish, 0))));
                         continue;
                     }
                     let dir = self.enter(id);
@@ -426,14 +426,14 @@ impl World {
             }
             SinkOp::Journal { bytes, durable } => {
                 let result = if self.journal.broken || (!bytes.is_empty() && self.strikes(100)) {
-                    Err(failure(Stage::Write, 5))
+                    Err(failure(FailureKind::Write, 5))
                 } else {
                     let journal = self.journal.bytes.as_mut().expect("the journal was begun");
                     journal.extend_from_slice(&bytes);
                     let len = journal.len();
                     if durable && self.strikes(100) {
                         self.journal.broken = true;
-                        Err(failure(Stage::Sync, 5))
+                        Err(failure(FailureKind::Sync, 5))
                     } else {
                         if durable {
                             self.journal.durable = len;
@@ -451,12 +451,12 @@ impl World {
 
     fn remove_journal(&mut self) -> Result<(), Failure> {
         if !self.still_owner() {
-            return Err(failure(Stage::Publish, 0));
+            return Err(failure(FailureKind::Publish, 0));
         }
         self.sweep_tags(None);
         self.disk.sync_dir(None);
         if !self.confirm() {
-            return Err(failure(Stage::Publish, 0));
+            return Err(failure(FailureKind::Publish, 0));
         }
         self.journal.bytes = None;
         self.journal.durable = 0;
@@ -560,7 +560,7 @@ impl World {
             if let Some(open) = self.snk().open.get_mut(&item.id) {
                 open.failed = true;
             }
-            return Err(failure(Stage::Publish, 0));
+            return Err(failure(FailureKind::Publish, 0));
         }
         let result = match &item.publish {
             None => self.commit_part(item.id, durable),
@@ -587,14 +587,14 @@ impl World {
         let (file, entry) = (open.file, open.entry);
         open.promised = true;
         if open.failed {
-            return Err(failure(Stage::Sync, 5));
+            return Err(failure(FailureKind::Sync, 5));
         }
         if durable {
             let good = !self.strikes(60);
             self.disk.sync_file(file, good);
             if !good {
                 self.fault(entry);
-                return Err(failure(Stage::Sync, 5));
+                return Err(failure(FailureKind::Sync, 5));
             }
         }
         Ok(())
@@ -622,7 +622,7 @@ impl World {
             self.disk.sync_file(temp, good);
             if !good {
                 self.fault(entry);
-                return Err(failure(Stage::Sync, 5));
+                return Err(failure(FailureKind::Sync, 5));
             }
         }
         let keys = self.disk.files[temp].keys(false);
@@ -639,13 +639,13 @@ impl World {
     fn give_name(&mut self, publish: &Publish, dir: DirKey, entry: usize) -> Result<(), Failure> {
         let midway = self.snk().midway.get(&publish.file.id).copied();
         if midway != Some(Midway::Fenced) && !self.fence() {
-            return Err(failure(Stage::Publish, 0));
+            return Err(failure(FailureKind::Publish, 0));
         }
         let temp = (entry, Some((self.snk().tag, publish.file.number)));
         let Some(Node::File(file)) = self.disk.at(dir, temp) else {
             // The next run took it over, or removed it.
             assert!(!self.still_owner(), "the temporary of entry {entry} is gone");
-            return Err(failure(Stage::Publish, 2));
+            return Err(failure(FailureKind::Publish, 2));
         };
         let stands = self.seen_at(dir, entry);
         // Past its last look at the owner it has looked at the name, too; over nothing the kernel gives no name that is taken.
@@ -656,7 +656,7 @@ impl World {
                 "entry {entry} is not what was found: {stands:?}"
             );
             self.fault(entry);
-            return Err(failure(Stage::Publish, 17));
+            return Err(failure(FailureKind::Publish, 17));
         }
         self.disk.rename(dir, temp, (entry, None));
         self.gave_name(entry, file, midway);

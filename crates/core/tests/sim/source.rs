@@ -9,7 +9,7 @@ use haul_core::ids::{BufferId, DirId, FileId, Generation, TargetId, Time};
 use haul_core::transfer::Ended;
 use haul_core::transfer::op::{BundleOk, HashOk, Look, ReadOk, SourceDone, SourceOp};
 use haul_core::transfer::source::{Lies, OnChange, Source, SourceAction};
-use haul_core::wire::{Announced, Failure, Message, Stage, Totals, credit_cost};
+use haul_core::wire::{Announced, Failure, FailureKind, Message, Totals, credit_cost};
 
 use super::link::{Frame, Told};
 use super::model::{
@@ -94,8 +94,8 @@ impl SourceEnd {
     }
 }
 
-fn failure(stage: Stage, errno: i32) -> Failure {
-    Failure { stage, errno, text: "simulated".into() }
+fn failure(kind: FailureKind, errno: i32) -> Failure {
+    Failure { kind, errno, text: "simulated".into() }
 }
 
 impl World {
@@ -241,7 +241,7 @@ impl World {
                 let result = self.current(id, generation).and_then(|(view, now)| {
                     let now = self.as_prefix(&view, now);
                     let map = || map_of(&now.keys(), now.len, |key| key != ZERO);
-                    now.same_content(&view).then(map).ok_or(failure(Stage::Changed, 0))
+                    now.same_content(&view).then(map).ok_or(failure(FailureKind::Changed, 0))
                 });
                 SourceDone::Map { id, generation, result }
             }
@@ -291,7 +291,7 @@ impl World {
                     let count = parts.len() as u64;
                     same.then(hash)
                         .inspect(|_| TWICE.set(TWICE.get() + count))
-                        .ok_or(failure(Stage::Changed, 0))
+                        .ok_or(failure(FailureKind::Changed, 0))
                 });
                 SourceDone::HashFile { id, generation, result }
             }
@@ -304,7 +304,7 @@ impl World {
                         let not_before = self.settles(entry, id, generation);
                         Ok((now.fingerprint(), now.meta(), not_before.since(self.now)))
                     }
-                    None => Err(failure(Stage::Open, 2)),
+                    None => Err(failure(FailureKind::Open, 2)),
                 };
                 SourceDone::Refresh { id, generation, result }
             }
@@ -323,7 +323,7 @@ impl World {
         let at = self.rng.usize(..count);
         let op = self.src().spill_ops.swap_remove(at);
         let broken = !self.quiet && self.rng.u8(..60) == 0;
-        let result = if broken { Err(failure(Stage::Write, 28)) } else { Ok(()) };
+        let result = if broken { Err(failure(FailureKind::Write, 28)) } else { Ok(()) };
         let src = self.src();
         match op {
             SpillOp::Store { slot, buffer } => {
@@ -361,7 +361,7 @@ impl World {
     fn view(&mut self, id: FileId, generation: Generation) -> Result<Version, Failure> {
         match self.src().views.get(&id) {
             Some((known, view)) if *known == generation => Ok(*view),
-            _ => Err(failure(Stage::Changed, 0)),
+            _ => Err(failure(FailureKind::Changed, 0)),
         }
     }
 
@@ -370,11 +370,11 @@ impl World {
         let view = self.view(id, generation)?;
         let entry = self.entry(id);
         if !self.tree.entries[entry].alive {
-            return Err(failure(Stage::Open, 2));
+            return Err(failure(FailureKind::Open, 2));
         }
         if !self.quiet && self.rng.u16(..600) == 0 {
             self.fault(entry);
-            return Err(failure(Stage::Read, 5));
+            return Err(failure(FailureKind::Read, 5));
         }
         Ok((view, self.tree.version(entry).expect("a file")))
     }
@@ -476,7 +476,7 @@ impl World {
         let (view, now) = self.current(id, generation)?;
         let now = self.as_prefix(&view, now);
         if now.len < offset + len {
-            return Err(failure(Stage::Changed, 0));
+            return Err(failure(FailureKind::Changed, 0));
         }
         self.src().payload_reads += 1;
         let blocks = blocks_of(len);
@@ -679,7 +679,7 @@ impl World {
             Ended::Skipped => {}
             Ended::Failed(failure) => {
                 self.s.failed += 1;
-                let digest = failure.stage == Stage::Digest;
+                let digest = failure.kind == FailureKind::Digest;
                 assert!(!digest, "entry {entry}: digests differ at the end");
                 let disputed = self.freezes.in_aside || self.s.follows;
                 assert!(!self.quiet || disputed, "entry {entry} failed without a fault: {failure:?}");

@@ -13,7 +13,7 @@ use haul_core::ids::{FileId, Generation, StreamId, Time};
 use haul_core::schedule::Policy;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::source::{OnChange, Source, SourceConfig, SpillConfig};
-use haul_core::wire::{Agreed, Failure, Stage};
+use haul_core::wire::{Agreed, Failure, FailureKind};
 
 use super::disk::{Disk, JournalFile, Node};
 use super::frozen::Freezes;
@@ -115,8 +115,8 @@ pub struct World {
     pub holes: bool,
     /// Nothing fails and nothing changes any more.
     pub quiet: bool,
-    /// Someone pauses sessions, and turns their knobs. Numbers of its own, so that the other seeds stay what they were.
-    knobs: Option<Rng>,
+    /// Someone pauses sessions, and changes their live settings. Numbers of its own, so that the other seeds stay what they were.
+    live_settings: Option<Rng>,
     /// The source has a spill file. Numbers of its own, too.
     spill: Option<Rng>,
     /// The source's files lie on several targets.
@@ -179,7 +179,7 @@ enum Event {
 }
 
 impl Event {
-    fn class(self) -> usize {
+    fn sink_target(self) -> usize {
         match self {
             Event::SourceExec | Event::SpillExec => 0,
             Event::SourceDone => 1,
@@ -262,7 +262,7 @@ impl World {
             object_size: BLOCK as u32,
             holes: rng.u8(..5) != 0,
             quiet: false,
-            knobs: (seed % 4 == 3).then(|| Rng::with_seed(!seed)),
+            live_settings: (seed % 4 == 3).then(|| Rng::with_seed(!seed)),
             spill: matches!(seed % 8, 1 | 2 | 5).then(|| Rng::with_seed(!seed)),
             targets: None,
             sink_targets: (seed % 4 == 2).then(|| Rng::with_seed(!seed)),
@@ -485,7 +485,7 @@ impl World {
                 self.suffer(fate);
             }
             self.trouble();
-            self.turn_knobs();
+            self.change_settings();
             self.step();
             self.step_aside();
         }
@@ -635,8 +635,8 @@ impl World {
     }
 
     /// Someone pauses the session or lets it go on, and changes how many streams and reads it has.
-    fn turn_knobs(&mut self) {
-        let Some(rng) = &mut self.knobs else { return };
+    fn change_settings(&mut self) {
+        let Some(rng) = &mut self.live_settings else { return };
         let (pauses, streams, reads) = (rng.u8(..40) == 0, rng.u16(..4), rng.u32(..6));
         let turns = rng.u8(..40) == 0;
         if !pauses && !turns {
@@ -779,7 +779,7 @@ impl World {
             push(has_source && !stream.source_knows && !stream.missed, Event::JoinSource(i));
             push(has_sink && !stream.sink_knows && !stream.missed, Event::JoinSink(i));
         }
-        let total: u32 = events.iter().map(|e| u32::from(self.s.weights[e.class()])).sum();
+        let total: u32 = events.iter().map(|e| u32::from(self.s.weights[e.sink_target()])).sum();
         if total == 0 {
             return false;
         }
@@ -787,7 +787,7 @@ impl World {
         let event = *events
             .iter()
             .find(|e| {
-                let weight = u32::from(self.s.weights[e.class()]);
+                let weight = u32::from(self.s.weights[e.sink_target()]);
                 let found = pick < weight;
                 pick = pick.wrapping_sub(weight);
                 found
@@ -943,5 +943,5 @@ impl World {
 
 /// The way to the other end is lost.
 fn gone(text: &str) -> Failure {
-    Failure { stage: Stage::Network, errno: 0, text: text.into() }
+    Failure { kind: FailureKind::Network, errno: 0, text: text.into() }
 }

@@ -1,7 +1,7 @@
 //! Bytes that nobody meant: cut off, too many, changed, random, of kinds that are not known.
 
 use fastrand::Rng;
-use haul_core::ids::{Class, SessionEpoch, StreamId};
+use haul_core::ids::{SessionEpoch, SinkTarget, StreamId};
 use haul_core::wire::*;
 
 use crate::samples::{MESSAGES, bytes, data_header, decode_data, encode, encode_data, message};
@@ -107,7 +107,7 @@ fn random_bytes_never_panic() {
         let _ = DataPreamble::decode(&header, &bytes(r));
         let preamble = DataPreamble {
             entries: r.u16(..4),
-            class: Class(r.u16(..)),
+            sink_target: SinkTarget(r.u16(..)),
             descriptor_len: r.u32(..400),
             payload_len: r.u32(..),
         };

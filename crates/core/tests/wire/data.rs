@@ -1,7 +1,7 @@
 //! Heads of data frames that contradict themselves.
 
 use fastrand::Rng;
-use haul_core::ids::{Class, FileId, Generation, SessionEpoch, StreamId};
+use haul_core::ids::{FileId, Generation, SessionEpoch, SinkTarget, StreamId};
 use haul_core::wire::*;
 
 use crate::samples::{data_entry, decode_data, encode_data};
@@ -25,7 +25,8 @@ fn contradictory_data_entries_are_refused() {
     };
     let entry = HEADER_LEN + PREAMBLE_LEN;
     let patched = |at: usize, bytes: &[u8]| {
-        let mut frame = encode_data(&DataHeader { class: Class::ANY, entries: vec![legal.clone()] });
+        let mut frame =
+            encode_data(&DataHeader { sink_target: SinkTarget::ANY, entries: vec![legal.clone()] });
         frame[at..at + bytes.len()].copy_from_slice(bytes);
         decode_data(&frame)
     };
@@ -52,12 +53,12 @@ fn contradictory_data_entries_are_refused() {
     ));
     // Payload and descriptor lengths must add up to the frame's.
     for at in [0, HEADER_LEN + 4, HEADER_LEN + 8] {
-        let frame = encode_data(&DataHeader { class: Class::ANY, entries: vec![legal.clone()] });
+        let frame = encode_data(&DataHeader { sink_target: SinkTarget::ANY, entries: vec![legal.clone()] });
         assert!(patched(at, &[frame[at] ^ 1]).is_err(), "length at byte {at}");
     }
     // A whole file without its root; a part that ends inside a chunk; an empty part.
     let whole = DataEntry { offset: 1 << 20, len: 1 << 20, tail: true, ..legal.clone() };
-    let mut frame = encode_data(&DataHeader { class: Class::ANY, entries: vec![whole] });
+    let mut frame = encode_data(&DataHeader { sink_target: SinkTarget::ANY, entries: vec![whole] });
     assert!(decode_data(&frame).is_ok());
     frame[entry + 12..entry + 20].fill(0);
     assert!(matches!(
@@ -65,7 +66,7 @@ fn contradictory_data_entries_are_refused() {
         Err(WireError::BadValue { what: "whole file without its root", .. })
     ));
     let odd = DataEntry { len: 1025, tail: true, ..legal.clone() };
-    let mut frame = encode_data(&DataHeader { class: Class::ANY, entries: vec![odd] });
+    let mut frame = encode_data(&DataHeader { sink_target: SinkTarget::ANY, entries: vec![odd] });
     assert!(decode_data(&frame).is_ok());
     frame[entry + 26] = 0;
     assert!(matches!(
@@ -107,7 +108,7 @@ fn preambles_are_bounded() {
 fn bundles_hold_whole_files_only() {
     let r = &mut Rng::with_seed(8);
     let entries = vec![data_entry(r, true), data_entry(r, true)];
-    let mut frame = encode_data(&DataHeader { class: Class::ANY, entries });
+    let mut frame = encode_data(&DataHeader { sink_target: SinkTarget::ANY, entries });
     assert!(decode_data(&frame).is_ok());
     frame[HEADER_LEN + PREAMBLE_LEN + DATA_ENTRY_LEN + 32 + 26] &= !1;
     let what = "bundle entry that is not a whole file";
@@ -134,22 +135,22 @@ fn entries_bring_the_values_that_they_need() {
     let bad = |what, value| Err(WireError::BadValue { what, value });
     let entry = HEADER_LEN + PREAMBLE_LEN;
     // Two values and the offset of a whole file.
-    let mut frame = encode_data(&DataHeader { class: Class::ANY, entries: vec![part.clone()] });
+    let mut frame = encode_data(&DataHeader { sink_target: SinkTarget::ANY, entries: vec![part.clone()] });
     frame[entry + 12..entry + 20].fill(0);
     frame[entry + 26] |= 1;
     assert_eq!(decode_data(&frame), bad("chaining values of a whole file", 2));
     // One value too few for the range: the offset moves into a larger subtree's place.
     let single = DataEntry { offset: 1 << 20, cvs: vec![[1; 32]], ..part.clone() };
-    let mut frame = encode_data(&DataHeader { class: Class::ANY, entries: vec![single] });
+    let mut frame = encode_data(&DataHeader { sink_target: SinkTarget::ANY, entries: vec![single] });
     frame[entry + 12..entry + 20].copy_from_slice(&65_536u64.to_le_bytes());
     assert_eq!(decode_data(&frame), bad("chaining values of a part of a file", 1));
     // No value; the descriptor is as long as an entry with one value must be, so trailing would come later.
     let single = DataEntry { offset: 1 << 20, cvs: vec![[1; 32]], ..part.clone() };
-    let mut frame = encode_data(&DataHeader { class: Class::ANY, entries: vec![single.clone()] });
+    let mut frame = encode_data(&DataHeader { sink_target: SinkTarget::ANY, entries: vec![single.clone()] });
     frame[entry + 28] = 0;
     assert_eq!(decode_data(&frame), bad("chaining values of a part of a file", 0));
     // An empty part: no payload, and the frame says so.
-    let mut frame = encode_data(&DataHeader { class: Class::ANY, entries: vec![single] });
+    let mut frame = encode_data(&DataHeader { sink_target: SinkTarget::ANY, entries: vec![single] });
     frame[entry + 20..entry + 24].fill(0);
     frame[HEADER_LEN + 8..HEADER_LEN + 12].fill(0);
     let len = (frame.len() - HEADER_LEN) as u32;

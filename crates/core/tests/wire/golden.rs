@@ -7,7 +7,7 @@ use haul_core::entry::{
     EntryKind, Extras, FileRange, Fingerprint, Meta, Name, Namespace, Timestamp, Version,
 };
 use haul_core::extents::DataExtent;
-use haul_core::ids::{Class, DirId, FileId, Generation, Holder, SessionEpoch, StreamId};
+use haul_core::ids::{DirId, FileId, Generation, Holder, SessionEpoch, SinkTarget, StreamId};
 use haul_core::layout::{Component, Layout, Striping};
 use haul_core::schedule::Health;
 use haul_core::schedule::table::{Row, Table, Unwell, UnwellTargets};
@@ -60,12 +60,12 @@ fn golden_bytes_hold() {
         ..entry.clone()
     };
     let frames = [
-        ("data-object", Class::ANY, vec![entry.clone()]),
-        ("data-of-target", Class(0x0102), vec![entry]),
-        ("data-bundle", Class::ANY, vec![small.clone(), small]),
+        ("data-object", SinkTarget::ANY, vec![entry.clone()]),
+        ("data-of-target", SinkTarget(0x0102), vec![entry]),
+        ("data-bundle", SinkTarget::ANY, vec![small.clone(), small]),
     ];
-    for (label, class, entries) in frames {
-        let header = DataHeader { class, entries };
+    for (label, sink_target, entries) in frames {
+        let header = DataHeader { sink_target, entries };
         let frame = encode_data_header(&header, StreamId(2), SessionEpoch(0x0a0b), 0x0102);
         lines.push(format!("{label} {}", hex(&frame)));
     }
@@ -86,24 +86,24 @@ fn golden_bytes_hold() {
 #[test]
 fn stages_keep_their_numbers() {
     let stages = [
-        Stage::Walk,
-        Stage::Open,
-        Stage::Read,
-        Stage::Changed,
-        Stage::Create,
-        Stage::Write,
-        Stage::Sync,
-        Stage::Publish,
-        Stage::Metadata,
-        Stage::Digest,
-        Stage::Protocol,
-        Stage::Usage,
-        Stage::Vanished,
-        Stage::Local,
-        Stage::Network,
+        FailureKind::Walk,
+        FailureKind::Open,
+        FailureKind::Read,
+        FailureKind::Changed,
+        FailureKind::Create,
+        FailureKind::Write,
+        FailureKind::Sync,
+        FailureKind::Publish,
+        FailureKind::Metadata,
+        FailureKind::Digest,
+        FailureKind::Protocol,
+        FailureKind::Usage,
+        FailureKind::Vanished,
+        FailureKind::Local,
+        FailureKind::Network,
     ];
     for (number, stage) in (1..).zip(stages) {
-        let message = Message::Abort(Failure { stage, errno: 5, text: "x".into() });
+        let message = Message::Abort(Failure { kind: stage, errno: 5, text: "x".into() });
         let frame = encode_frame(&message, StreamId(0), SessionEpoch(1), 1);
         let body = &frame[HEADER_LEN..];
         assert_eq!(body[0], number, "{stage:?}");
@@ -139,7 +139,7 @@ fn golden_message(index: usize) -> Message {
     let stamp = |secs| Timestamp { secs, nanos: 999_999_999 };
     let meta = Meta { mode: 0o4755, uid: 1000, gid: 100, mtime: stamp(-1) };
     let extent = Extent { id, generation, offset: 4 << 20, len: 1 << 16 };
-    let failure = Failure { stage: Stage::Publish, errno: 28, text: "no space".into() };
+    let failure = Failure { kind: FailureKind::Publish, errno: 28, text: "no space".into() };
     let subtree = Subtree { offset: 0, len: 4 << 20, cv: [0xcc; 32] };
     let plain = Extras::default();
     let other = |id, kind| Announced {
@@ -171,7 +171,7 @@ fn golden_message(index: usize) -> Message {
                 SourceRoot::Named { name: name(b"dir"), is_dir: true },
                 SourceRoot::Contents { of: Some(name(b"data")), meta },
             ],
-            policy: Policy {
+            policy: SinkOptions {
                 durable: true,
                 force: false,
                 no_clobber: true,
@@ -227,7 +227,7 @@ fn golden_message(index: usize) -> Message {
             Announced { extras: Extras { range: Some(range), metadata: false }, ..other(0x0109, whole) },
         ]),
         4 => Message::DirEnd(vec![DirId::ROOT, DirId(0x0102)]),
-        5 => Message::State(vec![
+        5 => Message::FileStates(vec![
             (id, generation, FileState::Fresh),
             (id, generation, FileState::Unchanged),
             (id, generation, FileState::Skipped),
@@ -239,7 +239,7 @@ fn golden_message(index: usize) -> Message {
         6 => Message::Sealed(vec![(id, generation, 2)]),
         7 => Message::Withdraw { id, generation, retry: true, failure: Some(failure) },
         8 => Message::End(Totals { files: 1, dirs: 2, symlinks: 3, bytes: 4 }),
-        9 => Message::Grant { by: Holder { host: 0x0102, epoch: 0x0304 }, class: 1, total: 1 << 32 },
+        9 => Message::Grant { by: Holder { host: 0x0102, epoch: 0x0304 }, sink_target: 1, total: 1 << 32 },
         10 => Message::Written { bytes: 5, frames: vec![(StreamId(1), 6), (StreamId(2), 7)] },
         11 => Message::Durable { by: Holder { host: 0x0102, epoch: 0x0304 }, extents: vec![extent] },
         12 => Message::Done(vec![
@@ -256,7 +256,7 @@ fn golden_message(index: usize) -> Message {
         40 => Message::NotHeld(vec![extent, extent]),
         14 => Message::StreamClosed { stream: StreamId(2), frames: 8 },
         15 => Message::TargetHealth(vec![TargetHealth {
-            class: Class(1),
+            sink_target: SinkTarget(1),
             health: Health::Hung,
             waiting: 2,
             in_flight: 3,
@@ -297,13 +297,19 @@ fn golden_message(index: usize) -> Message {
         25 => Message::Notice { text: "waiting".into() },
         26 => Message::Received(0x0102),
         27 => Message::Streams(5),
-        28 => Message::Knobs(Knobs { paused: true, rate: 0x0102, streams: 3, readers: 4, writers: 5 }),
+        28 => Message::LiveSettings(LiveSettings {
+            paused: true,
+            rate: 0x0102,
+            streams: 3,
+            readers: 4,
+            writers: 5,
+        }),
         29 => Message::FileTargets {
             id,
             generation,
             layout: Layout::new(vec![
-                Component { start: 0, stripe_size: 1 << 20, targets: vec![Class(3), Class(4)] },
-                Component { start: 1 << 30, stripe_size: u64::MAX, targets: vec![Class::ANY] },
+                Component { start: 0, stripe_size: 1 << 20, targets: vec![SinkTarget(3), SinkTarget(4)] },
+                Component { start: 1 << 30, stripe_size: u64::MAX, targets: vec![SinkTarget::ANY] },
             ])
             .expect("it is one"),
         },

@@ -29,7 +29,7 @@ fn some(r: &mut Rng) -> Option<[u8; 32]> {
 }
 
 fn failure(r: &mut Rng) -> Failure {
-    Failure { stage: Stage::Write, errno: r.i32(..), text: "no room".into() }
+    Failure { kind: FailureKind::Write, errno: r.i32(..), text: "no room".into() }
 }
 
 fn work(r: &mut Rng) -> Work {
@@ -196,7 +196,7 @@ fn bytes_of_a_job_are_golden() {
         from: a,
         former: vec![b],
     };
-    let failure = || Failure { stage: Stage::Write, errno: 28, text: "full".into() };
+    let failure = || Failure { kind: FailureKind::Write, errno: 28, text: "full".into() };
     let mtime = Timestamp { secs: 100, nanos: 7 };
     let samples = [
         JobBody::Lease { time: 8000 },

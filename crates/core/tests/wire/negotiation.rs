@@ -39,7 +39,7 @@ fn negotiation_finds_the_common_ground() {
             holes: false,
             targets: false,
             layouts: false,
-            knobs: false,
+            live_settings: false,
             tables: false,
             choices: false,
             parts: false,
@@ -85,15 +85,15 @@ fn negotiation_finds_the_common_ground() {
     assert_eq!(agreed(&targets, &targets), Ok((true, false)), "both know targets");
     assert_eq!(agreed(&base, &targets), Ok((false, false)));
     assert_eq!(agreed(&targets, &holes(false)), Ok((false, false)), "one knows the one, one the other");
-    let knobs = naming(capability::KNOBS, false);
-    let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| (agreed.knobs, agreed.holes));
-    assert_eq!(agreed(&knobs, &knobs), Ok((true, false)), "both know knobs");
-    assert_eq!(agreed(&base, &knobs), Ok((false, false)));
-    assert_eq!(agreed(&knobs, &holes(false)), Ok((false, false)), "one knows the one, one the other");
+    let live_settings = naming(capability::LIVE_SETTINGS, false);
+    let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| (agreed.live_settings, agreed.holes));
+    assert_eq!(agreed(&live_settings, &live_settings), Ok((true, false)), "both know live settings");
+    assert_eq!(agreed(&base, &live_settings), Ok((false, false)));
+    assert_eq!(agreed(&live_settings, &holes(false)), Ok((false, false)), "one knows the one, one the other");
     let tables = naming(capability::TABLES, false);
-    let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| (agreed.tables, agreed.knobs));
+    let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| (agreed.tables, agreed.live_settings));
     assert_eq!(agreed(&tables, &tables), Ok((true, false)), "both know tables");
-    assert_eq!(agreed(&tables, &knobs), Ok((false, false)), "one knows the one, one the other");
+    assert_eq!(agreed(&tables, &live_settings), Ok((false, false)), "one knows the one, one the other");
     let choices = naming(capability::CHOICES, false);
     let agreed = |a: &Hello, b: &Hello| negotiate(a, b).map(|agreed| (agreed.choices, agreed.tables));
     assert_eq!(agreed(&choices, &choices), Ok((true, false)), "both know choices");

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Version};
-use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
+use haul_core::ids::{DirId, FileId, Generation, SessionEpoch, SinkTarget, StreamId};
 use haul_core::layout::STRIPES_MAX;
 use haul_core::schedule::table::{NAME_LEN_MAX as TARGET_NAME_MAX, ROWS_MAX, UNWELL_MAX};
 use haul_core::stage::Processors;
@@ -31,7 +31,7 @@ fn lists_over_their_maximum_are_refused() {
         (kind::HOLES, 13, ITEMS_MAX),
         (kind::FILE_LAYOUT, 0, ITEMS_MAX),
         (kind::FILE_TARGETS, 12, TARGET_COMPONENTS_MAX),
-        (kind::FILE_TARGETS, 30, TARGET_CLASSES_MAX),
+        (kind::FILE_TARGETS, 30, FILE_SINK_TARGETS_MAX),
         (kind::TARGET_TABLE, 8, ROWS_MAX),
         (kind::UNWELL_TARGETS, 0, UNWELL_MAX),
         (kind::CHOICES, 0, CHOICES_MAX),
@@ -64,23 +64,23 @@ fn lists_over_their_maximum_are_refused() {
     assert!(matches!(decode_message(kind::STATE, &body), Err(WireError::TooLong { .. })));
 }
 
-/// Goal: what a sink says of targets has one form: classes below their maximum, 0 where it means nothing, components
-/// that rise from the file's start, not more classes in all than the maximum.
+/// Goal: what a sink says of targets has one form: sink targets below their maximum, 0 where it means nothing, components
+/// that rise from the file's start, not more sink targets in all than the maximum.
 /// Method: legal bodies, changed in one way each.
 #[test]
 fn senseless_targets_are_refused() {
     let file = |parts: &[(u64, u64, Vec<u16>)]| {
         let mut body = vec![0; 12];
         body.extend((parts.len() as u16).to_le_bytes());
-        for (start, stripe, classes) in parts {
+        for (start, stripe, sink_targets) in parts {
             body.extend([start.to_le_bytes(), stripe.to_le_bytes()].concat());
-            body.extend((classes.len() as u16).to_le_bytes());
-            classes.iter().for_each(|class| body.extend(class.to_le_bytes()));
+            body.extend((sink_targets.len() as u16).to_le_bytes());
+            sink_targets.iter().for_each(|sink_target| body.extend(sink_target.to_le_bytes()));
         }
         decode_message(kind::FILE_TARGETS, &body)
     };
-    let last = CLASSES_MAX - 1;
-    let parts = |count: u64| (0..count).map(|n| (n, 1, vec![1; TARGET_CLASSES_MAX / 4]));
+    let last = SINK_TARGETS_MAX - 1;
+    let parts = |count: u64| (0..count).map(|n| (n, 1, vec![1; FILE_SINK_TARGETS_MAX / 4]));
     assert!(file(&[(0, 1, vec![0, last]), (1, u64::MAX, vec![1])]).is_ok());
     assert!(file(&parts(4).collect::<Vec<_>>()).is_ok());
     for bad in [
@@ -88,7 +88,7 @@ fn senseless_targets_are_refused() {
         vec![(1, 1, vec![1])],
         vec![(0, 0, vec![1])],
         vec![(0, 1, vec![])],
-        vec![(0, 1, vec![CLASSES_MAX])],
+        vec![(0, 1, vec![SINK_TARGETS_MAX])],
         vec![(0, 1, vec![1]), (0, 1, vec![1])],
         vec![(0, 1, vec![1]), (9, 1, vec![1]), (8, 1, vec![1])],
         parts(4).chain([(9, 1, vec![1])]).collect(),
@@ -96,25 +96,27 @@ fn senseless_targets_are_refused() {
     ] {
         assert!(file(&bad).is_err(), "{bad:?}");
     }
-    let health = |class: u16, state: u8| {
+    let health = |sink_target: u16, state: u8| {
         let mut body = vec![0; 2 + 35];
         body[0] = 1;
-        body[2..4].copy_from_slice(&class.to_le_bytes());
+        body[2..4].copy_from_slice(&sink_target.to_le_bytes());
         body[4] = state;
         decode_message(kind::TARGET_HEALTH, &body)
     };
     assert!(health(1, 3).is_ok() && health(last, 0).is_ok());
-    for (class, state) in [(0, 0), (CLASSES_MAX, 0), (u16::MAX, 0), (1, 4), (1, 255)] {
-        assert!(health(class, state).is_err(), "class {class}, state {state}");
+    for (sink_target, state) in [(0, 0), (SINK_TARGETS_MAX, 0), (u16::MAX, 0), (1, 4), (1, 255)] {
+        assert!(health(sink_target, state).is_err(), "sink target {sink_target}, state {state}");
     }
-    let grant =
-        |class: u16| decode_message(kind::GRANT, &[&[0; 6][..], &class.to_le_bytes(), &[0; 8]].concat());
+    let grant = |sink_target: u16| {
+        decode_message(kind::GRANT, &[&[0; 6][..], &sink_target.to_le_bytes(), &[0; 8]].concat())
+    };
     assert!(grant(0).is_ok() && grant(last).is_ok());
-    assert!(grant(CLASSES_MAX).is_err() && grant(u16::MAX).is_err());
+    assert!(grant(SINK_TARGETS_MAX).is_err() && grant(u16::MAX).is_err());
     // A data frame that names one.
-    let mut frame = encode_data(&DataHeader { class: Class(last), ..data_header(&mut Rng::with_seed(8)) });
-    assert_eq!(decode_data(&frame).map(|header| header.class), Ok(Class(last)));
-    frame[HEADER_LEN + 2..HEADER_LEN + 4].copy_from_slice(&CLASSES_MAX.to_le_bytes());
+    let mut frame =
+        encode_data(&DataHeader { sink_target: SinkTarget(last), ..data_header(&mut Rng::with_seed(8)) });
+    assert_eq!(decode_data(&frame).map(|header| header.sink_target), Ok(SinkTarget(last)));
+    frame[HEADER_LEN + 2..HEADER_LEN + 4].copy_from_slice(&SINK_TARGETS_MAX.to_le_bytes());
     assert!(matches!(decode_data(&frame), Err(WireError::TooLong { .. })));
 }
 
@@ -180,23 +182,23 @@ fn processors_that_are_too_busy_are_refused() {
     }
 }
 
-/// Goal: knobs beyond what can be asked for are refused, each by its name.
+/// Goal: live settings beyond what can be asked for are refused, each by its name.
 /// Method: a legal body with one count at its maximum, then one more.
 #[test]
-fn knobs_over_their_maximum_are_refused() {
-    let max = [STREAMS_MAX, KNOB_THREADS_MAX, KNOB_THREADS_MAX];
+fn live_settings_over_their_maximum_are_refused() {
+    let max = [STREAMS_MAX, LIVE_THREADS_MAX, LIVE_THREADS_MAX];
     for (at, (max, name)) in max.into_iter().zip(["streams", "readers", "writers"]).enumerate() {
         let mut body = [0; 15];
         let at = 9 + 2 * at;
         body[at..at + 2].copy_from_slice(&max.to_le_bytes());
-        assert!(decode_message(kind::KNOBS, &body).is_ok(), "{name}");
+        assert!(decode_message(kind::LIVE_SETTINGS, &body).is_ok(), "{name}");
         body[at..at + 2].copy_from_slice(&(max + 1).to_le_bytes());
-        match decode_message(kind::KNOBS, &body) {
+        match decode_message(kind::LIVE_SETTINGS, &body) {
             Err(error @ WireError::TooLong { .. }) => assert!(error.to_string().contains(name), "{error}"),
             other => panic!("{name}: {other:?}"),
         }
     }
-    assert!(decode_message(kind::KNOBS, &[2; 15]).is_err(), "paused is a bool");
+    assert!(decode_message(kind::LIVE_SETTINGS, &[2; 15]).is_err(), "paused is a bool");
 }
 
 /// Goal: a count that the bytes at hand cannot hold is refused before anything is allocated for it.

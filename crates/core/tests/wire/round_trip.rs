@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use haul_core::digest::Subtree;
 use haul_core::entry::{EntryKind, Extras, LINK_LEN_MAX, NAME_LEN_MAX, Name};
-use haul_core::ids::{Class, DirId, FileId, Generation, Holder, SessionEpoch, StreamId};
+use haul_core::ids::{DirId, FileId, Generation, Holder, SessionEpoch, SinkTarget, StreamId};
 use haul_core::wire::*;
 
 use crate::samples::{
@@ -42,7 +42,7 @@ fn item_lengths_are_exact() {
     for _ in 0..2000 {
         let (a, s, d) = (announced(r), state(r), done(r));
         assert_eq!(announced_len(&a) + 2, encode(&Message::Announce(vec![a])).1.len());
-        assert_eq!(state_len(&s) + 2, encode(&Message::State(vec![s])).1.len());
+        assert_eq!(state_len(&s) + 2, encode(&Message::FileStates(vec![s])).1.len());
         assert_eq!(done_len(&d) + 2, encode(&Message::Done(vec![d])).1.len());
     }
 }
@@ -54,7 +54,7 @@ fn data_headers_survive_the_round_trip() {
     let r = &mut Rng::with_seed(2);
     let mut samples: Vec<DataHeader> = (0..3000).map(|_| data_header(r)).collect();
     samples.push(DataHeader {
-        class: Class::ANY,
+        sink_target: SinkTarget::ANY,
         entries: (0..BUNDLE_ENTRIES_MAX).map(|_| data_entry(r, true)).collect(),
     });
     for header in samples {
@@ -145,11 +145,11 @@ fn split_messages_fit_and_lose_nothing() {
     let subtree = Subtree { offset: 0, len: 1, cv: [0; 32] };
     let held = FileState::Held { subtrees: vec![subtree; SUBTREES_MAX], verify: true };
     let states = vec![(FileId(1), Generation(1), held); 20];
-    let parts = Message::State(states).split();
+    let parts = Message::FileStates(states).split();
     assert_eq!(parts.iter().map(|p| encode(p).1.len().min(1)).sum::<usize>(), parts.len());
     assert!(parts.len() > 1);
 
-    let failure = Failure { stage: Stage::Write, errno: 28, text: "x".repeat(5000).into() };
+    let failure = Failure { kind: FailureKind::Write, errno: 28, text: "x".repeat(5000).into() };
     let item = DoneItem { id: FileId(1), generation: Generation(1), outcome: Outcome::Failed(failure) };
     let parts = Message::Done(vec![item; 10_000]).split();
     assert!(parts.iter().all(|p| encode(p).1.len() <= CONTROL_LEN_MAX));
@@ -168,7 +168,7 @@ fn split_messages_fit_and_lose_nothing() {
     let healths = vec![target_health(r); ITEMS_MAX + 1];
     let parts = Message::TargetHealth(healths).split();
     assert_eq!(parts.iter().map(|p| encode(p).1.len().min(1)).sum::<usize>(), 2);
-    let policy = Policy::PLAIN;
+    let policy = SinkOptions::PLAIN;
     for count in [0, 1, ROOTS_PART_MAX, ROOTS_PART_MAX + 1, 2 * ROOTS_PART_MAX, ROOTS_MAX] {
         let root = |i: usize| {
             let name: Vec<u8> = format!("{i:0255}").into_bytes();
@@ -194,7 +194,7 @@ fn split_messages_fit_and_lose_nothing() {
 /// Goal: a long path of a trouble is cut like a text, and never fails the frame.
 #[test]
 fn long_paths_are_cut() {
-    let failure = Failure { stage: Stage::Walk, errno: 13, text: "denied".into() };
+    let failure = Failure { kind: FailureKind::Walk, errno: 13, text: "denied".into() };
     let trouble = |len| Message::Trouble { path: vec![b'p'; len].into(), failure: failure.clone() };
     let (kind, body) = encode(&trouble(PATH_LEN_MAX + 1));
     assert_eq!(decode_message(kind, &body), Ok(Decoded::Message(trouble(PATH_LEN_MAX))));
@@ -241,13 +241,16 @@ fn encoders_refuse_what_decoders_would() {
     assert!(!panics(move || drop(encode(&durable(vec![extent; ITEMS_MAX])))));
     let names =
         vec![SourceRoot::Named { name: Name::new(&[b'n'; 255]).expect("legal"), is_dir: false }; ITEMS_MAX];
-    let policy = Policy::PLAIN;
+    let policy = SinkOptions::PLAIN;
     assert!(panics(move || drop(encode(&Message::Sources { roots: names, policy }))), "over 1 MiB");
     assert!(panics(move || drop(encode(&durable(vec![Extent { offset: u64::MAX, ..extent }])))));
     let mut entry = data_entry(&mut Rng::with_seed(9), true);
     entry.hole = true;
-    assert!(panics(move || drop(encode_data(&DataHeader { class: Class::ANY, entries: vec![entry] }))));
-    assert!(panics(|| drop(encode_data(&DataHeader { class: Class::ANY, entries: vec![] }))));
+    assert!(panics(move || drop(encode_data(&DataHeader {
+        sink_target: SinkTarget::ANY,
+        entries: vec![entry]
+    }))));
+    assert!(panics(|| drop(encode_data(&DataHeader { sink_target: SinkTarget::ANY, entries: vec![] }))));
     let header = FrameHeader {
         len: CONTROL_LEN_MAX as u32 + 1,
         kind: kind::STATE,

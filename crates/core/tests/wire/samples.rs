@@ -9,7 +9,7 @@ use haul_core::entry::{
     Meta, NAME_LEN_MAX, Name, Namespace, SHARD_RANGE_GRAIN, Timestamp, VERSION_LEN_MAX, Version,
 };
 use haul_core::extents::DataExtent;
-use haul_core::ids::{Class, DirId, FileId, Generation, HOSTS_MAX, Holder, SessionEpoch, StreamId};
+use haul_core::ids::{DirId, FileId, Generation, HOSTS_MAX, Holder, SessionEpoch, SinkTarget, StreamId};
 use haul_core::layout::{Component, Layout, STRIPES_MAX, Striping};
 use haul_core::schedule::Health;
 use haul_core::schedule::table::{
@@ -29,7 +29,7 @@ pub fn index_of(message: &Message) -> usize {
         Message::Destination { .. } => 2,
         Message::Announce(_) => 3,
         Message::DirEnd(_) => 4,
-        Message::State(_) => 5,
+        Message::FileStates(_) => 5,
         Message::Sealed(_) => 6,
         Message::Withdraw { .. } => 7,
         Message::End(_) => 8,
@@ -52,7 +52,7 @@ pub fn index_of(message: &Message) -> usize {
         Message::Notice { .. } => 25,
         Message::Received(_) => 26,
         Message::Streams(_) => 27,
-        Message::Knobs(_) => 28,
+        Message::LiveSettings(_) => 28,
         Message::FileTargets { .. } => 29,
         Message::Trial(_) => 30,
         Message::SourceRoots(_) => 31,
@@ -116,21 +116,21 @@ pub fn extent(r: &mut Rng) -> Extent {
 
 pub fn failure(r: &mut Rng) -> Failure {
     let stages = [
-        Stage::Walk,
-        Stage::Open,
-        Stage::Read,
-        Stage::Changed,
-        Stage::Create,
-        Stage::Write,
-        Stage::Sync,
-        Stage::Publish,
-        Stage::Metadata,
-        Stage::Digest,
-        Stage::Protocol,
-        Stage::Usage,
-        Stage::Vanished,
+        FailureKind::Walk,
+        FailureKind::Open,
+        FailureKind::Read,
+        FailureKind::Changed,
+        FailureKind::Create,
+        FailureKind::Write,
+        FailureKind::Sync,
+        FailureKind::Publish,
+        FailureKind::Metadata,
+        FailureKind::Digest,
+        FailureKind::Protocol,
+        FailureKind::Usage,
+        FailureKind::Vanished,
     ];
-    Failure { stage: stages[r.usize(..stages.len())], errno: r.i32(..), text: text(r) }
+    Failure { kind: stages[r.usize(..stages.len())], errno: r.i32(..), text: text(r) }
 }
 
 pub fn announced(r: &mut Rng) -> Announced {
@@ -275,7 +275,7 @@ pub fn root(r: &mut Rng) -> SourceRoot {
 pub fn target_health(r: &mut Rng) -> TargetHealth {
     let healths = [Health::Healthy, Health::Congested, Health::Resting, Health::Hung];
     TargetHealth {
-        class: Class(r.u16(1..CLASSES_MAX)),
+        sink_target: SinkTarget(r.u16(1..SINK_TARGETS_MAX)),
         health: healths[r.usize(..4)],
         waiting: r.u32(..),
         in_flight: r.u32(..),
@@ -312,10 +312,10 @@ fn table(r: &mut Rng) -> Table {
 }
 
 /// Components that rise from 0.
-pub fn layout(r: &mut Rng) -> Layout<Class> {
+pub fn layout(r: &mut Rng) -> Layout<SinkTarget> {
     let mut start = 0;
     let components = (0..r.usize(1..6)).map(|_| {
-        let targets = (0..r.usize(1..9)).map(|_| Class(r.u16(..CLASSES_MAX))).collect();
+        let targets = (0..r.usize(1..9)).map(|_| SinkTarget(r.u16(..SINK_TARGETS_MAX))).collect();
         let component = Component { start, stripe_size: r.u64(1..), targets };
         start += r.u64(1..1 << 60);
         component
@@ -335,7 +335,7 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
         0 => Message::Hello(hello(r)),
         1 => Message::Sources {
             roots: list(r, 5, root),
-            policy: Policy {
+            policy: SinkOptions {
                 trust: r.bool(),
                 durable: r.bool(),
                 force: r.bool(),
@@ -354,7 +354,7 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
         },
         3 => Message::Announce(list(r, 6, announced)),
         4 => Message::DirEnd(list(r, 6, |r| DirId(number(r)))),
-        5 => Message::State(list(r, 6, state)),
+        5 => Message::FileStates(list(r, 6, state)),
         6 => Message::Sealed(list(r, 6, |r| {
             let (id, generation) = version(r);
             (id, generation, r.u16(..))
@@ -367,7 +367,7 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
         8 => {
             Message::End(Totals { files: number(r), dirs: number(r), symlinks: number(r), bytes: number(r) })
         }
-        9 => Message::Grant { by: lease(r), class: r.u16(..CLASSES_MAX), total: number(r) },
+        9 => Message::Grant { by: lease(r), sink_target: r.u16(..SINK_TARGETS_MAX), total: number(r) },
         10 => Message::Written { bytes: number(r), frames: list(r, 6, |r| (StreamId(r.u16(..)), number(r))) },
         11 => Message::Durable { by: lease(r), extents: list(r, 6, extent) },
         12 => Message::Done(list(r, 6, done)),
@@ -415,12 +415,12 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
             let (id, generation) = version(r);
             Message::FileTargets { id, generation, layout: layout(r) }
         }
-        28 => Message::Knobs(Knobs {
+        28 => Message::LiveSettings(LiveSettings {
             paused: r.bool(),
             rate: number(r),
             streams: r.u16(..=STREAMS_MAX),
-            readers: r.u16(..=KNOB_THREADS_MAX),
-            writers: r.u16(..=KNOB_THREADS_MAX),
+            readers: r.u16(..=LIVE_THREADS_MAX),
+            writers: r.u16(..=LIVE_THREADS_MAX),
         }),
         30 => Message::Trial(bytes::<20>(r).into()),
         31 => Message::SourceRoots(list(r, 5, root)),
@@ -473,7 +473,7 @@ pub fn data_entry(r: &mut Rng, bundle: bool) -> DataEntry {
 pub fn data_header(r: &mut Rng) -> DataHeader {
     let count = if r.bool() { 1 } else { r.usize(1..20) };
     DataHeader {
-        class: Class(r.u16(..CLASSES_MAX)),
+        sink_target: SinkTarget(r.u16(..SINK_TARGETS_MAX)),
         entries: (0..count).map(|_| data_entry(r, count > 1)).collect(),
     }
 }

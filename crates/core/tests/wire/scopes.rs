@@ -172,7 +172,7 @@ fn senseless_pieces_are_refused() {
 #[test]
 fn hosts_and_codecs_are_bounded() {
     let grant = |host| {
-        let (kind, mut body) = encode(&Message::Grant { by: Holder::ALONE, class: 0, total: 1 });
+        let (kind, mut body) = encode(&Message::Grant { by: Holder::ALONE, sink_target: 0, total: 1 });
         body[..2].copy_from_slice(&u16::to_le_bytes(host));
         decode_message(kind, &body)
     };

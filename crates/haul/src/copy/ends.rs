@@ -11,7 +11,7 @@ use crate::driver::sink::{self, SinkRequest};
 use crate::driver::source::{self, SourceRequest};
 use crate::driver::{Links, PATIENCE, Report, Watch, dry};
 use crate::endpoint::Place;
-use crate::job::Options;
+use crate::options::Options;
 use haul_storage::descriptors::{Claim, READERS_USUAL, WRITERS_USUAL};
 use haul_storage::source::wall_clock;
 use haul_transport::pace::Pacer;

@@ -19,7 +19,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::driver::Unmoved;
 use crate::events::{Event, Observer};
-use crate::job::Changed;
+use crate::options::Changed;
 use crate::request::CopyRequest;
 use haul_storage::sink::store::destination as root_of;
 use haul_storage::source::{Stamp, version_of};

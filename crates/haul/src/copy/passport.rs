@@ -14,7 +14,7 @@ use haul_core::io::IoPolicy;
 
 use crate::driver::choices::InWords;
 use crate::endpoint::{Endpoint, Place};
-use crate::job::{AgentRequest, Options};
+use crate::options::{AgentRequest, Options};
 use crate::passport::network::Way;
 use crate::passport::{Direction, identity::identify, pair, storage as passport};
 use crate::request::CopyRequest;
@@ -27,7 +27,7 @@ use haul_storage::options::StorageOptions;
 pub(super) fn adopt_local(request: &CopyRequest) -> (CopyRequest, InWords) {
     let (mut request, mut chosen) = (request.clone(), InWords::new());
     let Some(state) = request.state_home.clone() else { return (request, chosen) };
-    // The first stands for all of them: they share one set of knobs.
+    // The first stands for all of them: they share one set of settings.
     if let Some(source) = request.sources.first().filter(|source| source.host().is_none()) {
         chosen.extend(adopt(&state, source.place(), None, Role::Source, &mut request.options.source_storage));
     }
@@ -208,7 +208,7 @@ mod tests {
 
     /// Goal: what the user set stays as it is, what was left open comes from the passport of the end's file
     /// system, and each such value has its reason.
-    /// Method: every combination of knobs set and left open, for both ends.
+    /// Method: every combination of settings set and left open, for both ends.
     #[test]
     fn only_what_was_left_open_is_filled_in() {
         let dir = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ use crate::driver::{Links, Report, Watch, policy};
 use crate::endpoint::Endpoint;
 use crate::endpoint::Place;
 use crate::error::Error;
-use crate::job::AgentRequest;
+use crate::options::AgentRequest;
 use crate::request::CopyRequest;
 use haul_base::role::Role;
 use haul_transport::pace::Pacer;
@@ -123,7 +123,7 @@ impl<'a> Plan<'a> {
         }
         let reached = near.far.as_ref().map_or(0, |far| far.payload) as f64 / took.as_secs_f64();
         // The last limit: what it was before is not known here.
-        let rate = match watch.control.knobs().rate {
+        let rate = match watch.handle.live_settings().rate {
             0 => self.request.options.rate,
             RATE_UNLIMITED => None,
             rate => Some(rate),

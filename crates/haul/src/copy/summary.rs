@@ -6,16 +6,16 @@ use haul_core::schedule::table::{Unwell, UnwellTargets};
 use haul_core::stage::{Processors, StageTime, verdict};
 use haul_core::transfer::SessionEnd;
 use haul_core::tune::Choice;
-use haul_core::wire::{EndReport, HeldReport, NotKept, Stage};
+use haul_core::wire::{EndReport, FailureKind, HeldReport, NotKept};
 
 use super::LOCAL_STREAMS;
-use crate::board::SlowTarget;
 use crate::driver::choices::with_far;
 use crate::driver::{MEMORY_HELD, Report, cpu_time, merge_stages, rss_max};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
 use crate::request::CopyRequest;
 use crate::summary::{Held, Status, Summary};
+use crate::target_tables::SlowTarget;
 use haul_base::role::Role;
 
 /// A run is judged from so many seconds on, if it moved so many bytes or copied so many files: what less took was mostly the
@@ -95,13 +95,13 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         (SessionEnd::Complete, Some(SessionEnd::Failed(failure))) => SessionEnd::Failed(failure.clone()),
         (end, _) => end.clone(),
     };
-    let usage = matches!(&end, SessionEnd::Failed(failure) if failure.stage == Stage::Usage);
+    let usage = matches!(&end, SessionEnd::Failed(failure) if failure.kind == FailureKind::Usage);
     let (status, error) = match end.clone() {
         SessionEnd::Complete if tally.failed > 0 => (Status::Partial, None),
         SessionEnd::Complete => (Status::Complete, None),
         SessionEnd::Stopped => (Status::Interrupted, None),
         SessionEnd::Failed(failure) => {
-            let kind = ErrorKind::of(failure.stage);
+            let kind = ErrorKind::of(failure.kind);
             (Status::Failed, Some(Error::new(kind, placed(&failure.text, request))))
         }
     };

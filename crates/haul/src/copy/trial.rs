@@ -11,7 +11,6 @@ use haul_core::transfer::SessionEnd;
 
 use super::ends::{memory, sink_request, source_request};
 use super::{Remote, memory_links};
-use crate::control::Control;
 use crate::driver::sink::{Hears, SinkRequest};
 use crate::driver::trial::SharedTrial;
 use crate::driver::{Links, Report, Watch, cpu_time, sink, source};
@@ -19,7 +18,8 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::Place;
 use crate::error::Error;
 use crate::events::Observer;
-use crate::job::{AgentRequest, NetworkTrial, Options, StorageQuestion};
+use crate::handle::Handle;
+use crate::options::{AgentRequest, NetworkTrial, Options, StorageQuestion};
 use crate::request::{CopyRequest, RemoteOptions};
 use haul_base::role::Role;
 use haul_storage::null::NULL;
@@ -37,7 +37,7 @@ const STREAMS_FIRST: u16 = 2;
 const PATIENCE: u32 = 20;
 
 /// Two ends that have met.
-pub struct Met {
+pub struct Connection {
     /// The far end's address; `None`: through ssh.
     pub address: Option<IpAddr>,
     /// Where the data goes, in words, and what protects it.
@@ -65,7 +65,7 @@ pub trait Prober: Send + Sync {
     );
 
     /// What measures a session whose source this end is. It ends the session by `control`.
-    fn trial(&self, ask: &NetworkTrial, met: &Met, control: &Control) -> SharedTrial;
+    fn trial(&self, ask: &NetworkTrial, connection: &Connection, handle: &Handle) -> SharedTrial;
 }
 
 /// A session that is over.
@@ -140,10 +140,10 @@ fn source(links: &Links, rtt: Option<Duration>, trial: SharedTrial) -> source::S
     from
 }
 
-fn met_by(remote: &Remote, links: &Links) -> Met {
+fn connection_of(remote: &Remote, links: &Links) -> Connection {
     let controls = controls(links);
     let joins = !controls.is_empty();
-    Met {
+    Connection {
         address: remote.address,
         path: remote.path.clone(),
         protect: remote.protect.clone(),
@@ -155,8 +155,8 @@ fn met_by(remote: &Remote, links: &Links) -> Met {
     }
 }
 
-fn watch(observer: &Arc<dyn Observer>, control: &Control) -> Watch {
-    Watch { observer: Some(observer.clone()), control: control.clone(), ..Watch::silent() }
+fn watch(observer: &Arc<dyn Observer>, handle: &Handle) -> Watch {
+    Watch { observer: Some(observer.clone()), handle: handle.clone(), ..Watch::silent() }
 }
 
 fn over(report: Report, begin: Duration, joined_in: Duration) -> Over {
@@ -172,16 +172,16 @@ fn over(report: Report, begin: Duration, joined_in: Duration) -> Over {
 pub fn run(
     mut call: Call<'_>,
     observer: &Arc<dyn Observer>,
-    control: &Control,
-    make: impl FnOnce(&Met) -> Result<SharedTrial, Error>,
+    handle: &Handle,
+    make: impl FnOnce(&Connection) -> Result<SharedTrial, Error>,
 ) -> Result<Over, Error> {
     let begin = cpu_time();
     let destination = Some(Place::root(&NULL));
     let ask = AgentRequest::new(Role::Sink, Vec::new(), destination, options());
     let (links, remote) = call.connect(ask, observer)?;
-    let met = met_by(&remote, &links);
-    let from = source(&links, met.rtt, make(&met)?);
-    let report = source::run(links, &from, &watch(observer, control));
+    let connection = connection_of(&remote, &links);
+    let from = source(&links, connection.rtt, make(&connection)?);
+    let report = source::run(links, &from, &watch(observer, handle));
     let joined_in = remote.took;
     drop(remote);
     Ok(over(report, begin, joined_in))
@@ -196,8 +196,8 @@ pub fn run_back(
     mut call: Call<'_>,
     trial: NetworkTrial,
     observer: &Arc<dyn Observer>,
-    control: &Control,
-    met: impl FnOnce(Met) -> Result<Hears, Error>,
+    handle: &Handle,
+    connection: impl FnOnce(Connection) -> Result<Hears, Error>,
 ) -> Result<Over, Error> {
     let begin = cpu_time();
     // Pinned: the far end's own search is the trial's.
@@ -207,11 +207,11 @@ pub fn run_back(
     ask.trial = Some(NetworkTrial { rmem_fixed, ..trial });
     let (links, remote) = call.connect(ask, observer)?;
     let memory = memory(&options(), path::rtt(&links.control)).value;
-    let hears = met(met_by(&remote, &links))?;
+    let hears = connection(connection_of(&remote, &links))?;
     let destination = Place::root(&NULL);
     let to = sink_request(destination, &options(), None, memory);
     let to = SinkRequest { hears: Some(hears), ..to };
-    let report = sink::run(links, &to, &watch(observer, control));
+    let report = sink::run(links, &to, &watch(observer, handle));
     let joined_in = remote.took;
     drop(remote);
     Ok(over(report, begin, joined_in))
@@ -223,13 +223,13 @@ pub fn run_back(
 /// As [`run`]'s.
 pub fn run_local(
     observer: &Arc<dyn Observer>,
-    control: &Control,
-    make: impl FnOnce(&Met) -> Result<SharedTrial, Error>,
+    handle: &Handle,
+    make: impl FnOnce(&Connection) -> Result<SharedTrial, Error>,
 ) -> Result<(Over, f64), Error> {
     let begin = cpu_time();
     let (near, far) = memory_links(&options());
     let here = EndFacts::here(None, None, None);
-    let met = Met {
+    let connection = Connection {
         address: None,
         path: "local".into(),
         protect: "local".into(),
@@ -239,10 +239,10 @@ pub fn run_local(
         streams: near.data.len() as u16,
         controls: Vec::new(),
     };
-    let from = source(&near, None, make(&met)?);
+    let from = source(&near, None, make(&connection)?);
     let memory = memory(&options(), None).value;
     let to = sink_request(Place::root(&NULL), &options(), None, memory);
-    let watch = watch(observer, control);
+    let watch = watch(observer, handle);
     let ran = thread::scope(|scope| {
         let from = scope.spawn(|| source::run(near, &from, &watch));
         let to = sink::run(far, &to, &Watch::silent());
@@ -255,12 +255,12 @@ pub fn run_local(
 }
 
 /// The trial of an agent that was asked to measure. It ends the session by `control`.
-pub(super) fn far(prober: &dyn Prober, ask: &NetworkTrial, links: &Links, control: &Control) -> SharedTrial {
+pub(super) fn far(prober: &dyn Prober, ask: &NetworkTrial, links: &Links, handle: &Handle) -> SharedTrial {
     let controls = controls(links);
     let joins = !controls.is_empty();
     let near = EndFacts::here(None, None, None);
     let limits = HostLimits { rmem_fixed: ask.rmem_fixed, ..HostLimits::default() };
-    let met = Met {
+    let connection = Connection {
         address: None,
         path: String::new(),
         protect: String::new(),
@@ -270,5 +270,5 @@ pub(super) fn far(prober: &dyn Prober, ask: &NetworkTrial, links: &Links, contro
         streams: if joins { haul_core::wire::STREAMS_MAX } else { links.data.len() as u16 },
         controls,
     };
-    prober.trial(ask, &met, control)
+    prober.trial(ask, &connection, handle)
 }

@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, Mode};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::{CtlError, Job, Label, PATIENCE, Place, REQUEST_LEN_MAX, Reply, Request, system};
-use crate::control::Control;
+use crate::handle::Handle;
 
 /// Clients that are listened to at a time; others wait in the kernel's queue.
 const CLIENTS_MAX: usize = 16;
@@ -39,12 +39,12 @@ struct Client {
 }
 
 impl Server {
-    /// Opens a socket in the first of `dirs` where that is possible, and serves `control` there. `name`: see
+    /// Opens a socket in the first of `dirs` where that is possible, and serves `handle` there. `name`: see
     /// [`super::short_name`]; `what`: for people.
     ///
     /// # Errors
     /// It is possible in none: why not in the last.
-    pub fn start(dirs: &[PathBuf], name: &str, what: String, control: Control) -> Result<Server, CtlError> {
+    pub fn start(dirs: &[PathBuf], name: &str, what: String, handle: Handle) -> Result<Server, CtlError> {
         let pid = std::process::id();
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let label = Label { pid, name: name.to_owned(), what, since };
@@ -52,7 +52,7 @@ impl Server {
         let mut last = CtlError::NoAnswer { pid, what: "there is no place for a control socket".into() };
         for dir in dirs {
             match Place::make(dir).and_then(|place| listen(&place, &file).map(|socket| (place, socket))) {
-                Ok((place, socket)) => return Server::serve(place, socket, file, label, control),
+                Ok((place, socket)) => return Server::serve(place, socket, file, label, handle),
                 Err(error) => last = error,
             }
         }
@@ -64,7 +64,7 @@ impl Server {
         socket: OwnedFd,
         file: String,
         label: Label,
-        control: Control,
+        handle: Handle,
     ) -> Result<Server, CtlError> {
         let failed = |path: &Place| {
             let path = path.path.clone();
@@ -74,7 +74,7 @@ impl Server {
         let place = Arc::new(place);
         let mut server = Server { place: place.clone(), file, end: Some(end), thread: None };
         let builder = std::thread::Builder::new().name("haul-control".into());
-        let thread = builder.spawn(move || serve(&socket, &over, &label, &control));
+        let thread = builder.spawn(move || serve(&socket, &over, &label, &handle));
         server.thread = Some(thread.map_err(failed(&place))?);
         Ok(server)
     }
@@ -114,7 +114,7 @@ fn listen(place: &Place, file: &str) -> Result<OwnedFd, CtlError> {
     Ok(socket)
 }
 
-fn serve(socket: &OwnedFd, over: &UnixStream, label: &Label, control: &Control) {
+fn serve(socket: &OwnedFd, over: &UnixStream, label: &Label, handle: &Handle) {
     let mut clients: Vec<Client> = Vec::new();
     loop {
         let now = Instant::now();
@@ -137,7 +137,7 @@ fn serve(socket: &OwnedFd, over: &UnixStream, label: &Label, control: &Control) 
         let mut at = 0;
         clients.retain_mut(|client| {
             at += 1;
-            !ready[at] || client.hear(label, control)
+            !ready[at] || client.hear(label, handle)
         });
         if room && ready.last() == Some(&true) {
             clients.extend(accept(socket));
@@ -172,7 +172,7 @@ fn may_speak(stream: &impl AsFd) -> bool {
 
 impl Client {
     /// Something came. False: the client is done with.
-    fn hear(&mut self, label: &Label, control: &Control) -> bool {
+    fn hear(&mut self, label: &Label, handle: &Handle) -> bool {
         let mut bytes = [0; REQUEST_LEN_MAX];
         // One byte more than there may be tells what is too long.
         let room = REQUEST_LEN_MAX + 1 - self.heard.len();
@@ -186,7 +186,7 @@ impl Client {
         }
         let line = self.heard.iter().position(|byte| *byte == b'\n');
         let reply = match line {
-            Some(end) if end < REQUEST_LEN_MAX => answer(&self.heard[..end], label, control),
+            Some(end) if end < REQUEST_LEN_MAX => answer(&self.heard[..end], label, handle),
             None if self.heard.len() < REQUEST_LEN_MAX => return true,
             _ => refuse(&format!("a request is one line of at most {REQUEST_LEN_MAX} bytes")),
         };
@@ -203,20 +203,20 @@ impl Client {
     }
 }
 
-fn answer(line: &[u8], label: &Label, control: &Control) -> Reply {
+fn answer(line: &[u8], label: &Label, handle: &Handle) -> Reply {
     let mut targets = None;
     let done = match serde_json::from_slice(line) {
         Ok(Request::Show) => Ok(()),
         Ok(Request::Targets) => {
-            targets = Some(control.targets());
+            targets = Some(handle.targets());
             Ok(())
         }
-        Ok(Request::Pause) => control.pause(true),
-        Ok(Request::Resume) => control.pause(false),
-        Ok(Request::Set { knob, value }) => control.set(knob, value),
+        Ok(Request::Pause) => handle.pause(true),
+        Ok(Request::Resume) => handle.pause(false),
+        Ok(Request::Set { setting, value }) => handle.set(setting, value),
         Err(error) => return refuse(&format!("no request: {error}")),
     };
-    Reply { error: done.err().map(|error| error.text), job: Some(Job::of(control, label)), targets }
+    Reply { error: done.err().map(|error| error.text), job: Some(Job::of(handle, label)), targets }
 }
 
 fn refuse(error: &str) -> Reply {

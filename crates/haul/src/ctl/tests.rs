@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Instant;
 
 use super::*;
-use crate::control::Knob;
+use crate::handle::LiveSetting;
 
 /// A hang's end.
 const HANGS_AFTER: Duration = Duration::from_secs(30);
@@ -23,9 +23,9 @@ impl Bench {
     fn dirs(&self) -> Vec<PathBuf> {
         vec![self.dir.path().join("ctl")]
     }
-    fn serve(&self, name: &str) -> (Server, Control) {
-        let control = Control::new();
-        (Server::start(&self.dirs(), name, "a to b".into(), control.clone()).unwrap(), control)
+    fn serve(&self, name: &str) -> (Server, Handle) {
+        let handle = Handle::new();
+        (Server::start(&self.dirs(), name, "a to b".into(), handle.clone()).unwrap(), handle)
     }
     fn socket(&self, name: &str) -> PathBuf {
         self.dirs()[0].join(format!("{}-{name}.sock", std::process::id()))
@@ -50,7 +50,7 @@ fn reply_to(mut stream: &UnixStream, line: &[u8]) -> Reply {
 #[test]
 fn requests_reach_the_control() {
     let bench = Bench::new();
-    let (server, control) = bench.serve("data");
+    let (server, handle) = bench.serve("data");
     let found = jobs(&bench.dirs()).unwrap();
     let [job] = &found[..] else { panic!("one job runs") };
     assert_eq!((job.pid, job.name.as_str()), (std::process::id(), "data"));
@@ -60,15 +60,15 @@ fn requests_reach_the_control() {
         reply.job.unwrap()
     };
     let shown = ok(Request::Show);
-    assert_eq!((shown.what.as_str(), shown.state, shown.pid), ("a to b", Phase::Starting, job.pid));
+    assert_eq!((shown.what.as_str(), shown.state, shown.pid), ("a to b", CopyPhase::Starting, job.pid));
     ok(Request::Pause);
-    assert!(control.paused());
+    assert!(handle.paused());
     ok(Request::Resume);
-    assert!(!control.paused());
-    let shown = ok(Request::Set { knob: Knob::Rate, value: 500_000 });
+    assert!(!handle.paused());
+    let shown = ok(Request::Set { setting: LiveSetting::Rate, value: 500_000 });
     assert_eq!(shown.rate.asked, Some(500_000));
-    assert_eq!(control.knobs().rate, 500_000);
-    let refused = ask(job, &Request::Set { knob: Knob::Streams, value: 0 }).unwrap();
+    assert_eq!(handle.live_settings().rate, 500_000);
+    let refused = ask(job, &Request::Set { setting: LiveSetting::Streams, value: 0 }).unwrap();
     assert!(refused.error.is_some_and(|text| text.contains("streams 0")));
     drop(server);
     assert!(!bench.socket("data").exists(), "it is removed at the end");
@@ -87,7 +87,7 @@ fn only_private_directories_are_used() {
     assert_eq!(fs::metadata(bench.socket("data")).unwrap().mode() & 0o777, 0o600);
     drop(server);
     let try_it = || {
-        let error = Server::start(&bench.dirs(), "data", String::new(), Control::new()).err();
+        let error = Server::start(&bench.dirs(), "data", String::new(), Handle::new()).err();
         let listed = jobs(&bench.dirs()).err();
         (error.map(|e| e.to_string()), listed.map(|e| e.to_string()))
     };
@@ -104,10 +104,10 @@ fn only_private_directories_are_used() {
     assert!(fs::read_dir(&real).unwrap().next().is_none(), "a symlink was followed");
     // The next place is as good.
     let dirs = [dir, bench.dir.path().join("other")];
-    let server = Server::start(&dirs, "data", String::new(), Control::new()).unwrap();
+    let server = Server::start(&dirs, "data", String::new(), Handle::new()).unwrap();
     assert!(dirs[1].join(format!("{}-data.sock", std::process::id())).exists());
     drop(server);
-    assert!(Server::start(&[], "data", String::new(), Control::new()).is_err());
+    assert!(Server::start(&[], "data", String::new(), Handle::new()).is_err());
 }
 
 /// Goal: what is no request is refused in words, and does nothing.
@@ -115,7 +115,7 @@ fn only_private_directories_are_used() {
 #[test]
 fn what_is_no_request_is_refused() {
     let bench = Bench::new();
-    let (_server, control) = bench.serve("data");
+    let (_server, handle) = bench.serve("data");
     let mut long = br#"{"do":"show"}"#.to_vec();
     long.resize(REQUEST_LEN_MAX - 1, b' ');
     long.push(b'\n');
@@ -130,17 +130,17 @@ fn what_is_no_request_is_refused() {
         "null\n",
         "\"show\"\n",
         "{\"do\":\"explode\"}\n",
-        "{\"do\":\"set\",\"knob\":\"rate\"}\n",
-        "{\"do\":\"set\",\"knob\":\"rate\",\"value\":-1}\n",
-        "{\"do\":\"set\",\"knob\":\"colour\",\"value\":1}\n",
-        "{\"do\":\"set\",\"knob\":\"readers\",\"value\":1,\"more\":2}\n",
+        "{\"do\":\"set\",\"setting\":\"rate\"}\n",
+        "{\"do\":\"set\",\"setting\":\"rate\",\"value\":-1}\n",
+        "{\"do\":\"set\",\"setting\":\"colour\",\"value\":1}\n",
+        "{\"do\":\"set\",\"setting\":\"readers\",\"value\":1,\"more\":2}\n",
         "\u{0}\u{1}\n",
     ] {
         let reply = reply_to(&bench.raw("data"), line.as_bytes());
         assert!(reply.error.is_some_and(|e| e.starts_with("no request")) && reply.job.is_none(), "{line:?}");
     }
     assert_eq!(reply_to(&bench.raw("data"), b"\xff\xfe\n").job, None);
-    assert_eq!(control.changes(), 0, "nothing was done");
+    assert_eq!(handle.changes(), 0, "nothing was done");
 }
 
 /// Goal: clients that are silent, or slow, hold up nobody, and are dropped in the end.
@@ -198,7 +198,7 @@ fn stale_sockets_are_removed() {
     let (_again, _) = bench.serve("again");
     assert_eq!(jobs(&bench.dirs()).unwrap().len(), 2);
     assert!(
-        Server::start(&bench.dirs(), "again", String::new(), Control::new()).is_err(),
+        Server::start(&bench.dirs(), "again", String::new(), Handle::new()).is_err(),
         "one that is served is not"
     );
 }

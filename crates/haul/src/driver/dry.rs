@@ -19,15 +19,15 @@ use haul_core::schedule::{Health, TargetState};
 use haul_core::transfer::op::Existing;
 use haul_core::transfer::{ENTRIES_MAX, Ended, SessionEnd, link_end, other_end};
 use haul_core::wire::{
-    Agreed, Announced, DoneItem, Failure, FileState, Message, NotKept, Outcome, Policy, ROOTS_MAX,
+    Agreed, Announced, DoneItem, Failure, FileState, Message, NotKept, Outcome, ROOTS_MAX, SinkOptions,
 };
 
 use super::hello::Opening;
 use super::session::{self, Closing, End, User};
 use super::sink::{SinkRequest, coming, hear, path_of, store_of};
 use super::{Kind, Links, Report, Watch, end_report, protocol};
-use crate::control::Knob;
 use crate::events::Progress;
+use crate::handle::LiveSetting;
 use crate::summary::UNSEEN;
 use haul_base::role::Role;
 use haul_storage::Stuck;
@@ -54,7 +54,7 @@ type Session<'a> = session::Session<'a, Infallible>;
 
 struct Dry {
     looker: Box<dyn Looks>,
-    policy: Policy,
+    policy: SinkOptions,
     /// The part of one file that comes, if not files as a whole.
     part: Option<Part>,
     in_place: bool,
@@ -75,12 +75,12 @@ struct Dry {
 
 impl End for Dry {
     const ROLE: Role = Role::Sink;
-    const KNOBS: &'static [Knob] = &[];
-    const STEERED: bool = false;
+    const LIVE_SETTINGS: &'static [LiveSetting] = &[];
+    const HAS_LIVE_SETTINGS: bool = false;
     // A dry run is short: what is lost is not joined again.
     const REJOINS: bool = false;
     type Request = SinkRequest;
-    type Setup = (Box<dyn Looks>, Policy, Option<Name>);
+    type Setup = (Box<dyn Looks>, SinkOptions, Option<Name>);
     type Own = Infallible;
     type Feed = ();
 
@@ -190,7 +190,7 @@ impl End for Dry {
 }
 
 impl Dry {
-    fn new(looker: Box<dyn Looks>, policy: Policy) -> Dry {
+    fn new(looker: Box<dyn Looks>, policy: SinkOptions) -> Dry {
         Dry {
             looker,
             policy,
@@ -241,7 +241,7 @@ impl Dry {
                     self.take(entry, user, &mut states, &mut done)?;
                 }
                 if !states.is_empty() {
-                    other.send(Message::State(states));
+                    other.send(Message::FileStates(states));
                 }
                 if !done.is_empty() {
                     other.send(Message::Done(done));
@@ -433,7 +433,7 @@ fn plan(
     existing: &Existing,
     size: u64,
     meta: &haul_core::entry::Meta,
-    policy: &Policy,
+    policy: &SinkOptions,
     (part, in_place): (Option<Part>, bool),
 ) -> Result<FileState, Failure> {
     let change = match part.and_then(|part| part.sink) {
@@ -479,7 +479,7 @@ mod tests {
     fn what_stands_gives_way_as_in_a_copy() {
         let meta = Meta { mode: 0o644, uid: 0, gid: 0, mtime: Timestamp { secs: 7, nanos: 0 } };
         for (no_clobber, force) in [(false, false), (false, true), (true, false)] {
-            let policy = Policy { no_clobber, force, ..super::super::policy(&Default::default()) };
+            let policy = SinkOptions { no_clobber, force, ..super::super::policy(&Default::default()) };
             let of = |existing| plan(&existing, 5, &meta, &policy, (None, false));
             let gives_way = match no_clobber {
                 true => FileState::Skipped,

@@ -11,7 +11,7 @@ use haul_core::digest::DigestKind;
 use haul_core::entry::DEPTH_MAX;
 use haul_core::transfer::ENTRIES_MAX;
 use haul_core::wire::{
-    Agreed, Capability, Failure, Hello, Limits, Message, Policy, STREAMS_MAX, VERSION, VERSION_MIN,
+    Agreed, Capability, Failure, Hello, Limits, Message, STREAMS_MAX, SinkOptions, VERSION, VERSION_MIN,
     capability, negotiate,
 };
 
@@ -19,7 +19,7 @@ use super::mailbox::{self, Mailbox};
 use super::streams::over;
 use super::{Protection, TICK, Watch, local, lost, protocol};
 use crate::events::Event;
-use crate::job::{Durability, Options, Resume, Verify};
+use crate::options::{Durability, Options, Resume, Verify};
 use haul_storage::store::Waiting;
 use haul_transport::stream::{ControlEvent, ControlHandle};
 
@@ -70,7 +70,7 @@ impl<T> Opening<'_, T> {
         let deadline = Instant::now() + SETUP_MAX;
         let mut notes = 0;
         loop {
-            if self.watch.control.stopped() {
+            if self.watch.handle.stopped() {
                 return Err(local("stopped during the set-up"));
             }
             let event = match self.mailbox.events.recv_timeout(TICK) {
@@ -117,13 +117,13 @@ impl<T> Waiting for Opening<'_, T> {
 
     /// The user has enough, or the other end is gone.
     fn stopped(&self) -> bool {
-        self.watch.control.stopped() || self.gone.load(Ordering::Acquire)
+        self.watch.handle.stopped() || self.gone.load(Ordering::Acquire)
     }
 }
 
 /// The user's choices that the sink must know.
-pub(crate) fn policy(options: &Options) -> Policy {
-    Policy {
+pub(crate) fn policy(options: &Options) -> SinkOptions {
+    SinkOptions {
         durable: options.durability == Durability::Disk,
         force: options.force,
         no_clobber: options.no_clobber,

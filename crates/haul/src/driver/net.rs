@@ -18,7 +18,7 @@ use haul_core::tune::streams::{Flow, Sample, Streams};
 use haul_core::tune::{LOCAL_RTT, show_ms, show_rate, show_size};
 use haul_core::wire::STREAMS_MAX;
 
-use crate::job::{Options, Start};
+use crate::options::{Options, Start};
 use haul_transport::pace::Pacer;
 use haul_transport::tcp::{self, HostLimits, TcpSample};
 

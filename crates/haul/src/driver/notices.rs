@@ -84,8 +84,8 @@ impl Teller {
         if watch.observer.is_some() && self.last.is_none_or(|last| last.elapsed() >= TICK) {
             self.last = Some(Instant::now());
             let Some(progress) = progress() else { return };
-            let progress = Progress { paused: watch.control.paused(), ..progress };
-            watch.control.note_progress(&progress);
+            let progress = Progress { paused: watch.handle.paused(), ..progress };
+            watch.handle.note_progress(&progress);
             watch.tell(Event::Progress(progress));
         }
     }

@@ -36,7 +36,7 @@ impl Report {
     /// An end that failed before it began.
     pub(crate) fn failed(failure: Failure, watch: &Watch) -> Report {
         // Whoever wanted it to stop got that.
-        let end = if watch.control.stopped() { SessionEnd::Stopped } else { SessionEnd::Failed(failure) };
+        let end = if watch.handle.stopped() { SessionEnd::Stopped } else { SessionEnd::Failed(failure) };
         Report {
             end,
             tally: Tally::default(),

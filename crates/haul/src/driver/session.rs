@@ -1,7 +1,7 @@
 //! One session, of whatever end: its mailbox and its turns, the other end and the user, how it begins and how it is over.
 //!
 //! In: links that are up, what an [`End`] does in each turn. Out: a [`Report`].
-//! What every end has is here, once: control and what joins later, pulse, stop, knobs, progress and notices, tables, choices, the
+//! What every end has is here, once: control and what joins later, pulse, stop, live settings, progress and notices, tables, choices, the
 //! exchange of reports. What an end does with the data is its own: it has a machine, storage, and streams of its own kind.
 //! Invariants: nothing in a turn blocks but the wait for the next event; a turn takes up a bounded number of events, so that
 //! deadlines are met whatever the other end says.
@@ -15,18 +15,18 @@ use haul_core::ids::{SessionEpoch, StreamId, TargetId, Time};
 use haul_core::schedule::table::Table;
 use haul_core::schedule::{Health, TargetState};
 use haul_core::transfer::SessionEnd;
-use haul_core::wire::{Agreed, EndReport, Failure, Knobs, Message, STREAMS_MAX};
+use haul_core::wire::{Agreed, EndReport, Failure, LiveSettings, Message, STREAMS_MAX};
 
 use super::choices::{Choices, InWords};
 use super::hello::Opening;
+use super::live_settings::SettingsExchange;
 use super::mailbox::{Event, Mailbox};
 use super::processors::Load;
-use super::steer::Steering;
 use super::streams::{Lines, Lost};
 use super::view::{Idle, View};
 use super::{Clock, EPOCH, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, local, lost};
-use crate::control::Knob;
 use crate::events::Progress;
+use crate::handle::LiveSetting;
 use haul_base::meter::Meter;
 use haul_base::role::Role;
 use haul_storage::{Post, Stuck};
@@ -45,9 +45,9 @@ pub(super) trait End: Sized {
     /// This end.
     const ROLE: Role;
     /// What this end decides.
-    const KNOBS: &'static [Knob];
+    const LIVE_SETTINGS: &'static [LiveSetting];
     /// It can be steered, and its storage targets are seen.
-    const STEERED: bool = true;
+    const HAS_LIVE_SETTINGS: bool = true;
     /// What is lost can join again.
     const REJOINS: bool = true;
     /// The other end must hear that all is done, unless the user has enough.
@@ -81,8 +81,8 @@ pub(super) trait End: Sized {
         setup: Self::Setup,
     ) -> Result<Self, Failure>;
 
-    /// Why a knob cannot be turned though both ends could.
-    fn fixed(&self, _knob: Knob) -> Option<&'static str> {
+    /// Why a live setting cannot be turned though both ends could.
+    fn fixed(&self, _knob: LiveSetting) -> Option<&'static str> {
         None
     }
 
@@ -187,7 +187,7 @@ pub(super) struct User<'a> {
     pub(super) watch: &'a Watch,
     pub(super) tally: Tally,
     pub(super) notices: Notices,
-    steering: Steering,
+    settings: SettingsExchange,
     view: View,
     choices: Choices,
     load: Load,
@@ -199,8 +199,8 @@ impl<'a> User<'a> {
             watch,
             tally: Tally::default(),
             notices: Notices::new(E::ROLE),
-            steering: Steering::new(agreed.knobs && E::STEERED, E::KNOBS),
-            view: View::new(agreed.tables && E::STEERED, E::ROLE),
+            settings: SettingsExchange::new(agreed.live_settings && E::HAS_LIVE_SETTINGS, E::LIVE_SETTINGS),
+            view: View::new(agreed.tables && E::HAS_LIVE_SETTINGS, E::ROLE),
             choices: Choices::new(agreed.choices),
             load: Load::new(),
         }
@@ -302,21 +302,21 @@ impl<T: Send + 'static> Session<'_, T> {
         self.other.pulse = Pulse::new();
         let mut stopping = Stopping::default();
         let mut teller = Teller::new();
-        if E::STEERED {
+        if E::HAS_LIVE_SETTINGS {
             self.join_control(end);
         }
         loop {
             if let Some(how) = end.act(self) {
                 return how;
             }
-            if E::STEERED {
+            if E::HAS_LIVE_SETTINGS {
                 end.steer(self);
             }
             self.user.load.look(|| end.payload());
             teller.tell(watch, || end.progress(self));
             let dark = self.other.is_dark();
             self.user.notices.tell(watch, &self.other.control, dark, || end.stuck());
-            if E::STEERED {
+            if E::HAS_LIVE_SETTINGS {
                 self.show_targets(end);
             }
             end.rest(self);
@@ -366,7 +366,7 @@ impl<T: Send + 'static> Session<'_, T> {
     /// This end is in charge: says what can be turned in this session.
     fn join_control<E: End<Own = T>>(&self, end: &E) {
         let streams = if self.other.lines.can_join() { STREAMS_MAX } else { end.streams() as u16 };
-        self.user.steering.join(self.user.watch, streams, |knob| end.fixed(knob));
+        self.user.settings.join(self.user.watch, streams, |setting| end.fixed(setting));
         self.user.view.join(self.user.watch);
     }
 
@@ -379,13 +379,13 @@ impl<T: Send + 'static> Session<'_, T> {
     }
 
     /// What somebody turned, if it is not applied yet.
-    pub(super) fn take_knobs(&mut self) -> Option<Knobs> {
-        self.user.steering.take(&self.other.control, self.user.watch)
+    pub(super) fn take_settings(&mut self) -> Option<LiveSettings> {
+        self.user.settings.take(&self.other.control, self.user.watch)
     }
 
     /// How things stand here. May be called often: only what is new is told.
-    pub(super) fn tell_knobs(&mut self, stands: Knobs) {
-        self.user.steering.stands(stands, &self.other.control, self.user.watch);
+    pub(super) fn tell_settings(&mut self, stands: LiveSettings) {
+        self.user.settings.stands(stands, &self.other.control, self.user.watch);
     }
 
     /// What is waited for, in words.
@@ -423,7 +423,7 @@ impl<T: Send + 'static> Session<'_, T> {
             }
         }
         match message {
-            Message::Knobs(knobs) if user.steering.agreed() => user.steering.hear(knobs),
+            Message::LiveSettings(settings) if user.settings.agreed() => user.settings.hear(settings),
             message if user.view.takes(&message) => user.view.hear(message, user.watch),
             message if user.choices.takes(&message) => user.choices.hear(&message),
             message if user.load.hear(&message) => {}
@@ -443,7 +443,7 @@ impl<T: Send + 'static> Session<'_, T> {
         }
     }
 
-    /// Control does not come back.
+    /// Handle does not come back.
     fn control_is_over<E: End<Own = T>>(&mut self, failure: Failure, end: &mut E) {
         self.other.lost = true;
         end.control_lost(failure);
@@ -468,7 +468,7 @@ impl<T: Send + 'static> Session<'_, T> {
             return None;
         }
         control.send(Message::Report(Box::new(own)));
-        let waits = || waits && !user.watch.control.stopped();
+        let waits = || waits && !user.watch.handle.stopped();
         let mut deadline = Instant::now() + REPORT_MAX;
         while far.is_none() && (!lines.is_dark() || waits()) {
             match self.mailbox.events.recv_timeout(TICK) {

@@ -13,7 +13,7 @@ use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::SinkOp;
 use haul_core::transfer::sink::{Sink, SinkAction};
 use haul_core::tune::show_size;
-use haul_core::wire::{Agreed, Failure, Knobs, Message, NotKept, Placed, Policy};
+use haul_core::wire::{Agreed, Failure, LiveSettings, Message, NotKept, Placed, SinkOptions};
 
 use super::choices::InWords;
 use super::held;
@@ -25,8 +25,8 @@ use super::view::name_of;
 use super::{
     Kind, Links, MEMORY_HELD, Report, Stopping, Watch, end_report, join, local, network_of, places_in_words,
 };
-use crate::control::Knob;
 use crate::events::Progress;
+use crate::handle::LiveSetting;
 use crate::summary::DEBRIS;
 use haul_base::buffer::{Buffer, Pool};
 use haul_base::role::Role;
@@ -82,7 +82,7 @@ pub(crate) struct SinkRequest {
     pub(crate) what: String,
     /// Where this is the near end: the sources as typed and the choices of the user, against which the far
     /// end's word is held.
-    pub(crate) asked: Option<(Vec<Place>, Policy)>,
+    pub(crate) asked: Option<(Vec<Place>, SinkOptions)>,
     /// Hears what a source that measures the network says of it.
     pub(crate) hears: Option<Hears>,
 }
@@ -184,7 +184,7 @@ pub(crate) fn path_of(places: &HashMap<DirId, (DirId, Name)>, parent: DirId, nam
 
 impl End for SinkEnd {
     const ROLE: Role = Role::Sink;
-    const KNOBS: &'static [Knob] = &[Knob::Writers];
+    const LIVE_SETTINGS: &'static [LiveSetting] = &[LiveSetting::Writers];
     const LAST_WORD: bool = true;
     type Request = SinkRequest;
     type Setup = Setup;
@@ -204,8 +204,8 @@ impl End for SinkEnd {
         start::start(session, data, request, setup)
     }
 
-    fn fixed(&self, knob: Knob) -> Option<&'static str> {
-        self.storage.engine.fixed().filter(|_| knob == Knob::Writers)
+    fn fixed(&self, setting: LiveSetting) -> Option<&'static str> {
+        self.storage.engine.fixed().filter(|_| setting == LiveSetting::Writers)
     }
 
     fn act(&mut self, session: &mut Session<'_>) -> Option<SessionEnd> {
@@ -251,11 +251,15 @@ impl End for SinkEnd {
     }
 
     fn steer(&mut self, session: &mut Session<'_>) {
-        let Some(knobs) = session.take_knobs() else { return };
-        session.meter.set_paused(knobs.paused);
-        self.paused = knobs.paused;
-        let width = self.storage.engine.set_width((knobs.writers > 0).then_some(knobs.writers));
-        session.tell_knobs(Knobs { paused: knobs.paused, writers: width.unwrap_or(0), ..Knobs::default() });
+        let Some(settings) = session.take_settings() else { return };
+        session.meter.set_paused(settings.paused);
+        self.paused = settings.paused;
+        let width = self.storage.engine.set_width((settings.writers > 0).then_some(settings.writers));
+        session.tell_settings(LiveSettings {
+            paused: settings.paused,
+            writers: width.unwrap_or(0),
+            ..LiveSettings::default()
+        });
     }
 
     fn next_deadline(&self) -> Option<Time> {

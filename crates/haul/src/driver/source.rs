@@ -11,7 +11,7 @@ use haul_core::stage::Stage;
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::transfer::source::{Source, SourceAction};
-use haul_core::wire::{Agreed, Failure, Knobs, Message, Placed, RATE_UNLIMITED, STREAMS_MAX};
+use haul_core::wire::{Agreed, Failure, LiveSettings, Message, Placed, RATE_UNLIMITED, STREAMS_MAX};
 
 use super::choices::InWords;
 use super::held;
@@ -21,9 +21,9 @@ use super::spill::Spill;
 use super::trial::SharedTrial;
 use super::view::name_of;
 use super::{Kind, Links, Report, Watch, end_report, local, network_of, places_in_words};
-use crate::control::Knob;
 use crate::events::Progress;
-use crate::job::Options;
+use crate::handle::LiveSetting;
+use crate::options::Options;
 use haul_base::role::Role;
 use haul_storage::descriptors::Claim;
 use haul_storage::place::Place;
@@ -91,8 +91,8 @@ struct SourceEnd {
     walked: Walked,
     payload: Payload,
     network: Network,
-    /// The knobs as they were turned last; how many streams there are is the machine's to say.
-    turned: Knobs,
+    /// The live settings as they were turned last; how many streams there are is the machine's to say.
+    turned: LiveSettings,
     checking: held::AtSource,
     /// Where the files came to lie, as the sink says.
     placed: Option<Placed>,
@@ -103,7 +103,8 @@ struct SourceEnd {
 
 impl End for SourceEnd {
     const ROLE: Role = Role::Source;
-    const KNOBS: &'static [Knob] = &[Knob::Rate, Knob::Streams, Knob::Readers];
+    const LIVE_SETTINGS: &'static [LiveSetting] =
+        &[LiveSetting::Rate, LiveSetting::Streams, LiveSetting::Readers];
     type Request = SourceRequest;
     type Setup = Setup;
     type Own = Own;
@@ -175,12 +176,12 @@ impl End for SourceEnd {
     }
 
     fn steer(&mut self, session: &mut Session<'_>) {
-        if let Some(knobs) = session.take_knobs() {
-            self.turn(knobs, session);
+        if let Some(settings) = session.take_settings() {
+            self.turn(settings, session);
         }
         let (up, parked) = self.machine.streams();
         let streams = u16::try_from(up - parked).unwrap_or(STREAMS_MAX).min(STREAMS_MAX);
-        session.tell_knobs(Knobs { streams, ..self.turned });
+        session.tell_settings(LiveSettings { streams, ..self.turned });
     }
 
     fn rest(&mut self, session: &Session<'_>) {
@@ -330,24 +331,24 @@ impl End for SourceEnd {
 }
 
 impl SourceEnd {
-    fn turn(&mut self, knobs: Knobs, session: &mut Session<'_>) {
-        self.machine.handle_pause(knobs.paused);
-        session.meter.set_paused(knobs.paused);
-        if knobs.streams > 0 {
-            self.network.net.pin_streams(knobs.streams);
-            self.want_streams(knobs.streams, session);
+    fn turn(&mut self, settings: LiveSettings, session: &mut Session<'_>) {
+        self.machine.handle_pause(settings.paused);
+        session.meter.set_paused(settings.paused);
+        if settings.streams > 0 {
+            self.network.net.pin_streams(settings.streams);
+            self.want_streams(settings.streams, session);
         }
-        self.network.pacer.set(match knobs.rate {
+        self.network.pacer.set(match settings.rate {
             0 => self.network.rate,
             RATE_UNLIMITED => None,
             rate => Some(rate),
         });
         let storage = &mut self.storage;
-        let width = storage.engine.set_width((knobs.readers > 0).then_some(knobs.readers));
+        let width = storage.engine.set_width((settings.readers > 0).then_some(settings.readers));
         let (reads_max, reads_total) = storage.engine.reads_max(storage.object_size);
         self.machine.handle_reads_max(reads_max, reads_total);
         let rate = self.network.pacer.rate().unwrap_or(RATE_UNLIMITED);
-        self.turned = Knobs { paused: knobs.paused, rate, streams: 0, readers: width, writers: 0 };
+        self.turned = LiveSettings { paused: settings.paused, rate, streams: 0, readers: width, writers: 0 };
     }
 
     /// Looks after the network: streams join and are parked as its samples say.

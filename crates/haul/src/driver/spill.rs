@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use haul_core::ids::BufferId;
 use haul_core::transfer::source::{SPILL_STALL, Source, SpillConfig, SpillCounts, Stall};
 use haul_core::tune::show_size;
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 
 use super::local;
-use crate::job::Options;
+use crate::options::Options;
 use haul_base::buffer::{Buffer, Pool};
 use haul_storage::spill::{SpillDone, SpillFile, SpillOp};
 use haul_storage::{Post, Stuck};
@@ -43,7 +43,7 @@ impl Spill {
             SIZE_DEFAULT.min(free / 4)
         });
         let file = SpillFile::create(dir, size, object_size, post).map_err(|e| Failure {
-            stage: Stage::Write,
+            kind: FailureKind::Write,
             errno: 0,
             text: e.to_string().into(),
         })?;

@@ -20,7 +20,7 @@ pub(crate) struct Stopping {
 impl Stopping {
     /// True once, when the user asked for a stop.
     pub(crate) fn begins(&mut self, watch: &Watch) -> bool {
-        if self.since.is_none() && watch.control.stopped() {
+        if self.since.is_none() && watch.handle.stopped() {
             self.since = Some(Instant::now());
             return true;
         }

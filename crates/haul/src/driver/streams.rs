@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use haul_core::ids::{SessionEpoch, StreamId, Time};
-use haul_core::transfer::keeper::{Backoff, Keeper};
+use haul_core::transfer::stream_dialler::{Backoff, StreamDialler};
 use haul_core::wire::{Failure, Message};
 
 use super::{lost, protocol};
@@ -44,7 +44,7 @@ struct Dark {
 /// See the module.
 pub(crate) struct Lines {
     joins: Joins,
-    keeper: Keeper,
+    dialler: StreamDialler,
     post: Post<JoinEvent>,
     patience: Duration,
     dark: Option<Dark>,
@@ -105,15 +105,15 @@ impl Lines {
         // Jitter without randomness is still a rest.
         let _ = aws_lc_rs::rand::fill(&mut seed);
         let seed = u64::from_le_bytes(seed);
-        let mut keeper = Keeper::new(up, seed);
+        let mut dialler = StreamDialler::new(up, seed);
         if let Joins::Dial(dial) = &joins {
-            dial.open(post.clone()).into_iter().for_each(|stream| keeper.begun(stream));
-            keeper.want(first);
+            dial.open(post.clone()).into_iter().for_each(|stream| dialler.begun(stream));
+            dialler.want(first);
         }
         let backoff = Backoff::new(seed.rotate_left(32));
         Lines {
             joins,
-            keeper,
+            dialler,
             post,
             patience,
             dark: None,
@@ -174,7 +174,7 @@ impl Lines {
 
     /// So many data streams shall be up. Where this end does not dial, the other is asked.
     pub(crate) fn want(&mut self, streams: u16, control: &ControlHandle) {
-        self.keeper.want(streams);
+        self.dialler.want(streams);
         if let Joins::Accept(_) = self.joins {
             control.send(Message::Streams(streams));
         }
@@ -182,7 +182,7 @@ impl Lines {
 
     /// The other end, which does not dial, wants so many.
     pub(crate) fn asked_for(&mut self, streams: u16) {
-        self.keeper.want(streams);
+        self.dialler.want(streams);
     }
 
     /// The link of control is lost.
@@ -204,15 +204,15 @@ impl Lines {
         let before = self.dark.take().or_else(|| self.trial.take());
         let since = before.map_or_else(Instant::now, |dark| dark.since);
         self.dark = Some(Dark { since, why, how, next, refusals: 0 });
-        self.keeper.set_dark(true, now);
+        self.dialler.set_dark(true, now);
         Lost::Waits
     }
 
     /// A data stream is lost.
     pub(crate) fn stream_lost(&mut self, stream: StreamId, now: Time) {
-        if self.keeper.lost(stream, now) {
+        if self.dialler.lost(stream, now) {
             // What takes its place may have come before its loss was seen.
-            match self.added.checked_sub(1).filter(|_| self.keeper.is_full()) {
+            match self.added.checked_sub(1).filter(|_| self.dialler.is_full()) {
                 Some(added) => (self.added, self.replaced) = (added, self.replaced + 1),
                 None => self.missing += 1,
             }
@@ -234,8 +234,8 @@ impl Lines {
         match event {
             JoinEvent::Stream { stream, epoch, link } => {
                 match &self.joins {
-                    Joins::Dial(_) => self.keeper.joined(stream, now),
-                    Joins::Accept(_) | Joins::Never => self.keeper.came(stream, now),
+                    Joins::Dial(_) => self.dialler.joined(stream, now),
+                    Joins::Accept(_) | Joins::Never => self.dialler.came(stream, now),
                 }
                 // Those of the start are neither.
                 if stream.0 > self.first {
@@ -252,19 +252,19 @@ impl Lines {
                     Ok(()) if higher => {
                         self.replaced += 1;
                         self.trial = self.dark.take().or_else(|| self.trial.take());
-                        self.keeper.set_dark(false, now);
+                        self.dialler.set_dark(false, now);
                     }
                     Ok(()) => {}
                     Err(e) => self.redial(&e.to_string(), false),
                 }
             }
             JoinEvent::Failed { stream: StreamId(0), why, refused } => self.redial(&why, refused),
-            JoinEvent::Failed { stream, .. } => self.keeper.failed(stream, now),
+            JoinEvent::Failed { stream, .. } => self.dialler.failed(stream, now),
         }
         None
     }
 
-    /// Control could not be joined: later again.
+    /// Handle could not be joined: later again.
     fn redial(&mut self, why: &str, refused: bool) {
         if let Some(dark) = &mut self.dark {
             dark.refusals = if refused { dark.refusals + 1 } else { 0 };
@@ -290,7 +290,7 @@ impl Lines {
             let waited = dark.since.elapsed();
             let (limit, why) = match &self.joins {
                 Joins::Accept(door) if dark.how == Loss::Ended && door.is_orphaned() => {
-                    let wait = if self.keeper.up() == 0 { ORPHAN_WAIT } else { ORPHAN_WAIT_STREAMS };
+                    let wait = if self.dialler.up() == 0 { ORPHAN_WAIT } else { ORPHAN_WAIT_STREAMS };
                     (wait.min(self.patience), "the other end is gone")
                 }
                 Joins::Accept(_) => (self.patience + MARGIN, "nobody came back"),
@@ -315,7 +315,7 @@ impl Lines {
         if let Joins::Dial(dial) = &self.joins
             && self.can_join()
         {
-            while let Some(stream) = self.keeper.poll_dial(now) {
+            while let Some(stream) = self.dialler.poll_dial(now) {
                 dial.dial(stream, self.tried, self.post.clone());
             }
         }

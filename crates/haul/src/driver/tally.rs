@@ -4,7 +4,7 @@
 //! What must hold: a path is put together only when somebody is told of it.
 
 use haul_core::transfer::Ended;
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 
 use super::{Kind, Watch};
 use crate::events::{EntryEnd, Event};
@@ -129,9 +129,9 @@ impl Tally {
     /// Counts a failure, and tells the observer.
     pub(crate) fn fail(&mut self, watch: &Watch, path: Vec<u8>, failure: &Failure) {
         self.failed += 1;
-        self.vanished += u64::from(failure.stage == Stage::Vanished);
+        self.vanished += u64::from(failure.kind == FailureKind::Vanished);
         self.lasting += u64::from(lasts(failure));
-        let stage = failure.stage.name().to_owned();
+        let stage = failure.kind.name().to_owned();
         let text = match (&watch.source_host, failure.text.strip_prefix("source ")) {
             (Some(host), Some(path)) => format!("source {host}:{path}"),
             _ => failure.text.to_string(),
@@ -145,7 +145,7 @@ impl Tally {
 fn lasts(failure: &Failure) -> bool {
     const EPERM: i32 = 1;
     const EACCES: i32 = 13;
-    if matches!(failure.errno, EPERM | EACCES) || (failure.stage == Stage::Walk && failure.errno == 0) {
+    if matches!(failure.errno, EPERM | EACCES) || (failure.kind == FailureKind::Walk && failure.errno == 0) {
         return true;
     }
     const EEXIST: i32 = 17;
@@ -154,7 +154,7 @@ fn lasts(failure: &Failure) -> bool {
     const EINVAL: i32 = 22;
     const ENAMETOOLONG: i32 = 36;
     const EILSEQ: i32 = 84;
-    matches!(failure.stage, Stage::Create | Stage::Publish)
+    matches!(failure.kind, FailureKind::Create | FailureKind::Publish)
         && matches!(failure.errno, EEXIST | ENOTDIR | EISDIR | EINVAL | ENAMETOOLONG | EILSEQ)
 }
 

@@ -1,7 +1,7 @@
 //! A session that is measured: somebody else turns its streams, their congestion control and their buffers.
 //!
 //! In: what the source's end of a session sees of the network, about twenty times a second. Out: the setting to use from
-//! now on. Whoever implements this ends the session by its `Control`.
+//! now on. Whoever implements this ends the session by its `Handle`.
 //! Invariant: while there is a trial nothing else turns these.
 
 use std::sync::{Arc, Mutex};

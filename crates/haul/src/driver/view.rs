@@ -1,6 +1,6 @@
 //! What is seen of this end's storage targets, and of the other end's: at the near end, for people and programs.
 //!
-//! In: how the machine's targets stand; tables of the other end. Out: tables for the near end's `Control` and its observer;
+//! In: how the machine's targets stand; tables of the other end. Out: tables for the near end's `Handle` and its observer;
 //! questions to the other end, answers to its; which targets were unwell over the session.
 //! The near end asks, while somebody looks: the next question comes after the last was answered, and not before
 //! [`TABLE_EVERY`]. So there is at most one question and one table under way, whatever the network does, and none in the dark.
@@ -66,7 +66,7 @@ impl View {
     /// The session begins: tells the control what will not be seen.
     pub(super) fn join(&self, watch: &Watch) {
         if watch.is_near() && !self.agreed {
-            watch.control.no_table(self.end.other(), FAR_TELLS_NOTHING);
+            watch.handle.no_table(self.end.other(), FAR_TELLS_NOTHING);
             if watch.targets {
                 let (end, why) = (self.end.other(), FAR_TELLS_NOTHING.to_owned());
                 watch.tell(Event::NoTargets { end, why });
@@ -125,7 +125,7 @@ impl View {
             return;
         }
         let wanted = match watch.is_near() {
-            true => watch.targets || watch.control.is_looked_at(),
+            true => watch.targets || watch.handle.is_looked_at(),
             false => self.asked && !dark,
         };
         if !wanted {
@@ -168,7 +168,7 @@ impl View {
 
 /// Gives the near end a table.
 fn show(watch: &Watch, end: Role, table: &Table) {
-    let table = watch.control.note_table(end, table, Instant::now());
+    let table = watch.handle.note_table(end, table, Instant::now());
     if watch.targets {
         watch.tell(Event::Targets(table));
     }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::network::{Best, FORMAT, KIND, Network, Way};
 pub use super::storage::{AGE_MAX, DRIFT, PassportError};
 use super::storage::{age_of, age_text, date, keep, read_file};
-use crate::job::Start;
+use crate::options::Start;
 
 /// Where passports of networks lie in the state directory.
 const DIR: &str = "networks";

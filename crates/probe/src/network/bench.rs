@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::sweep::Sweep;
 use super::{Event, Limit, Point, Progress, Setting};
-use haul::api::Control;
+use haul::api::Handle;
 use haul::trial::{Look, Trial, Turn};
 use haul_transport::tcp::TcpSample;
 
@@ -109,7 +109,7 @@ pub(super) struct Bench {
     rtts: Vec<f32>,
     reorderings: BTreeMap<StreamId, u32>,
     /// Ends the session.
-    control: Control,
+    handle: Handle,
     tell: Box<dyn Fn(Event) + Send>,
     told: Option<Time>,
     over: bool,
@@ -120,7 +120,7 @@ impl Bench {
         sweep: Sweep,
         rtt: Duration,
         (time_limit, bytes_limit): (Duration, u64),
-        control: Control,
+        handle: Handle,
         tell: Box<dyn Fn(Event) + Send>,
     ) -> Bench {
         let settle = (rtt * SETTLE_RTTS).max(SETTLE_MIN);
@@ -136,7 +136,7 @@ impl Bench {
             seen: Seen::default(),
             rtts: Vec::new(),
             reorderings: BTreeMap::new(),
-            control,
+            handle,
             tell,
             told: None,
             over: false,
@@ -176,7 +176,7 @@ impl Bench {
         }
         let Some(setting) = self.sweep.next(self.rtt_min()) else {
             self.over = true;
-            self.control.stop();
+            self.handle.stop();
             return None;
         };
         self.point_began = now;

@@ -54,15 +54,15 @@ fn play(bench: &mut Bench, world: &World, most: Duration) -> Duration {
     Duration::from_nanos(now)
 }
 
-fn bench(limits: (Duration, u64)) -> (Bench, Arc<Mutex<Vec<Event>>>, Control) {
+fn bench(limits: (Duration, u64)) -> (Bench, Arc<Mutex<Vec<Event>>>, Handle) {
     let can = Can { streams: 64, controls: vec!["cubic".into()], window: 0 };
     let sweep = Sweep::new(&can, &Only::default(), false);
-    let (events, control) = (Arc::new(Mutex::new(Vec::new())), Control::new());
+    let (events, handle) = (Arc::new(Mutex::new(Vec::new())), Handle::new());
     let tell = {
         let events = events.clone();
         Box::new(move |event| events.lock().unwrap().push(event))
     };
-    (Bench::new(sweep, Duration::from_millis(20), limits, control.clone(), tell), events, control)
+    (Bench::new(sweep, Duration::from_millis(20), limits, handle.clone(), tell), events, handle)
 }
 
 /// Goal: the rates are those of the path, also where streams grow slowly and the sink answers in lumps; the session is
@@ -72,9 +72,9 @@ fn rates_are_those_of_the_path() {
     for growth in [0, 300, 1500] {
         let world =
             World { each: 3e7, line: 1e8, growth: Duration::from_millis(growth), late: Duration::ZERO };
-        let (mut bench, events, control) = bench((Duration::from_secs(60), u64::MAX));
+        let (mut bench, events, handle) = bench((Duration::from_secs(60), u64::MAX));
         play(&mut bench, &world, Duration::from_secs(60));
-        assert!(bench.over && control.stopped());
+        assert!(bench.over && handle.stopped());
         let (sweep, seen) = bench.into_parts();
         for point in sweep.points() {
             let expected = (world.each * f64::from(point.setting.streams)).min(world.line);

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use super::bench::{Bench, Seen};
 use super::tried::{Shared, sweep};
 use super::{Event, LeftOut, Point, Progress};
-use haul::api::Control;
-use haul::job::NetworkTrial;
-use haul::trial::Met;
+use haul::api::Handle;
+use haul::options::NetworkTrial;
+use haul::trial::Connection;
 use haul::trial::{Look, SharedTrial, Trial, Turn};
 
 /// Most points, and settings that were left out, that are taken from a far end.
@@ -47,7 +47,7 @@ pub(super) enum Said {
 struct Telling {
     bench: Arc<Mutex<Option<Bench>>>,
     says: Arc<Mutex<VecDeque<Said>>>,
-    control: Control,
+    handle: Handle,
     over: bool,
 }
 
@@ -62,7 +62,7 @@ impl Trial for Telling {
             says.extend(sweep.into_parts().1.chunks(LEFT_OUT_EACH).map(|some| Said::LeftOut(some.to_vec())));
             says.push_back(Said::Seen(seen));
             drop(says);
-            self.control.stop();
+            self.handle.stop();
         }
         turn
     }
@@ -77,26 +77,26 @@ impl Trial for Telling {
     }
 }
 
-/// The trial of a far end that was asked to measure. It ends the session by `control`.
-pub(crate) fn trial(ask: &NetworkTrial, met: &Met, control: &Control) -> SharedTrial {
+/// The trial of a far end that was asked to measure. It ends the session by `handle`.
+pub(crate) fn trial(ask: &NetworkTrial, connection: &Connection, handle: &Handle) -> SharedTrial {
     let says: Arc<Mutex<VecDeque<Said>>> = Arc::default();
     let push = {
         let says = says.clone();
         move |said| says.lock().unwrap_or_else(PoisonError::into_inner).push_back(said)
     };
     // The bench ends itself; what it saw has to be said before the session ends.
-    let own = Control::new();
+    let own = Handle::new();
     let limits = (Duration::from_millis(ask.time_ms), ask.bytes.unwrap_or(u64::MAX));
-    let bench = match sweep(&ask.only, ask.full, met) {
+    let bench = match sweep(&ask.only, ask.full, connection) {
         Ok((sweep, settings)) => {
-            let name = met.controls.first().cloned().unwrap_or_default();
-            push(Said::Began { settings, own: name, direct: !met.controls.is_empty() });
+            let name = connection.controls.first().cloned().unwrap_or_default();
+            push(Said::Began { settings, own: name, direct: !connection.controls.is_empty() });
             let tell = Box::new(move |event| match event {
                 Event::Point(point) => push(Said::Point(point)),
                 Event::Progress(progress) => push(Said::Progress(progress)),
                 Event::Note(_) | Event::Started { .. } => {}
             });
-            Some(Bench::new(sweep, met.rtt.unwrap_or_default(), limits, own, tell))
+            Some(Bench::new(sweep, connection.rtt.unwrap_or_default(), limits, own, tell))
         }
         Err(why) => {
             push(Said::Refused(why));
@@ -104,7 +104,7 @@ pub(crate) fn trial(ask: &NetworkTrial, met: &Met, control: &Control) -> SharedT
         }
     };
     let over = bench.is_none();
-    Arc::new(Mutex::new(Telling { bench: Arc::new(Mutex::new(bench)), says, control: control.clone(), over }))
+    Arc::new(Mutex::new(Telling { bench: Arc::new(Mutex::new(bench)), says, handle: handle.clone(), over }))
 }
 
 /// What was heard of a far end.
@@ -192,11 +192,11 @@ mod tests {
         serde_json::to_vec(said).unwrap()
     }
 
-    fn met() -> Met {
+    fn connection() -> Connection {
         let limits =
             HostLimits { wmem_fixed: Some(8 << 20), rmem_fixed: Some(8 << 20), ..HostLimits::default() };
         let end = EndFacts { limits, ..EndFacts::here(None, None, None) };
-        Met {
+        Connection {
             address: None,
             path: String::new(),
             protect: String::new(),
@@ -212,9 +212,9 @@ mod tests {
     /// Method: a bench in virtual time on a line of 100 MB/s, whose words are heard at once.
     #[test]
     fn what_is_measured_there_is_heard_here() {
-        let (ask, control) =
-            (NetworkTrial { time_ms: 120_000, full: true, ..NetworkTrial::default() }, Control::new());
-        let shared = trial(&ask, &met(), &control);
+        let (ask, handle) =
+            (NetworkTrial { time_ms: 120_000, full: true, ..NetworkTrial::default() }, Handle::new());
+        let shared = trial(&ask, &connection(), &handle);
         let mut far = shared.lock().unwrap();
         let (mut heard, mut told) = (Heard::default(), 0);
         let (mut streams, mut taken, mut rates) = (2, 0, BTreeMap::new());
@@ -232,11 +232,11 @@ mod tests {
                 assert!(json.len() <= TRIAL_LEN_MAX);
                 told += usize::from(matches!(heard.hear(&json), Some(Event::Point(_))));
             }
-            if control.stopped() {
+            if handle.stopped() {
                 break;
             }
         }
-        assert!(control.stopped() && far.say().is_none());
+        assert!(handle.stopped() && far.say().is_none());
         assert_eq!(heard.began, Some((7 * 2 * 4, "cubic".into(), true)));
         assert_eq!((told, heard.points.len() + heard.left_out.len()), (heard.points.len(), 7 * 2 * 4));
         assert!(heard.points.len() > 20 && heard.left_out.iter().all(|left| left.why.contains("no time")));
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn a_far_end_that_cannot_says_why() {
         let only = super::super::Only { controls: vec!["nonesuch".into()], ..Default::default() };
-        let shared = trial(&NetworkTrial { only, ..NetworkTrial::default() }, &met(), &Control::new());
+        let shared = trial(&NetworkTrial { only, ..NetworkTrial::default() }, &connection(), &Handle::new());
         let mut heard = Heard::default();
         heard.hear(&shared.lock().unwrap().say().unwrap());
         assert!(heard.refused.is_some_and(|why| why.contains("'nonesuch' cannot be used")));

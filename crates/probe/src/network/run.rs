@@ -14,11 +14,11 @@ use super::{
     End, Event, FORMAT, KIND, LeftOut, Network, NetworkError, Only, Point, Request, TIME_LIMIT_MAX, Way,
     judge,
 };
-use haul::api::{self, Control, Error, ErrorKind, Observer};
-use haul::job::{NetworkTrial, StorageQuestion};
+use haul::api::{self, Error, ErrorKind, Handle, Observer};
+use haul::options::{NetworkTrial, StorageQuestion};
 use haul::trial::Hears;
 use haul::trial::SharedTrial;
-use haul::trial::{self, Call, Met, Over};
+use haul::trial::{self, Call, Connection, Over};
 use haul_transport::path::EndFacts;
 
 /// Settings that a request may name.
@@ -31,9 +31,9 @@ const STREAMS: std::ops::RangeInclusive<u16> = 1..=64;
 pub fn run(
     request: &Request,
     observer: Arc<dyn Fn(Event) + Send + Sync>,
-    control: &Control,
+    handle: &Handle,
 ) -> Result<Network, NetworkError> {
-    run_with(request, None, &mut |_| false, observer, control)
+    run_with(request, None, &mut |_| false, observer, handle)
 }
 
 /// [`run`], with a question of the storage there that is answered first: `hear` takes the answers, and says whether it wants more.
@@ -42,18 +42,18 @@ pub(crate) fn run_with(
     question: Option<StorageQuestion>,
     hear: &mut dyn FnMut(&str) -> bool,
     observer: Arc<dyn Fn(Event) + Send + Sync>,
-    control: &Control,
+    handle: &Handle,
 ) -> Result<Network, NetworkError> {
     check(request)?;
     // Ends this session alone: the caller's may be in use elsewhere.
-    let (asked, ours) = (control.clone(), Control::new());
+    let (asked, ours) = (handle.clone(), Handle::new());
     let notes: Arc<dyn Observer> = Arc::new(Notes { tell: observer.clone(), asked, ours: ours.clone() });
     let call = Call { host: &request.host, remote: &request.remote, question, hear };
     let ended = match request.way {
         Way::To => forth(request, call, &observer, &notes, &ours),
         Way::From => back(request, call, &observer, &notes, &ours),
     };
-    let stopped = control.stopped();
+    let stopped = handle.stopped();
     let Measured { arrived, points, left_out, seen, over } = match ended {
         _ if stopped => return Err(NetworkError::Stopped),
         Ok(measured) => measured,
@@ -84,17 +84,22 @@ fn forth(
     call: Call<'_>,
     observer: &Arc<dyn Fn(Event) + Send + Sync>,
     notes: &Arc<dyn Observer>,
-    ours: &Control,
+    ours: &Handle,
 ) -> Result<Measured, String> {
     let mut made: Option<(Arc<Mutex<Option<Bench>>>, Arrived)> = None;
-    let over = trial::run(call, notes, ours, |met| {
-        let (sweep, settings) = sweep(&request.only, request.full, met).map_err(usage)?;
-        let arrived = Arrived::of(met);
+    let over = trial::run(call, notes, ours, |connection| {
+        let (sweep, settings) = sweep(&request.only, request.full, connection).map_err(usage)?;
+        let arrived = Arrived::of(connection);
         observer(arrived.started(settings));
         let limits = (request.time_limit, request.bytes_limit.unwrap_or(u64::MAX));
         let tell = observer.clone();
-        let bench =
-            Bench::new(sweep, met.rtt.unwrap_or_default(), limits, ours.clone(), Box::new(move |e| tell(e)));
+        let bench = Bench::new(
+            sweep,
+            connection.rtt.unwrap_or_default(),
+            limits,
+            ours.clone(),
+            Box::new(move |e| tell(e)),
+        );
         let bench = Arc::new(Mutex::new(Some(bench)));
         made = Some((bench.clone(), arrived));
         Ok(Arc::new(Mutex::new(Shared(bench))) as SharedTrial)
@@ -113,7 +118,7 @@ fn back(
     call: Call<'_>,
     observer: &Arc<dyn Fn(Event) + Send + Sync>,
     notes: &Arc<dyn Observer>,
-    ours: &Control,
+    ours: &Handle,
 ) -> Result<Measured, String> {
     let ask = NetworkTrial {
         time_ms: u64::try_from(request.time_limit.as_millis()).unwrap_or(u64::MAX),
@@ -123,9 +128,9 @@ fn back(
         rmem_fixed: None,
     };
     let heard: Arc<Mutex<(Heard, Option<Arrived>)>> = Arc::default();
-    let over = trial::run_back(call, ask, notes, ours, |met| {
+    let over = trial::run_back(call, ask, notes, ours, |connection| {
         let (heard, observer, ours) = (heard.clone(), observer.clone(), ours.clone());
-        heard.lock().unwrap_or_else(PoisonError::into_inner).1 = Some(Arrived::of(&met));
+        heard.lock().unwrap_or_else(PoisonError::into_inner).1 = Some(Arrived::of(&connection));
         // One that is too old to measure would send for ever.
         let watchdog = Watchdog::start(SAYS_NOTHING, ours.clone()).map_err(local)?;
         Ok(Arc::new(move |json: &[u8]| {
@@ -164,14 +169,14 @@ fn back(
 pub(crate) fn run_local(
     time_limit: Duration,
     observer: &Arc<dyn Fn(Event) + Send + Sync>,
-    control: &Control,
+    handle: &Handle,
 ) -> Result<(Point, f64), NetworkError> {
-    let (asked, ours) = (control.clone(), Control::new());
+    let (asked, ours) = (handle.clone(), Handle::new());
     let notes: Arc<dyn Observer> = Arc::new(Notes { tell: observer.clone(), asked, ours: ours.clone() });
     let mut made = None;
     let only = Only { streams: vec![haul_core::wire::STREAMS_MAX], ..Only::default() };
-    let ended = trial::run_local(&notes, &ours, |met| {
-        let (sweep, _) = sweep(&only, false, met).map_err(usage)?;
+    let ended = trial::run_local(&notes, &ours, |connection| {
+        let (sweep, _) = sweep(&only, false, connection).map_err(usage)?;
         let tell = observer.clone();
         let limits = (time_limit, u64::MAX);
         let bench = Bench::new(sweep, Duration::ZERO, limits, ours.clone(), Box::new(move |e| tell(e)));
@@ -180,7 +185,7 @@ pub(crate) fn run_local(
         Ok(Arc::new(Mutex::new(Shared(bench))) as SharedTrial)
     });
     let (_, share) = match ended {
-        _ if control.stopped() => return Err(NetworkError::Stopped),
+        _ if handle.stopped() => return Err(NetworkError::Stopped),
         Ok(ended) => ended,
         Err(error) => return Err(NetworkError::Session(error.text)),
     };
@@ -198,11 +203,11 @@ const SAYS_NOTHING: Duration = Duration::from_secs(15);
 struct Watchdog(Sender<()>);
 
 impl Watchdog {
-    fn start(wait: Duration, control: Control) -> Result<Watchdog, String> {
+    fn start(wait: Duration, handle: Handle) -> Result<Watchdog, String> {
         let (feed, fed) = bounded::<()>(1);
         let watch = move || {
             if fed.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
-                control.stop();
+                handle.stop();
             }
         };
         let thread = thread::Builder::new().name("haul-watchdog".into()).spawn(watch);
@@ -251,17 +256,17 @@ struct Arrived {
 }
 
 impl Arrived {
-    fn of(met: &Met) -> Arrived {
+    fn of(connection: &Connection) -> Arrived {
         let end = |facts: EndFacts| End { limits: facts.limits, cpus: facts.cpus };
         Arrived {
-            address: met.address,
-            path: met.path.clone(),
-            protect: met.protect.clone(),
-            rtt: met.rtt,
-            near: end(met.near),
-            far: met.far.map(end),
-            own: met.controls.first().cloned().unwrap_or_default(),
-            direct: !met.controls.is_empty(),
+            address: connection.address,
+            path: connection.path.clone(),
+            protect: connection.protect.clone(),
+            rtt: connection.rtt,
+            near: end(connection.near),
+            far: connection.far.map(end),
+            own: connection.controls.first().cloned().unwrap_or_default(),
+            direct: !connection.controls.is_empty(),
         }
     }
 
@@ -346,8 +351,8 @@ fn finish(
 /// Hears the session: passes its notes on, and ends it when the caller wants that.
 struct Notes {
     tell: Arc<dyn Fn(Event) + Send + Sync>,
-    asked: Control,
-    ours: Control,
+    asked: Handle,
+    ours: Handle,
 }
 
 impl Observer for Notes {

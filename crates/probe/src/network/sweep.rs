@@ -36,7 +36,7 @@ pub(super) struct Can {
 }
 
 #[derive(Clone, Debug)]
-enum Phase {
+enum SweepPhase {
     /// Index into the counts, doublings that brought nothing.
     Streams(usize, usize),
     /// Index into the controls; counts that are still to try, and whether up.
@@ -66,7 +66,7 @@ pub(super) struct Sweep {
     windows: Vec<u64>,
     /// The kernel's own growth is to be tried.
     own_window: bool,
-    phase: Phase,
+    phase: SweepPhase,
     points: Vec<Point>,
     left_out: Vec<LeftOut>,
     known: BTreeSet<Setting>,
@@ -99,13 +99,13 @@ impl Sweep {
             controls,
             windows,
             own_window,
-            phase: Phase::Streams(0, 0),
+            phase: SweepPhase::Streams(0, 0),
             points: Vec::new(),
             left_out: Vec::new(),
             known: BTreeSet::new(),
         };
         if full || !own_window {
-            sweep.phase = Phase::Full(sweep.all().into());
+            sweep.phase = SweepPhase::Full(sweep.all().into());
         }
         sweep
     }
@@ -155,7 +155,7 @@ impl Sweep {
     pub(super) fn next(&mut self, rtt: f64) -> Option<Setting> {
         loop {
             match self.phase.clone() {
-                Phase::Streams(index, idle) => {
+                SweepPhase::Streams(index, idle) => {
                     if index < self.counts.len() && idle < 2 {
                         return Some(self.setting(0, index));
                     }
@@ -163,16 +163,16 @@ impl Sweep {
                         let why = "more streams brought nothing more twice";
                         self.leave_out(self.setting(0, index), why);
                     }
-                    self.phase = Phase::Control { control: 1, walk: Walk::Begin };
+                    self.phase = SweepPhase::Control { control: 1, walk: Walk::Begin };
                 }
-                Phase::Control { control, walk } => {
+                SweepPhase::Control { control, walk } => {
                     if control >= self.controls.len() {
-                        self.phase = Phase::Repeat;
+                        self.phase = SweepPhase::Repeat;
                         continue;
                     }
                     match self.step(control, &walk) {
                         Some((index, walk)) => {
-                            self.phase = Phase::Control { control, walk };
+                            self.phase = SweepPhase::Control { control, walk };
                             return Some(self.setting(control, index));
                         }
                         None => {
@@ -180,20 +180,20 @@ impl Sweep {
                                 let why = "cannot win, by what its neighbours reached";
                                 self.leave_out(self.setting(control, index), why);
                             }
-                            self.phase = Phase::Control { control: control + 1, walk: Walk::Begin };
+                            self.phase = SweepPhase::Control { control: control + 1, walk: Walk::Begin };
                         }
                     }
                 }
-                Phase::Repeat => match self.again() {
+                SweepPhase::Repeat => match self.again() {
                     Some(setting) => return Some(setting),
-                    None => self.phase = Phase::Windows(self.windows.iter().rev().copied().collect()),
+                    None => self.phase = SweepPhase::Windows(self.windows.iter().rev().copied().collect()),
                 },
-                Phase::Windows(mut windows) => {
+                SweepPhase::Windows(mut windows) => {
                     let Some(window) = windows.pop_front() else {
                         self.end("only tried with the setting that was best without");
                         continue;
                     };
-                    self.phase = Phase::Windows(windows);
+                    self.phase = SweepPhase::Windows(windows);
                     let Some(base) = judge::recommended(&self.points, &self.controls[0]) else { continue };
                     let setting = Setting { window: Some(window), ..base.setting };
                     let carries = window as f64 * f64::from(setting.streams) / rtt.max(1e-6);
@@ -203,14 +203,14 @@ impl Sweep {
                         return Some(setting);
                     }
                 }
-                Phase::Full(mut rest) => {
+                SweepPhase::Full(mut rest) => {
                     let next = rest.pop_front();
-                    self.phase = if next.is_some() { Phase::Full(rest) } else { Phase::Over };
+                    self.phase = if next.is_some() { SweepPhase::Full(rest) } else { SweepPhase::Over };
                     if next.is_some() {
                         return next;
                     }
                 }
-                Phase::Over => return None,
+                SweepPhase::Over => return None,
             }
         }
     }
@@ -262,7 +262,7 @@ impl Sweep {
 
     /// Takes what was measured.
     pub(super) fn record(&mut self, point: Point) {
-        if let Phase::Streams(index, idle) = &mut self.phase {
+        if let SweepPhase::Streams(index, idle) = &mut self.phase {
             let before = judge::best(&self.points).map_or(0.0, |best| best.rate);
             *idle = if point.rate < GAIN * before { *idle + 1 } else { 0 };
             *index += 1;
@@ -273,12 +273,12 @@ impl Sweep {
 
     /// What `next` said could not be measured; something else is.
     pub(super) fn failed(&mut self, setting: Setting, why: &str) {
-        if let Phase::Streams(index, _) = &mut self.phase {
+        if let SweepPhase::Streams(index, _) = &mut self.phase {
             *index += 1;
-        } else if let Phase::Control { control, .. } = self.phase {
-            self.phase = Phase::Control { control: control + 1, walk: Walk::Begin };
-        } else if matches!(self.phase, Phase::Repeat) {
-            self.phase = Phase::Windows(self.windows.iter().rev().copied().collect());
+        } else if let SweepPhase::Control { control, .. } = self.phase {
+            self.phase = SweepPhase::Control { control: control + 1, walk: Walk::Begin };
+        } else if matches!(self.phase, SweepPhase::Repeat) {
+            self.phase = SweepPhase::Windows(self.windows.iter().rev().copied().collect());
         }
         self.leave_out(setting, why);
     }
@@ -288,7 +288,7 @@ impl Sweep {
         for setting in self.all() {
             self.leave_out(setting, why);
         }
-        self.phase = Phase::Over;
+        self.phase = SweepPhase::Over;
     }
 
     fn leave_out(&mut self, setting: Setting, why: &str) {

@@ -2,26 +2,26 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use haul::trial::Met;
+use haul::trial::Connection;
 
 use super::Only;
 use super::bench::Bench;
 use super::sweep::{Can, Sweep};
 
 /// What is to be tried over what was met, and the number of settings. `met`: by the source, whose end is the near one there.
-pub(super) fn sweep(only: &Only, full: bool, met: &Met) -> Result<(Sweep, usize), String> {
-    let missing = only.controls.iter().find(|name| !met.controls.contains(name));
-    if let Some(name) = missing.filter(|_| !met.controls.is_empty()) {
-        let can = met.controls.join(", ");
+pub(super) fn sweep(only: &Only, full: bool, connection: &Connection) -> Result<(Sweep, usize), String> {
+    let missing = only.controls.iter().find(|name| !connection.controls.contains(name));
+    if let Some(name) = missing.filter(|_| !connection.controls.is_empty()) {
+        let can = connection.controls.join(", ");
         return Err(format!("congestion control '{name}' cannot be used here; possible are: {can}"));
     }
     let fixed = |limit: Option<u64>| limit.map_or(0, |bytes| bytes / 2);
-    let far = met.far.map_or(0, |far| fixed(far.limits.rmem_fixed));
-    let window = match met.controls.is_empty() {
+    let far = connection.far.map_or(0, |far| fixed(far.limits.rmem_fixed));
+    let window = match connection.controls.is_empty() {
         true => 0,
-        false => fixed(met.near.limits.wmem_fixed).min(far),
+        false => fixed(connection.near.limits.wmem_fixed).min(far),
     };
-    let can = Can { streams: met.streams, controls: met.controls.clone(), window };
+    let can = Can { streams: connection.streams, controls: connection.controls.clone(), window };
     let sweep = Sweep::new(&can, only, full);
     let settings = sweep.settings();
     Ok((sweep, settings))

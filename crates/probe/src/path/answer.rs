@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::super::{self as probe, Probe, ProbeError, ProbeEvent, passport};
 use super::place::{self, Limits};
-use haul::api::Control;
-use haul::job::StorageQuestion;
+use haul::api::Handle;
+use haul::options::StorageQuestion;
 
 /// Something is told at least this often.
 const TELL_EVERY: Duration = Duration::from_millis(500);
@@ -82,13 +82,13 @@ fn probe(request: &probe::Request, tell: &mut dyn FnMut(&Told) -> bool) -> Resul
         tell(&Told::Note(warning.clone()));
     }
     let (post, events) = unbounded();
-    let control = Control::new();
+    let handle = Handle::new();
     let (begun, gone) = (Instant::now(), Arc::new(AtomicBool::new(false)));
     thread::scope(|scope| {
         let running = {
-            let (plan, control) = (&plan, &control);
+            let (plan, handle) = (&plan, &handle);
             scope.spawn(move || {
-                let ended = probe::run(plan, &|event| drop(post.send(event)), control);
+                let ended = probe::run(plan, &|event| drop(post.send(event)), handle);
                 drop(post);
                 ended
             })
@@ -111,7 +111,7 @@ fn probe(request: &probe::Request, tell: &mut dyn FnMut(&Told) -> bool) -> Resul
                 }
                 if !gone.load(Ordering::Relaxed) && !tell(&last) {
                     gone.store(true, Ordering::Relaxed);
-                    control.stop();
+                    handle.stop();
                 }
             }
         }

@@ -11,10 +11,10 @@ use super::super::{self as probe, Direction, Plan, Probe, ProbeError, ProbeEvent
 use super::answer::{Told, in_words};
 use super::judge::{self, Host, Session, Storage, Verdict};
 use super::place::{self, Limits};
-use super::{Event, FORMAT, KIND, Part, PathError, PathProbe, Phase, Progress, Request, Shares};
+use super::{Event, FORMAT, KIND, Part, PathError, PathPhase, PathProbe, Progress, Request, Shares};
 use super::{TIME_LIMIT_MAX, TIME_LIMIT_MIN};
-use haul::api::{Control, Endpoint};
-use haul::job::StorageQuestion;
+use haul::api::{Endpoint, Handle};
+use haul::options::StorageQuestion;
 
 /// Figures of a far end are cut after so many points, and texts after so many characters.
 const POINTS_MAX: usize = 10_000;
@@ -82,7 +82,7 @@ fn refuse(error: &ProbeError) -> PathError {
 pub fn run(
     planned: &Planned,
     observer: Arc<dyn Fn(Event) + Send + Sync>,
-    control: &Control,
+    handle: &Handle,
 ) -> Result<PathProbe, PathError> {
     let start = Instant::now();
     let request = &planned.request;
@@ -94,10 +94,10 @@ pub fn run(
         let Some(plan) = plan else { return Ok(None) };
         let observe = |event| {
             if let ProbeEvent::Progress(p) = event {
-                tell(Phase::of(direction), p.seconds_left, p.bytes);
+                tell(PathPhase::of(direction), p.seconds_left, p.bytes);
             }
         };
-        probe::run(plan, &observe, control).map(Some).map_err(|e| refuse(&e))
+        probe::run(plan, &observe, handle).map(Some).map_err(|e| refuse(&e))
     };
     let mut remarks = Vec::new();
     let (source, network, session, sink) = match request.far() {
@@ -105,13 +105,13 @@ pub fn run(
             let source = near(&planned.source, Direction::Read)?;
             let forward = forward(&observer, start);
             let (point, share) =
-                net::run_local(planned.shares.session, &forward, control).map_err(|e| broken(&e))?;
+                net::run_local(planned.shares.session, &forward, handle).map_err(|e| broken(&e))?;
             let cost = point.cpu_seconds / point.bytes.max(1) as f64;
             let sink = near(&planned.sink, Direction::Write)?;
             (source, None, Session::Local { rate: point.rate, cost, share }, sink)
         }
         Some((host, way)) => {
-            let (network, far) = ask(planned, (host, way), &observer, (control, start))?;
+            let (network, far) = ask(planned, (host, way), &observer, (handle, start))?;
             let session = session_of(&network);
             if session.is_none() {
                 remarks.push(
@@ -174,7 +174,7 @@ fn forward(
         net::Event::Point(point) => observer(Event::Point(point)),
         net::Event::Progress(p) => {
             let (seconds, seconds_left, bytes) = (start.elapsed().as_secs_f64(), p.seconds_left, p.bytes);
-            observer(Event::Progress(Progress { phase: Phase::Session, seconds, seconds_left, bytes }));
+            observer(Event::Progress(Progress { phase: PathPhase::Session, seconds, seconds_left, bytes }));
         }
         net::Event::Started { .. } => {}
     })
@@ -193,7 +193,7 @@ fn ask(
     planned: &Planned,
     (host, way): (&str, Way),
     observer: &Arc<dyn Fn(Event) + Send + Sync>,
-    (control, start): (&Control, Instant),
+    (handle, start): (&Handle, Instant),
 ) -> Result<(Network, Option<Probe>), PathError> {
     let request = &planned.request;
     let (endpoint, direction) = match way {
@@ -213,7 +213,7 @@ fn ask(
         let cut = |text: String| text.chars().take(TEXT_MAX).collect::<String>();
         match serde_json::from_str(json) {
             Ok(Told::Progress { seconds_left, bytes, .. }) => {
-                let (phase, seconds) = (Phase::of(direction), start.elapsed().as_secs_f64());
+                let (phase, seconds) = (PathPhase::of(direction), start.elapsed().as_secs_f64());
                 observer(Event::Progress(Progress { phase, seconds, seconds_left, bytes }));
             }
             Ok(Told::Note(text)) => observer(Event::Note(format!("{host}: {}", cut(text)))),
@@ -227,7 +227,7 @@ fn ask(
             // A later haul may say more.
             Err(_) => {}
         }
-        !control.stopped() && !matches!(&*answer.borrow(), Some(Err(_)))
+        !handle.stopped() && !matches!(&*answer.borrow(), Some(Err(_)))
     };
     let call = net::Request {
         way,
@@ -235,7 +235,7 @@ fn ask(
         ..net::Request::new(host, request.remote.clone())
     };
     let forward = forward(observer, start);
-    let network = net::run_with(&call, Some(question), &mut hear, forward, control);
+    let network = net::run_with(&call, Some(question), &mut hear, forward, handle);
     match (network, answer.into_inner()) {
         (_, Some(Err(text))) => Err(PathError::Failed(format!("{host}: {text}"))),
         (Err(error), _) => Err(broken(&error)),

@@ -7,8 +7,8 @@ use super::judge::{Host, Session, Storage, judge, startup};
 use super::place::{Limits, request, size};
 use super::*;
 use crate::ProbeError;
-use haul::api::{Control, Place};
-use haul::job::StorageQuestion;
+use haul::api::{Handle, Place};
+use haul::options::StorageQuestion;
 
 fn storage(rate: f64, cost: f64) -> Option<Storage> {
     Some(Storage { rate, cost })
@@ -202,7 +202,7 @@ fn a_local_path_is_measured() {
         let events = events.clone();
         Arc::new(move |event| events.lock().unwrap().push(event))
     };
-    let found = run(&planned, observer.clone(), &Control::new()).unwrap();
+    let found = run(&planned, observer.clone(), &Handle::new()).unwrap();
     let names: Vec<&str> = found.parts.iter().map(|part| part.part.as_str()).collect();
     assert_eq!(names, Stage::ALL.map(Stage::name));
     let rates: Vec<Option<f64>> = found.parts.iter().map(|part| part.rate).collect();
@@ -216,7 +216,7 @@ fn a_local_path_is_measured() {
     assert!(found.parts.iter().any(|part| Some(&part.part) == found.weakest.as_ref()));
     assert!(found.source_storage.is_none() && found.network.is_none());
     assert!(events.lock().unwrap().iter().any(|event| matches!(event, Event::Point(_))));
-    let stopped = Control::new();
+    let stopped = Handle::new();
     stopped.stop();
     assert!(matches!(run(&planned, observer, &stopped), Err(PathError::Stopped)));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -34,7 +34,7 @@ pub struct Pread {
 
 #[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<PreadState>,
     /// For the threads: there is work, or the engine is gone.
     work: Condvar,
     /// For the owner: something ended, or it was woken.
@@ -42,7 +42,7 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct State {
+struct PreadState {
     waiting: VecDeque<Job>,
     ended: VecDeque<IoDone>,
     threads: usize,
@@ -84,7 +84,7 @@ impl Pread {
         }
         if state.threads == 0 {
             let completed = Instant::now();
-            let State { waiting, ended, .. } = &mut *state;
+            let PreadState { waiting, ended, .. } = &mut *state;
             ended.extend(waiting.drain(..).map(|job| IoDone {
                 op: job.op,
                 result: Err(Errno::AGAIN),
@@ -116,7 +116,7 @@ impl Engine for Pread {
     }
 
     fn reap(&mut self, done: &mut VecDeque<IoDone>, wait: Duration) -> std::io::Result<()> {
-        let nothing = |state: &mut State| state.ended.is_empty() && !state.woken;
+        let nothing = |state: &mut PreadState| state.ended.is_empty() && !state.woken;
         let state = self.shared.lock();
         let waited = self.shared.news.wait_timeout_while(state, wait, nothing);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -158,7 +158,7 @@ impl Drop for Pread {
 
 impl Shared {
     /// The state stays whole at every panic that could happen under the lock.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PreadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

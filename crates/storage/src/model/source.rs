@@ -12,7 +12,7 @@ use haul_core::ids::{DirId, FileId, Generation, TargetId};
 use haul_core::layout::Layout;
 use haul_core::transfer::op::{BundleOk, HashOk, Look, ReadOk, SourceDone, SourceOp};
 use haul_core::transfer::source::Lies;
-use haul_core::wire::{Announced, Failure, SourceRoot, Stage, Totals};
+use haul_core::wire::{Announced, Failure, FailureKind, SourceRoot, Totals};
 
 use super::{ENOENT, Lying, META, OnShelf, Shelf, failure};
 use crate::store::{Capabilities, NetworkFacet, Reading, SourceNames, SourceParts, SourceStore, Stamp};
@@ -116,7 +116,7 @@ impl ShelfReader {
         let path = self.names.path_of(id);
         match self.shelf.lock().lying.get(&path) {
             Some((Lying::File(data, meta), ino)) => Ok((data.clone(), *meta, *ino)),
-            _ => Err(failure(Stage::Vanished, ENOENT, &path, "is gone")),
+            _ => Err(failure(FailureKind::Vanished, ENOENT, &path, "is gone")),
         }
     }
 
@@ -126,7 +126,7 @@ impl ShelfReader {
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
         let part = data.get(offset..offset.saturating_add(len)).map(<[u8]>::to_vec);
         self.shelf.bytes.fetch_add(len as u64, Ordering::Relaxed);
-        part.ok_or_else(|| failure(Stage::Changed, 0, &self.names.path_of(id), "ended early"))
+        part.ok_or_else(|| failure(FailureKind::Changed, 0, &self.names.path_of(id), "ended early"))
     }
 
     fn hash(&self, id: FileId, parts: &[(u64, u64)]) -> Result<HashOk, Failure> {

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::journal::Widened;
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
@@ -92,7 +92,7 @@ pub fn find_debris(root: &Path) -> Result<Vec<Job>, Failure> {
             named.push((key, file, name));
         }
     })
-    .map_err(|errno| fault::os(Stage::Read, "list", &dir.path_of(&dir.key().journal()), errno))?;
+    .map_err(|errno| fault::os(FailureKind::Read, "list", &dir.path_of(&dir.key().journal()), errno))?;
     // Anybody may plant such names: the directory is listed once, whatever their number.
     let mut found: BTreeMap<JobKey, Found> = BTreeMap::new();
     for (key, file, name) in named {
@@ -158,11 +158,11 @@ pub fn remove_debris(
     let owner = place.acquire(0, "haul clean", &patience)?;
     let tree = Jail::open_root(root).map_err(|errno| {
         let path = fault::show(root.as_os_str().as_encoded_bytes());
-        AcquireError::Failed(fault::os(Stage::Open, "open directory", &path, errno))
+        AcquireError::Failed(fault::os(FailureKind::Open, "open directory", &path, errno))
     })?;
     if debris.claim.is_shared() && !place.ours().map_err(AcquireError::Failed)?.faked {
         let text = format!("others may write {}: left", place.path_of(&place.key().journal()));
-        return Err(AcquireError::Failed(fault::failure(Stage::Open, 0, text)));
+        return Err(AcquireError::Failed(fault::failure(FailureKind::Open, 0, text)));
     }
     let tree = Arc::new(tree);
     let mut removed = remove_temporaries(&tree, debris);
@@ -210,7 +210,7 @@ fn restore_widened(place: &JobDir, root: &Arc<OwnedFd>, widened: &[Widened]) -> 
     let jail = Jail::probe(root);
     let ours = Ours::learn_beside(jail, &**root).map_err(|errno| {
         let text = "create a file in the destination";
-        AcquireError::Failed(fault::os(Stage::Create, text, "to see whose files are", errno))
+        AcquireError::Failed(fault::os(FailureKind::Create, text, "to see whose files are", errno))
     })?;
     // Where modes are faked nothing was opened.
     if ours.faked || place.ours().map_err(AcquireError::Failed)?.faked {

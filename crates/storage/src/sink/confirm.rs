@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use haul_core::entry::Name;
 use haul_core::ids::DirId;
 use haul_core::transfer::op::Seen;
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 
 use super::stat::seen_of;
 use super::tree::SinkTree;
@@ -46,7 +46,7 @@ impl Published {
         if self.count.fetch_add(1, Ordering::Relaxed) >= NAMES_MAX {
             let text = "this run follows one that may still write, and has more files than it can look at again at its end; see \
                         that the former run is gone, remove what it left with `haul clean`, and run the same command again";
-            return Err(fault::failure(Stage::Publish, 0, text));
+            return Err(fault::failure(FailureKind::Publish, 0, text));
         }
         let mut dirs = lock(&self.dirs);
         let known = dirs.entry(dir).or_insert_with(|| Dir { path: tree.names_of(dir), given: Vec::new() });
@@ -81,7 +81,7 @@ impl Published {
             "{lost} of the files that this run published or found were replaced or changed meanwhile, {first} among them: perhaps by the run that it \
              took over, which may still be there; run the same command again"
         );
-        Err(fault::failure(Stage::Publish, 0, text))
+        Err(fault::failure(FailureKind::Publish, 0, text))
     }
 }
 

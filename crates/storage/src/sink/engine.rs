@@ -1,7 +1,7 @@
 //! The write engine: threads that execute `SinkOp`s and post their completions.
 //!
 //! In: operations with payload buffers. Out: one completion for each, from the engine's own threads.
-//! Objects of large files go to the lanes (`data`), the rest is done by a crew of threads ([`crew`]). An operation
+//! Objects of large files go to the I/O threads (`data`), the rest is done by a blocking pool of threads ([`blocking_pool`]). An operation
 //! of many items is split by the storage targets that they lie on: what hangs at one holds no item of another. The
 //! items of one target are shared among threads, for what makes many small files durable in little time is syncing
 //! them side by side. The journal has a thread of its own, so that its records keep their order.
@@ -21,26 +21,26 @@ use haul_core::ids::DirId;
 use haul_core::schedule::Limits;
 use haul_core::stage::Stage as MeterStage;
 use haul_core::transfer::op::{Existing, Found, LookupItem, SinkOp};
-use haul_core::wire::{Failure, Placed, Stage};
+use haul_core::wire::{Failure, FailureKind, Placed};
 
 use super::confirm::Published;
 use super::files::Files;
 use super::files::adopt::Adopt;
 use super::files::in_place::InPlace;
 use super::journal::Journal;
+use super::layout::SinkLayout;
 use super::leftovers::{Left, Leftovers};
 use super::meta::NotKeptCounters;
 use super::mode::Choice;
-use super::places::Places;
 use super::space::Spaces;
 use super::stripes::Stripes;
 use super::tree::SinkTree;
 use super::{fault, lock};
-use crate::crew::{self, Crew, CrewConfig, Doing, Turn};
+use crate::blocking_pool::{self, BlockingPool, BlockingPoolConfig, Doing, Turn};
 use crate::descriptors::budget;
-use crate::io::lanes::{LaneConfig, Lanes, OnDone};
+use crate::io::threads::{IoThreads, IoThreadsConfig, OnDone};
 use crate::io::{IoFile, Target};
-use crate::knobs::Knobs;
+use crate::io_settings::IoSettings;
 use crate::options::StorageOptions;
 use crate::owed::words_of;
 use crate::store::NotKept;
@@ -48,17 +48,17 @@ use crate::targets::Targets;
 use crate::{Post, SinkCompletion, SinkEngine, SinkJob, Stuck, oldest_first};
 use asked::Asked;
 use data::{Data, Tag};
-use gather::Place;
+use fan_out::Place;
 use haul_base::meter::Meter;
-use keeper::Keeper;
+use journal_writer::JournalWriter;
 
 mod amend;
 mod asked;
 mod begin;
 mod commit;
 mod data;
-mod gather;
-mod keeper;
+mod fan_out;
+mod journal_writer;
 mod verify;
 
 /// The name of a line about directories of other users, into which was copied what is closed to them at the source.
@@ -97,8 +97,8 @@ pub struct EngineConfig {
     /// Most payload bytes in memory.
     pub memory: u64,
     /// `None`: the destination has one storage target.
-    pub places: Option<Places>,
-    /// What new files are given of stripes; only where there are `places`.
+    pub sink_layout: Option<SinkLayout>,
+    /// What new files are given of stripes; only where there are `layout`.
     pub stripes: Stripes,
     /// How long objects fit these stripes.
     pub object_len: Option<u32>,
@@ -108,7 +108,7 @@ pub struct EngineConfig {
     pub durable: bool,
 }
 
-/// Something to do for a thread of the crew.
+/// Something to do for a thread of the pool.
 struct Task(Box<dyn FnOnce(&Arc<Sink>, &Turn<Task>) + Send>);
 
 /// What an engine left when it ended, in words; empty if all its threads ended.
@@ -116,8 +116,8 @@ pub type Hanging = Vec<String>;
 
 /// Executes `SinkOp`s. When it is dropped, its threads finish what was submitted and end; those that hang are left.
 pub struct WriteEngine {
-    crew: Arc<Crew<Task>>,
-    keeper: Keeper,
+    pool: Arc<BlockingPool<Task>>,
+    journal_writer: JournalWriter,
     deadline: Duration,
     /// Threads for a target at the start.
     started: usize,
@@ -147,7 +147,7 @@ pub(super) struct Sink {
     /// When the job was last seen to be ours.
     seen_owner: Mutex<Option<Instant>>,
     not_kept: Arc<NotKeptCounters>,
-    crew: OnceLock<Weak<Crew<Task>>>,
+    pool: OnceLock<Weak<BlockingPool<Task>>>,
     /// The session is over: nothing more is published by what hung until now.
     over: AtomicBool,
     /// The engine is asked to end, or has ended: it answers nothing any more.
@@ -166,41 +166,41 @@ impl WriteEngine {
         meter: Arc<Meter>,
         post: Post<SinkCompletion>,
     ) -> std::io::Result<WriteEngine> {
-        WriteEngine::start(config, meter, post, Lanes::start)
+        WriteEngine::start(config, meter, post, IoThreads::start)
     }
 
-    /// Starts the threads, with lanes as `start_lanes` makes them.
+    /// Starts the threads, with I/O threads as `start_threads` makes them.
     fn start(
         config: EngineConfig,
         meter: Arc<Meter>,
         post: Post<SinkCompletion>,
-        start_lanes: impl FnOnce(LaneConfig, Arc<Meter>, OnDone<Tag>) -> std::io::Result<Lanes<Tag>>,
+        start_threads: impl FnOnce(IoThreadsConfig, Arc<Meter>, OnDone<Tag>) -> std::io::Result<IoThreads<Tag>>,
     ) -> std::io::Result<WriteEngine> {
         let threads = config.threads.clamp(1, THREADS_MAX);
         let no_preallocate = config.storage.no_preallocate;
         let choice = Choice::new(config.storage.io, config.durable, budget().sink_direct);
         let spaces = Spaces::new(no_preallocate);
         let leftovers = Leftovers::new(&config.old_tags, config.tag, &config.left, &config.adopt);
-        let targets = config.places.as_ref().map(Places::targets);
+        let targets = config.sink_layout.as_ref().map(SinkLayout::targets);
         let object_len = config.object_len;
         let files = Files::new(
             config.tree.clone(),
             (config.tag, config.adopt),
             spaces,
-            config.places,
+            config.sink_layout,
             config.stripes,
             config.in_place,
         );
-        let mut knobs = Knobs::new(config.storage, config.memory, MeterStage::SinkStorage);
+        let mut settings = IoSettings::new(config.storage, config.memory, MeterStage::SinkStorage);
         if !files.is_local() {
-            knobs.set_remote();
+            settings.set_remote();
         }
-        let lanes = knobs.lanes.clone();
-        let deadline = lanes.deadline;
+        let io_threads = settings.io_threads.clone();
+        let deadline = io_threads.deadline;
         config.tree.set_own_tags(config.old_tags.iter().copied().chain([config.tag]));
         let sink = Arc::new(Sink {
             files,
-            data: Data::new(choice, knobs),
+            data: Data::new(choice, settings),
             tree: config.tree,
             leftovers,
             clean: config.left.clean,
@@ -210,7 +210,7 @@ impl WriteEngine {
             others_dirs: Mutex::default(),
             seen_owner: Mutex::new(None),
             not_kept: Arc::default(),
-            crew: OnceLock::new(),
+            pool: OnceLock::new(),
             over: AtomicBool::new(false),
             ends: AtomicBool::new(false),
             asked: Mutex::default(),
@@ -220,38 +220,47 @@ impl WriteEngine {
             let sink = sink.clone();
             Arc::new(move |done| sink.on_written(done))
         };
-        sink.data.set_lanes(start_lanes(lanes, meter.clone(), on_done)?);
+        sink.data.set_threads(start_threads(io_threads, meter.clone(), on_done)?);
         let on_busy = {
             let meter = meter.clone();
             move |time| meter.add_busy(MeterStage::SinkStorage, time)
         };
         let on_idle = {
             let sink = sink.clone();
-            // While lanes write, a thread without work does not mean that storage waits for data.
+            // While I/O threads write, a thread without work does not mean that storage waits for data.
             move |time| {
                 if !sink.data.is_writing() {
                     meter.add_idle(MeterStage::SinkStorage, time);
                 }
             }
         };
-        let crew_config = CrewConfig {
+        let pool_config = BlockingPoolConfig {
             name: "haul-file",
             threads,
-            threads_max: crew::with_spare(threads),
+            threads_max: blocking_pool::with_spare(threads),
             deadline,
             on_busy: Arc::new(on_busy),
             on_idle: Arc::new(on_idle),
         };
         let worker = sink.clone();
         let work = move |(): &mut (), turn: &Turn<Task>, Task(task): Task| task(&worker, turn);
-        let crew = Arc::new(Crew::start(crew_config, || (), work)?);
+        let pool = Arc::new(BlockingPool::start(pool_config, || (), work)?);
         // Set here alone, once.
-        let _ = sink.crew.set(Arc::downgrade(&crew));
+        let _ = sink.pool.set(Arc::downgrade(&pool));
         if config.journal.is_some() {
             sink.note_widened();
         }
-        let keeper = Keeper::start(sink.clone(), config.journal)?;
-        Ok(WriteEngine { crew, keeper, deadline, started: threads, ended: None, object_len, targets, sink })
+        let journal_writer = JournalWriter::start(sink.clone(), config.journal)?;
+        Ok(WriteEngine {
+            pool,
+            journal_writer,
+            deadline,
+            started: threads,
+            ended: None,
+            object_len,
+            targets,
+            sink,
+        })
     }
 
     /// What the destination would not keep, countable also after the engine is gone.
@@ -271,18 +280,18 @@ impl WriteEngine {
             return left.clone();
         }
         self.sink.ends.store(true, Ordering::Relaxed);
-        // Writes go from the threads to the lanes, and changes of mode back to the threads: both live until the
+        // Writes go from the threads to the I/O threads, and changes of mode back to the threads: both live until the
         // last write has completed.
         let mut left = self.sink.data.drain();
-        while !self.crew.finish(END_TICK) {
-            if self.crew.hangs() {
-                left.extend(self.crew.stuck().iter().map(Stuck::in_words));
+        while !self.pool.finish(END_TICK) {
+            if self.pool.hangs() {
+                left.extend(self.pool.stuck().iter().map(Stuck::in_words));
                 left.extend((left.is_empty()).then(|| "threads that did not end".into()));
                 break;
             }
         }
-        if !self.keeper.end(END_TICK, self.deadline) {
-            left.extend(self.keeper.stuck(self.deadline).iter().map(Stuck::in_words));
+        if !self.journal_writer.end(END_TICK, self.deadline) {
+            left.extend(self.journal_writer.stuck(self.deadline).iter().map(Stuck::in_words));
         }
         if !left.is_empty() {
             self.sink.over.store(true, Ordering::Relaxed);
@@ -317,7 +326,7 @@ impl SinkEngine for WriteEngine {
                 }
             }
             SinkOp::Journal { .. } | SinkOp::Note { .. } | SinkOp::RemoveJournal => {
-                self.keeper.submit(&self.sink, job);
+                self.journal_writer.submit(&self.sink, job);
             }
             SinkOp::RefuseNote { ask, failure } => self.sink.answer(ask, Err(failure)),
             _ => self.sink.begin(job.op, job.buffer),
@@ -327,15 +336,15 @@ impl SinkEngine for WriteEngine {
     fn set_width(&mut self, width: Option<u16>) -> Option<u16> {
         let started = self.started;
         let width = width.map_or(started, usize::from).clamp(1, THREADS_MAX);
-        self.crew.set_threads(width);
+        self.pool.set_threads(width);
         self.sink.data.set_width(width, started);
         u16::try_from(width).ok()
     }
 
     fn stuck(&self) -> Vec<Stuck> {
-        let mut stuck = self.sink.data.lanes().map_or(Vec::new(), |lanes| lanes.stuck());
-        stuck.extend(self.keeper.stuck(self.deadline));
-        oldest_first(stuck, self.crew.stuck())
+        let mut stuck = self.sink.data.io_threads().map_or(Vec::new(), |io_threads| io_threads.stuck());
+        stuck.extend(self.journal_writer.stuck(self.deadline));
+        oldest_first(stuck, self.pool.stuck())
     }
 
     fn report(&self) -> Vec<(String, String)> {
@@ -455,7 +464,7 @@ impl Sink {
     /// Whether the session is still there that this is done for.
     fn check_over(&self) -> Result<(), Failure> {
         match self.over.load(Ordering::Relaxed) {
-            true => Err(fault::failure(Stage::Publish, 0, "the session ended while the storage hung")),
+            true => Err(fault::failure(FailureKind::Publish, 0, "the session ended while the storage hung")),
             false => Ok(()),
         }
     }
@@ -468,7 +477,7 @@ impl Sink {
     /// Whether the engine was asked to end, by a session that waits for nothing more.
     fn check_ends(&self) -> Result<(), Failure> {
         match self.ends.load(Ordering::Relaxed) && !haul_mutant::removed("a-stop-ends-the-sweep") {
-            true => Err(fault::failure(Stage::Write, 0, "stopped while leftovers were looked for")),
+            true => Err(fault::failure(FailureKind::Write, 0, "stopped while leftovers were looked for")),
             false => Ok(()),
         }
     }
@@ -478,7 +487,7 @@ impl Sink {
         Doing { what, name, offset: 0 }
     }
 
-    /// Has a thread of the crew do `work` on an open file, `what` in a word.
+    /// Has a thread of the pool do `work` on an open file, `what` in a word.
     fn spawn(
         self: &Arc<Self>,
         file: &Arc<IoFile>,
@@ -491,10 +500,10 @@ impl Sink {
     }
 
     fn submit(&self, target: Target, label: impl Fn() -> Doing + Send + Sync + 'static, task: Task) {
-        // Without a crew the engine has ended, and this comes of a request that hung until then: what the task owes is
+        // Without a blocking pool the engine has ended, and this comes of a request that hung until then: what the task owes is
         // answered as it is dropped.
-        if let Some(crew) = self.crew.get().and_then(Weak::upgrade) {
-            crew.submit(target, label, task);
+        if let Some(pool) = self.pool.get().and_then(Weak::upgrade) {
+            pool.submit(target, label, task);
         }
     }
 }
@@ -504,12 +513,12 @@ fn slice(payload: &[u8], start: u32, len: u64) -> Result<&[u8], Failure> {
     let start = start as usize;
     usize::try_from(len).ok().and_then(|len| payload.get(start..start.checked_add(len)?)).ok_or_else(|| {
         let text = format!("{len} bytes at {start} are not in a payload of {} bytes", payload.len());
-        fault::failure(Stage::Local, 0, text)
+        fault::failure(FailureKind::Local, 0, text)
     })
 }
 
 /// Runs `work`; a panic in it becomes a failure, so that nobody waits for ever.
-fn guard<T>(stage: Stage, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+fn guard<T>(stage: FailureKind, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         Err(fault::failure(stage, 0, format!("internal error: {}", words_of(&*panic))))
     })

@@ -3,29 +3,29 @@
 use std::os::fd::AsFd;
 
 use haul_core::tune::show_amount;
-use haul_core::wire::{Failure, Stage, TEXT_LEN_MAX};
+use haul_core::wire::{Failure, FailureKind, TEXT_LEN_MAX};
 use rustix::io::Errno;
 
 /// A failure with this text, cut to what the wire carries.
-pub(super) fn failure(stage: Stage, errno: i32, text: impl Into<String>) -> Failure {
+pub(super) fn failure(kind: FailureKind, errno: i32, text: impl Into<String>) -> Failure {
     let mut text = text.into();
     let cut = (0..=text.len().min(TEXT_LEN_MAX)).rev().find(|at| text.is_char_boundary(*at));
     text.truncate(cut.unwrap_or(0));
-    Failure { stage, errno, text: text.into() }
+    Failure { kind, errno, text: text.into() }
 }
 
 /// A failed system call: `what` was tried (`"create"`) on `path`.
-pub(super) fn os(stage: Stage, what: &str, path: &str, errno: Errno) -> Failure {
-    failure(stage, errno.raw_os_error(), format!("{what} {path}: {}", cause(errno)))
+pub(super) fn os(kind: FailureKind, what: &str, path: &str, errno: Errno) -> Failure {
+    failure(kind, errno.raw_os_error(), format!("{what} {path}: {}", cause(errno)))
 }
 
 /// Like [`os`], and where space ran out says which resource of the file system that holds `fd` it was.
-pub(super) fn os_at(stage: Stage, what: &str, path: &str, errno: Errno, fd: impl AsFd) -> Failure {
+pub(super) fn os_at(kind: FailureKind, what: &str, path: &str, errno: Errno, fd: impl AsFd) -> Failure {
     match space(errno, fd) {
         Some(space) => {
-            failure(stage, errno.raw_os_error(), format!("{what} {path}: {}; {space}", cause(errno)))
+            failure(kind, errno.raw_os_error(), format!("{what} {path}: {}; {space}", cause(errno)))
         }
-        None => os(stage, what, path, errno),
+        None => os(kind, what, path, errno),
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
     /// Method: a path longer than the limit, of characters of two bytes; a name with escape and newline.
     #[test]
     fn texts_are_bounded_and_harmless() {
-        let failure = os(Stage::Write, "write", &"é".repeat(TEXT_LEN_MAX), Errno::IO);
+        let failure = os(FailureKind::Write, "write", &"é".repeat(TEXT_LEN_MAX), Errno::IO);
         assert!(failure.text.len() <= TEXT_LEN_MAX);
         assert_eq!(show(b"a\x1b[31m\n\xff"), "a\\u{1b}[31m\\n\u{fffd}");
     }

@@ -18,14 +18,14 @@ use haul_core::io::IoMode;
 use haul_core::layout::{Layout, Striping};
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::transfer::op::{Inode, SinkFile};
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{FileType, FsWord, Stat};
 use rustix::io::Errno;
 
 use super::calls::write_all_at;
 use super::holes::clear_holes;
+use super::layout::{SinkLayout, key_of, key_of_one};
 use super::names::temp_name;
-use super::places::{Places, key_of, key_of_one};
 use super::space::Spaces;
 use super::stat::{inode_of, is_regular};
 use super::stripes::Stripes;
@@ -66,7 +66,7 @@ pub(super) struct Files {
     local: bool,
     pub(super) spaces: Spaces,
     /// `None`: the destination has one storage target.
-    places: Option<Places>,
+    sink_layout: Option<SinkLayout>,
     pub(super) stripes: Stripes,
     /// A temporary of this session could not be removed.
     left: AtomicBool,
@@ -81,7 +81,7 @@ impl Files {
     pub(super) fn allocated(&self) -> u64 {
         let open: Vec<Arc<OpenFile>> = lock(&self.open).values().cloned().collect();
         let of = |file: &OpenFile| match file.state.try_lock().as_deref() {
-            Ok(State::Open(opened)) => match rustix::fs::fstat(descriptor(&opened.file)) {
+            Ok(FileState::Open(opened)) => match rustix::fs::fstat(descriptor(&opened.file)) {
                 Ok(stat) => (stat.st_blocks as u64).saturating_mul(512),
                 Err(_) => file.size,
             },
@@ -107,7 +107,7 @@ pub(super) struct OpenFile {
     pub(super) data_len: u64,
     /// `None`: it has data everywhere.
     pub(super) map: Option<ExtentMap>,
-    state: Mutex<State>,
+    state: Mutex<FileState>,
     /// How it is cut at the source, if that was told.
     source: OnceLock<Striping>,
     /// The stripes that it was made with, if it was made so.
@@ -118,7 +118,7 @@ pub(super) struct OpenFile {
     pub(super) path: Mutex<Path>,
 }
 
-enum State {
+enum FileState {
     New,
     Open(Opened),
     Failed {
@@ -187,7 +187,7 @@ impl Files {
         tree: Arc<SinkTree>,
         (tag, adopt): (u32, Adopt),
         spaces: Spaces,
-        places: Option<Places>,
+        sink_layout: Option<SinkLayout>,
         stripes: Stripes,
         in_place: Option<InPlace>,
     ) -> Files {
@@ -204,7 +204,7 @@ impl Files {
             held: Mutex::default(),
             local,
             spaces,
-            places,
+            sink_layout,
             stripes,
             left: AtomicBool::new(false),
             in_place,
@@ -250,12 +250,12 @@ impl Files {
             if let Err(failure) = reserved {
                 // What an earlier run brought here stays for the next one; nothing is in a new one.
                 let temp = opened.adopted || !self.remove(&open);
-                *state = State::Failed { failure: failure.clone(), temp };
+                *state = FileState::Failed { failure: failure.clone(), temp };
                 return Err(failure);
             }
             begin(&open, &opened.file);
             opened.ready = true;
-            *state = State::Open(opened.clone());
+            *state = FileState::Open(opened.clone());
         }
         drop(state);
         Ok(open)
@@ -264,26 +264,26 @@ impl Files {
     /// The file, if it is ready for objects; never waits for storage.
     pub(super) fn if_ready(&self, file: &SinkFile) -> Option<Arc<OpenFile>> {
         let open = lock(&self.open).get(&file.id).cloned()?;
-        let ready = matches!(&*open.state.try_lock().ok()?, State::Open(opened) if opened.ready);
+        let ready = matches!(&*open.state.try_lock().ok()?, FileState::Open(opened) if opened.ready);
         ready.then_some(open)
     }
 
     /// The temporary, made if the file has none yet.
-    fn opened(&self, open: &OpenFile, state: &mut State) -> Result<Opened, Failure> {
+    fn opened(&self, open: &OpenFile, state: &mut FileState) -> Result<Opened, Failure> {
         match state {
-            State::Open(opened) => return Ok(opened.clone()),
-            State::Failed { failure, .. } => return Err(failure.clone()),
-            State::Closed => return Err(self.closed(open)),
-            State::New => {}
+            FileState::Open(opened) => return Ok(opened.clone()),
+            FileState::Failed { failure, .. } => return Err(failure.clone()),
+            FileState::Closed => return Err(self.closed(open)),
+            FileState::New => {}
         }
         match self.create(open) {
             Ok(fd) => {
                 let opened = Opened { file: self.io_file(open, fd), adopted: false, ready: false };
-                *state = State::Open(opened.clone());
+                *state = FileState::Open(opened.clone());
                 Ok(opened)
             }
             Err(failure) => {
-                *state = State::Failed { failure: failure.clone(), temp: false };
+                *state = FileState::Failed { failure: failure.clone(), temp: false };
                 Err(failure)
             }
         }
@@ -295,15 +295,15 @@ impl Files {
         let open = lock(&self.open).get(&id).cloned();
         let Some(open) = open else {
             return Err(fault::failure(
-                Stage::Publish,
+                FailureKind::Publish,
                 0,
                 format!("file {id} has no temporary in this session"),
             ));
         };
         let opened = match &*lock(&open.state) {
-            State::Open(opened) => opened.clone(),
-            State::Failed { failure, .. } => return Err(failure.clone()),
-            State::New | State::Closed => return Err(self.closed(&open)),
+            FileState::Open(opened) => opened.clone(),
+            FileState::Failed { failure, .. } => return Err(failure.clone()),
+            FileState::New | FileState::Closed => return Err(self.closed(&open)),
         };
         Ok((open, opened.file, opened.ready && !opened.adopted))
     }
@@ -316,7 +316,7 @@ impl Files {
 
     /// Files may lie on several storage targets.
     pub(super) fn has_places(&self) -> bool {
-        self.places.is_some()
+        self.sink_layout.is_some()
     }
 
     /// Where a file lies of which something was written.
@@ -340,8 +340,8 @@ impl Files {
 
     fn close_as(&self, id: FileId, end: impl FnOnce(&OpenFile)) {
         let Some(open) = lock(&self.open).remove(&id) else { return };
-        let was = std::mem::replace(&mut *lock(&open.state), State::Closed);
-        if matches!(was, State::Open(_) | State::Failed { temp: true, .. }) {
+        let was = std::mem::replace(&mut *lock(&open.state), FileState::Closed);
+        if matches!(was, FileState::Open(_) | FileState::Failed { temp: true, .. }) {
             end(&open);
         }
         if let Some(inode) = open.inode.get() {
@@ -361,21 +361,21 @@ impl Files {
     pub(super) fn fail_open(&self, open: &OpenFile, failure: &Failure, may: impl FnOnce() -> bool) {
         let mut state = lock(&open.state);
         let temp = match &*state {
-            State::Open(_) => {
+            FileState::Open(_) => {
                 let goes = open.may_go(may);
                 !(goes && self.remove(open)) && (goes || !haul_mutant::removed("doubted-files-are-discarded"))
             }
-            State::New => false,
-            State::Failed { .. } | State::Closed => return,
+            FileState::New => false,
+            FileState::Failed { .. } | FileState::Closed => return,
         };
-        *state = State::Failed { failure: failure.clone(), temp };
+        *state = FileState::Failed { failure: failure.clone(), temp };
     }
 
     /// Why a file failed, if it did.
     pub(super) fn failure_of(&self, open: &OpenFile) -> Option<Failure> {
         // Never waits: who holds the lock may wait for storage.
         match &*open.state.try_lock().ok()? {
-            State::Failed { failure, .. } => Some(failure.clone()),
+            FileState::Failed { failure, .. } => Some(failure.clone()),
             _ => None,
         }
     }
@@ -449,7 +449,7 @@ impl Files {
             size: file.size,
             data_len: data_len(file),
             map: file.map.clone(),
-            state: Mutex::new(State::New),
+            state: Mutex::new(FileState::New),
             source: OnceLock::new(),
             striped: OnceLock::new(),
             layout: OnceLock::new(),
@@ -459,7 +459,7 @@ impl Files {
 
     fn closed(&self, open: &OpenFile) -> Failure {
         let path = self.tree.path_of(open.parent, &open.name);
-        fault::failure(Stage::Write, 0, format!("{path} was discarded before this"))
+        fault::failure(FailureKind::Write, 0, format!("{path} was discarded before this"))
     }
 
     /// Says how a file is cut at the source, before it is made.
@@ -477,7 +477,7 @@ impl Files {
 
     /// Files were found on more than one storage target.
     pub(super) fn has_several_targets(&self) -> bool {
-        self.places.as_ref().is_some_and(|places| places.targets().count() > 1)
+        self.sink_layout.as_ref().is_some_and(|sink_layout| sink_layout.targets().count() > 1)
     }
 
     fn create(&self, open: &OpenFile) -> Result<OwnedFd, Failure> {
@@ -486,7 +486,7 @@ impl Files {
         }
         let dir = self.tree.dirfd(open.parent)?;
         let jail = self.tree.jail();
-        let wanted = match self.places.is_some() && open.size > SMALL_LEN_MAX {
+        let wanted = match self.sink_layout.is_some() && open.size > SMALL_LEN_MAX {
             true => self.stripes.wanted(open.source.get().copied(), || self.striping_before(open, &dir)),
             false => None,
         };
@@ -515,7 +515,7 @@ impl Files {
                 return self.tree.folded(open.parent, &open.name);
             }
             let path = self.tree.path_of(open.parent, &open.temp);
-            fault::os_at(Stage::Create, "create", &path, errno, &dir)
+            fault::os_at(FailureKind::Create, "create", &path, errno, &dir)
         })
     }
 
@@ -551,7 +551,7 @@ impl Files {
         layout_of(&file, stat.st_size as u64).layout.striping()
     }
 
-    /// The temporary as lanes take it.
+    /// The temporary as I/O threads take it.
     fn io_file(&self, open: &OpenFile, fd: OwnedFd) -> Arc<IoFile> {
         // Small files come many at a time and hardly ever on their own: their name alone must do.
         let name = match open.size <= SMALL_LEN_MAX {
@@ -559,8 +559,9 @@ impl Files {
             false => self.tree.path_of(open.parent, &open.name),
         };
         let device = rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_dev);
-        let places = self.places.as_ref().filter(|_| open.size > SMALL_LEN_MAX);
-        let layout = places.and_then(|places| places.layout(fd.as_fd(), self.base() + open.size));
+        let sink_layout = self.sink_layout.as_ref().filter(|_| open.size > SMALL_LEN_MAX);
+        let layout =
+            sink_layout.and_then(|sink_layout| sink_layout.layout(fd.as_fd(), self.base() + open.size));
         if let Some(wanted) = open.striped.get() {
             self.stripes.lies(*wanted, layout.as_ref().and_then(Layout::striping));
         }
@@ -594,7 +595,7 @@ impl Files {
         let fd = descriptor(&temp);
         write_all_at(fd, data, self.base()).map_err(|errno| {
             let path = self.tree.path_of(file.parent, &file.name);
-            fault::os_at(Stage::Write, "write", &path, errno, fd)
+            fault::os_at(FailureKind::Write, "write", &path, errno, fd)
         })
     }
 
@@ -627,7 +628,7 @@ impl Files {
         }
         Files::is_promised(&open);
         let file_of = Opened { file: self.io_file(&open, fd), adopted: true, ready: false };
-        *lock(&open.state) = State::Open(file_of);
+        *lock(&open.state) = FileState::Open(file_of);
         lock(&self.open).insert(file.id, open);
         Ok(true)
     }

@@ -10,7 +10,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{FallocateFlags, FileType, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -66,21 +66,26 @@ impl JobDir {
             Err(Errno::ACCESS | Errno::PERM) if ours => {
                 let stat = self.jail().stat(self.fd(), &name);
                 let foreign = stat.ok().and_then(|stat| self.check_ours(&name, &stat).err());
-                let denied = || fault::os(Stage::Open, "open the journal", &path, Errno::ACCESS);
-                return Err(foreign
-                    .map_or_else(denied, |foreign| fault::failure(Stage::Open, 0, foreign.to_string())));
+                let denied = || fault::os(FailureKind::Open, "open the journal", &path, Errno::ACCESS);
+                return Err(foreign.map_or_else(denied, |foreign| {
+                    fault::failure(FailureKind::Open, 0, foreign.to_string())
+                }));
             }
-            other => other.map_err(|errno| fault::os(Stage::Open, "open the journal", &path, errno))?,
+            other => other.map_err(|errno| fault::os(FailureKind::Open, "open the journal", &path, errno))?,
         };
-        let fail = |errno| fault::os(Stage::Read, "read the journal", &path, errno);
+        let fail = |errno| fault::os(FailureKind::Read, "read the journal", &path, errno);
         let stat = rustix::fs::fstat(&fd).map_err(fail)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(fault::failure(Stage::Open, 0, format!("the journal {path} is not a regular file")));
+            return Err(fault::failure(
+                FailureKind::Open,
+                0,
+                format!("the journal {path} is not a regular file"),
+            ));
         }
         if ours && let Err(foreign) = self.check_ours(&name, &stat) {
             return Err(match foreign {
                 AcquireError::Failed(failure) => failure,
-                other => fault::failure(Stage::Open, 0, other.to_string()),
+                other => fault::failure(FailureKind::Open, 0, other.to_string()),
             });
         }
         let mut piece = vec![0; READ_LEN];
@@ -110,7 +115,7 @@ impl Journal {
         let path = place.path_of(&name);
         let fail = |what| {
             let path = &path;
-            move |errno| fault::os_at(Stage::Write, what, path, errno, dir)
+            move |errno| fault::os_at(FailureKind::Write, what, path, errno, dir)
         };
         // Those of killed runs, and what an earlier attempt of ours left.
         place.remove_drafts(self.owner.epoch());
@@ -154,10 +159,14 @@ impl Journal {
         let place = self.owner.place();
         let path = || place.path_of(&place.key().journal());
         let Some(fd) = &self.file else {
-            return Err(fault::failure(Stage::Write, 0, format!("the journal {} was not begun", path())));
+            return Err(fault::failure(
+                FailureKind::Write,
+                0,
+                format!("the journal {} was not begun", path()),
+            ));
         };
         if let Err(errno) = write_all_at(fd, bytes, self.len) {
-            let failure = fault::os_at(Stage::Write, "append to the journal", &path(), errno, fd);
+            let failure = fault::os_at(FailureKind::Write, "append to the journal", &path(), errno, fd);
             // Records after a torn one would never be read again.
             self.reserved = 0;
             if rustix::fs::ftruncate(fd, self.len).is_err() {
@@ -167,7 +176,7 @@ impl Journal {
         }
         self.len += bytes.len() as u64;
         if durable && let Err(errno) = retry_on_intr(|| rustix::fs::fdatasync(fd)) {
-            let failure = fault::os_at(Stage::Sync, "sync the journal", &path(), errno, fd);
+            let failure = fault::os_at(FailureKind::Sync, "sync the journal", &path(), errno, fd);
             self.broken = Some(failure.clone());
             return Err(failure);
         }
@@ -200,13 +209,13 @@ impl Journal {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => {
                 let path = place.path_of(&name);
-                return Err(fault::os(Stage::Write, "remove the journal", &path, errno));
+                return Err(fault::os(FailureKind::Write, "remove the journal", &path, errno));
             }
         }
         self.file = None;
         self.owner.release();
         sync_dir(dir).map_err(|errno| {
-            fault::os(Stage::Sync, "sync the directory of the journal", &place.path_of(&name), errno)
+            fault::os(FailureKind::Sync, "sync the directory of the journal", &place.path_of(&name), errno)
         })
     }
 }

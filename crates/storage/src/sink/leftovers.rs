@@ -16,7 +16,7 @@ use std::sync::Mutex;
 
 use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::ids::DirId;
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{FileType, Stat, fstat};
 use rustix::io::{Errno, Result as OsResult};
 
@@ -373,7 +373,7 @@ impl Look<'_> {
             // It is gone, or something else.
             Errno::NOTDIR | Errno::LOOP | Errno::NOENT => {}
             Errno::ACCESS | Errno::PERM if !ours => {
-                let why = fault::os(Stage::Open, "open", &shown(self.tree, way), errno).text;
+                let why = fault::os(FailureKind::Open, "open", &shown(self.tree, way), errno).text;
                 self.closed.get_or_insert(why.to_string());
             }
             _ => self.fail("open", way, errno),
@@ -381,7 +381,7 @@ impl Look<'_> {
     }
 
     fn fail(&mut self, what: &str, way: &[Name], errno: Errno) {
-        let why = fault::os(Stage::Open, what, &shown(self.tree, way), errno).text;
+        let why = fault::os(FailureKind::Open, what, &shown(self.tree, way), errno).text;
         self.failed.get_or_insert(why.to_string());
     }
 }

@@ -133,7 +133,7 @@ fn a_run_that_lost_its_job_sweeps_nothing() {
         job(config, &[]);
         config.still_owner = Arc::new(move || match count.fetch_add(1, Ordering::SeqCst) {
             0 => Ok(()),
-            _ => Err(fault::failure(Stage::Publish, 0, "lost")),
+            _ => Err(fault::failure(FailureKind::Publish, 0, "lost")),
         });
     });
     let path = left(&bench.root.join("d/x"), 5, 1);

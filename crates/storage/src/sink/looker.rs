@@ -11,7 +11,7 @@ use haul_core::change::{Change, Stood};
 use haul_core::entry::{Meta, Name};
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::op::Existing;
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{Access, AtFlags, FsWord, Stat, accessat, fstatfs};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -132,7 +132,7 @@ impl Looks for Looker {
         let Some((tree, dir)) = self.fd(parent)? else { return Ok(Existing::Nothing) };
         match tree.jail().stat(&dir, name) {
             Err(Errno::NOENT) => Ok(Existing::Nothing),
-            Err(errno) => Err(fault::os(Stage::Open, "stat", &tree.path_of(parent, name), errno)),
+            Err(errno) => Err(fault::os(FailureKind::Open, "stat", &tree.path_of(parent, name), errno)),
             Ok(stat) => {
                 let me = geteuid().as_raw();
                 Ok(existing_of(&stat, Some(me), |_| self.grain(&stat)))
@@ -151,7 +151,7 @@ impl Looks for Looker {
         }
         let Some((tree, dir)) = self.fd(parent)? else { return Ok(()) };
         let path = || tree.path_of(parent, name);
-        let fails = |what, errno| Err(fault::os(Stage::Create, what, &path(), errno));
+        let fails = |what, errno| Err(fault::os(FailureKind::Create, what, &path(), errno));
         let stands = match &self.in_place {
             Some(place) => tree.jail().stat(&dir, name).ok().map(|stat| (place, stat)),
             None => None,

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_core::entry::{Meta, Timestamp};
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{FileType, Gid, Mode, Stat, Uid};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -103,7 +103,7 @@ pub(super) fn set_meta(
     path: &dyn Fn() -> String,
 ) -> Result<Stat, Failure> {
     let (fd, meta) = (fd.as_fd(), wanted.meta);
-    let fail = |what, errno| fault::os_at(Stage::Metadata, what, &path(), errno, fd);
+    let fail = |what, errno| fault::os_at(FailureKind::Metadata, what, &path(), errno, fd);
     let (mut user, mut group) = (false, false);
     if wanted.owner
         && let Some(ids) = ids(meta)
@@ -132,7 +132,11 @@ pub(super) fn set_meta(
     }
     let is_dir = FileType::from_raw_mode(stands.st_mode) == FileType::Directory;
     if is_wider(got, source | wanted.keep, is_dir) && !haul_mutant::removed("no-wider-mode") {
-        return Err(fault::failure(Stage::Metadata, Errno::PERM.raw_os_error(), wider(&path(), got, source)));
+        return Err(fault::failure(
+            FailureKind::Metadata,
+            Errno::PERM.raw_os_error(),
+            wider(&path(), got, source),
+        ));
     }
     if !timed {
         count(&lost.mtime);
@@ -153,7 +157,7 @@ pub(super) fn refuse_wider(stat: &Stat, source: &Meta, path: &str) -> Result<(),
         "{path}: the file system keeps mode {got:04o}, which allows more than {source:04o} at the source; the directory was made and \
          is empty: run the command again if everything may come into it all the same"
     );
-    Err(fault::failure(Stage::Metadata, Errno::PERM.raw_os_error(), text))
+    Err(fault::failure(FailureKind::Metadata, Errno::PERM.raw_os_error(), text))
 }
 
 /// What a copy by this user would not keep of who an entry belongs to, for a dry run.

@@ -85,14 +85,14 @@ impl Alignment {
 pub(super) struct Choice {
     policy: IoPolicy,
     durable: bool,
-    state: Mutex<State>,
+    state: Mutex<ModesState>,
     /// Descriptors for direct I/O there may be; files that find none left are written through the cache.
     direct_files_max: usize,
     /// One more than there are.
     direct_files: Arc<()>,
 }
 
-struct State {
+struct ModesState {
     chooser: Chooser,
     /// In the order of [`IoMode::ALL`].
     clocks: [Clock; 2],
@@ -147,7 +147,7 @@ impl Choice {
     pub(super) fn new(policy: IoPolicy, durable: bool, direct_files_max: usize) -> Choice {
         // Buffered to begin with: it takes any length and any alignment.
         let chooser = Chooser::new(policy, IoMode::Buffered);
-        let state = State { chooser, clocks: Default::default(), refused: false };
+        let state = ModesState { chooser, clocks: Default::default(), refused: false };
         Choice { policy, durable, state: Mutex::new(state), direct_files_max, direct_files: Arc::new(()) }
     }
 

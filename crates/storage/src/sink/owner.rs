@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, unbounded};
 use haul_core::entry::Name;
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{AtFlags, Stat, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -147,7 +147,7 @@ impl JobDir {
     /// The directory `path` (the destination root, or a state directory), which must exist.
     pub fn open(path: &Path, key: JobKey) -> Result<JobDir, Failure> {
         let fd = Jail::open_root(path).map_err(|errno| {
-            fault::os(Stage::Open, "open directory", &fault::show(path.as_os_str().as_bytes()), errno)
+            fault::os(FailureKind::Open, "open directory", &fault::show(path.as_os_str().as_bytes()), errno)
         })?;
         let jail = Jail::probe(&fd);
         Ok(JobDir {
@@ -193,7 +193,7 @@ impl JobDir {
         // A draft of no owner, so that whoever removes drafts removes one that was left.
         let name = self.key.journal_new(0);
         let ours = Ours::learn(self.jail, &*self.fd, &name).map_err(|errno| {
-            fault::os_at(Stage::Create, "create", &self.path_of(&name), errno, self.fd.as_fd())
+            fault::os_at(FailureKind::Create, "create", &self.path_of(&name), errno, self.fd.as_fd())
         })?;
         Ok(*self.ours.get_or_init(|| ours))
     }
@@ -218,7 +218,7 @@ impl JobDir {
                 path(),
                 stat.st_mode & 0o7777
             );
-            return Err(AcquireError::Failed(fault::failure(Stage::Open, 0, text)));
+            return Err(AcquireError::Failed(fault::failure(FailureKind::Open, 0, text)));
         }
         Ok(())
     }
@@ -505,7 +505,13 @@ impl JobDir {
     }
 
     fn fail(&self, what: &str, name: &Name, errno: Errno) -> AcquireError {
-        AcquireError::Failed(fault::os_at(Stage::Create, what, &self.path_of(name), errno, self.fd.as_fd()))
+        AcquireError::Failed(fault::os_at(
+            FailureKind::Create,
+            what,
+            &self.path_of(name),
+            errno,
+            self.fd.as_fd(),
+        ))
     }
 }
 
@@ -566,7 +572,7 @@ impl Owner {
     pub fn still_owner(&self) -> Result<(), Failure> {
         let JobDir { fd, jail, key, .. } = &self.place;
         let name = key.owner(self.epoch);
-        let lost = |told: String| Err(fault::failure(Stage::Publish, 0, told));
+        let lost = |told: String| Err(fault::failure(FailureKind::Publish, 0, told));
         let stopped = "another run of this job took over; this one publishes nothing more";
         let next = key.owner(self.epoch.saturating_add(1));
         if self.released.load(Ordering::Acquire) {
@@ -586,7 +592,7 @@ impl Owner {
             }
             Err(errno) => {
                 return Err(fault::os(
-                    Stage::Publish,
+                    FailureKind::Publish,
                     "check the owner file",
                     &self.place.path_of(&name),
                     errno,
@@ -596,9 +602,12 @@ impl Owner {
         match jail.stat(fd, &next) {
             Err(Errno::NOENT) => Ok(()),
             Ok(_) => lost(format!("{stopped} ({} is there)", self.place.path_of(&next))),
-            Err(errno) => {
-                Err(fault::os(Stage::Publish, "check the owner file", &self.place.path_of(&next), errno))
-            }
+            Err(errno) => Err(fault::os(
+                FailureKind::Publish,
+                "check the owner file",
+                &self.place.path_of(&next),
+                errno,
+            )),
         }
     }
 
@@ -653,7 +662,9 @@ impl Owner {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => {
                     let path = self.place.path_of(&name);
-                    let _ = self.stays.set(fault::os(Stage::Write, "remove", &path, errno).text.to_string());
+                    let _ = self
+                        .stays
+                        .set(fault::os(FailureKind::Write, "remove", &path, errno).text.to_string());
                 }
             }
         }

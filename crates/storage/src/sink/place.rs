@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use haul_core::entry::Name;
-use haul_core::wire::{Failure, Policy, Stage};
+use haul_core::wire::{Failure, FailureKind, SinkOptions};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, PROC_SUPER_MAGIC, fstatfs, openat, readlinkat, statat};
 use rustix::io::Errno;
 
@@ -47,7 +47,7 @@ pub(super) fn no_state(failure: Failure, dir: &Path) -> Failure {
     let dir = shown(dir);
     match Errno::from_raw_os_error(failure.errno) {
         Errno::NOENT | Errno::NOTDIR => Failure {
-            stage: Stage::Usage,
+            kind: FailureKind::Usage,
             ..told(
                 failure,
                 format!("--state {dir}: there is no such directory at the destination's host; make it first"),
@@ -93,13 +93,13 @@ pub(super) fn refuse_special(
     if haul_mutant::removed("special-files-stay") {
         return Ok(());
     }
-    let refused = |text: String| Err(Failure { stage: Stage::Create, errno: 17, text: text.into() });
+    let refused = |text: String| Err(Failure { kind: FailureKind::Create, errno: 17, text: text.into() });
     let path = name.map_or(root.to_owned(), |name| root.join(OsStr::from_bytes(name.as_bytes())));
     if is_proc(dir) {
         return refused(format!("destination {} is in /proc, which holds no files", shown(&path)));
     }
     let Some(name) = name else { return Ok(()) };
-    let Policy { force, no_clobber, .. } = coming.policy;
+    let SinkOptions { force, no_clobber, .. } = coming.policy;
     let (what, but) = match kind_of(dir, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW) {
         Some(kind) if is_special(kind) && !force && !no_clobber => match coming.in_place {
             true => ("a device, FIFO or socket", "nothing is written into one in place"),
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     fn failed(errno: Errno, text: &str) -> Failure {
-        Failure { stage: Stage::Create, errno: errno.raw_os_error(), text: text.into() }
+        Failure { kind: FailureKind::Create, errno: errno.raw_os_error(), text: text.into() }
     }
 
     /// Goal: what cannot be used is named as it was typed, with the side and what to do, and no file of haul's own is; what says
@@ -176,8 +176,8 @@ mod tests {
         let text = unopened(failed(Errno::ACCESS, "create directory b/c: x"), b"b/c/", root, false).text;
         assert!(text.starts_with("destination b/c/: no permission"), "{text}");
         let state = no_state(failed(Errno::NOENT, "open directory st: none"), Path::new("st"));
-        assert!(state.stage == Stage::Usage && state.text.contains("--state st: "), "{}", state.text);
-        assert_eq!(no_state(failed(Errno::IO, "x"), Path::new("st")).stage, Stage::Create);
+        assert!(state.kind == FailureKind::Usage && state.text.contains("--state st: "), "{}", state.text);
+        assert_eq!(no_state(failed(Errno::IO, "x"), Path::new("st")).kind, FailureKind::Create);
         let text = |errno, state| unwritable(failed(errno, own), root, state).text.to_string();
         assert_eq!(text(Errno::ACCESS, None), "destination b/c: no permission to write there");
         assert_eq!(text(Errno::ROFS, Some(Path::new("st"))), "--state st: its file system is read-only");

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_core::transfer::SMALL_LEN_MAX;
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{FallocateFlags, FsWord, IFlags};
 use rustix::io::{Errno, Result, retry_on_intr};
 
@@ -168,7 +168,7 @@ impl Spaces {
             Err(errno) => {
                 let need = extents.map_or(size, |list| list.iter().map(|(_, len)| len).sum());
                 let path = format!("the {need} bytes of {}", path());
-                Err(fault::os_at(Stage::Create, "allocate", &path, errno, fd))
+                Err(fault::os_at(FailureKind::Create, "allocate", &path, errno, fd))
             }
         }
     }

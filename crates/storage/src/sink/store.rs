@@ -14,7 +14,7 @@ use std::time::Duration;
 use haul_core::entry::{Meta, Name};
 use haul_core::ids::DirId;
 use haul_core::journal::{Replay, Replayed};
-use haul_core::wire::{Failure, Policy, SourceRoot, Stage};
+use haul_core::wire::{Failure, FailureKind, SinkOptions, SourceRoot};
 use rustix::fs::Access;
 use rustix::io::Errno;
 
@@ -25,7 +25,7 @@ use super::place::{no_state, refuse_special, unopened, unwritable};
 use super::widened::restore;
 use super::{
     AcquireError, Adopt, Beside, EngineConfig, Ground, InPlace, JobDir, JobKey, Journal, Left,
-    NotKeptCounters, Ours, Owner, Patience, Places, SinkTree, Stripes, WriteEngine, fault,
+    NotKeptCounters, Ours, Owner, Patience, SinkLayout, SinkTree, Stripes, WriteEngine, fault,
 };
 use crate::SinkEngine;
 use crate::jail::Jail;
@@ -73,7 +73,7 @@ impl SinkStore for Directory {
             })?;
         let owner = acquire(&place, coming, waiting).map_err(|e| match e {
             AcquireError::Failed(failure) => unwritable(failure, &root, state),
-            held => Failure { stage: Stage::Create, errno: 0, text: held.to_string().into() },
+            held => Failure { kind: FailureKind::Create, errno: 0, text: held.to_string().into() },
         })?;
         let owner = Arc::new(owner);
         let ours = whose(&place, &tree, state.is_some(), waiting)?;
@@ -122,7 +122,7 @@ impl SinkStore for Directory {
         let looker = Looker::open(&root)?.in_place(in_place(coming));
         let failed = |errno: Errno| {
             let (errno, text) = (errno.raw_os_error(), "create a file there".into());
-            Failure { stage: Stage::Open, errno, text }
+            Failure { kind: FailureKind::Open, errno, text }
         };
         // As a copy has it: only the last component of a new destination is made for a single file, and one in which
         // nothing can be written is told at the start.
@@ -165,7 +165,7 @@ struct Ready {
 struct HeldDirectory {
     owner: Arc<Owner>,
     /// What a root that was made becomes at the end.
-    like: Option<(Meta, Policy)>,
+    like: Option<(Meta, SinkOptions)>,
     /// Once the engine was started: where it writes, and what it could not keep.
     written: OnceLock<(Arc<SinkTree>, Arc<NotKeptCounters>)>,
     /// `None`: the engine was started.
@@ -195,7 +195,7 @@ impl HeldJob for HeldDirectory {
             journal: Some(ready.journal),
             storage,
             memory,
-            places: Places::of(&ground).filter(|_| agreed.targets),
+            sink_layout: SinkLayout::of(&ground).filter(|_| agreed.targets),
             stripes: Stripes::new(layout, ground.provider),
             in_place: ready.in_place,
             object_len: ground.object_len,
@@ -234,7 +234,7 @@ impl HeldJob for HeldDirectory {
 
 fn started(why: impl std::fmt::Display) -> Failure {
     let text = format!("starting the writing threads: {why}");
-    Failure { stage: Stage::Local, errno: 0, text: text.into() }
+    Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
 }
 
 /// Why the missing directories of a destination cannot be made, as far as that can be told without doing it.
@@ -287,7 +287,7 @@ fn refuse_unproven() -> Result<(), Failure> {
     let text = "an earlier run of this copy is not known to have ended, and may still write into the files at the destination: \
                 nothing is written in place beside it. Run the command without --in-place, or make sure that it has ended and remove what it \
                 left with haul clean";
-    Err(Failure { stage: Stage::Create, errno: 0, text: text.into() })
+    Err(Failure { kind: FailureKind::Create, errno: 0, text: text.into() })
 }
 
 /// What of a journal counts, by who wrote it and who may still write.
@@ -318,7 +318,7 @@ fn of_this_place(
              remove the journal",
             root.display()
         );
-        return Err(Failure { stage: Stage::Create, errno: 0, text: text.into() });
+        return Err(Failure { kind: FailureKind::Create, errno: 0, text: text.into() });
     }
     // What cannot be looked at now is left to the next run.
     replayed.widened = match ours {
@@ -341,7 +341,7 @@ fn whose(
         false => kept,
         true => Ours::learn_beside(tree.jail(), &**tree.root()).map_err(|errno| {
             let text = format!("create a file in the destination: {}", strerror(errno.raw_os_error()));
-            Failure { stage: Stage::Create, errno: errno.raw_os_error(), text: text.into() }
+            Failure { kind: FailureKind::Create, errno: errno.raw_os_error(), text: text.into() }
         })?,
     };
     let fakes = |what: &str| {
@@ -458,7 +458,7 @@ fn replay(place: &JobDir, durable: bool) -> Result<Option<Replayed>, Failure> {
     };
     let failed = |e: haul_core::journal::JournalError| {
         let text = format!("the journal of this job cannot be used: {e}");
-        Failure { stage: Stage::Create, errno: 0, text: text.into() }
+        Failure { kind: FailureKind::Create, errno: 0, text: text.into() }
     };
     finished.map(Some).map_err(failed)
 }
@@ -483,7 +483,7 @@ pub fn destination(
                     "destination {path}: there is no such user; for a name that begins with '~' write ./~"
                 ),
             };
-            Failure { stage: Stage::Create, errno: 2, text: text.into() }
+            Failure { kind: FailureKind::Create, errno: 2, text: text.into() }
         })?,
         (path, None) => PathBuf::from(OsStr::from_bytes(path)),
     };
@@ -492,7 +492,7 @@ pub fn destination(
     if last == b".." && !path.is_dir() {
         // Above what is not there is nothing that could be made.
         let text = format!("destination {}: there is no such directory", path.display());
-        return Err(Failure { stage: Stage::Create, errno: 2, text: text.into() });
+        return Err(Failure { kind: FailureKind::Create, errno: 2, text: text.into() });
     }
     // `new/.` names a directory as `new/` does. What is made is `new`, for nobody can make the dot.
     if last == b"." {
@@ -504,7 +504,7 @@ pub fn destination(
     let Some(name) = path.file_name() else { return Ok((path, None)) };
     let name = Name::new(name.as_bytes()).map_err(|e| {
         let text = format!("destination {}: {e}", path.display());
-        Failure { stage: Stage::Create, errno: 36, text: text.into() }
+        Failure { kind: FailureKind::Create, errno: 36, text: text.into() }
     })?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     Ok((parent.unwrap_or(Path::new(".")).to_owned(), Some(name)))

@@ -14,7 +14,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 
 use super::{fault, lock};
 
@@ -48,7 +48,8 @@ impl Syncs {
             return Err(failure.clone());
         }
         // Stands if the sync panics: nobody knows what it heard.
-        *failed = Some(fault::failure(Stage::Sync, 0, "internal error: a sync of the file did not end"));
+        *failed =
+            Some(fault::failure(FailureKind::Sync, 0, "internal error: a sync of the file did not end"));
         let result = sync();
         *failed = result.as_ref().err().cloned();
         result
@@ -73,7 +74,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     fn io_error() -> Failure {
-        fault::failure(Stage::Sync, 5, "said once")
+        fault::failure(FailureKind::Sync, 5, "said once")
     }
 
     /// Goal: of two syncs that run at once both hear of an error that the kernel tells once, and so does every later one.

@@ -17,7 +17,7 @@ use haul_core::entry::{DEPTH_MAX, Meta, Name};
 use haul_core::ids::{DirId, FileId};
 use haul_core::journal::{RootId, Widened};
 use haul_core::transfer::op::Inode;
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{FileType, Mode, Stat};
 use rustix::io::{Errno, Result as OsResult};
 
@@ -73,13 +73,13 @@ struct Node {
 }
 
 struct Slot {
-    state: State,
+    state: DirState,
     fd: Option<Arc<OwnedFd>>,
     /// In a tree that is looked at: a copy would open it to us.
     closed: bool,
 }
 
-enum State {
+enum DirState {
     Unmade,
     /// `stood`: as it was before this run, if it was there.
     There {
@@ -119,26 +119,28 @@ impl SinkTree {
             Err(Errno::NOENT) if create => {
                 let mode = like.map(|like| Mode::from_raw_mode(like.mode & 0o1777) | Mode::RWXU);
                 created = make_root(path, mode)
-                    .map_err(|errno| fault::os(Stage::Create, "create directory", &shown, errno))?;
+                    .map_err(|errno| fault::os(FailureKind::Create, "create directory", &shown, errno))?;
                 Jail::open_root(path)
             }
             other => other,
         };
         let root = opened.map_err(|errno| match errno {
             Errno::NOTDIR => not_a_directory(&shown),
-            _ => fault::os(Stage::Open, "open directory", &shown, errno),
+            _ => fault::os(FailureKind::Open, "open directory", &shown, errno),
         })?;
         let synced_above = match create {
-            true => sync_above(&root).map_err(|errno| fault::os(Stage::Sync, "sync above", &shown, errno))?,
+            true => sync_above(&root)
+                .map_err(|errno| fault::os(FailureKind::Sync, "sync above", &shown, errno))?,
             false => 0,
         };
         let jail = Jail::probe(&root);
-        let stat = rustix::fs::fstat(&root).map_err(|errno| fault::os(Stage::Open, "stat", &shown, errno))?;
+        let stat =
+            rustix::fs::fstat(&root).map_err(|errno| fault::os(FailureKind::Open, "stat", &shown, errno))?;
         if let Some(like) = like.filter(|_| created) {
             refuse_wider(&stat, like, &shown)?;
         }
         let root_id =
-            volume::root_id(&root).map_err(|errno| fault::os(Stage::Open, "stat", &shown, errno))?;
+            volume::root_id(&root).map_err(|errno| fault::os(FailureKind::Open, "stat", &shown, errno))?;
         Ok(SinkTree {
             jail,
             root_target: Target::of(&root),
@@ -178,11 +180,12 @@ impl SinkTree {
         }
         let path = || self.path_of_dir(DirId::ROOT);
         let fail = |stage, what, errno| fault::os(stage, what, &path(), errno);
-        let stat = rustix::fs::fstat(&self.root).map_err(|errno| fail(Stage::Metadata, "stat", errno))?;
+        let stat =
+            rustix::fs::fstat(&self.root).map_err(|errno| fail(FailureKind::Metadata, "stat", errno))?;
         let keep = stat.st_mode & Mode::SGID.as_raw_mode();
         set_meta(&self.root, &Wanted { meta: like, owner, keep, mtime: true }, lost, &path)?;
         match durable {
-            true => sync_dir(&self.root).map_err(|errno| fail(Stage::Sync, "sync", errno)),
+            true => sync_dir(&self.root).map_err(|errno| fail(FailureKind::Sync, "sync", errno)),
             false => Ok(()),
         }
     }
@@ -242,13 +245,13 @@ impl SinkTree {
         let path = self.path_of(parent, name);
         let text =
             format!("{path} is the name of a file of a copy into this destination; rename it at the source");
-        Err(fault::failure(Stage::Create, Errno::EXIST.raw_os_error(), text))
+        Err(fault::failure(FailureKind::Create, Errno::EXIST.raw_os_error(), text))
     }
 
     /// Makes the directory known. The root is known already, and a second registration changes nothing.
     pub fn register(&self, id: DirId, parent: DirId, name: Name) {
         if id != DirId::ROOT {
-            let slot = Mutex::new(Slot { state: State::Unmade, fd: None, closed: false });
+            let slot = Mutex::new(Slot { state: DirState::Unmade, fd: None, closed: false });
             lock(&self.nodes)
                 .entry(id)
                 .or_insert_with(|| Arc::new(Node { parent, name, target: OnceLock::new(), slot }));
@@ -281,7 +284,7 @@ impl SinkTree {
             }
             let node = self.node(at)?;
             let slot = lock(&node.slot);
-            if let State::Failed(failure) = &slot.state {
+            if let DirState::Failed(failure) = &slot.state {
                 return Err(failure.clone());
             }
             if let Some(fd) = &slot.fd {
@@ -310,7 +313,7 @@ impl SinkTree {
             return self.root_created;
         }
         match self.node(id) {
-            Ok(node) => matches!(lock(&node.slot).state, State::There { created: true, .. }),
+            Ok(node) => matches!(lock(&node.slot).state, DirState::There { created: true, .. }),
             Err(_) => false,
         }
     }
@@ -334,15 +337,15 @@ impl SinkTree {
              case, or forms of Unicode); it was left as it is",
             self.path_of(dir, name)
         );
-        fault::failure(Stage::Publish, Errno::NOTUNIQ.raw_os_error(), text)
+        fault::failure(FailureKind::Publish, Errno::NOTUNIQ.raw_os_error(), text)
     }
 
     /// The directory as it was when it was opened first, before anything was made in it. `None`: this run made it, or nothing
     /// was asked of it yet.
     pub fn stood(&self, id: DirId) -> Option<Stat> {
         match &lock(&self.node(id).ok()?.slot).state {
-            State::There { stood, .. } => stood.as_deref().copied(),
-            State::Unmade | State::Failed(_) => None,
+            DirState::There { stood, .. } => stood.as_deref().copied(),
+            DirState::Unmade | DirState::Failed(_) => None,
         }
     }
 
@@ -441,7 +444,7 @@ impl SinkTree {
 
     fn node(&self, id: DirId) -> Result<Arc<Node>, Failure> {
         lock(&self.nodes).get(&id).cloned().ok_or_else(|| {
-            fault::failure(Stage::Protocol, 0, format!("directory {id} was never announced or is over"))
+            fault::failure(FailureKind::Protocol, 0, format!("directory {id} was never announced or is over"))
         })
     }
 
@@ -453,7 +456,7 @@ impl SinkTree {
             return Ok(fd.clone());
         }
         let opened = match &slot.state {
-            State::Failed(failure) => return Err(failure.clone()),
+            DirState::Failed(failure) => return Err(failure.clone()),
             _ if self.looks && !haul_mutant::removed("dry-run-looks-only") => {
                 self.jail.stat(parent, &node.name).and_then(|stat| {
                     let opened = self.jail.open_dir(parent, &node.name);
@@ -462,19 +465,19 @@ impl SinkTree {
                     }
                     let fd = opened.and_then(|fd| if slot.closed { Err(Errno::ACCESS) } else { Ok(fd) });
                     if fd.is_ok() || slot.closed {
-                        slot.state = State::There { created: false, stood: Some(Box::new(stat)) };
+                        slot.state = DirState::There { created: false, stood: Some(Box::new(stat)) };
                     }
                     fd
                 })
             }
-            State::There { .. } => self.open(parent, &node.name, id),
-            State::Unmade => {
+            DirState::There { .. } => self.open(parent, &node.name, id),
+            DirState::Unmade => {
                 if let Err(failure) = self.may_take(parent, node.parent, &node.name) {
-                    slot.state = State::Failed(failure.clone());
+                    slot.state = DirState::Failed(failure.clone());
                     return Err(failure);
                 }
                 self.make(&mut slot.state, parent, &node.name, id).and_then(|fd| {
-                    let created = matches!(slot.state, State::There { created: true, .. });
+                    let created = matches!(slot.state, DirState::There { created: true, .. });
                     match self.is_free(node, parent, &fd, (ours, created), id)? {
                         true => Ok(fd),
                         false => Err(Errno::NOTUNIQ),
@@ -494,11 +497,11 @@ impl SinkTree {
                         }
                         _ => not_a_directory(&path),
                     },
-                    _ => fault::os_at(Stage::Create, "create directory", &path, errno, parent),
+                    _ => fault::os_at(FailureKind::Create, "create directory", &path, errno, parent),
                 };
                 // What this process ran out of may be there again for the next operation.
                 if !slot.closed && !matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM) {
-                    slot.state = State::Failed(failure.clone());
+                    slot.state = DirState::Failed(failure.clone());
                 }
                 return Err(failure);
             }
@@ -533,7 +536,7 @@ impl SinkTree {
     /// stands there is looked at first, for where it is closed to us it is opened up.
     fn make(
         &self,
-        state: &mut State,
+        state: &mut DirState,
         parent: &OwnedFd,
         name: &Name,
         id: DirId,
@@ -542,7 +545,7 @@ impl SinkTree {
             || self.jail.stat(parent, name).and_then(|stat| Ok((self.open(parent, name, id)?, stat)));
         let (fd, stood) = match self.jail.make_dir(parent, name) {
             Ok(()) => {
-                *state = State::There { created: true, stood: None };
+                *state = DirState::There { created: true, stood: None };
                 return self.jail.open_dir(parent, name);
             }
             Err(Errno::EXIST) => stands()?,
@@ -554,7 +557,7 @@ impl SinkTree {
             },
             Err(errno) => return Err(errno),
         };
-        *state = State::There { created: false, stood: Some(Box::new(stood)) };
+        *state = DirState::There { created: false, stood: Some(Box::new(stood)) };
         Ok(fd)
     }
 
@@ -623,7 +626,7 @@ fn would_be_opened(stat: &Stat, denied: Option<&Errno>) -> bool {
 
 fn not_a_directory(path: &str) -> Failure {
     fault::failure(
-        Stage::Create,
+        FailureKind::Create,
         Errno::NOTDIR.raw_os_error(),
         format!("{path} is not a directory; nothing was removed"),
     )
@@ -631,7 +634,7 @@ fn not_a_directory(path: &str) -> Failure {
 
 fn a_link(path: &str) -> Failure {
     fault::failure(
-        Stage::Create,
+        FailureKind::Create,
         Errno::NOTDIR.raw_os_error(),
         format!(
             "{path} is a symbolic link where a directory should go, and no link below the destination is followed; remove the link, or \
@@ -642,7 +645,7 @@ fn a_link(path: &str) -> Failure {
 
 fn too_deep(id: DirId) -> Failure {
     fault::failure(
-        Stage::Protocol,
+        FailureKind::Protocol,
         0,
         format!("directory {id} lies more than {DEPTH_MAX} levels below the destination"),
     )

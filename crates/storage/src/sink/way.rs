@@ -8,8 +8,8 @@ use haul_core::io::IoMode;
 use haul_core::transfer::op::Took;
 use haul_core::wire::Failure;
 
-use super::gate::Gate;
 use super::mode::{Alignment, DirectSlot};
+use super::mode_switch::ModeSwitch;
 use super::syncs::Syncs;
 use crate::io::IoFile;
 use crate::owed::Owed;
@@ -18,7 +18,7 @@ use haul_base::buffer::Buffer;
 /// How the objects of one file reach storage.
 #[derive(Default)]
 pub(super) struct Path {
-    pub(super) gate: Gate<Pending>,
+    pub(super) switch: ModeSwitch<Pending>,
     /// Set before the first object.
     pub(super) buffered: Option<Arc<IoFile>>,
     pub(super) direct: Option<DirectFile>,
@@ -29,7 +29,7 @@ pub(super) struct Path {
     pub(super) syncs: Arc<Syncs>,
 }
 
-/// The way that a write takes, as it is when the gate lets it through.
+/// The way that a write takes, as it is when the switch lets it through.
 pub(super) struct Way {
     pub(super) mode: IoMode,
     pub(super) file: Arc<IoFile>,
@@ -63,11 +63,11 @@ impl Pending {
 impl Path {
     /// Payload bytes that were written in this session.
     pub(super) fn written(&self) -> u64 {
-        self.gate.written()
+        self.switch.written()
     }
 
     pub(super) fn way(&self) -> Way {
-        let mode = self.gate.mode();
+        let mode = self.switch.mode();
         let direct = self.direct.as_ref().map(|direct| &direct.file);
         let file = match mode {
             IoMode::Buffered => self.buffered.as_ref(),

@@ -33,8 +33,8 @@ impl Reader {
     fn map_of(&self, id: FileId, open: &OpenFile, size: u64) -> Result<ExtentMap, Failure> {
         match self.storage(|| seek_data(open.fd(), (self.tree.base(), size), || self.stopped())) {
             Ok(Some(map)) => Ok(map),
-            Ok(None) => Err(self.own(wire::Stage::Read, "find the holes of", id, "stopped")),
-            Err(errno) => Err(self.tree.failed(wire::Stage::Read, "find the holes of", id, errno)),
+            Ok(None) => Err(self.own(wire::FailureKind::Read, "find the holes of", id, "stopped")),
+            Err(errno) => Err(self.tree.failed(wire::FailureKind::Read, "find the holes of", id, errno)),
         }
     }
 
@@ -52,7 +52,7 @@ impl Reader {
             for (offset, len) in holes_in(map, extent) {
                 if !self.is_zeros(id, open, offset, len)? {
                     let what = "a hole of it was filled while it was read";
-                    return Err(self.own(wire::Stage::Changed, "hash", id, what));
+                    return Err(self.own(wire::FailureKind::Changed, "hash", id, what));
                 }
             }
         }
@@ -90,7 +90,7 @@ impl Reader {
             }
         }
         let text = "has no holes any more";
-        let root = digest.root().ok_or_else(|| self.own(wire::Stage::Changed, "hash", id, text))?;
+        let root = digest.root().ok_or_else(|| self.own(wire::FailureKind::Changed, "hash", id, text))?;
         Ok(HashOk { root, cvs })
     }
 
@@ -105,7 +105,7 @@ impl Reader {
                 self.storage(|| self.shared.pages.read_at(open.fd(), open.dev(), part, base + offset + done));
             self.full(id, offset + done, end)?;
             if self.stopped() {
-                return Err(self.own(wire::Stage::Read, "read", id, "stopped"));
+                return Err(self.own(wire::FailureKind::Read, "read", id, "stopped"));
             }
             if part.iter().any(|byte| *byte != 0) {
                 return Ok(false);

@@ -20,10 +20,10 @@ const REFUSED_MAX: usize = 1024;
 /// The choice of a session's source.
 pub(super) struct Modes {
     is_direct_possible: bool,
-    state: Mutex<State>,
+    state: Mutex<ModesState>,
 }
 
-struct State {
+struct ModesState {
     chooser: Chooser,
     clocks: [BusyClock; 2],
     /// A direct read came back whole, so that a refusal is not everybody's.
@@ -68,7 +68,7 @@ impl Modes {
     pub(super) fn new(policy: IoPolicy) -> Modes {
         Modes {
             is_direct_possible: policy != IoPolicy::Buffered,
-            state: Mutex::new(State {
+            state: Mutex::new(ModesState {
                 chooser: Chooser::new(policy, IoMode::Direct),
                 clocks: Default::default(),
                 direct_works: false,
@@ -123,7 +123,7 @@ impl Modes {
         chooser.choice().to_string()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ModesState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,6 @@
-//! Objects: ranges of open files, read by the lanes and hashed on their threads.
+//! Objects: ranges of open files, read by the I/O threads and hashed on their threads.
 //!
-//! In: read operations of files that are open. Out: their completions, posted from a lane's thread with the
+//! In: read operations of files that are open. Out: their completions, posted from an I/O thread with the
 //! payload hashed while it is in the processor's cache. Each is answered once, also when a thread panics over it
 //! ([`Owed`]); after the engine is dropped, none is.
 //! Invariants: an object whose pages are cached is read from there, for direct I/O would flush and miss them. A
@@ -25,7 +25,7 @@ use super::failure::own_failure;
 use super::mode::Modes;
 use super::open::{ALIGN_MAX, OpenFile};
 use super::tree::SourceTree;
-use crate::io::lanes::{Lanes, OnDone, Transfer, TransferDone};
+use crate::io::threads::{IoThreads, OnDone, Transfer, TransferDone};
 use crate::io::{IoKind, Target};
 use crate::owed::{Owed, panic_point};
 use crate::{Post, SourceCompletion, SourceJob};
@@ -65,7 +65,7 @@ struct Choice {
     cached: Option<Cached>,
 }
 
-/// What lanes, reading threads and the engine share.
+/// What I/O threads, reading threads and the engine share.
 pub(super) struct Shared {
     pub(super) tree: Arc<SourceTree>,
     pub(super) meter: Arc<Meter>,
@@ -75,16 +75,16 @@ pub(super) struct Shared {
     pub(super) pages: Pages,
     pub(super) modes: Modes,
     pub(super) digest: DigestKind,
-    /// Objects that the lanes have.
+    /// Objects that the I/O threads have.
     in_flight: AtomicUsize,
     /// For the second try of a refused direct read.
     objects: OnceLock<Weak<Objects>>,
 }
 
-/// The way of objects through the lanes.
+/// The way of objects through the I/O threads.
 pub(super) struct Objects {
     shared: Arc<Shared>,
-    lanes: Lanes<Tag>,
+    io_threads: IoThreads<Tag>,
     request_size: u32,
 }
 
@@ -111,7 +111,7 @@ impl Shared {
     ) -> Owed<SourceCompletion> {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         let shared = self.clone();
-        Owed::new(wire::Stage::Read, move |answer: Result<SourceCompletion, Failure>| {
+        Owed::new(wire::FailureKind::Read, move |answer: Result<SourceCompletion, Failure>| {
             shared.in_flight.fetch_sub(1, Ordering::Relaxed);
             let completion = answer.unwrap_or_else(|failure| {
                 let (service, result) = (None, Err(failure));
@@ -124,22 +124,22 @@ impl Shared {
         })
     }
 
-    /// Whether the lanes have anything to do.
+    /// Whether the I/O threads have anything to do.
     pub(super) fn has_objects(&self) -> bool {
         self.in_flight.load(Ordering::Relaxed) > 0
     }
 }
 
 impl Objects {
-    pub(super) fn new(shared: Arc<Shared>, lanes: Lanes<Tag>, request_size: u32) -> Arc<Objects> {
-        let objects = Arc::new(Objects { shared, lanes, request_size });
+    pub(super) fn new(shared: Arc<Shared>, io_threads: IoThreads<Tag>, request_size: u32) -> Arc<Objects> {
+        let objects = Arc::new(Objects { shared, io_threads, request_size });
         // Set here alone, once.
         let _ = objects.shared.objects.set(Arc::downgrade(&objects));
         objects
     }
 
-    pub(super) fn lanes(&self) -> &Lanes<Tag> {
-        &self.lanes
+    pub(super) fn io_threads(&self) -> &IoThreads<Tag> {
+        &self.io_threads
     }
 
     /// Takes a read whose descriptors are open; gives back what a reading thread has to look at first. Never waits
@@ -200,7 +200,7 @@ impl Objects {
         Choice { mode: modes.mode(), is_sample, cached: Some(cached) }
     }
 
-    /// Hands a read to the lanes. It is owed an answer from here on, and who calls this gives it none, not even if this
+    /// Hands a read to the I/O threads. It is owed an answer from here on, and who calls this gives it none, not even if this
     /// panics; `owed`: it was before.
     fn send(
         &self,
@@ -245,7 +245,7 @@ impl Objects {
         let kind = IoKind::Read;
         let read = Transfer { buffer, tag, file, target, kind, offset: at, start: 0, len, pad, uncached };
         // The hook has reported a panic, and the answer is given where it is dropped.
-        drop(catch_unwind(AssertUnwindSafe(|| self.lanes.submit(read))));
+        drop(catch_unwind(AssertUnwindSafe(|| self.io_threads.submit(read))));
     }
 
     /// Once more, through the cache.
@@ -258,19 +258,19 @@ impl Objects {
     }
 }
 
-/// What the lanes call.
+/// What the I/O threads call.
 pub(super) fn on_done(shared: &Arc<Shared>) -> OnDone<Tag> {
     let shared = shared.clone();
     Arc::new(move |done| shared.finish(done))
 }
 
 thread_local! {
-    /// When this lane's thread last ended a completion.
+    /// When this I/O thread last ended a completion.
     static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
 impl Shared {
-    /// Takes what the lanes bring back. Runs on a lane's thread.
+    /// Takes what the I/O threads bring back. Runs on an I/O thread.
     fn finish(&self, done: TransferDone<Tag>) {
         let now = Instant::now();
         // What lies between was not spent on payload by this thread.
@@ -323,7 +323,7 @@ impl Shared {
             None => Ok(self.hash(&tag, offset, &buffer)),
         };
         let result = catch_unwind(AssertUnwindSafe(hashed)).unwrap_or_else(|_| {
-            Err(own_failure(wire::Stage::Read, "read", b"source", "internal error in a reading thread"))
+            Err(own_failure(wire::FailureKind::Read, "read", b"source", "internal error in a reading thread"))
         });
         cache::drop_pages(tag.open.fd(), &tag.absent);
         let service = (!tag.was_cached).then_some(service);
@@ -357,11 +357,11 @@ impl Shared {
 
 /// The system refused to read at `offset`.
 pub(super) fn read_failure(tree: &SourceTree, id: FileId, offset: u64, errno: Errno) -> Failure {
-    tree.failed(wire::Stage::Read, &format!("read at byte {offset} of"), id, errno)
+    tree.failed(wire::FailureKind::Read, &format!("read at byte {offset} of"), id, errno)
 }
 
 /// The file ended at `offset`, before it should.
 pub(super) fn short_failure(tree: &SourceTree, id: FileId, offset: u64) -> Failure {
     let op = format!("read at byte {offset} of");
-    own_failure(wire::Stage::Changed, &op, &tree.path_of(id), "the file is shorter than it was")
+    own_failure(wire::FailureKind::Changed, &op, &tree.path_of(id), "the file is shorter than it was")
 }

@@ -1,5 +1,5 @@
 //! The operations of a reading thread, one at a time: bundles, looks and hashes, and the opening of files whose
-//! objects go through the lanes.
+//! objects go through the I/O threads.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use super::stat::{Seen, look_into, look_surely};
 use super::tree::SourceTree;
 use super::view::FileView;
 use crate::SourceJob;
-use crate::crew::{Doing, Track, Turn};
+use crate::blocking_pool::{Doing, Track, Turn};
 use crate::layout::layout_by;
 use haul_base::buffer::Buffer;
 use haul_base::digest::{self, Hasher};
@@ -63,7 +63,7 @@ impl Reader {
         self.shared.stopped.load(Ordering::Relaxed)
     }
 
-    /// Carries out one operation. `None` for those that are not answered, or that the lanes have now.
+    /// Carries out one operation. `None` for those that are not answered, or that the I/O threads have now.
     pub(super) fn run(
         &mut self,
         turn: &Turn<SourceJob>,
@@ -108,14 +108,14 @@ impl Reader {
         })
     }
 
-    /// Opens the file of a read, and gives the read to the lanes.
+    /// Opens the file of a read, and gives the read to the I/O threads.
     fn hand_over(&self, op: &SourceOp, buffer: &mut Option<Buffer>) -> Result<(), Failure> {
         let SourceOp::Read { id, generation, len, .. } = *op else {
             unreachable!("only reads are handed over")
         };
         let view = self.view(id, generation)?;
         if buffer.as_ref().is_none_or(|buffer| buffer.as_slice().len() != len as usize) {
-            return Err(self.own(wire::Stage::Read, "read", id, "no buffer of the object's length"));
+            return Err(self.own(wire::FailureKind::Read, "read", id, "no buffer of the object's length"));
         }
         let open = self.open(id, &view)?;
         let buffer = buffer.take().expect("looked at just now");
@@ -145,7 +145,7 @@ impl Reader {
 
     fn read_bundle(&mut self, files: &[BundleFile], buffer: Option<&mut Buffer>) -> SourceDone {
         let Some(buffer) = buffer else {
-            let failure = own_failure(wire::Stage::Read, "read", b"bundle", "no buffer");
+            let failure = own_failure(wire::FailureKind::Read, "read", b"bundle", "no buffer");
             let items = files.iter().map(|file| (*file, Err(failure.clone()))).collect();
             return SourceDone::ReadBundle { buffer: NO_BUFFER, items };
         };
@@ -171,7 +171,7 @@ impl Reader {
             return Ok(CHANGED);
         }
         let Some(room) = room.get_mut(..file.size as usize) else {
-            return Err(self.own(wire::Stage::Read, "read", file.id, "no room in the bundle's buffer"));
+            return Err(self.own(wire::FailureKind::Read, "read", file.id, "no room in the bundle's buffer"));
         };
         let read = self.storage(|| {
             // Not kept open: it is read once.
@@ -179,7 +179,7 @@ impl Reader {
                 Ok(opened) => opened,
                 Err(OpenError::Changed(_)) => return Ok(None),
                 Err(OpenError::Os(errno)) => {
-                    return Err(self.tree.failed(wire::Stage::Open, "open", file.id, errno));
+                    return Err(self.tree.failed(wire::FailureKind::Open, "open", file.id, errno));
                 }
             };
             let (fd, dev) = (opened.fd.as_fd(), device_of(&opened.stat));
@@ -197,7 +197,7 @@ impl Reader {
             // Also sees a file that grew.
             match look_into(opened.fd.as_fd()) {
                 Ok(seen) => Ok(Some((seen, beyond))),
-                Err(errno) => Err(self.tree.failed(wire::Stage::Read, "stat", file.id, errno)),
+                Err(errno) => Err(self.tree.failed(wire::FailureKind::Read, "stat", file.id, errno)),
             }
         })?;
         let Some((after, beyond)) = read else { return Ok(CHANGED) };
@@ -213,7 +213,7 @@ impl Reader {
         // One that has to be opened again may be another file by now, which the looks say.
         let open = match self.open(id, &view) {
             Ok(open) => open,
-            Err(failure) if failure.stage == wire::Stage::Changed => return Ok(Look::Changed),
+            Err(failure) if failure.kind == wire::FailureKind::Changed => return Ok(Look::Changed),
             Err(failure) if failure.errno == Errno::NOENT.raw_os_error() && view.is_tried_again() => {
                 return Ok(Look::Changed);
             }
@@ -229,7 +229,7 @@ impl Reader {
             let of_name = self.tree.dir_fd(view.place).and_then(|dir| look_surely(dir.as_fd(), &view.name));
             (beyond, of_fd, of_name)
         });
-        let fail = |errno| self.tree.failed(wire::Stage::Read, "stat", id, errno);
+        let fail = |errno| self.tree.failed(wire::FailureKind::Read, "stat", id, errno);
         let of_fd = of_fd.map_err(fail)?;
         let of_name = match of_name {
             Ok(seen) => seen,
@@ -320,17 +320,17 @@ impl Reader {
         let known = if view.is_part() { view.size() } else { view.stamp.size };
         match (seen.size, seen.mtime) == (known, view.stamp.mtime) {
             true => Ok(all),
-            false => Err(self.own(wire::Stage::Changed, "hash", id, CHANGED_READING)),
+            false => Err(self.own(wire::FailureKind::Changed, "hash", id, CHANGED_READING)),
         }
     }
 
     /// Errors: an open file is not what was `seen`.
     fn must_be(&self, id: FileId, open: &OpenFile, seen: &Fingerprint) -> Result<(), Failure> {
-        let fail = |errno| self.tree.failed(wire::Stage::Read, "stat", id, errno);
+        let fail = |errno| self.tree.failed(wire::FailureKind::Read, "stat", id, errno);
         let now = self.storage(|| look_into(open.fd())).map_err(fail)?;
         match self.tree.announced(&now) == *seen || haul_mutant::removed("hashed-is-what-was-seen") {
             true => Ok(()),
-            false => Err(self.own(wire::Stage::Changed, "hash", id, CHANGED_READING)),
+            false => Err(self.own(wire::FailureKind::Changed, "hash", id, CHANGED_READING)),
         }
     }
 
@@ -355,7 +355,7 @@ impl Reader {
                 self.storage(|| self.shared.pages.read_at(open.fd(), open.dev(), part, base + offset + done));
             result = self.full(id, offset + done, end);
             if result.is_ok() && self.stopped() {
-                result = Err(self.own(wire::Stage::Read, "read", id, "stopped"));
+                result = Err(self.own(wire::FailureKind::Read, "read", id, "stopped"));
             }
             if result.is_ok() {
                 self.host(|| hasher.update(part));
@@ -376,9 +376,9 @@ impl Reader {
             let dir = self.tree.dir_fd(view.place)?;
             Ok(acl::told(dir.as_fd(), &view.name, look_surely(dir.as_fd(), &view.name)?))
         });
-        let seen = seen.map_err(|errno| self.tree.failed(wire::Stage::Open, "stat", id, errno))?;
+        let seen = seen.map_err(|errno| self.tree.failed(wire::FailureKind::Open, "stat", id, errno))?;
         if !seen.is_file() {
-            return Err(self.own(wire::Stage::Changed, "stat", id, "is no regular file any more"));
+            return Err(self.own(wire::FailureKind::Changed, "stat", id, "is no regular file any more"));
         }
         let settle = self.tree.settle(view.place, &seen);
         let refresh = |measured| self.tree.refresh(id, generation, seen.stamp, measured);
@@ -407,7 +407,7 @@ impl Reader {
                     "it gives more bytes than its size says, and more than {SMALL_LEN_MAX}; write them to a file \
                      first (cat FILE > COPY), and copy that"
                 );
-                Err(self.own(wire::Stage::Read, "read", id, &cause))
+                Err(self.own(wire::FailureKind::Read, "read", id, &cause))
             }
             ReadEnd::Full => Ok(SMALL_LEN_MAX),
             ReadEnd::Short(len) => Ok(len as u64),
@@ -419,7 +419,12 @@ impl Reader {
     pub(super) fn view(&self, id: FileId, generation: Generation) -> Result<FileView, Failure> {
         let view = self.tree.file(id).ok_or_else(|| self.unknown(id))?;
         if view.generation != generation {
-            return Err(self.own(wire::Stage::Changed, "open", id, "another version of it is copied by now"));
+            return Err(self.own(
+                wire::FailureKind::Changed,
+                "open",
+                id,
+                "another version of it is copied by now",
+            ));
         }
         Ok(view)
     }
@@ -441,8 +446,8 @@ impl Reader {
                 self.tree.keep_file(id, view.generation, open.clone());
                 Ok(open)
             }
-            Err(OpenError::Changed(what)) => Err(self.own(wire::Stage::Changed, "open", id, what)),
-            Err(OpenError::Os(errno)) => Err(self.tree.failed(wire::Stage::Open, "open", id, errno)),
+            Err(OpenError::Changed(what)) => Err(self.own(wire::FailureKind::Changed, "open", id, what)),
+            Err(OpenError::Os(errno)) => Err(self.tree.failed(wire::FailureKind::Open, "open", id, errno)),
         }
     }
 
@@ -477,12 +482,17 @@ impl Reader {
         }
     }
 
-    pub(super) fn own(&self, stage: wire::Stage, op: &str, id: FileId, cause: &str) -> Failure {
+    pub(super) fn own(&self, stage: wire::FailureKind, op: &str, id: FileId, cause: &str) -> Failure {
         own_failure(stage, op, &self.tree.path_of(id), cause)
     }
 
     fn unknown(&self, id: FileId) -> Failure {
-        own_failure(wire::Stage::Open, "open", format!("file {id}").as_bytes(), "not known to the source")
+        own_failure(
+            wire::FailureKind::Open,
+            "open",
+            format!("file {id}").as_bytes(),
+            "not known to the source",
+        )
     }
 
     /// A step of the operation begins, see [`track`].
@@ -548,7 +558,8 @@ fn doing(tree: &SourceTree, what: &'static str, id: FileId, offset: u64) -> Doin
 
 /// The answer to an operation in which the thread panicked.
 pub(super) fn broken(op: &SourceOp, buffer: Option<BufferId>) -> Option<SourceDone> {
-    let failure = own_failure(wire::Stage::Read, "read", b"source", "internal error in a reading thread");
+    let failure =
+        own_failure(wire::FailureKind::Read, "read", b"source", "internal error in a reading thread");
     Some(match *op {
         SourceOp::Read { id, generation, offset, len, target, .. } => {
             let (service, result) = (None, Err(failure));

@@ -7,7 +7,7 @@ use std::time::Instant;
 use haul_core::entry::{FileRange, Part};
 use haul_core::ids::FileId;
 use haul_core::transfer::source::Lies;
-use haul_core::wire::{Failure, SourceRoot, Stage};
+use haul_core::wire::{Failure, FailureKind, SourceRoot};
 use rustix::fs::{AtFlags, CWD, FileType, statat};
 
 use super::failure::{os_failure, printable};
@@ -50,10 +50,10 @@ pub(crate) fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failur
     Ok(Box::new(Paths::find(sources)?))
 }
 
-/// `Stage::Usage`: for the command says so, and not what lies there.
+/// `FailureKind::Usage`: for the command says so, and not what lies there.
 fn refused(why: SourceError) -> Failure {
-    let stage = if why.is_usage() { Stage::Usage } else { Stage::Walk };
-    Failure { stage, errno: 0, text: why.to_string().into() }
+    let kind = if why.is_usage() { FailureKind::Usage } else { FailureKind::Walk };
+    Failure { kind, errno: 0, text: why.to_string().into() }
 }
 
 /// The range that the part is of the only source.
@@ -61,7 +61,7 @@ fn refused(why: SourceError) -> Failure {
 /// # Errors
 /// There are more, it is no file, or has no such part.
 fn range_of(roots: &[RootSpec], part: &Part) -> Result<FileRange, Failure> {
-    let usage = |text: String| Failure { stage: Stage::Usage, errno: 0, text: text.into() };
+    let usage = |text: String| Failure { kind: FailureKind::Usage, errno: 0, text: text.into() };
     let [root] = roots else {
         let text = format!("--range takes a part of one file, and {} sources are given", roots.len());
         return Err(usage(text));
@@ -69,7 +69,7 @@ fn range_of(roots: &[RootSpec], part: &Part) -> Result<FileRange, Failure> {
     let shown = printable(root.path.as_os_str().as_bytes());
     let stat = statat(CWD, &root.path, AtFlags::SYMLINK_NOFOLLOW)
         .map(Seen::from)
-        .map_err(|errno| os_failure(Stage::Walk, "stat", root.path.as_os_str().as_bytes(), errno))?;
+        .map_err(|errno| os_failure(FailureKind::Walk, "stat", root.path.as_os_str().as_bytes(), errno))?;
     if !stat.is_file() {
         let text = match stat.kind {
             FileType::Directory => {
@@ -116,7 +116,7 @@ impl SourceStore for Paths {
         let config = ReadConfig { readers, storage, memory, digest: agreed.digest };
         let failed = |what: &str, why: std::io::Error| {
             let text = format!("starting the {what}: {why}");
-            Failure { stage: Stage::Local, errno: 0, text: text.into() }
+            Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
         };
         let engine =
             ReadEngine::start(tree.clone(), post, meter, config).map_err(|e| failed("reading threads", e))?;

@@ -270,9 +270,9 @@ fn no_change_passes_unseen() {
         let completion = bench.read(id, 0, 200_000, 200_000);
         let failure = read_result(&completion).as_ref().expect_err(what);
         match what {
-            "is deleted" => assert_eq!(failure.stage, wire::Stage::Vanished, "{failure:?}"),
+            "is deleted" => assert_eq!(failure.kind, wire::FailureKind::Vanished, "{failure:?}"),
             _ => assert!(
-                matches!(failure.stage, wire::Stage::Changed | wire::Stage::Open),
+                matches!(failure.kind, wire::FailureKind::Changed | wire::FailureKind::Open),
                 "{what}: {failure:?}"
             ),
         }
@@ -308,8 +308,8 @@ fn no_change_passes_unseen() {
         }
         match &items[1].1 {
             Ok(ok) => assert_eq!(ok.look, Look::Changed, "{what}"),
-            Err(failure) if what == "is deleted" => assert_eq!(failure.stage, wire::Stage::Vanished),
-            Err(failure) => assert_eq!(failure.stage, wire::Stage::Open, "{what}"),
+            Err(failure) if what == "is deleted" => assert_eq!(failure.kind, wire::FailureKind::Vanished),
+            Err(failure) => assert_eq!(failure.kind, wire::FailureKind::Open, "{what}"),
         }
     }
 }
@@ -332,7 +332,7 @@ fn replacement_with_equal_times_is_seen() {
         assert_eq!(bench.look(id, G0), Ok(Look::Changed));
         if !held {
             let failure = bench.hash(id, G0).expect_err("not the announced file");
-            assert_eq!(failure.stage, wire::Stage::Changed);
+            assert_eq!(failure.kind, wire::FailureKind::Changed);
         }
     }
 }
@@ -406,7 +406,7 @@ fn what_is_hashed_is_what_was_seen() {
     let op = hash_op(id, G0, None, Some(seen));
     let done = bench.run(op, None).done;
     let SourceDone::HashFile { result: Err(failure), .. } = done else { panic!("{done:?}") };
-    assert_eq!(failure.stage, wire::Stage::Changed);
+    assert_eq!(failure.kind, wire::FailureKind::Changed);
 }
 
 /// Goal: a file that ends early while it is read is a failure that says where, and never zeroes.
@@ -418,7 +418,7 @@ fn short_file_is_a_failure() {
     truncate(&bench.path("f"), 150_000);
     let completion = bench.read(id, 131_072, 65536, 300_000);
     let failure = read_result(&completion).as_ref().expect_err("short");
-    assert_eq!(failure.stage, wire::Stage::Changed);
+    assert_eq!(failure.kind, wire::FailureKind::Changed);
     assert_eq!(&*failure.text, "read at byte 150000 of f: the file is shorter than it was");
 }
 
@@ -436,7 +436,7 @@ fn refresh_begins_a_new_generation() {
     };
     let (fingerprint, meta, _) = result.expect("refreshes");
     assert_eq!((fingerprint.size, fingerprint.mtime), (5, meta.mtime));
-    assert_eq!(bench.look(id, G0).expect_err("old").stage, wire::Stage::Changed);
+    assert_eq!(bench.look(id, G0).expect_err("old").kind, wire::FailureKind::Changed);
     assert_eq!(bench.look(id, G1), Ok(Look::Same));
     let op = SourceOp::Read {
         id,
@@ -665,7 +665,10 @@ fn read_error_says_where() {
     let failure_of = |completion: SourceCompletion| read_result(&completion).clone().expect_err("unmapped");
     let failure = failure_of(bench.read(FileId(1), 4096, 10, 10_000));
     assert_eq!(&*failure.text, "read at byte 4096 of mem: Input/output error");
-    assert_eq!((failure.stage, failure.errno), (wire::Stage::Read, rustix::io::Errno::IO.raw_os_error()));
+    assert_eq!(
+        (failure.kind, failure.errno),
+        (wire::FailureKind::Read, rustix::io::Errno::IO.raw_os_error())
+    );
     assert!(fs::File::open("/proc/self/mem").expect("open").read_at(&mut [0; 10], 4096).is_err());
 }
 
@@ -724,7 +727,7 @@ fn sparse_files_are_mapped_and_hashed_by_their_data() {
     assert_eq!(hash(&mut bench, &map).ok(), set.root(), "zeros are what a hole reads as");
     fill(1);
     let refused = hash(&mut bench, &map).expect_err("another content");
-    assert_eq!(refused.stage, wire::Stage::Changed, "{refused:?}");
+    assert_eq!(refused.kind, wire::FailureKind::Changed, "{refused:?}");
 
     let full = bench.file("full", &random(300_000, 1));
     assert!(map_of(&mut bench, full).expect("mapped").is_full());

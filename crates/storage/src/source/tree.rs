@@ -17,7 +17,7 @@ use haul_core::entry::{FileRange, Fingerprint, Name};
 use haul_core::ids::{DirId, FileId, Generation, TargetId};
 use haul_core::schedule::TARGETS_MAX;
 use haul_core::transfer::source::{Lies, OnChange};
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{Mode, OFlags, fstatfs, openat};
 use rustix::io::Errno;
 
@@ -174,10 +174,10 @@ impl SourceTree {
     }
 
     /// The system refused `op` on an entry: in the words of the command, if it names the entry.
-    pub(crate) fn failed(&self, stage: Stage, op: &str, id: FileId, errno: Errno) -> Failure {
+    pub(crate) fn failed(&self, kind: FailureKind, op: &str, id: FileId, errno: Errno) -> Failure {
         match self.named(id) {
-            Some(path) => of_source(os_failure(stage, op, &path, errno), op, &path),
-            None => os_failure(stage, op, &self.path_of(id), errno),
+            Some(path) => of_source(os_failure(kind, op, &path, errno), op, &path),
+            None => os_failure(kind, op, &self.path_of(id), errno),
         }
     }
 

@@ -32,7 +32,7 @@ pub(super) struct Probed {
 
 pub(super) type Found = (Name, Result<Probed, Errno>);
 
-struct Share {
+struct Batch {
     dir: Arc<OwnedFd>,
     names: Vec<Name>,
     index: usize,
@@ -43,7 +43,7 @@ struct Share {
 pub(super) struct Probe {
     threads: usize,
     slow: Duration,
-    shares: Option<Sender<Share>>,
+    shares: Option<Sender<Batch>>,
 }
 
 /// Looks at one name.
@@ -95,7 +95,7 @@ impl Probe {
         let mut names = names.into_iter();
         for index in 0..shares {
             let names: Vec<Name> = names.by_ref().take(SHARE).collect();
-            let share = Share { dir: dir.clone(), names, index, reply: reply.clone() };
+            let share = Batch { dir: dir.clone(), names, index, reply: reply.clone() };
             let sender = self.shares.as_ref().expect("share_out follows have_threads");
             if let Err(lost) = sender.send(share) {
                 let share = lost.into_inner();
@@ -114,10 +114,10 @@ impl Probe {
         if self.shares.is_some() {
             return true;
         }
-        let (sender, receiver) = bounded::<Share>(self.threads);
+        let (sender, receiver) = bounded::<Batch>(self.threads);
         let started = (0..self.threads)
             .filter(|i| {
-                let receiver: Receiver<Share> = receiver.clone();
+                let receiver: Receiver<Batch> = receiver.clone();
                 let help = move || {
                     for share in receiver {
                         // Nobody waits for the answer any more if this fails.

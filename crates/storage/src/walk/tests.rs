@@ -634,10 +634,10 @@ fn a_named_source_does_not_vanish() {
         let stages: Vec<_> = items
             .iter()
             .filter_map(|item| match item {
-                WalkItem::Failed { failure, .. } => Some((failure.stage, failure.errno)),
+                WalkItem::Failed { failure, .. } => Some((failure.kind, failure.errno)),
                 _ => None,
             })
             .collect();
-        assert_eq!(stages, [(Stage::Walk, 2)], "{tails:?}");
+        assert_eq!(stages, [(FailureKind::Walk, 2)], "{tails:?}");
     }
 }

@@ -68,12 +68,12 @@ pub struct ControlHandle {
 
 struct Shared {
     post: Post<ControlEvent>,
-    state: Mutex<State>,
+    state: Mutex<ControlState>,
     changed: Condvar,
     stale: AtomicU64,
 }
 
-struct State {
+struct ControlState {
     out: Outgoing,
     into: Incoming,
     /// Lengths of the messages that were posted and not taken, and their sum, bytes.
@@ -95,7 +95,7 @@ struct State {
     read_over: bool,
 }
 
-impl State {
+impl ControlState {
     fn is_full(&self) -> bool {
         (self.waiting.len() >= WAITING_MAX || self.waiting_len >= WAITING_LEN_MAX)
             && !haul_mutant::removed("control-flood")
@@ -121,7 +121,7 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ControlState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,7 +156,7 @@ impl ControlStream {
         epoch: SessionEpoch,
         post: Post<ControlEvent>,
     ) -> Result<ControlHandle, TransportError> {
-        let state = State {
+        let state = ControlState {
             out: Outgoing::default(),
             into: Incoming::default(),
             waiting: VecDeque::new(),
@@ -308,7 +308,7 @@ impl ControlHandle {
             return;
         }
         self.shared.changed.notify_all();
-        let wait = |mut state: MutexGuard<'_, State>, wait, over: fn(&State) -> bool| {
+        let wait = |mut state: MutexGuard<'_, ControlState>, wait, over: fn(&ControlState) -> bool| {
             let deadline = Instant::now() + wait;
             while state.closer.is_some() && !over(&state) {
                 let left = deadline.saturating_duration_since(Instant::now());

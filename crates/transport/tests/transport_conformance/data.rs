@@ -83,16 +83,24 @@ fn frames() -> Vec<(DataHeader, Vec<u8>)> {
     let mut frames = Vec::new();
     for len in [0, 1, 65_536, (4 << 20) + 1] {
         let data = bytes(len as u64, len);
-        frames.push((DataHeader { class: Class::ANY, entries: vec![entry(1, 0, &data, true, true)] }, data));
+        frames.push((
+            DataHeader { sink_target: SinkTarget::ANY, entries: vec![entry(1, 0, &data, true, true)] },
+            data,
+        ));
     }
     let part = bytes(50, 65_536);
-    frames
-        .push((DataHeader { class: Class::ANY, entries: vec![entry(2, 65_536, &part, false, false)] }, part));
+    frames.push((
+        DataHeader { sink_target: SinkTarget::ANY, entries: vec![entry(2, 65_536, &part, false, false)] },
+        part,
+    ));
     let end = bytes(51, (4 << 20) + 1);
-    frames.push((DataHeader { class: Class::ANY, entries: vec![entry(3, 4 << 20, &end, false, true)] }, end));
+    frames.push((
+        DataHeader { sink_target: SinkTarget::ANY, entries: vec![entry(3, 4 << 20, &end, false, true)] },
+        end,
+    ));
     let files = [bytes(60, 700), bytes(61, 0), bytes(62, 5000)];
     let entries = files.iter().zip(4..).map(|(data, id)| entry(id, 0, data, true, true)).collect();
-    frames.push((DataHeader { class: Class::ANY, entries }, files.concat()));
+    frames.push((DataHeader { sink_target: SinkTarget::ANY, entries }, files.concat()));
     frames
 }
 
@@ -164,7 +172,7 @@ fn damage_is_reported_per_entry() {
     for make in TRANSPORTS {
         for (entries, payload, at, expected) in &cases {
             let mut ends = make();
-            let header = DataHeader { class: Class::ANY, entries: entries.clone() };
+            let header = DataHeader { sink_target: SinkTarget::ANY, entries: entries.clone() };
             let at = encode_data_header(&header, STREAM, EPOCH, 1).len() + at;
             ends.far.reader = Box::new(Damage { reader: ends.far.reader, at, passed: 0 });
             let mut source = source(ends.near);
@@ -194,7 +202,7 @@ fn over_grant_ends_the_stream() {
         for id in 0..3 {
             let buffer = source.buffer(&data);
             source.sender.submit(
-                DataHeader { class: Class::ANY, entries: vec![entry(id, 0, &data, true, true)] },
+                DataHeader { sink_target: SinkTarget::ANY, entries: vec![entry(id, 0, &data, true, true)] },
                 buffer,
             );
         }
@@ -216,7 +224,8 @@ fn cut_inside_a_frame_is_an_error() {
     for make in TRANSPORTS {
         let mut ends = make();
         let data = bytes(1, 100_000);
-        let header = DataHeader { class: Class::ANY, entries: vec![entry(1, 0, &data, true, true)] };
+        let header =
+            DataHeader { sink_target: SinkTarget::ANY, entries: vec![entry(1, 0, &data, true, true)] };
         let head = encode_data_header(&header, STREAM, EPOCH, 1);
         ends.near.writer.write_all(&head).unwrap();
         ends.near.writer.write_all(&data[..50_000]).unwrap();
@@ -243,7 +252,7 @@ fn sender_hears_of_a_vanished_peer() {
         for id in 0..300 {
             let buffer = source.buffer(&data);
             source.sender.submit(
-                DataHeader { class: Class::ANY, entries: vec![entry(id, 0, &data, true, true)] },
+                DataHeader { sink_target: SinkTarget::ANY, entries: vec![entry(id, 0, &data, true, true)] },
                 buffer,
             );
         }
@@ -269,7 +278,8 @@ fn junk_ends_the_stream() {
         let mut junk = bytes(seed, rng.usize(24..2000));
         if seed % 2 == 1 {
             let data = bytes(seed, 300);
-            let header = DataHeader { class: Class::ANY, entries: vec![entry(1, 0, &data, true, true)] };
+            let header =
+                DataHeader { sink_target: SinkTarget::ANY, entries: vec![entry(1, 0, &data, true, true)] };
             junk = match seed % 4 {
                 1 => encode_frame(&Message::Stop { reason: "because".into() }, StreamId(0), EPOCH, 1),
                 _ => [encode_data_header(&header, STREAM, EPOCH, 1), data].concat(),
@@ -339,7 +349,7 @@ fn hostile_lengths_end_the_stream() {
 #[test]
 fn misplaced_data_frames_end_the_stream() {
     let data = bytes(1, 10);
-    let header = DataHeader { class: Class::ANY, entries: vec![entry(1, 0, &data, true, true)] };
+    let header = DataHeader { sink_target: SinkTarget::ANY, entries: vec![entry(1, 0, &data, true, true)] };
     for (stream, epoch, seq) in [(StreamId(4), EPOCH, 1), (STREAM, SessionEpoch(6), 1), (STREAM, EPOCH, 2)] {
         let (near, mut far) = memory::pair(1000);
         far.writer.write_all(&encode_data_header(&header, stream, epoch, seq)).unwrap();

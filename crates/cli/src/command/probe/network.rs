@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use haul::api::{Control, Dialler};
+use haul::api::{Dialler, Handle};
 use haul::endpoint;
 use haul_probe::network::{
     self, Event, Network, NetworkError, Only, Request, TIME_LIMIT_DEFAULT, Way, passport,
@@ -37,8 +37,8 @@ pub fn run(args: &Args) -> i32 {
         if args.reverse { "from" } else { "to" },
         escape::text(&request.host)
     ));
-    let control = Control::new();
-    let stopper = control.clone();
+    let handle = Handle::new();
+    let stopper = handle.clone();
     let watched = signals::watch(None, move |_| {
         stopper.stop();
         say("stopping (again to stop at once)");
@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> i32 {
         let (screen, host) = (screen.clone(), request.host.clone());
         let seconds_max = request.time_limit.as_secs_f64();
         let tell = move |event| lock(&screen).event(&event, &host, seconds_max);
-        network::run(&request, Arc::new(tell), &control)
+        network::run(&request, Arc::new(tell), &handle)
     };
     let screen = &mut lock(&screen).screen;
     screen.erase();

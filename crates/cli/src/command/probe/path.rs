@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use haul::api::{Control, Dialler};
+use haul::api::{Dialler, Handle};
 use haul::endpoint;
 use haul_probe::path::{
     self, BYTES_LIMIT_DEFAULT, BYTES_LIMIT_QUICK, Event, PathError, PathProbe, Request, TIME_LIMIT_DEFAULT,
@@ -45,8 +45,8 @@ pub fn run(args: &Args) -> i32 {
     for warning in &planned.warnings {
         say(&escape::text(warning));
     }
-    let control = Control::new();
-    let stopper = control.clone();
+    let handle = Handle::new();
+    let stopper = handle.clone();
     let watched = signals::watch(None, move |_| {
         stopper.stop();
         say("stopping: scratch files are being removed (again to stop at once)");
@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> i32 {
     let screen = Arc::new(Mutex::new(screen));
     let ended = {
         let screen = screen.clone();
-        path::run(&planned, Arc::new(move |event| tell(&mut lock(&screen), &event)), &control)
+        path::run(&planned, Arc::new(move |event| tell(&mut lock(&screen), &event)), &handle)
     };
     let mut screen = lock(&screen);
     screen.erase();

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 
-use haul::api::Control;
-use haul::job;
+use haul::api::Handle;
+use haul::options;
 use haul_probe::{BYTES_LIMIT_DEFAULT, TIME_LIMIT_DEFAULT, passport};
 use haul_probe::{Direction, Io, Only, Pattern, Plan, Probe, ProbeError, ProbeEvent, Request};
 
@@ -50,9 +50,9 @@ fn request(args: &Storage) -> Request {
     request.bytes_limit = args.max_bytes.unwrap_or(BYTES_LIMIT_DEFAULT);
     request.full = args.full;
     request.engine = match args.engine {
-        args::Engine::Auto => job::EngineName::Auto,
-        args::Engine::Uring => job::EngineName::Uring,
-        args::Engine::Pread => job::EngineName::Pread,
+        args::Engine::Auto => options::EngineName::Auto,
+        args::Engine::Uring => options::EngineName::Uring,
+        args::Engine::Pread => options::EngineName::Pread,
     };
     if !args.direction.is_empty() {
         let direction = |way: &args::Direction| match way {
@@ -62,10 +62,10 @@ fn request(args: &Storage) -> Request {
         request.directions = args.direction.iter().map(direction).collect();
     }
     let order = |order: &args::Order| match order {
-        args::Order::Strict => job::Order::Strict,
-        args::Order::Serial => job::Order::Serial,
-        args::Order::Loose => job::Order::Loose,
-        args::Order::None => job::Order::None,
+        args::Order::Strict => options::Order::Strict,
+        args::Order::Serial => options::Order::Serial,
+        args::Order::Loose => options::Order::Loose,
+        args::Order::None => options::Order::None,
     };
     let io = |io: &args::Io| match io {
         args::Io::Direct => Io::Direct,
@@ -143,8 +143,8 @@ fn agreed() -> bool {
 
 /// Runs the probe and reports it; the exit code.
 fn measure(args: &Storage, plan: &Plan, surroundings: &Surroundings) -> i32 {
-    let control = Control::new();
-    let stopper = control.clone();
+    let handle = Handle::new();
+    let stopper = handle.clone();
     let watched = signals::watch(None, move |_| {
         stopper.stop();
         say("stopping: the scratch file is being removed (again to stop at once)");
@@ -157,7 +157,7 @@ fn measure(args: &Storage, plan: &Plan, surroundings: &Surroundings) -> i32 {
     screen.borrow_mut().write(|out| json::started(out, plan, now()));
     let live = RefCell::new(Live::default());
     let tell = |event| tell(&mut screen.borrow_mut(), &mut live.borrow_mut(), &event);
-    let ended = haul_probe::run(plan, &tell, &control);
+    let ended = haul_probe::run(plan, &tell, &handle);
     let mut screen = screen.into_inner();
     screen.erase();
     match ended {
@@ -279,12 +279,12 @@ mod tests {
         ));
         assert_eq!((got.size, got.bytes_limit), (Some(2 << 30), 9 << 30));
         assert_eq!(got.time_limit.as_secs(), 120);
-        assert!(got.full && got.engine == job::EngineName::Pread);
+        assert!(got.full && got.engine == options::EngineName::Pread);
         assert_eq!(got.directions, [Direction::Write]);
         let only = Only {
             request_sizes: vec![1 << 20],
             depths: vec![8],
-            orders: vec![job::Order::Loose],
+            orders: vec![options::Order::Loose],
             io: vec![Io::Buffered],
             patterns: vec![Pattern::Random],
         };

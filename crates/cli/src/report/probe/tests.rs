@@ -310,7 +310,7 @@ fn lines_follow_the_schema() {
 /// Goal: the live line tells the phase, what is left and the best so far, and fits any width.
 #[test]
 fn live_lines_fit() {
-    use haul_probe::{Phase, ProbeEvent, ProbeProgress};
+    use haul_probe::{ProbeEvent, ProbeProgress, StoragePhase};
     let mut live = live::Live::default();
     assert_eq!(live.line(80), "");
     let probe = synthetic();
@@ -318,7 +318,7 @@ fn live_lines_fit() {
         live.update(&ProbeEvent::Point(point.clone()));
     }
     live.update(&ProbeEvent::Progress(ProbeProgress {
-        phase: Phase::Grid,
+        phase: StoragePhase::Grid,
         done: 12,
         points_total: 84,
         bytes: 3_200_000_000,

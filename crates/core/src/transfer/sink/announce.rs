@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::file::{File, Made, Mark, Marks, Phase};
+use super::file::{EarlyTemporary, File, Mark, Marks, SinkPhase};
 use super::{Link, Sink, SinkAction};
 use crate::change::Change;
 use crate::digest::SubtreeSet;
@@ -94,7 +94,8 @@ impl Sink {
             };
             let path = path.child(&entry.name);
             let known = self.files.get(&entry.id);
-            let again = known.filter(|f| f.phase == Phase::Withdrawn && f.kept.generation < entry.generation);
+            let again =
+                known.filter(|f| f.phase == SinkPhase::Withdrawn && f.kept.generation < entry.generation);
             // The file holds its directory open: it must stay the same one.
             let moved = again.is_some_and(|f| f.kept.parent != entry.parent || f.name != entry.name);
             let again = again.is_some();
@@ -170,7 +171,7 @@ impl Sink {
                         ),
                         name,
                         meta,
-                        phase: Phase::Looking,
+                        phase: SinkPhase::Looking,
                         marks: Marks::default()
                             .with(Mark::WaitsJournal, again)
                             .with(Mark::WaitsMap, sparse)
@@ -189,7 +190,7 @@ impl Sink {
                         naming: Naming::new(),
                         held: None,
                         adopt: Vec::new(),
-                        made: Made::No,
+                        made: EarlyTemporary::No,
                         places: None,
                         set: None,
                         damaged: 0,
@@ -210,7 +211,7 @@ impl Sink {
                     if self.config.wait {
                         lookups.push(file.lookup(id));
                     } else {
-                        file.phase = Phase::Open;
+                        file.phase = SinkPhase::Open;
                     }
                     self.files.insert(id, file);
                     if !self.config.wait {

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::file::{File, Mark, Phase};
+use super::file::{File, Mark, SinkPhase};
 use super::{Sink, SinkAction};
 use crate::digest::{Cv, Subtree, SubtreeSet};
 use crate::ids::{FileId, Generation, Time};
@@ -122,7 +122,7 @@ impl Sink {
             && self.checks.in_flight < CHECKS_MAX
             && let Some(id) = self.checks.queue.front().copied()
         {
-            let file = self.files.get_mut(&id).filter(|f| f.phase == Phase::Open);
+            let file = self.files.get_mut(&id).filter(|f| f.phase == SinkPhase::Open);
             let ranges = file.map(|file| (next_ranges(file), file)).filter(|(ranges, _)| !ranges.is_empty());
             let Some((ranges, file)) = ranges else {
                 self.checks.queue.pop_front();
@@ -193,7 +193,7 @@ impl Sink {
     /// The journal promises these ranges no more: the source hears that they are not held.
     pub(super) fn ask_again(&mut self, wrong: Vec<(FileId, Generation, u64, u64)>) {
         let missing = |(id, generation, offset, len): &(FileId, Generation, u64, u64)| {
-            let file = self.files.get(id).filter(|f| f.is_of(*generation) && f.phase == Phase::Open);
+            let file = self.files.get(id).filter(|f| f.is_of(*generation) && f.phase == SinkPhase::Open);
             file.is_some_and(|file| !file.digest.covers(*offset, *len))
         };
         let wrong = wrong.into_iter().filter(missing);

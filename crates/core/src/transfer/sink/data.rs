@@ -9,13 +9,13 @@
 
 use std::time::Duration;
 
-use super::file::{File, Made, Mark, Phase};
+use super::file::{EarlyTemporary, File, Mark, SinkPhase};
 use super::{Sink, SinkAction};
 use crate::digest::{Subtree, SubtreeSet, subtrees};
-use crate::ids::{BufferId, Class, FileId, StreamId, Time};
+use crate::ids::{BufferId, FileId, SinkTarget, StreamId, Time};
 use crate::transfer::op::{BundleWrite, SinkOp};
 use crate::transfer::{SMALL_LEN_MAX, piece_at, resends_max};
-use crate::wire::{DataEntry, DataHeader, Extent, Failure, Message, Stage, credit_cost};
+use crate::wire::{DataEntry, DataHeader, Extent, Failure, FailureKind, Message, credit_cost};
 
 /// Stands for the buffer of a bundle without payload.
 const NO_BUFFER: BufferId = BufferId(u32::MAX);
@@ -48,7 +48,7 @@ impl Sink {
         self.counts.payload += payload;
         let cost = credit_cost(payload);
         if let Some(buffer) = buffer {
-            self.buffers.insert(buffer, (cost, header.class));
+            self.buffers.insert(buffer, (cost, header.sink_target));
         }
         if self.stop.is_some() || self.finished {
             return self.free(buffer);
@@ -60,16 +60,21 @@ impl Sink {
             self.free(buffer);
             return self.violation("more data than was granted");
         }
-        if let Some(refused) = self.refuses_class(header.class, cost, buffer.is_some()) {
+        if let Some(refused) = self.refuses_sink_target(header.sink_target, cost, buffer.is_some()) {
             self.free(buffer);
             return self.violation(refused);
         }
         self.defer(Frame { header, buffer, good, taken: 0 });
     }
 
-    /// Books what a frame took of a class. What is wrong with it, if anything is.
-    fn refuses_class(&mut self, class: Class, cost: u64, payload: bool) -> Option<&'static str> {
-        if class == Class::ANY {
+    /// Books what a frame took of a sink target. What is wrong with it, if anything is.
+    fn refuses_sink_target(
+        &mut self,
+        sink_target: SinkTarget,
+        cost: u64,
+        payload: bool,
+    ) -> Option<&'static str> {
+        if sink_target == SinkTarget::ANY {
             return None;
         }
         let now = self.now;
@@ -77,7 +82,7 @@ impl Sink {
             None => Some("data of a target, of which this session was not to know"),
             Some(_) if !payload => Some("data of a target without payload"),
             Some(targets) => {
-                (!targets.arrived(class, cost, now)).then_some("more data of a target than was granted")
+                (!targets.arrived(sink_target, cost, now)).then_some("more data of a target than was granted")
             }
         }
     }
@@ -178,7 +183,7 @@ impl Sink {
                 None => !self.announced.is_past(entry.id) && self.announced.has_shard(entry.id),
                 Some(file) => {
                     file.kept.generation < entry.generation
-                        || file.phase == Phase::Looking
+                        || file.phase == SinkPhase::Looking
                         || file.is(Mark::WaitsLayout)
                 }
             };
@@ -200,7 +205,7 @@ impl Sink {
             let at = start;
             start += entry.len;
             let Some(file) = self.files.get_mut(&entry.id) else { continue };
-            if file.kept.generation != entry.generation || file.phase != Phase::Open {
+            if file.kept.generation != entry.generation || file.phase != SinkPhase::Open {
                 continue;
             }
             let len = u64::from(entry.len);
@@ -216,7 +221,10 @@ impl Sink {
                 if file.damaged > resends_max(file.size(), file.digest.map(), file.kept.object_size) {
                     let text =
                         "too much of it arrived damaged; look for bad memory or a broken network device";
-                    self.fail_file(entry.id, Failure { stage: Stage::Digest, errno: 0, text: text.into() });
+                    self.fail_file(
+                        entry.id,
+                        Failure { kind: FailureKind::Digest, errno: 0, text: text.into() },
+                    );
                     continue;
                 }
                 self.counts.objects_resent += 1;
@@ -251,7 +259,7 @@ impl Sink {
             file.writes += 1;
             let sink_file = file.sink_file(entry.id);
             // A large file in one object was made like those of several, and waits for its target's turn as they do.
-            let alone = file.made == Made::Yes && frame.header.entries.len() == 1;
+            let alone = file.made == EarlyTemporary::Yes && frame.header.entries.len() == 1;
             if entry.root && !alone {
                 bundle.push(BundleWrite { file: sink_file, start: at });
             } else {
@@ -295,10 +303,10 @@ impl Sink {
 
     /// `service`: how long the write of it took, if that is known.
     pub(super) fn buffer_freed(&mut self, buffer: BufferId, service: Option<Duration>) {
-        let Some((cost, class)) = self.buffers.remove(&buffer) else { return };
+        let Some((cost, sink_target)) = self.buffers.remove(&buffer) else { return };
         self.freed += cost;
-        if let Some(targets) = self.targets.as_mut().filter(|_| class != Class::ANY) {
-            targets.freed(class, cost, service, self.now);
+        if let Some(targets) = self.targets.as_mut().filter(|_| sink_target != SinkTarget::ANY) {
+            targets.freed(sink_target, cost, service, self.now);
         }
     }
 

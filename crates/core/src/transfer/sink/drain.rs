@@ -6,7 +6,7 @@
 //! Left out: debris of earlier jobs, which the engine removes.
 
 use super::Sink;
-use super::file::{File, Mark, Phase};
+use super::file::{File, Mark, SinkPhase};
 use crate::ids::{DirId, FileId, Generation};
 use crate::job::facts::Fact;
 use crate::transfer::op::SinkOp;
@@ -33,19 +33,20 @@ impl Sink {
     ) {
         // A file that was withdrawn before may be given up under a generation that was never announced.
         let names = |f: &&mut File| {
-            f.kept.generation == generation || (f.phase == Phase::Withdrawn && f.kept.generation < generation)
+            f.kept.generation == generation
+                || (f.phase == SinkPhase::Withdrawn && f.kept.generation < generation)
         };
         let Some(file) = self.files.get_mut(&id).filter(names) else { return };
-        if file.phase == Phase::Committing {
+        if file.phase == SinkPhase::Committing {
             // A seal was sent for it before, so the source may not take it back.
             return self.violation("a sealed file was withdrawn");
         }
-        let looks = file.phase == Phase::Looking && self.config.wait && !file.is(Mark::WaitsMap);
-        if looks || file.phase == Phase::Amending {
+        let looks = file.phase == SinkPhase::Looking && self.config.wait && !file.is(Mark::WaitsMap);
+        if looks || file.phase == SinkPhase::Amending {
             // The answer of the lookup would be taken for the next generation's.
             return self.violation("a file was withdrawn before its state was told");
         }
-        file.phase = Phase::Withdrawn;
+        file.phase = SinkPhase::Withdrawn;
         self.discard(id);
         self.drop_map(id);
         if self.targets.is_some() {
@@ -94,7 +95,7 @@ impl Sink {
         if let Some(dir) = drain.release {
             self.dirs.release(dir);
         }
-        if self.files.get(&id).is_some_and(|f| f.phase == Phase::Looking && !f.is(Mark::WaitsJournal)) {
+        if self.files.get(&id).is_some_and(|f| f.phase == SinkPhase::Looking && !f.is(Mark::WaitsJournal)) {
             self.look_up_or_open(id);
         }
     }

@@ -6,7 +6,7 @@
 //! removed; a full or read-only file system ends the run and not the file.
 //! Left out: publication (`epoch`); who may publish, and when (`job::naming`).
 
-use super::file::{Mark, Phase};
+use super::file::{Mark, SinkPhase};
 use super::{Lack, Sink, SinkAction};
 use crate::change::Change;
 use crate::ids::{DirId, FileId, Generation};
@@ -44,7 +44,7 @@ impl Sink {
                 file.mark(Mark::HasTemp);
                 self.files_open += 1;
             }
-            file.phase = Phase::Committing;
+            file.phase = SinkPhase::Committing;
             file.mark(Mark::InEpoch);
             self.epochs.add_complete(id, self.now);
         }
@@ -135,7 +135,7 @@ impl Sink {
         let needed = self.files.values().filter(|file| {
             let begun = !file.digest.is_empty() || file.writes > 0;
             let small = file.size() <= SMALL_LEN_MAX && begun;
-            matches!(file.phase, Phase::Open) && file.found.is_none() && file.adopt.is_empty() && !small
+            matches!(file.phase, SinkPhase::Open) && file.found.is_none() && file.adopt.is_empty() && !small
         });
         let lens = needed.map(|file| file.digest.map().map_or(file.size(), |map| map.data_len()));
         lens.fold(0, u64::saturating_add)

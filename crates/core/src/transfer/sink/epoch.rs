@@ -18,15 +18,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::file::Mark;
-use super::{File, Phase, Sink, SinkAction};
+use super::{File, Sink, SinkAction, SinkPhase};
 use crate::digest::{Root, Subtree};
-use crate::ids::{Class, DirId, FileId, Generation, Holder, Time};
+use crate::ids::{DirId, FileId, Generation, Holder, SinkTarget, Time};
 use crate::job::Temp;
 use crate::job::facts::{Fact, Facts};
 use crate::journal::{DirMark, Log, PathKey, Record};
 use crate::transfer::op::{CommitItem, Publish, SinkOp};
 use crate::transfer::{Ended, SMALL_LEN_MAX, SessionEnd};
-use crate::wire::{DoneItem, Extent, Failure, ITEMS_MAX, Message, Outcome, Stage};
+use crate::wire::{DoneItem, Extent, Failure, FailureKind, ITEMS_MAX, Message, Outcome};
 
 /// An epoch closes at the latest this long after its first write, bytes or files.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -39,7 +39,7 @@ const FILES_FIRST: usize = 256;
 
 /// What is synced apart from the rest; see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Lane {
+enum SetKind {
     /// Parts of large files.
     Parts,
     /// Large files that are complete.
@@ -48,23 +48,23 @@ enum Lane {
     Small,
 }
 
-impl Lane {
-    fn of(file: &File, complete: bool) -> Lane {
-        if haul_mutant::removed("lanes-of-epochs") {
-            return Lane::Small;
+impl SetKind {
+    fn of(file: &File, complete: bool) -> SetKind {
+        if haul_mutant::removed("kinds-of-epochs") {
+            return SetKind::Small;
         }
         match (file.size() <= SMALL_LEN_MAX, complete) {
-            (true, _) => Lane::Small,
-            (false, true) => Lane::Large,
-            (false, false) => Lane::Parts,
+            (true, _) => SetKind::Small,
+            (false, true) => SetKind::Large,
+            (false, false) => SetKind::Parts,
         }
     }
 }
 
-/// Files of one lane on the same storage targets.
-type Set = (Lane, Vec<Class>);
+/// Files of one kind on the same storage targets.
+type Set = (SetKind, Vec<SinkTarget>);
 
-/// How many files of a lane are synced together.
+/// How many files of a kind are synced together.
 #[derive(Clone, Copy)]
 struct Pace(usize);
 
@@ -136,8 +136,8 @@ pub(super) struct Epochs {
     under_way: BTreeSet<FileId>,
     /// Files of such sets, and what was too many for one, which wait; whether they are complete.
     held: BTreeMap<Set, BTreeMap<FileId, bool>>,
-    /// By lane.
-    paces: BTreeMap<Lane, Pace>,
+    /// By kind.
+    paces: BTreeMap<SetKind, Pace>,
     /// Once its journal is broken nothing is acknowledged any more.
     facts: Facts<()>,
     /// Records that were made.
@@ -179,8 +179,8 @@ impl Epochs {
         self.open.since.map(|since| since.after(INTERVAL))
     }
 
-    fn files_max(&self, lane: Lane) -> usize {
-        self.paces.get(&lane).map_or(FILES_FIRST, |pace| pace.0)
+    fn files_max(&self, kind: SetKind) -> usize {
+        self.paces.get(&kind).map_or(FILES_FIRST, |pace| pace.0)
     }
 
     pub(super) fn add_dirty(&mut self, id: FileId, bytes: u64, now: Time) {
@@ -294,12 +294,12 @@ impl Sink {
         let policy = self.config.policy;
         let dirty = dirty.into_iter().map(|id| (id, false));
         for (id, complete) in dirty.chain(complete.into_iter().map(|id| (id, true))) {
-            let phase = if complete { Phase::Committing } else { Phase::Open };
+            let phase = if complete { SinkPhase::Committing } else { SinkPhase::Open };
             let due = |f: &&File| f.phase == phase && (complete || f.is(Mark::InEpoch));
             let Some(file) = self.files.get(&id).filter(due) else { continue };
-            let lane = Lane::of(file, complete);
-            let set = (lane, self.set_of(id));
-            let full = parts.get(&set).is_some_and(|(_, items)| items.len() >= self.epochs.files_max(lane));
+            let kind = SetKind::of(file, complete);
+            let set = (kind, self.set_of(id));
+            let full = parts.get(&set).is_some_and(|(_, items)| items.len() >= self.epochs.files_max(kind));
             if full || self.epochs.under_way.contains(&id) || self.epochs.busy.contains(&set) {
                 *self.epochs.held.entry(set).or_default().entry(id).or_default() |= complete;
                 continue;
@@ -360,8 +360,8 @@ impl Sink {
         let closing = first.and_then(|id| self.epochs.syncing.remove(&id));
         let mut closing = closing.expect("a commit belongs to a closing epoch");
         let took = self.now.since(closing.begun);
-        for (lane, _) in &closing.sets {
-            let pace = self.epochs.paces.entry(*lane).or_insert(Pace(FILES_FIRST));
+        for (kind, _) in &closing.sets {
+            let pace = self.epochs.paces.entry(*kind).or_insert(Pace(FILES_FIRST));
             pace.learn(results.len(), took);
         }
         let mut failed = BTreeSet::new();
@@ -380,7 +380,7 @@ impl Sink {
             // The engine removed the temporary, for after a failed sync nothing in it can be believed. A write
             // that is under way may make it again, so it is discarded behind the last of these.
             file.mark(Mark::Broken);
-            match file.phase == Phase::Committing && failure.stage == Stage::Digest {
+            match file.phase == SinkPhase::Committing && failure.kind == FailureKind::Digest {
                 true => self.send_back(id, failure),
                 false => self.fail_file(id, failure),
             }
@@ -403,7 +403,7 @@ impl Sink {
     fn send_back(&mut self, id: FileId, failure: Failure) {
         let Some(file) = self.files.get_mut(&id) else { return };
         let generation = file.kept.generation;
-        file.phase = Phase::Withdrawn;
+        file.phase = SinkPhase::Withdrawn;
         self.discard(id);
         self.drop_map(id);
         self.counts.sent_back += 1;
@@ -461,7 +461,7 @@ impl Sink {
         closing.links.retain(|id| keep(self, id));
         for id in failed {
             let text = "the directory could not be synced; the name may not survive a power cut";
-            let failure = Failure { stage: crate::wire::Stage::Sync, errno: 5, text: text.into() };
+            let failure = Failure { kind: crate::wire::FailureKind::Sync, errno: 5, text: text.into() };
             if self.links.contains_key(&id) {
                 self.end_link(id, Err(failure));
             } else {

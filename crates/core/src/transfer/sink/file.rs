@@ -11,7 +11,7 @@ use crate::change::Change;
 use crate::digest::{Subtree, SubtreeSet};
 use crate::entry::{Meta, Name};
 use crate::extents::{DataExtent, ExtentMap};
-use crate::ids::{Class, FileId, Generation, TargetId};
+use crate::ids::{FileId, Generation, SinkTarget, TargetId};
 use crate::job::earlier::{Earlier, Taken};
 use crate::job::facts::Known;
 use crate::job::kept::Kept;
@@ -20,7 +20,7 @@ use crate::layout::{Layout, Striping};
 use crate::transfer::op::{LookupItem, Seen, SinkFile};
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub(super) enum Phase {
+pub(super) enum SinkPhase {
     /// What stands at the destination is being looked up, or will be when its map is whole.
     Looking,
     /// Its content is right; its mode and owner are being made so.
@@ -35,7 +35,7 @@ pub(super) enum Phase {
 
 /// Whether its temporary was made to learn where it lies.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub(super) enum Made {
+pub(super) enum EarlyTemporary {
     /// Not for that: the first write makes it, if there is no other need.
     No,
     Asked,
@@ -84,7 +84,7 @@ pub(super) struct File {
     pub(super) kept: Kept,
     pub(super) name: Name,
     pub(super) meta: Meta,
-    pub(super) phase: Phase,
+    pub(super) phase: SinkPhase,
     pub(super) marks: Marks,
     /// Everything that arrived whole, or was read of what an earlier run left.
     pub(super) digest: SubtreeSet,
@@ -110,18 +110,18 @@ pub(super) struct File {
     pub(super) held: Option<Box<Taken>>,
     /// Tags under which the temporary of an earlier run may be found; the last is tried next.
     pub(super) adopt: Vec<u32>,
-    pub(super) made: Made,
+    pub(super) made: EarlyTemporary,
     /// Where it lies, if that is known.
     pub(super) places: Option<Layout<TargetId>>,
     /// The targets by which it is synced, once it was.
-    pub(super) set: Option<Vec<Class>>,
+    pub(super) set: Option<Vec<SinkTarget>>,
     /// Objects that arrived damaged.
     pub(super) damaged: u64,
 }
 
 impl Known for File {
     fn takes_parts(&self) -> bool {
-        self.phase != Phase::Withdrawn
+        self.phase != SinkPhase::Withdrawn
     }
     fn kept(&self) -> &Kept {
         &self.kept
@@ -188,11 +188,11 @@ impl File {
     }
     /// It is of this generation, and the source did not withdraw it.
     pub(super) fn is_of(&self, generation: Generation) -> bool {
-        self.kept.generation == generation && self.phase != Phase::Withdrawn
+        self.kept.generation == generation && self.phase != SinkPhase::Withdrawn
     }
     /// Every byte is there, and nobody writes or reads any.
     pub(super) fn is_whole(&self) -> bool {
-        self.phase == Phase::Open
+        self.phase == SinkPhase::Open
             && !self.is(Mark::Broken)
             && self.digest.is_complete()
             && self.writes == 0

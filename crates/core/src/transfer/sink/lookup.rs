@@ -7,13 +7,13 @@
 //! the copy, whatever a journal says of it.
 //! Left out: the looking itself, which is the engine's; whether what was taken over is what the journal says (`check`).
 
-use super::file::{File, Made, Mark, Phase};
+use super::file::{EarlyTemporary, File, Mark, SinkPhase};
 use super::{EEXIST, Sink};
 use crate::change::{Change, same_time};
 use crate::ids::{FileId, Generation};
 use crate::transfer::Ended;
 use crate::transfer::op::{AmendItem, Existing, Found, Seen, SinkOp};
-use crate::wire::{Failure, FileState, Stage};
+use crate::wire::{Failure, FailureKind, FileState};
 
 impl Sink {
     pub(super) fn look_up_or_open(&mut self, id: FileId) {
@@ -29,7 +29,7 @@ impl Sink {
     /// Takes objects of a file from here on.
     fn open(&mut self, id: FileId) {
         let Some(file) = self.files.get_mut(&id) else { return };
-        file.phase = Phase::Open;
+        file.phase = SinkPhase::Open;
         self.wish(id);
         self.wake(id);
         // Of a file that is one hole nothing comes but its seal, and that may have been earlier.
@@ -37,7 +37,7 @@ impl Sink {
     }
 
     pub(super) fn handle_found(&mut self, id: FileId, result: Result<Found, Failure>) {
-        let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Looking) else { return };
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == SinkPhase::Looking) else { return };
         let found = match result {
             Ok(found) => found,
             Err(failure) => return self.fail_file(id, failure),
@@ -60,7 +60,7 @@ impl Sink {
         let verdict = match found.existing {
             Existing::Dir => {
                 let text = "a directory stands there; nothing was removed";
-                let failure = Failure { stage: Stage::Create, errno: 21, text: text.into() };
+                let failure = Failure { kind: FailureKind::Create, errno: 21, text: text.into() };
                 return self.fail_file(id, failure);
             }
             Existing::Nothing => None,
@@ -68,7 +68,7 @@ impl Sink {
             Existing::Special if !policy.no_clobber && !policy.force && !self.config.agreed.in_place => {
                 let text = "a device, FIFO or socket stands there and was left alone; --force replaces it";
                 return self
-                    .fail_file(id, Failure { stage: Stage::Create, errno: EEXIST, text: text.into() });
+                    .fail_file(id, Failure { kind: FailureKind::Create, errno: EEXIST, text: text.into() });
             }
             Existing::Link | Existing::Special => policy.no_clobber.then_some(Ended::Skipped),
             Existing::File { size, mtime, grain, rights } => {
@@ -86,7 +86,7 @@ impl Sink {
                 } else if file.is(Mark::Begun) && policy.no_clobber {
                     let text = "an interrupted run began to write it in place, and it is half new: the same command without \
                                 --no-clobber completes it";
-                    let failure = Failure { stage: Stage::Create, errno: EEXIST, text: text.into() };
+                    let failure = Failure { kind: FailureKind::Create, errno: EEXIST, text: text.into() };
                     // Nothing of it is this run's to discard, and the journal goes on to promise it.
                     return self.leave_file(id, failure);
                 } else if file.is(Mark::Begun) {
@@ -147,14 +147,14 @@ impl Sink {
     /// The content is right, mode or owner is not: these alone are set, and the source hears of it when that is done.
     fn amend(&mut self, id: FileId, found: Seen) {
         let Some(file) = self.files.get_mut(&id) else { return };
-        file.phase = Phase::Amending;
+        file.phase = SinkPhase::Amending;
         let (durable, owner) = (self.config.policy.durable, self.config.policy.owner);
         let item = AmendItem { file: file.sink_file(id), meta: file.meta, owner, found };
         self.submit(SinkOp::Amend { durable, items: vec![item] });
     }
 
     pub(super) fn handle_amended(&mut self, id: FileId, result: Result<Change, Failure>) {
-        let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Amending) else { return };
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == SinkPhase::Amending) else { return };
         let generation = file.kept.generation;
         match result {
             Ok(change) => {
@@ -171,7 +171,7 @@ impl Sink {
 
     /// The journal promises nothing of this file any more: it begins afresh.
     pub(super) fn begin(&mut self, id: FileId, generation: Generation) {
-        let waits = |f: &&mut File| f.kept.generation == generation && f.phase == Phase::Looking;
+        let waits = |f: &&mut File| f.kept.generation == generation && f.phase == SinkPhase::Looking;
         let Some(file) = self.files.get_mut(&id).filter(waits) else { return };
         file.unmark(Mark::WaitsJournal);
         if self.stop.is_none() && !self.drains.contains_key(&id) {
@@ -181,7 +181,9 @@ impl Sink {
 
     /// Frames that waited for this file are taken up.
     pub(super) fn wake(&mut self, id: FileId) {
-        let waits = |f: &File| f.phase == Phase::Looking || f.is(Mark::WaitsLayout) || f.made == Made::Asked;
+        let waits = |f: &File| {
+            f.phase == SinkPhase::Looking || f.is(Mark::WaitsLayout) || f.made == EarlyTemporary::Asked
+        };
         if !self.files.get(&id).is_some_and(waits) {
             for frame in self.waiting.remove(&id).unwrap_or_default() {
                 self.waiting_count -= 1;

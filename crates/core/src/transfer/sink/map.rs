@@ -6,7 +6,7 @@
 //! Left out: pre-allocation of the data extents, which is the engine's.
 
 use super::Sink;
-use super::file::{File, Mark, Phase};
+use super::file::{File, Mark, SinkPhase};
 use crate::digest::SubtreeSet;
 use crate::extents::{DataExtent, EXTENTS_MAX, EXTENTS_OPEN_MAX, ExtentMap, MapError, check_next};
 use crate::ids::{FileId, Generation};
@@ -30,7 +30,7 @@ impl Sink {
             return;
         };
         let waits =
-            file.is(Mark::WaitsMap) && file.phase == Phase::Looking && file.kept.generation == generation;
+            file.is(Mark::WaitsMap) && file.phase == SinkPhase::Looking && file.kept.generation == generation;
         if !waits || (extents.is_empty() && !last) {
             return self
                 .violation("a map that was not announced, came twice or late, or an empty part of one");

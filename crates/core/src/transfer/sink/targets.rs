@@ -1,28 +1,28 @@
 //! Storage targets of the destination, where it has several: where files lie, what each target may hold, whose turn it is.
 //!
-//! In: files that are open for data; where the engine says that they lie; frames that name a class; how long writes took.
-//! Out: files to be made ahead; `FILE_TARGETS`, grants of classes and `TARGET_HEALTH` for the source; objects in the order
+//! In: files that are open for data; where the engine says that they lie; frames that name a sink target; how long writes took.
+//! Out: files to be made ahead; `FILE_TARGETS`, grants of sink targets and `TARGET_HEALTH` for the source; objects in the order
 //! in which targets are to have them.
-//! Invariants: an object of a large file is written only when it is known where that file lies; what of a class arrives was
-//! granted to it, besides the general grant, which alone says that there is room; what was taken of a class comes back to
+//! Invariants: an object of a large file is written only when it is known where that file lies; what of a sink target arrives was
+//! granted to it, besides the general grant, which alone says that there is room; what was taken of a sink target comes back to
 //! it with its buffer, wherever the object went. Until a second target is met nothing is told and nothing waits here.
 //! Left out: bundles, whose files are small: they go on the general grant, and straight to the engine.
 //!
-//! A class is a target's number and 1 ([`Class::of`]).
+//! A sink target is a target's number and 1 ([`SinkTarget::of`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use super::file::{File, Made, Mark, Phase};
+use super::file::{EarlyTemporary, File, Mark, SinkPhase};
 use super::{Sink, SinkAction};
-use crate::ids::{BufferId, Class, FileId, TargetId, Time};
+use crate::ids::{BufferId, FileId, SinkTarget, TargetId, Time};
 use crate::layout::{Component, Layout};
-use crate::schedule::share::Shares;
+use crate::schedule::buffer_shares::Shares;
 use crate::schedule::{Health, Limits, Policy, Run, Schedule, TargetState};
 use crate::transfer::SMALL_LEN_MAX;
 use crate::transfer::op::{SinkFile, SinkOp, Took};
 use crate::wire::{
-    Failure, FileLayout, ITEMS_MAX, Message, OBJECT_LEN_MIN, TARGET_CLASSES_MAX, TARGET_COMPONENTS_MAX,
+    FILE_SINK_TARGETS_MAX, Failure, FileLayout, ITEMS_MAX, Message, OBJECT_LEN_MIN, TARGET_COMPONENTS_MAX,
     TargetHealth,
 };
 
@@ -59,11 +59,11 @@ pub(super) struct Targets {
     ahead: BTreeMap<FileId, Time>,
     /// When these are looked at again.
     look_at: Time,
-    met: BTreeSet<Class>,
+    met: BTreeSet<SinkTarget>,
     /// Files that were made while there was but one target.
     untold: Vec<FileId>,
-    /// Credit that frames took of each class.
-    received: BTreeMap<Class, u64>,
+    /// Credit that frames took of each sink target.
+    received: BTreeMap<SinkTarget, u64>,
     /// When the source is told next; objects done of each target when it was told last.
     tell_at: Time,
     told: BTreeMap<TargetId, (Health, u64)>,
@@ -104,20 +104,20 @@ impl Targets {
         self.shares.set_object(len);
     }
 
-    /// A frame came that took of this class. False: more than was granted.
-    pub(super) fn arrived(&mut self, class: Class, cost: u64, now: Time) -> bool {
-        let received = self.received.entry(class).or_default();
+    /// A frame came that took of this sink target. False: more than was granted.
+    pub(super) fn arrived(&mut self, sink_target: SinkTarget, cost: u64, now: Time) -> bool {
+        let received = self.received.entry(sink_target).or_default();
         *received += cost;
-        let granted = *received <= self.shares.told(class);
+        let granted = *received <= self.shares.told(sink_target);
         if granted {
-            self.shares.handle_arrived(class, cost, now);
+            self.shares.handle_arrived(sink_target, cost, now);
         }
         granted
     }
 
     /// The buffer of such a frame is free.
-    pub(super) fn freed(&mut self, class: Class, cost: u64, service: Option<Duration>, now: Time) {
-        self.shares.handle_freed(class, cost, service, now);
+    pub(super) fn freed(&mut self, sink_target: SinkTarget, cost: u64, service: Option<Duration>, now: Time) {
+        self.shares.handle_freed(sink_target, cost, service, now);
     }
 
     /// A write is over. What only the cache took says something too: where the cache has no more room for a target, its
@@ -165,12 +165,12 @@ impl Targets {
             self.told.insert(state.target, (health, done));
             let number = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
             let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-            let class = Class::of(state.target);
-            if class == Class::ANY {
+            let sink_target = SinkTarget::of(state.target);
+            if sink_target == SinkTarget::ANY {
                 continue;
             }
             list.push(TargetHealth {
-                class,
+                sink_target,
                 health,
                 waiting: number(state.waiting),
                 in_flight: state.in_flight,
@@ -192,7 +192,7 @@ impl Sink {
     /// Those of them that are not healthy, and that files are to be written to.
     pub fn unwell(&self) -> impl Iterator<Item = (TargetId, Health)> + '_ {
         self.several_targets().into_iter().flat_map(|targets| {
-            targets.schedule.sick().filter(|(target, _)| targets.shares.is_wanted(Class::of(*target)))
+            targets.schedule.sick().filter(|(target, _)| targets.shares.is_wanted(SinkTarget::of(*target)))
         })
     }
 
@@ -217,7 +217,8 @@ impl Sink {
     /// The file is open for data: if it is large it is made, before data come if there is room for that.
     pub(super) fn wish(&mut self, id: FileId) {
         let Some(targets) = &mut self.targets else { return };
-        let waits = |file: &File| file.is_striped() && file.made == Made::No && !file.is(Mark::WaitsLayout);
+        let waits =
+            |file: &File| file.is_striped() && file.made == EarlyTemporary::No && !file.is(Mark::WaitsLayout);
         if self.files.get(&id).is_some_and(waits) {
             targets.wished.push_back(id);
         }
@@ -239,7 +240,7 @@ impl Sink {
             }
             file.unmark(Mark::WaitsLayout);
             (file.kept.object_size, file.striping) = (object_size, striping);
-            if file.phase == Phase::Open {
+            if file.phase == SinkPhase::Open {
                 self.wish(id);
             }
             self.wake(id);
@@ -252,12 +253,12 @@ impl Sink {
         targets.ahead.remove(&id);
         let Some(file) = self.files.get(&id) else { return false };
         match file.made {
-            Made::No if file.is_striped() && file.phase == Phase::Open => {
+            EarlyTemporary::No if file.is_striped() && file.phase == SinkPhase::Open => {
                 self.make(id);
                 true
             }
-            Made::Asked => true,
-            Made::No | Made::Yes => false,
+            EarlyTemporary::Asked => true,
+            EarlyTemporary::No | EarlyTemporary::Yes => false,
         }
     }
 
@@ -267,7 +268,7 @@ impl Sink {
             file.mark(Mark::HasTemp);
             self.files_open += 1;
         }
-        file.made = Made::Asked;
+        file.made = EarlyTemporary::Asked;
         // Whoever gives the file up waits for this as for a write.
         file.writes += 1;
         let op = SinkOp::Create { file: file.sink_file(id), striping: file.striping };
@@ -287,7 +288,9 @@ impl Sink {
             }
             let Some(id) = targets.wished.pop_front() else { return };
             let wants = |file: &File| {
-                file.phase == Phase::Open && file.made == Made::No && !file.is(Mark::WaitsLayout)
+                file.phase == SinkPhase::Open
+                    && file.made == EarlyTemporary::No
+                    && !file.is(Mark::WaitsLayout)
             };
             if self.files.get(&id).is_some_and(wants) {
                 targets.ahead.insert(id, self.now);
@@ -303,9 +306,11 @@ impl Sink {
             drain.writes -= 1;
             return self.check_drain(id);
         }
-        let Some(file) = self.files.get_mut(&id).filter(|file| file.made == Made::Asked) else { return };
+        let Some(file) = self.files.get_mut(&id).filter(|file| file.made == EarlyTemporary::Asked) else {
+            return;
+        };
         file.writes -= 1;
-        file.made = Made::Yes;
+        file.made = EarlyTemporary::Yes;
         match result {
             Ok(places) => file.places = places,
             Err(failure) => {
@@ -315,7 +320,7 @@ impl Sink {
         }
         let Some(targets) = &mut self.targets else { return };
         let before = targets.several();
-        targets.met.extend(file.classes());
+        targets.met.extend(file.sink_targets());
         targets.untold.push(id);
         if targets.several() {
             if !before {
@@ -331,14 +336,14 @@ impl Sink {
     }
 
     fn tell_places(&mut self, id: FileId) {
-        let waits = |file: &&mut File| file.made == Made::Yes && !file.is(Mark::Told);
+        let waits = |file: &&mut File| file.made == EarlyTemporary::Yes && !file.is(Mark::Told);
         let (Some(targets), Some(file)) = (&mut self.targets, self.files.get_mut(&id).filter(waits)) else {
             return;
         };
         file.mark(Mark::Told);
-        file.classes().into_iter().for_each(|class| targets.shares.handle_wanted(class));
+        file.sink_targets().into_iter().for_each(|sink_target| targets.shares.handle_wanted(sink_target));
         let generation = file.kept.generation;
-        let layout = file.places.as_ref().map_or_else(|| Layout::flat(Class::ANY), told_of);
+        let layout = file.places.as_ref().map_or_else(|| Layout::flat(SinkTarget::ANY), told_of);
         self.actions.push_back(SinkAction::Send(Message::FileTargets { id, generation, layout }));
     }
 
@@ -347,9 +352,9 @@ impl Sink {
         let (Some(targets), Some(file)) = (&mut self.targets, self.files.get_mut(&id)) else { return };
         targets.ahead.remove(&id);
         if file.unmark(Mark::Told) {
-            file.classes().into_iter().for_each(|class| targets.shares.handle_over(class));
+            file.sink_targets().into_iter().for_each(|sink_target| targets.shares.handle_over(sink_target));
         }
-        file.made = Made::No;
+        file.made = EarlyTemporary::No;
         file.places = None;
         targets.untold.retain(|untold| *untold != id);
         targets.schedule.forget(id);
@@ -370,7 +375,7 @@ impl Sink {
         let target = self.files.get(&id).and_then(|file| file.target_at(offset));
         if let (Some(target), Some(targets)) = (target, self.targets.as_mut().filter(|t| t.several())) {
             targets.count += 1;
-            let run = Run::objects(id, Class::ANY, targets.count, 1);
+            let run = Run::objects(id, SinkTarget::ANY, targets.count, 1);
             if targets.schedule.add(target, run).is_ok() {
                 targets.waiting.insert((id, targets.count), object);
                 return;
@@ -397,7 +402,7 @@ impl Sink {
         }
     }
 
-    /// Tells the source what classes may have, and how targets fare.
+    /// Tells the source what sink targets may have, and how targets fare.
     pub(super) fn flush_targets(&mut self) {
         let Some(targets) = self.targets.as_mut().filter(|t| t.several()) else { return };
         let due = self.now >= targets.tell_at;
@@ -407,10 +412,10 @@ impl Sink {
         if self.stop.is_some() || self.stop_at.is_some() {
             return;
         }
-        while let Some((class, total)) = targets.shares.poll_grant(self.now) {
+        while let Some((sink_target, total)) = targets.shares.poll_grant(self.now) {
             self.actions.push_back(SinkAction::Send(Message::Grant {
                 by: self.config.agreed.lease,
-                class: class.0,
+                sink_target: sink_target.0,
                 total,
             }));
         }
@@ -427,11 +432,11 @@ impl Sink {
 
     /// The targets that the file lies on, by which it is synced with others or apart from them. Empty: not known, or there
     /// is but one. It stays what it was at first.
-    pub(super) fn set_of(&mut self, id: FileId) -> Vec<Class> {
+    pub(super) fn set_of(&mut self, id: FileId) -> Vec<SinkTarget> {
         let several = self.targets.as_ref().is_some_and(Targets::several);
         let Some(file) = self.files.get_mut(&id) else { return Vec::new() };
         if file.set.is_none() {
-            file.set = Some(if several { file.classes().into_iter().collect() } else { Vec::new() });
+            file.set = Some(if several { file.sink_targets().into_iter().collect() } else { Vec::new() });
         }
         file.set.clone().unwrap_or_default()
     }
@@ -443,10 +448,13 @@ impl File {
         self.size() > SMALL_LEN_MAX
     }
 
-    /// The classes that it lies on, as far as they are known.
-    fn classes(&self) -> BTreeSet<Class> {
+    /// The sink targets that it lies on, as far as they are known.
+    fn sink_targets(&self) -> BTreeSet<SinkTarget> {
         let targets = self.places.iter().flat_map(Layout::targets);
-        targets.map(|target| Class::of(*target)).filter(|class| *class != Class::ANY).collect()
+        targets
+            .map(|target| SinkTarget::of(*target))
+            .filter(|sink_target| *sink_target != SinkTarget::ANY)
+            .collect()
     }
 
     fn target_at(&self, offset: u64) -> Option<TargetId> {
@@ -455,18 +463,18 @@ impl File {
 }
 
 /// What the source is told of a layout: as much as one message holds. What lies behind that may be anywhere.
-fn told_of(layout: &Layout<TargetId>) -> Layout<Class> {
-    let mut room = TARGET_CLASSES_MAX;
+fn told_of(layout: &Layout<TargetId>) -> Layout<SinkTarget> {
+    let mut room = FILE_SINK_TARGETS_MAX;
     let mut components = Vec::new();
     for component in layout.components() {
         // One is kept for the rest.
         if components.len() + 1 == TARGET_COMPONENTS_MAX || component.targets.len() >= room {
             let (start, stripe_size) = (component.start, u64::MAX);
-            components.push(Component { start, stripe_size, targets: vec![Class::ANY] });
+            components.push(Component { start, stripe_size, targets: vec![SinkTarget::ANY] });
             break;
         }
         room -= component.targets.len();
-        let targets = component.targets.iter().map(|target| Class::of(*target)).collect();
+        let targets = component.targets.iter().map(|target| SinkTarget::of(*target)).collect();
         components.push(Component { start: component.start, stripe_size: component.stripe_size, targets });
     }
     Layout::new(components).expect("a part of a layout is one")

@@ -11,7 +11,7 @@ use crate::job::facts::Fact;
 use crate::journal::{Record, WIDENED_LEN_MAX, WIDENED_PATH_LEN_MAX, Widened};
 use crate::transfer::SessionEnd;
 use crate::transfer::op::SinkOp;
-use crate::wire::{Failure, Stage};
+use crate::wire::{Failure, FailureKind};
 
 /// Permission denied.
 const EACCES: i32 = 13;
@@ -32,7 +32,7 @@ impl Sink {
             true => self.epochs.note(&Record::Widened { slot, dir }),
             false => {
                 let text = "it is closed, and too many directories are open that were";
-                Err(Failure { stage: Stage::Create, errno: EACCES, text: text.into() })
+                Err(Failure { kind: FailureKind::Create, errno: EACCES, text: text.into() })
             }
         };
         match bytes {

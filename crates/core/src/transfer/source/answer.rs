@@ -7,7 +7,7 @@
 //! anything is hashed for them.
 //! Left out: parts that were lost or damaged (`seal`).
 
-use super::file::{Phase, Queue};
+use super::file::{Queue, SourcePhase};
 use super::held::Held;
 use super::{Source, SourceAction};
 use crate::change::Change;
@@ -15,7 +15,7 @@ use crate::digest::{Subtree, SubtreeSet};
 use crate::ids::{FileId, Generation};
 use crate::transfer::op::SourceOp;
 use crate::transfer::{Ended, SessionEnd, link_end, other_end, protocol};
-use crate::wire::{Extent, Failure, FileState, Message, Outcome, Stage};
+use crate::wire::{Extent, Failure, FailureKind, FileState, Message, Outcome};
 
 impl Source {
     pub(super) fn handle_state(&mut self, id: FileId, generation: Generation, state: FileState) {
@@ -25,12 +25,12 @@ impl Source {
         }
         let Some(file) = self.files.get_mut(&id) else { return };
         // What will not be sent needs no map.
-        let unwanted = file.phase == Phase::Mapping
+        let unwanted = file.phase == SourcePhase::Mapping
             && matches!(
                 state,
                 FileState::Unchanged | FileState::Skipped | FileState::Planned(_) | FileState::Amended(_)
             );
-        if file.generation != generation || !(file.phase == Phase::AwaitState || unwanted) {
+        if file.generation != generation || !(file.phase == SourcePhase::AwaitState || unwanted) {
             return;
         }
         match state {
@@ -53,7 +53,7 @@ impl Source {
                 self.counts.held = self.counts.held.saturating_add(file.held.open);
                 self.counts.held_open = self.counts.held_open.saturating_add(file.held.open);
                 if verify {
-                    file.phase = Phase::Verifying;
+                    file.phase = SourcePhase::Verifying;
                     if !self.is_young(id) {
                         self.verify_held(id);
                     }
@@ -90,7 +90,7 @@ impl Source {
     pub(super) fn start_sending(&mut self, id: FileId) {
         let young = self.is_young(id);
         let Some(file) = self.files.get_mut(&id) else { return };
-        file.phase = if young { Phase::Young } else { Phase::Sending };
+        file.phase = if young { SourcePhase::Young } else { SourcePhase::Sending };
         if young {
             return;
         }
@@ -117,7 +117,7 @@ impl Source {
         let open = held.min(file.held.open);
         file.held.open -= open;
         self.counts.held_open = self.counts.held_open.saturating_sub(open);
-        if matches!(file.phase, Phase::Verifying | Phase::Young) {
+        if matches!(file.phase, SourcePhase::Verifying | SourcePhase::Young) {
             return file.held.unplan(offset, len);
         }
         if file.layout.is_none() && !file.is_small() {
@@ -167,16 +167,16 @@ impl Source {
             if generation != file.generation && !failed {
                 return;
             }
-            let sealed = file.phase == Phase::Sealed && generation == file.generation;
+            let sealed = file.phase == SourcePhase::Sealed && generation == file.generation;
             match outcome {
                 Outcome::Failed(failure)
-                    if self.config.verify && sealed && failure.stage == Stage::Digest =>
+                    if self.config.verify && sealed && failure.kind == FailureKind::Digest =>
                 {
                     self.came_back_wrong(id, failure)
                 }
                 Outcome::Failed(failure) => self.end_file(id, Ended::Failed(failure), (None, Change::NONE)),
                 Outcome::Persisted => {}
-                Outcome::Done { .. } if file.phase != Phase::Sealed => {
+                Outcome::Done { .. } if file.phase != SourcePhase::Sealed => {
                     let text = "the sink says that a file is done before all of it was sent and sealed";
                     self.finish(SessionEnd::Failed(protocol(text)));
                 }
@@ -186,7 +186,7 @@ impl Source {
                 Outcome::Done { .. } => {
                     let text = "the sink's digest of the whole file differs from the source's; \
                                 remove the destination file and run again";
-                    let failure = Failure { stage: Stage::Digest, errno: 0, text: text.into() };
+                    let failure = Failure { kind: FailureKind::Digest, errno: 0, text: text.into() };
                     self.end_file(id, Ended::Failed(failure), (None, Change::NONE));
                 }
             }
@@ -214,8 +214,8 @@ impl Source {
         self.drop_held(id);
         let Some(file) = self.files.remove(&id) else { return };
         match file.phase {
-            Phase::Sealed | Phase::Retry => {}
-            Phase::Refreshing => self.refreshing -= 1,
+            SourcePhase::Sealed | SourcePhase::Retry => {}
+            SourcePhase::Refreshing => self.refreshing -= 1,
             _ => self.unsealed -= 1,
         }
         if file.queue == Queue::Small {

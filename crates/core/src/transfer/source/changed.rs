@@ -19,11 +19,11 @@
 //! are not taken over, as those of any other version.
 
 use super::Source;
-use super::file::{File, Phase, Queue};
+use super::file::{File, Queue, SourcePhase};
 use super::{OnChange, SourceAction};
 use crate::entry::Fingerprint;
 use crate::ids::FileId;
-use crate::wire::{Failure, Message, Stage};
+use crate::wire::{Failure, FailureKind, Message};
 
 /// A file that changed is tried once more.
 const TRIES_MAX: u8 = 2;
@@ -67,7 +67,7 @@ impl Source {
             self.small_bytes -= file.size();
         }
         file.queue = Queue::None;
-        file.phase = Phase::Retry;
+        file.phase = SourcePhase::Retry;
         self.unsealed -= 1;
         self.retries.push(id);
         let message = Message::Withdraw { id, generation: file.generation, retry: true, failure: None };
@@ -91,7 +91,7 @@ impl Source {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.grown_to = file.grown_to.max(size);
         file.seen = None;
-        file.phase = Phase::Hashing;
+        file.phase = SourcePhase::Hashing;
         match haul_mutant::removed("prefix-is-read-twice") {
             true => self.seal(id),
             false => self.hash(id),
@@ -121,7 +121,7 @@ impl Source {
 
 /// It was withdrawn, and waits to be announced again.
 fn is_between_tries(file: &File) -> bool {
-    matches!(file.phase, Phase::Retry | Phase::Refreshing)
+    matches!(file.phase, SourcePhase::Retry | SourcePhase::Refreshing)
 }
 
 /// Why the beginning of a file that grows is not copied.
@@ -132,7 +132,7 @@ pub(super) fn differs(len: u64) -> Failure {
 }
 
 fn changed_failure(text: &str) -> Failure {
-    Failure { stage: Stage::Changed, errno: 0, text: text.into() }
+    Failure { kind: FailureKind::Changed, errno: 0, text: text.into() }
 }
 
 /// Why a file fails whose size is not what it gives.

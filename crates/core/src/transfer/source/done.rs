@@ -6,13 +6,13 @@
 //! freed, and what it and its credit counted goes with it.
 //! Left out: what a look means for the file (`seal`).
 
-use super::file::Phase;
+use super::file::SourcePhase;
 use super::read::Ready;
 use super::{Source, SourceAction};
 use crate::digest::subtrees;
-use crate::ids::{BufferId, Class, FileId, Generation, Time};
+use crate::ids::{BufferId, FileId, Generation, SinkTarget, Time};
 use crate::transfer::op::{BundleFile, Look, SourceDone, SourceOp};
-use crate::wire::{DataEntry, DataHeader, Failure, Message, Stage, credit_cost};
+use crate::wire::{DataEntry, DataHeader, Failure, FailureKind, Message, credit_cost};
 
 impl Source {
     /// A completion of the storage engine.
@@ -32,12 +32,12 @@ impl Source {
                 let cost = credit_cost(u64::from(len));
                 let ahead = self.end_spilling((id, generation, Some(offset)), cost);
                 let granted = ahead.is_none();
-                let class = ahead.unwrap_or_else(|| self.class_of_read((id, generation, offset)));
+                let sink_target = ahead.unwrap_or_else(|| self.sink_target_of_read((id, generation, offset)));
                 let current = self.files.get_mut(&id).filter(|f| f.generation == generation);
                 if let Some(file) = current {
                     file.reads -= 1;
                     match result {
-                        Ok(ok) if file.phase == Phase::Sending && !self.stopping => {
+                        Ok(ok) if file.phase == SourcePhase::Sending && !self.stopping => {
                             let tail = offset + u64::from(len) == file.size();
                             let root = offset == 0 && tail;
                             let whole = root.then_some((0, file.size()));
@@ -60,10 +60,10 @@ impl Source {
                                 digest: self.config.agreed.digest,
                                 cvs: ok.cvs,
                             };
-                            let header = DataHeader { class, entries: vec![entry] };
+                            let header = DataHeader { sink_target, entries: vec![entry] };
                             let last = file.is_read() && !differs;
                             let buffer = Some(ok.buffer);
-                            self.land(Ready { header, buffer, cost, held: cost, class }, granted);
+                            self.land(Ready { header, buffer, cost, held: cost, sink_target }, granted);
                             if last {
                                 self.look(id);
                             }
@@ -73,7 +73,9 @@ impl Source {
                             return;
                         }
                         Ok(ok) => self.actions.push_back(SourceAction::FreeBuffer(ok.buffer)),
-                        Err(failure) if failure.stage == Stage::Changed => self.changed(id, Some(failure)),
+                        Err(failure) if failure.kind == FailureKind::Changed => {
+                            self.changed(id, Some(failure))
+                        }
                         Err(failure) => self.fail_file(id, failure),
                     }
                 } else if let Ok(ok) = result {
@@ -82,13 +84,13 @@ impl Source {
                 self.buffers_used -= cost;
                 if granted {
                     self.credit_used -= cost;
-                    self.give_back(class, cost);
+                    self.give_back(sink_target, cost);
                 }
             }
             SourceDone::Locate { files } => self.handle_located(files),
             SourceDone::ReadBundle { buffer, items } => self.handle_bundle(buffer, items, now),
             SourceDone::Look { id, generation, result } => {
-                if !self.checked(id, generation) || !self.is_in(id, generation, Phase::Looking) {
+                if !self.checked(id, generation) || !self.is_in(id, generation, SourcePhase::Looking) {
                     return;
                 }
                 match result {
@@ -97,17 +99,17 @@ impl Source {
                 }
             }
             SourceDone::HashFile { id, generation, result } => {
-                if !self.checked(id, generation) || !self.is_in(id, generation, Phase::Hashing) {
+                if !self.checked(id, generation) || !self.is_in(id, generation, SourcePhase::Hashing) {
                     return;
                 }
                 match result {
                     Ok(all) => self.handle_hashed(id, &all),
-                    Err(failure) if failure.stage == Stage::Changed => self.look_anew(id, failure),
+                    Err(failure) if failure.kind == FailureKind::Changed => self.look_anew(id, failure),
                     Err(failure) => self.fail_file(id, failure),
                 }
             }
             SourceDone::Verify { id, generation, result } => {
-                if !self.is_in(id, generation, Phase::Verifying) {
+                if !self.is_in(id, generation, SourcePhase::Verifying) {
                     return;
                 }
                 match result {
@@ -118,7 +120,7 @@ impl Source {
                         let message =
                             Message::Withdraw { id, generation: file.generation, retry: true, failure: None };
                         file.generation = Generation(file.generation.0 + 1);
-                        file.phase = Phase::Refreshing;
+                        file.phase = SourcePhase::Refreshing;
                         file.again.clear();
                         let generation = file.generation;
                         self.drop_held(id);
@@ -132,7 +134,7 @@ impl Source {
                 }
             }
             SourceDone::Refresh { id, generation, result } => {
-                if !self.is_in(id, generation, Phase::Refreshing) {
+                if !self.is_in(id, generation, SourcePhase::Refreshing) {
                     return;
                 }
                 match result {
@@ -145,7 +147,7 @@ impl Source {
         }
     }
 
-    fn is_in(&self, id: FileId, generation: Generation, phase: Phase) -> bool {
+    fn is_in(&self, id: FileId, generation: Generation, phase: SourcePhase) -> bool {
         self.files.get(&id).is_some_and(|f| f.generation == generation && f.phase == phase)
     }
 
@@ -160,7 +162,7 @@ impl Source {
         let first = items.first().map(|(file, _)| (file.id, file.generation, None));
         let mut entries = Vec::with_capacity(items.len());
         for (BundleFile { id, generation, size }, result) in items {
-            let sending = self.is_in(id, generation, Phase::Sending);
+            let sending = self.is_in(id, generation, SourcePhase::Sending);
             match result {
                 // Its payload lies in the buffer, so it must be in the frame: the sink drops what it does
                 // not want.
@@ -188,17 +190,19 @@ impl Source {
                         self.changed(id, None);
                     } else if let Some(file) = self.files.get_mut(&id).filter(|_| sending) {
                         if ok.look == Look::Same {
-                            file.phase = Phase::Sealed;
+                            file.phase = SourcePhase::Sealed;
                             self.unsealed -= 1;
                         } else {
-                            file.phase = Phase::Looking;
+                            file.phase = SourcePhase::Looking;
                             self.handle_look(id, ok.look, now);
                         }
                     }
                 }
                 Ok(ok) if sending && ok.look == Look::Longer => self.is_longer(id),
                 Ok(_) if sending => self.changed(id, None),
-                Err(failure) if sending && failure.stage == Stage::Changed => self.changed(id, Some(failure)),
+                Err(failure) if sending && failure.kind == FailureKind::Changed => {
+                    self.changed(id, Some(failure))
+                }
                 Err(failure) if sending => self.fail_file(id, failure),
                 Ok(_) | Err(_) => {}
             }
@@ -212,10 +216,10 @@ impl Source {
             self.actions.push_back(SourceAction::FreeBuffer(buffer));
             return;
         }
-        let header = DataHeader { class: Class::ANY, entries };
+        let header = DataHeader { sink_target: SinkTarget::ANY, entries };
         let cost = credit_cost(header.payload_len());
         self.credit_used -= if granted { asked_cost - cost } else { 0 };
-        let class = Class::ANY;
-        self.land(Ready { header, buffer: Some(buffer), cost, held: asked_cost, class }, granted);
+        let sink_target = SinkTarget::ANY;
+        self.land(Ready { header, buffer: Some(buffer), cost, held: asked_cost, sink_target }, granted);
     }
 }

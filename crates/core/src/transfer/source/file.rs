@@ -12,13 +12,13 @@ use std::ops::Range;
 use super::held::Held;
 use crate::digest::{Cv, Root, SubtreeSet};
 use crate::entry::{Extras, Fingerprint, Meta, Name};
-use crate::ids::{Class, DirId, Generation, TargetId, Time};
+use crate::ids::{DirId, Generation, SinkTarget, TargetId, Time};
 use crate::layout::Layout;
 use crate::transfer::op::HashOk;
 use crate::transfer::{SMALL_LEN_MAX, piece_at};
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub(super) enum Phase {
+pub(super) enum SourcePhase {
     /// Announced; where it has data is being found out, and then told.
     Mapping,
     /// Announced; the sink's `FileState` decides.
@@ -63,7 +63,7 @@ pub(super) struct File {
     pub(super) object_size_max: u32,
     /// The sink was told that it will hear how the file is cut.
     pub(super) striped: bool,
-    pub(super) phase: Phase,
+    pub(super) phase: SourcePhase,
     /// Chaining values of everything that was read here.
     pub(super) digest: SubtreeSet,
     /// What was read once more when its first value had been merged already: by offset, length and value of that later
@@ -76,7 +76,7 @@ pub(super) struct File {
     /// Its file system was asked for that, or is to be.
     pub(super) asks: bool,
     /// Where it goes at the sink, as far as that is known.
-    pub(super) classes: Option<Arc<Layout<Class>>>,
+    pub(super) sink_targets: Option<Arc<Layout<SinkTarget>>>,
     /// The first object that is not in the schedule yet, while `adding`.
     pub(super) queued: u64,
     /// More of its objects are to be given to the schedule.

@@ -7,13 +7,13 @@
 
 use std::collections::VecDeque;
 
-use super::file::{File, Phase};
+use super::file::{File, SourcePhase};
 use super::{Source, SourceAction};
 use crate::digest::SubtreeSet;
 use crate::extents::{EXTENTS_MAX, EXTENTS_OPEN_MAX, ExtentMap};
 use crate::ids::{FileId, Generation};
 use crate::transfer::op::SourceOp;
-use crate::wire::{Failure, ITEMS_MAX, Message, Stage};
+use crate::wire::{Failure, FailureKind, ITEMS_MAX, Message};
 
 /// Maps that are held, asked for and waited for.
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl Source {
     pub(super) fn announced(&mut self, id: FileId, sparse: bool) {
         let Some(file) = self.files.get_mut(&id) else { return };
         if sparse {
-            file.phase = Phase::Mapping;
+            file.phase = SourcePhase::Mapping;
             if !self.is_young(id) {
                 self.maps.wanted.push_back(id);
             }
@@ -57,7 +57,7 @@ impl Source {
             && self.maps.extents + (self.maps.asked + 1) * EXTENTS_MAX <= EXTENTS_OPEN_MAX
             && let Some(id) = self.maps.wanted.pop_front()
         {
-            if let Some(file) = self.files.get(&id).filter(|f| f.phase == Phase::Mapping) {
+            if let Some(file) = self.files.get(&id).filter(|f| f.phase == SourcePhase::Mapping) {
                 self.maps.asked += 1;
                 let op = SourceOp::Map { id, generation: file.generation };
                 self.actions.push_back(SourceAction::Submit(op));
@@ -73,7 +73,7 @@ impl Source {
         result: Result<ExtentMap, Failure>,
     ) {
         self.maps.asked -= 1;
-        let mapping = |f: &&mut File| f.generation == generation && f.phase == Phase::Mapping;
+        let mapping = |f: &&mut File| f.generation == generation && f.phase == SourcePhase::Mapping;
         let Some(file) = self.files.get_mut(&id).filter(mapping) else { return };
         if self.stopping {
             return;
@@ -81,14 +81,14 @@ impl Source {
         let map = match result {
             Ok(map) if map.size() == file.size() => map,
             Ok(_) => return self.changed(id, None),
-            Err(failure) if failure.stage == Stage::Changed => return self.changed(id, Some(failure)),
+            Err(failure) if failure.kind == FailureKind::Changed => return self.changed(id, Some(failure)),
             Err(failure) => return self.fail_file(id, failure),
         };
         if !map.is_full() {
             self.maps.extents += map.extents().len();
             file.digest = SubtreeSet::with_map(self.config.agreed.digest, map.clone());
         }
-        file.phase = Phase::AwaitState;
+        file.phase = SourcePhase::AwaitState;
         self.flush_announcements();
         let mut left = map.extents();
         loop {

@@ -12,9 +12,9 @@
 use alloc::sync::Arc;
 use std::collections::VecDeque;
 
-use super::file::{File, Phase};
+use super::file::{File, SourcePhase};
 use super::{Source, SourceAction};
-use crate::ids::{Class, FileId, Generation, TargetId};
+use crate::ids::{FileId, Generation, SinkTarget, TargetId};
 use crate::layout::Layout;
 use crate::layout::runs::{Cut, RUNS_PART_MAX};
 use crate::schedule::{Health, Issue, Limits, Policy, Run, Schedule, TargetState};
@@ -92,7 +92,7 @@ impl Source {
         let len = u64::from(file.object_size).min(file.size());
         if len > self.plan.object_max {
             self.plan.object_max = len;
-            self.see_classes();
+            self.see_sink_targets();
         }
         let Some(file) = self.files.get_mut(&id) else { return };
         match file.layout {
@@ -159,9 +159,10 @@ impl Source {
         let Some(file) = self.files.get_mut(&id) else { return };
         let offset = object.saturating_mul(file.object_size.into());
         let target = file.layout.as_ref().map_or(TargetId(0), |layout| *layout.at(offset).target);
-        let class = file.classes.as_ref().map_or(Class::ANY, |layout| *layout.at(offset).target);
+        let sink_target =
+            file.sink_targets.as_ref().map_or(SinkTarget::ANY, |layout| *layout.at(offset).target);
         file.left += 1;
-        let run = Run::objects(id, class, object, 1);
+        let run = Run::objects(id, sink_target, object, 1);
         if self.plan.schedule.add_again(target, run).is_err() {
             self.plan.again.push_back((target, run));
         }
@@ -195,7 +196,7 @@ impl Source {
                 size: file.size().min(objects.end.saturating_mul(file.object_size.into())),
                 object_size: file.object_size.into(),
                 source: &layout,
-                sink: file.classes.as_deref(),
+                sink: file.sink_targets.as_deref(),
             };
             let (runs, next) = cut.part(objects.start);
             file.queued = next;
@@ -286,7 +287,7 @@ impl Source {
                 Some((offset, len)) => return Some((issue, offset, len)),
                 None => self.plan.schedule.not_asked(issue.target, self.now),
             }
-            if self.files.get(&id).is_some_and(|file| file.phase == Phase::Sending && file.is_read()) {
+            if self.files.get(&id).is_some_and(|file| file.phase == SourcePhase::Sending && file.is_read()) {
                 self.look(id);
             }
         }

@@ -6,9 +6,9 @@
 //! of the streams no further than keeps these busy: memory that was not touched yet is dear, and cold when it is sent.
 //! Left out: which object is next (`plan`); reads without a grant (`spill`).
 
-use super::file::{Phase, Queue};
+use super::file::{Queue, SourcePhase};
 use super::{Source, SourceAction, limits};
-use crate::ids::{BufferId, Class, Generation};
+use crate::ids::{BufferId, Generation, SinkTarget};
 use crate::schedule::Limits;
 use crate::transfer::BUNDLE_LEN_MAX;
 use crate::transfer::op::{BundleFile, SourceOp};
@@ -31,7 +31,7 @@ pub(super) struct Ready {
     /// What its buffer takes here; more than `cost` when a bundle came out shorter than was asked.
     pub(super) held: u64,
     /// Where it goes at the sink; it took `cost` of that credit, too.
-    pub(super) class: Class,
+    pub(super) sink_target: SinkTarget,
 }
 
 impl Source {
@@ -59,7 +59,7 @@ impl Source {
         if walked || self.retries.len() >= self.config.agreed.limits.entries as usize / 2 {
             for id in std::mem::take(&mut self.retries) {
                 let Some(file) = self.files.get_mut(&id) else { continue };
-                file.phase = Phase::Refreshing;
+                file.phase = SourcePhase::Refreshing;
                 self.refreshing += 1;
                 file.generation = Generation(file.generation.0 + 1);
                 let op = SourceOp::Refresh { id, generation: file.generation };
@@ -132,7 +132,7 @@ impl Source {
         let op = SourceOp::Read { id, generation, offset, len, tail, whole, target };
         match granted {
             true => {
-                self.take_class(issue.sink, (id, generation, offset), credit_cost(len.into()));
+                self.take_sink_target(issue.sink, (id, generation, offset), credit_cost(len.into()));
                 self.take(u64::from(len));
             }
             false => self.take_spilling((id, generation, Some(offset)), u64::from(len), issue.sink),
@@ -157,7 +157,7 @@ impl Source {
                 self.small.pop_front();
                 continue;
             };
-            if file.phase != Phase::Sending {
+            if file.phase != SourcePhase::Sending {
                 // A read that was under way when it was queued again has served it.
                 file.queue = Queue::None;
                 self.small_bytes -= file.size();
@@ -192,7 +192,7 @@ impl Source {
         }
         match spilling {
             false => self.take(bytes),
-            true => self.take_spilling((files[0].id, files[0].generation, None), bytes, Class::ANY),
+            true => self.take_spilling((files[0].id, files[0].generation, None), bytes, SinkTarget::ANY),
         }
         self.actions.push_back(SourceAction::Submit(SourceOp::ReadBundle { files }));
         true
@@ -203,9 +203,10 @@ impl Source {
         self.drain_spill();
         while !self.paused && !self.frames.is_empty() {
             let Some(stream) = self.streams.free() else { return };
-            let Ready { header, buffer, cost, held, class } = self.frames.pop_front().expect("not empty");
+            let Ready { header, buffer, cost, held, sink_target } =
+                self.frames.pop_front().expect("not empty");
             self.counts.payload += header.payload_len();
-            self.streams.push(stream, &header, (cost, held), class);
+            self.streams.push(stream, &header, (cost, held), sink_target);
             self.actions.push_back(SourceAction::SendData { stream, header, buffer });
         }
         self.run_further();
@@ -213,8 +214,8 @@ impl Source {
 
     pub(super) fn drop_frames(&mut self) {
         self.drop_spill();
-        for Ready { buffer, cost, held, class, .. } in std::mem::take(&mut self.frames) {
-            self.give_back(class, cost);
+        for Ready { buffer, cost, held, sink_target, .. } in std::mem::take(&mut self.frames) {
+            self.give_back(sink_target, cost);
             self.buffers_used -= held;
             self.credit_used -= cost;
             if let Some(buffer) = buffer {

@@ -8,14 +8,14 @@
 //! Left out: what becomes of a file that changed (`changed`); when the second tries begin (`read`).
 
 use super::changed::differs;
-use super::file::{Phase, Queue};
+use super::file::{Queue, SourcePhase};
 use super::{Source, SourceAction};
 use crate::digest::SubtreeSet;
 use crate::entry::{EntryKind, Fingerprint, Meta};
 use crate::ids::{FileId, Generation, Time};
 use crate::transfer::op::{HashOk, Look, SourceOp};
 use crate::transfer::{SMALL_LEN_MAX, SessionEnd, protocol, resends_max};
-use crate::wire::{Announced, Failure, ITEMS_MAX, Message, Stage};
+use crate::wire::{Announced, Failure, FailureKind, ITEMS_MAX, Message};
 
 /// How often a file is hashed whose metadata change all the time, before it counts as changed.
 const HASHES_MAX: u8 = 4;
@@ -24,7 +24,7 @@ impl Source {
     /// Asks for the fingerprint, now that everything was read.
     pub(super) fn look(&mut self, id: FileId) {
         let Some(file) = self.files.get_mut(&id) else { return };
-        file.phase = Phase::Looking;
+        file.phase = SourcePhase::Looking;
         if file.checking {
             // What it will say may be of a moment before the last read.
             file.look_again = true;
@@ -40,7 +40,7 @@ impl Source {
         let Some(file) = self.files.get_mut(&id).filter(|f| f.generation == generation) else { return false };
         file.checking = false;
         if std::mem::take(&mut file.look_again) {
-            if file.phase == Phase::Looking {
+            if file.phase == SourcePhase::Looking {
                 self.look(id);
             }
             return false;
@@ -55,10 +55,10 @@ impl Source {
         match look {
             Look::Same => self.seal(id),
             Look::MetaOnly { .. } | Look::Grown { .. } if is_stale => {
-                (file.phase, file.look_again) = (Phase::Looking, true);
+                (file.phase, file.look_again) = (SourcePhase::Looking, true);
             }
             Look::MetaOnly { seen, settle } => {
-                file.phase = Phase::Hashing;
+                file.phase = SourcePhase::Hashing;
                 (file.seen, file.not_before) = (Some(seen), now.after(settle));
                 if !self.is_young(id) {
                     self.hash(id);
@@ -107,7 +107,7 @@ impl Source {
 
     pub(super) fn seal(&mut self, id: FileId) {
         let Some(file) = self.files.get_mut(&id) else { return };
-        file.phase = Phase::Sealed;
+        file.phase = SourcePhase::Sealed;
         self.unsealed -= 1;
         self.sealed.push((id, file.generation, file.pass));
         if self.sealed.len() >= ITEMS_MAX {
@@ -138,7 +138,7 @@ impl Source {
         if file.resends > resends_max(file.size(), file.digest.map(), file.object_size) {
             let text =
                 "the sink asked for it again and again; look for bad memory or a broken network device";
-            return self.fail_file(id, Failure { stage: Stage::Digest, errno: 0, text: text.into() });
+            return self.fail_file(id, Failure { kind: FailureKind::Digest, errno: 0, text: text.into() });
         }
         self.send_again(id, generation, offset);
     }
@@ -158,12 +158,12 @@ impl Source {
         }
         if matches!(
             file.phase,
-            Phase::Mapping
-                | Phase::AwaitState
-                | Phase::Verifying
-                | Phase::Young
-                | Phase::Retry
-                | Phase::Refreshing
+            SourcePhase::Mapping
+                | SourcePhase::AwaitState
+                | SourcePhase::Verifying
+                | SourcePhase::Young
+                | SourcePhase::Retry
+                | SourcePhase::Refreshing
         ) {
             return false;
         }
@@ -188,7 +188,7 @@ impl Source {
     /// More of a file is to be read, whatever it was about to be. False: that was too often.
     pub(super) fn reopen(&mut self, id: FileId) -> bool {
         let Some(file) = self.files.get_mut(&id) else { return false };
-        if file.phase != Phase::Sending {
+        if file.phase != SourcePhase::Sending {
             // It was sealed, or is about to be, by a look that this read will come after.
             let Some(pass) = file.pass.checked_add(1) else {
                 let text = "it had to be sent again too often";
@@ -196,18 +196,18 @@ impl Source {
                 return false;
             };
             file.pass = pass;
-            if file.phase == Phase::Sealed {
+            if file.phase == SourcePhase::Sealed {
                 self.unsealed += 1;
             }
-            file.phase = Phase::Sending;
+            file.phase = SourcePhase::Sending;
         }
         true
     }
 
     /// The sink's storage gave back other bytes than were written: the file comes once more, as one that changed does.
     pub(super) fn came_back_wrong(&mut self, id: FileId, failure: Failure) {
-        let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == Phase::Sealed) else { return };
-        file.phase = Phase::Sending;
+        let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == SourcePhase::Sealed) else { return };
+        file.phase = SourcePhase::Sending;
         self.unsealed += 1;
         self.counts.sent_back += 1;
         self.try_again(id, Some(failure));
@@ -238,7 +238,7 @@ impl Source {
         file.twice.clear();
         // What came instead may lie somewhere else.
         file.layout = file.layout.take().filter(|_| !file.asks);
-        file.classes = None;
+        file.sink_targets = None;
         file.object_size = file.object_size_max;
         file.striped = self.config.agreed.layouts && file.asks && fingerprint.size > SMALL_LEN_MAX;
         file.pass = 0;
@@ -247,7 +247,7 @@ impl Source {
         file.reads = 0;
         file.checking = false;
         file.look_again = false;
-        file.phase = Phase::AwaitState;
+        file.phase = SourcePhase::AwaitState;
         self.refreshing -= 1;
         self.unsealed += 1;
         let entry = Announced {

@@ -3,10 +3,10 @@
 //! In: a file on flash as slots of one length; reads that no grant covers; credit and the time. Out: frames to store in
 //! a slot and to fetch from it again.
 //! A slot is reserved before its read begins. What comes back while credit is there by then goes to a stream at once; else
-//! it is stored, its buffer is free, and it is fetched when a grant covers it. What is stored for a class goes before what is
-//! not yet read for it, the oldest first; classes take turns.
+//! it is stored, its buffer is free, and it is fetched when a grant covers it. What is stored for a sink target goes before what is
+//! not yet read for it, the oldest first; sink targets take turns.
 //!
-//! The sink stalls when nothing that waits may be sent, for want of general credit or of that of its class, in most of a
+//! The sink stalls when nothing that waits may be sent, for want of general credit or of that of its sink target, in most of a
 //! while, and in that while less than a part of the usual was sent: a sink that crawls grants something now and then.
 //! When it takes more than the usual afterwards, storage goes on reading ahead while flash is emptied.
 //! Invariants: a slot has one frame at a time; what is on the way to flash holds at most a quarter of the memory, so
@@ -22,10 +22,10 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use super::file::Phase;
+use super::file::SourcePhase;
 use super::read::Ready;
 use super::{Source, SourceAction};
-use crate::ids::{BufferId, Class, FileId, Generation, Time};
+use crate::ids::{BufferId, FileId, Generation, SinkTarget, Time};
 use crate::wire::{DataHeader, Failure, credit_cost};
 
 /// Most slots of a spill file.
@@ -121,7 +121,7 @@ enum At {
 struct Slot {
     header: DataHeader,
     cost: u64,
-    class: Class,
+    sink_target: SinkTarget,
     at: At,
 }
 
@@ -143,12 +143,12 @@ enum Spent {
 pub(super) struct Spill {
     config: Option<SpillConfig>,
     free: Vec<u32>,
-    /// Reads without a grant and the classes that they are for, and what they hold in memory; as many free slots are reserved.
-    reads: HashMap<ReadKey, Class>,
+    /// Reads without a grant and the sink targets that they are for, and what they hold in memory; as many free slots are reserved.
+    reads: HashMap<ReadKey, SinkTarget>,
     reading: u64,
     slots: HashMap<u32, Slot>,
-    /// What is stored, by class, the oldest first; and the class whose turn it is.
-    stored: BTreeMap<Class, VecDeque<u32>>,
+    /// What is stored, by sink target, the oldest first; and the sink target whose turn it is.
+    stored: BTreeMap<SinkTarget, VecDeque<u32>>,
     turn: u16,
     fetching: usize,
     /// Bytes of memory that frames hold until they are stored.
@@ -204,7 +204,7 @@ impl While {
 impl Spill {
     /// Something waits here of which it is known where it goes.
     pub(super) fn has_placed(&self) -> bool {
-        self.stored.keys().next_back().is_some_and(|class| *class != Class::ANY)
+        self.stored.keys().next_back().is_some_and(|sink_target| *sink_target != SinkTarget::ANY)
     }
 
     /// Nothing waits here, on flash or in memory.
@@ -359,40 +359,40 @@ impl Source {
     }
 
     /// Counts a read that [`Source::may_spill`] allowed.
-    pub(super) fn take_spilling(&mut self, key: ReadKey, len: u64, class: Class) {
+    pub(super) fn take_spilling(&mut self, key: ReadKey, len: u64, sink_target: SinkTarget) {
         let cost = credit_cost(len);
         self.buffers_used += cost;
         self.reads += 1;
         self.spill.reading += cost;
-        self.spill.reads.insert(key, class);
+        self.spill.reads.insert(key, sink_target);
         if self.spill.stalls {
             let at = self.spill.stalls_since;
             self.spill.stall.get_or_insert(Stall { at, ..Stall::default() });
         }
     }
 
-    /// A read came back that held `held` bytes of memory: its class, if no grant covers it.
-    pub(super) fn end_spilling(&mut self, key: ReadKey, held: u64) -> Option<Class> {
-        let class = self.spill.reads.remove(&key)?;
+    /// A read came back that held `held` bytes of memory: its sink target, if no grant covers it.
+    pub(super) fn end_spilling(&mut self, key: ReadKey, held: u64) -> Option<SinkTarget> {
+        let sink_target = self.spill.reads.remove(&key)?;
         self.spill.reading -= held;
-        Some(class)
+        Some(sink_target)
     }
 
     /// A frame that was read without credit goes, if there is some by now.
-    fn charge(&mut self, class: Class, cost: u64) -> bool {
-        let goes = self.credit_used + cost <= self.credit && self.charge_class(class, cost);
+    fn charge(&mut self, sink_target: SinkTarget, cost: u64) -> bool {
+        let goes = self.credit_used + cost <= self.credit && self.charge_sink_target(sink_target, cost);
         self.credit_used += if goes { cost } else { 0 };
         goes
     }
 
     /// A frame is ready. `granted`: its read took `cost` of the credit.
     pub(super) fn land(&mut self, ready: Ready, granted: bool) {
-        let Ready { cost, held, class, .. } = ready;
+        let Ready { cost, held, sink_target, .. } = ready;
         self.landed += cost;
         if granted {
             return self.frames.push_back(ready);
         }
-        if self.charge(class, cost) {
+        if self.charge(sink_target, cost) {
             return self.frames.push_back(ready);
         }
         match (ready.buffer, self.spill.config.and_then(|_| self.spill.free.pop())) {
@@ -400,7 +400,7 @@ impl Source {
                 let spill = &mut self.spill;
                 let len = ready.header.payload_len();
                 let at = At::Storing { buffer, held };
-                spill.slots.insert(slot, Slot { header: ready.header, cost, class, at });
+                spill.slots.insert(slot, Slot { header: ready.header, cost, sink_target, at });
                 spill.storing += held;
                 spill.in_slots += len;
                 spill.counts.stored += len;
@@ -420,7 +420,7 @@ impl Source {
         match result {
             Ok(()) if !self.stopping => {
                 held.at = At::Stored;
-                self.spill.stored.entry(held.class).or_default().push_back(slot);
+                self.spill.stored.entry(held.sink_target).or_default().push_back(slot);
                 self.buffers_used -= bytes;
                 self.actions.push_back(SourceAction::FreeBuffer(buffer));
             }
@@ -428,8 +428,14 @@ impl Source {
                 let gone = self.spill.release(slot).expect("it is there");
                 self.spill.counts.stored -= gone.header.payload_len();
                 self.no_more_spill(&failure);
-                let Slot { header, cost, class, .. } = gone;
-                self.spill.kept.push_back(Ready { header, buffer: Some(buffer), cost, held: bytes, class });
+                let Slot { header, cost, sink_target, .. } = gone;
+                self.spill.kept.push_back(Ready {
+                    header,
+                    buffer: Some(buffer),
+                    cost,
+                    held: bytes,
+                    sink_target,
+                });
             }
             Ok(()) | Err(_) => {
                 self.spill.release(slot);
@@ -445,11 +451,11 @@ impl Source {
             return;
         }
         self.spill.fetching -= 1;
-        let Slot { header, cost, class, .. } = self.spill.release(slot).expect("it is there");
+        let Slot { header, cost, sink_target, .. } = self.spill.release(slot).expect("it is there");
         match result {
             Ok(buffer) if !self.stopping => {
                 self.landed += cost;
-                self.frames.push_back(Ready { header, buffer: Some(buffer), cost, held: cost, class });
+                self.frames.push_back(Ready { header, buffer: Some(buffer), cost, held: cost, sink_target });
                 return;
             }
             Ok(buffer) => self.actions.push_back(SourceAction::FreeBuffer(buffer)),
@@ -462,7 +468,7 @@ impl Source {
         }
         self.buffers_used -= cost;
         self.credit_used -= cost;
-        self.give_back(class, cost);
+        self.give_back(sink_target, cost);
     }
 
     fn no_more_spill(&mut self, failure: &Failure) {
@@ -483,32 +489,32 @@ impl Source {
             if !self.is_wanted(&ready.header) {
                 self.buffers_used -= ready.held;
                 self.actions.extend(ready.buffer.map(SourceAction::FreeBuffer));
-            } else if self.charge(ready.class, ready.cost) {
+            } else if self.charge(ready.sink_target, ready.cost) {
                 self.frames.push_back(ready);
             } else {
                 self.spill.kept.push_back(ready);
             }
         }
-        // Classes in a row that had no room.
+        // SinkTargets in a row that had no room.
         let mut shut = 0;
         while self.spill.fetching < FETCHES_MAX && shut < self.spill.stored.len() {
-            let (stored, turn) = (&self.spill.stored, Class(self.spill.turn));
+            let (stored, turn) = (&self.spill.stored, SinkTarget(self.spill.turn));
             let from_turn = stored.range(turn..).chain(stored.range(..turn)).next();
-            let (&class, slots) = from_turn.expect("one is there");
-            let slot = *slots.front().expect("a class has something");
-            self.spill.turn = class.0.wrapping_add(1);
+            let (&sink_target, slots) = from_turn.expect("one is there");
+            let slot = *slots.front().expect("a sink target has something");
+            self.spill.turn = sink_target.0.wrapping_add(1);
             let held = &self.spill.slots[&slot];
             let (cost, len) = (held.cost, held.header.payload_len());
             let wanted = self.is_wanted(&held.header);
             if wanted && !self.room(len) {
                 return;
             }
-            if wanted && !self.charge(class, cost) {
+            if wanted && !self.charge(sink_target, cost) {
                 shut += 1;
                 continue;
             }
             shut = 0;
-            self.take_stored(class);
+            self.take_stored(sink_target);
             if wanted {
                 self.buffers_used += cost;
                 self.spill.fetching += 1;
@@ -524,13 +530,13 @@ impl Source {
     fn is_wanted(&self, header: &DataHeader) -> bool {
         header.entries.iter().any(|entry| {
             let file = self.files.get(&entry.id).filter(|file| file.generation == entry.generation);
-            file.is_some_and(|file| !matches!(file.phase, Phase::Retry | Phase::Refreshing))
+            file.is_some_and(|file| !matches!(file.phase, SourcePhase::Retry | SourcePhase::Refreshing))
         })
     }
 
-    /// The oldest that is stored for a class is no more.
-    fn take_stored(&mut self, class: Class) {
-        if let Entry::Occupied(mut slots) = self.spill.stored.entry(class) {
+    /// The oldest that is stored for a sink target is no more.
+    fn take_stored(&mut self, sink_target: SinkTarget) {
+        if let Entry::Occupied(mut slots) = self.spill.stored.entry(sink_target) {
             slots.get_mut().pop_front();
             if slots.get().is_empty() {
                 slots.remove();

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::ids::{Class, FileId, Generation, StreamId};
+use crate::ids::{FileId, Generation, SinkTarget, StreamId};
 use crate::wire::DataHeader;
 
 /// Frames given to one stream and not yet taken by the network, at most.
@@ -18,7 +18,7 @@ struct InFlight {
     /// What its buffer counts.
     held: u64,
     /// Where it goes at the sink; it took credit of that, too.
-    class: Class,
+    sink_target: SinkTarget,
     sent: bool,
     objects: Vec<(FileId, Generation, u64)>,
 }
@@ -39,10 +39,10 @@ struct Stream {
 pub(super) struct Settled {
     /// Objects that the sink never got.
     pub(super) lost: Vec<(FileId, Generation, u64)>,
-    /// What their buffers counted, and their credit: in all, and of classes.
+    /// What their buffers counted, and their credit: in all, and of sink targets.
     pub(super) buffers: u64,
     pub(super) credit: u64,
-    pub(super) classes: Vec<(Class, u64)>,
+    pub(super) sink_targets: Vec<(SinkTarget, u64)>,
 }
 
 /// The data streams of a session.
@@ -100,7 +100,13 @@ impl Streams {
     }
 
     /// A frame goes to a stream.
-    pub(super) fn push(&mut self, id: StreamId, header: &DataHeader, (cost, held): (u64, u64), class: Class) {
+    pub(super) fn push(
+        &mut self,
+        id: StreamId,
+        header: &DataHeader,
+        (cost, held): (u64, u64),
+        sink_target: SinkTarget,
+    ) {
         let stream = self.streams.get_mut(&id).expect("free() named it");
         stream.next_seq += 1;
         stream.queued += 1;
@@ -109,7 +115,7 @@ impl Streams {
             seq: stream.next_seq,
             cost,
             held,
-            class,
+            sink_target,
             sent: false,
             objects,
         });
@@ -157,8 +163,8 @@ impl Streams {
             }
             if frame.seq > frames {
                 settled.credit += frame.cost;
-                if frame.class != Class::ANY {
-                    settled.classes.push((frame.class, frame.cost));
+                if frame.sink_target != SinkTarget::ANY {
+                    settled.sink_targets.push((frame.sink_target, frame.cost));
                 }
                 settled.lost.extend(frame.objects);
             }
@@ -193,8 +199,8 @@ mod tests {
         let fill = |streams: &mut Streams| {
             let mut got = Vec::new();
             while let Some(id) = streams.free() {
-                let header = DataHeader { class: Class::ANY, entries: Vec::new() };
-                streams.push(id, &header, (0, 0), Class::ANY);
+                let header = DataHeader { sink_target: SinkTarget::ANY, entries: Vec::new() };
+                streams.push(id, &header, (0, 0), SinkTarget::ANY);
                 got.push(id.0);
             }
             got

@@ -10,7 +10,7 @@
 //! Left out: how long a grain is, which storage knows.
 
 use super::Source;
-use super::file::{File, Phase};
+use super::file::{File, SourcePhase};
 use crate::ids::FileId;
 
 impl Source {
@@ -35,10 +35,10 @@ impl Source {
             let due = |file: &&File| file.generation == generation && file.not_before <= self.now;
             let Some(file) = self.files.get(&id).filter(due) else { continue };
             match file.phase {
-                Phase::Mapping => self.want_map(id),
-                Phase::Verifying => self.verify_held(id),
-                Phase::Young => self.start_sending(id),
-                Phase::Hashing if !file.checking => self.hash(id),
+                SourcePhase::Mapping => self.want_map(id),
+                SourcePhase::Verifying => self.verify_held(id),
+                SourcePhase::Young => self.start_sending(id),
+                SourcePhase::Hashing if !file.checking => self.hash(id),
                 _ => {}
             }
         }

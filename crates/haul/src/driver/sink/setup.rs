@@ -6,13 +6,15 @@
 use std::collections::HashSet;
 
 use haul_core::entry::Name;
-use haul_core::wire::{Agreed, Failure, Hello, Message, Policy, ROOTS_MAX, SourceRoot, Stage, capability};
+use haul_core::wire::{
+    Agreed, Failure, FailureKind, Hello, Message, ROOTS_MAX, SinkOptions, SourceRoot, capability,
+};
 
 use super::super::hello::Opening;
 use super::super::protocol;
 use super::{Own, SinkRequest};
 use haul_base::escape;
-use haul_storage::null::Made;
+use haul_storage::null::Synthetic;
 use haul_storage::place::Destination;
 use haul_storage::place::Place;
 use haul_storage::store::{Claimed, Coming, SinkStore};
@@ -20,7 +22,7 @@ use haul_storage::stores;
 
 /// What was agreed and found before the first entry.
 pub(super) struct Setup {
-    pub(super) policy: Policy,
+    pub(super) policy: SinkOptions,
     pub(super) claimed: Claimed,
 }
 
@@ -40,7 +42,7 @@ pub(super) fn set_up(opening: &Opening<'_, Own>, request: &SinkRequest) -> Resul
 pub(crate) fn coming<'a>(
     request: &'a SinkRequest,
     roots: &'a [SourceRoot],
-    policy: Policy,
+    policy: SinkOptions,
     agreed: &Agreed,
 ) -> Coming<'a> {
     let SinkRequest { part, in_place, ref what, ref sources_here, .. } = *request;
@@ -59,13 +61,13 @@ pub(crate) fn store_of(request: &SinkRequest) -> Result<Box<dyn SinkStore>, Fail
         let text = format!(
             "destination {shown}: nothing can be written in place there; leave --in-place and --to out"
         );
-        return Err(Failure { stage: Stage::Usage, errno: 0, text: text.into() });
+        return Err(Failure { kind: FailureKind::Usage, errno: 0, text: text.into() });
     }
     Ok(store)
 }
 
 /// Whether what comes was asked for; only the near end can say.
-fn was_asked(request: &SinkRequest, roots: &[SourceRoot], policy: Policy) -> Result<(), Failure> {
+fn was_asked(request: &SinkRequest, roots: &[SourceRoot], policy: SinkOptions) -> Result<(), Failure> {
     match &request.asked {
         Some((typed, own)) if !(policy == *own && Asked::of(typed).covers(roots)) => {
             Err(protocol("the far end wants to send what was not asked for"))
@@ -78,7 +80,7 @@ fn was_asked(request: &SinkRequest, roots: &[SourceRoot], policy: Policy) -> Res
 pub(crate) fn hear<T>(
     opening: &Opening<'_, T>,
     request: &SinkRequest,
-) -> Result<(Agreed, Vec<SourceRoot>, Policy), Failure> {
+) -> Result<(Agreed, Vec<SourceRoot>, SinkOptions), Failure> {
     let ours = opening.hello(request.memory);
     opening.send(Message::Hello(ours.clone()));
     let (agreed, theirs) = opening.agree(&ours)?;
@@ -88,7 +90,10 @@ pub(crate) fn hear<T>(
 }
 
 /// What will come: the roots of all messages that tell of them, and the user's choices.
-fn hear_sources<T>(opening: &Opening<'_, T>, theirs: &Hello) -> Result<(Vec<SourceRoot>, Policy), Failure> {
+fn hear_sources<T>(
+    opening: &Opening<'_, T>,
+    theirs: &Hello,
+) -> Result<(Vec<SourceRoot>, SinkOptions), Failure> {
     let in_parts = theirs.capabilities.iter().any(|c| c.kind == capability::SOURCE_ROOTS);
     let mut all = Vec::new();
     loop {
@@ -122,7 +127,7 @@ impl Asked<'_> {
         let mut asked = Asked { names: HashSet::new(), made: Vec::new(), contents: false, home: false };
         for place in typed {
             let Some(path) = place.file_path() else {
-                asked.made.extend(Made::of(place).map(|made| made.name()));
+                asked.made.extend(Synthetic::of(place).map(|made| made.name()));
                 continue;
             };
             let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use haul_core::ids::{StreamId, Time};
 use haul_core::transfer::BUNDLE_LEN_MAX;
 use haul_core::transfer::source::{QUEUED_MAX, Source, SourceConfig};
-use haul_core::wire::{Failure, Knobs, STREAMS_MAX, credit_cost};
+use haul_core::wire::{Failure, LiveSettings, STREAMS_MAX, credit_cost};
 
 use super::network::{Network, start_sender};
 use super::parts::{Payload, Storage};
@@ -18,7 +18,7 @@ use super::{Own, Session, SourceEnd, SourceRequest};
 use crate::driver::net::Net;
 use crate::driver::spill::Spill;
 use crate::driver::{EPOCH, held};
-use crate::job::{Resume, Verify};
+use crate::options::{Resume, Verify};
 use haul_base::buffer::Pool;
 use haul_storage::store::{Reading, SourceParts};
 use haul_transport::Link;
@@ -93,7 +93,7 @@ pub(super) fn start(
             looked: None,
             taken: (Time(0), 0),
         },
-        turned: Knobs::default(),
+        turned: LiveSettings::default(),
         checking: held::AtSource::new(options.resume == Resume::Trust),
         placed: None,
     })

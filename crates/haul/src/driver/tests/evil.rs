@@ -6,11 +6,11 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, unbounded};
 use haul_core::digest::DigestKind;
 use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Timestamp, Version};
-use haul_core::ids::{Class, DirId, FileId, Generation, SessionEpoch, StreamId};
+use haul_core::ids::{DirId, FileId, Generation, SessionEpoch, SinkTarget, StreamId};
 use haul_core::schedule::Health;
 use haul_core::wire::{
-    Announced, Capability, Decoded, Failure, Hello, Limits, Message, Policy, SourceRoot, Stage, TargetHealth,
-    VERSION, VERSION_MIN, capability, decode_message, encode_frame,
+    Announced, Capability, Decoded, Failure, FailureKind, Hello, Limits, Message, SinkOptions, SourceRoot,
+    TargetHealth, VERSION, VERSION_MIN, capability, decode_message, encode_frame,
 };
 
 use super::{SESSION, bytes};
@@ -290,10 +290,10 @@ pub(super) fn hello_layouts() -> Hello {
     hello_knowing(capability::LAYOUTS)
 }
 
-pub(super) fn target_health(class: u16) -> TargetHealth {
+pub(super) fn target_health(sink_target: u16) -> TargetHealth {
     let all = u32::MAX;
     TargetHealth {
-        class: Class(class),
+        sink_target: SinkTarget(sink_target),
         health: Health::Hung,
         waiting: all,
         in_flight: all,
@@ -303,8 +303,8 @@ pub(super) fn target_health(class: u16) -> TargetHealth {
     }
 }
 
-pub(super) fn policy() -> Policy {
-    Policy { durable: false, ..Policy::PLAIN }
+pub(super) fn policy() -> SinkOptions {
+    SinkOptions { durable: false, ..SinkOptions::PLAIN }
 }
 
 pub(super) fn all() -> SourceRoot {
@@ -357,5 +357,5 @@ pub(super) fn content(id: u64, len: usize) -> Vec<u8> {
 }
 
 pub(super) fn a_failure() -> Failure {
-    Failure { stage: Stage::Read, errno: 5, text: "no".into() }
+    Failure { kind: FailureKind::Read, errno: 5, text: "no".into() }
 }

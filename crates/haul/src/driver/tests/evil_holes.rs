@@ -218,8 +218,8 @@ fn a_source_sends_no_holes() {
         let sub = |offset, len| Subtree { offset, len, cv };
         let held = vec![sub(0, A), sub(0, 40 * A), sub(8 * A, 8 * A), sub(39 * A, A)];
         let state = FileState::Held { subtrees: held, verify: true };
-        evil.say(Message::State(vec![(entry.id, entry.generation, state)]));
-        evil.say(Message::Grant { by: Holder::ALONE, class: 0, total: 4 * A });
+        evil.say(Message::FileStates(vec![(entry.id, entry.generation, state)]));
+        evil.say(Message::Grant { by: Holder::ALONE, sink_target: 0, total: 4 * A });
         evil.until(|m| matches!(m, Message::Sealed(_)).then_some(()));
     });
     assert_eq!(report.own.payload, A, "all of the data, and nothing else");
@@ -229,7 +229,7 @@ fn a_source_sends_no_holes() {
         evil.greet_source(false);
         let entry = evil.announced(1).remove(0);
         assert!(matches!(entry.kind, EntryKind::File { sparse: false, .. }));
-        evil.say(Message::Grant { by: Holder::ALONE, class: 0, total: u64::MAX });
+        evil.say(Message::Grant { by: Holder::ALONE, sink_target: 0, total: u64::MAX });
         evil.until(|m| matches!(m, Message::Sealed(_)).then_some(()));
     });
     assert!(report.own.payload > 3 * A, "only data was sent");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use haul_core::change::Change;
 use haul_core::digest::{DigestKind, Subtree};
-use haul_core::ids::{Class, DirId, FileId, Generation, Holder, StreamId};
+use haul_core::ids::{DirId, FileId, Generation, Holder, SinkTarget, StreamId};
 use haul_core::layout::{Component, Layout};
 use haul_core::transfer::SessionEnd;
 use haul_core::wire::{Announced, DoneItem, Extent, FileState, Message, Outcome, kind};
@@ -64,7 +64,7 @@ fn tree(evil: &mut Evil, wait: bool) -> Tree {
 }
 
 fn grant(evil: &mut Evil, total: u64) {
-    evil.say(Message::Grant { by: Holder::ALONE, class: 0, total });
+    evil.say(Message::Grant { by: Holder::ALONE, sink_target: 0, total });
 }
 
 fn extent(entry: &Announced, offset: u64, len: u64) -> Extent {
@@ -104,7 +104,7 @@ fn wrong_handshakes_are_refused() {
     });
     refused("no destination", "FILE_STATE came where", |evil| {
         evil.say(Message::Hello(hello()));
-        evil.say(Message::State(Vec::new()));
+        evil.say(Message::FileStates(Vec::new()));
     });
     refused("rename of a tree", "renames", |evil| {
         evil.say(Message::Hello(hello()));
@@ -124,7 +124,7 @@ fn wrong_handshakes_are_refused() {
         evil.greet_source(true);
         evil.say(Message::DirEnd(vec![DirId(1)]));
     });
-    refused("a class beyond the last", "grant: class", |evil| {
+    refused("a sink target beyond the last", "grant: sink target", |evil| {
         evil.greet_source_as(hello_targets(), true);
         evil.say_raw(kind::GRANT, [[0; 6].as_slice(), &[0, 0x10, 0, 0, 0, 0, 0, 0, 0, 1]].concat());
     });
@@ -217,7 +217,7 @@ fn absurd_numbers_do_no_harm() {
         evil.say(Message::StreamClosed { stream: StreamId(900), frames: u64::MAX });
         // Of targets nothing was agreed.
         evil.say(Message::TargetHealth(vec![target_health(4095); 4096]));
-        evil.say(Message::Grant { by: Holder::ALONE, class: 4095, total: u64::MAX });
+        evil.say(Message::Grant { by: Holder::ALONE, sink_target: 4095, total: u64::MAX });
         evil.say(file_targets(&tree.big));
         let failed = Outcome::Failed(a_failure());
         evil.say(done(&Announced { id: FileId(u64::MAX), ..tree.big.clone() }, failed.clone()));
@@ -231,9 +231,9 @@ fn absurd_numbers_do_no_harm() {
     });
 }
 
-/// One class after another, up to the last one.
+/// One sink target after another, up to the last one.
 fn file_targets(entry: &Announced) -> Message {
-    let targets = (4090..4096).map(Class).collect();
+    let targets = (4090..4096).map(SinkTarget).collect();
     let layout = Layout::new(vec![Component { start: 0, stripe_size: 1, targets }]).unwrap();
     Message::FileTargets { id: entry.id, generation: entry.generation, layout }
 }
@@ -251,13 +251,13 @@ fn false_targets_do_no_harm() {
             evil.say(file_targets(&unknown));
             evil.say(file_targets(&Announced { generation: Generation(7), ..big.clone() }));
             evil.say(file_targets(&big));
-            evil.say(Message::Grant { by: Holder::ALONE, class: 4095, total: u64::MAX });
-            evil.say(Message::Grant { by: Holder::ALONE, class: 1, total: u64::MAX - round });
+            evil.say(Message::Grant { by: Holder::ALONE, sink_target: 4095, total: u64::MAX });
+            evil.say(Message::Grant { by: Holder::ALONE, sink_target: 1, total: u64::MAX - round });
             evil.say(Message::TargetHealth((1..4096).map(target_health).collect()));
         }
         settle(evil);
         assert!(!sealed_yet(evil), "no payload was granted");
-        evil.say(Message::Grant { by: Holder::ALONE, class: 0, total: 1 << 30 });
+        evil.say(Message::Grant { by: Holder::ALONE, sink_target: 0, total: 1 << 30 });
         settle(evil);
         hang_up(evil);
     });
@@ -297,13 +297,13 @@ fn false_states_do_no_harm() {
                     let tree = tree(evil, true);
                     let held = FileState::Held { subtrees: subtrees.clone(), verify };
                     let state = |entry: &Announced| (entry.id, entry.generation, held.clone());
-                    evil.say(Message::State(vec![
+                    evil.say(Message::FileStates(vec![
                         (FileId(99), Generation(0), FileState::Fresh),
                         (tree.dir.id, Generation(0), FileState::Fresh),
                     ]));
-                    evil.say(Message::State(vec![state(&tree.big)]));
-                    evil.say(Message::State(vec![state(&tree.small)]));
-                    evil.say(Message::State(vec![state(&tree.small), state(&tree.big)].split_off(1)));
+                    evil.say(Message::FileStates(vec![state(&tree.big)]));
+                    evil.say(Message::FileStates(vec![state(&tree.small)]));
+                    evil.say(Message::FileStates(vec![state(&tree.small), state(&tree.big)].split_off(1)));
                     if fails {
                         let failed = Outcome::Failed(a_failure());
                         evil.say(done(&tree.small, failed.clone()));
@@ -456,7 +456,7 @@ fn the_window_of_entries_is_kept() {
         let states = open.drain(..).map(|entry| (entry.id, entry.generation, FileState::Unchanged));
         let states: Vec<_> = states.collect();
         for part in states.chunks(1000) {
-            evil.say(Message::State(part.to_vec()));
+            evil.say(Message::FileStates(part.to_vec()));
         }
     }
     assert_eq!(total, 6000);
@@ -478,7 +478,7 @@ fn a_sink_cannot_plan_in_a_copy() {
     let mut evil = Evil::new(far);
     evil.greet_source(true);
     let file = evil.announced(1).remove(0);
-    evil.say(Message::State(vec![(file.id, file.generation, FileState::Planned(Change::NEW))]));
+    evil.say(Message::FileStates(vec![(file.id, file.generation, FileState::Planned(Change::NEW))]));
     evil.say(Message::Complete);
     drop(evil);
     let report = finish("the source", source);
@@ -508,13 +508,13 @@ fn a_stop_during_the_walk_is_no_failure() {
         clock()
     });
     let watch = Watch::silent();
-    let control = watch.control.clone();
+    let handle = watch.handle.clone();
     let source = spawn_end("source", move || source::run(links_of(near), &request, &watch));
     let mut evil = Evil::new(far);
     evil.greet_source(true);
     // A stop before that ends the set-up, not the walk.
     reached.recv_timeout(std::time::Duration::from_secs(60)).expect("it walks");
-    control.stop();
+    handle.stop();
     evil.until(|message| matches!(message, Message::Stop { .. }).then_some(())).expect("it stops");
     drop(release);
     for turn in 0..5000 {

@@ -77,7 +77,7 @@ pub(super) fn settle_data(evil: &mut Evil) {
 
 /// Waits until the state of a file was told.
 fn state(evil: &mut Evil) {
-    evil.until(|message| matches!(message, Message::State(_)).then_some(()));
+    evil.until(|message| matches!(message, Message::FileStates(_)).then_some(()));
 }
 
 /// Goal: what does not fit at the start of a session ends it with a sentence, and nothing is made.
@@ -288,7 +288,7 @@ fn wrong_announcements_are_refused() {
             announce(evil, (1..9).map(|i| file(i, 0, &i.to_string(), i64::MAX as u64)).collect());
             let mut told = 0;
             evil.until(|message| {
-                told += if let Message::State(list) = message { list.len() } else { 0 };
+                told += if let Message::FileStates(list) = message { list.len() } else { 0 };
                 (told == 8).then_some(())
             });
             (1..9).for_each(|i| withdraw(evil, i, 0, false));

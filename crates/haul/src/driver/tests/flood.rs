@@ -52,7 +52,7 @@ fn a_source_outlives_floods() {
     evil.greet_source(true);
     flood(&mut evil);
     let file = evil.announced(1).remove(0);
-    evil.say(Message::State(vec![(file.id, file.generation, FileState::Skipped)]));
+    evil.say(Message::FileStates(vec![(file.id, file.generation, FileState::Skipped)]));
     flood(&mut evil);
     evil.say(Message::Complete);
     flood(&mut evil);

@@ -15,11 +15,11 @@ use super::{
     Bench, Links, Protection, Report, Watch, bytes, contents, failure, finish, link_pairs, links_of, sink,
     sink_request, source, source_request, spawn_end, start_sink, start_source,
 };
-use crate::job::Verify;
+use crate::options::Verify;
 use haul_transport::Link;
 use haul_transport::frames::{CODE_LEN, FrameKeys};
 
-/// Knobs of one run.
+/// LiveSettings of one run.
 #[derive(Clone)]
 struct Run {
     streams: u16,
@@ -473,7 +473,7 @@ fn a_rerun_sends_only_what_is_missing() {
     assert_eq!(source.own.payload, 8_000_000 - sink.own.payload);
 }
 
-/// Goal: no setting of the knobs stops a copy.
+/// Goal: no setting of the live settings stops a copy.
 /// Method: many files of sizes around the edges under each of the extremes.
 #[test]
 fn every_setting_copies() {

@@ -13,9 +13,9 @@ use super::{
     Bench, Links, Report, SESSION, Watch, bytes, contents, failure, finish, sink, sink_request, source,
     source_request, spawn_end,
 };
-use crate::control::{Control, Knob};
 use crate::driver::Protection;
 use crate::events::{Event, Observer};
+use crate::handle::{Handle, LiveSetting};
 use haul_transport::rejoin::{Dial, Door, JoinEvent, Joins, Peer};
 use haul_transport::{Guard, Link, Post, memory};
 
@@ -300,20 +300,20 @@ fn more_streams_are_no_replacements() {
     let (bench, net) = (Bench::new(), Arc::new(Net::default()));
     plant(&bench, 3_000_000, 0);
     let (a, b) = ends(&net, 2, Duration::from_secs(20));
-    let control = Control::new();
-    control.pause(true).unwrap();
-    control.set(Knob::Streams, 4).unwrap();
+    let handle = Handle::new();
+    handle.pause(true).unwrap();
+    handle.set(LiveSetting::Streams, 4).unwrap();
     let watch =
-        Watch { observer: Some(Arc::new(Seen::default())), control: control.clone(), ..Watch::silent() };
+        Watch { observer: Some(Arc::new(Seen::default())), handle: handle.clone(), ..Watch::silent() };
     let request = source_request(&[contents(&bench.src())]);
     let source = spawn_end("source", move || source::run(a, &request, &watch));
     let request = sink_request(&bench.dst());
     let sink = spawn_end("sink", move || sink::run(b, &request, &Watch::silent()));
     let deadline = Instant::now() + super::PATIENCE;
     let wait_for = |joined: u64| {
-        let streams = || control.state().knobs[Knob::Streams as usize].now;
+        let streams = || handle.state().settings[LiveSetting::Streams as usize].now;
         while net.joined.load(Ordering::SeqCst) < joined || streams() != Some(4) {
-            assert!(Instant::now() < deadline, "{:?}", control.state());
+            assert!(Instant::now() < deadline, "{:?}", handle.state());
             thread::yield_now();
         }
     };
@@ -322,7 +322,7 @@ fn more_streams_are_no_replacements() {
     let (_, closer) = net.closers.lock().unwrap().swap_remove(first);
     closer();
     wait_for(3);
-    control.pause(false).unwrap();
+    handle.pause(false).unwrap();
     let reports = net.finish("more", source, sink);
     complete("more", &bench, &reports);
     assert_eq!(later(&reports.0), Some("3 (1 as others were lost, 2 as more were wanted)"));

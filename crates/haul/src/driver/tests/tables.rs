@@ -9,9 +9,9 @@ use haul_core::wire::{Message, capability};
 
 use super::evil::{Evil, hello, hello_knowing};
 use super::*;
-use crate::board::Side;
-use crate::control::Control;
 use crate::events::{Event, Observer};
+use crate::handle::Handle;
+use crate::target_tables::Side;
 use haul_base::role::Role;
 
 /// Hears of targets.
@@ -54,10 +54,10 @@ fn table(name: &str) -> Table {
 }
 
 /// Looks until what is seen is as wanted.
-fn look(control: &Control, want: impl Fn(&Side) -> bool) -> Side {
+fn look(handle: &Handle, want: impl Fn(&Side) -> bool) -> Side {
     let deadline = Instant::now() + super::PATIENCE;
     loop {
-        let side = control.targets().sink;
+        let side = handle.targets().sink;
         if want(&side) {
             return side;
         }
@@ -108,8 +108,8 @@ fn a_near_end_asks_while_somebody_looks() {
     let bench = Bench::new();
     let (ours, mut evil) = ends();
     let seen = Arc::new(Seen::default());
-    let control = Control::new();
-    let watch = Watch { observer: Some(seen.clone()), control: control.clone(), ..Watch::silent() };
+    let handle = Handle::new();
+    let watch = Watch { observer: Some(seen.clone()), handle: handle.clone(), ..Watch::silent() };
     let source = start(&bench, ours, Some(watch));
     evil.greet_source_as(hello_knowing(capability::TABLES), false);
     evil.announced(1);
@@ -123,16 +123,16 @@ fn a_near_end_asks_while_somebody_looks() {
         (*message == Message::Pong(1)).then_some(())
     });
     assert!(before.is_some());
-    let first = look(&control, |_| true);
+    let first = look(&handle, |_| true);
     assert_eq!((first.table, first.why_not), (None, None));
     evil.until(asks).expect("a question");
     evil.say(Message::TargetTable(table("a\x1b[2J\n")));
     evil.say(Message::TargetTable(table("unasked")));
-    let side = look(&control, |side| side.table.is_some());
+    let side = look(&handle, |side| side.table.is_some());
     let shown = side.table.unwrap();
     assert_eq!((shown.end, shown.targets, shown.hung, shown.shown.len()), (Role::Sink, 4096, 4096, 32));
     assert_eq!((shown.shown[0].name.as_str(), shown.shown[0].bytes), ("a\u{fffd}[2J\u{fffd}", u64::MAX));
-    look(&control, |_| control.targets().source.table.is_some());
+    look(&handle, |_| handle.targets().source.table.is_some());
     evil.until(asks).expect("the next question, for somebody looks still");
     // It is not answered: no other comes, and the session goes on.
     evil.say(Message::Ping(2));
@@ -154,13 +154,13 @@ fn an_older_peer_has_no_table() {
     let bench = Bench::new();
     let (ours, mut evil) = ends();
     let seen = Arc::new(Seen::default());
-    let control = Control::new();
+    let handle = Handle::new();
     let watch =
-        Watch { observer: Some(seen.clone()), control: control.clone(), targets: true, ..Watch::silent() };
+        Watch { observer: Some(seen.clone()), handle: handle.clone(), targets: true, ..Watch::silent() };
     let source = start(&bench, ours, Some(watch));
     evil.greet_source_as(hello(), false);
     evil.announced(1);
-    let side = look(&control, |side| side.why_not.is_some());
+    let side = look(&handle, |side| side.why_not.is_some());
     assert!(side.table.is_none() && side.why_not.is_some_and(|why| why.contains("too old")));
     let deadline = Instant::now() + super::PATIENCE;
     let own = |event: &Event| matches!(event, Event::Targets(table) if table.end == Role::Source);

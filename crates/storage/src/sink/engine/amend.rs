@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use haul_core::change::Change;
 use haul_core::entry::Meta;
 use haul_core::transfer::op::{AmendItem, Existing, LinkItem, Seen};
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{AtFlags, FileType, Mode, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -63,7 +63,7 @@ impl Sink {
         found: Option<Seen>,
     ) -> Result<Option<Change>, Failure> {
         let path = || self.tree.path_of(item.file.parent, &item.file.name);
-        let fail = |what, errno| fault::os_at(Stage::Metadata, what, &path(), errno, dir);
+        let fail = |what, errno| fault::os_at(FailureKind::Metadata, what, &path(), errno, dir);
         let inode = self.tree.jail().open_path(dir, &item.file.name).map_err(|errno| fail("open", errno))?;
         let before = rustix::fs::fstat(&inode).map_err(|errno| fail("stat", errno))?;
         let link = FileType::from_raw_mode(before.st_mode) == FileType::Symlink;
@@ -91,7 +91,7 @@ impl Sink {
         let dir = self.tree.dirfd(file.parent)?;
         let jail = self.tree.jail();
         let path = || self.tree.path_of(file.parent, &file.name);
-        let fail = |what, errno| fault::os(Stage::Metadata, what, &path(), errno);
+        let fail = |what, errno| fault::os(FailureKind::Metadata, what, &path(), errno);
         let inode = jail.open_path(&dir, &file.name).map_err(|errno| fail("open", errno))?;
         let before = rustix::fs::fstat(&inode).map_err(|errno| fail("stat", errno))?;
         let replaced = || {
@@ -99,7 +99,7 @@ impl Sink {
                 "{}: something else stands there since it was looked at, or it was changed; it was left alone",
                 path()
             );
-            fault::failure(Stage::Metadata, Errno::EXIST.raw_os_error(), text)
+            fault::failure(FailureKind::Metadata, Errno::EXIST.raw_os_error(), text)
         };
         if !self.may_amend(item, &before) {
             return Err(replaced());
@@ -135,7 +135,7 @@ impl Sink {
                         path(),
                         before.st_uid
                     );
-                    return Err(fault::failure(Stage::Metadata, Errno::PERM.raw_os_error(), text));
+                    return Err(fault::failure(FailureKind::Metadata, Errno::PERM.raw_os_error(), text));
                 }
                 count(&self.not_kept.mode);
                 return Ok(Change::NONE);
@@ -153,7 +153,7 @@ impl Sink {
         }
         if !changed.is_none() && durable {
             retry_on_intr(|| rustix::fs::fsync(&fd))
-                .map_err(|errno| fault::os_at(Stage::Sync, "sync", &path(), errno, &fd))?;
+                .map_err(|errno| fault::os_at(FailureKind::Sync, "sync", &path(), errno, &fd))?;
         }
         Ok(changed)
     }

@@ -10,7 +10,7 @@ use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use haul_core::ids::DirId;
 use haul_core::journal::Widened;
 use haul_core::transfer::op::SinkDone;
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use rustix::io::{Errno, Result as OsResult};
 
 use super::{END_TICK, Sink};
@@ -53,7 +53,11 @@ impl Sink {
                 Err(RecvTimeoutError::Timeout) if !self.has_ended() => {}
                 Err(_) => {
                     lock(&self.asked).waiting.remove(&ask);
-                    break Err(fault::failure(Stage::Create, Errno::CANCELED.raw_os_error(), "it is over"));
+                    break Err(fault::failure(
+                        FailureKind::Create,
+                        Errno::CANCELED.raw_os_error(),
+                        "it is over",
+                    ));
                 }
             }
         };

@@ -1,17 +1,17 @@
 //! How each operation begins: divided by storage target, or given to one thread; and how it is answered.
 //!
-//! Left out: objects, which go to the lanes (`data`), and the journal (`keeper`).
+//! Left out: objects, which go to the I/O threads (`data`), and the journal (`journal_writer`).
 
 use std::sync::Arc;
 
 use haul_core::ids::{BufferId, DirId, FileId};
 use haul_core::transfer::op::{BundleWrite, SinkDone, SinkFile, SinkOp};
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 
 use super::data::NewWrite;
-use super::gather::{Place, no_target, pair};
+use super::fan_out::{Place, no_target, pair};
 use super::{Sink, Task, guard, slice};
-use crate::crew::{Doing, Turn};
+use crate::blocking_pool::{Doing, Turn};
 use crate::io::Target;
 use crate::owed::{Owed, panic_point};
 use crate::sink::fault;
@@ -24,7 +24,7 @@ impl Sink {
         let of_dir = |_: &Sink, id: &DirId| Place(*id, None);
         match op {
             SinkOp::MakeDirs { dirs } => self.split(
-                ("create", Stage::Create),
+                ("create", FailureKind::Create),
                 dirs,
                 of_dir,
                 no_target,
@@ -32,7 +32,7 @@ impl Sink {
                 |_, dirs, results| SinkDone::MakeDirs { results: pair(dirs, |id| *id, results) },
             ),
             SinkOp::Lookup { items } => self.split(
-                ("stat", Stage::Open),
+                ("stat", FailureKind::Open),
                 items,
                 |_, item| Place(item.file.parent, Some(item.file.name.clone())),
                 no_target,
@@ -41,7 +41,7 @@ impl Sink {
             ),
             SinkOp::WriteBundle { buffer: id, items, more } => self.write_bundle((id, more), items, buffer),
             SinkOp::Commit { durable, items } => self.split(
-                ("publish", Stage::Publish),
+                ("publish", FailureKind::Publish),
                 items,
                 |sink, item| sink.place_of(item.id, item.publish.as_ref().map(|publish| &publish.file)),
                 |sink, item| sink.files.target_of(item.id),
@@ -52,7 +52,7 @@ impl Sink {
                 },
             ),
             SinkOp::Amend { durable, items } => self.split(
-                ("metadata", Stage::Metadata),
+                ("metadata", FailureKind::Metadata),
                 items,
                 |_, item| Place(item.file.parent, Some(item.file.name.clone())),
                 no_target,
@@ -60,7 +60,7 @@ impl Sink {
                 |_, items, results| SinkDone::Amend { results: pair(items, |item| item.file.id, results) },
             ),
             SinkOp::MakeLinks { items } => self.split(
-                ("create", Stage::Publish),
+                ("create", FailureKind::Publish),
                 items,
                 |_, item| Place(item.file.parent, Some(item.file.name.clone())),
                 no_target,
@@ -70,7 +70,7 @@ impl Sink {
                 },
             ),
             SinkOp::SyncDirs { dirs } => self.split(
-                ("sync", Stage::Sync),
+                ("sync", FailureKind::Sync),
                 dirs,
                 of_dir,
                 no_target,
@@ -84,7 +84,7 @@ impl Sink {
                 let failed = move |failure: Failure| SinkDone::FinishDirs {
                     results: ids.iter().map(|id| (*id, Err(failure.clone()))).collect(),
                 };
-                let owed = self.owed(Stage::Metadata, failed);
+                let owed = self.owed(FailureKind::Metadata, failed);
                 self.task(target, "metadata", Place(first, None), owed, move |sink, turn| {
                     SinkDone::FinishDirs { results: sink.finish_dirs(turn, durable, &dirs) }
                 });
@@ -92,7 +92,7 @@ impl Sink {
             SinkOp::Discard { id } => {
                 let place = self.place_of(id, None);
                 // It has no failure: what could not be removed is debris, which the journal knows.
-                let owed = self.owed(Stage::Write, move |_| SinkDone::Discard { id });
+                let owed = self.owed(FailureKind::Write, move |_| SinkDone::Discard { id });
                 self.task(self.tree.target_of(place.0), "remove", place, owed, move |sink, _| {
                     sink.files.discard(id, || (sink.still_owner)().is_ok());
                     SinkDone::Discard { id }
@@ -101,11 +101,11 @@ impl Sink {
             SinkOp::Create { file, striping } => {
                 let place = Place(file.parent, Some(file.name.clone()));
                 let id = file.id;
-                let owed =
-                    self.owed(Stage::Create, move |failure| SinkDone::Create { id, result: Err(failure) });
+                let owed = self
+                    .owed(FailureKind::Create, move |failure| SinkDone::Create { id, result: Err(failure) });
                 self.task(self.tree.target_of(place.0), "create", place, owed, move |sink, _| {
                     panic_point("panic~create", &fault::show(file.name.as_bytes()));
-                    let result = guard(Stage::Create, || {
+                    let result = guard(FailureKind::Create, || {
                         sink.may_make()?;
                         sink.files.want(&file, striping);
                         let open = sink.files.ready(&file, |open, file| sink.begin_path(open, file))?;
@@ -121,13 +121,13 @@ impl Sink {
                 let place = Place(file.parent, Some(file.name.clone()));
                 let target = self.files.target_of(file.id).unwrap_or_else(|| self.tree.target_of(place.0));
                 let (id, asked) = (file.id, ranges.clone());
-                let owed = self.owed(Stage::Read, move |failure| SinkDone::Check {
+                let owed = self.owed(FailureKind::Read, move |failure| SinkDone::Check {
                     id,
                     ranges: asked,
                     result: Err(failure),
                 });
                 self.task(target, "check", place, owed, move |sink, _| {
-                    let result = guard(Stage::Read, || sink.check(&file, kind, &ranges));
+                    let result = guard(FailureKind::Read, || sink.check(&file, kind, &ranges));
                     SinkDone::Check { id: file.id, ranges, result }
                 });
             }
@@ -152,11 +152,11 @@ impl Sink {
     /// The answer to an operation of one thread; `failed` makes it of a failure.
     fn owed(
         self: &Arc<Self>,
-        stage: Stage,
+        kind: FailureKind,
         failed: impl FnOnce(Failure) -> SinkDone + Send + 'static,
     ) -> Owed<SinkDone> {
         let sink = self.clone();
-        Owed::new(stage, move |result: Result<SinkDone, Failure>| {
+        Owed::new(kind, move |result: Result<SinkDone, Failure>| {
             (sink.post)(SinkCompletion { done: result.unwrap_or_else(failed) });
         })
     }
@@ -174,10 +174,10 @@ impl Sink {
             SinkDone::WriteBundle { buffer: id, results, more }
         };
         let buffer = buffer.map(Payload::shared);
-        self.gather("write", items, lies, no_target, done, |gather, group| {
+        self.fan_out("write", items, lies, no_target, done, |fan_out, group| {
             let buffer = buffer.clone();
             move |sink: &Arc<Sink>, turn: &Turn<Task>| {
-                let (tree, items) = (sink.tree.clone(), gather.items.clone());
+                let (tree, items) = (sink.tree.clone(), fan_out.items.clone());
                 let mut track = turn.track(move |i| {
                     let file = &items[i as usize].file;
                     Doing { what: "write", name: tree.path_of(file.parent, &file.name), offset: 0 }
@@ -185,8 +185,8 @@ impl Sink {
                 let payload = buffer.as_deref().map(Buffer::as_slice).unwrap_or_default();
                 let mut write = |i: usize| {
                     track.at(i as u64);
-                    let item = &gather.items[i];
-                    guard(Stage::Write, || {
+                    let item = &fan_out.items[i];
+                    guard(FailureKind::Write, || {
                         sink.may_make()?;
                         let data = slice(payload, item.start, item.file.size)?;
                         // Of an empty one this makes the temporary to publish.
@@ -195,7 +195,7 @@ impl Sink {
                 };
                 let results = group.iter().map(|i| write(*i)).collect();
                 drop(buffer);
-                gather.put(&group, results);
+                fan_out.put(&group, results);
             }
         });
     }

@@ -12,13 +12,13 @@ use haul_core::change::Change;
 use haul_core::entry::Meta;
 use haul_core::ids::DirId;
 use haul_core::transfer::op::{CommitItem, Inode, LinkItem, Publish, Seen, SinkFile};
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{AtFlags, FileType, Stat, statat};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::gather::{Place, pair, whole};
+use super::fan_out::{Place, pair, whole};
 use super::{Sink, Task, guard};
-use crate::crew::Turn;
+use crate::blocking_pool::Turn;
 use crate::sink::cache::drop_pages;
 use crate::sink::calls;
 use crate::sink::files::in_place::{InPlace, unfinished_len};
@@ -84,25 +84,25 @@ impl Sink {
         }
         let (open, temp, counted) = self.files.fd_of(file.id)?;
         let fd = descriptor(&temp);
-        let fail = |stage, what, errno| fault::os_at(stage, what, &path(), errno, fd);
+        let fail = |kind, what, errno| fault::os_at(kind, what, &path(), errno, fd);
 
         // With space in advance a file has its full size from the beginning, so that says nothing of it.
         let written = lock(&open.path).written();
         if counted && written < open.data_len && !haul_mutant::removed("whole-or-nothing") {
             let text = format!("{} has {written} of {} bytes and was not published", path(), file.size);
-            return Err(fault::failure(Stage::Publish, 0, text));
+            return Err(fault::failure(FailureKind::Publish, 0, text));
         }
 
-        let stat = rustix::fs::fstat(fd).map_err(|errno| fail(Stage::Publish, "stat", errno))?;
+        let stat = rustix::fs::fstat(fd).map_err(|errno| fail(FailureKind::Publish, "stat", errno))?;
         let size = stat.st_size as u64;
         // A sparse file may end in a hole.
         if size < file.size && file.map.is_none() && !haul_mutant::removed("whole-or-nothing") {
             let text = format!("{} has {size} of {} bytes and was not published", path(), file.size);
-            return Err(fault::failure(Stage::Publish, 0, text));
+            return Err(fault::failure(FailureKind::Publish, 0, text));
         }
         if size != file.size {
             retry_on_intr(|| rustix::fs::ftruncate(fd, file.size))
-                .map_err(|errno| fail(Stage::Publish, "truncate", errno))?;
+                .map_err(|errno| fail(FailureKind::Publish, "truncate", errno))?;
         }
         if let Some(expected) = publish.verify {
             // Whatever is promised: what is not on media cannot be read from there.
@@ -203,9 +203,9 @@ impl Sink {
             Errno::NOENT => {
                 (errno, "its temporary is gone, which another run of this job or a cleaner removed")
             }
-            _ => return fault::os_at(Stage::Publish, "publish", &path, errno, dir),
+            _ => return fault::os_at(FailureKind::Publish, "publish", &path, errno, dir),
         };
-        fault::failure(Stage::Publish, errno.raw_os_error(), format!("publish {path}: {told}"))
+        fault::failure(FailureKind::Publish, errno.raw_os_error(), format!("publish {path}: {told}"))
     }
 
     /// Makes one symbolic link under a temporary name, then gives it its own.
@@ -235,7 +235,7 @@ impl Sink {
             let text = format!(
                 "{path}: the link leads to the file that stands there, whose content would be lost; it was left"
             );
-            return Err(fault::failure(Stage::Publish, Errno::EXIST.raw_os_error(), text));
+            return Err(fault::failure(FailureKind::Publish, Errno::EXIST.raw_os_error(), text));
         }
         // Until it has its name nobody may take its temporary for a leftover.
         let _making = self.files.making();
@@ -250,7 +250,7 @@ impl Sink {
         let path = || self.tree.path_of(file.parent, &file.name);
         let stat = match self.tree.jail().stat(dir, &file.name) {
             Err(Errno::NOENT) => return Ok(None),
-            other => other.map_err(|errno| fault::os(Stage::Open, "stat", &path(), errno))?,
+            other => other.map_err(|errno| fault::os(FailureKind::Open, "stat", &path(), errno))?,
         };
         let found = seen_of(&stat);
         let kind = FileType::from_raw_mode(stat.st_mode);
@@ -268,7 +268,7 @@ impl Sink {
             _ if *force || *no_replace => Ok(Some(found)),
             _ => {
                 let text = format!("{}: {SPECIAL}", path());
-                Err(fault::failure(Stage::Create, Errno::EXIST.raw_os_error(), text))
+                Err(fault::failure(FailureKind::Create, Errno::EXIST.raw_os_error(), text))
             }
         }
     }
@@ -300,7 +300,7 @@ impl Sink {
         made.map_err(|errno| match errno {
             // Another entry's, which is being made.
             Errno::EXIST => self.tree.folded(item.file.parent, &item.file.name),
-            _ => self.unmade_link(item, dir, Stage::Create, "make the link", errno),
+            _ => self.unmade_link(item, dir, FailureKind::Create, "make the link", errno),
         })
     }
 
@@ -312,7 +312,7 @@ impl Sink {
             if errno != Errno::NOENT {
                 self.files.leave();
             }
-            self.unmade_link(item, dir, Stage::Create, "look at the link", errno)
+            self.unmade_link(item, dir, FailureKind::Create, "look at the link", errno)
         };
         let held = jail.open_path(dir, &temp).map_err(fail)?;
         let stat = rustix::fs::fstat(&held).map_err(fail)?;
@@ -328,7 +328,7 @@ impl Sink {
         let text = format!(
             "make the link {path}: something else took the place of what was made; it was left alone"
         );
-        Err(fault::failure(Stage::Create, Errno::STALE.raw_os_error(), text))
+        Err(fault::failure(FailureKind::Create, Errno::STALE.raw_os_error(), text))
     }
 
     /// Gives the link that is held its owner, its mtime and its name.
@@ -339,7 +339,7 @@ impl Sink {
         held: &OwnedFd,
         found: Option<Seen>,
     ) -> Result<(), Failure> {
-        let fail = |what, errno| self.unmade_link(item, dir, Stage::Metadata, what, errno);
+        let fail = |what, errno| self.unmade_link(item, dir, FailureKind::Metadata, what, errno);
         let inode = inode_of(&rustix::fs::fstat(held).map_err(|errno| fail("stat", errno))?);
         let result = self
             .set_link_meta(held.as_fd(), &item.meta, item.owner)
@@ -358,11 +358,11 @@ impl Sink {
         &self,
         item: &LinkItem,
         dir: &OwnedFd,
-        stage: Stage,
+        kind: FailureKind,
         what: &'static str,
         errno: Errno,
     ) -> Failure {
-        fault::os_at(stage, what, &self.tree.path_of(item.file.parent, &item.file.name), errno, dir)
+        fault::os_at(kind, what, &self.tree.path_of(item.file.parent, &item.file.name), errno, dir)
     }
 
     /// Syncs one directory.
@@ -372,7 +372,7 @@ impl Sink {
         }
         let fd = self.tree.dirfd(id)?;
         calls::sync_dir(&fd)
-            .map_err(|errno| fault::os_at(Stage::Sync, "sync", &self.tree.path_of_dir(id), errno, &fd))
+            .map_err(|errno| fault::os_at(FailureKind::Sync, "sync", &self.tree.path_of_dir(id), errno, &fd))
     }
 
     /// Finishes directories, the deepest first: a finished one may be closed to us, and then nothing below it
@@ -392,13 +392,14 @@ impl Sink {
             let (sink, told) = (self.clone(), self.clone());
             let level = Arc::new(level);
             let finish = move |(id, meta): &(DirId, Meta)| {
-                guard(Stage::Metadata, || sink.finish_dir(*id, meta, durable))
+                guard(FailureKind::Metadata, || sink.finish_dir(*id, meta, durable))
             };
             let label = move |(id, _): &(DirId, Meta)| told.doing("sync", Place(*id, None));
             let results = turn.share(level.clone(), label, finish);
             ended.extend(level.iter().map(|(id, _)| *id).zip(results));
         }
-        let lost = || Some(Err(fault::failure(Stage::Metadata, 0, "the directory was asked for twice")));
+        let lost =
+            || Some(Err(fault::failure(FailureKind::Metadata, 0, "the directory was asked for twice")));
         let results: Vec<_> =
             dirs.iter().map(|(id, _)| ended.remove(id).unwrap_or_else(lost)).map(whole).collect();
         let failed: Vec<bool> = results.iter().map(Result::is_err).collect();
@@ -419,10 +420,10 @@ impl Sink {
         if let Some(leftovers) = &self.leftovers {
             leftovers.finish(&self.tree, id, &fd);
         }
-        let fail = |stage, what, errno| fault::os_at(stage, what, &self.tree.path_of_dir(id), errno, &fd);
+        let fail = |kind, what, errno| fault::os_at(kind, what, &self.tree.path_of_dir(id), errno, &fd);
         // A setgid that the directory has from its parent is the destination's own: it keeps the group of
         // project directories.
-        let stat = rustix::fs::fstat(&fd).map_err(|errno| fail(Stage::Metadata, "stat", errno))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| fail(FailureKind::Metadata, "stat", errno))?;
         // Held against how it stood before this run: what was made in it since has changed its mtime. To learn how times are kept
         // can change it too, so that comes first.
         let before = self.tree.stood(id);
@@ -444,7 +445,7 @@ impl Sink {
         }
         self.set_meta(&fd, &wanted, &|| self.tree.path_of_dir(id))?;
         if durable {
-            calls::sync_dir(&fd).map_err(|errno| fail(Stage::Sync, "sync", errno))?;
+            calls::sync_dir(&fd).map_err(|errno| fail(FailureKind::Sync, "sync", errno))?;
         }
         Ok(stood.map_or(Change::NEW, |stood| Change::of_dir(&stood, meta, self.dir_owner)))
     }
@@ -466,11 +467,11 @@ impl Sink {
         }
         let (open, written_to, counted) = self.files.fd_of(file.id)?;
         let fd = descriptor(&written_to);
-        let fail = |stage, what, errno| fault::os_at(stage, what, &path(), errno, fd);
+        let fail = |kind, what, errno| fault::os_at(kind, what, &path(), errno, fd);
         let written = lock(&open.path).written();
         if counted && written < open.data_len && !haul_mutant::removed("whole-or-nothing") {
             let text = format!("{} has {written} of {} new bytes and is not whole", path(), file.size);
-            return Err(fault::failure(Stage::Publish, 0, text));
+            return Err(fault::failure(FailureKind::Publish, 0, text));
         }
         if (durable && !haul_mutant::removed("in-place-syncs-first")) || publish.verify.is_some() {
             self.sync_data(&open, &written_to)?;
@@ -489,13 +490,13 @@ impl Sink {
                     "publish {}: the file that was written into has not this name any more: something else took it, or removed it",
                     path()
                 );
-                return Err(fault::failure(Stage::Publish, Errno::STALE.raw_os_error(), text));
+                return Err(fault::failure(FailureKind::Publish, Errno::STALE.raw_os_error(), text));
             }
-            Err(errno) => return Err(fail(Stage::Publish, "stat", errno)),
+            Err(errno) => return Err(fail(FailureKind::Publish, "stat", errno)),
         }
         // Directly before it begins to look whole.
         self.fence()?;
-        let stat = rustix::fs::fstat(fd).map_err(|errno| fail(Stage::Publish, "stat", errno))?;
+        let stat = rustix::fs::fstat(fd).map_err(|errno| fail(FailureKind::Publish, "stat", errno))?;
         let end = place.base() + file.size;
         let size = stat.st_size as u64;
         // A whole file was made so long before its first byte. A part may end in a hole.
@@ -508,11 +509,11 @@ impl Sink {
                 "{} ends at byte {size}, while it was written: something else cut it, and what it holds is not known",
                 path()
             );
-            return Err(fault::failure(Stage::Publish, 0, text));
+            return Err(fault::failure(FailureKind::Publish, 0, text));
         }
         if size != end && !(place.is_part() && size > end) {
             retry_on_intr(|| rustix::fs::ftruncate(fd, end))
-                .map_err(|errno| fail(Stage::Publish, "truncate", errno))?;
+                .map_err(|errno| fail(FailureKind::Publish, "truncate", errno))?;
         }
         self.files.unmark_in_place(&open);
         if !place.is_part() {
@@ -556,8 +557,8 @@ impl Sink {
 
 /// `in_place`: there is no temporary.
 pub(super) fn unsynced(path: &str, errno: Errno, fd: impl AsFd, in_place: bool) -> Failure {
-    let failure = fault::os_at(Stage::Sync, "sync", path, errno, fd);
+    let failure = fault::os_at(FailureKind::Sync, "sync", path, errno, fd);
     let what = if in_place { "nobody goes on with it" } else { "its temporary was discarded" };
     let text = format!("{}; {what}, for what was written is not to be trusted", failure.text);
-    fault::failure(Stage::Sync, failure.errno, text)
+    fault::failure(FailureKind::Sync, failure.errno, text)
 }

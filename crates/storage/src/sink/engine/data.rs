@@ -1,11 +1,11 @@
 //! The way of an object from its buffer into its file.
 //!
-//! In: `SinkOp::Write` with its buffer. Out: its completion, from a lane's thread. An object of a file that is
-//! ready goes to the lanes from the session's own thread, which never waits for storage; one whose file has no
+//! In: `SinkOp::Write` with its buffer. Out: its completion, from an I/O thread. An object of a file that is
+//! ready goes to the I/O threads from the session's own thread, which never waits for storage; one whose file has no
 //! temporary yet goes to a thread of the engine first, which makes it and its space.
 //!
 //! What must hold: the buffer is back in its pool before the completion is posted; every write completes once,
-//! also when its file fails or a thread panics over it ([`Owed`]); a file is written in one mode at a time (`gate`), and what is beyond the end of a
+//! also when its file fails or a thread panics over it ([`Owed`]); a file is written in one mode at a time (`mode_switch`), and what is beyond the end of a
 //! file in a padded write is zeros, never older payload.
 //!
 //! Left out: bundles. Their files are written whole by the engine's threads, for making them costs more than
@@ -20,21 +20,21 @@ use haul_core::io::IoMode;
 use haul_core::schedule::Limits;
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::transfer::op::{SinkDone, SinkFile, SinkOp, Took};
-use haul_core::wire::{Failure, Stage, credit_cost};
+use haul_core::wire::{Failure, FailureKind, credit_cost};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::commit::unsynced;
-use super::gather::Place;
+use super::fan_out::Place;
 use super::{Sink, guard, slice};
-use crate::io::lanes::{Lanes, Transfer, TransferDone};
+use crate::io::threads::{IoThreads, Transfer, TransferDone};
 use crate::io::{EngineFacts, IoFile, IoKind};
-use crate::knobs::{Knobs, depth_of, lanes_of};
+use crate::io_settings::{IoSettings, depth_of, io_threads_of};
 use crate::owed::{Owed, panic_point, words_of};
 use crate::sink::cache::{Cache, start_write_back};
 use crate::sink::files::in_place::InPlace;
 use crate::sink::files::{OpenFile, descriptor};
-use crate::sink::gate::{Admit, Gate};
 use crate::sink::mode::{Alignment, Choice, Shape};
+use crate::sink::mode_switch::{Admit, ModeSwitch};
 use crate::sink::space::Spaces;
 use crate::sink::syncs::{self, Extent, SyncCall};
 use crate::sink::way::{DirectFile, Path, Pending, Way};
@@ -57,7 +57,7 @@ pub(super) struct NewWrite {
     owed: Owed<Took>,
 }
 
-/// What a lane brings back.
+/// What an I/O thread brings back.
 pub(super) struct Tag {
     owed: Owed<Took>,
     mode: IoMode,
@@ -67,10 +67,10 @@ pub(super) struct Tag {
 /// What the data path of a session shares.
 pub(super) struct Data {
     /// Taken out when the engine ends.
-    lanes: Mutex<Option<Arc<Lanes<Tag>>>>,
+    io_threads: Mutex<Option<Arc<IoThreads<Tag>>>>,
     pub(super) choice: Choice,
     pub(super) cache: Cache,
-    knobs: Knobs,
+    settings: IoSettings,
     sync_call: Mutex<SyncCall>,
     /// Writes that were submitted and not completed.
     open: Mutex<usize>,
@@ -78,12 +78,12 @@ pub(super) struct Data {
 }
 
 impl Data {
-    pub(super) fn new(choice: Choice, knobs: Knobs) -> Data {
+    pub(super) fn new(choice: Choice, settings: IoSettings) -> Data {
         Data {
-            lanes: Mutex::default(),
+            io_threads: Mutex::default(),
             choice,
             cache: Cache::default(),
-            knobs,
+            settings,
             sync_call: Mutex::new(syncs::kernel()),
             open: Mutex::default(),
             none_open: Condvar::new(),
@@ -101,36 +101,36 @@ impl Data {
         *lock(&self.sync_call) = call;
     }
 
-    pub(super) fn set_lanes(&self, lanes: Lanes<Tag>) {
-        *lock(&self.lanes) = Some(Arc::new(lanes));
+    pub(super) fn set_threads(&self, io_threads: IoThreads<Tag>) {
+        *lock(&self.io_threads) = Some(Arc::new(io_threads));
     }
 
-    /// The lanes, until the engine ends.
-    pub(super) fn lanes(&self) -> Option<Arc<Lanes<Tag>>> {
-        lock(&self.lanes).clone()
+    /// The I/O threads, until the engine ends.
+    pub(super) fn io_threads(&self) -> Option<Arc<IoThreads<Tag>>> {
+        lock(&self.io_threads).clone()
     }
 
-    /// Changes lanes and requests in flight: their share of `width` operations, see [`lanes_of`] and [`depth_of`].
+    /// Changes I/O threads and requests in flight: their share of `width` operations, see [`io_threads_of`] and [`depth_of`].
     pub(super) fn set_width(&self, width: usize, started: usize) {
-        if let Some(lanes) = self.lanes() {
-            lanes.use_lanes(lanes_of(self.knobs.lanes.lanes, width, started));
-            lanes.set_depth(depth_of(self.knobs.lanes.depth, width, started));
+        if let Some(io_threads) = self.io_threads() {
+            io_threads.use_threads(io_threads_of(self.settings.io_threads.io_threads, width, started));
+            io_threads.set_depth(depth_of(self.settings.io_threads.depth, width, started));
         }
     }
 
-    /// Writes of objects that may be in flight: at one target as many as the lanes give one, for each object is a request at
+    /// Writes of objects that may be in flight: at one target as many as the I/O threads give one, for each object is a request at
     /// least; in all what buffers are good for.
     pub(super) fn limits(&self) -> Limits {
-        let each = u32::try_from(self.knobs.lanes.depth).unwrap_or(u32::MAX);
+        let each = u32::try_from(self.settings.io_threads.depth).unwrap_or(u32::MAX);
         let total = each.saturating_mul(WRITES_TARGETS);
-        Limits { total: self.knobs.asked.in_flight.map_or(total, |most| total.min(most.into())), each }
+        Limits { total: self.settings.asked.in_flight.map_or(total, |most| total.min(most.into())), each }
     }
 
     /// What was chosen, and why.
     pub(super) fn report(&self, spaces: &Spaces) -> Vec<(String, String)> {
         let none = EngineFacts { name: "none", remarks: Vec::new() };
-        let facts = self.lanes().map_or(none, |lanes| lanes.facts());
-        let mut report = self.knobs.report(&facts, &self.choice.report());
+        let facts = self.io_threads().map_or(none, |io_threads| io_threads.facts());
+        let mut report = self.settings.report(&facts, &self.choice.report());
         report.push(("sink page cache".into(), self.cache.report().into()));
         report.push(("sink preallocation".into(), spaces.report()));
         report
@@ -141,7 +141,7 @@ impl Data {
         *lock(&self.open) > 0
     }
 
-    /// Waits until every write has completed, or none has for twice the deadline, however that comes; then ends the lanes.
+    /// Waits until every write has completed, or none has for twice the deadline, however that comes; then ends the I/O threads.
     /// Says what is left: writes that hang, and complete as failures if they ever come back.
     pub(super) fn drain(&self) -> Vec<String> {
         let mut open = lock(&self.open);
@@ -150,18 +150,20 @@ impl Data {
             open = self.none_open.wait_timeout(open, DRAIN_TICK).unwrap_or_else(PoisonError::into_inner).0;
             if *open != last.0 {
                 last = (*open, Instant::now());
-            } else if last.1.elapsed() > 2 * self.knobs.lanes.deadline {
+            } else if last.1.elapsed() > 2 * self.settings.io_threads.deadline {
                 break;
             }
         }
         let count = *open;
         drop(open);
-        let lanes = lock(&self.lanes).take();
+        let io_threads = lock(&self.io_threads).take();
         if count == 0 {
             return Vec::new();
         }
         let mut left = vec![format!("{count} writes did not come back")];
-        left.extend(lanes.iter().flat_map(|lanes| lanes.stuck()).map(|stuck| stuck.in_words()));
+        left.extend(
+            io_threads.iter().flat_map(|io_threads| io_threads.stuck()).map(|stuck| stuck.in_words()),
+        );
         left
     }
 }
@@ -190,7 +192,7 @@ impl Sink {
         if path.alignment.is_some() && choice.mode() == IoMode::Direct {
             path.direct = self.open_direct(open, file);
             match path.direct {
-                Some(_) => path.gate = Gate::new(IoMode::Direct),
+                Some(_) => path.switch = ModeSwitch::new(IoMode::Direct),
                 None => path.alignment = None,
             }
         }
@@ -218,7 +220,7 @@ impl Sink {
         };
         *lock(&self.data.open) += 1;
         let (sink, file_id) = (self.clone(), file.id);
-        let owed = Owed::new(Stage::Write, move |result: Result<Took, Failure>| {
+        let owed = Owed::new(FailureKind::Write, move |result: Result<Took, Failure>| {
             let (took, result) = match result {
                 Ok(took) => (Some(took), Ok(())),
                 Err(failure) => (None, Err(failure)),
@@ -253,7 +255,7 @@ impl Sink {
     pub(super) fn write_first(self: &Arc<Self>, write: NewWrite) {
         let Some((file, pending)) = self.take(write) else { return };
         panic_point("panic~write_first", &fault::show(file.name.as_bytes()));
-        let ready = guard(Stage::Write, || {
+        let ready = guard(FailureKind::Write, || {
             self.may_make()?;
             self.files.ready(&file, |open, file| self.begin_path(open, file))
         });
@@ -272,7 +274,7 @@ impl Sink {
             Ok(_) if offset.checked_add(u64::from(len)).is_none_or(|end| end > file.size) => {
                 let path = self.tree.path_of(file.parent, &file.name);
                 let text = format!("{len} bytes at {offset} do not fit into the {} of {path}", file.size);
-                Err(fault::failure(Stage::Protocol, 0, text))
+                Err(fault::failure(FailureKind::Protocol, 0, text))
             }
             Ok(_) => Ok(()),
         };
@@ -282,7 +284,8 @@ impl Sink {
             }
             (buffer, fits) => {
                 drop(buffer);
-                let none = || fault::failure(Stage::Local, 0, "internal error: a write without payload");
+                let none =
+                    || fault::failure(FailureKind::Local, 0, "internal error: a write without payload");
                 owed.settle(Err(fits.err().unwrap_or_else(none)));
                 None
             }
@@ -294,11 +297,11 @@ impl Sink {
     fn watched(&self, open: &OpenFile, work: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
             let text = format!("internal error: {}", words_of(&*panic));
-            self.fail_held(open, &fault::failure(Stage::Write, 0, text));
+            self.fail_held(open, &fault::failure(FailureKind::Write, 0, text));
         }
     }
 
-    /// Sends a write to the lanes, or holds it while its file changes its mode.
+    /// Sends a write to the I/O threads, or holds it while its file changes its mode.
     fn route(self: &Arc<Self>, open: &Arc<OpenFile>, pending: Pending) {
         self.watched(open, || {
             panic_point("panic~route", &fault::show(open.name.as_bytes()));
@@ -308,10 +311,10 @@ impl Sink {
                 path.alignment = None;
             }
             let wish = match path.alignment {
-                Some(_) => self.data.choice.mode_under_way(path.gate.mode()),
+                Some(_) => self.data.choice.mode_under_way(path.switch.mode()),
                 None => IoMode::Buffered,
             };
-            let admitted = path.gate.admit(wish, pending);
+            let admitted = path.switch.admit(wish, pending);
             let way = path.way();
             drop(path);
             match admitted {
@@ -327,7 +330,7 @@ impl Sink {
     fn why_over(&self, open: &OpenFile) -> Failure {
         self.files.failure_of(open).unwrap_or_else(|| {
             let path = self.tree.path_of(open.parent, &open.name);
-            fault::failure(Stage::Write, 0, format!("{path} was given up before this"))
+            fault::failure(FailureKind::Write, 0, format!("{path} was given up before this"))
         })
     }
 
@@ -340,17 +343,21 @@ impl Sink {
             offset: pending.offset,
             len: pending.len as usize,
             size: open.size,
-            request_size: self.data.knobs.lanes.request_size,
+            request_size: self.data.settings.io_threads.request_size,
         }
     }
 
-    /// Hands a write that the gate let through to the lanes. No lock is held: a lane may want it.
+    /// Hands a write that the switch let through to the I/O threads. No lock is held: an I/O thread may want it.
     fn launch(&self, open: &Arc<OpenFile>, way: &Way, pending: Pending) {
         let mode = way.mode;
         let shape = self.shape(open, &pending);
-        let Some(lanes) = self.data.lanes() else {
+        let Some(io_threads) = self.data.io_threads() else {
             // Storage hung until the engine had ended, and comes back now.
-            return pending.fail(fault::failure(Stage::Write, 0, "the session ended while the storage hung"));
+            return pending.fail(fault::failure(
+                FailureKind::Write,
+                0,
+                "the session ended while the storage hung",
+            ));
         };
         let Pending { owed, start, offset, len, mut buffer } = pending;
         let len = len as usize;
@@ -365,10 +372,10 @@ impl Sink {
         let (file, kind) = (way.file.clone(), IoKind::Write);
         let offset = self.files.base() + offset;
         let target = open.target_at(offset).unwrap_or(file.target);
-        lanes.submit(Transfer { buffer, tag, file, target, kind, offset, start, len, pad, uncached });
+        io_threads.submit(Transfer { buffer, tag, file, target, kind, offset, start, len, pad, uncached });
     }
 
-    /// A lane's answer.
+    /// An I/O thread's answer.
     pub(super) fn on_written(self: &Arc<Self>, done: TransferDone<Tag>) {
         let open = done.tag.open.clone();
         self.watched(&open, || self.take_written(done));
@@ -401,7 +408,7 @@ impl Sink {
             self.data.choice.on_refused(errno);
             let mut path = lock(&open.path);
             path.alignment = None;
-            let refused = path.gate.refused(Pending { buffer, start, offset, len: len as u32, owed });
+            let refused = path.switch.refused(Pending { buffer, start, offset, len: len as u32, owed });
             drop(path);
             match refused {
                 Ok(true) => self.spawn_change(&open, &file),
@@ -411,22 +418,22 @@ impl Sink {
             return;
         }
         drop(buffer);
-        let result = guard(Stage::Write, || match error {
+        let result = guard(FailureKind::Write, || match error {
             Some((errno, failed_at)) => {
                 let path = format!("{} at byte {failed_at}", self.tree.path_of(open.parent, &open.name));
-                Err(fault::os_at(Stage::Write, "write", &path, errno, descriptor(&file)))
+                Err(fault::os_at(FailureKind::Write, "write", &path, errno, descriptor(&file)))
             }
             None if !good => {
                 let path = self.tree.path_of(open.parent, &open.name);
                 let text = format!(
                     "write {path} at byte {offset}: the storage took {moved} of {len} bytes and gave no reason"
                 );
-                Err(fault::failure(Stage::Write, Errno::IO.raw_os_error(), text))
+                Err(fault::failure(FailureKind::Write, Errno::IO.raw_os_error(), text))
             }
             None => Ok(Took { time: service, cached: mode == IoMode::Buffered }),
         });
         let mut path = lock(&open.path);
-        if path.gate.ended(if good { len as u64 } else { 0 }) {
+        if path.switch.ended(if good { len as u64 } else { 0 }) {
             self.spawn_change(&open, &file);
         }
         if good && mode == IoMode::Buffered && !self.data.cache.asks_uncached() {
@@ -437,7 +444,7 @@ impl Sink {
     }
 
     /// Starts write-back of what was written, on a thread of the engine: it can wait for the device's queue,
-    /// and a lane must not. One thread at a time for each file, so what waits for it is bounded.
+    /// and an I/O thread must not. One thread at a time for each file, so what waits for it is bounded.
     fn see_to_write_back(self: &Arc<Self>, open: &Arc<OpenFile>, path: &mut Path, offset: u64, len: u64) {
         let end = offset.saturating_add(len);
         if let Some((from, to)) = &mut path.write_back {
@@ -460,7 +467,7 @@ impl Sink {
     fn spawn_change(self: &Arc<Self>, open: &Arc<OpenFile>, file: &Arc<IoFile>) {
         let open = open.clone();
         self.spawn(file, "sync", move |sink| {
-            if let Err(failure) = guard(Stage::Sync, || sink.change_mode(&open)) {
+            if let Err(failure) = guard(FailureKind::Sync, || sink.change_mode(&open)) {
                 sink.fail_held(&open, &failure);
             }
         });
@@ -469,7 +476,7 @@ impl Sink {
     /// The file failed, and with it every write that was held.
     fn fail_held(&self, open: &OpenFile, failure: &Failure) {
         self.files.fail_open(open, failure, || true);
-        let held = lock(&open.path).gate.give_up();
+        let held = lock(&open.path).switch.give_up();
         held.into_iter().for_each(|pending| pending.fail(failure.clone()));
     }
 
@@ -478,14 +485,14 @@ impl Sink {
     fn change_mode(self: &Arc<Self>, open: &Arc<OpenFile>) -> Result<(), Failure> {
         let path = lock(&open.path);
         let file = path.buffered.clone().expect("set before the first write");
-        let needs_sync = path.gate.needs_sync();
+        let needs_sync = path.switch.needs_sync();
         drop(path);
         if needs_sync {
             self.sync_data(open, &file)?;
         }
         let mut path = lock(&open.path);
         let mut to = match path.alignment {
-            Some(_) => path.gate.next().unwrap_or_default(),
+            Some(_) => path.switch.next().unwrap_or_default(),
             // A write came meanwhile that cannot be direct.
             None => IoMode::Buffered,
         };
@@ -505,7 +512,7 @@ impl Sink {
         if to == IoMode::Buffered {
             path.direct = None;
         }
-        let held = path.gate.changed(to);
+        let held = path.switch.changed(to);
         let way = path.way();
         drop(path);
         for pending in held {
@@ -525,7 +532,7 @@ impl Sink {
         })
     }
 
-    /// Has a file synced, alone ([`Syncs`]), and keeps the books of it: the gate's, and of large files the choice's clock.
+    /// Has a file synced, alone ([`Syncs`]), and keeps the books of it: the switch's, and of large files the choice's clock.
     pub(super) fn synced(
         &self,
         open: &OpenFile,
@@ -535,7 +542,7 @@ impl Sink {
         syncs.run(|| {
             let (covered, mode) = {
                 let path = lock(&open.path);
-                (path.gate.sync_begins(), path.gate.mode())
+                (path.switch.sync_begins(), path.switch.mode())
             };
             let counts = open.size > SMALL_LEN_MAX;
             if counts {
@@ -546,7 +553,7 @@ impl Sink {
                 self.data.choice.end(mode, 0);
             }
             if result.is_ok() {
-                lock(&open.path).gate.synced(covered);
+                lock(&open.path).switch.synced(covered);
             }
             result
         })

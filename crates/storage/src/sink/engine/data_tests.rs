@@ -33,13 +33,13 @@ fn faulty(io: IoPolicy, plan: Vec<(When, What)>) -> Bench {
         config.storage.threads = Some(1);
     };
     Bench::start(dir, root, change, |config, meter, post| {
-        WriteEngine::start(config, meter, post, |lanes, meter, on_done| {
-            let depth = lanes.engine.depth;
+        WriteEngine::start(config, meter, post, |io_threads, meter, on_done| {
+            let depth = io_threads.engine.depth;
             let engine = move || {
                 let (engine, _) = Faulty::new(Box::new(Pread::new(depth)), plan.clone());
                 Ok(Box::new(engine) as Box<dyn crate::io::Engine>)
             };
-            Lanes::start_with(lanes, meter, on_done, engine)
+            IoThreads::start_with(io_threads, meter, on_done, engine)
         })
     })
 }
@@ -58,7 +58,7 @@ fn said(bench: &Bench, what: &str) -> String {
 fn mode_of(bench: &Bench, file: &SinkFile) -> IoMode {
     let open = sink(bench).files.if_ready(file).expect("it is ready");
     let path = lock(&open.path);
-    path.gate.mode()
+    path.switch.mode()
 }
 
 /// Whether the file system of temporary files takes direct I/O.
@@ -455,7 +455,7 @@ fn storage_faults_are_told() {
                 }
                 Some((errno, words)) => {
                     let failure = result.expect_err("a fault");
-                    assert_eq!((failure.stage, failure.errno), (Stage::Write, errno.raw_os_error()));
+                    assert_eq!((failure.kind, failure.errno), (FailureKind::Write, errno.raw_os_error()));
                     let text = &failure.text;
                     assert!(text.contains(words) && text.contains("/f at byte 0"), "{what:?}: {text}");
                 }
@@ -482,9 +482,9 @@ fn failed_files_fail_what_is_held() {
     let open = sink.files.if_ready(&f).expect("ready");
     let mut buffer = bench.pool.take(MIB).expect("a buffer");
     buffer.as_mut_slice().copy_from_slice(&data[MIB..]);
-    let admitted = lock(&open.path).gate.admit(IoMode::Direct, pending(&sink, &f, MIB as u64, buffer));
+    let admitted = lock(&open.path).switch.admit(IoMode::Direct, pending(&sink, &f, MIB as u64, buffer));
     assert!(matches!(admitted, Admit::Change));
-    let failure = fault::failure(Stage::Sync, Errno::IO.raw_os_error(), "sync: no");
+    let failure = fault::failure(FailureKind::Sync, Errno::IO.raw_os_error(), "sync: no");
     sink.fail_held(&open, &failure);
     assert_eq!(reap(&mut bench, 1), [Err(failure.clone())]);
     assert_eq!(bench.pool.in_use().0, 0);
@@ -524,7 +524,7 @@ fn a_commit_hears_of_another_syncs_error() {
         Err(Errno::IO)
     }));
     let buffer = bench.pool.take(MIB).expect("a buffer");
-    let admitted = lock(&open.path).gate.admit(IoMode::Direct, pending(&sink, &f, MIB as u64, buffer));
+    let admitted = lock(&open.path).switch.admit(IoMode::Direct, pending(&sink, &f, MIB as u64, buffer));
     assert!(matches!(admitted, Admit::Change));
     let path = lock(&open.path).buffered.clone().expect("open");
     sink.spawn_change(&open, &path);
@@ -556,7 +556,7 @@ fn what_comes_back_after_the_end_fails_in_words() {
     let sink = sink(&bench).clone();
     let open = sink.files.if_ready(&f).expect("ready");
     let buffer = bench.pool.take(MIB).expect("a buffer");
-    let admitted = lock(&open.path).gate.admit(IoMode::Direct, pending(&sink, &f, MIB as u64, buffer));
+    let admitted = lock(&open.path).switch.admit(IoMode::Direct, pending(&sink, &f, MIB as u64, buffer));
     assert!(matches!(admitted, Admit::Change));
     let left = bench.engine.take().expect("running").join();
     assert_eq!(left, ["1 writes did not come back"]);

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use haul_core::digest::{Cv, DigestKind, Root, SubtreeSet, subtrees};
 use haul_core::transfer::op::SinkFile;
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::Advice;
 use rustix::io::{Errno, pread, retry_on_intr};
 
@@ -33,7 +33,7 @@ impl Sink {
     /// Holds `file`, whose temporary is open as `fd` and synced, against `root`.
     ///
     /// # Errors
-    /// Stage `digest`: storage gives back other bytes. Stage `read`: it gives none.
+    /// FailureKind `digest`: storage gives back other bytes. FailureKind `read`: it gives none.
     pub(super) fn read_back(
         &self,
         file: &SinkFile,
@@ -50,7 +50,7 @@ impl Sink {
         drop_pages(fd);
         let path = || self.tree.path_of(file.parent, &file.name);
         let found = found.map_err(|error| match error {
-            Stop::Os(errno) => fault::os_at(Stage::Read, "read back", &path(), errno, fd),
+            Stop::Os(errno) => fault::os_at(FailureKind::Read, "read back", &path(), errno, fd),
             Stop::Over(failure) => failure,
         })?;
         match found == Some(root) || haul_mutant::removed("read-back-decides") {
@@ -60,7 +60,7 @@ impl Sink {
                     "verify {}: storage gives back other bytes than were written; it was not published",
                     path()
                 );
-                Err(fault::failure(Stage::Digest, 0, text))
+                Err(fault::failure(FailureKind::Digest, 0, text))
             }
         }
     }

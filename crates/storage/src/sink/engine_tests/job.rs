@@ -169,7 +169,7 @@ fn a_doubt_leaves_nothing() {
         let mut bench = Bench::with(|config| {
             config.still_owner = Arc::new(move || {
                 match asked.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)) {
-                    Ok(_) => Err(fault::failure(Stage::Publish, Errno::IO.raw_os_error(), "not seen")),
+                    Ok(_) => Err(fault::failure(FailureKind::Publish, Errno::IO.raw_os_error(), "not seen")),
                     Err(_) => Ok(()),
                 }
             });
@@ -225,7 +225,7 @@ fn the_owner_is_asked_before_each_rename() {
         config.still_owner = Arc::new(move || {
             match left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)) {
                 Ok(_) => Ok(()),
-                Err(_) => Err(fault::failure(Stage::Publish, 0, "lost")),
+                Err(_) => Err(fault::failure(FailureKind::Publish, 0, "lost")),
             }
         });
     });
@@ -408,7 +408,7 @@ fn own_stale_temporary_is_replaced() {
     assert_eq!(fs::read(bench.root.join("f")).expect("read"), b"x");
     fs::create_dir(bench.temp("g", TAG)).expect("mkdir");
     let failure = bench.write(&file(2, DirId::ROOT, "g", 1), 0, b"x").expect_err("in the way");
-    assert_eq!((failure.stage, failure.errno), (Stage::Create, Errno::EXIST.raw_os_error()));
+    assert_eq!((failure.kind, failure.errno), (FailureKind::Create, Errno::EXIST.raw_os_error()));
 }
 
 /// Goal: journal records are appended in the order of their submission and removed with the owner file at

@@ -501,7 +501,7 @@ fn directories_are_written_down_before_they_are_opened() {
                 assert_eq!((fs::read(&journal_at).expect("read"), mode()), (b"head+noted".to_vec(), 0o700));
             }
             "refused" => {
-                let failure = fault::failure(Stage::Create, Errno::ACCESS.raw_os_error(), "no");
+                let failure = fault::failure(FailureKind::Create, Errno::ACCESS.raw_os_error(), "no");
                 bench.submit(SinkOp::RefuseNote { ask, failure }, b"");
                 assert!(made(hear(&bench)).is_err());
                 assert_eq!(mode(), 0o500);
@@ -531,7 +531,7 @@ fn what_cannot_be_finished_is_closed_again() {
             config.still_owner = Arc::new(move || {
                 let doubted = asked.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
                 match doubted {
-                    Ok(_) => Err(fault::failure(Stage::Publish, 0, "lost")),
+                    Ok(_) => Err(fault::failure(FailureKind::Publish, 0, "lost")),
                     Err(_) => Ok(()),
                 }
             });

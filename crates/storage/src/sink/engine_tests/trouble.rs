@@ -147,11 +147,11 @@ fn until(mut holds: impl FnMut() -> bool) {
 }
 
 /// Goal: wherever a thread panics over an operation, it ends as a failure of its own entry, with its buffer back; the
-/// engine ends as always, and after all but a lane's panic others go on.
+/// engine ends as always, and after all but an I/O thread's panic others go on.
 /// Method: a panic at each point, by the name of the file.
 #[test]
 fn a_panic_is_a_failed_operation() {
-    let points = ["write_first", "route", "on_written", "split", "create", "lane"];
+    let points = ["write_first", "route", "on_written", "split", "create", "io_thread"];
     for point in points {
         let mut bench = Bench::new();
         let f = file(1, DirId::ROOT, &format!("panic~{point}"), 1 << 20);
@@ -179,7 +179,7 @@ fn a_panic_is_a_failed_operation() {
         fails(&mut bench);
         assert!(matches!(bench.run(SinkOp::Discard { id: f.id }, b""), SinkDone::Discard { .. }));
         let other = file(2, DirId::ROOT, "other", 4);
-        assert_eq!(bench.write(&other, 0, b"abcd").is_ok(), point != "lane", "{point}");
+        assert_eq!(bench.write(&other, 0, b"abcd").is_ok(), point != "io_thread", "{point}");
         let left = bench.engine.take().expect("running").join();
         assert!(left.is_empty(), "{point}: {left:?}");
     }

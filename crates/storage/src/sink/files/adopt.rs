@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use haul_core::entry::Name;
 use haul_core::journal::Former;
 use haul_core::transfer::op::SinkFile;
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{FileType, SeekFrom, Stat};
 use rustix::io::{Errno, Result as OsResult, retry_on_intr};
 
@@ -95,7 +95,8 @@ impl Files {
         let Some(ours) = self.adopt.ours else { return Ok(None) };
         let jail = self.tree.jail();
         let (old, new) = (temp_name(&file.name, tag, file.number), self.temp_name(file));
-        let fail = |what, errno| fault::os(Stage::Open, what, &self.tree.path_of(file.parent, &old), errno);
+        let fail =
+            |what, errno| fault::os(FailureKind::Open, what, &self.tree.path_of(file.parent, &old), errno);
         // First what it is: what a stranger put there may hang when it is opened, and is not ours to touch.
         match jail.stat(dir, &old) {
             Err(Errno::NOENT) => return Ok(None),

@@ -20,7 +20,7 @@ use haul_core::entry::Name;
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::SMALL_LEN_MAX;
 use haul_core::transfer::op::{Inode, SinkFile};
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{FileType, FlockOperation, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::{Errno, Result as OsResult, retry_on_intr};
 
@@ -181,7 +181,7 @@ impl Files {
         let dir = self.tree.dirfd(open.parent)?;
         let jail = self.tree.jail();
         let path = || self.tree.path_of(open.parent, &open.name);
-        let fail = |what, errno| fault::os_at(Stage::Create, what, &path(), errno, &dir);
+        let fail = |what, errno| fault::os_at(FailureKind::Create, what, &path(), errno, &dir);
         let (fd, is_new) = match jail.stat(&dir, &open.name) {
             Err(Errno::NOENT) => {
                 (jail.create_temp(&dir, &open.name).map_err(|errno| fail("create", errno))?, true)
@@ -217,7 +217,7 @@ impl Files {
     /// Makes a file ready for its first byte: it looks unfinished, and has no data where the source has none.
     fn prepare(&self, place: &InPlace, open: &OpenFile, fd: &OwnedFd, is_new: bool) -> Result<(), Failure> {
         let fail = |what, errno| {
-            fault::os_at(Stage::Create, what, &self.tree.path_of(open.parent, &open.name), errno, fd)
+            fault::os_at(FailureKind::Create, what, &self.tree.path_of(open.parent, &open.name), errno, fd)
         };
         if place.is_part() && is_new {
             // It is no copy of anything, and gets what any new file gets.
@@ -255,11 +255,13 @@ impl Files {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 let text = format!("{path}: a directory stands there; nothing was removed");
-                fault::failure(Stage::Create, Errno::ISDIR.raw_os_error(), text)
+                fault::failure(FailureKind::Create, Errno::ISDIR.raw_os_error(), text)
             }
-            _ => {
-                fault::failure(Stage::Create, Errno::EXIST.raw_os_error(), format!("{path}: {NOT_IN_PLACE}"))
-            }
+            _ => fault::failure(
+                FailureKind::Create,
+                Errno::EXIST.raw_os_error(),
+                format!("{path}: {NOT_IN_PLACE}"),
+            ),
         }
     }
 
@@ -276,7 +278,7 @@ impl Files {
             "{}: another program has it locked, as one that writes it in place does; it was left as it is",
             self.tree.path_of(parent, name)
         );
-        fault::failure(Stage::Create, Errno::BUSY.raw_os_error(), text)
+        fault::failure(FailureKind::Create, Errno::BUSY.raw_os_error(), text)
     }
 
     /// What the run with `tag` wrote in place, under our tag and open. `None`: what stands at the name is not what it wrote.
@@ -293,8 +295,9 @@ impl Files {
         }
         let jail = self.tree.jail();
         let (old, new) = (temp_name(&file.name, tag, file.number), self.temp_name(file));
-        let fail =
-            |what, errno| fault::os(Stage::Open, what, &self.tree.path_of(file.parent, &file.name), errno);
+        let fail = |what, errno| {
+            fault::os(FailureKind::Open, what, &self.tree.path_of(file.parent, &file.name), errno)
+        };
         let look = |name: &Name| match jail.stat(dir, name) {
             Err(Errno::NOENT) => Ok(None),
             other => other.map(Some).map_err(|errno| fail("stat", errno)),
@@ -343,7 +346,7 @@ pub(in crate::sink) fn has_other_entry(path: &str) -> Failure {
         "{path}: it is another name of a file that this copy has under a name of its own, and what is written to the one \
          would be in the other; it was left as it is (without --in-place each gets a file of its own)"
     );
-    fault::failure(Stage::Create, Errno::NOTUNIQ.raw_os_error(), text)
+    fault::failure(FailureKind::Create, Errno::NOTUNIQ.raw_os_error(), text)
 }
 
 pub(in crate::sink) fn is_a_source(path: &str) -> Failure {
@@ -351,7 +354,7 @@ pub(in crate::sink) fn is_a_source(path: &str) -> Failure {
         "{path}: it is another name of a source of this copy, and what is written to the one would be in the other; it was left as it \
          is (without --in-place it is replaced)"
     );
-    fault::failure(Stage::Create, Errno::NOTUNIQ.raw_os_error(), text)
+    fault::failure(FailureKind::Create, Errno::NOTUNIQ.raw_os_error(), text)
 }
 
 /// How long a file of `len` bytes is at least while it is written: longer than any write to it makes it, so that it can be seen whether

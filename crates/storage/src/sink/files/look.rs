@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use haul_core::change::same_time;
 use haul_core::entry::{Name, Timestamp};
 use haul_core::transfer::op::{Existing, Found, LookupItem};
-use haul_core::wire::{Failure, Stage};
+use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
@@ -47,7 +47,7 @@ impl Files {
             Err(Errno::NOENT) => return Ok(nothing),
             Err(errno) => {
                 let path = self.tree.path_of(file.parent, &file.name);
-                return Err(fault::os(Stage::Open, "stat", &path, errno));
+                return Err(fault::os(FailureKind::Open, "stat", &path, errno));
             }
             Ok(stat) => stat,
         };

@@ -96,7 +96,7 @@ fn only_growth_makes_a_prefix() {
                 true => assert!(read_result(&read).is_ok(), "{what}: {:?}", read_result(&read)),
                 false => {
                     let failure = read_result(&read).as_ref().expect_err(what);
-                    assert_eq!(failure.stage, wire::Stage::Changed, "{what}: {failure:?}");
+                    assert_eq!(failure.kind, wire::FailureKind::Changed, "{what}: {failure:?}");
                 }
             }
             look(&mut early, id);
@@ -147,7 +147,7 @@ fn a_prefix_is_hashed_as_it_is_now() {
         assert_eq!(second_hash(&mut bench, id, None), Ok(*blake3::hash(&now[..LEN]).as_bytes()));
         truncate(&bench.path("f"), LEN as u64 - 1);
         let failure = second_hash(&mut bench, id, None).expect_err("it is shorter");
-        assert_eq!(failure.stage, wire::Stage::Changed);
+        assert_eq!(failure.kind, wire::FailureKind::Changed);
         assert!(failure.text.contains("shorter"), "{}", failure.text);
     }
 }
@@ -176,7 +176,7 @@ fn a_sparse_prefix_is_hashed_by_its_map() {
     assert_eq!(second_hash(&mut bench, id, Some(map.clone())), Ok(first));
     file.write_all_at(&[1; 5], 20 << 16).expect("write");
     let failure = second_hash(&mut bench, id, Some(map)).expect_err("a hole was filled");
-    assert_eq!(failure.stage, wire::Stage::Changed);
+    assert_eq!(failure.kind, wire::FailureKind::Changed);
 }
 
 /// Goal: the values of parts that are asked for are of the bytes that give the root, which is the same whatever is asked for.
@@ -260,7 +260,9 @@ fn what_is_gone_has_vanished() {
             fs::remove_file(bench.path("f")).expect("remove");
             match bench.look(id, G0) {
                 Ok(Look::Changed) => assert!(!vanished),
-                Err(failure) if vanished => assert_eq!(failure.stage, wire::Stage::Vanished, "{failure:?}"),
+                Err(failure) if vanished => {
+                    assert_eq!(failure.kind, wire::FailureKind::Vanished, "{failure:?}")
+                }
                 other => panic!("{changed:?} {held}: {other:?}"),
             }
         }

@@ -1,4 +1,4 @@
-//! Objects through the lanes: modes, sizes and errors.
+//! Objects through the I/O threads: modes, sizes and errors.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ use crate::source::cache::Pages;
 /// Bytes of an object in these tests.
 const OBJECT: u64 = 65536;
 
-/// A bench whose one lane has an engine with faults, and the handle of what hangs.
+/// A bench whose one I/O thread has an engine with faults, and the handle of what hangs.
 fn faulty(io: IoPolicy, plan: Vec<(When, What)>) -> (Bench, Hung) {
     let handle = Arc::new(Mutex::new(None));
     let kept = handle.clone();
@@ -38,7 +38,7 @@ fn faulty(io: IoPolicy, plan: Vec<(When, What)>) -> (Bench, Hung) {
             Ok(Box::new(engine))
         })
     });
-    let hung = handle.lock().expect("unpoisoned").take().expect("the lane has an engine");
+    let hung = handle.lock().expect("unpoisoned").take().expect("the I/O thread has an engine");
     (bench, hung)
 }
 
@@ -158,7 +158,7 @@ fn one_error_loses_one_object() {
             assert_eq!(good.len(), count - 1);
             let (offset, failure) = &failed[0];
             assert_eq!(&*failure.text, format!("read at byte {offset} of f: {cause}"));
-            assert_eq!((failure.stage, failure.errno), (wire::Stage::Read, errno.raw_os_error()));
+            assert_eq!((failure.kind, failure.errno), (wire::FailureKind::Read, errno.raw_os_error()));
             // Once more, as the machine does at the end.
             let len = (size - offset).min(OBJECT) as u32;
             assert!(read_result(&bench.read(id, *offset, len, size)).is_ok());
@@ -228,7 +228,7 @@ fn a_shortened_file_is_a_failure_in_each_mode() {
         for (offset, failure) in failed {
             let at = offset.max(end);
             assert_eq!(&*failure.text, format!("read at byte {at} of f: the file is shorter than it was"));
-            assert_eq!(failure.stage, wire::Stage::Changed);
+            assert_eq!(failure.kind, wire::FailureKind::Changed);
         }
         assert_eq!(bench.look(id, G0), Ok(Look::Changed));
         let mode = bench.engine.report().into_iter().find(|(name, _)| name == "source io").expect("told").1;
@@ -443,17 +443,17 @@ fn the_report_names_each_choice() {
     let of = |name: &str| report.iter().find(|pair| pair.0 == name).map(|pair| &*pair.1);
     assert_eq!(of("source engine"), Some("pread"));
     assert_eq!(of("source io"), Some("buffered (asked for)"));
-    assert_eq!(of("source lanes"), Some("1 (as asked)"));
+    assert_eq!(of("source io threads"), Some("1 (as asked)"));
     assert_eq!(of("source depth"), Some("16 (enough for any target with requests of this size)"));
     assert_eq!(of("source request size"), Some("65536 bytes (as asked)"));
     assert_eq!(of("source order"), Some("none (nothing has to wait for another)"));
 }
 
-/// Goal: a read over which a lane's thread panics is answered with a failure, once, and others go on.
-/// Method: panics before the answer is made, and in the lane itself, by the name of the file.
+/// Goal: a read over which an I/O thread panics is answered with a failure, once, and others go on.
+/// Method: panics before the answer is made, and in the I/O thread itself, by the name of the file.
 #[test]
 fn a_panic_is_a_failed_read() {
-    for (point, ends_all) in [("panic~take_up", false), ("panic~lane", true)] {
+    for (point, ends_all) in [("panic~take_up", false), ("panic~io_thread", true)] {
         let (mut bench, _) = faulty(IoPolicy::Buffered, Vec::new());
         let content = random(OBJECT as usize, 1);
         let (bad, good) = (aged(&mut bench, point, &content), aged(&mut bench, "good", &content));

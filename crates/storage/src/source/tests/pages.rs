@@ -54,13 +54,13 @@ fn bench(dir: tempfile::TempDir, io: IoPolicy, helped: bool) -> Bench {
     Bench::start(dir, tomorrow(), |tree, post, meter| {
         let mut config = config(2);
         config.storage.io = io;
-        let lanes = config.knobs().lanes;
+        let io_threads = config.io_settings().io_threads;
         let pages = Pages::with(Asking::Cachestat);
         let dev = tree.dir_fd(Place::Base(0)).ok().and_then(|fd| rustix::fs::fstat(&fd).ok());
         if let (false, Some(stat)) = (helped, dev) {
             pages.set_dontcache(open::device_of(&stat), false);
         }
-        ReadEngine::start_with(tree, post, meter, config, pages, move || crate::io::open(&lanes.engine))
+        ReadEngine::start_with(tree, post, meter, config, pages, move || crate::io::open(&io_threads.engine))
     })
 }
 

@@ -1,0 +1,386 @@
+//! A job as the user asked for it, and as the near end tells it to the far end.
+
+use std::path::PathBuf;
+
+use haul_core::digest::DigestKind;
+pub use haul_core::entry::Part;
+pub use haul_core::schedule::Policy;
+use haul_core::transfer::source::OnChange;
+use haul_core::wire::FILE_LEN_MAX;
+use serde::{Deserialize, Serialize};
+
+pub use haul_base::bytes::PathBytes;
+pub use haul_base::role::Role;
+pub use haul_storage::options::{EngineName, IoPolicy, LayoutChoice, Order, StorageOptions};
+use haul_storage::place::Place;
+pub use haul_transport::Protect;
+pub use haul_transport::path::Start;
+pub use haul_transport::tcp::CONTROL_LEN_MAX;
+
+use crate::passport::Direction;
+
+/// What a finished file is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// Exit 0 only when everything is on media under its name.
+    Disk,
+    /// No sync is made: a power cut may lose what was reported.
+    None,
+}
+
+/// What objects and files are hashed with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Digest {
+    #[default]
+    Blake3,
+    /// Finds accidents and no attackers, for a fifth of the time.
+    Xxh3,
+}
+
+impl Digest {
+    /// The kind of core with the same name.
+    pub fn kind(self) -> DigestKind {
+        match self {
+            Digest::Blake3 => DigestKind::Blake3,
+            Digest::Xxh3 => DigestKind::Xxh3,
+        }
+    }
+}
+
+/// How far a file is followed before it counts as copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verify {
+    /// Up to the buffer that is written.
+    #[default]
+    Transfer,
+    /// Up to what the sink's storage gives back after its sync.
+    Disk,
+}
+
+/// What becomes of the parts of files that an earlier run left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Resume {
+    /// They are read at the destination, and what is not as it was left is sent again.
+    #[default]
+    Check,
+    /// The journal is believed.
+    Trust,
+}
+
+/// What becomes of a source file that changes while it is copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Changed {
+    /// It fails.
+    Fail,
+    /// It is tried once more, then it fails.
+    #[default]
+    Retry,
+    /// One that only grows is copied up to the length that it had at its start; any other fails.
+    Prefix,
+}
+
+impl Changed {
+    /// The choice of core with the same name.
+    pub fn choice(self) -> OnChange {
+        match self {
+            Changed::Fail => OnChange::Fail,
+            Changed::Retry => OnChange::Retry,
+            Changed::Prefix => OnChange::Prefix,
+        }
+    }
+}
+
+/// A part of one source file, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Range {
+    pub offset: u64,
+    /// `None`: to the file's end.
+    pub len: Option<u64>,
+}
+
+/// LiveSettings and choices. Every default is in [`Options::default`] with its reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Options {
+    pub recursive: bool,
+    /// `-a`: recursive, and keep owner and group where that is allowed.
+    pub archive: bool,
+    pub durability: Durability,
+    pub force: bool,
+    pub no_clobber: bool,
+    pub update: bool,
+    /// Most payload bytes in memory at each end; `None`: chosen from RAM and the cgroup's limit.
+    pub memory: Option<u64>,
+    /// Data streams, 1 to 64; `None`: chosen.
+    pub streams: Option<u16>,
+    /// Bytes per second of payload and frames, all streams together; `None`: no limit.
+    pub rate: Option<u64>,
+    /// Bytes that each stream's buffers shall hold under way, at both ends; `None`: the kernel's own growth.
+    pub window: Option<u64>,
+    /// Congestion control of the data streams; `None`: chosen.
+    pub congestion: Option<String>,
+    /// Threads that read at the source; `None`: chosen.
+    pub readers: Option<u16>,
+    /// Threads that write at the sink; `None`: chosen.
+    pub writers: Option<u16>,
+    /// Object size, bytes, a power of two from 64 KiB to 64 MiB; `None`: 4 MiB.
+    pub object_size: Option<u32>,
+    /// Where the journal lies instead of the destination directory.
+    pub state_dir: Option<PathBuf>,
+    /// Every file needs its root at the near end.
+    pub manifest: bool,
+    /// The sink looks and tells what a copy would change; nothing is sent, made or changed.
+    pub dry_run: bool,
+    /// How long a network that is down is waited for, in seconds; `None`: five minutes, 0: not at all.
+    pub patience: Option<u32>,
+    pub digest: Digest,
+    pub protect: Protect,
+    pub verify: Verify,
+    pub resume: Resume,
+    pub changed: Changed,
+    /// What the passport of the network says, for what the user left open.
+    pub start: Option<Start>,
+    /// Source: a directory on flash for what is read while the sink stalls, and the bytes that may be used there; `None`:
+    /// 16 GiB, or a quarter of what is free.
+    pub spill_dir: Option<PathBuf>,
+    pub spill_size: Option<u64>,
+    /// Which object is next, and at which storage target; in JSON as it is typed.
+    #[serde(with = "policy_text")]
+    pub schedule: Policy,
+    /// How new files come to lie on the destination's storage targets.
+    pub layout: LayoutChoice,
+    /// These bytes of one source file, instead of sources as a whole.
+    pub range: Option<Range>,
+    /// Where they go in the destination's file, which keeps what else it holds; `None`: they are all of it.
+    pub to: Option<u64>,
+    /// Files are written into those that stand there, without a temporary. So is what goes `to` an offset.
+    pub in_place: bool,
+    /// How the source's storage is driven, and the sink's.
+    pub source_storage: StorageOptions,
+    pub sink_storage: StorageOptions,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            recursive: false,
+            archive: false,
+            durability: Durability::Disk,
+            force: false,
+            no_clobber: false,
+            update: false,
+            memory: None,
+            streams: None,
+            rate: None,
+            window: None,
+            congestion: None,
+            readers: None,
+            writers: None,
+            object_size: None,
+            state_dir: None,
+            manifest: false,
+            dry_run: false,
+            patience: None,
+            digest: Digest::default(),
+            protect: Protect::default(),
+            verify: Verify::default(),
+            resume: Resume::default(),
+            changed: Changed::default(),
+            start: None,
+            spill_dir: None,
+            spill_size: None,
+            // It has no number to set, and leaves a lone target alone.
+            schedule: Policy::Adaptive,
+            // Who set the destination up knows more than who copies.
+            layout: LayoutChoice::Auto,
+            range: None,
+            to: None,
+            in_place: false,
+            source_storage: StorageOptions::default(),
+            sink_storage: StorageOptions::default(),
+        }
+    }
+}
+
+impl Options {
+    /// The part of a file that comes.
+    pub fn part(&self) -> Option<Part> {
+        self.range.map(|Range { offset, len }| Part { source: offset, len, sink: self.to })
+    }
+
+    /// Nothing that is written gets another name.
+    pub fn is_in_place(&self) -> bool {
+        self.in_place || self.to.is_some()
+    }
+
+    /// Choices that exclude each other.
+    ///
+    /// # Errors
+    /// Says which, in words for the user.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if self.digest == Digest::Xxh3 && self.manifest {
+            return Err(
+                "a manifest holds BLAKE3 hashes, and --digest=xxh3 makes none; leave one of them out",
+            );
+        }
+        self.check_range()?;
+        self.check_in_place()?;
+        if self.resume == Resume::Trust && self.manifest && !haul_mutant::removed("trust-makes-no-manifest") {
+            return Err(
+                "a manifest holds hashes of what was read, and --resume=trust leaves parts of files unread; \
+                        leave one of them out",
+            );
+        }
+        if self.digest == Digest::Xxh3
+            && self.protect == Protect::Integrity
+            && !haul_mutant::removed("integrity-needs-blake3")
+        {
+            return Err("--protect=integrity guards data by its digest alone, and xxh3 stops no attacker: \
+                        use --digest=blake3 with it, or --protect=tls");
+        }
+        Ok(())
+    }
+
+    fn check_range(&self) -> Result<(), &'static str> {
+        let Some(Range { offset, len }) = self.range else {
+            return match self.to {
+                Some(_) => {
+                    Err("--to says where in the destination's file a part goes; say which part with --range")
+                }
+                None => Ok(()),
+            };
+        };
+        let ends = |from: u64| from.checked_add(len.unwrap_or(0)).is_some_and(|end| end <= FILE_LEN_MAX);
+        if len == Some(0) {
+            return Err("--range has a length of 0 bytes: there is nothing to copy");
+        }
+        if !ends(offset) || !ends(self.to.unwrap_or(0)) {
+            return Err("--range or --to goes beyond what the longest file can have");
+        }
+        Ok(())
+    }
+
+    fn check_in_place(&self) -> Result<(), &'static str> {
+        if self.is_in_place() && (self.no_clobber || self.update) {
+            return Err(
+                "--in-place (and --to) leaves a file that is partly new where it is interrupted, which --no-clobber and \
+                        --update would take for one to leave alone; leave one of them out",
+            );
+        }
+        if self.is_in_place() && self.resume == Resume::Trust {
+            return Err(
+                "--in-place (and --to) goes on with a file that anybody could change meanwhile, so that what is there is read \
+                        before it counts; leave --resume=trust out",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A policy as it is typed.
+mod policy_text {
+    use haul_core::schedule::Policy;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(policy: &Policy, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(policy)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Policy, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// What the near end asks of the agent that it started, as JSON over its stdin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentRequest {
+    /// The role of the agent.
+    pub role: Role,
+    /// What was typed after the colon (empty if the agent is the sink). `~` is expanded there.
+    pub sources: Vec<Place>,
+    /// The same of the destination (`None` if the agent is the source).
+    pub destination: Option<Place>,
+    pub options: Options,
+    /// The agent is a source that measures the network, instead of one that copies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial: Option<NetworkTrial>,
+    /// Answered before the session: what the storage there gives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<StorageQuestion>,
+}
+
+impl AgentRequest {
+    /// A request for a copy.
+    pub fn new(
+        role: Role,
+        sources: Vec<Place>,
+        destination: Option<Place>,
+        options: Options,
+    ) -> AgentRequest {
+        AgentRequest { role, sources, destination, options, trial: None, question: None }
+    }
+}
+
+impl haul_launch::Request for AgentRequest {
+    type Question = StorageQuestion;
+
+    fn needs(&self) -> haul_launch::Needs {
+        let Options { protect, window, memory, ref congestion, ref start, .. } = self.options;
+        let (congestion, start) = (congestion.clone(), start.clone());
+        haul_launch::Needs { role: self.role, protect, window, memory, congestion, start }
+    }
+
+    fn question(&self) -> Option<&StorageQuestion> {
+        self.question.as_ref()
+    }
+
+    fn check(&self) -> Result<(), &'static str> {
+        self.options.check()
+    }
+}
+
+/// What a source at the far end shall measure, and what that may cost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NetworkTrial {
+    pub time_ms: u64,
+    /// Most payload bytes; `None`: no limit but the time.
+    pub bytes: Option<u64>,
+    pub full: bool,
+    pub only: Only,
+    /// The largest receive buffer that the sink can fix, bytes.
+    pub rmem_fixed: Option<u64>,
+}
+
+/// Settings to which a probe of a network is narrowed. An empty list narrows nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Only {
+    /// 1 to 64.
+    pub streams: Vec<u16>,
+    /// Bytes; 0 is the kernel's own growth.
+    pub windows: Vec<u64>,
+    /// Names.
+    pub controls: Vec<String>,
+}
+
+/// A probe of the storage at the far end, and what that may cost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StorageQuestion {
+    /// What was typed after the colon.
+    pub place: Place,
+    pub direction: Direction,
+    pub time_ms: u64,
+    /// Most bytes read and written together.
+    pub bytes: u64,
+    /// A network file system may be loaded.
+    pub network_ok: bool,
+    /// The result becomes the storage's passport there.
+    pub keep: bool,
+}
