@@ -57,7 +57,7 @@ fn settles(mut process: Child, threads: usize, good: impl Fn(Limit) -> bool) -> 
     let is_over = |process: &mut Child| process.try_wait().expect("ask for the process").is_some();
     let is_up = || fs::read_dir(format!("{proc}/task")).is_ok_and(|tasks| tasks.count() >= threads);
     let begun = Instant::now();
-    while !(is_up() && good(&limit)) && !is_over(&mut process) && begun.elapsed() < PATIENCE {
+    while !(is_over(&mut process) || is_up() && good(&limit)) && begun.elapsed() < PATIENCE {
         std::thread::yield_now();
     }
     let (ended, in_vain) = (is_over(&mut process), begun.elapsed() >= PATIENCE);

@@ -11,7 +11,7 @@ use haul_core::io::order::{Queue, Request, Room};
 
 /// Requests of one measurement.
 pub(super) struct Deal {
-    queue: Queue,
+    queue: Queue<u64>,
     /// Slots without a request; what was free last is taken first, for its memory is still in the cache.
     free: Vec<usize>,
     pushed: u64,

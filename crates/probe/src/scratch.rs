@@ -19,7 +19,7 @@ use rustix::fs::{Advice, AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::{ProbeError, TIME_LIMIT_MAX};
-use haul_storage::io::{IoFile, Target};
+use haul_storage::io::{IoFile, IoTarget};
 
 /// How the names begin; six characters follow.
 const PREFIX: &str = ".haul-probe.";
@@ -72,7 +72,7 @@ impl Scratch {
         }
         let file = |fd, mode| {
             let name = format!("scratch file in {}", path.display()).into();
-            Arc::new(IoFile { fd: Some(fd), mode, target: Target::default(), one_writer: false, name })
+            Arc::new(IoFile { fd: Some(fd), mode, target: IoTarget::default(), one_writer: false, name })
         };
         Ok(Scratch {
             buffered: file(buffered, IoMode::Buffered),
@@ -90,7 +90,7 @@ impl Scratch {
         let direct = open(OFlags::NONBLOCK | OFlags::DIRECT).ok();
         let file = |fd, mode| {
             let name = path.display().to_string().into();
-            Arc::new(IoFile { fd: Some(fd), mode, target: Target::default(), one_writer: false, name })
+            Arc::new(IoFile { fd: Some(fd), mode, target: IoTarget::default(), one_writer: false, name })
         };
         Ok(Scratch {
             buffered: file(buffered, IoMode::Buffered),

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use haul_base::buffer::{Part, Pool};
 use haul_core::io::IoMode;
-use haul_storage::io::{self, Engine, EngineConfig, IoDone, IoFile, IoKind, IoOp, Target};
+use haul_storage::io::{self, Engine, EngineConfig, IoDone, IoFile, IoKind, IoOp, IoTarget};
 use haul_storage::options::EngineName;
 use rustix::fs::{Mode, OFlags};
 
@@ -149,7 +149,7 @@ fn open(path: &str, kind: IoKind, mode: IoMode) -> Arc<IoFile> {
     flags.set(OFlags::DIRECT, mode == IoMode::Direct);
     let fd = rustix::fs::open(Path::new(path), flags, Mode::from_raw_mode(0o600))
         .unwrap_or_else(|errno| panic!("{path}: {errno}"));
-    Arc::new(IoFile { fd: Some(fd), mode, target: Target(0), one_writer: false, name: path.into() })
+    Arc::new(IoFile { fd: Some(fd), mode, target: IoTarget::Device(0), one_writer: false, name: path.into() })
 }
 
 fn bytes(text: &str) -> u64 {

@@ -18,7 +18,7 @@ use haul_base::meter::Meter;
 use haul_core::io::{IoMode, OrderPolicy};
 use haul_core::stage::Stage;
 use haul_storage::io::threads::{IoThreads, IoThreadsConfig, OnDone, Transfer, TransferDone};
-use haul_storage::io::{EngineConfig, IoFile, IoKind, Target};
+use haul_storage::io::{EngineConfig, IoFile, IoKind, IoTarget};
 use haul_storage::options::EngineName;
 
 /// Bytes of an object.
@@ -55,7 +55,7 @@ fn main() {
     let file = Arc::new(IoFile {
         fd: Some(opened.into()),
         mode,
-        target: Target(1),
+        target: IoTarget::Device(1),
         one_writer: false,
         name: path.into(),
     });

@@ -26,7 +26,7 @@ use haul_core::ids::Time;
 use haul_core::io::slots::Slots;
 
 use super::Stuck;
-use super::io::Target;
+use super::io::IoTarget;
 
 /// Most threads of a blocking pool, stuck ones included.
 pub const THREADS_MAX: usize = 1024;
@@ -93,7 +93,7 @@ pub struct Track<J: Send + 'static> {
 pub struct Turn<J: Send + 'static> {
     shared: Arc<Shared<J>>,
     id: u64,
-    target: Target,
+    target: IoTarget,
 }
 
 struct Shared<J: Send + 'static> {
@@ -112,13 +112,13 @@ struct Shared<J: Send + 'static> {
 }
 
 struct PoolState<J: Send + 'static> {
-    slots: Slots,
+    slots: Slots<IoTarget>,
     /// As in the configuration, or as it was changed since.
     threads_each: usize,
     threads_max: usize,
     /// Targets with jobs that wait, in the order of their turns.
-    targets: VecDeque<u64>,
-    waiting: HashMap<u64, VecDeque<(Label, J)>>,
+    targets: VecDeque<IoTarget>,
+    waiting: HashMap<IoTarget, VecDeque<(Label, J)>>,
     /// Jobs whose items others may help with, the oldest first.
     shares: VecDeque<SharedItems<J>>,
     /// What each job under way does.
@@ -138,7 +138,7 @@ struct PoolState<J: Send + 'static> {
 /// Items that others may help with.
 struct SharedItems<J: Send + 'static> {
     id: u64,
-    target: Target,
+    target: IoTarget,
     /// Threads that may still join.
     hands: usize,
     help: Help<J>,
@@ -207,12 +207,12 @@ impl<J: Send + 'static> BlockingPool<J> {
     }
 
     /// Takes a job; never blocks. `label` says what it does, if it gets stuck.
-    pub fn submit(&self, target: Target, label: impl Fn() -> Doing + Send + Sync + 'static, job: J) {
+    pub fn submit(&self, target: IoTarget, label: impl Fn() -> Doing + Send + Sync + 'static, job: J) {
         let mut state = self.shared.lock();
-        let queue = state.waiting.entry(target.0).or_default();
+        let queue = state.waiting.entry(target).or_default();
         queue.push_back((Arc::new(label), job));
         if queue.len() == 1 {
-            state.targets.push_back(target.0);
+            state.targets.push_back(target);
         }
         self.shared.call_hands(&mut state);
     }
@@ -476,7 +476,7 @@ impl<J: Send + 'static> Shared<J> {
 impl<J: Send + 'static> PoolState<J> {
     /// Whether something waits that may begin now.
     fn may_begin(&self) -> bool {
-        self.shares.iter().any(|share| share.hands > 0 && self.slots.may_start(share.target.0))
+        self.shares.iter().any(|share| share.hands > 0 && self.slots.may_start(share.target))
             || self.targets.iter().any(|target| self.slots.may_start(*target))
     }
 
@@ -498,9 +498,9 @@ impl<J: Send + 'static> PoolState<J> {
     }
 
     /// Begins what is next: help before jobs, for a job that is shared holds a thread.
-    fn begin(&mut self, now: Time, deadline: Duration) -> Option<(u64, Target, Task<J>)> {
+    fn begin(&mut self, now: Time, deadline: Duration) -> Option<(u64, IoTarget, Task<J>)> {
         let slots = &self.slots;
-        let helped = self.shares.iter().position(|s| s.hands > 0 && slots.may_start(s.target.0));
+        let helped = self.shares.iter().position(|s| s.hands > 0 && slots.may_start(s.target));
         let (target, label, task) = match helped {
             Some(at) => {
                 let share = &mut self.shares[at];
@@ -517,12 +517,12 @@ impl<J: Send + 'static> PoolState<J> {
                 } else {
                     self.targets.push_back(target);
                 }
-                (Target(target), label, Task::Job(job))
+                (target, label, Task::Job(job))
             }
         };
         let id = self.next_id;
         self.next_id += 1;
-        self.slots.start(id, target.0, now, deadline);
+        self.slots.start(id, target, now, deadline);
         self.doing.insert(id, label);
         Some((id, target, task))
     }

@@ -34,7 +34,7 @@ fn doing(name: &str) -> impl Fn() -> Doing + Send + Sync + 'static {
 }
 
 fn submit(pool: &BlockingPool<Job2>, target: u64, job: impl FnOnce(&Turn<Job2>) + Send + 'static) {
-    pool.submit(Target(target), doing(&format!("file on {target}")), Job2(Box::new(job)));
+    pool.submit(IoTarget::Device(target), doing(&format!("file on {target}")), Job2(Box::new(job)));
 }
 
 /// A job that says that it began, then hangs until `gate` is closed.
@@ -226,7 +226,7 @@ fn a_panic_does_not_end_the_pool() {
     });
     let pool = pool.unwrap();
     for job in 0..6 {
-        pool.submit(Target(1), doing("x"), job);
+        pool.submit(IoTarget::Device(1), doing("x"), job);
     }
     assert!(pool.finish(LONG));
     drop(pool);
@@ -406,7 +406,7 @@ fn time_is_told() {
     let pool = BlockingPool::start(config, || (), |(), _, (): ()| {}).unwrap();
     assert!(idles.recv_timeout(LONG).unwrap() > Duration::ZERO, "while it waits, not after it");
     assert!(busies.is_empty());
-    pool.submit(Target(1), doing("x"), ());
+    pool.submit(IoTarget::Device(1), doing("x"), ());
     busies.recv_timeout(LONG).unwrap();
     assert!(pool.finish(LONG));
     assert_eq!(busies.len(), 0);

@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use haul_core::ids::TargetId;
 use haul_core::io::IoMode;
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
@@ -39,18 +40,39 @@ pub const PARTS_MAX: usize = 1024;
 /// `RWF_DONTCACHE` (Linux 6.14).
 const RWF_DONTCACHE: i32 = 0x80;
 
-/// Where a request goes: the device number of a file system, or, where storage targets are told apart, the number of one
-/// ([`TargetId`](haul_core::ids::TargetId)). Which of the two, the engine decides for all of its requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Target(pub u64);
+/// Where a request goes. An engine tells all of its requests apart in one way: by devices, or by storage targets where the
+/// file system has several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IoTarget {
+    /// The file system of this device number; 0 where it cannot be told.
+    Device(u64),
+    /// This storage target.
+    One(TargetId),
+    /// A set of storage targets, by a hash of it: sets that share a hash share what counts for one.
+    Several(u64),
+}
 
-impl Target {
-    /// Where an open file or directory lies. No server is asked; 0 if it cannot be told.
-    pub fn of(fd: impl AsFd) -> Target {
+impl Default for IoTarget {
+    fn default() -> IoTarget {
+        IoTarget::Device(0)
+    }
+}
+
+impl IoTarget {
+    /// Where an open file or directory lies. No server is asked.
+    pub fn of(fd: impl AsFd) -> IoTarget {
         // The device number is known without any of the attributes.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let stat = rustix::fs::statx(fd, c"", flags, StatxFlags::empty());
-        Target(stat.map_or(0, |stat| rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)))
+        IoTarget::Device(stat.map_or(0, |stat| rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)))
+    }
+
+    /// The device number; 0 of a storage target, which may lie anywhere.
+    pub fn device(self) -> u64 {
+        match self {
+            IoTarget::Device(device) => device,
+            IoTarget::One(_) | IoTarget::Several(_) => 0,
+        }
     }
 }
 
@@ -59,7 +81,7 @@ pub struct IoFile {
     /// `None`: no file at all, for the null engines.
     pub fd: Option<OwnedFd>,
     pub mode: IoMode,
-    pub target: Target,
+    pub target: IoTarget,
     /// At most one write at a time: local file systems take the inode's lock for a buffered write, and threads
     /// that wait for it spin. [`threads`] keeps it.
     pub one_writer: bool,

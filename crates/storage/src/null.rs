@@ -27,7 +27,7 @@ use haul_core::wire::{Announced, Failure, FailureKind, SourceRoot, Totals};
 
 use super::io::null::Null;
 use super::io::threads::{IoThreads, IoThreadsConfig, Transfer, TransferDone};
-use super::io::{IoFile, IoKind, Target};
+use super::io::{IoFile, IoKind, IoTarget};
 use super::io_settings::{depth_of, io_threads_of};
 use super::owed::Owed;
 use super::place::{Form, Place, Rest, Scheme, Sources, read_path};
@@ -190,7 +190,7 @@ impl SyntheticEngine {
         let file = Arc::new(IoFile {
             fd: None,
             mode: IoMode::Buffered,
-            target: Target::default(),
+            target: IoTarget::default(),
             one_writer: false,
             name: format!("{}://", scheme.name).into(),
         });

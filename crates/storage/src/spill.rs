@@ -23,7 +23,7 @@ use rustix::io::Errno;
 
 use super::Post;
 use super::io::threads::{IoThreads, IoThreadsConfig, OnDone, Transfer, TransferDone};
-use super::io::{EngineConfig, IoFile, IoKind, Target};
+use super::io::{EngineConfig, IoFile, IoKind, IoTarget};
 use super::owed::Owed;
 use super::source::failure::{os_failure, own_failure};
 use crate::options::EngineName;
@@ -147,7 +147,7 @@ impl SpillFile {
                 return Err(failed("allocating it", "; make room, or use a smaller --spill-size")(errno));
             }
         }
-        let target = Target::of(&fd);
+        let target = IoTarget::of(&fd);
         let mode = if direct { IoMode::Direct } else { IoMode::Buffered };
         let name = format!("spill file in {}", dir.display()).into();
         let file = Arc::new(IoFile { fd: Some(fd), mode, target, one_writer: false, name });

@@ -24,6 +24,7 @@
 //! Left out: a bound of what waits. Who pushes holds a buffer for it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::Hash;
 
 use super::OrderPolicy;
 
@@ -32,13 +33,13 @@ pub const REMEMBERED_MAX: usize = 1024;
 
 /// One request to storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct Request<T> {
     /// The caller's, unique among those that wait or are in flight.
     pub id: u64,
     /// What is kept in order: a file. (With layouts: a file's part on one target.)
     pub file: u64,
     /// Where it goes; all requests of a `file` go to the same.
-    pub target: u64,
+    pub target: T,
     pub offset: u64,
     pub len: u32,
 }
@@ -56,14 +57,14 @@ pub enum Room {
 
 /// What waits, and who may take it. See the module's head.
 #[derive(Clone, Debug)]
-pub struct Queue {
+pub struct Queue<T> {
     policy: OrderPolicy,
     /// The threads that live; under strict, class i is the i-th of them.
     threads: Vec<usize>,
     join_max: u32,
-    files: BTreeMap<u64, File>,
+    files: BTreeMap<u64, File<T>>,
     /// One per thread under strict, else one.
-    classes: Vec<Class>,
+    classes: Vec<Class<T>>,
     /// The file of each request that was taken and has not completed.
     in_flight: HashMap<u64, u64>,
     waiting: usize,
@@ -75,10 +76,10 @@ pub struct Queue {
 
 /// A file with requests that wait or are in flight, or (strict) whose turn is remembered.
 #[derive(Clone, Debug)]
-struct File {
-    target: u64,
+struct File<T> {
+    target: T,
     /// By class, then offset and id.
-    waiting: Vec<BTreeMap<(u64, u64), Request>>,
+    waiting: Vec<BTreeMap<(u64, u64), Request<T>>>,
     /// By class: whether the file stands in its ring.
     queued: Vec<bool>,
     in_flight: usize,
@@ -91,15 +92,21 @@ struct File {
 }
 
 /// The requests that the same threads may take: targets, and files of each, in the order of their turns.
-#[derive(Clone, Debug, Default)]
-struct Class {
-    targets: VecDeque<u64>,
-    rings: HashMap<u64, VecDeque<u64>>,
+#[derive(Clone, Debug)]
+struct Class<T> {
+    targets: VecDeque<T>,
+    rings: HashMap<T, VecDeque<u64>>,
 }
 
-impl Queue {
+impl<T> Default for Class<T> {
+    fn default() -> Class<T> {
+        Class { targets: VecDeque::new(), rings: HashMap::new() }
+    }
+}
+
+impl<T: Copy + Eq + Hash> Queue<T> {
     /// An empty queue for the threads 0 to `threads`.
-    pub fn new(policy: OrderPolicy, threads: usize) -> Queue {
+    pub fn new(policy: OrderPolicy, threads: usize) -> Queue<T> {
         let mut queue = Queue {
             policy,
             threads: (0..threads).collect(),
@@ -158,7 +165,7 @@ impl Queue {
     }
 
     /// Adds a request. Says which thread alone may take it; `None`: any.
-    pub fn push(&mut self, request: Request) -> Option<usize> {
+    pub fn push(&mut self, request: Request<T>) -> Option<usize> {
         let class_count = self.class_count();
         if !self.files.contains_key(&request.file) {
             self.files.insert(request.file, File::new(request.target, self.begin, class_count));
@@ -177,7 +184,7 @@ impl Queue {
 
     /// The request that `thread` is to issue now, in flight from here on; `None` if there is none that the
     /// policy lets it have and `may` has room for.
-    pub fn next(&mut self, thread: usize, mut may: impl FnMut(&Request) -> Room) -> Option<Request> {
+    pub fn next(&mut self, thread: usize, mut may: impl FnMut(&Request<T>) -> Room) -> Option<Request<T>> {
         let class = self.class_of(thread)?;
         let mut at = 0;
         while let Some(&target) = self.classes[class].targets.get(at) {
@@ -200,7 +207,7 @@ impl Queue {
 
     /// The request that begins where `last`, which `thread` took just now, ends: to be issued as one with it.
     /// Only the next in order of the file, if it has at most `len_max` bytes. In flight from here on.
-    pub fn take_adjacent(&mut self, thread: usize, last: &Request, len_max: u32) -> Option<Request> {
+    pub fn take_adjacent(&mut self, thread: usize, last: &Request<T>, len_max: u32) -> Option<Request<T>> {
         let class = self.class_of(thread)?;
         let file = self.files.get_mut(&last.file)?;
         let (&key, &request) = file.waiting[class].first_key_value()?;
@@ -231,9 +238,9 @@ impl Queue {
     fn next_of(
         &mut self,
         class: usize,
-        target: u64,
-        may: &mut impl FnMut(&Request) -> Room,
-    ) -> Option<Request> {
+        target: T,
+        may: &mut impl FnMut(&Request<T>) -> Room,
+    ) -> Option<Request<T>> {
         let mut at = 0;
         let mut taken = None;
         while let Some(&key) = self.classes[class].rings.get(&target).and_then(|ring| ring.get(at)) {
@@ -335,8 +342,8 @@ impl Queue {
     }
 }
 
-impl File {
-    fn new(target: u64, turn: usize, class_count: usize) -> File {
+impl<T: Copy + Eq + Hash> File<T> {
+    fn new(target: T, turn: usize, class_count: usize) -> File<T> {
         File {
             target,
             waiting: vec![BTreeMap::new(); class_count],
@@ -349,7 +356,7 @@ impl File {
     }
 
     /// The class that gets this request.
-    fn deal(&mut self, request: &Request, join_max: u32, class_count: usize) -> usize {
+    fn deal(&mut self, request: &Request<T>, join_max: u32, class_count: usize) -> usize {
         let joined = self.run.filter(|(end, _)| *end == request.offset);
         let joined = joined.and_then(|(_, len)| len.checked_add(request.len)).filter(|len| *len <= join_max);
         self.run = Some((end_of(request), joined.unwrap_or(request.len)));
@@ -362,7 +369,7 @@ impl File {
     }
 
     /// Puts the file at the end of a ring, if it is not in it.
-    fn enqueue(&mut self, key: u64, class: usize, to: &mut Class) {
+    fn enqueue(&mut self, key: u64, class: usize, to: &mut Class<T>) {
         if std::mem::replace(&mut self.queued[class], true) {
             return;
         }
@@ -381,7 +388,7 @@ impl File {
 }
 
 /// The byte after the last.
-fn end_of(request: &Request) -> u64 {
+fn end_of<T>(request: &Request<T>) -> u64 {
     request.offset.saturating_add(u64::from(request.len))
 }
 

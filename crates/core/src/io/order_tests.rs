@@ -5,7 +5,7 @@ use super::*;
 const STRICT: OrderPolicy = OrderPolicy::Strict;
 const SERIAL: OrderPolicy = OrderPolicy::Serial;
 
-fn request(id: u64, file: u64, offset: u64) -> Request {
+fn request(id: u64, file: u64, offset: u64) -> Request<u64> {
     Request { id, file, target: file % 2, offset, len: 10 }
 }
 
@@ -17,7 +17,7 @@ struct Busy {
 }
 
 impl Busy {
-    fn room(self, request: &Request) -> Room {
+    fn room(self, request: &Request<u64>) -> Room {
         if self.target == Some(request.target) {
             Room::TargetBusy
         } else if self.file == Some(request.file) {
@@ -31,12 +31,12 @@ impl Busy {
 /// The queue beside lists that are searched from end to end.
 #[derive(Clone)]
 struct World {
-    queue: Queue,
+    queue: Queue<u64>,
     policy: OrderPolicy,
     threads: Vec<usize>,
     /// With the thread that it was dealt to (strict).
-    waiting: Vec<(Request, usize)>,
-    in_flight: Vec<Request>,
+    waiting: Vec<(Request<u64>, usize)>,
+    in_flight: Vec<Request<u64>>,
     /// Files in the order in which they came first, and how many requests came since they were dealt.
     dealt: Vec<(u64, usize)>,
 }
@@ -62,7 +62,7 @@ impl World {
         self.threads[(at + self.dealt[at].1 - 1) % self.threads.len()]
     }
 
-    fn push(&mut self, request: Request) {
+    fn push(&mut self, request: Request<u64>) {
         let thread = self.deal(request.file);
         self.waiting.push((request, thread));
         let told = self.queue.push(request);
@@ -70,8 +70,8 @@ impl World {
     }
 
     /// All that the definitions allow `thread` to issue now: at most one of each file.
-    fn allowed(&self, thread: usize, busy: Busy) -> Vec<Request> {
-        let mut allowed: Vec<Request> = Vec::new();
+    fn allowed(&self, thread: usize, busy: Busy) -> Vec<Request<u64>> {
+        let mut allowed: Vec<Request<u64>> = Vec::new();
         let mut waiting: Vec<_> = self.waiting.iter().collect();
         waiting.sort_by_key(|(request, _)| (request.offset, request.id));
         for (request, dealt_to) in waiting {
@@ -85,7 +85,7 @@ impl World {
         allowed
     }
 
-    fn next(&mut self, thread: usize, busy: Busy) -> Option<Request> {
+    fn next(&mut self, thread: usize, busy: Busy) -> Option<Request<u64>> {
         let allowed = self.allowed(thread, busy);
         let taken = self.queue.next(thread, |request| busy.room(request));
         match taken {
@@ -125,7 +125,7 @@ impl World {
 }
 
 /// Every schedule from here on.
-fn explore(world: &World, to_push: &[Request], worlds: &mut u64) {
+fn explore(world: &World, to_push: &[Request<u64>], worlds: &mut u64) {
     *worlds += 1;
     world.check();
     if let Some((request, rest)) = to_push.split_first() {
@@ -230,9 +230,9 @@ fn random_schedules_follow_the_definitions() {
 /// What was issued, by whom, and what was in flight then.
 struct Issue {
     thread: usize,
-    request: Request,
-    in_flight: Vec<Request>,
-    waiting: Vec<Request>,
+    request: Request<u64>,
+    in_flight: Vec<Request<u64>>,
+    waiting: Vec<Request<u64>>,
 }
 
 /// A sequential reader pushes in order; threads and completions come at random.
@@ -267,7 +267,7 @@ fn sequential_trace(policy: OrderPolicy, threads: usize, stalled: Option<usize>,
             }
             _ => {
                 if !in_flight.is_empty() {
-                    let request: Request = in_flight.swap_remove(rng.usize(0..in_flight.len()));
+                    let request: Request<u64> = in_flight.swap_remove(rng.usize(0..in_flight.len()));
                     queue.on_completed(request.id);
                 }
             }
@@ -360,7 +360,7 @@ fn files_and_targets_take_turns() {
     for policy in [OrderPolicy::Serial, OrderPolicy::Loose, OrderPolicy::None] {
         let mut queue = Queue::new(policy, 1);
         let mut id = 0;
-        let mut push = |queue: &mut Queue, file: u64, target: u64| {
+        let mut push = |queue: &mut Queue<u64>, file: u64, target: u64| {
             queue.push(Request { id, file, target, offset: id, len: 1 });
             id += 1;
         };

@@ -10,6 +10,7 @@
 //! `depths * depth + stuck_max` in flight. (A depth that is lowered takes hold as requests end.)
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
 use std::time::Duration;
 
 use crate::ids::Time;
@@ -18,25 +19,25 @@ use crate::ids::Time;
 /// buffers can have.
 pub const TARGET_DEPTHS: u32 = 8;
 
-/// Requests in flight. See the module's head.
+/// Requests in flight, each at a target of type `T`. See the module's head.
 #[derive(Clone, Debug)]
-pub struct Slots {
+pub struct Slots<T> {
     depth: u32,
     depths: u32,
     stuck_max: u32,
-    in_flight: HashMap<u64, Held>,
-    targets: HashMap<u64, Load>,
+    in_flight: HashMap<u64, Held<T>>,
+    targets: HashMap<T, Load>,
     /// Requests that hold a slot, over all targets.
     running: u32,
     /// When each of those loses it, and its id.
     deadlines: BTreeSet<(Time, u64)>,
     /// Requests that lost their slot: when they were last known to be alive, and id; with their target.
-    stuck: BTreeMap<(Time, u64), u64>,
+    stuck: BTreeMap<(Time, u64), T>,
 }
 
 #[derive(Clone, Debug)]
-struct Held {
-    target: u64,
+struct Held<T> {
+    target: T,
     started: Time,
     /// When it started or was last renewed.
     alive: Time,
@@ -53,8 +54,8 @@ struct Load {
 
 /// A request that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
-    pub target: u64,
+pub struct Ended<T> {
+    pub target: T,
     pub service: Duration,
     /// It had lost its slot.
     pub was_stuck: bool,
@@ -62,16 +63,16 @@ pub struct Ended {
 
 /// A request that lost its slot and has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stuck {
+pub struct Stuck<T> {
     pub id: u64,
-    pub target: u64,
+    pub target: T,
     /// When it started, or was last renewed.
     pub started: Time,
 }
 
-impl Slots {
+impl<T: Copy + Eq + Hash> Slots<T> {
     /// `depth` for each target, `depths` times as many for all; of both at least 1 is taken.
-    pub fn new(depth: u32, depths: u32, stuck_max: u32) -> Slots {
+    pub fn new(depth: u32, depths: u32, stuck_max: u32) -> Slots<T> {
         Slots {
             depth: depth.max(1),
             depths: depths.max(1),
@@ -99,7 +100,7 @@ impl Slots {
     }
 
     /// Whether a request may start at `target`.
-    pub fn may_start(&self, target: u64) -> bool {
+    pub fn may_start(&self, target: T) -> bool {
         let load = self.targets.get(&target).copied().unwrap_or_default();
         let stuck = self.stuck.len() as u64;
         let running_max = u64::from(self.depths) * u64::from(self.depth);
@@ -114,7 +115,7 @@ impl Slots {
     ///
     /// # Panics
     /// If it may not start, or its id is in flight.
-    pub fn start(&mut self, id: u64, target: u64, now: Time, deadline: Duration) {
+    pub fn start(&mut self, id: u64, target: T, now: Time, deadline: Duration) {
         assert!(self.may_start(target), "only what may start starts");
         let held = Held { target, started: now, alive: now, deadline: now.after(deadline), stuck: false };
         self.deadlines.insert((held.deadline, id));
@@ -124,7 +125,7 @@ impl Slots {
     }
 
     /// A request ended, stuck or not. `None`: it was not in flight.
-    pub fn end(&mut self, id: u64, now: Time) -> Option<Ended> {
+    pub fn end(&mut self, id: u64, now: Time) -> Option<Ended<T>> {
         let held = self.take_out(id)?;
         Some(Ended { target: held.target, service: now.since(held.started), was_stuck: held.stuck })
     }
@@ -148,7 +149,7 @@ impl Slots {
         self.in_flight.insert(id, held);
     }
 
-    fn take_out(&mut self, id: u64) -> Option<Held> {
+    fn take_out(&mut self, id: u64) -> Option<Held<T>> {
         let held = self.in_flight.remove(&id)?;
         let load = self.targets.get_mut(&held.target).expect("a target with requests has its load");
         if held.stuck {
@@ -191,12 +192,12 @@ impl Slots {
     }
 
     /// Requests that lost their slot, the oldest first.
-    pub fn stuck(&self) -> impl Iterator<Item = Stuck> {
+    pub fn stuck(&self) -> impl Iterator<Item = Stuck<T>> {
         self.stuck.iter().map(|(&(started, id), &target)| Stuck { id, target, started })
     }
 
     /// Requests that hold a slot at `target`.
-    pub fn running_at(&self, target: u64) -> u32 {
+    pub fn running_at(&self, target: T) -> u32 {
         self.targets.get(&target).map_or(0, |load| load.running)
     }
 

@@ -19,7 +19,7 @@ use super::fault::{Faulty, What, When};
 use super::null::Null;
 use super::pread::Pread;
 use super::uring::Uring;
-use super::{Engine, EngineConfig, Full, IoDone, IoFile, IoKind, IoOp, Target};
+use super::{Engine, EngineConfig, Full, IoDone, IoFile, IoKind, IoOp, IoTarget};
 use crate::options::EngineName;
 use haul_base::buffer::{Part, Pool};
 
@@ -94,7 +94,7 @@ fn io_file(fd: impl Into<OwnedFd>, mode: IoMode) -> Arc<IoFile> {
     Arc::new(IoFile {
         fd: Some(fd.into()),
         mode,
-        target: Target(0),
+        target: IoTarget::Device(0),
         one_writer: false,
         name: "a file".into(),
     })
@@ -440,7 +440,7 @@ fn errno_comes_as_it_is(kind: &Kind) {
     let no_file = Arc::new(IoFile {
         fd: None,
         mode: IoMode::Buffered,
-        target: Target(0),
+        target: IoTarget::Device(0),
         one_writer: false,
         name: "nothing".into(),
     });
@@ -625,7 +625,7 @@ fn null_keeps_and_zero_fills() {
     let file = Arc::new(IoFile {
         fd: None,
         mode: IoMode::Buffered,
-        target: Target(0),
+        target: IoTarget::Device(0),
         one_writer: false,
         name: "null://".into(),
     });

@@ -25,7 +25,7 @@ use haul_core::io::slots::TARGET_DEPTHS;
 use haul_core::stage::Stage;
 use rustix::io::Errno;
 
-use super::{DEPTH_MAX, Engine, EngineConfig, EngineFacts, IoFile, IoKind, Target, Waker};
+use super::{DEPTH_MAX, Engine, EngineConfig, EngineFacts, IoFile, IoKind, IoTarget, Waker};
 use crate::Stuck;
 use haul_base::buffer::Buffer;
 use haul_base::meter::Meter;
@@ -74,7 +74,7 @@ pub struct Transfer<T> {
     pub tag: T,
     pub file: Arc<IoFile>,
     /// Where this range of it lies: what it counts for.
-    pub target: Target,
+    pub target: IoTarget,
     /// [`IoKind::Read`] or [`IoKind::Write`].
     pub kind: IoKind,
     pub offset: u64,
@@ -244,7 +244,7 @@ impl<T: Send + 'static> IoThreads<T> {
     }
 
     /// How long single requests to each target took so far.
-    pub fn service(&self) -> Vec<(Target, ServiceStats)> {
+    pub fn service(&self) -> Vec<(IoTarget, ServiceStats)> {
         self.shared.lock().service()
     }
 

@@ -41,7 +41,13 @@ fn listener<T: Send + 'static>() -> (OnDone<T>, Receiver<TransferDone<T>>) {
 
 fn file(file: std::fs::File, mode: IoMode, target: u64, one_writer: bool) -> Arc<IoFile> {
     let fd = Some(OwnedFd::from(file));
-    Arc::new(IoFile { fd, mode, target: Target(target), one_writer, name: format!("file-{target}").into() })
+    Arc::new(IoFile {
+        fd,
+        mode,
+        target: IoTarget::Device(target),
+        one_writer,
+        name: format!("file-{target}").into(),
+    })
 }
 
 fn scratch() -> std::fs::File {
@@ -169,7 +175,7 @@ impl Scripted {
             io_thread: self.io_thread,
             key: op.key,
             file: op.file.name.to_string(),
-            target: op.file.target.0,
+            target: op.file.target.device(),
             kind: op.kind,
             offset: op.offset,
             parts: op.parts.len(),
@@ -280,7 +286,7 @@ fn nothing(name: &str, target: u64, one_writer: bool) -> Arc<IoFile> {
     Arc::new(IoFile {
         fd: None,
         mode: IoMode::Buffered,
-        target: Target(target),
+        target: IoTarget::Device(target),
         one_writer,
         name: name.into(),
     })

@@ -1,6 +1,6 @@
 use super::table::STALE_OPS;
 use super::*;
-use crate::io::{IoFile, Target, open};
+use crate::io::{IoFile, IoTarget, open};
 use crate::options::EngineName;
 use haul_base::buffer::{Part, Pool};
 
@@ -15,7 +15,7 @@ fn ring(registered_max: u64) -> Option<Uring> {
 
 fn file(fd: impl Into<OwnedFd>) -> Arc<IoFile> {
     let (fd, name) = (Some(fd.into()), "a file".into());
-    Arc::new(IoFile { fd, mode: IoMode::Buffered, target: Target(0), one_writer: false, name })
+    Arc::new(IoFile { fd, mode: IoMode::Buffered, target: IoTarget::Device(0), one_writer: false, name })
 }
 
 fn part(pool: &Pool, len: usize) -> Vec<Part> {

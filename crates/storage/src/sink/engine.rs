@@ -39,7 +39,7 @@ use super::{fault, lock};
 use crate::blocking_pool::{self, BlockingPool, BlockingPoolConfig, Doing, Turn};
 use crate::descriptors::budget;
 use crate::io::threads::{IoThreads, IoThreadsConfig, OnDone};
-use crate::io::{IoFile, Target};
+use crate::io::{IoFile, IoTarget};
 use crate::io_settings::IoSettings;
 use crate::options::StorageOptions;
 use crate::owed::words_of;
@@ -499,7 +499,7 @@ impl Sink {
         self.submit(target, label, Task(Box::new(move |sink, _| work(sink))));
     }
 
-    fn submit(&self, target: Target, label: impl Fn() -> Doing + Send + Sync + 'static, task: Task) {
+    fn submit(&self, target: IoTarget, label: impl Fn() -> Doing + Send + Sync + 'static, task: Task) {
         // Without a blocking pool the engine has ended, and this comes of a request that hung until then: what the task owes is
         // answered as it is dropped.
         if let Some(pool) = self.pool.get().and_then(Weak::upgrade) {

@@ -32,7 +32,7 @@ use super::stripes::Stripes;
 use super::tree::SinkTree;
 use super::way::Path;
 use super::{fault, lock};
-use crate::io::{IoFile, Target};
+use crate::io::{IoFile, IoTarget};
 use crate::layout::layout_of;
 use adopt::Adopt;
 use in_place::InPlace;
@@ -153,7 +153,7 @@ impl OpenFile {
     }
 
     /// What a request at this offset is told apart by, if the file's layout is known.
-    pub(super) fn target_at(&self, offset: u64) -> Option<Target> {
+    pub(super) fn target_at(&self, offset: u64) -> Option<IoTarget> {
         self.layout.get().map(|layout| key_of_one(*layout.at(offset).target))
     }
 
@@ -309,7 +309,7 @@ impl Files {
     }
 
     /// What the requests of an open file are told apart by, if that is more than its device.
-    pub(super) fn target_of(&self, id: FileId) -> Option<Target> {
+    pub(super) fn target_of(&self, id: FileId) -> Option<IoTarget> {
         let open = lock(&self.open).get(&id).cloned()?;
         open.layout.get().map(key_of)
     }
@@ -565,7 +565,7 @@ impl Files {
         if let Some(wanted) = open.striped.get() {
             self.stripes.lies(*wanted, layout.as_ref().and_then(Layout::striping));
         }
-        let target = layout.as_ref().map_or(Target(device), key_of);
+        let target = layout.as_ref().map_or(IoTarget::Device(device), key_of);
         if let Some(layout) = layout {
             // Set here alone; a file is opened once.
             let _ = open.layout.set(layout);

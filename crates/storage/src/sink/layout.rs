@@ -16,7 +16,7 @@ use haul_core::layout::Layout;
 
 use super::names::{NO_FILE, temp_name};
 use super::tree::SinkTree;
-use crate::io::Target;
+use crate::io::IoTarget;
 use crate::layout::{Found, Provider, device_of, layout_by, layout_of, provider_at};
 use crate::targets::Targets;
 use haul_base::mounts::Mount;
@@ -26,9 +26,6 @@ const OBJECT_LEN: [u64; 2] = [1 << 20, 64 << 20];
 
 /// Keys for sets of targets. Sets that share one share its slots.
 const SETS_MAX: u64 = 1024;
-/// Keys are no device numbers.
-const ONE: u64 = 1 << 63;
-const SEVERAL: u64 = ONE | (1 << 62);
 
 /// Says where an open file of so many bytes lies; `None`: it cannot.
 pub type Ask = Box<dyn Fn(BorrowedFd<'_>, u64) -> Option<Layout> + Send + Sync>;
@@ -117,12 +114,12 @@ impl SinkLayout {
 }
 
 /// What requests at one of these targets are told apart by.
-pub(super) fn key_of_one(target: TargetId) -> Target {
-    Target(ONE | u64::from(target.0))
+pub(super) fn key_of_one(target: TargetId) -> IoTarget {
+    IoTarget::One(target)
 }
 
 /// What requests of a file on these targets are told apart by: its target, or, of several, which these are.
-pub(super) fn key_of(layout: &Layout<TargetId>) -> Target {
+pub(super) fn key_of(layout: &Layout<TargetId>) -> IoTarget {
     let mut ids = layout.targets();
     ids.sort_unstable();
     match ids[..] {
@@ -130,7 +127,7 @@ pub(super) fn key_of(layout: &Layout<TargetId>) -> Target {
         _ => {
             let mut hasher = DefaultHasher::new();
             ids.hash(&mut hasher);
-            Target(SEVERAL | (hasher.finish() % SETS_MAX))
+            IoTarget::Several(hasher.finish() % SETS_MAX)
         }
     }
 }
@@ -158,7 +155,7 @@ mod tests {
         assert_ne!(key(&[3]), key(&[4]));
         assert_eq!(key(&[3, 4]), key(&[4, 3]));
         assert_ne!(key(&[3, 4]), key(&[3, 5]));
-        assert!([key(&[0]), key(&[0, 1])].iter().all(|key| key.0 >= ONE));
+        assert!([key(&[0]), key(&[0, 1])].iter().all(|key| !matches!(key, IoTarget::Device(_))));
     }
 
     /// Files of up to 2 MiB lie on `a`, larger ones on `b` and `c`, and of those above 4 MiB nobody can say.

@@ -31,7 +31,7 @@ use super::meta::{NotKeptCounters, Wanted, refuse_wider, set_meta};
 use super::names::{may_be_ours, tag_bits, tag_of};
 use super::stat::inode_of;
 use crate::descriptors::budget;
-use crate::io::Target;
+use crate::io::IoTarget;
 use crate::jail::Jail;
 use crate::volume;
 
@@ -49,7 +49,7 @@ pub struct SinkTree {
     root_created: bool,
     synced_above: usize,
     root_id: RootId,
-    root_target: Target,
+    root_target: IoTarget,
     /// It is looked at only: nothing is made.
     looks: bool,
     /// A directory lies on another file system than the root.
@@ -68,7 +68,7 @@ struct Node {
     parent: DirId,
     name: Name,
     /// Known when it was opened; before, it is that of the parent.
-    target: OnceLock<Target>,
+    target: OnceLock<IoTarget>,
     slot: Mutex<Slot>,
 }
 
@@ -143,7 +143,7 @@ impl SinkTree {
             volume::root_id(&root).map_err(|errno| fault::os(FailureKind::Open, "stat", &shown, errno))?;
         Ok(SinkTree {
             jail,
-            root_target: Target::of(&root),
+            root_target: IoTarget::of(&root),
             looks: false,
             several: AtomicBool::new(false),
             root: Arc::new(root),
@@ -376,12 +376,12 @@ impl SinkTree {
     }
 
     /// The target of all directories that were opened so far, if there is only one.
-    pub fn one_target(&self) -> Option<Target> {
+    pub fn one_target(&self) -> Option<IoTarget> {
         (!self.several.load(Ordering::Relaxed)).then_some(self.root_target)
     }
 
     /// The storage target of what lies in the directory, as far as it was opened; never waits for storage.
-    pub fn target_of(&self, id: DirId) -> Target {
+    pub fn target_of(&self, id: DirId) -> IoTarget {
         let mut at = id;
         // Most trees are one file system, and nothing has to be looked up for each file.
         while at != DirId::ROOT && self.several.load(Ordering::Relaxed) {
@@ -508,7 +508,7 @@ impl SinkTree {
         };
         slot.fd = Some(fd.clone());
         drop(slot);
-        if *node.target.get_or_init(|| Target::of(&*fd)) != self.root_target {
+        if *node.target.get_or_init(|| IoTarget::of(&*fd)) != self.root_target {
             self.several.store(true, Ordering::Relaxed);
         }
         self.touch(id);

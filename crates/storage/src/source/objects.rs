@@ -26,7 +26,7 @@ use super::mode::Modes;
 use super::open::{ALIGN_MAX, OpenFile};
 use super::tree::SourceTree;
 use crate::io::threads::{IoThreads, OnDone, Transfer, TransferDone};
-use crate::io::{IoKind, Target};
+use crate::io::{IoKind, IoTarget};
 use crate::owed::{Owed, panic_point};
 use crate::{Post, SourceCompletion, SourceJob};
 use haul_base::buffer::Buffer;
@@ -241,7 +241,7 @@ impl Objects {
         let len = buffer.as_slice().len();
         let tag =
             Tag { owed, id, generation, tail, whole, target, was_cached, open, mode, is_sample, absent };
-        let target = Target(target.0.into());
+        let target = IoTarget::One(target);
         let kind = IoKind::Read;
         let read = Transfer { buffer, tag, file, target, kind, offset: at, start: 0, len, pad, uncached };
         // The hook has reported a panic, and the answer is given where it is dropped.

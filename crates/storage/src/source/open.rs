@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::cache;
 use super::stat::{Seen, look_at};
 use super::view::FileView;
-use crate::io::{IoFile, Target};
+use crate::io::{IoFile, IoTarget};
 
 /// `STATX_DIOALIGN` (Linux 6.1) and `STATX_DIO_READ_ALIGN` (Linux 6.14).
 const STATX_DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
@@ -151,7 +151,7 @@ impl OpenFile {
 }
 
 fn io_file(fd: OwnedFd, mode: IoMode, dev: u64, name: Box<str>) -> Arc<IoFile> {
-    Arc::new(IoFile { fd: Some(fd), mode, target: Target(dev), one_writer: false, name })
+    Arc::new(IoFile { fd: Some(fd), mode, target: IoTarget::Device(dev), one_writer: false, name })
 }
 
 /// What direct I/O on this file has to be aligned to.

@@ -136,7 +136,7 @@ impl Reader {
             // What cannot be opened is told by its reads.
             let layout = match found {
                 Ok(found) => self.tree.targets().layout(&found.layout),
-                Err(_) => Layout::flat(self.tree.device_target(self.tree.target_of(id).0)),
+                Err(_) => Layout::flat(self.tree.device_target(self.tree.target_of(id).device())),
             };
             located.push((id, generation, Arc::new(layout)));
         }

@@ -27,7 +27,7 @@ use super::open::OpenFile;
 use super::stat::{Seen, Stamp};
 use super::view::{FileView, Place};
 use super::{WallClock, version, wall_clock};
-use crate::io::Target;
+use crate::io::IoTarget;
 use crate::layout::{Provider, device_of, provider_at};
 use crate::targets::Targets;
 use crate::volume;
@@ -58,7 +58,7 @@ struct Inner {
 
 struct Base {
     fd: Arc<OwnedFd>,
-    target: Target,
+    target: IoTarget,
     /// As it was opened.
     path: Box<[u8]>,
 }
@@ -77,7 +77,7 @@ struct DirNode {
     place: Place,
     name: Name,
     /// Known when it was opened; before, it is that of the directory above.
-    target: Option<Target>,
+    target: Option<IoTarget>,
     /// Entries and directories in it that are not forgotten.
     children: u64,
     forgotten: bool,
@@ -228,7 +228,7 @@ impl SourceTree {
 
     /// A directory outside of the job. `path`: how it was opened.
     pub(crate) fn add_base(&self, fd: Arc<OwnedFd>, path: &[u8]) -> Place {
-        let target = Target::of(&*fd);
+        let target = IoTarget::of(&*fd);
         self.know(target, &fd);
         let mut inner = self.lock();
         inner.bases.push(Base { fd, target, path: path.into() });
@@ -243,7 +243,7 @@ impl SourceTree {
 
     /// Keeps an open directory for reuse, as long as the limit allows.
     pub(crate) fn keep_dir(&self, id: DirId, fd: Arc<OwnedFd>) {
-        let target = Target::of(&*fd);
+        let target = IoTarget::of(&*fd);
         self.know(target, &fd);
         let evicted = {
             let mut inner = self.lock();
@@ -328,11 +328,11 @@ impl SourceTree {
     }
 
     /// The storage target of an entry: the file system of its directory, as far as that was opened.
-    pub(crate) fn target_of(&self, id: FileId) -> Target {
+    pub(crate) fn target_of(&self, id: FileId) -> IoTarget {
         let inner = self.lock();
         let dir = || inner.dirs.get(&id.as_dir()).map(|dir| dir.place);
         let place = inner.entries.get(&id).map(|entry| entry.place).or_else(dir);
-        place.map_or(Target::default(), |place| inner.target_at(place))
+        place.map_or(IoTarget::default(), |place| inner.target_at(place))
     }
 
     /// The storage targets of this end.
@@ -342,7 +342,7 @@ impl SourceTree {
 
     /// Where a file lies, as far as that is known without a question.
     pub fn lies(&self, id: FileId) -> Lies {
-        let device = self.target_of(id).0;
+        let device = self.target_of(id).device();
         match self.provider(device) {
             // A part is not cut as its file is.
             _ if self.part.is_some() => Lies::At(self.device_target(device)),
@@ -363,9 +363,9 @@ impl SourceTree {
     }
 
     /// Finds out who says where files of a file system lie, and whose clock gives their times, once.
-    fn know(&self, target: Target, dir: &OwnedFd) {
+    fn know(&self, target: IoTarget, dir: &OwnedFd) {
         let inner = self.lock();
-        if inner.systems.contains_key(&target.0) || inner.systems.len() >= TARGETS_MAX {
+        if inner.systems.contains_key(&target.device()) || inner.systems.len() >= TARGETS_MAX {
             return;
         }
         // It may ask a server: not under the lock.
@@ -374,7 +374,7 @@ impl SourceTree {
         let device = device_of(dir.as_fd());
         let kind = fstatfs(dir).map_or(0, |stat| stat.f_type as u64);
         let (clocked, mark) = (Clocked::of(kind), version::mark(kind, volume::unique(dir).as_deref()));
-        self.lock().systems.insert(target.0, System { provider, device, clocked, mark });
+        self.lock().systems.insert(target.device(), System { provider, device, clocked, mark });
     }
 
     /// A file that an earlier read left open.
@@ -433,7 +433,7 @@ impl SourceTree {
 
 impl Inner {
     /// The storage target of what lies at `place`, as far as its directory was opened.
-    fn target_at(&self, place: Place) -> Target {
+    fn target_at(&self, place: Place) -> IoTarget {
         let mut place = Some(place);
         while let Some(at) = place {
             match at {
@@ -444,13 +444,13 @@ impl Inner {
                 },
             }
         }
-        Target::default()
+        IoTarget::default()
     }
 
     /// Whose clock gives the times of a file at `place` that `stat` says to be of `dev`.
     fn clocked(&self, place: Place, dev: u64) -> Clocked {
         let of = |dev: u64| self.systems.get(&dev).map(|system| system.clocked);
-        let above = self.target_at(place).0;
+        let above = self.target_at(place).device();
         match of(above).unwrap_or(Clocked::Elsewhere) {
             // Something else is mounted on the file itself.
             Clocked::Here if dev != above => of(dev).unwrap_or(Clocked::Elsewhere),

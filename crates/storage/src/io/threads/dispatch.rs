@@ -23,7 +23,7 @@ use haul_core::io::OrderPolicy;
 use haul_core::io::order::{self, Queue, REMEMBERED_MAX, Room};
 use haul_core::io::slots::{Slots, TARGET_DEPTHS};
 
-use super::super::{IoFile, IoKind, PARTS_MAX, Target, Waker};
+use super::super::{IoFile, IoKind, IoTarget, PARTS_MAX, Waker};
 use super::request::{Piece, Request, Settled};
 use super::{Assembly, ServiceStats, Transfer, TransferDone};
 use crate::Stuck;
@@ -39,8 +39,8 @@ pub(super) struct Dispatch<T> {
     pub(super) request_size: u32,
     deadline: Duration,
     started: Instant,
-    queue: Queue,
-    slots: Slots,
+    queue: Queue<IoTarget>,
+    slots: Slots<IoTarget>,
     io_threads: Vec<IoThread>,
     /// So many of them are to be used.
     threads_wanted: usize,
@@ -59,9 +59,9 @@ pub(super) struct Dispatch<T> {
     /// Files (by address) whose one write is in flight.
     written: HashSet<usize>,
     /// Requests of each target that wait or hold a slot.
-    targets: HashMap<Target, usize>,
-    refused: HashSet<Target>,
-    service: BTreeMap<Target, ServiceStats>,
+    targets: HashMap<IoTarget, usize>,
+    refused: HashSet<IoTarget>,
+    service: BTreeMap<IoTarget, ServiceStats>,
     /// The I/O thread that issues requests where their order counts, and since when.
     issuing: Option<(usize, Instant)>,
     /// IoThreads that wait for it to be done.
@@ -70,7 +70,7 @@ pub(super) struct Dispatch<T> {
 }
 
 /// What is kept in order together: address of the file, its part on one target, kind, uncached.
-pub(super) type FileKey = (usize, Target, u8, bool);
+pub(super) type FileKey = (usize, IoTarget, u8, bool);
 
 /// The order queue's name for it, and how many transfers use it.
 struct FileUse {
@@ -100,7 +100,7 @@ struct IoThread {
 /// A request that is in flight.
 struct Flying {
     file: Arc<IoFile>,
-    target: Target,
+    target: IoTarget,
     kind: IoKind,
     offset: u64,
     since: Instant,
@@ -278,7 +278,7 @@ impl<T> Dispatch<T> {
             let request = order::Request {
                 id: self.next_request,
                 file: key,
-                target: target.0,
+                target,
                 offset: place,
                 len: part.len() as u32,
             };
@@ -458,7 +458,7 @@ impl<T> Dispatch<T> {
     }
 
     /// A request's time with the engine, when it came back.
-    pub(super) fn on_answer(&mut self, target: Target, service: Duration) {
+    pub(super) fn on_answer(&mut self, target: IoTarget, service: Duration) {
         if self.service.len() < TARGETS_MAX || self.service.contains_key(&target) {
             let stats = self.service.entry(target).or_default();
             stats.count += 1;
@@ -561,7 +561,7 @@ impl<T> Dispatch<T> {
         .collect()
     }
 
-    pub(super) fn service(&self) -> Vec<(Target, ServiceStats)> {
+    pub(super) fn service(&self) -> Vec<(IoTarget, ServiceStats)> {
         self.service.iter().map(|(target, stats)| (*target, *stats)).collect()
     }
 
@@ -620,7 +620,7 @@ fn time(started: Instant, now: Instant) -> Time {
 }
 
 /// Takes `count` from a target's; forgets it at none.
-fn lower(targets: &mut HashMap<Target, usize>, target: Target, count: usize) {
+fn lower(targets: &mut HashMap<IoTarget, usize>, target: IoTarget, count: usize) {
     if count == 0 {
         return;
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use haul_core::io::IoMode;
 use rustix::io::Errno;
 
-use super::super::{IoFile, IoKind, IoOp, Target};
+use super::super::{IoFile, IoKind, IoOp, IoTarget};
 use haul_base::buffer::Part;
 
 /// What direct I/O may ask of offsets and addresses, bytes; request sizes are multiples of it.
@@ -43,7 +43,7 @@ type Filled = (Piece, Part);
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) file: Arc<IoFile>,
-    pub(super) target: Target,
+    pub(super) target: IoTarget,
     pub(super) kind: IoKind,
     pub(super) offset: u64,
     pub(super) uncached: bool,
@@ -85,7 +85,7 @@ pub(super) enum Next {
 
 impl Request {
     pub(super) fn new(
-        (file, target): (Arc<IoFile>, Target),
+        (file, target): (Arc<IoFile>, IoTarget),
         kind: IoKind,
         offset: u64,
         uncached: bool,

@@ -49,7 +49,7 @@ struct Answer {
     next: Option<(Duration, Request)>,
     refused: bool,
     /// See [`Request`].
-    file_target: super::Target,
+    file_target: super::IoTarget,
 }
 
 impl<T: Send + 'static> IoThread<T> {

@@ -203,7 +203,7 @@ fn tries_are_bounded() {
 /// Method: transfers one after another, to files of one target and one of another.
 #[test]
 fn a_refusal_is_remembered() {
-    let world = World::new(|op| match op.uncached && op.file.target == Target(1) {
+    let world = World::new(|op| match op.uncached && op.file.target == IoTarget::Device(1) {
         true => Fate::Fail(Errno::OPNOTSUPP),
         false => Fate::Whole,
     });

@@ -83,9 +83,9 @@ fn a_hung_request_stops_nobody_else() {
         assert_eq!((&*last.tag, last.moved, last.error), ("hung", K64, None));
         assert!(last.service >= Duration::from_millis(20));
         assert_eq!(io_threads.stuck(), []);
-        let service: HashMap<Target, ServiceStats> = io_threads.service().into_iter().collect();
-        assert_eq!((service[&Target(1)].count, service[&Target(2)].count), (4, 3));
-        assert!(service[&Target(1)].max >= Duration::from_millis(20));
+        let service: HashMap<IoTarget, ServiceStats> = io_threads.service().into_iter().collect();
+        assert_eq!((service[&IoTarget::Device(1)].count, service[&IoTarget::Device(2)].count), (4, 3));
+        assert!(service[&IoTarget::Device(1)].max >= Duration::from_millis(20));
     }
 }
 
@@ -94,7 +94,7 @@ fn a_hung_request_stops_nobody_else() {
 #[test]
 fn a_dead_target_rests() {
     let world = World::new(|op| match op.file.target {
-        Target(1) => Fate::Hang,
+        IoTarget::Device(1) => Fate::Hang,
         _ => Fate::Whole,
     });
     let (on_done, done) = listener();
@@ -136,16 +136,16 @@ fn frozen_parts_of_a_file_hold_up_themselves() {
     let count = TARGETS * 40;
     for i in 0..count {
         let (offset, buffer) = (i * K64 as u64, pool.take(K64).unwrap());
-        let target = Target(target_of(offset));
+        let target = IoTarget::Device(target_of(offset));
         io_threads.submit(Transfer { target, ..transfer(target, &file, IoKind::Read, offset, buffer) });
     }
     for _ in 0..count / TARGETS * (TARGETS - 3) {
-        assert!(done.recv_timeout(PATIENCE).unwrap().tag >= Target(3));
+        assert!(done.recv_timeout(PATIENCE).unwrap().tag >= IoTarget::Device(3));
     }
     assert!(io_threads.stuck().is_empty());
     world.release();
     for _ in 0..count / TARGETS * 3 {
-        assert!(done.recv_timeout(PATIENCE).unwrap().tag < Target(3));
+        assert!(done.recv_timeout(PATIENCE).unwrap().tag < IoTarget::Device(3));
     }
 }
 

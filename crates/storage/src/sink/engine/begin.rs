@@ -12,7 +12,7 @@ use super::data::NewWrite;
 use super::fan_out::{Place, no_target, pair};
 use super::{Sink, Task, guard, slice};
 use crate::blocking_pool::{Doing, Turn};
-use crate::io::Target;
+use crate::io::IoTarget;
 use crate::owed::{Owed, panic_point};
 use crate::sink::fault;
 use crate::{Payload, SinkCompletion};
@@ -78,7 +78,7 @@ impl Sink {
                 |_, dirs, results| SinkDone::SyncDirs { results: pair(dirs, |id| *id, results) },
             ),
             SinkOp::FinishDirs { durable, dirs } => {
-                let target = dirs.first().map_or(Target::default(), |(id, _)| self.tree.target_of(*id));
+                let target = dirs.first().map_or(IoTarget::default(), |(id, _)| self.tree.target_of(*id));
                 let first = dirs.first().map_or(DirId::ROOT, |(id, _)| *id);
                 let ids: Vec<DirId> = dirs.iter().map(|(id, _)| *id).collect();
                 let failed = move |failure: Failure| SinkDone::FinishDirs {
@@ -211,7 +211,7 @@ impl Sink {
 
     fn task(
         self: &Arc<Self>,
-        target: Target,
+        target: IoTarget,
         what: &'static str,
         place: Place,
         owed: Owed<SinkDone>,

@@ -14,7 +14,7 @@ use haul_core::wire::{Failure, FailureKind};
 use super::{Sink, Task, guard};
 use crate::SinkCompletion;
 use crate::blocking_pool::Turn;
-use crate::io::Target;
+use crate::io::IoTarget;
 use crate::owed::panic_point;
 use crate::sink::{fault, lock};
 
@@ -22,7 +22,7 @@ use crate::sink::{fault, lock};
 pub(super) struct Place(pub(super) DirId, pub(super) Option<Name>);
 
 /// The storage target of an item, if that is not its directory's.
-pub(super) fn no_target<T>(_: &Sink, _: &T) -> Option<Target> {
+pub(super) fn no_target<T>(_: &Sink, _: &T) -> Option<IoTarget> {
     None
 }
 
@@ -34,7 +34,7 @@ impl Sink {
         (what, stage): (&'static str, FailureKind),
         items: Vec<T>,
         lies: impl Fn(&Sink, &T) -> Place + Send + Sync + Copy + 'static,
-        own: impl Fn(&Sink, &T) -> Option<Target>,
+        own: impl Fn(&Sink, &T) -> Option<IoTarget>,
         work: impl Fn(&Sink, &T) -> Result<R, Failure> + Send + Sync + 'static,
         done: impl FnOnce(&Sink, &[T], Vec<Result<R, Failure>>) -> SinkDone + Send + 'static,
     ) where
@@ -65,7 +65,7 @@ impl Sink {
         what: &'static str,
         items: Vec<T>,
         lies: impl Fn(&Sink, &T) -> Place + Send + Sync + Copy + 'static,
-        own: impl Fn(&Sink, &T) -> Option<Target>,
+        own: impl Fn(&Sink, &T) -> Option<IoTarget>,
         done: impl FnOnce(&Sink, &[T], Vec<Result<R, Failure>>) -> SinkDone + Send + 'static,
         part: impl Fn(Arc<FanOut<T, R>>, Vec<usize>) -> W,
     ) where
@@ -76,7 +76,7 @@ impl Sink {
         if items.is_empty() {
             return (self.post)(SinkCompletion { done: done(self, &[], Vec::new()) });
         }
-        let mut groups: Vec<(Target, Vec<usize>)> = Vec::new();
+        let mut groups: Vec<(IoTarget, Vec<usize>)> = Vec::new();
         match self.tree.one_target().filter(|_| !self.files.has_places()) {
             Some(target) => groups.push((target, (0..items.len()).collect())),
             None => {
