@@ -212,6 +212,24 @@ fn set_layout(path: &Path, stripe_size: u32, count: u16) {
     setxattr(path, LOV, &bytes, XattrFlags::empty()).expect("set a layout");
 }
 
+/// Goal: a FUSE file system that answers as Lustre does is served so, and is not called Lustre.
+#[test]
+fn a_model_is_not_called_lustre() {
+    if !here(true) {
+        return;
+    }
+    let model = Up::new("name", 2, &["--stripe-count", "2", "--stripe-size", "1MiB"]);
+    let file = model.mount.join("file");
+    fs::write(&file, noise(1, 3 * MIB)).expect("write a file");
+    let output = Command::new(haul()).args(["layout", "--json"]).arg(&file).output().expect("run haul");
+    let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(
+        (&said["provider"], &said["components"][0]["stripe_count"]),
+        (&"fuse".into(), &2.into()),
+        "{said}"
+    );
+}
+
 /// Goal: bytes come whole from a striped file system into another one and out of it, and the report names the targets of
 ///   both; into it threads write, and directly.
 /// Method: models of four and three targets whose stripes do not fit each other; then to and from an ordinary file system;

@@ -1,13 +1,13 @@
 //! The command line: what may be typed, what it means, and the texts of `--help`.
 //!
-//! In: argv. Out: [`Args`], each value checked on its own. What concerns two values at once is checked in
+//! In: words. Out: what each command was told, each value checked on its own. Which commands there are is in `command.rs`. What concerns two values at once is checked in
 //! `command::copy`. Left out: endpoints, see `haul::endpoint`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{ArgAction, Args as ClapArgs, ValueEnum, ValueHint};
 use haul::api::SSH_CHANNELS_MAX;
 use haul::options::{LayoutChoice, Policy, Range};
 use haul::size::parse_size;
@@ -35,46 +35,13 @@ pub const OBJECT_SIZE_MIN: u64 = 64 << 10;
 pub const OBJECT_SIZE_MAX: u64 = 64 << 20;
 /// The object size when none is given, bytes.
 pub const OBJECT_SIZE_DEFAULT: u64 = 4 << 20;
-/// Moves data between storage systems, fast, durably and resumably
-#[derive(Parser, Debug)]
-#[command(name = "haul", version, subcommand_required = true, arg_required_else_help = true)]
-pub struct Args {
-    #[command(subcommand)]
-    pub command: Command,
-}
+/// What is said of `--schedule` behind its first line.
+const SCHEDULE_HELP: &str = "Matters where the source's files lie on several storage targets. adaptive goes round those that are slow at the moment, \
+     and has nothing to set; the others are there to compare with: targets in turns, one file after another, and turns that \
+     pass over a target M times whose mean service time over W milliseconds is above T milliseconds.";
 
-#[derive(Subcommand, Debug)]
-pub enum Command {
-    /// Copy files and directory trees, here or to or from another host
-    Cp(Box<Cp>),
-    /// The far end of a copy; started by haul itself over ssh
-    #[command(hide = true)]
-    Agent {
-        /// Say which protocol versions this program speaks, and end
-        #[arg(long)]
-        protocol: bool,
-        /// Bring a further channel of an ssh connection to the agent that stdin names, and wait for its end
-        #[arg(long, conflicts_with = "protocol")]
-        channel: bool,
-    },
-    /// Look at copies that run on this host, pause them, change their live settings
-    Ctl(ctl::Ctl),
-    /// Watch the storage targets of a copy that runs on this host
-    Top(top::Top),
-    /// List and delete what dead jobs left below a destination
-    Clean(Clean),
-    /// Show on which storage targets files lie
-    Layout(LayoutArgs),
-    /// Measure storage and networks, once, so that copies start with the best settings
-    #[command(subcommand)]
-    Probe(probe::Probe),
-    /// Print the manual page, or write all pages into a directory
-    Man {
-        /// Directory to write haul.1, haul-cp.1, ... into; made if it is not there [default: print haul.1]
-        dir: Option<PathBuf>,
-    },
-    /// Print a completion script for a shell
-    Completions { shell: clap_complete::Shell },
+fn schedule_help() -> String {
+    format!("Which part of which file is read next: {}", Policy::forms("or"))
 }
 
 #[derive(ClapArgs, Debug)]
@@ -307,12 +274,14 @@ pub struct Cp {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "spill")]
     pub spill_size: Option<u64>,
 
-    /// Which part of which file is read next: adaptive, round-robin, file, or lads:T,W,M
-    ///
-    /// Matters where the source's files lie on several storage targets. adaptive goes round those that are slow at the moment,
-    /// and has nothing to set; the others are there to compare with: targets in turns, one file after another, and turns that
-    /// pass over a target M times whose mean service time over W milliseconds is above T milliseconds.
-    #[arg(long, value_name = "POLICY", default_value = "adaptive")]
+    // The policies are those of a list, which tells their names.
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value_t,
+        help = schedule_help(),
+        long_help = format!("{}\n\n{SCHEDULE_HELP}", schedule_help())
+    )]
     pub schedule: Policy,
 
     /// How new files come to lie on the destination's storage targets: auto, keep, or copy
@@ -456,7 +425,8 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+    use crate::command::{Args, Command};
+    use clap::{CommandFactory, Parser};
 
     fn cp(line: &[&str]) -> Result<Cp, clap::Error> {
         let line = ["haul", "cp"].iter().chain(line);

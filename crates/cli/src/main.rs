@@ -24,13 +24,13 @@ static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
     let argv = args::rsync::without_human(std::env::args_os());
-    let args = args::Args::try_parse_from(&argv).unwrap_or_else(|error| {
+    let args = command::Args::try_parse_from(&argv).unwrap_or_else(|error| {
         if let Some(hint) = args::rsync::hint(&error, &argv) {
             let _ = writeln!(std::io::stderr(), "haul: {hint}");
             std::process::exit(error.exit_code());
         }
         let exists = |word: &str| std::path::Path::new(word).symlink_metadata().is_ok();
-        args::rsync::without_noise(error, exists).exit()
+        args::rsync::without_noise(error, command::is_hidden, exists).exit()
     });
     let is_there = |word: &std::ffi::OsStr| std::path::Path::new(word).symlink_metadata().is_ok();
     if let Some(told) = args::rsync::key_named(&argv).or_else(|| args::dd::words(&argv, is_there)) {
@@ -40,5 +40,5 @@ fn main() {
     haul::process::raise_limits();
     // Without the handler such a file still ends the run; it does so by the signal.
     let _ = signals::outlive_size_limits();
-    std::process::exit(command::run(args.command));
+    std::process::exit(command::run(&args.command));
 }

@@ -39,7 +39,7 @@ fn print_table(part: usize, seconds: u64, seeds: u64) {
     for (name, _) in scenarios(setting(part, seconds, 0)) {
         println!("\n{name}: seconds by seed, and the bound's part of them");
         let mut at = policies();
-        at.insert(0, ("bound".to_owned(), Policy::Adaptive, 0));
+        at.insert(0, ("bound".to_owned(), Policy::ADAPTIVE, 0));
         for (label, policy, each) in at {
             let mut cells = String::new();
             let mut sum = (0.0, 0.0);

@@ -1,6 +1,6 @@
 //! Where the bytes of a file lie: which storage target serves which range. Arithmetic and decoders, no system calls.
 //!
-//! In: the bytes with which a file system answers the layout question; a provider in `haul` asks it. Out: a checked
+//! In: the bytes with which a file system answers the layout question; a provider in `haul-storage` asks it. Out: a checked
 //! [`Layout`], the range on one target at any offset of it, and which objects of a file lie where ([`runs`]).
 //! A layout speaks of targets by name; where they have numbers ([`Layout::map`]), by these.
 //! Invariants: every offset of a file has exactly one place; a layout is at most [`STRIPES_MAX`] stripes in

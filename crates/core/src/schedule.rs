@@ -3,8 +3,8 @@
 //!
 //! In: what waits at each target, by ranges of objects; how long each request took there; how the sink's targets fare;
 //! limits; the time. Out: the next object, how each target fares, and when to ask again although nothing happened.
-//! Reading order: `types`, this file, then [`queue`] (what waits), `history` (how long things take), the policies
-//! `file`, `round_robin`, `lads` and `adaptive`, each in its file; [`buffer_shares`] and [`table`] stand alone.
+//! Reading order: `types`, this file, then [`queue`] (what waits), `history` (how long things take), the policies of
+//! [`POLICIES`], each in its file; [`buffer_shares`] and [`table`] stand alone.
 //!
 //! The source's machine asks for reads, the sink's for writes: the same type, one at each end. At the sink all that waits
 //! has its buffer and is of sink target [`SinkTarget::ANY`].
@@ -34,15 +34,14 @@ pub mod table;
 mod target_ranks;
 mod types;
 
-use adaptive::Adaptive;
 use bits::Bits;
-use file::Heads;
 use history::{History, Told};
-use lads::Lads;
 use queue::{Queues, Way};
-use round_robin::RoundRobin;
 use target_ranks::LEVELS;
-pub use types::{Full, Health, Issue, LadsNumbers, Limits, NoPolicy, Policy, Run, TargetState};
+pub use types::{Full, Health, Issue, LadsNumbers, Limits, NoPolicy, Policy, PolicyKind, Run, TargetState};
+
+/// Every policy there is, the default first. A new one is a file with its `POLICY` and a line here.
+pub static POLICIES: [PolicyKind; 4] = [adaptive::POLICY, round_robin::POLICY, file::POLICY, lads::POLICY];
 
 /// Most targets of an end, and targets of a sink. What lies at further ones is scheduled as if it lay at the last; a
 /// sink target beyond is [`SinkTarget::ANY`].
@@ -50,7 +49,7 @@ pub const TARGETS_MAX: usize = 4096;
 /// A slow target of the sink gets one object so often, whatever else could go, so that the sink sees when it recovers.
 pub const TRY_EVERY: Duration = Duration::from_millis(500);
 
-/// What a policy decides of each target. Targets are numbers below [`TARGETS_MAX`].
+/// What a policy decides, mostly of each target. Targets are numbers below [`TARGETS_MAX`].
 trait Rule {
     /// The target has a request more, `in_flight` now.
     fn on_start(&mut self, _t: usize, _in_flight: u32, _now: Time) {}
@@ -77,6 +76,18 @@ trait Rule {
     /// Whether targets have more turns that have nothing in flight, or at which much waits.
     fn spreads(&self) -> bool {
         false
+    }
+    /// There are no turns: what is first of all goes next, and the rest waits behind it. Only such a rule is asked for
+    /// [`Rule::first`].
+    fn is_in_order(&self) -> bool {
+        false
+    }
+    /// The object that is next of this target may be another one. The rule is in order, so all that waits there is in the
+    /// list of [`SinkTarget::ANY`].
+    fn on_waiting(&mut self, _t: usize, _queues: &mut Queues) {}
+    /// The target of the object that is first of all.
+    fn first(&mut self, _queues: &mut Queues) -> Option<usize> {
+        None
     }
     fn history(&self) -> &History;
 }
@@ -129,8 +140,6 @@ pub struct Schedule {
     limits: Limits,
     queues: Queues,
     rule: Box<dyn Rule + Send>,
-    /// For one file after another.
-    heads: Option<Heads>,
     in_flight: Vec<u32>,
     total: u32,
     /// In flight at targets that are not healthy; at those that are hung.
@@ -173,17 +182,10 @@ const NEVER: Time = Time(u64::MAX);
 impl Schedule {
     /// A schedule with nothing to do.
     pub fn new(policy: Policy, limits: Limits) -> Schedule {
-        let (rule, heads): (Box<dyn Rule + Send>, _) = match policy {
-            Policy::File => (Box::new(RoundRobin::default()), Some(Heads::default())),
-            Policy::RoundRobin => (Box::new(RoundRobin::default()), None),
-            Policy::Lads(numbers) => (Box::new(Lads::new(numbers)), None),
-            Policy::Adaptive => (Box::new(Adaptive::default()), None),
-        };
         Schedule {
             limits: limits.sane(),
             queues: Queues::default(),
-            rule,
-            heads,
+            rule: policy.rule(),
             in_flight: Vec::new(),
             total: 0,
             slow: 0,
@@ -241,8 +243,7 @@ impl Schedule {
         let t = usize::from(target.0).min(TARGETS_MAX - 1);
         let target = TargetId(u16::try_from(t).expect("a target"));
         let run = Run { sink: known(run.sink), ..run };
-        // One file after another has one list for each target.
-        let list = if self.heads.is_some() { SinkTarget::ANY } else { run.sink };
+        let list = if self.rule.is_in_order() { SinkTarget::ANY } else { run.sink };
         self.queues.add(target, list, run, again)?;
         if self.in_flight.len() <= t {
             self.in_flight.resize(t + 1, 0);
@@ -281,7 +282,7 @@ impl Schedule {
     /// Something waits of a target of the sink, besides [`SinkTarget::ANY`], and could go before what is of that one. Where one file
     /// goes after another nothing can.
     pub fn has_placed(&self) -> bool {
-        self.heads.is_none() && self.queues.has_placed()
+        !self.rule.is_in_order() && self.queues.has_placed()
     }
 
     /// Whether a target of the sink has no room. `false` at first.
@@ -321,8 +322,9 @@ impl Schedule {
 
     /// Something waits, and all of it that could go is of sink targets that are shut.
     pub fn is_shut_out(&mut self) -> bool {
-        if self.heads.is_some() {
-            let found = self.head_in_order().and_then(|t| self.queues.sink_of(t, SinkTarget::ANY));
+        if self.rule.is_in_order() {
+            let found =
+                self.rule.first(&mut self.queues).and_then(|t| self.queues.sink_of(t, SinkTarget::ANY));
             return found.is_some_and(|sink_target| {
                 sink_target != SinkTarget::ANY && self.queues.is_shut(sink_target)
             });
@@ -336,7 +338,7 @@ impl Schedule {
         if self.total - self.excused() >= self.limits.total {
             return None;
         }
-        if self.heads.is_some() {
+        if self.rule.is_in_order() {
             return self.next_in_order(ways == [Way::Ahead], now);
         }
         for &way in ways {
@@ -415,24 +417,11 @@ impl Schedule {
     }
 
     fn next_in_order(&mut self, ahead: bool, now: Time) -> Option<Issue> {
-        let t = self.head_in_order()?;
+        let t = self.rule.first(&mut self.queues)?;
         // The rest waits behind it.
         let sink_target = self.queues.sink_of(t, SinkTarget::ANY)?;
         let waits = self.queues.is_shut(sink_target) && (!ahead || sink_target == SinkTarget::ANY);
         (!waits).then(|| self.begin(t, SinkTarget::ANY, now))
-    }
-
-    /// The target of the object that is first of all.
-    fn head_in_order(&mut self) -> Option<usize> {
-        loop {
-            let heads = self.heads.as_mut().expect("it is by order");
-            let (t, head) = heads.first()?;
-            let found = self.queues.head(t, SinkTarget::ANY);
-            heads.set(t, found);
-            if found == Some(head) {
-                return Some(t);
-            }
-        }
     }
 
     fn begin(&mut self, t: usize, list: SinkTarget, now: Time) -> Issue {

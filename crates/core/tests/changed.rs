@@ -38,7 +38,7 @@ impl Bench {
             memory: 1 << 30,
             reads_max: 8,
             reads_total: 8,
-            policy: Policy::Adaptive,
+            policy: Policy::ADAPTIVE,
             wait,
             verify: true,
             patience: Duration::ZERO,

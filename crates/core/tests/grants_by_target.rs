@@ -36,7 +36,7 @@ fn source_of(targets: bool, lies: Lies, object_size: u32, reads_max: u32) -> Sou
         reads_max,
         reads_total: reads_max,
         // The window of each target is another test's.
-        policy: if lies == Lies::Ask { Policy::RoundRobin } else { Policy::Adaptive },
+        policy: if lies == Lies::Ask { Policy::ROUND_ROBIN } else { Policy::ADAPTIVE },
         wait: false,
         dry: false,
         changed: Default::default(),

@@ -29,7 +29,7 @@ fn cut_off_with(patience: Duration) -> Source {
         memory: 1 << 24,
         reads_max: 4,
         reads_total: 4,
-        policy: Policy::Adaptive,
+        policy: Policy::ADAPTIVE,
         wait,
         dry: false,
         changed: Default::default(),

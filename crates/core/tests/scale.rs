@@ -36,7 +36,7 @@ fn reached(scenario: usize, choice: Choice, seeds: std::ops::Range<u64>) -> f64 
 /// no numbers for LADS do better.
 #[test]
 fn adaptive_goes_round_a_congested_source() {
-    let adaptive = reached(1, choice(Policy::Adaptive, PART, 16), 1..3);
+    let adaptive = reached(1, choice(Policy::ADAPTIVE, PART, 16), 1..3);
     assert!(adaptive >= 0.9, "{adaptive:.3} of the bound");
     for threshold in [50, 100, 200] {
         for skips in [5, 50] {
@@ -49,9 +49,9 @@ fn adaptive_goes_round_a_congested_source() {
 /// Goal: the same at the sink, where LADS gained nothing; and at both ends at once.
 #[test]
 fn adaptive_goes_round_a_congested_sink() {
-    let at_sink = reached(2, choice(Policy::Adaptive, PART, 16), 1..3);
-    let at_both = reached(3, choice(Policy::Adaptive, PART, 16), 1..3);
-    let without = reached(2, choice(Policy::RoundRobin, PART, 4), 1..3);
+    let at_sink = reached(2, choice(Policy::ADAPTIVE, PART, 16), 1..3);
+    let at_both = reached(3, choice(Policy::ADAPTIVE, PART, 16), 1..3);
+    let without = reached(2, choice(Policy::ROUND_ROBIN, PART, 4), 1..3);
     assert!(at_sink >= 0.85 && at_both >= 0.75, "{at_sink:.3} at the sink, {at_both:.3} at both ends");
     assert!(at_sink >= 1.5 * without, "{at_sink:.3} against {without:.3}");
 }
@@ -65,7 +65,7 @@ fn a_frozen_target_costs_its_own_objects() {
         let s =
             if end == 0 { Setting { source: frozen, ..quiet } } else { Setting { sink: frozen, ..quiet } };
         let rate = |s: &Setting| {
-            let out = run(s, choice(Policy::Adaptive, PART, 16));
+            let out = run(s, choice(Policy::ADAPTIVE, PART, 16));
             out.rest_bytes as f64 / out.rest_end.0 as f64
         };
         let part = rate(&s) / rate(&quiet);

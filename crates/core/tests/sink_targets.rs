@@ -180,7 +180,7 @@ fn run(s: &Setting) -> Told {
         what: Vec::new(),
         sink: new_sink(s.memory, s.agreed.then_some(TARGETS)),
         busy: vec![Time(0); usize::from(s.targets)],
-        schedule: Schedule::new(Policy::RoundRobin, Limits { total: u32::MAX / 2, each: u32::MAX / 2 }),
+        schedule: Schedule::new(Policy::ROUND_ROBIN, Limits { total: u32::MAX / 2, each: u32::MAX / 2 }),
         placed: 0,
         unsent: BTreeMap::new(),
         granted: 0,

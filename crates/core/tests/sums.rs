@@ -21,7 +21,7 @@ fn totals_of_a_source_saturate() {
         memory: 1 << 24,
         reads_max: 4,
         reads_total: 4,
-        policy: Policy::Adaptive,
+        policy: Policy::ADAPTIVE,
         wait: true,
         verify: false,
         patience: Duration::ZERO,

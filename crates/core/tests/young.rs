@@ -19,7 +19,7 @@ fn source(wait: bool) -> Source {
         memory: 1 << 30,
         reads_max: 8,
         reads_total: 8,
-        policy: Policy::Adaptive,
+        policy: Policy::ADAPTIVE,
         wait,
         verify: false,
         patience: Duration::ZERO,

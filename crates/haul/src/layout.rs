@@ -11,8 +11,8 @@ use crate::error::Error;
 pub struct FileLayout {
     /// Bytes.
     pub size: u64,
-    /// `lustre`, `cephfs`, `glusterfs`, `beegfs`, or `flat` where no file system says more than the device.
-    pub provider: &'static str,
+    /// The parallel file system that says so, a FUSE file system by its own name; `flat` where none says more than the device.
+    pub provider: String,
     pub layout: Layout,
     /// A parallel file system was asked and gave no layout: its reason.
     pub why_flat: Option<String>,
@@ -36,5 +36,6 @@ pub fn layout(path: &Path) -> Result<FileLayout, Error> {
     }
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     let found = haul_storage::layout::layout_of(&file, size);
-    Ok(FileLayout { size, provider: found.provider.name(), layout: found.layout, why_flat: found.why_flat })
+    let provider = found.provider.name().to_owned();
+    Ok(FileLayout { size, provider, layout: found.layout, why_flat: found.why_flat })
 }

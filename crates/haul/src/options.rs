@@ -195,7 +195,7 @@ impl Default for Options {
             spill_dir: None,
             spill_size: None,
             // It has no number to set, and leaves a lone target alone.
-            schedule: Policy::Adaptive,
+            schedule: Policy::ADAPTIVE,
             // Who set the destination up knows more than who copies.
             layout: LayoutChoice::Auto,
             range: None,

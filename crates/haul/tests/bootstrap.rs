@@ -284,8 +284,8 @@ fn a_window_fixes_the_buffers_of_the_sink() {
     let as_source = AgentRequest { role: Role::Source, options, ..request() };
     let connected = connect(&far.spec(), &as_source, &mut |_| {}).unwrap();
     let buffer = |link: &haul_transport::Link| {
-        let socket = link.socket.as_ref().expect("a connection of its own");
-        socket2::SockRef::from(&**socket).recv_buffer_size().unwrap()
+        let connection = link.connection.as_ref().expect("a connection of its own");
+        connection.receive_buffer().unwrap()
     };
     assert!(connected.data.iter().all(|(_, link)| buffer(link) == 200_000));
     assert_ne!(buffer(&connected.control), 200_000);

@@ -184,8 +184,7 @@ impl Connected {
     pub fn paths(&self) -> Vec<(IpAddr, IpAddr, usize)> {
         let mut order: Vec<(IpAddr, IpAddr)> = Vec::new();
         let mut counts = BTreeMap::new();
-        for socket in self.data.iter().filter_map(|(_, link)| link.socket.as_deref()) {
-            let (Ok(from), Ok(to)) = (socket.local_addr(), socket.peer_addr()) else { continue };
+        for [from, to] in self.data.iter().filter_map(|(_, link)| link.connection.as_ref()?.ends()) {
             let path = (from.ip().to_canonical(), to.ip().to_canonical());
             if !order.contains(&path) {
                 order.push(path);

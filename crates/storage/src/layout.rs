@@ -3,49 +3,126 @@
 //! In: an open file. Out: [`Found`]: its layout, who gave the answer, and why it is only the flat one where it is.
 //! The questions are extended attributes and ioctls and need no right that reading does not; the answers are decoded by
 //! `haul_core::layout`, which believes nothing of them. Whoever does not answer is taken for one target: the device of the
-//! file system.
+//! file system. Each file system has its file, and a line in [`PROVIDERS`]; nobody else knows their names.
 //! Nothing here makes a file system fetch or move data: a layout is read, never made.
 //! Left out: OrangeFS, GPFS, and what says nothing to clients (NFS).
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use haul_core::layout::{Layout, LayoutError, TargetName};
+use haul_core::entry::Name;
+use haul_core::layout::{Layout, LayoutError, Striping, TargetName};
 use rustix::fs::{FsWord, fstat, fstatfs};
 use rustix::io::Errno;
 
+use crate::jail::Jail;
 use haul_base::mounts::Mount;
 
 mod beegfs;
 mod ceph;
+mod fuse;
+mod gluster;
+mod lustre;
 mod moosefs;
+
+/// The parallel file systems that say where files lie. A new one is a file with its `PROVIDER` and a line here.
+static PROVIDERS: [Parallel; 5] =
+    [lustre::PROVIDER, ceph::PROVIDER, gluster::PROVIDER, beegfs::PROVIDER, moosefs::PROVIDER];
 
 /// Room for an answer; Lustre's own maximum for an attribute.
 const ANSWER_MAX: usize = 64 * 1024;
 
-/// Which file system said where a file lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A parallel file system: how it is known, and what it can be asked.
+pub struct Parallel {
+    /// As reports and JSON name it.
+    name: &'static str,
+    /// What `statfs` calls it; `None`: it is a FUSE file system.
+    magic: Option<u32>,
+    /// What its mounts say that they are; of FUSE as `fuse.NAME`.
+    kinds: &'static [&'static str],
+    /// How the source of its mounts begins where they say only `fuse`.
+    source: Option<&'static str>,
+    /// With that magic it keeps a directory's positions from one opening to the next, whatever is removed meanwhile.
+    keeps_positions: bool,
+    /// With that magic it moves ctime with each change of a file, and never gives its inode's number to another of the same ctime.
+    keeps_versions: bool,
+    /// When it is known where a new file will lie.
+    new_file: NewFile,
+    /// Where an open file of so many bytes lies.
+    ask: fn(BorrowedFd<'_>, u64) -> Result<Layout, AskError>,
+    /// Makes a file with these stripes, if it can; after an error it may be there.
+    make: Option<fn(&Jail, &OwnedFd, &Name, Striping) -> Result<OwnedFd, Errno>>,
+}
+
+/// When a file system knows where a new file will lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NewFile {
+    /// When it is made, and as any other in its directory.
+    Striped,
+    /// When it is made, as a whole on one target.
+    Whole,
+    /// When it was written.
+    Unplaced,
+}
+
+/// Who says where files of a file system lie.
+#[derive(Clone)]
 pub enum Provider {
-    Lustre,
-    CephFs,
-    GlusterFs,
-    BeeGfs,
-    MooseFs,
-    /// None: the whole file counts as lying on its device.
+    /// One of the list.
+    Known(&'static Parallel),
+    /// A FUSE file system that none of them is, by the name that it goes by. It may know Lustre's question.
+    Fuse(Arc<str>),
+    /// Nobody: the whole file counts as lying on its device.
     Flat,
 }
 
 impl Provider {
     /// As reports and JSON name it.
-    pub fn name(self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
-            Provider::Lustre => "lustre",
-            Provider::CephFs => "cephfs",
-            Provider::GlusterFs => "glusterfs",
-            Provider::BeeGfs => "beegfs",
-            Provider::MooseFs => "moosefs",
+            Provider::Known(known) => known.name,
+            Provider::Fuse(name) => name,
             Provider::Flat => "flat",
         }
+    }
+
+    fn parallel(&self) -> Option<&'static Parallel> {
+        match self {
+            Provider::Known(known) => Some(known),
+            Provider::Fuse(_) => Some(&fuse::OTHER),
+            Provider::Flat => None,
+        }
+    }
+
+    /// When it is known where a new file will lie; `None`: nobody says.
+    pub(super) fn new_file(&self) -> Option<NewFile> {
+        self.parallel().map(|parallel| parallel.new_file)
+    }
+
+    /// Makes a file with stripes. `None`: none can be set.
+    pub(super) fn make(&self) -> Option<fn(&Jail, &OwnedFd, &Name, Striping) -> Result<OwnedFd, Errno>> {
+        self.parallel().and_then(|parallel| parallel.make)
+    }
+
+    #[cfg(test)]
+    pub(super) fn named(name: &str) -> Provider {
+        Provider::Known(PROVIDERS.iter().find(|known| known.name == name).expect("a provider"))
+    }
+}
+
+/// No two have the same name, and none is called `flat`.
+impl PartialEq for Provider {
+    fn eq(&self, other: &Provider) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other) && self.name() == other.name()
+    }
+}
+
+impl Eq for Provider {}
+
+impl fmt::Debug for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -71,30 +148,45 @@ enum AskError {
     System(#[from] Errno),
     #[error("{0}")]
     Answer(#[from] LayoutError),
+    /// It is nobody who says where files lie, which is no failure.
+    #[error("it says nothing of layouts")]
+    Nobody,
 }
 
-/// Lustre's magic number.
-const LUSTRE: u32 = 0x0BD0_0BD0;
-
-/// Which question a file system understands, from what `statfs` says and, for FUSE, from its mount.
-fn provider_of(magic: FsWord, mount_kind: impl FnOnce() -> Option<String>) -> Provider {
-    const BEEGFS: u32 = 0x1983_0326;
-    const CEPH: u32 = 0x00C3_6400;
-    const FUSE: u32 = 0x6573_5546;
+/// The one of the list with this magic number.
+fn by_magic(magic: u64) -> Option<&'static Parallel> {
     // The type is signed on some architectures and wider on others; all magic numbers have 32 bits.
-    match magic as u32 {
-        LUSTRE => Provider::Lustre,
-        BEEGFS => Provider::BeeGfs,
-        CEPH => Provider::CephFs,
-        FUSE => match mount_kind().as_deref() {
-            Some("fuse.glusterfs") => Provider::GlusterFs,
-            Some("fuse.ceph" | "fuse.ceph-fuse") => Provider::CephFs,
-            Some("fuse.mfs") => Provider::MooseFs,
-            // What answers as Lustre does is served as Lustre; the others say that there is no such attribute.
-            _ => Provider::Lustre,
-        },
-        _ => Provider::Flat,
+    PROVIDERS.iter().find(|known| known.magic == Some(magic as u32))
+}
+
+/// Whether a parallel file system with this magic number keeps a directory's positions from one opening to the next.
+pub(super) fn keeps_positions(magic: u64) -> bool {
+    by_magic(magic).is_some_and(|known| known.keeps_positions)
+}
+
+/// Whether one keeps what tells the versions of a file apart.
+pub(super) fn keeps_versions(magic: u64) -> bool {
+    by_magic(magic).is_some_and(|known| known.keeps_versions)
+}
+
+/// Whether mounts of a parallel file system say that they are of this kind.
+pub fn is_parallel(kind: &str) -> bool {
+    PROVIDERS.iter().any(|known| known.kinds.contains(&kind))
+}
+
+/// Who is to be asked, from what `statfs` says and, for FUSE, from the mount.
+fn provider_of(magic: FsWord, mount: impl FnOnce() -> Option<Mount>) -> Provider {
+    if let Some(known) = by_magic(magic as u64) {
+        return Provider::Known(known);
     }
+    if magic as u32 != fuse::MAGIC {
+        return Provider::Flat;
+    }
+    let Some(Mount { kind, source, .. }) = mount() else { return Provider::Fuse("fuse".into()) };
+    let by_source =
+        |known: &Parallel| kind == "fuse" && known.source.is_some_and(|is| source.starts_with(is));
+    let known = PROVIDERS.iter().find(|known| known.kinds.contains(&&*kind) || by_source(known));
+    known.map_or_else(|| Provider::Fuse(fuse::name_of(&kind)), Provider::Known)
 }
 
 /// Where an open file of `size` bytes lies. Never fails: who cannot say is one target.
@@ -105,33 +197,15 @@ pub fn layout_of(file: impl AsFd, size: u64) -> Found {
 
 /// Who says where files of this file system lie. May ask its server.
 pub(super) fn provider_at(file: BorrowedFd<'_>) -> Provider {
-    fstatfs(file).map_or(Provider::Flat, |stat| {
-        provider_of(stat.f_type, || Mount::of(file).ok().flatten().map(kind_of))
-    })
-}
-
-/// What a mount says it is. MooseFS' client says it in the name of the source where it can give no kind.
-fn kind_of(mount: Mount) -> String {
-    let moosefs = mount.kind == "fuse" && mount.source.starts_with("mfs#");
-    if moosefs { "fuse.mfs".into() } else { mount.kind }
+    fstatfs(file).map_or(Provider::Flat, |stat| provider_of(stat.f_type, || Mount::of(file).ok().flatten()))
 }
 
 /// As [`layout_of`], where it is known who has to be asked.
 pub(super) fn layout_by(provider: Provider, file: BorrowedFd<'_>, size: u64) -> Found {
-    let asked = match provider {
-        Provider::Lustre => lustre(file),
-        Provider::CephFs => ceph::ask(file, size),
-        Provider::GlusterFs => gluster(file),
-        Provider::BeeGfs => beegfs::ask(file),
-        Provider::MooseFs => moosefs::ask(file, size),
-        Provider::Flat => return flat(file, None),
-    };
-    match asked {
+    let Some(parallel) = provider.parallel() else { return flat(file, None) };
+    match (parallel.ask)(file, size) {
         Ok(layout) => Found { provider, layout, why_flat: None },
-        // A FUSE file system that is none of these: nothing went wrong.
-        Err(AskError::System(Errno::OPNOTSUPP | Errno::NOSYS)) if provider == Provider::Lustre => {
-            flat(file, None)
-        }
+        Err(AskError::Nobody) => flat(file, None),
         Err(error) => flat(file, Some(format!("{provider}: {error}"))),
     }
 }
@@ -164,43 +238,70 @@ fn attribute(file: BorrowedFd<'_>, name: &str) -> Result<Vec<u8>, Errno> {
     Ok(value)
 }
 
-fn lustre(file: BorrowedFd<'_>) -> Result<Layout, AskError> {
-    match attribute(file, "lustre.lov") {
-        Ok(value) => Ok(haul_core::layout::lustre(&value)?),
-        // Lustre's word for a file that has none of its own.
-        Err(Errno::NODATA) if is_lustre(file) => Err(LayoutError::NoObjects.into()),
-        Err(Errno::NODATA) => Err(Errno::OPNOTSUPP.into()),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn is_lustre(file: BorrowedFd<'_>) -> bool {
-    fstatfs(file).is_ok_and(|stat| stat.f_type as u32 == LUSTRE)
-}
-
-/// Root may ask by the trusted name, which says the same in every version; others by the plain one.
-fn gluster(file: BorrowedFd<'_>) -> Result<Layout, AskError> {
-    let value =
-        attribute(file, "trusted.glusterfs.pathinfo").or_else(|_| attribute(file, "glusterfs.pathinfo"))?;
-    Ok(haul_core::layout::gluster(&value)?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const FUSE: FsWord = 0x6573_5546;
+
+    fn of(magic: FsWord, kind: &str, source: &str) -> Provider {
+        let line = format!("41 27 0:52 / /mnt rw - {kind} {source} rw");
+        provider_of(magic, || Some(haul_base::mounts::parse_mount(&line).expect("a mount")))
+    }
+
     /// Goal: each file system gets its own question, by number, or by mount where the number says only FUSE.
     #[test]
     fn questions_fit_the_file_system() {
-        let kind = |magic: FsWord, mount: &str| provider_of(magic, || Some(mount.to_owned()));
-        assert_eq!(kind(0x0BD0_0BD0, ""), Provider::Lustre);
-        assert_eq!(kind(0x1983_0326, ""), Provider::BeeGfs);
-        assert_eq!(kind(0x00C3_6400, ""), Provider::CephFs);
-        assert_eq!(kind(0x6573_5546, "fuse.glusterfs"), Provider::GlusterFs);
-        assert_eq!(kind(0x6573_5546, "fuse.ceph-fuse"), Provider::CephFs);
-        assert_eq!(kind(0x6573_5546, "fuse.mfs"), Provider::MooseFs);
-        assert_eq!(kind(0x6573_5546, "fuse.sshfs"), Provider::Lustre);
-        assert_eq!(kind(0xEF53, "ext4"), Provider::Flat);
+        let kind = |magic: FsWord, mount: &str| of(magic, mount, "x").name().to_owned();
+        assert_eq!(kind(0x0BD0_0BD0, "?"), "lustre");
+        assert_eq!(kind(0x1983_0326, "?"), "beegfs");
+        assert_eq!(kind(0x00C3_6400, "?"), "cephfs");
+        assert_eq!(kind(FUSE, "fuse.glusterfs"), "glusterfs");
+        assert_eq!(kind(FUSE, "fuse.ceph-fuse"), "cephfs");
+        assert_eq!(kind(FUSE, "fuse.mfs"), "moosefs");
+        assert_eq!(of(FUSE, "fuse", "mfs#master:9421").name(), "moosefs");
+        assert_eq!(kind(0xEF53, "ext4"), "flat");
+    }
+
+    /// Goal: a FUSE file system that nobody knows goes by its own name, and by that of FUSE where it has none; whatever it calls
+    /// itself is fit to be shown.
+    #[test]
+    fn an_unknown_fuse_file_system_is_what_it_says() {
+        for (kind, name) in [
+            ("fuse.sshfs", "sshfs"),
+            ("fuse.s3fs", "s3fs"),
+            ("fuse", "fuse"),
+            ("fuse.", "fuse"),
+            ("fuseblk", "fuse"),
+            ("fuseblk.ntfs", "ntfs"),
+            ("fuse.a\u{1b}b", "a\u{fffd}b"),
+            // Names of others are no names of theirs.
+            ("fuse.lustre", "fuse.lustre"),
+            ("fuse.flat", "fuse.flat"),
+        ] {
+            let provider = of(FUSE, kind, "x");
+            assert_eq!(provider, Provider::Fuse(name.into()), "{kind}");
+            assert!(PROVIDERS.iter().all(|known| known.name != provider.name()));
+        }
+        assert_eq!(provider_of(FUSE, || None), Provider::Fuse("fuse".into()), "its mount is not to be seen");
+        // On what has no such question nothing goes wrong.
+        let file = tempfile::tempfile().expect("a file");
+        let found = layout_by(of(FUSE, "fuse.sshfs", "x"), file.as_fd(), 5);
+        assert_eq!((found.provider, found.why_flat), (Provider::Flat, None));
+    }
+
+    /// Goal: the list is sound: no name, number or kind is there twice, and each one can be found by something.
+    #[test]
+    fn the_list_is_sound() {
+        for (at, one) in PROVIDERS.iter().enumerate() {
+            assert!(!["flat", "fuse"].contains(&one.name) && !one.kinds.is_empty(), "{}", one.name);
+            assert!(one.magic != Some(fuse::MAGIC), "{}", one.name);
+            for other in &PROVIDERS[..at] {
+                assert_ne!(one.name, other.name);
+                assert!(one.magic.is_none() || one.magic != other.magic, "{}", one.name);
+                assert!(one.kinds.iter().all(|kind| !other.kinds.contains(kind)), "{}", one.name);
+            }
+        }
     }
 
     /// Goal: a plain file is one target, named by its device, and that is no failure; two files of one device are on the
@@ -210,7 +311,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let files = ["a", "b"].map(|name| std::fs::File::create(dir.path().join(name)).unwrap());
         let found = files.each_ref().map(|file| layout_of(file, 0));
-        assert_eq!((found[0].provider, &found[0].why_flat), (Provider::Flat, &None));
+        assert_eq!((&found[0].provider, &found[0].why_flat), (&Provider::Flat, &None));
         assert_eq!(found[0], found[1]);
         assert!(found[0].layout.at(9).target.as_str().starts_with("device "));
         let other = layout_of(std::fs::File::open("/proc/self/status").unwrap(), 0);

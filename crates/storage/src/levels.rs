@@ -176,14 +176,11 @@ fn keeps_positions(dir: &OwnedFd) -> bool {
     const F2FS: u64 = 0xf2f5_2010;
     const ZFS: u64 = 0x2fc1_2fc1;
     const NFS: u64 = 0x6969;
-    const CEPH: u64 = 0x00c3_6400;
-    const LUSTRE: u64 = 0x0bd0_0bd0;
-    const BEEGFS: u64 = 0x1983_0326;
     if haul_mutant::removed("positions-that-last") {
         return true;
     }
     let kind = fstatfs(dir).map_or(0, |stat| stat.f_type as u64 & 0xffff_ffff);
-    matches!(kind, EXT4 | XFS | BTRFS | F2FS | ZFS | NFS | CEPH | LUSTRE | BEEGFS)
+    matches!(kind, EXT4 | XFS | BTRFS | F2FS | ZFS | NFS) || crate::layout::keeps_positions(kind)
 }
 
 // The widths of these fields differ between the CPUs that Linux runs on.

@@ -211,16 +211,24 @@ fn forged_frames_are_refused() {
 
 /// Two ends of a TLS connection over loopback; the client first.
 fn tls_pair() -> (Link, Link) {
+    let (near, far, _) = tls_pair_and_wire();
+    (near, far)
+}
+
+/// And what the far end's link reads from.
+fn tls_pair_and_wire() -> (Link, Link, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
     let (a, b) = (Identity::generate().expect("a key"), Identity::generate().expect("a key"));
     let (pin_a, pin_b) = (Pin(a.public()), Pin(b.public()));
     let far = thread::spawn(move || {
         let (socket, _) = listener.accept().expect("it comes");
-        server(socket, &b, &pin_a, WAIT).expect("a link")
+        let wire = socket.try_clone().expect("a descriptor");
+        (server(socket, &b, &pin_a, WAIT).expect("a link"), wire)
     });
     let near = client(TcpStream::connect(address).expect("it listens"), &a, &pin_b, WAIT).expect("a link");
-    (near, far.join().expect("no panic"))
+    let (far, wire) = far.join().expect("no panic");
+    (near, far, wire)
 }
 
 /// Goal: a TLS link that goes bare carries what was said before under TLS, then frames as they are: whole, in order,
@@ -233,7 +241,7 @@ fn links_go_bare_at_one_byte() {
         let (mut from, mut to) = if from_near { (near, far) } else { (far, near) };
         from.writer.write_all(b"joined").and_then(|()| from.writer.flush()).expect("sent");
         from.bare(keys(1, from_near)).expect("it can");
-        let wire = from.socket.clone().expect("a socket");
+        let wire = from.connection.clone().expect("a connection");
         send(from, 1, 20);
         let mut said = [0; 6];
         to.reader.read_exact(&mut said).expect("it came");
@@ -244,12 +252,11 @@ fn links_go_bare_at_one_byte() {
         assert_eq!(frames, (1..=20).map(|frame| (frame, true)).collect::<Vec<_>>());
         drop(wire);
     }
-    let (mut near, mut far) = tls_pair();
+    let (mut near, _far, mut wire) = tls_pair_and_wire();
     near.bare(keys(1, true)).expect("it can");
     near.writer.write_all(b"as it is").expect("sent");
-    let socket = far.socket.take().expect("a socket");
     let mut seen = [0; 8];
-    (&*socket).read_exact(&mut seen).expect("it came");
+    wire.read_exact(&mut seen).expect("it came");
     assert_eq!(&seen, b"as it is");
     let (mut in_process, _other) = memory::pair(100);
     assert!(in_process.bare(keys(1, true)).is_err());

@@ -17,10 +17,8 @@
 #![deny(unsafe_code)]
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::SocketAddr;
 use std::sync::Arc;
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub mod frames;
 #[cfg(test)]
@@ -39,6 +37,7 @@ pub mod tls;
 
 use frames::FrameKeys;
 pub use protect::Protect;
+pub use tcp::TcpSample;
 
 /// A reliable, ordered byte pipe in both directions, already authenticated.
 pub struct Link {
@@ -46,10 +45,58 @@ pub struct Link {
     pub writer: Box<dyn Write + Send>,
     /// Ends both directions at once and wakes whoever waits in them.
     pub closer: Arc<dyn Fn() + Send + Sync>,
-    /// The connection below, to ask ([`tcp::sample`]) and to set; never to read or write. `None`: there is none of
-    /// its own.
-    pub socket: Option<Arc<TcpStream>>,
+    /// The connection below, to ask and to set. `None`: there is none of its own.
+    pub connection: Option<Arc<dyn Connection>>,
     pub guard: Guard,
+}
+
+/// What lies below a link that has a connection of its own: what can be asked of it and set while it is used. Each answer may be
+/// that there is none, and nothing that cannot be set ends anything.
+pub trait Connection: Send + Sync {
+    /// The other end has ended it, or it broke, whatever may still be there to read.
+    fn is_left(&self) -> bool;
+    /// From where to where it goes.
+    fn ends(&self) -> Option<[SocketAddr; 2]> {
+        None
+    }
+    /// How it fares: round trips, what is under way, what was lost.
+    fn sample(&self) -> Option<TcpSample> {
+        None
+    }
+    /// The congestion control that it has, and those that it could have.
+    fn control(&self) -> Option<String> {
+        None
+    }
+    fn controls(&self) -> Vec<String> {
+        Vec::new()
+    }
+    /// Sets the congestion control, for what this end sends.
+    ///
+    /// # Errors
+    /// It cannot be had; the text names those that can.
+    fn set_control(&self, _name: &str) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Keeps what waits to be sent where any stream can take it.
+    fn bound_unsent(&self) {}
+    /// Fixes the buffer that it sends from at so many bytes, and says how many it has now.
+    ///
+    /// # Errors
+    /// It cannot be set.
+    fn fix_send(&self, _bytes: u64) -> io::Result<u64> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Widens the buffer that it receives into, and says how many bytes it has now.
+    ///
+    /// # Errors
+    /// It cannot be set.
+    fn widen_receive(&self, _bytes: u64) -> io::Result<u64> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// How many bytes that buffer has.
+    fn receive_buffer(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// What guards the data frames of a link: the link itself, or, once it is [`bare`](Link::bare), codes of their own.
@@ -103,10 +150,7 @@ impl Link {
     /// The other end has ended the connection, or it broke, whatever may still be there to read. False where the link has
     /// no connection of its own.
     pub fn is_left(&self) -> bool {
-        let Some(socket) = &self.socket else { return false };
-        let mut fds = [PollFd::new(&**socket, PollFlags::RDHUP)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut fds, Some(&now)).is_ok() && !fds[0].revents().is_empty()
+        self.connection.as_ref().is_some_and(|connection| connection.is_left())
     }
 }
 

@@ -26,7 +26,7 @@ pub fn pair(capacity: usize) -> (Link, Link) {
         reader: Box::new(PipeReader(read.clone())),
         writer: Box::new(PipeWriter(write.clone())),
         closer: closer.clone(),
-        socket: None,
+        connection: None,
         guard: Guard::default(),
     };
     (end(&forth, &back), end(&back, &forth))

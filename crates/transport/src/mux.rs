@@ -142,7 +142,7 @@ impl Shared {
             reader: Box::new(PipeReader(inbox)),
             writer: Box::new(ChannelWriter { shared: shared.clone(), channel }),
             closer,
-            socket: None,
+            connection: None,
             guard: Guard::default(),
         }
     }

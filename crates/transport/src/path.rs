@@ -12,7 +12,7 @@ use haul_core::tune::{Choice, LOCAL_RTT, show_ms, show_rate, show_size};
 use haul_core::wire::STREAMS_MAX;
 use serde::{Deserialize, Serialize};
 
-use super::tcp::{self, HostLimits};
+use super::tcp::HostLimits;
 use super::{Link, routes};
 
 /// Share of a buffer that is payload under way, as measured on Linux 6.18 with segments of 1500 bytes: the rest is
@@ -170,7 +170,7 @@ pub fn memory(rtt: Option<Duration>, known: Option<u64>) -> Choice<u64> {
 
 /// The round-trip time of a link, if it has a connection of its own.
 pub fn rtt(link: &Link) -> Option<Duration> {
-    let sample = tcp::sample(link.socket.as_deref()?).ok()?;
+    let sample = link.connection.as_ref()?.sample()?;
     // The handshake's answers may have waited for a busy peer: the shortest is the path's.
     Some(sample.min_rtt.unwrap_or(sample.rtt)).filter(|rtt| !rtt.is_zero())
 }

@@ -51,7 +51,7 @@ pub fn link(input: OwnedFd, output: OwnedFd, keep: Option<Box<dyn Any + Send>>) 
         }),
         writer: Box::new(Writer { shared, broken: false }),
         closer,
-        socket: None,
+        connection: None,
         guard: Guard::default(),
     })
 }

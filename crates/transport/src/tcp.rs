@@ -13,11 +13,13 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketType};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use super::Connection;
 use haul_base::sys;
 
 /// Room for the kernel's structure, bytes. It grew from 104 to some 250 and goes on growing; what lies behind is not asked for.
@@ -283,9 +285,39 @@ pub fn usable(name: &str) -> io::Result<()> {
     set_control(rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?, name)
 }
 
-/// What a socket is asked for, if it is still there.
-pub fn sample_of(socket: Option<&TcpStream>) -> Option<TcpSample> {
-    sample(socket?).ok()
+impl Connection for TcpStream {
+    fn is_left(&self) -> bool {
+        let mut fds = [PollFd::new(self, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&now)).is_ok() && !fds[0].revents().is_empty()
+    }
+    fn ends(&self) -> Option<[SocketAddr; 2]> {
+        Some([self.local_addr().ok()?, self.peer_addr().ok()?])
+    }
+    fn sample(&self) -> Option<TcpSample> {
+        sample(self).ok()
+    }
+    fn control(&self) -> Option<String> {
+        control(self).ok()
+    }
+    fn controls(&self) -> Vec<String> {
+        controls()
+    }
+    fn set_control(&self, name: &str) -> io::Result<()> {
+        set_control(self, name)
+    }
+    fn bound_unsent(&self) {
+        bound_unsent(self);
+    }
+    fn fix_send(&self, bytes: u64) -> io::Result<u64> {
+        fix_send(self, bytes)
+    }
+    fn widen_receive(&self, bytes: u64) -> io::Result<u64> {
+        widen_receive(self, bytes)
+    }
+    fn receive_buffer(&self) -> Option<u64> {
+        sockopt::socket_recv_buffer_size(self).ok().map(|bytes| bytes as u64)
+    }
 }
 
 fn read_words(path: &Path) -> Vec<String> {

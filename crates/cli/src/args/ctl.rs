@@ -86,7 +86,7 @@ fn parse_rate(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Args, Command};
+    use crate::command::{Args, Command};
     use clap::Parser;
 
     fn ctl(line: &str) -> Result<Ctl, clap::Error> {

@@ -196,7 +196,7 @@ fn parse_request_size(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Args, Command};
+    use crate::command::{Args, Command};
     use clap::Parser;
 
     fn storage(line: &str) -> Result<Storage, clap::Error> {

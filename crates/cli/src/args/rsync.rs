@@ -12,7 +12,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Command, CommandFactory};
+use clap::{Args as _, Command};
+
+use super::Cp;
 
 /// What haul says to each of rsync's words that it does not have: the words, and what stands in their place.
 const HINTS: &[(&[&str], &str)] = &[
@@ -219,13 +221,17 @@ pub fn without_human(argv: impl IntoIterator<Item = OsString>) -> Vec<OsString> 
     argv
 }
 
+/// What `haul cp` takes.
+fn cp() -> Command {
+    let mut cp = Cp::augment_args(Command::new("cp"));
+    cp.build();
+    cp
+}
+
 /// Letters that take what follows them as their value.
 fn values() -> Vec<u8> {
-    let mut command = super::Args::command();
-    // Subcommands get their arguments only then.
-    command.build();
-    let cp = command.find_subcommand("cp");
-    let options = cp.into_iter().flat_map(Command::get_opts);
+    let cp = cp();
+    let options = cp.get_opts();
     options.filter_map(|arg| arg.get_short()).filter_map(|letter| u8::try_from(letter).ok()).collect()
 }
 
@@ -317,12 +323,10 @@ fn foreign_letters(word: &str, argv: &[OsString]) -> Vec<String> {
     let Some(&[b'-', letter]) = word.as_bytes().first_chunk().filter(|_| word.len() == 2) else {
         return Vec::new();
     };
-    let mut command = super::Args::command();
-    command.build();
-    let Some(cp) = command.find_subcommand("cp").filter(|_| argv.get(1).is_some_and(|word| word == "cp"))
-    else {
+    if argv.get(1).is_none_or(|word| word != "cp") {
         return Vec::new();
-    };
+    }
+    let cp = cp();
     let own = |letter: u8| {
         cp.get_opts().chain(cp.get_arguments()).any(|arg| arg.get_short() == Some(letter.into()))
     };
@@ -350,12 +354,14 @@ fn foreign_letters(word: &str, argv: &[OsString]) -> Vec<String> {
 }
 
 /// Takes out of clap's error what only sounds like advice: options that look like the word by a few letters, and that a word
-/// with dashes may be a path, unless there is one of that name.
-pub fn without_noise(mut error: clap::Error, exists: impl Fn(&str) -> bool) -> clap::Error {
+/// with dashes may be a path, unless there is one of that name. `hidden`: whether a command is nobody's but haul's.
+pub fn without_noise(
+    mut error: clap::Error,
+    hidden: impl Fn(&str) -> bool,
+    exists: impl Fn(&str) -> bool,
+) -> clap::Error {
     if error.kind() == ErrorKind::InvalidSubcommand {
         // A command that only haul itself starts is nothing to suggest, nor one that shares some letters.
-        let hidden =
-            |name: &str| super::Args::command().find_subcommand(name).is_some_and(Command::is_hide_set);
         let word = match error.get(ContextKind::InvalidSubcommand) {
             Some(ContextValue::String(word)) => word.clone(),
             _ => String::new(),
@@ -410,7 +416,7 @@ fn changes(one: &str, other: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Args, Command as Which, Cp};
+    use crate::command::{Args, Command as Which, is_hidden};
     use clap::Parser;
 
     fn argv(line: &[&str]) -> Vec<OsString> {
@@ -531,7 +537,7 @@ mod tests {
     #[test]
     fn only_slips_get_suggestions() {
         let told = |word: &str, is_path: bool| {
-            without_noise(parse(&[word, "a", "b"]).unwrap_err(), |_| is_path).to_string()
+            without_noise(parse(&[word, "a", "b"]).unwrap_err(), is_hidden, |_| is_path).to_string()
         };
         assert!(told("--forse", false).contains("--force"));
         assert!(told("--strems=4", false).contains("--streams"));
@@ -540,10 +546,10 @@ mod tests {
             assert!(told(word, false).contains("unexpected argument"), "{}", told(word, false));
         }
         let wrong = Args::try_parse_from(["haul", "a", "b"]).unwrap_err();
-        let wrong = without_noise(wrong, |_| false).to_string();
+        let wrong = without_noise(wrong, is_hidden, |_| false).to_string();
         assert!(wrong.contains("unrecognized subcommand") && !wrong.contains("tip"), "{wrong}");
         assert!(
-            without_noise(Args::try_parse_from(["haul", "clea"]).unwrap_err(), |_| false)
+            without_noise(Args::try_parse_from(["haul", "clea"]).unwrap_err(), is_hidden, |_| false)
                 .to_string()
                 .contains("'clean'")
         );

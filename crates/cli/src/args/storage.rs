@@ -203,7 +203,7 @@ fn deadline(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Args as All, Command};
+    use crate::command::{Args as All, Command};
     use clap::Parser;
 
     fn options(line: &str) -> Result<(options::StorageOptions, options::StorageOptions), clap::Error> {

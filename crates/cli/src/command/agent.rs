@@ -2,8 +2,29 @@
 
 use std::path::PathBuf;
 
-/// `protocol`: only say which versions this program speaks; `channel`: only bring a channel to an agent.
-pub fn run(protocol: bool, channel: bool) -> i32 {
+use clap::Args;
+
+#[derive(Args, Debug)]
+pub struct Agent {
+    /// Say which protocol versions this program speaks, and end
+    #[arg(long)]
+    protocol: bool,
+    /// Bring a further channel of an ssh connection to the agent that stdin names, and wait for its end
+    #[arg(long, conflicts_with = "protocol")]
+    channel: bool,
+}
+
+impl super::Run for Agent {
+    fn run(&self) -> i32 {
+        run(self.protocol, self.channel)
+    }
+
+    fn works(&self) -> bool {
+        !self.protocol
+    }
+}
+
+fn run(protocol: bool, channel: bool) -> i32 {
     if protocol {
         println!("{}", haul::api::protocol_line());
         return 0;

@@ -37,7 +37,13 @@ struct Job<'a> {
     failed: bool,
 }
 
-pub fn run(args: &Clean) -> i32 {
+impl super::Run for Clean {
+    fn run(&self) -> i32 {
+        run(self)
+    }
+}
+
+fn run(args: &Clean) -> i32 {
     let path = Path::new(&args.root);
     if path.symlink_metadata().is_err() && looks_remote(&args.root) {
         return complain(&there(&args.root), USAGE);

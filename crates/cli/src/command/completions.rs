@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use clap::{Command, CommandFactory};
+use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 
 /// In bash: the jobs that run, then what can be done to one. The rest is left to the script that clap made.
@@ -25,7 +25,18 @@ complete -F _haul_jobs -o bashdefault -o default haul
 
 use super::{FAILED, complain};
 
-pub fn run(shell: Shell) -> i32 {
+#[derive(Args, Debug)]
+pub struct Script {
+    shell: Shell,
+}
+
+impl super::Run for Script {
+    fn run(&self) -> i32 {
+        run(self.shell)
+    }
+}
+
+fn run(shell: Shell) -> i32 {
     // Into memory first: the generator panics when its writer fails.
     match std::io::stdout().write_all(&script(shell)) {
         Ok(()) => 0,
@@ -44,7 +55,7 @@ fn script(shell: Shell) -> Vec<u8> {
 
 /// The command as it can be typed from left to right: behind `haul ctl` stands a job, which clap's generators would pass over.
 fn offered() -> Command {
-    let whole = crate::args::Args::command();
+    let whole = super::Args::command();
     let mut offered = Command::new("haul").about(whole.get_about().cloned().unwrap_or_default());
     offered = offered.version(env!("CARGO_PKG_VERSION")).disable_help_subcommand(true);
     for command in whole.get_subcommands().filter(|command| !command.is_hide_set()) {

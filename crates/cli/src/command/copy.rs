@@ -24,7 +24,17 @@ const WHAT_MAX: usize = 1000;
 const NO_TERMINAL: &str = "--watch draws on a terminal, and stderr is none here, or --json writes to the same one: `haul top` \
                            shows the storage targets of this copy from elsewhere, and --json tells of them";
 
-pub fn run(args: &Cp) -> i32 {
+impl super::Run for Cp {
+    fn run(&self) -> i32 {
+        run(self)
+    }
+
+    fn works(&self) -> bool {
+        true
+    }
+}
+
+fn run(args: &Cp) -> i32 {
     let surroundings = Surroundings::look();
     let request = match request(args, &surroundings) {
         Ok(request) => request,
@@ -226,7 +236,7 @@ fn list_name(typed: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Args, Command};
+    use crate::command::{Args, Command};
     use clap::Parser;
     use haul::api::RemoteOptions;
 
@@ -278,7 +288,7 @@ mod tests {
             verify: options::Verify::Disk,
             spill_dir: Some("/flash".into()),
             spill_size: Some(1 << 30),
-            schedule: options::Policy::File,
+            schedule: options::Policy::FILE,
             layout: options::LayoutChoice::Copy,
             ..options::Options::default()
         };

@@ -30,7 +30,13 @@ pub(super) struct Listed {
     pub(super) error: Option<String>,
 }
 
-pub fn run(args: &Ctl) -> i32 {
+impl super::Run for Ctl {
+    fn run(&self) -> i32 {
+        run(self)
+    }
+}
+
+fn run(args: &Ctl) -> i32 {
     let found = match ctl::jobs(&surroundings::control_dirs()) {
         Ok(found) => found,
         Err(error) => return complain(&escape::text(&error.to_string()), FAILED),

@@ -23,7 +23,7 @@ struct Report<'a> {
     #[serde(flatten)]
     path: PathFields,
     size: u64,
-    provider: &'static str,
+    provider: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     why_flat: Option<&'a str>,
     components: Vec<Component<'a>>,
@@ -40,7 +40,13 @@ struct Component<'a> {
     targets: Vec<&'a str>,
 }
 
-pub fn run(args: &LayoutArgs) -> i32 {
+impl super::Run for LayoutArgs {
+    fn run(&self) -> i32 {
+        run(self)
+    }
+}
+
+fn run(args: &LayoutArgs) -> i32 {
     let mut code = 0;
     for file in &args.files {
         let bytes = file.as_bytes();
@@ -76,7 +82,7 @@ fn json(path: &[u8], layout: &FileLayout) -> String {
     let report = Report {
         path: PathFields::new(path),
         size: layout.size,
-        provider: layout.provider,
+        provider: &layout.provider,
         why_flat: layout.why_flat.as_deref(),
         components: components(layout),
     };
@@ -84,7 +90,8 @@ fn json(path: &[u8], layout: &FileLayout) -> String {
 }
 
 fn lines(path: &[u8], layout: &FileLayout) -> String {
-    let mut out = format!("{}: {}, {} bytes\n", escape::name(path), layout.provider, layout.size);
+    let mut out =
+        format!("{}: {}, {} bytes\n", escape::name(path), escape::text(&layout.provider), layout.size);
     if let Some(why) = &layout.why_flat {
         let _ = writeln!(out, "  taken for one target: {}", escape::text(why));
     }

@@ -3,9 +3,9 @@
 //! Left out: `haul help`, which is no command with a page of its own.
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use clap::{Command, CommandFactory};
+use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
 
 use super::{FAILED, complain};
@@ -40,7 +40,19 @@ const FILES: &[(&str, &str)] = &[
     ("~/.cache/haul", "At a far host: the program, where there was none."),
 ];
 
-pub fn run(dir: Option<&Path>) -> i32 {
+#[derive(Args, Debug)]
+pub struct Pages {
+    /// Directory to write haul.1, haul-cp.1, ... into; made if it is not there [default: print haul.1]
+    dir: Option<PathBuf>,
+}
+
+impl super::Run for Pages {
+    fn run(&self) -> i32 {
+        run(self.dir.as_deref())
+    }
+}
+
+fn run(dir: Option<&Path>) -> i32 {
     let command = whole();
     match dir {
         None => match page(&command).and_then(|page| io::stdout().write_all(&page)) {
@@ -56,7 +68,7 @@ pub fn run(dir: Option<&Path>) -> i32 {
 
 /// The command with all that follows from its definition.
 fn whole() -> Command {
-    let mut command = crate::args::Args::command().disable_help_subcommand(true);
+    let mut command = super::Args::command().disable_help_subcommand(true);
     command.build();
     command
 }

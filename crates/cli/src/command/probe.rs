@@ -12,7 +12,17 @@ mod screen;
 mod show;
 mod storage;
 
-pub fn run(command: &Probe) -> i32 {
+impl super::Run for Probe {
+    fn run(&self) -> i32 {
+        run(self)
+    }
+
+    fn works(&self) -> bool {
+        true
+    }
+}
+
+fn run(command: &Probe) -> i32 {
     match command {
         Probe::Storage(args) => storage::run(args),
         Probe::Network(args) => network::run(args),

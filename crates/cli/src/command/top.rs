@@ -35,7 +35,13 @@ struct Answer {
     sides: Sides,
 }
 
-pub fn run(args: &Top) -> i32 {
+impl super::Run for Top {
+    fn run(&self) -> i32 {
+        run(self)
+    }
+}
+
+fn run(args: &Top) -> i32 {
     let found = match ctl::jobs(&control_dirs()) {
         Ok(found) => found,
         Err(error) => return complain(&escape::text(&error.to_string()), FAILED),

@@ -20,8 +20,12 @@
 use std::time::Duration;
 
 use super::history::{History, NOISE};
-use super::{Health, Limits, Rule, Sample};
+use super::{Health, Limits, PolicyKind, Rule, Sample};
 use crate::ids::Time;
+
+/// Targets take turns, each with a window of requests that finds itself.
+pub(super) const POLICY: PolicyKind =
+    PolicyKind { name: "adaptive", numbers: "", meaning: "", rule: |_| Box::new(Adaptive::default()) };
 
 /// The window shrinks above this inflation, to what would make it [`NOISE`].
 const SHRINK: f64 = 2.2;
@@ -47,7 +51,7 @@ const REST_MIN: Duration = Duration::from_millis(1);
 pub(super) const REST_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Adaptive {
+struct Adaptive {
     targets: Vec<Target>,
     history: History,
 }

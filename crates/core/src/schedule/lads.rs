@@ -6,10 +6,22 @@
 //! within W before now, [`SAMPLES_MAX`] at most.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::history::History;
-use super::{LadsNumbers, Limits, Rule, Sample};
+use super::{LadsNumbers, Limits, PolicyKind, Rule, Sample};
 use crate::ids::Time;
+
+/// Targets take turns, and congested ones are skipped some times: by numbers that a user gives, as in the paper.
+pub(super) const POLICY: PolicyKind = PolicyKind {
+    name: "lads",
+    numbers: "T,W,M",
+    meaning: "T and W in milliseconds, M times",
+    rule: |[threshold, window, skips]| {
+        let ms = |number: u32| Duration::from_millis(number.into());
+        Box::new(Lads::new(LadsNumbers { threshold: ms(threshold), window: ms(window), skips }))
+    },
+};
 
 /// Requests of one target that are remembered.
 const SAMPLES_MAX: usize = 64;
@@ -17,7 +29,7 @@ const SAMPLES_MAX: usize = 64;
 pub const SKIPS_MAX: u32 = 1024;
 
 #[derive(Clone, Debug)]
-pub(super) struct Lads {
+struct Lads {
     numbers: LadsNumbers,
     targets: Vec<Recent>,
     history: History,
@@ -32,7 +44,7 @@ struct Recent {
 }
 
 impl Lads {
-    pub(super) fn new(numbers: LadsNumbers) -> Lads {
+    fn new(numbers: LadsNumbers) -> Lads {
         Lads { numbers, targets: Vec::new(), history: History::default() }
     }
 }

@@ -3,11 +3,15 @@
 //! In: requests that came back, for the report. Out: the fixed number.
 
 use super::history::History;
-use super::{Limits, Rule, Sample};
+use super::{Limits, PolicyKind, Rule, Sample};
 use crate::ids::Time;
 
+/// Targets take turns; those with all the requests that they may have are skipped.
+pub(super) const POLICY: PolicyKind =
+    PolicyKind { name: "round-robin", numbers: "", meaning: "", rule: |_| Box::new(RoundRobin::default()) };
+
 #[derive(Clone, Debug, Default)]
-pub(super) struct RoundRobin {
+struct RoundRobin {
     history: History,
 }
 

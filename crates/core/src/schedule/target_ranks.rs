@@ -6,7 +6,6 @@
 //! Left out: what a policy makes of its requests.
 
 use super::{BUSY, Health, IDLE, Schedule};
-use crate::ids::SinkTarget;
 
 /// Lengths of queues are told apart by quarters of their power of two, up to 2^32.
 pub(super) const LEVELS: usize = 128;
@@ -54,8 +53,8 @@ impl Schedule {
         if let Some(time) = self.rule.deadline(t, in_flight).filter(|_| !self.is_lone()) {
             self.arm(t, time);
         }
-        if let Some(heads) = &mut self.heads {
-            return heads.set(t, self.queues.head(t, SinkTarget::ANY));
+        if self.rule.is_in_order() {
+            return self.rule.on_waiting(t, &mut self.queues);
         }
         let objects = self.queues.objects(t);
         let waits = objects > 0;

@@ -11,8 +11,14 @@ fn lads_numbers() -> LadsNumbers {
     LadsNumbers { threshold: 30 * MS, window: 500 * MS, skips: 3 }
 }
 
-fn policies() -> [Policy; 4] {
-    [Policy::File, Policy::RoundRobin, Policy::Lads(lads_numbers()), Policy::Adaptive]
+/// All of the list; one with numbers has as many as it wants of those of [`lads_numbers`].
+fn policies() -> Vec<Policy> {
+    let typed = |kind: &PolicyKind| {
+        let names = kind.numbers.split(',').filter(|name| !name.is_empty());
+        let numbers: Vec<&str> = names.zip(["30", "500", "3"]).map(|(_, number)| number).collect();
+        format!("{}{}{}", kind.name, if numbers.is_empty() { "" } else { ":" }, numbers.join(","))
+    };
+    POLICIES.iter().map(|kind| typed(kind).parse().unwrap()).collect()
 }
 
 /// Storage in virtual time: each target serves one request at a time, as long as `service` says.
@@ -112,7 +118,7 @@ fn runs_are_stripes() {
 fn each_object_once_and_never_too_many() {
     for seed in 0..3000 {
         let mut rng = Rng::with_seed(seed);
-        let policy = policies()[seed as usize % 4];
+        let policy = policies()[seed as usize % POLICIES.len()];
         let limits = Limits { total: rng.u32(1..12), each: rng.u32(1..5) };
         let targets = rng.u16(1..6);
         let mut schedule = Schedule::new(policy, limits);
@@ -173,7 +179,7 @@ fn each_object_once_and_never_too_many() {
                 assert!(may, "seed {seed}: {issue:?} is shut");
                 flying.push((issue.target, now));
                 let here = flying.iter().filter(|(target, _)| *target == issue.target).count();
-                assert!(policy == Policy::File || here <= limits.each as usize, "seed {seed}: {here}");
+                assert!(policy == Policy::FILE || here <= limits.each as usize, "seed {seed}: {here}");
                 assert!(flying.len() as u32 <= limits.total + limits.total / 2, "seed {seed}");
                 assert_eq!(schedule.in_flight() as usize, flying.len());
             }
@@ -209,7 +215,7 @@ fn each_object_once_and_never_too_many() {
 #[test]
 fn nothing_starves() {
     for seed in 0..24 {
-        for policy in [Policy::RoundRobin, Policy::Lads(lads_numbers()), Policy::Adaptive] {
+        for policy in [Policy::ROUND_ROBIN, Policy::lads(lads_numbers()), Policy::ADAPTIVE] {
             let mut rng = Rng::with_seed(seed);
             let targets = rng.usize(2..40);
             let speeds: Vec<u64> = (0..targets).map(|_| if rng.u8(..4) == 0 { 200 } else { 10 }).collect();
@@ -254,7 +260,7 @@ fn a_congested_target_rests_and_recovers() {
             let slow = t == 3 && (at(5)..at(10)).contains(&now);
             Duration::from_micros(if slow { 300 } else { 10 } * noise.u64(700..1300))
         };
-        let mut farm = Farm::new(Policy::Adaptive, LIMITS, 24, service);
+        let mut farm = Farm::new(Policy::ADAPTIVE, LIMITS, 24, service);
         farm.run_until(Duration::from_secs(5), 50);
         let before = farm.begun.clone();
         assert_eq!(farm.health(3), Health::Healthy);
@@ -283,7 +289,7 @@ fn a_rest_ends_where_it_spares_nobody() {
             let slow = t < 4 && now < at(5);
             Duration::from_micros(if slow { 180 } else { 18 } * noise.u64(800..1200))
         };
-        let mut farm = Farm::new(Policy::Adaptive, Limits { total: 24, each: 2 }, 12, service);
+        let mut farm = Farm::new(Policy::ADAPTIVE, Limits { total: 24, each: 2 }, 12, service);
         farm.run_until(Duration::from_secs(5), 50);
         let before = farm.begun.clone();
         farm.run_until(Duration::from_secs(6), 50);
@@ -301,7 +307,7 @@ fn all_slow_is_fair() {
         let from = Time(0).after(Duration::from_secs(4));
         let service =
             |_, now: Time| Duration::from_micros(if now >= from { 150 } else { 10 } * noise.u64(700..1300));
-        let mut farm = Farm::new(Policy::Adaptive, Limits { total: 32, each: 8 }, 16, service);
+        let mut farm = Farm::new(Policy::ADAPTIVE, Limits { total: 32, each: 8 }, 16, service);
         farm.run_until(Duration::from_secs(14), 50);
         let before = farm.begun.clone();
         let (mut slow, mut all) = (0, 0);
@@ -331,7 +337,7 @@ fn a_hung_target_blocks_nobody() {
             let work = Duration::from_micros(10 * noise.u64(700..1300));
             if frozen { at(35).since(now) + work } else { work }
         };
-        let mut farm = Farm::new(Policy::Adaptive, LIMITS, 8, service);
+        let mut farm = Farm::new(Policy::ADAPTIVE, LIMITS, 8, service);
         farm.run_until(Duration::from_secs(5), 50);
         let before = farm.begun.clone();
         let window = farm.schedule.targets().nth(1).unwrap().window;
@@ -355,7 +361,7 @@ fn a_changed_device_is_learnt_anew() {
     let service = |t: usize, now: Time| {
         Duration::from_micros(if t == 2 && now >= from { 80 } else { 10 } * noise.u64(700..1300))
     };
-    let mut farm = Farm::new(Policy::Adaptive, LIMITS, 20, service);
+    let mut farm = Farm::new(Policy::ADAPTIVE, LIMITS, 20, service);
     let mut seen = Vec::new();
     for s in 5..15 {
         farm.run_until(Duration::from_secs(s), 50);
@@ -372,7 +378,7 @@ fn a_changed_device_is_learnt_anew() {
 fn windows_fit_their_targets() {
     for (units, each) in [(1, 32), (4, 32), (12, 64)] {
         let mut noise = Rng::with_seed(3);
-        let mut schedule = Schedule::new(Policy::Adaptive, Limits { total: 1000, each });
+        let mut schedule = Schedule::new(Policy::ADAPTIVE, Limits { total: 1000, each });
         let mut free = vec![vec![Time(0); units]; 4];
         let mut flying = BinaryHeap::new();
         let (mut now, mut done) = (Time(0), 0);
@@ -413,7 +419,7 @@ fn idle_targets_come_first() {
         let limits = Limits { total: rng.u32(2..40), each: 8 };
         // Two at a time are as quick as one, so that windows grow.
         let service = move |_: usize, _: Time| (7 + noise.u32(..7)) * MS / 10;
-        let mut farm = Farm::new(Policy::Adaptive, limits, targets, service);
+        let mut farm = Farm::new(Policy::ADAPTIVE, limits, targets, service);
         let mut second = 0;
         while farm.now < Time(0).after(2000 * MS) {
             for t in 0..targets {
@@ -449,7 +455,7 @@ fn idle_targets_come_first() {
 #[test]
 fn lads_skips_so_often() {
     let numbers = LadsNumbers { skips: 4, ..lads_numbers() };
-    let mut schedule = Schedule::new(Policy::Lads(numbers), Limits { total: 1, each: 1 });
+    let mut schedule = Schedule::new(Policy::lads(numbers), Limits { total: 1, each: 1 });
     let mut turns = String::new();
     for t in 0..2 {
         schedule.add(TargetId(t), Run::objects(FileId(t.into()), SinkTarget::ANY, 0, 100)).unwrap();
@@ -468,7 +474,7 @@ fn lads_skips_so_often() {
 /// Goal: one file after another, by offset, whatever targets they lie on.
 #[test]
 fn files_in_order() {
-    let mut schedule = Schedule::new(Policy::File, Limits { total: 100, each: 1 });
+    let mut schedule = Schedule::new(Policy::FILE, Limits { total: 100, each: 1 });
     for file in 0..3 {
         for i in 0..3 {
             let run = Run { file: FileId(file), sink: SinkTarget(3), first: i, count: 4, group: 1, step: 3 };
@@ -488,7 +494,7 @@ fn files_in_order() {
 #[test]
 fn slow_sink_targets_wait() {
     for (health, tries) in [(Health::Congested, 4), (Health::Hung, 0)] {
-        let mut schedule = Schedule::new(Policy::Adaptive, Limits { total: 1, each: 8 });
+        let mut schedule = Schedule::new(Policy::ADAPTIVE, Limits { total: 1, each: 8 });
         for sink_target in 1..4 {
             let run = Run::objects(FileId(sink_target), SinkTarget(sink_target as u16), 0, 300);
             schedule.add(TargetId((sink_target % 2) as u16), run).unwrap();
@@ -544,7 +550,7 @@ fn it_never_comes_to_rest() {
         let mut noise = Rng::with_seed(seed);
         let service = |t: usize, _| Duration::from_millis(services[t]) * noise.u32(1..20);
         let limits = Limits { total: rng.u32(1..10), each: rng.u32(1..10) };
-        let mut farm = Farm::new(Policy::Adaptive, limits, services.len(), service);
+        let mut farm = Farm::new(Policy::ADAPTIVE, limits, services.len(), service);
         farm.fill(60);
         while farm.schedule.targets().any(|target| target.waiting > 0) {
             farm.step();

@@ -46,24 +46,24 @@ pub fn scenarios(s: Setting) -> [(&'static str, Setting); 4] {
 }
 
 pub fn choice(policy: Policy, part: u32, each: u32) -> Choice {
-    let feedback = policy == Policy::Adaptive;
+    let feedback = policy == Policy::ADAPTIVE;
     Choice { policy, limits: Limits { total: 512 / part, each }, feedback }
 }
 
 pub fn lads(threshold: u64, skips: u32) -> Policy {
     let (threshold, window) = (Duration::from_millis(threshold), Duration::from_secs(1));
-    Policy::Lads(LadsNumbers { threshold, window, skips })
+    Policy::lads(LadsNumbers { threshold, window, skips })
 }
 
 /// Policies to compare, by name, with the requests that each target may have.
 pub fn policies() -> Vec<(String, Policy, u32)> {
-    let mut all = vec![("file".to_owned(), Policy::File, 1)];
-    all.extend([1, 4].map(|each| (format!("round-robin, {each} each"), Policy::RoundRobin, each)));
+    let mut all = vec![("file".to_owned(), Policy::FILE, 1)];
+    all.extend([1, 4].map(|each| (format!("round-robin, {each} each"), Policy::ROUND_ROBIN, each)));
     for threshold in [50, 200] {
         for skips in [5, 50] {
             all.push((format!("lads, T {threshold} ms, M {skips}"), lads(threshold, skips), 2));
         }
     }
-    all.push(("adaptive".to_owned(), Policy::Adaptive, 16));
+    all.push(("adaptive".to_owned(), Policy::ADAPTIVE, 16));
     all
 }

@@ -155,7 +155,7 @@ pub fn run(s: &Setting, choice: Choice) -> Outcome {
         count: 0,
         source: Schedule::new(choice.policy, choice.limits),
         sink: Schedule::new(
-            if choice.policy == Policy::File { Policy::RoundRobin } else { choice.policy },
+            if choice.policy == Policy::FILE { Policy::ROUND_ROBIN } else { choice.policy },
             choice.limits,
         ),
         farms: farms(s),

@@ -25,7 +25,8 @@ impl Targets {
     pub fn new(mut rng: Rng, now: Time) -> Targets {
         let ms = Duration::from_millis;
         let lads = LadsNumbers { threshold: ms(rng.u64(1..20)), window: ms(50), skips: rng.u32(0..9) };
-        let policy = [Policy::Adaptive, Policy::RoundRobin, Policy::File, Policy::Lads(lads)][rng.usize(..4)];
+        let policy =
+            [Policy::ADAPTIVE, Policy::ROUND_ROBIN, Policy::FILE, Policy::lads(lads)][rng.usize(..4)];
         let count = rng.u16(1..6);
         let until = now.after(ms(rng.u64(0..10_000)));
         let frozen = rng.bool().then(|| (TargetId(rng.u16(..count)), until));

@@ -418,7 +418,7 @@ impl World {
         let (holes, digest) = (self.holes, DigestKind::Blake3);
         let (reads_total, policy) = match &self.targets {
             Some(targets) => (2 * reads_max, targets.policy),
-            None => (reads_max, Policy::Adaptive),
+            None => (reads_max, Policy::ADAPTIVE),
         };
         let mut machine = Source::new(SourceConfig {
             agreed: Agreed {

@@ -25,7 +25,7 @@ use haul_base::role::Role;
 use haul_storage::null::NULL;
 use haul_transport::pace::Pacer;
 use haul_transport::path::{self, EndFacts};
-use haul_transport::tcp::{self, HostLimits};
+use haul_transport::tcp::HostLimits;
 
 /// More than any session moves, bytes.
 const ENDLESS: u64 = 1 << 58;
@@ -120,9 +120,9 @@ fn endless() -> Vec<Place> {
 
 /// What can be set on the data streams.
 fn controls(links: &Links) -> Vec<String> {
-    let socket = links.data.first().and_then(|(_, link)| link.socket.clone());
-    socket.map_or(Vec::new(), |socket| {
-        let (mut all, own) = (tcp::controls(), tcp::control(&*socket).unwrap_or_default());
+    let connection = links.data.first().and_then(|(_, link)| link.connection.clone());
+    connection.map_or(Vec::new(), |connection| {
+        let (mut all, own) = (connection.controls(), connection.control().unwrap_or_default());
         all.sort_by_key(|name| *name != own);
         all
     })

@@ -7,7 +7,6 @@
 //! the report says so. Where streams have no sockets of their own (in one process, through ssh), nothing is chosen.
 
 use std::collections::BTreeMap;
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +19,8 @@ use haul_core::wire::STREAMS_MAX;
 
 use crate::options::{Options, Start};
 use haul_transport::pace::Pacer;
-use haul_transport::tcp::{self, HostLimits, TcpSample};
+use haul_transport::tcp::HostLimits;
+use haul_transport::{Connection, TcpSample};
 
 mod turn;
 
@@ -28,7 +28,7 @@ mod turn;
 const SAMPLE_EVERY: Duration = Duration::from_millis(200);
 
 struct Watched {
-    socket: Arc<TcpStream>,
+    socket: Arc<dyn Connection>,
     last: Option<TcpSample>,
 }
 
@@ -66,7 +66,7 @@ impl Net {
     /// Watches `sockets` and sets them as the path wants it. `movable`: streams can join and part while data flows.
     pub(crate) fn start(
         now: Time,
-        sockets: impl IntoIterator<Item = (StreamId, Arc<TcpStream>)>,
+        sockets: impl IntoIterator<Item = (StreamId, Arc<dyn Connection>)>,
         options: &Options,
         pacer: Arc<Pacer>,
         movable: bool,
@@ -95,17 +95,17 @@ impl Net {
             net.add(stream, socket);
         }
         let Some(first) = net.flows.values().next() else { return net };
-        net.usable = tcp::controls();
-        net.control = tcp::control(&*first.socket).unwrap_or_default();
-        let samples = net.flows.values().filter_map(|flow| tcp::sample_of(Some(&flow.socket)));
+        net.usable = first.socket.controls();
+        net.control = first.socket.control().unwrap_or_default();
+        let samples = net.flows.values().filter_map(|flow| flow.socket.sample());
         net.rtt = samples.map(|sample| sample.min_rtt.unwrap_or(sample.rtt)).min().unwrap_or_default();
         if net.rtt >= LOCAL_RTT {
-            net.flows.values().for_each(|flow| tcp::bound_unsent(&flow.socket));
+            net.flows.values().for_each(|flow| flow.socket.bound_unsent());
         }
         // The far end's address: this end's own, where this is the far one.
-        let ends = [first.socket.peer_addr(), first.socket.local_addr()];
-        let ends = ends.map(|end| end.ok().map(|end| end.ip().to_canonical()));
-        net.start = options.start.clone().filter(|start| ends.contains(&Some(start.address)));
+        let ends = first.socket.ends().map(|ends| ends.map(|end| end.ip().to_canonical()));
+        let at_end = |start: &Start| ends.is_some_and(|ends| ends.contains(&start.address));
+        net.start = options.start.clone().filter(at_end);
         let known = net.start.as_ref().and_then(|start| Some((start.congestion.clone()?, start.why.clone())));
         match (&options.congestion, known.filter(|(name, _)| net.usable.contains(name))) {
             (Some(name), _) => net.set_control(name.clone(), "as asked".into()),
@@ -128,16 +128,16 @@ impl Net {
     }
 
     /// A stream came: it is watched from now on, and set as the others are.
-    pub(crate) fn add(&mut self, stream: StreamId, socket: Arc<TcpStream>) {
+    pub(crate) fn add(&mut self, stream: StreamId, socket: Arc<dyn Connection>) {
         if !self.control.is_empty() {
             // As for the others: what cannot be set stays.
-            let _ = tcp::set_control(&*socket, &self.control);
+            let _ = socket.set_control(&self.control);
         }
         if let Some(window) = self.window {
-            let _ = tcp::fix_send(&*socket, window.saturating_mul(2));
+            let _ = socket.fix_send(window.saturating_mul(2));
         }
         if self.rtt >= LOCAL_RTT {
-            tcp::bound_unsent(&socket);
+            socket.bound_unsent();
         }
         self.flows.insert(stream, Watched { socket, last: None });
     }
@@ -177,7 +177,7 @@ impl Net {
         // A quarter more than the path, and some jitter: packets wait in a queue.
         let (long, mut waiting) = (self.rtt + self.rtt / 4 + Duration::from_millis(2), 0);
         for (stream, flow) in &mut self.flows {
-            let Some(sample) = tcp::sample_of(Some(&flow.socket)) else { continue };
+            let Some(sample) = flow.socket.sample() else { continue };
             delivered += sample.bytes_acked.unwrap_or(0);
             sent += sample.bytes_sent.unwrap_or(0);
             again += sample.bytes_retrans.unwrap_or(0);
@@ -258,7 +258,7 @@ impl Net {
     /// All streams alike, also while data flows: the kernel goes on from the window that there is.
     fn set_control(&mut self, name: String, why: String) {
         for flow in self.flows.values() {
-            if let Err(error) = tcp::set_control(&*flow.socket, &name) {
+            if let Err(error) = flow.socket.set_control(&name) {
                 self.why = format!("the system's default; {error}");
                 // It would fail each time.
                 self.pinned = true;
@@ -281,7 +281,7 @@ impl Net {
         };
         let Some(bytes) = bytes else { return };
         // The kernel may give less.
-        let given = self.flows.values().filter_map(|flow| tcp::fix_send(&*flow.socket, bytes).ok()).min();
+        let given = self.flows.values().filter_map(|flow| flow.socket.fix_send(bytes).ok()).min();
         self.buffers = given.map(|given| match given < bytes {
             true => format!(
                 "{} to send from ({why} {}, the most that is allowed)",
@@ -304,11 +304,11 @@ pub(crate) struct Receive {
 impl Receive {
     /// `sockets`: of the start, `count` when all have come. `window`: the user named one, which was set before they connected.
     pub(crate) fn start<'a>(
-        sockets: impl IntoIterator<Item = &'a TcpStream>,
+        sockets: impl IntoIterator<Item = &'a dyn Connection>,
         count: usize,
         window: Option<u64>,
     ) -> Receive {
-        let samples = sockets.into_iter().filter_map(|socket| tcp::sample_of(Some(socket)));
+        let samples = sockets.into_iter().filter_map(|socket| socket.sample());
         let rtt = samples.map(|sample| sample.min_rtt.unwrap_or(sample.rtt)).min();
         let each = share_of(rtt.filter(|rtt| *rtt >= LOCAL_RTT).unwrap_or_default(), count);
         let bytes = HostLimits::here().fixed_receive(each).filter(|_| window.is_none());
@@ -321,11 +321,12 @@ impl Receive {
     }
 
     /// Takes a stream that came: measures its path, and widens its buffer. What cannot be set stays.
-    pub(crate) fn add(&mut self, socket: Option<&TcpStream>) {
-        let found = tcp::sample_of(socket).map(|sample| sample.min_rtt.unwrap_or(sample.rtt));
+    pub(crate) fn add(&mut self, socket: Option<&dyn Connection>) {
+        let found =
+            socket.and_then(|socket| socket.sample()).map(|sample| sample.min_rtt.unwrap_or(sample.rtt));
         self.rtt = self.rtt.into_iter().chain(found).min();
         let (Some(bytes), Some(socket)) = (self.bytes, socket) else { return };
-        if let Ok(given) = tcp::widen_receive(socket, bytes) {
+        if let Ok(given) = socket.widen_receive(bytes) {
             self.given = Some(self.given.map_or(given, |least| least.min(given)));
         }
     }
@@ -367,10 +368,11 @@ fn fared(then: &TcpSample, now: &TcpSample, span: f64) -> Flow {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
     use std::thread;
 
     use super::*;
+    use haul_transport::tcp;
 
     /// Goal: sockets are set as asked and watched, a pinned control stays, and what one delivered before it ended counts.
     /// Method: three loopback connections in virtual time; one is removed.
@@ -388,7 +390,13 @@ mod tests {
         let options =
             Options { congestion: Some("reno".into()), window: Some(100_000), ..Options::default() };
         let pacer = Arc::new(Pacer::new(Some(10_000_000)));
-        let mut net = Net::start(Time(0), near.clone(), &options, pacer, true);
+        let mut net = Net::start(
+            Time(0),
+            near.iter().map(|(stream, socket)| (*stream, socket.clone() as _)),
+            &options,
+            pacer,
+            true,
+        );
         for (_, socket) in &near {
             assert_eq!(tcp::control(&**socket).unwrap(), "reno");
             assert_eq!(rustix::net::sockopt::socket_send_buffer_size(&**socket).unwrap(), 200_000);
@@ -442,7 +450,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let _far = listener.accept().unwrap();
-        let near = [(StreamId(1), Arc::new(near))];
+        let near = [(StreamId(1), Arc::new(near) as _)];
         let mut net = Net::start(Time(0), near, &Options::default(), Arc::new(Pacer::new(None)), true);
         let tick = |net: &mut Net, ms: u64| net.tick(Time(ms * 1_000_000), |_| false);
         // Settled, then half of a measurement.
@@ -473,7 +481,7 @@ mod tests {
         let near = Arc::new(near);
         let net = Net::start(
             Time(0),
-            [(StreamId(1), near.clone())],
+            [(StreamId(1), near.clone() as _)],
             &Options::default(),
             Arc::new(Pacer::new(None)),
             false,

@@ -82,7 +82,7 @@ pub(super) trait End: Sized {
     ) -> Result<Self, Failure>;
 
     /// Why a live setting cannot be turned though both ends could.
-    fn fixed(&self, _knob: LiveSetting) -> Option<&'static str> {
+    fn fixed(&self, _setting: LiveSetting) -> Option<&'static str> {
         None
     }
 

@@ -304,7 +304,7 @@ impl End for SinkEnd {
         session: &mut Session<'_>,
     ) {
         let closer = link.closer.clone();
-        self.network.receive.add(link.socket.as_deref());
+        self.network.receive.add(link.connection.as_deref());
         self.machine.set_round_trip(self.network.receive.round_trip());
         let started = match self.machine.handle_stream_up(stream) {
             true => start_receiver(link, (stream, epoch), &self.payload.pool, session).ok(),

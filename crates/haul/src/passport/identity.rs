@@ -16,6 +16,7 @@ use rustix::fs::{FileType, Mode, OFlags, StatVfs};
 
 use super::StorageIdentity;
 use haul_base::mounts::Mount;
+use haul_storage::layout::is_parallel;
 
 /// The system does not tell which file system it is.
 #[derive(Debug, thiserror::Error)]
@@ -26,36 +27,11 @@ pub struct Unidentified {
     pub source: io::Error,
 }
 
-/// File systems that others share with us: over a network, or on a disk with several hosts at it.
-const NETWORK: [&str; 28] = [
-    "9p",
-    "afs",
-    "beegfs",
-    "beegfs_nodev",
-    "ceph",
-    "cifs",
-    "coda",
-    "curvefs",
-    "gfs2",
-    "glusterfs",
-    "gpfs",
-    "juicefs",
-    "lizardfs",
-    "lustre",
-    "moosefs",
-    "ncpfs",
-    "nfs",
-    "nfs4",
-    "ocfs2",
-    "orangefs",
-    "panfs",
-    "pvfs2",
-    "rclone",
-    "s3fs",
-    "smb3",
-    "smbfs",
-    "sshfs",
-    "wekafs",
+/// File systems that others share with us: over a network, or on a disk with several hosts at it. Beside these all parallel ones
+/// do that say where files lie.
+const NETWORK: [&str; 22] = [
+    "9p", "afs", "cifs", "coda", "curvefs", "gfs2", "gpfs", "juicefs", "lizardfs", "ncpfs", "nfs", "nfs4",
+    "ocfs2", "orangefs", "panfs", "pvfs2", "rclone", "s3fs", "smb3", "smbfs", "sshfs", "wekafs",
 ];
 
 /// The file system that `path` lies on. A path that does not exist yet counts as its nearest parent that does.
@@ -111,9 +87,9 @@ fn open_nearest(path: &Path) -> Result<(PathBuf, OwnedFd), Unidentified> {
 
 /// `fuse.glusterfs` is as much a network file system as `glusterfs`.
 fn is_network(kind: &str) -> bool {
-    let kind = kind.strip_prefix("fuse.").unwrap_or(kind);
-    let kind = kind.strip_suffix("-fuse").unwrap_or(kind);
-    NETWORK.contains(&kind)
+    let plain = kind.strip_prefix("fuse.").unwrap_or(kind);
+    let plain = plain.strip_suffix("-fuse").unwrap_or(plain);
+    NETWORK.contains(&plain) || is_parallel(kind) || is_parallel(plain)
 }
 
 /// The UUID that udev found on the mount's device.

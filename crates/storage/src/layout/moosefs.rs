@@ -18,8 +18,22 @@ use haul_core::layout::{
 use rustix::fs::{FileType, Mode, OFlags, fstat, open, openat};
 use rustix::io::Errno;
 
-use super::AskError;
+use super::{AskError, NewFile, Parallel};
 use haul_base::mounts::Mount;
+
+pub(super) const PROVIDER: Parallel = Parallel {
+    name: "moosefs",
+    magic: None,
+    kinds: &["moosefs", "fuse.mfs"],
+    // Its client says it there where it can give no kind.
+    source: Some("mfs#"),
+    keeps_positions: false,
+    keeps_versions: false,
+    // A file has chunks, and with them places, only when it was written.
+    new_file: NewFile::Unplaced,
+    ask,
+    make: None,
+};
 
 /// The number of `.masterinfo`.
 const INFO_INODE: u64 = 0x7fff_ffff;
@@ -29,7 +43,7 @@ const WAIT: Duration = Duration::from_secs(5);
 /// Most chunks of a file whose places are asked for: 256 GiB. What lies behind counts as lying with the last one.
 const CHUNKS_MAX: u64 = 4096;
 
-pub(super) fn ask(file: BorrowedFd<'_>, size: u64) -> Result<Layout, AskError> {
+fn ask(file: BorrowedFd<'_>, size: u64) -> Result<Layout, AskError> {
     let inode = u32::try_from(fstat(file)?.st_ino).map_err(|_| Errno::OVERFLOW)?;
     let mut master = Door::open(master_of(file)?)?;
     let chunks = size.div_ceil(MOOSEFS_CHUNK_LEN).clamp(1, CHUNKS_MAX);

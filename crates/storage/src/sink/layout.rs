@@ -17,7 +17,7 @@ use haul_core::layout::Layout;
 use super::names::{NO_FILE, temp_name};
 use super::tree::SinkTree;
 use crate::io::IoTarget;
-use crate::layout::{Found, Provider, device_of, layout_by, layout_of, provider_at};
+use crate::layout::{Found, NewFile, Provider, device_of, layout_by, layout_of, provider_at};
 use crate::targets::Targets;
 use haul_base::mounts::Mount;
 
@@ -55,11 +55,9 @@ impl Ground {
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let devices = Mount::below(root).iter().any(|mount| mount.device != (major, minor));
         let guess = provider_at(root);
-        let asked = match guess {
-            // A directory's answer says enough.
-            Provider::GlusterFs => return Ground { provider: guess, object_len: None, devices },
-            Provider::Flat | Provider::MooseFs => None,
-            Provider::Lustre | Provider::CephFs | Provider::BeeGfs => new_file(tree, tag, guess),
+        let asked = match guess.new_file() {
+            Some(NewFile::Striped) => new_file(tree, tag, guess.clone()),
+            Some(NewFile::Whole | NewFile::Unplaced) | None => None,
         };
         let Some(found) = asked else { return Ground { provider: guess, object_len: None, devices } };
         if found.provider == Provider::Flat {
@@ -85,8 +83,7 @@ fn new_file(tree: &SinkTree, tag: u32, provider: Provider) -> Option<Found> {
 impl SinkLayout {
     /// For a destination with several targets. `None`: it has one, or does not tell them apart.
     pub fn of(ground: &Ground) -> Option<SinkLayout> {
-        // A file of MooseFS has chunks, and with them places, only when it was written.
-        let parallel = !matches!(ground.provider, Provider::Flat | Provider::MooseFs);
+        let parallel = matches!(ground.provider.new_file(), Some(NewFile::Striped | NewFile::Whole));
         let devices = ground.devices;
         (parallel || devices).then(|| {
             SinkLayout::with(Box::new(move |file, size| {
@@ -268,7 +265,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tree = SinkTree::open_root(dir.path(), false).unwrap();
         let ground = Ground::of(&tree, TAG);
-        assert_eq!((ground.provider, ground.object_len, ground.devices), (Provider::Flat, None, false));
+        assert_eq!((&ground.provider, ground.object_len, ground.devices), (&Provider::Flat, None, false));
         assert!(SinkLayout::of(&ground).is_none());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }

@@ -196,7 +196,7 @@ impl HeldJob for HeldDirectory {
             storage,
             memory,
             sink_layout: SinkLayout::of(&ground).filter(|_| agreed.targets),
-            stripes: Stripes::new(layout, ground.provider),
+            stripes: Stripes::new(layout, ground.provider.clone()),
             in_place: ready.in_place,
             object_len: ground.object_len,
             durable: policy.durable,

@@ -3,18 +3,16 @@
 //! In: what `--layout` says, how a file is cut at the source, or how the one is cut that it replaces. Out: temporaries with
 //! these stripes, made before the first byte; how many got them, and why others did not.
 //! Invariants: no target is named, only sizes and numbers; a file that cannot have its stripes is made as any other.
-//! A file of Lustre gets its objects when it is opened to write. So it is made without being opened (`mknod`), opened to
-//! read, told its stripes, and then opened to write, as archives are unpacked there. One of CephFS has to be empty.
-//! Left out: BeeGFS, which wants an ioctl that makes the file; pools.
+//! How a file system takes stripes its provider knows ([`Provider::make`]).
+//! Left out: pools.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_core::entry::Name;
-use haul_core::layout::{Striping, ceph_wish, lustre_wish};
+use haul_core::layout::Striping;
 use haul_core::wire::Placed;
-use rustix::fs::{XattrFlags, fsetxattr, fstat};
 use rustix::io::{Errno, Result};
 
 use super::lock;
@@ -49,11 +47,11 @@ impl Stripes {
     }
 
     fn can(&self) -> bool {
-        matches!(self.provider, Provider::Lustre | Provider::CephFs)
+        self.provider.make().is_some()
     }
 
     fn place(&self) -> String {
-        match self.provider {
+        match &self.provider {
             Provider::Flat => "this file system".into(),
             provider => provider.to_string(),
         }
@@ -89,11 +87,8 @@ impl Stripes {
         name: &Name,
         wanted: Striping,
     ) -> Result<Option<OwnedFd>> {
-        let made = match self.provider {
-            Provider::Lustre => self.make_unopened(jail, dir, name, wanted),
-            _ => self.make_empty(jail, dir, name, wanted),
-        };
-        match made {
+        let Some(make) = self.provider.make() else { return Ok(None) };
+        match make(jail, dir, name, wanted) {
             Ok(file) => Ok(Some(file)),
             Err(Errno::EXIST) => Err(Errno::EXIST),
             Err(errno) => {
@@ -102,27 +97,6 @@ impl Stripes {
                 Ok(None)
             }
         }
-    }
-
-    fn make_unopened(&self, jail: &Jail, dir: &OwnedFd, name: &Name, wanted: Striping) -> Result<OwnedFd> {
-        let wish = lustre_wish(wanted).ok_or(Errno::INVAL)?;
-        jail.make_unopened(dir, name)?;
-        let reads = jail.open_file(dir, name, false)?;
-        fsetxattr(&reads, "lustre.lov", &wish, XattrFlags::empty())?;
-        let file = jail.open_file(dir, name, true)?;
-        let same = |a: &OwnedFd, b: &OwnedFd| -> Result<bool> {
-            let (a, b) = (fstat(a)?, fstat(b)?);
-            Ok((a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
-        };
-        // Somebody who may write in the directory could have put another one in its place.
-        if same(&reads, &file)? { Ok(file) } else { Err(Errno::STALE) }
-    }
-
-    fn make_empty(&self, jail: &Jail, dir: &OwnedFd, name: &Name, wanted: Striping) -> Result<OwnedFd> {
-        let wish = ceph_wish(wanted).ok_or(Errno::INVAL)?;
-        let file = jail.create_temp(dir, name)?;
-        fsetxattr(file.as_fd(), "ceph.file.layout", wish.as_bytes(), XattrFlags::empty())?;
-        Ok(file)
     }
 
     /// A file that was made with these stripes lies so.
@@ -183,7 +157,7 @@ mod tests {
     /// Goal: each choice wants the stripes that it is for, and says what became of them.
     #[test]
     fn choices_want_stripes() {
-        let stripes = |choice| Stripes::new(choice, Provider::Lustre);
+        let stripes = |choice| Stripes::new(choice, Provider::named("lustre"));
         assert_eq!(stripes(LayoutChoice::Auto).wanted(Some(FOUR), || Some(TWO)), None);
         assert_eq!(stripes(LayoutChoice::Keep).wanted(Some(FOUR), || Some(TWO)), Some(TWO));
         assert_eq!(stripes(LayoutChoice::Keep).wanted(Some(FOUR), || None), None);
@@ -194,7 +168,7 @@ mod tests {
         let text = in_words(LayoutChoice::Copy, &copy.placed());
         let expected = "copy (1 file striped as at the source, 1 file otherwise: lustre made it 2 stripes of 2097152 bytes)";
         assert_eq!(text.as_deref(), Some(expected));
-        let none = Stripes::new(LayoutChoice::Copy, Provider::GlusterFs);
+        let none = Stripes::new(LayoutChoice::Copy, Provider::named("glusterfs"));
         assert_eq!(none.wanted(Some(FOUR), || None), None);
         assert_eq!(none.placed().others, 1);
         assert!(
@@ -206,10 +180,10 @@ mod tests {
     }
 
     /// Goal: where stripes are refused the name is free again for a file without.
-    /// Method: a local file system, asked as Lustre and as CephFS.
+    /// Method: a local file system, asked as Lustre, as CephFS, and as a FUSE file system that is none of these.
     #[test]
     fn a_refusal_leaves_nothing() {
-        for provider in [Provider::Lustre, Provider::CephFs] {
+        for provider in [Provider::named("lustre"), Provider::named("cephfs"), Provider::Fuse("x".into())] {
             let dir = tempfile::tempdir().unwrap();
             let root = Jail::open_root(dir.path()).unwrap();
             let (jail, name) = (Jail::probe(&root), Name::new(b"f").unwrap());

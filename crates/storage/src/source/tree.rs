@@ -63,7 +63,6 @@ struct Base {
     path: Box<[u8]>,
 }
 
-#[derive(Clone, Copy)]
 struct System {
     /// Who says where files lie.
     provider: Provider,
@@ -359,7 +358,7 @@ impl SourceTree {
 
     /// Who says where files of this device lie.
     pub(crate) fn provider(&self, device: u64) -> Provider {
-        self.lock().systems.get(&device).map_or(Provider::Flat, |system| system.provider)
+        self.lock().systems.get(&device).map_or(Provider::Flat, |system| system.provider.clone())
     }
 
     /// Finds out who says where files of a file system lie, and whose clock gives their times, once.

@@ -31,10 +31,9 @@ fn keeps_versions(kind: u64) -> bool {
     const F2FS: u64 = 0xf2f5_2010;
     const BCACHEFS: u64 = 0xca45_1a4e;
     const ZFS: u64 = 0x2fc1_2fc1;
-    const CEPH: u64 = 0x00c3_6400;
-    const LUSTRE: u64 = 0x0bd0_0bd0;
     const GPFS: u64 = 0x4750_4653;
-    matches!(kind & 0xffff_ffff, EXT4 | XFS | BTRFS | F2FS | BCACHEFS | ZFS | CEPH | LUSTRE | GPFS)
+    matches!(kind & 0xffff_ffff, EXT4 | XFS | BTRFS | F2FS | BCACHEFS | ZFS | GPFS)
+        || crate::layout::keeps_versions(kind)
 }
 
 /// What is mixed into the inode numbers of a file system of this type and identity, the same in every session and on every host;
@@ -85,6 +84,8 @@ mod tests {
         assert_eq!(of(ext4, "a"), of(ext4, "a"), "the next session knows it again");
         assert_ne!(of(ext4, "a"), of(ext4, "b"));
         assert_eq!((mark(ext4, None), of(fuse, "a")), (None, None));
+        let (lustre, beegfs) = (0x0bd0_0bd0, 0x1983_0326);
+        assert!(of(lustre, "a").is_some() && of(beegfs, "a").is_none(), "what a provider says of itself");
         assert_ne!(salt(), salt());
     }
 

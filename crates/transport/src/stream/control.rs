@@ -162,7 +162,7 @@ impl ControlStream {
             waiting: VecDeque::new(),
             waiting_len: 0,
             epoch,
-            own: link.socket.is_some(),
+            own: link.connection.is_some(),
             closer: Some(link.closer.clone()),
             ready: true,
             closing: false,
@@ -262,7 +262,7 @@ impl ControlHandle {
             return Ok(());
         }
         let before = state.closer.replace(link.closer.clone());
-        (state.epoch, state.own) = (epoch, link.socket.is_some());
+        (state.epoch, state.own) = (epoch, link.connection.is_some());
         (state.ready, state.write_over, state.read_over) = (false, false, false);
         drop(state);
         self.shared.changed.notify_all();

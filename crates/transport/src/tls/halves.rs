@@ -29,7 +29,7 @@ use super::record::{
     fatal_message, meaning, record_len,
 };
 use super::seal::Sealer;
-use crate::{Guard, Link};
+use crate::{Connection, Guard, Link};
 
 /// Sealed bytes that are written at once: large enough that a system call costs little, small enough that they are
 /// still in the cache when the kernel copies them. Whole records of full length.
@@ -122,7 +122,7 @@ impl Parts {
     pub(super) fn into_link(self, stream: TcpStream) -> Link {
         let Parts { incoming, sealer, opener, keys } = self;
         let stream = Arc::new(stream);
-        let socket = Some(stream.clone());
+        let connection: Arc<dyn Connection> = stream.clone();
         let shared = Arc::new(Shared {
             stream,
             keys,
@@ -133,7 +133,7 @@ impl Parts {
         });
         let (closer, incoming_bare, outgoing_bare) = (shared.clone(), shared.clone(), shared.clone());
         Link {
-            socket,
+            connection: Some(connection),
             guard: Guard::of(
                 Arc::new(move || incoming_bare.bare_in.store(true, Ordering::Release)),
                 Arc::new(move || outgoing_bare.bare_out.store(true, Ordering::Release)),

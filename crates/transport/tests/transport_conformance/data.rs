@@ -372,7 +372,7 @@ fn panic_ends_the_stream() {
         reader: Box::new(Bomb),
         writer: Box::new(io::sink()),
         closer: Arc::new(|| {}),
-        socket: None,
+        connection: None,
         guard: Guard::default(),
     };
     let (_handle, events) = control(bomb());

@@ -245,7 +245,8 @@ fn keep(probe: &Probe, errors: &mut Vec<String>) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Args, Command, probe::Probe as Subcommand};
+    use crate::args::probe::Probe as Subcommand;
+    use crate::command::{Args, Command};
     use clap::Parser;
 
     fn storage(line: &str) -> Storage {

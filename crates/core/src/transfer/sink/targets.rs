@@ -72,7 +72,7 @@ pub(super) struct Targets {
 impl Targets {
     pub(super) fn new(limits: Limits, memory: u64, round_trip: Duration) -> Targets {
         Targets {
-            schedule: Schedule::new(Policy::Adaptive, limits),
+            schedule: Schedule::new(Policy::ADAPTIVE, limits),
             shares: Shares::new(memory, OBJECT_LEN_MIN.into(), round_trip),
             waiting: BTreeMap::new(),
             count: 0,

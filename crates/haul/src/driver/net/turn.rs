@@ -2,7 +2,7 @@
 
 use super::Net;
 use haul_core::ids::StreamId;
-use haul_transport::tcp::{self, TcpSample};
+use haul_transport::TcpSample;
 
 /// All sockets at one moment.
 pub(crate) struct Seen {
@@ -19,7 +19,7 @@ impl Net {
         let (_, sent, again) = self.gone;
         let mut seen = Seen { flows: Vec::with_capacity(self.flows.len()), sent, again };
         for (stream, flow) in &mut self.flows {
-            let Some(sample) = tcp::sample_of(Some(&flow.socket)) else { continue };
+            let Some(sample) = flow.socket.sample() else { continue };
             seen.sent += sample.bytes_sent.unwrap_or(0);
             seen.again += sample.bytes_retrans.unwrap_or(0);
             flow.last = Some(sample);
@@ -45,7 +45,7 @@ impl Net {
         if let Some(window) = window {
             self.window = Some(window);
             for flow in self.flows.values() {
-                if let Err(error) = tcp::fix_send(&*flow.socket, window.saturating_mul(2)) {
+                if let Err(error) = flow.socket.fix_send(window.saturating_mul(2)) {
                     trouble = Some(format!("the send buffer cannot be set: {error}"));
                 }
             }

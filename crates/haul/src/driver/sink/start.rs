@@ -47,10 +47,10 @@ pub(super) fn start(
     #[cfg(test)]
     crate::driver::tests::keep_pool(&pool);
     let mut receivers = HashMap::new();
-    let sockets = data.iter().filter_map(|(_, link)| link.socket.as_deref());
+    let sockets = data.iter().filter_map(|(_, link)| link.connection.as_deref());
     let mut receive = Receive::start(sockets, session.other.lines.first().into(), request.window);
     for (stream, link) in data {
-        receive.add(link.socket.as_deref());
+        receive.add(link.connection.as_deref());
         receivers.insert(stream, start_receiver(link, (stream, EPOCH), &pool, session)?);
     }
     let config = SinkConfig {

@@ -49,14 +49,14 @@ impl Network {
         link: Link,
         session: &Session<'_>,
     ) -> bool {
-        let (closer, socket) = (link.closer.clone(), link.socket.clone());
+        let (closer, connection) = (link.closer.clone(), link.connection.clone());
         let Ok(sender) = start_sender(link, (stream, epoch), session, &self.pacer) else {
             closer();
             return false;
         };
         self.senders.insert(stream, sender);
-        if let Some(socket) = socket {
-            self.net.add(stream, socket);
+        if let Some(connection) = connection {
+            self.net.add(stream, connection);
         }
         true
     }

@@ -60,7 +60,7 @@ pub(super) fn start(
         patience: session.other.lines.patience(),
     });
     let now = session.clock.now();
-    let sockets = data.iter().filter_map(|(stream, link)| Some((*stream, link.socket.clone()?)));
+    let sockets = data.iter().filter_map(|(stream, link)| Some((*stream, link.connection.clone()?)));
     let mut net = Net::start(now, sockets, options, request.pacer.clone(), can_join);
     net.expect(now, session.other.lines.first());
     // Frames that a stream's thread still holds when the machine has written them off.

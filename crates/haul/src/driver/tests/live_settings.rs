@@ -19,7 +19,7 @@ impl Observer for Nobody {
     fn event(&self, _event: Event) {}
 }
 
-fn knobs_of(message: &Message) -> Option<LiveSettings> {
+fn settings_of(message: &Message) -> Option<LiveSettings> {
     if let Message::LiveSettings(settings) = message { Some(*settings) } else { None }
 }
 
@@ -50,7 +50,7 @@ fn a_far_end_follows_and_answers() {
     evil.greet_source_as(hello_knowing(capability::LIVE_SETTINGS), false);
     let mut turn = |settings: LiveSettings| {
         evil.say(Message::LiveSettings(settings));
-        evil.until(knobs_of).unwrap()
+        evil.until(settings_of).unwrap()
     };
     let asked =
         LiveSettings { paused: true, streams: 1, readers: 200, writers: 9, ..LiveSettings::default() };
@@ -84,13 +84,13 @@ fn a_near_end_tells_and_is_not_told() {
     let handle = Handle::new();
     let source = start(&bench, ours, Some(&handle));
     evil.greet_source_as(hello_knowing(capability::LIVE_SETTINGS), false);
-    assert_eq!(evil.until(knobs_of), Some(LiveSettings::default()), "it begins with what stands");
+    assert_eq!(evil.until(settings_of), Some(LiveSettings::default()), "it begins with what stands");
     let lies = LiveSettings { paused: true, rate: 70_000, streams: 7, readers: 7, writers: 7 };
     evil.say(Message::LiveSettings(lies));
     handle.set(LiveSetting::Writers, 5).unwrap();
     handle.set(LiveSetting::Readers, 1).unwrap();
     handle.set(LiveSetting::Rate, 0).unwrap();
-    let told = evil.until(|message| knobs_of(message).filter(|settings| settings.rate > 0));
+    let told = evil.until(|message| settings_of(message).filter(|settings| settings.rate > 0));
     assert_eq!(
         told,
         Some(LiveSettings { rate: RATE_UNLIMITED, readers: 1, writers: 5, ..LiveSettings::default() })
@@ -125,7 +125,7 @@ fn writers_of_nothing_cannot_be_turned() {
     handle.set(LiveSetting::Writers, 5).unwrap();
     let source = start(&bench, ours, Some(&handle));
     evil.greet_source_as(hello_knowing(capability::LIVE_SETTINGS), false);
-    let told = evil.until(knobs_of).unwrap();
+    let told = evil.until(settings_of).unwrap();
     assert_eq!(told.writers, 5);
     evil.say(Message::LiveSettings(LiveSettings { writers: 0, ..told }));
     let deadline = Instant::now() + PATIENCE;
@@ -167,7 +167,7 @@ fn an_older_peer_is_told_apart() {
         assert!(Instant::now() < deadline);
         thread::yield_now();
     }
-    assert!(evil.heard.try_iter().all(|message| knobs_of(&message).is_none()), "it was told nonetheless");
+    assert!(evil.heard.try_iter().all(|message| settings_of(&message).is_none()), "it was told nonetheless");
     drop(evil);
     finish("older", source);
 }

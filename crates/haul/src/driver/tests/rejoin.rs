@@ -111,7 +111,7 @@ impl Net {
             reader: reader(near.reader),
             writer: Box::new(writer),
             closer: near.closer,
-            socket: None,
+            connection: None,
             guard: Guard::default(),
         };
         (near, far)
