@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use haul_core::digest::Subtree;
 use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name};
 use haul_core::ids::{BufferId, DirId, FileId, Generation, Holder, SinkTarget, StreamId, TargetId, Time};
 use haul_core::layout::{Component, Layout, Striping};
@@ -12,7 +13,9 @@ use haul_core::transfer::op::{ReadOk, SourceDone, SourceOp};
 use haul_core::transfer::source::{
     Lies, SPILL_STALL, Source, SourceAction, SourceConfig, SpillConfig, Stall,
 };
-use haul_core::wire::{Agreed, Announced, Failure, FailureKind, FileLayout, Message, credit_cost};
+use haul_core::wire::{
+    Agreed, Announced, Extent, Failure, FailureKind, FileLayout, FileState, Message, credit_cost,
+};
 
 const OBJECT: u32 = 1 << 20;
 const FILE: FileId = FileId(1);
@@ -30,19 +33,29 @@ fn source_with(object_size: u32) -> Source {
 }
 
 fn source_of(targets: bool, lies: Lies, object_size: u32, reads_max: u32) -> Source {
-    let mut source = Source::new(SourceConfig {
+    // The window of each target is another test's.
+    let policy = if lies == Lies::Ask { Policy::ROUND_ROBIN } else { Policy::ADAPTIVE };
+    let config = SourceConfig { reads_max, reads_total: reads_max, policy, ..config(targets) };
+    begun(config, lies, object_size)
+}
+
+fn config(targets: bool) -> SourceConfig {
+    SourceConfig {
         agreed: Agreed { targets, layouts: true, ..Agreed::plain(100) },
         memory: 1 << 30,
-        reads_max,
-        reads_total: reads_max,
-        // The window of each target is another test's.
-        policy: if lies == Lies::Ask { Policy::ROUND_ROBIN } else { Policy::ADAPTIVE },
+        reads_max: 64,
+        reads_total: 64,
+        policy: Policy::ADAPTIVE,
         wait: false,
         dry: false,
         changed: Default::default(),
         verify: false,
         patience: Duration::from_secs(60),
-    });
+    }
+}
+
+fn begun(config: SourceConfig, lies: Lies, object_size: u32) -> Source {
+    let mut source = Source::new(config);
     source.handle_stream_up(StreamId(1));
     let fingerprint = Fingerprint { size: 12 * u64::from(OBJECT), ..Fingerprint::default() };
     let entry = Announced {
@@ -128,6 +141,35 @@ fn credit_of_lost_frames_comes_back() {
     source.handle_stream_up(StreamId(2));
     assert_eq!(reads(&mut source), [0], "the lost one, with what it gave back");
     assert_eq!(reads(&mut source), [0; 0]);
+}
+
+/// Goal: what is asked for of a file that the sink held whole is read within the memory, the grant, and the grant of its sink target,
+/// although nothing was queued to be read before that could tell how long its objects are.
+/// Method: a session whose only file is held whole and then is not; each of the three bounds in turn leaves three objects
+/// and a half.
+#[test]
+fn what_was_held_whole_is_read_within_bounds() {
+    let object = OBJECT / 8;
+    let cost = credit_cost(object.into());
+    let (bound, plenty) = (3 * cost + cost / 2, 1 << 30);
+    for (memory, general, sink_target) in
+        [(bound, plenty, plenty), (plenty, bound, plenty), (plenty, plenty, bound)]
+    {
+        let config = SourceConfig { wait: true, memory, ..config(true) };
+        let mut source = begun(config, Lies::At(TargetId(0)), object);
+        let size = 12 * u64::from(OBJECT);
+        let subtrees = vec![Subtree { offset: 0, len: size, cv: [9; 32] }];
+        let held = FileState::Held { subtrees, verify: false };
+        source.handle_message(Message::FileStates(vec![(FILE, G0, held)]));
+        source.handle_file_targets(FILE, G0, Arc::new(Layout::flat(SinkTarget(1))));
+        source.handle_grant(SinkTarget::ANY, general);
+        source.handle_grant(SinkTarget(1), sink_target);
+        assert_eq!(reads(&mut source), [0; 0], "all of it is held");
+        let all = Extent { id: FILE, generation: G0, offset: 0, len: size };
+        source.handle_message(Message::NotHeld(vec![all]));
+        let read = reads(&mut source).len() as u64;
+        assert_eq!(read, 3, "memory {memory}, granted {general}, for its sink target {sink_target}");
+    }
 }
 
 /// A source with a spill file. A read takes 40 ms, one after another, and all else no time.

@@ -15,7 +15,10 @@
 //!   does not end complete;
 //! - no inode that a run has published is written by another, at any time;
 //! - what a run copied, that ended complete with every entry, is of a version that its source had during that run, and it stays
-//!   at the destination as it was, whatever the former run does afterwards.
+//!   at the destination as it was, whatever the former run does afterwards;
+//! - what was acknowledged is not sent again, unless its name was replaced too late: no look comes after the kernel has the rename,
+//!   so the owner may say that a file is done whose name shows another by then. Its end sees that, and the next run sends it
+//!   again. What was acknowledged in a temporary, no late name takes away.
 //!
 //! Each protection that is removed was seen to fail (seeds that fail of the first 8,000): no look at the owner directly before a
 //! name (359), inodes of an unproven run taken over (54), names not looked at again (16), or only those that were given (14), or
@@ -36,7 +39,7 @@ use haul_core::transfer::source::OnChange;
 use super::disk::{DirKey, JournalFile, Node};
 use super::model::{Kind, NOTHING, Version, ZERO, entry_of};
 use super::targets::Targets;
-use super::world::{Session, World, no_session};
+use super::world::{Ack, Session, World, no_session};
 
 /// How old a look at the owner may be when a commit begins, nanoseconds: as in the program.
 pub const OWNER_FRESH: u64 = 50_000_000;
@@ -308,8 +311,8 @@ impl World {
         }
     }
 
-    /// A name was given by the session that acts now.
-    pub fn gave_name(&mut self, entry: usize, file: usize, midway: Option<Midway>) {
+    /// A name was given by the session that acts now, over what stood there `before`.
+    pub fn gave_name(&mut self, entry: usize, file: usize, (before, midway): (Option<Node>, Option<Midway>)) {
         let (epoch, tag) = (self.snk().epoch, self.snk().tag);
         if self.freezes.owner == Some(epoch) {
             self.published.insert(file, epoch);
@@ -317,7 +320,18 @@ impl World {
         }
         LANDED.set(LANDED.get() + 1);
         self.note(|| format!("-- {entry} is published by {tag}, which lost the job"));
-        self.acks[entry] = None;
+        // What was acknowledged in a temporary of the owner's is still there.
+        let replaced = match before {
+            Some(Node::File(before)) => {
+                let file = &self.disk.files[before];
+                let is_it = |ack: &Ack| (ack.version.len, ack.version.mtime) == (file.len, file.mtime);
+                self.acks[entry].as_ref().is_some_and(is_it)
+            }
+            _ => false,
+        };
+        if replaced {
+            self.acks[entry] = None;
+        }
         self.freezes.late.insert(file);
         assert_eq!(midway, Some(Midway::Fenced), "entry {entry} is published by a run that lost its job");
     }

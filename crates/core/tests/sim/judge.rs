@@ -44,15 +44,19 @@ impl World {
             // A link. A directory's own name is durable when its parent is finished.
             return;
         };
+        let live = self.disk.dir(self.tree.entries[entry].parent).live.get(&(entry, None)).copied();
         let node = match self.durable {
             true => self.disk.survivor(&self.path_of(entry), (entry, None)),
-            false => self.disk.dir(self.tree.entries[entry].parent).live.get(&(entry, None)).copied(),
+            false => live,
         };
         let Some(Node::File(file)) = node else {
             panic!("entry {entry} is done, but its name is not: {node:?}")
         };
-        if self.freezes.late.contains(&file) {
-            // Replaced since by a run that had lost the job: seen before this run ends, and judged then.
+        // Replaced since by a run that had lost the job: seen before this run ends, and judged then.
+        let is_late = |node| matches!(node, Some(Node::File(file)) if self.freezes.late.contains(&file));
+        let replaced = is_late(live);
+        if is_late(node) {
+            assert!(replaced, "entry {entry} is done, but its name is not on media: a late one is");
             return;
         }
         let file = &self.disk.files[file];
@@ -65,7 +69,10 @@ impl World {
         let shown = self.tree.shown(entry, (len, mtime), &keys, self.prefixes());
         let shown = shown.unwrap_or_else(|| panic!("entry {entry} is done with content {keys:?}"));
         assert_eq!(root, Some(root_of(&keys, len)), "root of entry {entry}");
-        self.acknowledge(entry, shown.key, &version, 0..blocks_of(len));
+        if !replaced {
+            // Else only a power cut would bring it back: who looks finds the late one, and sends it again.
+            self.acknowledge(entry, shown.key, &version, 0..blocks_of(len));
+        }
     }
 
     fn judge_durable(&mut self, extent: &Extent) {

@@ -658,8 +658,9 @@ impl World {
             self.fault(entry);
             return Err(failure(FailureKind::Publish, 17));
         }
+        let before = self.disk.at(dir, (entry, None));
         self.disk.rename(dir, temp, (entry, None));
-        self.gave_name(entry, file, midway);
+        self.gave_name(entry, file, (before, midway));
         let snk = self.snk();
         if snk.confirm {
             snk.given.insert((dir, entry), Node::File(file));

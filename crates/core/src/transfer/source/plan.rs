@@ -50,7 +50,7 @@ pub(super) struct Plan {
     located: usize,
     /// Files that have something to be read.
     pub(super) files: usize,
-    /// The longest object of a file so far, bytes.
+    /// The longest object of a file so far of which anything was to be read, bytes.
     pub(super) object_max: u64,
     /// The schedule has nothing that may be read now, for reasons of this end.
     pub(super) holds: bool,
@@ -87,19 +87,24 @@ impl Source {
 
     /// A file has objects to be read.
     pub(super) fn queue_objects(&mut self, id: FileId) {
+        self.see_longest(id);
         let Some(file) = self.files.get_mut(&id) else { return };
         (file.adding, file.queued) = (true, 0);
-        let len = u64::from(file.object_size).min(file.size());
-        if len > self.plan.object_max {
-            self.plan.object_max = len;
-            self.see_sink_targets();
-        }
-        let Some(file) = self.files.get_mut(&id) else { return };
         match file.layout {
             Some(_) => self.plan.adding.push_back(id),
             None => self.plan.unplaced.push_back(id),
         }
         self.count_work(id);
+    }
+
+    /// Something of a file is to be read: no object that is read may be longer than what room is looked for.
+    fn see_longest(&mut self, id: FileId) {
+        let Some(file) = self.files.get(&id) else { return };
+        let len = u64::from(file.object_size).min(file.size());
+        if len > self.plan.object_max {
+            self.plan.object_max = len;
+            self.see_sink_targets();
+        }
     }
 
     /// After a change of what a file has to be read.
@@ -156,6 +161,10 @@ impl Source {
 
     /// An object goes once more, before what waits at its target.
     pub(super) fn add_again(&mut self, id: FileId, object: u64) {
+        if !haul_mutant::removed("what-goes-again-has-room") {
+            // Of a file that was held whole nothing was queued before.
+            self.see_longest(id);
+        }
         let Some(file) = self.files.get_mut(&id) else { return };
         let offset = object.saturating_mul(file.object_size.into());
         let target = file.layout.as_ref().map_or(TargetId(0), |layout| *layout.at(offset).target);
