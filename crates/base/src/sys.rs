@@ -167,6 +167,9 @@ pub fn ceph_data_location(fd: impl AsFd, offset: u64) -> Result<u64, Errno> {
         osd_addr: [u64; 16],
     }
     const _: () = assert!(size_of::<DataLocation>() == 0xf8);
+    // SAFETY: its fields are integers, and fill its size.
+    #[allow(unsafe_code)]
+    unsafe impl Numbers for DataLocation {}
     let mut location = DataLocation {
         file_offset: offset,
         object_offset: 0,
@@ -220,12 +223,24 @@ pub fn beegfs_stripe_target_v7(fd: impl AsFd, index: u32) -> Result<u32, Errno> 
     Ok(u32::from(target[1]))
 }
 
-/// An ioctl that reads and fills a structure of plain numbers. Its size is part of `request`, and the kernel moves no more.
+/// What the kernel may fill: numbers without gaps, in which any bytes are valid.
+///
+/// # Safety
+/// Only for such types.
 #[allow(unsafe_code)]
-fn ask<T>(fd: impl AsFd, request: u32, about: &mut T) -> Result<(), Errno> {
+unsafe trait Numbers {}
+// SAFETY: an array of integers has no gaps, and any bytes are one.
+#[allow(unsafe_code)]
+unsafe impl<const N: usize> Numbers for [u16; N] {}
+// SAFETY: as above.
+#[allow(unsafe_code)]
+unsafe impl<const N: usize> Numbers for [u32; N] {}
+
+/// An ioctl that reads and fills numbers. Their size is part of `request`, and the kernel moves no more.
+#[allow(unsafe_code)]
+fn ask<T: Numbers>(fd: impl AsFd, request: u32, about: &mut T) -> Result<(), Errno> {
     assert_eq!(request >> 16 & 0x3fff, size_of::<T>() as u32, "the size in the request is the structure's");
-    // SAFETY: the pointer is to a live structure of the size that the request names, and any bytes are valid in it, for
-    // the callers above have numbers only.
+    // SAFETY: the pointer is to live numbers of the size that the request names, and any bytes are valid in them.
     let result =
         unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::c_ulong::from(request) as _, &raw mut *about) };
     if result == 0 { Ok(()) } else { Err(last_errno()) }

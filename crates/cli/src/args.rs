@@ -40,8 +40,11 @@ const SCHEDULE_HELP: &str = "Matters where the source's files lie on several sto
      and has nothing to set; the others are there to compare with: targets in turns, one file after another, and turns that \
      pass over a target M times whose mean service time over W milliseconds is above T milliseconds.";
 
+const SCHEDULE_IN_SHORT: &str = "Which part of which file is read next";
+
+/// The everyday help has no policies, for nobody needs one; the long one has those of the list.
 fn schedule_help() -> String {
-    format!("Which part of which file is read next: {}", Policy::forms("or"))
+    format!("{SCHEDULE_IN_SHORT}: {}\n\n{SCHEDULE_HELP}", Policy::forms("or"))
 }
 
 #[derive(ClapArgs, Debug)]
@@ -279,8 +282,8 @@ pub struct Cp {
         long,
         value_name = "POLICY",
         default_value_t,
-        help = schedule_help(),
-        long_help = format!("{}\n\n{SCHEDULE_HELP}", schedule_help())
+        help = SCHEDULE_IN_SHORT,
+        long_help = schedule_help()
     )]
     pub schedule: Policy,
 

@@ -118,8 +118,7 @@ fn streams_are_parked_and_unparked() {
     assert_eq!((source.use_streams(7), source.streams()), (3, (4, 0)));
     source.park(StreamId(3));
     assert_eq!(source.streams(), (4, 1));
-    source.unpark(StreamId(3));
-    assert_eq!(source.streams(), (4, 0));
+    assert_eq!((source.use_streams(4), source.streams()), (0, (4, 0)));
     source.use_streams(1);
     source.handle_stream_lost(StreamId(2));
     assert_eq!(source.streams(), (3, 2), "another takes its place");

@@ -20,10 +20,9 @@ pub use crate::handle::{CopyPhase, CopyState, Handle, LiveSetting, SettingState}
 pub use crate::layout::{FileLayout, layout};
 use crate::options::Options;
 pub use crate::request::{CopyRequest, RemoteOptions};
-pub use crate::summary::{DEBRIS, Held, IN_MEMORY, LEFT_OUT, SKIPPED, Status, Summary, UNSEEN};
+pub use crate::summary::{Chosen, ChosenKind, Held, Status, Summary};
 pub use crate::target_tables::{Side, Sides, SlowTarget, TargetRow, TargetTable};
 pub use haul_launch::{Dialler, SSH_CHANNELS_MAX, protocol_line};
-pub use haul_storage::sink::OTHERS_DIRS;
 pub use haul_storage::sink::clean::age_in_words;
 
 /// Runs a copy to its end; see [`Copy`], which asks for one step by step. What goes wrong is in the summary.

@@ -24,6 +24,7 @@ use haul_storage::volume::is_of;
 /// What dead jobs left below a destination.
 #[derive(Clone, Debug, Default)]
 pub struct CleanReport {
+    /// One for each journal that was found.
     pub jobs: Vec<CleanJob>,
     /// Files that are named like temporaries and that no journal here speaks of.
     pub strays: u64,
@@ -44,7 +45,9 @@ pub struct CleanJob {
     pub age: Option<Duration>,
     /// Its temporaries, and their bytes with those of its journal; the same whether they were removed or not.
     pub files: u64,
+    /// Their bytes, with those of the journal.
     pub bytes: u64,
+    /// All of it is gone now.
     pub removed: bool,
     /// It is dead and this user's to remove (root's is everybody's), and could not be.
     pub failed: bool,

@@ -39,11 +39,17 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
+    /// How it stands.
     Show,
+    /// Read and send no new data.
     Pause,
+    /// Go on after [`Request::Pause`].
     Resume,
+    /// Change one of its live settings.
     Set {
+        /// Which one.
         setting: LiveSetting,
+        /// To what; see [`LiveSetting::range`].
         value: u64,
     },
     /// How the storage targets of both ends stand. What is not known yet comes with a later reply.
@@ -65,24 +71,37 @@ pub struct Reply {
 /// A job that runs, as it says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
+    /// Of the process that runs it.
     pub pid: u32,
+    /// As the user named it, or a word that haul chose.
     pub name: String,
     /// For people: from where to where.
     pub what: String,
     /// Seconds since 1970.
     pub since: u64,
+    /// What it is doing.
     pub state: CopyPhase,
+    /// As in [`Progress`](crate::api::Progress), like all counts here.
     pub bytes_done: u64,
+    /// What was found so far.
     pub bytes_total: u64,
     /// The walk still runs: totals grow.
     pub counting: bool,
+    /// Payload that was moved.
     pub bytes_sent: u64,
+    /// Files that ended.
     pub files_done: u64,
+    /// Files that were found so far.
     pub files_total: u64,
+    /// Entries that failed.
     pub failed: u64,
+    /// The limit of the rate.
     pub rate: SettingState,
+    /// Data streams.
     pub streams: SettingState,
+    /// Operations in flight at each storage target of the source.
     pub readers: SettingState,
+    /// The same at the sink.
     pub writers: SettingState,
 }
 
@@ -131,6 +150,7 @@ struct Label {
 
 /// Why there is no socket, or no answer from one.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The text of each says it.
 pub enum CtlError {
     #[error("{op} {}: {source}", path.display())]
     System { op: &'static str, path: PathBuf, source: io::Error },

@@ -30,6 +30,7 @@ pub struct Endpoint {
 
 /// Why words are no endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // The text of each says it.
 pub enum EndpointError {
     #[error("nothing to copy")]
     Nothing,
@@ -150,6 +151,7 @@ impl Endpoint {
         self.host.as_deref()
     }
 
+    /// What was typed behind the host, as a place of its scheme.
     pub fn place(&self) -> &Place {
         &self.place
     }

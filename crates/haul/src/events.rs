@@ -9,44 +9,92 @@ use crate::target_tables::TargetTable;
 
 /// Hears what happens. Called from haul's own threads; must not block.
 pub trait Observer: Send + Sync {
+    /// Something happened. Called from threads of haul, one after another; whoever blocks here holds up the copy.
     fn event(&self, event: Event);
 }
 
-/// Something that happened.
+/// Something that happened. Paths are bytes, as the systems have them.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Event {
     /// One line for people: push, firewall, what was chosen and why.
     Note(String),
-    /// Dry run: one of the first mappings. `metadata_only`: of a file whose content would not be copied.
-    Plan { source: Vec<u8>, destination: Vec<u8>, bytes: Option<u64>, metadata_only: bool },
+    /// Dry run: one of the first mappings.
+    Plan {
+        /// What would be copied.
+        source: Vec<u8>,
+        /// Where it would go.
+        destination: Vec<u8>,
+        /// Its size, of a file.
+        bytes: Option<u64>,
+        /// Of a file whose content would not be copied.
+        metadata_only: bool,
+    },
     /// About every 200 ms.
     Progress(Progress),
     /// Only if [`CopyRequest::targets`]: how the storage targets of one end stand, about twice a second for each end that tells.
     Targets(TargetTable),
-    /// Only if [`CopyRequest::targets`]: this end will not tell of its targets, and why.
-    NoTargets { end: Role, why: String },
-    /// Only if [`CopyRequest::verbose`]. `change`: what differs at the destination from before this run (in a dry run: would).
-    Entry { path: Vec<u8>, kind: EntryKind, end: EntryEnd, change: Change, bytes: u64 },
-    /// An entry that was not copied. `errno` is 0 if no system call failed.
-    Failed { path: Vec<u8>, stage: String, errno: i32, text: String },
-    /// Only if [`Options::manifest`](crate::options::Options::manifest): the BLAKE3 hash of a file at the destination, and how much
-    /// that is of, if it was copied.
-    Digest { path: Vec<u8>, root: [u8; 32], bytes: Option<u64> },
+    /// Only if [`CopyRequest::targets`]: an end will not tell of its targets.
+    NoTargets {
+        /// Which end.
+        end: Role,
+        /// Why not, for people.
+        why: String,
+    },
+    /// Only if [`CopyRequest::verbose`]: an entry that ended well.
+    Entry {
+        /// Below the destination.
+        path: Vec<u8>,
+        /// What it is.
+        kind: EntryKind,
+        /// How it ended.
+        end: EntryEnd,
+        /// What differs at the destination from before this run; in a dry run: would differ.
+        change: Change,
+        /// Its size, of a file.
+        bytes: u64,
+    },
+    /// An entry that was not copied.
+    Failed {
+        /// Below the destination.
+        path: Vec<u8>,
+        /// What failed, in a word: see `docs/stable.md`.
+        stage: String,
+        /// Of the system call that failed; 0 if none did.
+        errno: i32,
+        /// The same for people.
+        text: String,
+    },
+    /// Only if [`Options::manifest`](crate::options::Options::manifest): the hash of a file at the destination.
+    Digest {
+        /// Below the destination.
+        path: Vec<u8>,
+        /// BLAKE3 of the content.
+        root: [u8; 32],
+        /// How much that is of, if it was copied.
+        bytes: Option<u64>,
+    },
 }
 
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
+    /// A regular file.
     File,
+    /// A directory.
     Dir,
+    /// A symbolic link.
     Symlink,
 }
 
 /// How an entry ended, if it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryEnd {
+    /// It is at the destination as it was at the source.
     Copied,
+    /// It was there already.
     Unchanged,
+    /// An option said to leave what stands there.
     Skipped,
 }
 
@@ -57,12 +105,17 @@ pub struct Progress {
     pub bytes_done: u64,
     /// What the walk has found so far; final once `counting` is false.
     pub bytes_total: u64,
+    /// Files that ended, however they did.
     pub files_done: u64,
+    /// Files that the walk has found so far.
     pub files_total: u64,
+    /// Files that were there already.
     pub unchanged: u64,
+    /// Entries that failed.
     pub failed: u64,
     /// The walk still runs.
     pub counting: bool,
+    /// Since the run began.
     pub elapsed: Duration,
     /// Data that was moved, also within one host: no holes, nothing unchanged; what was sent again is included.
     pub bytes_sent: u64,

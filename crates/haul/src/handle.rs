@@ -41,6 +41,7 @@ pub enum LiveSetting {
 }
 
 impl LiveSetting {
+    /// In the order of [`CopyState::settings`].
     pub const ALL: [LiveSetting; 4] =
         [LiveSetting::Rate, LiveSetting::Streams, LiveSetting::Readers, LiveSetting::Writers];
 
@@ -82,17 +83,23 @@ pub enum CopyPhase {
     /// The two ends are being joined.
     #[default]
     Starting,
+    /// Data may move.
     Running,
+    /// Nothing new is read or sent.
     Paused,
+    /// It was told to stop, or is at its end.
     Stopping,
 }
 
 /// All that can be seen of a copy that runs.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct CopyState {
+    /// What it is doing.
     pub phase: CopyPhase,
     /// In the order of [`LiveSetting::ALL`].
     pub settings: [SettingState; 4],
+    /// How far it is.
     pub progress: Progress,
 }
 
@@ -130,6 +137,7 @@ struct Inner {
 const LOOK_LASTS: Duration = Duration::from_secs(5);
 
 impl Handle {
+    /// A handle of a copy that is yet to begin.
     pub fn new() -> Handle {
         Handle::default()
     }

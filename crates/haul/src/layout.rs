@@ -13,6 +13,7 @@ pub struct FileLayout {
     pub size: u64,
     /// The parallel file system that says so, a FUSE file system by its own name; `flat` where none says more than the device.
     pub provider: String,
+    /// Which range lies on which storage target.
     pub layout: Layout,
     /// A parallel file system was asked and gave no layout: its reason.
     pub why_flat: Option<String>,

@@ -2,6 +2,7 @@
 //!
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod api;
 mod clean;

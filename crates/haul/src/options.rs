@@ -33,6 +33,7 @@ pub enum Durability {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Digest {
+    /// BLAKE3, a cryptographic hash.
     #[default]
     Blake3,
     /// Finds accidents and no attackers, for a fifth of the time.
@@ -98,6 +99,7 @@ impl Changed {
 /// A part of one source file, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
+    /// Of its first byte, from the beginning of the file.
     pub offset: u64,
     /// `None`: to the file's end.
     pub len: Option<u64>,
@@ -107,12 +109,17 @@ pub struct Range {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Options {
+    /// Directories with all that is in them.
     pub recursive: bool,
     /// `-a`: recursive, and keep owner and group where that is allowed.
     pub archive: bool,
+    /// What a finished file is worth.
     pub durability: Durability,
+    /// Replace even when size and modification time agree.
     pub force: bool,
+    /// Leave what stands at the destination.
     pub no_clobber: bool,
+    /// Replace only what is older than the source.
     pub update: bool,
     /// Most payload bytes in memory at each end; `None`: chosen from RAM and the cgroup's limit.
     pub memory: Option<u64>,
@@ -138,16 +145,22 @@ pub struct Options {
     pub dry_run: bool,
     /// How long a network that is down is waited for, in seconds; `None`: five minutes, 0: not at all.
     pub patience: Option<u32>,
+    /// What files are hashed with.
     pub digest: Digest,
+    /// What protects the data on its way.
     pub protect: Protect,
+    /// What a file is held against its hash after.
     pub verify: Verify,
+    /// Whether what an earlier run left is read before it counts.
     pub resume: Resume,
+    /// What becomes of a file that changes while it is read.
     pub changed: Changed,
     /// What the passport of the network says, for what the user left open.
     pub start: Option<Start>,
     /// Source: a directory on flash for what is read while the sink stalls, and the bytes that may be used there; `None`:
     /// 16 GiB, or a quarter of what is free.
     pub spill_dir: Option<PathBuf>,
+    /// Most bytes of it.
     pub spill_size: Option<u64>,
     /// Which object is next, and at which storage target; in JSON as it is typed.
     #[serde(with = "policy_text")]
@@ -162,6 +175,7 @@ pub struct Options {
     pub in_place: bool,
     /// How the source's storage is driven, and the sink's.
     pub source_storage: StorageOptions,
+    /// How the sink drives its storage.
     pub sink_storage: StorageOptions,
 }
 
@@ -306,6 +320,7 @@ pub struct AgentRequest {
     pub sources: Vec<Place>,
     /// The same of the destination (`None` if the agent is the source).
     pub destination: Option<Place>,
+    /// What the user asked for.
     pub options: Options,
     /// The agent is a source that measures the network, instead of one that copies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -349,10 +364,13 @@ impl haul_launch::Request for AgentRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NetworkTrial {
+    /// For how long, milliseconds.
     pub time_ms: u64,
     /// Most payload bytes; `None`: no limit but the time.
     pub bytes: Option<u64>,
+    /// Every setting, not only those near the best.
     pub full: bool,
+    /// What it is narrowed to.
     pub only: Only,
     /// The largest receive buffer that the sink can fix, bytes.
     pub rmem_fixed: Option<u64>,
@@ -375,7 +393,9 @@ pub struct Only {
 pub struct StorageQuestion {
     /// What was typed after the colon.
     pub place: Place,
+    /// Whether its reading or its writing is measured.
     pub direction: Direction,
+    /// For how long, milliseconds.
     pub time_ms: u64,
     /// Most bytes read and written together.
     pub bytes: u64,

@@ -21,7 +21,9 @@ pub const FORMAT: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
+    /// It was read.
     Read,
+    /// It was written.
     Write,
 }
 
@@ -29,7 +31,9 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
+    /// Each behind the one before.
     Sequential,
+    /// Anywhere in the file.
     Random,
 }
 
@@ -37,7 +41,9 @@ pub enum Pattern {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Io {
+    /// Through the page cache.
     Buffered,
+    /// Past it.
     Direct,
 }
 
@@ -48,25 +54,33 @@ pub struct Setting {
     pub request_size: u32,
     /// Requests in flight.
     pub depth: u16,
+    /// In which order requests go.
     pub order: Order,
+    /// Through the page cache or not.
     pub io: Io,
 }
 
 /// One measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
+    /// Read or written.
     pub direction: Direction,
+    /// How offsets followed each other.
     pub pattern: Pattern,
+    /// The way in which storage was driven.
     #[serde(flatten)]
     pub setting: Setting,
     /// Bytes per second, the sync included where data was written.
     pub rate: f64,
+    /// Payload that was moved.
     pub bytes: u64,
+    /// How long it took.
     pub seconds: f64,
     /// User and system time of this process.
     pub cpu_seconds: f64,
     /// Service time of single requests, seconds: median and 99th percentile.
     pub service_median: f64,
+    /// The 99th percentile of the same.
     pub service_p99: f64,
 }
 
@@ -75,6 +89,7 @@ pub struct Point {
 pub struct Best {
     /// Bytes per second.
     pub rate: f64,
+    /// The way in which storage was driven.
     #[serde(flatten)]
     pub setting: Setting,
 }
@@ -84,8 +99,11 @@ pub struct Best {
 pub struct Mistake {
     /// In words: "requests of 64 KiB", "one request at a time", "buffered writes", ..
     pub what: String,
+    /// Read or written.
     pub direction: Direction,
+    /// The way in which storage was driven.
     pub setting: Setting,
+    /// Bytes per second.
     pub rate: f64,
     /// The share of the best rate that is lost, 0 to 1.
     pub penalty: f64,
@@ -100,35 +118,50 @@ pub struct StorageIdentity {
     pub kind: String,
     /// What is mounted, and where.
     pub source: String,
+    /// Where it is mounted.
     pub mount_point: String,
+    /// Of the file system, bytes.
     pub size: u64,
+    /// It is reached over a network.
     pub network: bool,
 }
 
 /// All that a probe found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
+    /// [`FORMAT`] of the program that wrote it.
     pub format: u32,
     /// The program's version.
     pub haul: String,
+    /// Where it was measured.
     pub host: String,
     /// The directory, as asked for.
     pub path: String,
+    /// The file system below it.
     pub storage: StorageIdentity,
     /// Seconds since 1970.
     pub taken: u64,
+    /// What made the requests: `uring` or `pread`.
     pub engine: String,
     /// Bytes of the scratch file.
     pub size: u64,
+    /// How long it took.
     pub seconds: f64,
+    /// In all measurements together.
     pub bytes_read: u64,
+    /// The same.
     pub bytes_written: u64,
+    /// Every measurement.
     pub points: Vec<Point>,
+    /// The fastest way to read; `None`: none was measured.
     pub read_best: Option<Best>,
+    /// The same for writing.
     pub write_best: Option<Best>,
     /// The share of all sequential settings of a direction that reach 90 % of the best rate, 0 to 1: 1 is flat.
     pub read_flatness: f64,
+    /// The same for writing.
     pub write_flatness: f64,
+    /// What classic mistakes cost here.
     pub mistakes: Vec<Mistake>,
     /// What was left out or did not work, in words.
     pub remarks: Vec<String>,

@@ -13,8 +13,11 @@ use crate::options::Options;
 pub struct CopyRequest {
     /// At least one; all on the same side.
     pub sources: Vec<Endpoint>,
+    /// Where it goes.
     pub destination: Endpoint,
+    /// Every choice.
     pub options: Options,
+    /// How the far end is reached and started, if there is one.
     pub remote: RemoteOptions,
     /// Look only: nothing is made or changed at the sink.
     pub dry_run: bool,

@@ -2,24 +2,73 @@
 
 use haul_core::stage::{Processors, Stage, StageTime, others_use_up};
 
+use haul_storage::sink::OTHERS_DIRS;
+
 use crate::error::Error;
 use crate::options::{Changed, Digest, Durability, Part, Resume, Verify};
 use crate::target_tables::SlowTarget;
 
-/// What every summary shows of [`Summary::chosen`], by name: what other copies left at the destination, what was left out of
-/// the source (files of copies into it, and special files), and what a dry run could not look at.
-pub const DEBRIS: &str = "debris";
-/// The destination is of this file system, which keeps files in memory alone.
-pub const IN_MEMORY: &str = "destination in memory";
-pub const LEFT_OUT: &str = "left out";
-pub const SKIPPED: &str = "skipped";
-pub const UNSEEN: &str = "not looked at";
+pub(crate) const DEBRIS: &str = "debris";
+pub(crate) const IN_MEMORY: &str = "destination in memory";
+pub(crate) const LEFT_OUT: &str = "left out";
+pub(crate) const SKIPPED: &str = "skipped";
+pub(crate) const UNSEEN: &str = "not looked at";
+
+/// What a line of [`Summary::chosen`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChosenKind {
+    /// A value that haul chose, and why. There are more of them in each version.
+    Value,
+    /// What other copies left at the destination.
+    Debris,
+    /// The destination is of this file system, which keeps files in memory alone.
+    InMemory,
+    /// Files of copies into the source, which were left out of it, with their number.
+    LeftOut,
+    /// Special files, which are not copied, with their number.
+    Skipped,
+    /// What a dry run could not look at.
+    Unseen,
+    /// Directories of other users, whose mode and times could not be set.
+    OthersDirs,
+}
+
+/// A line on what haul chose, or found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Chosen {
+    /// What it is about.
+    pub kind: ChosenKind,
+    /// Its name, as reports show it. What the other end says may have any name.
+    pub name: String,
+    /// The value, and in brackets the reason; for people.
+    pub value: String,
+}
+
+impl Chosen {
+    /// A line of this name; the kind is that of the name.
+    pub fn new(name: impl Into<String>, value: impl Into<String>) -> Chosen {
+        let name = name.into();
+        let kind = match &*name {
+            DEBRIS => ChosenKind::Debris,
+            IN_MEMORY => ChosenKind::InMemory,
+            LEFT_OUT => ChosenKind::LeftOut,
+            SKIPPED => ChosenKind::Skipped,
+            UNSEEN => ChosenKind::Unseen,
+            OTHERS_DIRS => ChosenKind::OthersDirs,
+            _ => ChosenKind::Value,
+        };
+        Chosen { kind, name, value: value.into() }
+    }
+}
 
 /// What became of the parts of files that an earlier run left, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Held {
     /// They were read, and what of them was not as it was left was sent again.
     pub checked: u64,
+    /// Of these, what was not as it was left.
     pub wrong: u64,
     /// They were believed unread: `resume` is trust.
     pub trusted: u64,
@@ -43,18 +92,27 @@ pub enum Status {
 /// What a run did.
 #[derive(Clone, Debug)]
 pub struct Summary {
+    /// How it ended.
     pub status: Status,
+    /// Files that were copied.
     pub files: u64,
+    /// Directories that were made.
     pub dirs: u64,
+    /// Symbolic links that were made.
     pub symlinks: u64,
+    /// Entries that were there already.
     pub unchanged: u64,
     /// Those of the unchanged files whose mode or owner was brought up to date.
     pub amended: u64,
+    /// What becomes of files that change while they are read: as asked.
     pub changed: Changed,
     /// With `changed` prefix: of the files that were copied, those that grew meanwhile, and what of them was copied, bytes.
     pub prefixes: u64,
+    /// What of them was copied, bytes.
     pub prefix_bytes: u64,
+    /// Entries that an option said to leave.
     pub skipped: u64,
+    /// Entries that were not copied.
     pub failed: u64,
     /// Of these, entries that were gone from the source when they were to be read.
     pub vanished: u64,
@@ -66,23 +124,32 @@ pub struct Summary {
     pub bytes: u64,
     /// Data that was moved, also within one host: no holes; what was sent again is included.
     pub bytes_sent: u64,
+    /// Objects that went more than once.
     pub objects_resent: u64,
+    /// How long the run took.
     pub seconds: f64,
+    /// User and system time of this process.
     pub cpu_seconds_near: f64,
     /// `None`: there is no far end, or it did not say.
     pub cpu_seconds_far: Option<f64>,
     /// Most resident memory, bytes.
     pub rss_near: u64,
+    /// The same of the far end, if it said.
     pub rss_far: Option<u64>,
+    /// Data streams that were used at the end.
     pub streams: u16,
     /// `tls`, `integrity` (data unencrypted), `ssh` or `local`.
     pub protect: String,
+    /// What files were hashed with.
     pub digest: Digest,
+    /// What was verified: as asked.
     pub verify: Verify,
     /// With `verify` disk: how often a file came back wrong from the destination's storage. The first time it is written again,
     /// the second time it fails.
     pub came_back: u64,
+    /// Whether what an earlier run left was read before it counted.
     pub resume: Resume,
+    /// What became of what an earlier run left.
     pub held: Held,
     /// Where the data went, in words for people.
     pub path: String,
@@ -98,6 +165,7 @@ pub struct Summary {
     pub processors: [Option<Processors>; 2],
     /// What haul itself used of these processors over the whole run, 0 to 1.
     pub own_shares: [Option<f64>; 2],
+    /// The stage that limits the rate; `None`: none can be named.
     pub limited_by: Option<Stage>,
     /// What the copy does not carry over, with the number of entries concerned.
     pub not_kept: Vec<(String, u64)>,
@@ -113,17 +181,18 @@ pub struct Summary {
     pub rate_limited: bool,
     /// The memory limit held the rate down.
     pub memory_limited: bool,
-    /// Values that haul chose, by name, with the reason.
-    pub chosen: Vec<(String, String)>,
+    /// What haul chose, with the reason, and what it found.
+    pub chosen: Vec<Chosen>,
     /// Storage targets that were congested or hung for a noticeable time, the worst of each end; and how many more.
     pub slow_targets: Vec<SlowTarget>,
+    /// How many more there were.
     pub slow_others: u64,
 }
 
 impl Summary {
     /// The file system of the destination, if it keeps files in memory alone.
     pub fn in_memory(&self) -> Option<&str> {
-        self.chosen.iter().find(|(name, _)| name == IN_MEMORY).map(|(_, kind)| kind.as_str())
+        self.chosen.iter().find(|line| line.kind == ChosenKind::InMemory).map(|line| line.value.as_str())
     }
 
     /// The host that limited the rate had no processor left, and it was other programs that had them: what haul itself used.

@@ -24,12 +24,17 @@ const MEASURE_MIN: Duration = Duration::from_millis(100);
 /// The storage targets of one end at a moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TargetTable {
+    /// Of which end.
     pub end: Role,
     /// How many there are, in all and in each state.
     pub targets: u32,
+    /// As fast as their peers.
     pub healthy: u32,
+    /// Slower than they were.
     pub congested: u32,
+    /// Asked for nothing for a while.
     pub resting: u32,
+    /// Those that do not answer.
     pub hung: u32,
     /// Those that are shown: unhealthy ones first, then those with most to do.
     pub shown: Vec<TargetRow>,
@@ -40,16 +45,20 @@ pub struct TargetTable {
 pub struct TargetRow {
     /// As its file system calls it; of the far end whatever that says.
     pub name: String,
+    /// How it fares.
     #[serde(with = "HealthJson")]
     pub state: Health,
     /// Objects that wait for their turn there, and that are with the target.
     pub queue: u64,
+    /// Objects that are with the target.
     pub in_flight: u64,
     /// How long a request of 1 MiB takes now, and at best; `None`: not known.
     pub service_seconds: Option<f64>,
+    /// How long it takes at best.
     pub best_seconds: Option<f64>,
     /// Objects done, and their bytes.
     pub done: u64,
+    /// Their bytes.
     pub bytes: u64,
     /// Smoothed over a few seconds; `None`: not known yet.
     pub bytes_per_second: Option<f64>,
@@ -67,6 +76,7 @@ enum HealthJson {
 /// What is known of the targets of one end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Side {
+    /// The newest one, if there is one.
     pub table: Option<TargetTable>,
     /// Seconds since the table was taken.
     pub age: Option<f64>,
@@ -77,17 +87,22 @@ pub struct Side {
 /// What is known of the targets of both.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sides {
+    /// Those of the source.
     pub source: Side,
+    /// Those of the sink.
     pub sink: Side,
 }
 
 /// A target that was unwell while it had something to do.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlowTarget {
+    /// Of which end.
     pub end: Role,
+    /// As in [`TargetRow`].
     pub name: String,
     /// Congested, or resting for it; and hung.
     pub congested: Duration,
+    /// Those that do not answer.
     pub hung: Duration,
 }
 
@@ -104,6 +119,7 @@ impl TargetTable {
 }
 
 impl Sides {
+    /// Those of one end.
     pub fn side(&self, end: Role) -> &Side {
         match end {
             Role::Source => &self.source,

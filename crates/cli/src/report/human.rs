@@ -5,10 +5,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use haul::api::{
-    DEBRIS, EntryEnd, Held, LEFT_OUT, OTHERS_DIRS, Processors, SKIPPED, SlowTarget, Stage, Status, Summary,
-    UNSEEN,
-};
+use haul::api::{Chosen, ChosenKind, EntryEnd, Held, Processors, SlowTarget, Stage, Status, Summary};
 use haul::options::{Digest, Durability, Part, Verify};
 
 use super::Ending;
@@ -168,8 +165,8 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
             out += "  in place: it would be written into the files that stand there\n";
         }
         not_kept(&mut out, s);
-        for (name, value) in s.chosen.iter().filter(|(name, _)| name == UNSEEN) {
-            let _ = writeln!(out, "  {name}: {}", one_line(value));
+        for line in s.chosen.iter().filter(|line| line.kind == ChosenKind::Unseen) {
+            let _ = writeln!(out, "  {}: {}", line.name, one_line(&line.value));
         }
         return out;
     }
@@ -238,18 +235,23 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
         let lines = plural(ending.dropped, "line was", "lines were");
         let _ = writeln!(out, "  {lines} not shown: the reader was too slow");
     }
-    let always = |name: &str| [DEBRIS, LEFT_OUT, SKIPPED, OTHERS_DIRS].contains(&name);
-    for (name, value) in s.chosen.iter().filter(|(name, _)| always(name)) {
+    for Chosen { kind, name, value, .. } in s.chosen.iter().filter(|line| is_always_told(line.kind)) {
         // What can be resumed is no rubbish.
-        let name = if name == DEBRIS { "left here" } else { name };
+        let name = if *kind == ChosenKind::Debris { "left here" } else { name };
         let _ = writeln!(out, "  {name}: {}", one_line(value));
     }
     if manner.verbose > 0 {
-        for (name, value) in s.chosen.iter().filter(|(name, _)| !always(name)) {
+        for Chosen { name, value, .. } in s.chosen.iter().filter(|line| !is_always_told(line.kind)) {
             let _ = writeln!(out, "  chosen: {} = {}", one_line(name), one_line(value));
         }
     }
     out
+}
+
+/// Whether such a line stands in every report.
+fn is_always_told(kind: ChosenKind) -> bool {
+    use ChosenKind::{Debris, LeftOut, OthersDirs, Skipped};
+    matches!(kind, Debris | LeftOut | OthersDirs | Skipped)
 }
 
 fn head(out: &mut String, s: &Summary, manner: Manner) {

@@ -296,8 +296,8 @@ impl<W: Write> Events<W> {
             Event::Failed { path, stage, errno, text } => {
                 Line::Failed(Failure::new(path, stage, *errno, text))
             }
-            // For the manifest and the screen only.
-            Event::Digest { .. } | Event::NoTargets { .. } => return Ok(()),
+            // Digests and the word that there are no targets are for the manifest and the screen.
+            _ => return Ok(()),
         };
         self.write(&line)
     }
@@ -453,7 +453,7 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
         limited_by: limited_by(s),
         memory_limited: s.memory_limited,
         not_kept: s.not_kept.iter().map(|(what, count)| NotKept { what, count: *count }).collect(),
-        chosen: s.chosen.iter().map(|(name, value)| Chosen { name, value }).collect(),
+        chosen: s.chosen.iter().map(|line| Chosen { name: &line.name, value: &line.value }).collect(),
         slow_targets: s.slow_targets.iter().map(slow_target).collect(),
         slow_targets_more: s.slow_others,
         manifest: ending

@@ -186,7 +186,7 @@ fn ending(status: Status) -> Ending {
         strays: 3,
         resumed: true,
         memory_limited: true,
-        chosen: vec![("streams".into(), "4 (2 processors)".into())],
+        chosen: vec![haul::api::Chosen::new("streams", "4 (2 processors)")],
         slow_targets: vec![
             SlowTarget {
                 end: Role::Source,
@@ -391,7 +391,7 @@ fn people_see_what_they_asked_for() {
 
     // What a far end says of itself, or a name in it, makes no line of its own.
     let mut forged = ending(Status::Partial);
-    forged.summary.chosen = vec![("skipped".into(), "pipe\ncomplete: copied 9 files".into())];
+    forged.summary.chosen = vec![haul::api::Chosen::new("skipped", "pipe\ncomplete: copied 9 files")];
     let (_, err) = told(&plain, &forged);
     assert!(err.contains("  skipped: pipe\\ncomplete: copied 9 files\n"), "{err}");
 

@@ -68,8 +68,6 @@ pub enum Reason {
         /// For people: `EINVAL`, `not on overlayfs`, ..
         cause: String,
     },
-    /// The storage passport says so, and no measurement since.
-    Passport,
     /// The start value: less was moved than a comparison takes.
     TooLittle,
     /// There are several storage targets, whose true service times direct I/O alone shows.
@@ -134,18 +132,9 @@ struct Tally {
 impl Chooser {
     /// Under [`IoPolicy::Auto`] it begins with `start`.
     pub fn new(policy: IoPolicy, start: IoMode) -> Chooser {
-        Chooser::begin(policy, start, Reason::TooLittle)
-    }
-
-    /// As [`Chooser::new`], with a start that the storage passport recommends. It is measured all the same.
-    pub fn from_passport(policy: IoPolicy, start: IoMode) -> Chooser {
-        Chooser::begin(policy, start, Reason::Passport)
-    }
-
-    fn begin(policy: IoPolicy, start: IoMode, why: Reason) -> Chooser {
         let asked = |mode| ChoicePhase::Fixed(Choice { mode, why: Reason::Asked });
         let phase = match policy {
-            IoPolicy::Auto => ChoicePhase::First { mode: start, why },
+            IoPolicy::Auto => ChoicePhase::First { mode: start, why: Reason::TooLittle },
             IoPolicy::Direct => asked(IoMode::Direct),
             IoPolicy::Buffered => asked(IoMode::Buffered),
         };
@@ -305,7 +294,6 @@ impl fmt::Display for Choice {
         match &self.why {
             Reason::Asked => f.write_str("asked for")?,
             Reason::Refused { cause } => write!(f, "direct is refused: {cause}")?,
-            Reason::Passport => f.write_str("storage passport")?,
             Reason::TooLittle => f.write_str("too little data to compare")?,
             Reason::Targets => f.write_str("what the cache takes says nothing of a storage target")?,
             Reason::Measured { direct, buffered } => {

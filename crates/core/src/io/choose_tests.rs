@@ -237,8 +237,6 @@ fn reasons_read_well() {
     assert_eq!(told(IoPolicy::Auto, BUFFERED, 3), "buffered (too little data to compare)");
     assert_eq!(told(IoPolicy::Auto, BUFFERED, 18), "direct (too little data to compare)");
     assert_eq!(told(IoPolicy::Direct, BUFFERED, 3), "direct (asked for)");
-    let passport = Chooser::from_passport(IoPolicy::Auto, DIRECT);
-    assert_eq!(passport.choice().to_string(), "direct (storage passport)");
     let slow = Choice { mode: BUFFERED, why: Reason::Measured { direct: 9_870_000, buffered: 61_000_000 } };
     assert_eq!(slow.to_string(), "buffered (61.00 MB/s against 9.87 MB/s direct)");
 }

@@ -396,11 +396,6 @@ impl Source {
         self.streams.set_parked(stream, true);
     }
 
-    /// The stream gets frames again.
-    pub fn unpark(&mut self, stream: StreamId) {
-        self.streams.set_parked(stream, false);
-    }
-
     /// From now on `wanted` streams get frames, the oldest that are up; the others are parked. Returns how many are
     /// missing for that.
     pub fn use_streams(&mut self, wanted: u16) -> u16 {

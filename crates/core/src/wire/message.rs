@@ -57,7 +57,7 @@ pub struct Hello {
     pub version_max: u16,
     /// Random per session; both ends say the same one, the near end chose it.
     pub session: [u8; 16],
-    /// The fencing epoch that the sender of this hello believes in (0 from a source).
+    /// What the sender knows besides what its version says, by number.
     pub capabilities: Vec<Capability>,
     pub limits: Limits,
 }

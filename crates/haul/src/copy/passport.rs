@@ -18,6 +18,7 @@ use crate::options::{AgentRequest, Options};
 use crate::passport::network::Way;
 use crate::passport::{Direction, identity::identify, pair, storage as passport};
 use crate::request::CopyRequest;
+use crate::summary::Chosen;
 use haul_base::role::Role;
 use haul_base::users;
 use haul_launch::StorageRate;
@@ -49,12 +50,12 @@ pub(super) fn adopt_local(request: &CopyRequest) -> (CopyRequest, InWords) {
 }
 
 /// Says in `chosen`, where an end took a value for the user's, that it is the passport's; adds what is missing.
-pub(super) fn explain(chosen: &mut InWords, adopted: &InWords) {
+pub(super) fn explain(chosen: &mut Vec<Chosen>, adopted: &InWords) {
     for (name, text) in adopted {
         let reason = text.split_once(" (").map_or("", |(_, reason)| reason.trim_end_matches(')'));
-        match chosen.iter_mut().find(|(known, _)| known == name) {
-            Some((_, value)) => *value = value.replace("as asked", reason).replace("asked for", reason),
-            None => chosen.push((name.clone(), text.clone())),
+        match chosen.iter_mut().find(|line| line.name == *name) {
+            Some(line) => line.value = line.value.replace("as asked", reason).replace("asked for", reason),
+            None => chosen.push(Chosen::new(&**name, &**text)),
         }
     }
 }
@@ -252,8 +253,10 @@ mod tests {
     #[test]
     fn values_of_the_passport_are_named_once() {
         let line = |name: &str, text: &str| (name.to_owned(), text.to_owned());
-        let mut chosen =
-            vec![line("source depth", "4 (as asked)"), line("source io", "buffered (direct was refused)")];
+        let mut chosen = vec![
+            Chosen::new("source depth", "4 (as asked)"),
+            Chosen::new("source io", "buffered (direct was refused)"),
+        ];
         let reason = "from the storage passport of 3 days ago";
         let with = |value: &str| format!("{value} ({reason})");
         let adopted = vec![
@@ -263,7 +266,7 @@ mod tests {
         ];
         explain(&mut chosen, &adopted);
         let expected = [with("4"), "buffered (direct was refused)".to_owned(), with("strict")];
-        assert!(chosen.iter().map(|(_, value)| value).eq(&expected), "{chosen:?}");
+        assert!(chosen.iter().map(|line| &line.value).eq(&expected), "{chosen:?}");
     }
 
     /// Goal: no passport, one that is damaged, and endpoints that are no files leave the options alone.

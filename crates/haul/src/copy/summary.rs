@@ -14,7 +14,7 @@ use crate::driver::{MEMORY_HELD, Report, cpu_time, merge_stages, rss_max};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
 use crate::request::CopyRequest;
-use crate::summary::{Held, Status, Summary};
+use crate::summary::{Chosen, Held, Status, Summary};
 use crate::target_tables::SlowTarget;
 use haul_base::role::Role;
 
@@ -177,7 +177,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         error,
         rate_limited,
         memory_limited: memory_limited(&chosen) && !rate_limited,
-        chosen,
+        chosen: chosen.into_iter().map(|(name, value)| Chosen::new(name, value)).collect(),
         slow_targets,
         slow_others,
     }

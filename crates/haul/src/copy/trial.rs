@@ -42,9 +42,13 @@ pub struct Connection {
     pub address: Option<IpAddr>,
     /// Where the data goes, in words, and what protects it.
     pub path: String,
+    /// `tls`, `integrity`, `ssh` or `local`.
     pub protect: String,
+    /// Of the control stream, before any load; `None`: not known.
     pub rtt: Option<Duration>,
+    /// What this end is.
     pub near: EndFacts,
+    /// What the other end is, if it said.
     pub far: Option<EndFacts>,
     /// Most streams that there can be.
     pub streams: u16,
@@ -70,9 +74,11 @@ pub trait Prober: Send + Sync {
 
 /// A session that is over.
 pub struct Over {
+    /// How it ended.
     pub end: SessionEnd,
     /// User and system time of both ends in all.
     pub cpu_near: Duration,
+    /// The same of the far end, if it said.
     pub cpu_far: Option<Duration>,
     /// How long it took to join them.
     pub joined_in: Duration,
@@ -80,8 +86,11 @@ pub struct Over {
 
 /// Whom to call, and what to ask there before the session.
 pub struct Call<'a> {
+    /// As the user typed it.
     pub host: &'a str,
+    /// How it is reached and started.
     pub remote: &'a RemoteOptions,
+    /// What is asked before the session.
     pub question: Option<StorageQuestion>,
     /// Takes the answers; `false`: enough.
     pub hear: &'a mut dyn FnMut(&str) -> bool,

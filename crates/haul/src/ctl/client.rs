@@ -19,7 +19,9 @@ const JOBS_MAX: usize = 1024;
 
 /// A job's socket.
 pub struct Found {
+    /// Of the process that runs it.
     pub pid: u32,
+    /// The name of the job.
     pub name: String,
     pub(super) place: std::sync::Arc<Place>,
     pub(super) file: String,
@@ -35,6 +37,7 @@ impl Found {
 /// No one job is meant by what was typed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Lost {
+    /// None is called so.
     Unknown,
     /// These are.
     Ambiguous(Vec<String>),

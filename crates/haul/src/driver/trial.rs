@@ -16,6 +16,7 @@ pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What is seen of the network at one moment. Counts are since the session began.
 pub struct Look<'a> {
+    /// The moment.
     pub now: Time,
     /// Payload that the sink has received, checked and taken, bytes: told about four times a second.
     pub taken: u64,
@@ -27,6 +28,7 @@ pub struct Look<'a> {
     pub flows: &'a [(StreamId, TcpSample)],
     /// Bytes of all connections that there were, headers and seals included: sent, and sent again.
     pub sent: u64,
+    /// Of these, bytes that were sent again.
     pub again: u64,
     /// User and system time of this process.
     pub cpu: Duration,
@@ -35,6 +37,7 @@ pub struct Look<'a> {
 /// A setting to use from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
+    /// Data streams that carry data.
     pub streams: u16,
     /// `None`: what the connections have.
     pub control: Option<String>,

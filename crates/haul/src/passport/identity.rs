@@ -22,8 +22,11 @@ use haul_storage::layout::is_parallel;
 #[derive(Debug, thiserror::Error)]
 #[error("{op} {}: {source}", path.display())]
 pub struct Unidentified {
+    /// What was tried.
     pub op: &'static str,
+    /// On what.
     pub path: PathBuf,
+    /// What the system said.
     pub source: io::Error,
 }
 

@@ -58,22 +58,28 @@ impl Limit {
 /// One measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
+    /// Streams, window and congestion control.
     #[serde(flatten)]
     pub setting: Setting,
     /// Payload that the other end received, checked and took, bytes per second.
     pub rate: f64,
     /// The same in bytes, and the time in which.
     pub bytes: u64,
+    /// How long it took.
     pub seconds: f64,
     /// Bytes of the connections in that time: sent, and sent again.
     pub sent: u64,
+    /// Of these, bytes that were sent again.
     pub resent: u64,
     /// Round trips as the kernel smooths them, all streams, seconds. 0: nobody could be asked.
     pub rtt_min: f64,
+    /// The median of the same.
     pub rtt_median: f64,
+    /// The 99th percentile of the same.
     pub rtt_p99: f64,
     /// User and system time of this process.
     pub cpu_seconds: f64,
+    /// What held it back.
     pub limit: Limit,
     /// The rate still rose when there was no more time for it.
     pub rising: bool,
@@ -89,8 +95,10 @@ impl Point {
 /// A setting that was not measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
+    /// Streams, window and congestion control.
     #[serde(flatten)]
     pub setting: Setting,
+    /// Why it was left out.
     pub why: String,
 }
 
@@ -107,6 +115,7 @@ pub struct End {
 /// A setting, and what it brought.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Best {
+    /// Streams, window and congestion control.
     #[serde(flatten)]
     pub setting: Setting,
     /// Bytes per second.
@@ -125,6 +134,7 @@ pub struct Advice {
 /// All that a probe found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Network {
+    /// [`FORMAT`](super::FORMAT) of the program that wrote it.
     pub format: u32,
     /// [`KIND`].
     pub kind: String,
@@ -137,12 +147,15 @@ pub struct Network {
     pub way: Way,
     /// The other as typed, and the address that was dialled; `None`: through ssh.
     pub to: String,
+    /// The address that was dialled.
     pub address: Option<IpAddr>,
     /// Where the data went, in words, and what protected it: `tls` or `ssh`.
     pub path: String,
+    /// What protected it.
     pub protect: String,
     /// Seconds since 1970.
     pub taken: u64,
+    /// How long it took.
     pub seconds: f64,
     /// How long it took to join the two ends, seconds; `None`: an older haul measured.
     #[serde(default)]
@@ -151,29 +164,39 @@ pub struct Network {
     pub bytes: u64,
     /// Round trips, seconds: the shortest, and median and 99th percentile under load. 0: nobody could be asked.
     pub rtt_min: f64,
+    /// The median of the same.
     pub rtt_median: f64,
+    /// The 99th percentile of the same.
     pub rtt_p99: f64,
     /// Share of all bytes that were sent again.
     pub loss: f64,
     /// Largest packet of the path, and payload of a segment, bytes; 0: not known.
     pub mtu: u32,
+    /// Payload of a segment, bytes.
     pub mss: u32,
     /// By how many segments others were overtaken at most, and how often; 3 and 0: none.
     pub reordering: u32,
+    /// How often that happened.
     pub reorderings: u64,
+    /// The end that asked.
     pub near: End,
     /// `None`: it did not say.
     pub far: Option<End>,
+    /// Every measurement.
     pub points: Vec<Point>,
+    /// What was not measured.
     pub left_out: Vec<LeftOut>,
     /// The fastest setting, and the cheapest within a few percent of it.
     pub best: Option<Best>,
+    /// The cheapest setting within a few percent of the best.
     pub recommended: Option<Best>,
     /// What limits the recommended setting, in words.
     pub limited_by: String,
+    /// What would help, if anything.
     pub advice: Option<Advice>,
     /// Processor seconds per 1e9 bytes of payload, of the whole session; `None`: not known.
     pub cpu_near: Option<f64>,
+    /// The same of the far end.
     pub cpu_far: Option<f64>,
     /// What was left out or did not work, in words.
     pub remarks: Vec<String>,

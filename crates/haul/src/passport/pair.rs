@@ -29,7 +29,9 @@ const NAME_MAX: usize = 64;
 /// A probe that was kept.
 #[derive(Clone, Debug)]
 pub struct Passport {
+    /// What was measured.
     pub probe: Network,
+    /// Since it was measured.
     pub age: Duration,
 }
 

@@ -33,12 +33,15 @@ const CLEARLY: f64 = 0.9;
 /// A probe that was kept.
 #[derive(Clone, Debug)]
 pub struct Passport {
+    /// What was measured.
     pub probe: Probe,
+    /// Since it was measured.
     pub age: Duration,
 }
 
 /// Why a passport was not read or kept.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The text of each says it.
 pub enum PassportError {
     #[error("the passport {} is of format {format}, which this version of haul does not know (it knows {}): use a newer haul, or probe again", path.display(), super::FORMAT)]
     Newer { path: PathBuf, format: u64 },
@@ -60,9 +63,11 @@ pub struct Listing {
 /// Storage is not what its passport says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drift {
+    /// Read or written.
     pub direction: Direction,
     /// Bytes per second.
     pub was: f64,
+    /// What it is.
     pub is: f64,
     /// Seconds since 1970 when the passport was taken.
     pub since: u64,

@@ -147,7 +147,7 @@ fn other_programs_are_named() {
 /// Goal: what is in memory alone is not called durable.
 #[test]
 fn memory_is_not_durable() {
-    let chosen = vec![(haul::api::IN_MEMORY.to_owned(), "tmpfs".to_owned())];
+    let chosen = vec![Chosen::new("destination in memory", "tmpfs")];
     let text = summary_of(Summary { chosen: chosen.clone(), ..Summary::default() });
     assert!(text.contains("  NOT durable: the destination is memory (tmpfs): "), "{text}");
     assert!(!text.contains("on media"), "{text}");
@@ -161,7 +161,7 @@ fn memory_is_not_durable() {
 fn what_can_be_resumed_is_not_called_rubbish() {
     let value =
         "an interrupted copy (of a to /b) can be resumed by its command, or removed with haul clean -- '/b'";
-    let chosen = vec![(DEBRIS.to_owned(), value.to_owned())];
+    let chosen = vec![Chosen::new("debris", value)];
     let text = summary_of(Summary { chosen, ..Summary::default() });
     assert!(text.contains(&format!("  left here: {value}\n")) && !text.contains("debris"), "{text}");
 }
