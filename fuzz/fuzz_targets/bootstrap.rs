@@ -1,4 +1,5 @@
-//! What the two ends say over ssh before there is a session, behind whatever a shell says: no panic; what is shown can be shown.
+//! What the two ends say over ssh before there is a session, behind whatever a shell says: no panic; what is
+//! shown can be shown.
 #![no_main]
 use haul_launch::{escape, read_any, split_command};
 use libfuzzer_sys::fuzz_target;

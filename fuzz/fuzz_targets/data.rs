@@ -1,4 +1,5 @@
-//! Data frames up to their payload, in the steps of a reader: no panic; what decodes encodes to the same bytes.
+//! Data frames up to their payload, in the steps of a reader: no panic; what decodes encodes to the same
+//! bytes.
 #![no_main]
 use haul_core::wire::{DataPreamble, FrameHeader, decode_data_descriptor, encode_data_header};
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! JSON from a peer, a disk or a user's socket (first byte: of what): no panic; what is read survives its own round trip.
+//! JSON from a peer, a disk or a user's socket (first byte: of what): no panic; what is read survives its own
+//! round trip.
 #![no_main]
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! TLS records: no bytes make the opener panic or pass for a record; what is sealed opens, and not when a bit of it changed.
+//! TLS records: no bytes make the opener panic or pass for a record; what is sealed opens, and not when a bit
+//! of it changed.
 #![no_main]
 use aws_lc_rs::aead::{AES_128_GCM, CHACHA20_POLY1305};
 use haul_transport::tls::open::Opener;

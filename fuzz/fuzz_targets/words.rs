@@ -1,4 +1,5 @@
-//! Words of a command that name endpoints: no panic; what is shown of one means the same, and no error steers a terminal.
+//! Words of a command that name endpoints: no panic; what is shown of one means the same, and no error steers
+//! a terminal.
 #![no_main]
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

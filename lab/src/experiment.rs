@@ -1,11 +1,15 @@
-//! `lab run` and `lab list`: questions put to programs on networks and storage of our own, answered by measurement.
+//! `lab run` and `lab list`: questions put to programs on networks and storage of our own, answered by
+//! measurement.
 //!
 //! In: small TOML files, `lab/experiments/NAME.toml`. Out: `NAME.md`, `NAME.json` and `NAME.svg`.
-//! Invariants: a result is of one build of haul; every combination is in it, also one that failed or could not run; bytes
-//! that were not compared are said to be; nothing is measured on a machine that is busy unless the result says so.
-//! Read in this order: `file` and `storage` (what is asked), `session` (the rounds), `site` (on what), `once` (a run), `result`,
-//! `table`, `plot` (what is told), `watch` and `flow` (what happens meanwhile), `bound` (what would have been possible), `machine`, `build` (whether it counts), `own` (what is measured besides peers).
-//! A measurement that was stopped keeps its finished rounds; `--add` measures more of them with the very same program.
+//! Invariants: a result is of one build of haul; every combination is in it, also one that failed or could
+//! not run; bytes that were not compared are said to be; nothing is measured on a machine that is busy unless
+//! the result says so.
+//! Read in this order: `file` and `storage` (what is asked), `session` (the rounds), `site` (on what), `once`
+//! (a run), `result`, `table`, `plot` (what is told), `watch` and `flow` (what happens meanwhile), `bound`
+//! (what would have been possible), `machine`, `build` (whether it counts), `own` (what is measured besides
+//! peers). A measurement that was stopped keeps its finished rounds; `--add` measures more of them with the
+//! very same program.
 
 use std::fs;
 use std::io::Write as _;
@@ -59,7 +63,8 @@ pub struct RunArgs {
     /// Measure on a busy machine, too; the results say so
     #[arg(long, conflicts_with = "wait")]
     busy: bool,
-    /// Add rounds to those of the results that are there, of the same program and experiment; the seed is theirs
+    /// Add rounds to those of the results that are there, of the same program and experiment; the seed is
+    /// theirs
     #[arg(long, conflicts_with_all = ["quick", "seed"])]
     add: bool,
     /// Seed of the order within rounds (default: another one each time)
@@ -99,7 +104,8 @@ pub fn list() -> anyhow::Result<()> {
 /// `lab run`.
 ///
 /// # Errors
-/// The machine is busy; the experiment cannot be; something of it failed, after the results have been written.
+/// The machine is busy; the experiment cannot be; something of it failed, after the results have been
+/// written.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let root = root()?;
     let is_path = args.experiment.contains('/') || args.experiment.ends_with(".toml");

@@ -1,9 +1,11 @@
 //! Where the programs of a measurement run: two hosts, which are namespaces or this machine itself.
 //!
-//! In: a network as `lab wan up` makes it, or none for loopback; a directory. Out: commands that run on either host, a
-//! directory of its own for each, an sshd at the far one. Dropping the [`Bench`] undoes all of it.
-//! Invariants: nothing is read from the user's own home; what runs on a host carries the bench's mark, by which it is
-//! found and ended. Left out: what a SIGKILL of the lab leaves: the network (`lab wan down --all`) and the directory.
+//! In: a network as `lab wan up` makes it, or none for loopback; a directory. Out: commands that run on
+//! either host, a directory of its own for each, an sshd at the far one. Dropping the [`Bench`] undoes all of
+//! it.
+//! Invariants: nothing is read from the user's own home; what runs on a host carries the bench's mark, by
+//! which it is found and ended. Left out: what a SIGKILL of the lab leaves: the network
+//! (`lab wan down --all`) and the directory.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -88,7 +90,8 @@ impl Host {
     /// # Errors
     /// All are taken.
     pub fn free_port(&self) -> anyhow::Result<u16> {
-        // Each is tried once per round, so that two servers that start at the same time do not get the same one.
+        // Each is tried once per round, so that two servers that start at the same time do not get the same
+        // one.
         static NEXT: AtomicU16 = AtomicU16::new(0);
         let free = |port: u16| TcpListener::bind((self.address.as_str(), port)).is_ok();
         let first = (std::process::id() % u32::from(PORTS.end - PORTS.start)) as u16;
@@ -119,7 +122,8 @@ pub struct Line {
 }
 
 impl Line {
-    /// Bandwidth-delay product: bytes that are on their way when the path is full. None where nothing limits the rate.
+    /// Bandwidth-delay product: bytes that are on their way when the path is full. None where nothing limits
+    /// the rate.
     pub fn bdp(&self) -> Option<u64> {
         let bytes = u128::from(self.rate?).saturating_mul(self.rtt.as_nanos()) / 8_000_000_000;
         Some(u64::try_from(bytes).unwrap_or(u64::MAX))
@@ -129,9 +133,11 @@ impl Line {
 /// What to make a [`Bench`] of.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The network; its name is not looked at, each bench has one of its own. None: loopback, without namespaces.
+    /// The network; its name is not looked at, each bench has one of its own. None: loopback, without
+    /// namespaces.
     pub wan: Option<wan::Up>,
-    /// The scratch directory is made in this one. No blanks or quotes in it: it becomes part of ssh's options.
+    /// The scratch directory is made in this one. No blanks or quotes in it: it becomes part of ssh's
+    /// options.
     pub dir: PathBuf,
     /// The `haul` to measure, at both hosts.
     pub haul: PathBuf,
@@ -266,8 +272,8 @@ impl Bench {
         Ok(port)
     }
 
-    /// Runs a program to its end, as [`process::run`]. After a failure nothing of it runs on either host any more;
-    /// servers stay.
+    /// Runs a program to its end, as [`process::run`]. After a failure nothing of it runs on either host any
+    /// more; servers stay.
     ///
     /// # Errors
     /// As [`process::run`].

@@ -1,9 +1,12 @@
-//! `lab kernel`: User-Mode Linux, Debian's package, as a second, stock kernel: a command in a guest, a network through its
-//! netem, and the emulator checked against that.
+//! `lab kernel`: User-Mode Linux, Debian's package, as a second, stock kernel: a command in a guest, a
+//! network through its netem, and the emulator checked against that.
 //!
-//! In: words of the command line. Out: what a guest said, with its exit code; a network as `lab wan` makes it; a table.
-//! Invariants: a guest ends in bounded time, or with the network that it is for; it writes nothing to this machine.
-//! Left out: input for commands, guests with more than one processor (the package has none), other architectures.
+//! In: words of the command line. Out: what a guest said, with its exit code; a network as `lab wan` makes
+//! it; a table.
+//! Invariants: a guest ends in bounded time, or with the network that it is for; it writes nothing to this
+//! machine.
+//! Left out: input for commands, guests with more than one processor (the package has none), other
+//! architectures.
 
 mod compare;
 mod features;
@@ -30,7 +33,8 @@ const EXIT_FAILED: i32 = 125;
 /// A second, stock kernel in user mode
 #[derive(Subcommand)]
 pub enum Kernel {
-    /// Boot a guest, run a command in it, and end with its exit code (124: took too long, 125: could not be run)
+    /// Boot a guest, run a command in it, and end with its exit code (124: took too long, 125: could not be
+    /// run)
     Run(Task),
     /// A network as `lab wan` makes it, through a guest's bridge and netem
     #[command(subcommand)]
@@ -206,7 +210,8 @@ impl Task {
         let order = Order { name, memory: self.memory, init, script: file, outputs, ..Order::default() };
         let (said, log) = std::thread::scope(|scope| {
             let copy = |mut from: std::io::PipeReader, to: &mut (dyn Write + Send)| {
-                // Who listened may have gone; the guest's lines are still to be read, or it would wait for that.
+                // Who listened may have gone; the guest's lines are still to be read, or it would wait for
+                // that.
                 if std::io::copy(&mut from, to).and_then(|_| to.flush()).is_err() {
                     let _ = std::io::copy(&mut from, &mut std::io::sink());
                 }

@@ -1,7 +1,8 @@
 //! Programs that haul is compared with, and haul itself: each at its best known setting.
 //!
-//! In: two hosts, a workload that lies on the near one, a directory on the far one. Out: the bytes there, and what the
-//! program said of it. Who calls takes the time, counts the processors and checks the bytes; a peer only copies.
+//! In: two hosts, a workload that lies on the near one, a directory on the far one. Out: the bytes there, and
+//! what the program said of it. Who calls takes the time, counts the processors and checks the bytes; a peer
+//! only copies.
 //! Left out: peers that Debian does not have.
 
 use std::any::Any;
@@ -63,12 +64,13 @@ pub fn find(name: &str) -> anyhow::Result<&'static dyn Peer> {
 pub trait Peer: Sync {
     /// As experiments name it.
     fn name(&self) -> &'static str;
-    /// One sentence for the table: its setting, how it protects the data on the way, and whether its end means that
-    /// the data is on media.
+    /// One sentence for the table: its setting, how it protects the data on the way, and whether its end
+    /// means that the data is on media.
     fn about(&self) -> &'static str;
     /// Debian's packages that bring it; empty if none is needed.
     fn packages(&self) -> &'static [&'static str];
-    /// What it is the limit of (`network`, `storage`), if it moves no files: no competitor, but what is held against.
+    /// What it is the limit of (`network`, `storage`), if it moves no files: no competitor, but what is held
+    /// against.
     fn limit(&self) -> Option<&'static str> {
         None
     }
@@ -77,7 +79,8 @@ pub trait Peer: Sync {
     /// # Errors
     /// It is not installed.
     fn version(&self) -> anyhow::Result<String>;
-    /// Starts what must run at the far end before the clock. Dropping it ends what was started, by process id.
+    /// Starts what must run at the far end before the clock. Dropping it ends what was started, by process
+    /// id.
     ///
     /// The thread that calls must outlive what is returned: servers end with it.
     ///

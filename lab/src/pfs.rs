@@ -1,9 +1,11 @@
 //! `lab pfs`: a real parallel file system from Debian's packages, on devices whose speed can be set.
 //!
-//! In: which one, how many servers, what devices. Out: a mount; one line of JSON that says where each server and its device
-//! is. Servers live in namespaces of their own behind one process ([`keeper`]); the client's mount is the caller's, so that
-//! any program can use it. Whatever is made is written down first ([`state`]), so that `down` removes it also after a crash.
-//! Left out: several clients, networks between servers, and file systems that Debian does not have (Lustre, BeeGFS).
+//! In: which one, how many servers, what devices. Out: a mount; one line of JSON that says where each server
+//! and its device is. Servers live in namespaces of their own behind one process ([`keeper`]); the client's
+//! mount is the caller's, so that any program can use it. Whatever is made is written down first ([`state`]),
+//! so that `down` removes it also after a crash.
+//! Left out: several clients, networks between servers, and file systems that Debian does not have (Lustre,
+//! BeeGFS).
 
 mod ceph;
 mod gluster;
@@ -279,8 +281,8 @@ fn mount(state: &mut PfsState) -> anyhow::Result<()> {
             bail!("the client ended: {ended}: {}", tail(state));
         }
         let mounted = mounts_below(&state.mount)?.contains(&state.mount);
-        // Servers come one by one; the first file that can be written shows that there are enough. It is written by
-        // another process, for one that hangs in here could not be ended.
+        // Servers come one by one; the first file that can be written shows that there are enough. It is
+        // written by another process, for one that hangs in here could not be ended.
         if mounted && written(&probe) {
             return Ok(());
         }
@@ -349,8 +351,8 @@ fn listed(name: &str) -> Value {
     }
 }
 
-/// Changes the rates of a server's device or of all; says by what means, or that there is none, and whether memory is kept
-/// from hiding it.
+/// Changes the rates of a server's device or of all; says by what means, or that there is none, and whether
+/// memory is kept from hiding it.
 fn limit(
     state: &mut PfsState,
     which: Option<usize>,

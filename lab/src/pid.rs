@@ -1,7 +1,8 @@
 //! Processes that outlive the command that started them, so described that no other one gets their signals.
 //!
 //! In: a process id; later what was written down of it. Out: whether it still runs; its end.
-//! Invariant: no process gets a signal but one whose id, start time and boot are those that were written down.
+//! Invariant: no process gets a signal but one whose id, start time and boot are those that were written
+//! down.
 
 use std::fs;
 use std::os::fd::AsFd as _;
@@ -34,7 +35,8 @@ impl Process {
     pub fn of(pid: u32) -> anyhow::Result<Process> {
         let path = format!("/proc/{pid}/stat");
         let stat = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-        // The name may hold blanks and brackets; fields are counted behind its last bracket. The first is field 3.
+        // The name may hold blanks and brackets; fields are counted behind its last bracket. The first is
+        // field 3.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
         let mut fields = fields.split_whitespace();
         if fields.next() == Some("Z") {

@@ -1,10 +1,10 @@
 //! Programs: waited for within a limit, and ended with all that they started.
 //!
 //! In: a command. Out: what it said, or an error with its last words.
-//! Invariants: what is started here leads a process group, and carries a mark in its environment (`HAUL_LAB`) that its
-//! children inherit; by group, by parent or by mark all of them are found. A signal goes only to a process that has
-//! been looked at after its descriptor was opened. Nothing waits without a limit, and all waits end early when the lab
-//! itself is asked to end, so that whoever made something removes it.
+//! Invariants: what is started here leads a process group, and carries a mark in its environment (`HAUL_LAB`)
+//! that its children inherit; by group, by parent or by mark all of them are found. A signal goes only to a
+//! process that has been looked at after its descriptor was opened. Nothing waits without a limit, and all
+//! waits end early when the lab itself is asked to end, so that whoever made something removes it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -114,7 +114,8 @@ pub fn finish(command: &mut Command, limit: Duration) -> anyhow::Result<(ExitSta
         keep(child.stderr.take().expect("stderr is piped")),
     ];
     let waited = wait(&child, deadline);
-    // Also what it left running: the pipes would stay open. It still is a zombie, so that the group's id is its own.
+    // Also what it left running: the pipes would stay open. It still is a zombie, so that the group's id is
+    // its own.
     kill_group(&child);
     let status = child.wait().with_context(|| format!("wait for {}", name(command)))?;
     let [stdout, stderr] = [stdout, stderr].map(Kept::take);
@@ -181,8 +182,8 @@ fn keep(mut from: impl Read + Send + 'static) -> Kept {
 }
 
 impl Kept {
-    /// All of it, when its program has ended. A child that has left the program's group may hold on to the pipe:
-    /// what it says later is not waited for.
+    /// All of it, when its program has ended. A child that has left the program's group may hold on to the
+    /// pipe: what it says later is not waited for.
     fn take(self) -> String {
         let deadline = Instant::now() + OUTPUT_PATIENCE;
         while !self.reader.is_finished() && Instant::now() < deadline {
@@ -229,7 +230,8 @@ pub struct Server {
 impl Server {
     /// Starts a server on a host and waits until it listens on `port`.
     ///
-    /// The thread that calls must outlive it: the kernel ends the server with it, also after a crash of the lab.
+    /// The thread that calls must outlive it: the kernel ends the server with it, also after a crash of the
+    /// lab.
     ///
     /// # Errors
     /// It cannot be started, ends, or does not listen in time; with the last lines of its log.
@@ -278,8 +280,8 @@ impl Drop for Server {
     }
 }
 
-/// Whether somebody in the network of process `pid` listens on `port`. No connection is made: some servers would take
-/// it for their client.
+/// Whether somebody in the network of process `pid` listens on `port`. No connection is made: some servers
+/// would take it for their client.
 fn listens(pid: u32, port: u16) -> bool {
     ["tcp", "tcp6"].iter().any(|table| {
         let table = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
@@ -398,7 +400,8 @@ mod tests {
     }
 
     /// Goal: at the limit all of a program's children end, and the error can be told from others.
-    /// Method: a shell with a child in the background, and one that has left its group, which its mark betrays.
+    /// Method: a shell with a child in the background, and one that has left its group, which its mark
+    /// betrays.
     #[test]
     fn process_limit_ends_children() {
         let mark = format!("test-{}-limit", std::process::id());

@@ -1,10 +1,11 @@
 //! `lab targets`: storage targets on one machine, real ones with a throttle or a model with service times.
 //!
-//! In: a number of targets and what they can do. Out: mounts; one JSON line that says where; figures of each target.
-//! Invariants: `up` leaves nothing behind when it fails, `down` nothing at all, also after a crash; everything that is
-//! seeded repeats. Read in this order: `service` (how long a request takes), `stripe` and `lov` (where bytes lie, and how
-//! that is asked), `lane` and `volume` (the same in real time), `tree`, `file`, `store` and `mount` (the file system),
-//! `daemon`, `state`, `devices`.
+//! In: a number of targets and what they can do. Out: mounts; one JSON line that says where; figures of each
+//! target.
+//! Invariants: `up` leaves nothing behind when it fails, `down` nothing at all, also after a crash;
+//! everything that is seeded repeats. Read in this order: `service` (how long a request takes), `stripe` and
+//! `lov` (where bytes lie, and how that is asked), `lane` and `volume` (the same in real time), `tree`,
+//! `file`, `store` and `mount` (the file system), `daemon`, `state`, `devices`.
 
 use std::path::PathBuf;
 

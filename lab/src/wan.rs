@@ -1,8 +1,9 @@
-//! `lab wan`: two hosts, which are network namespaces, joined by a network that is as long, thin and lossy as one likes.
+//! `lab wan`: two hosts, which are network namespaces, joined by a network that is as long, thin and lossy as
+//! one likes.
 //!
-//! In: a preset or figures. Out: one line of JSON with namespaces and addresses; packets between them, carried by a
-//! process in the background. Whatever is made is written down first ([`state`]), so that `down` removes it also after
-//! a crash.
+//! In: a preset or figures. Out: one line of JSON with namespaces and addresses; packets between them,
+//! carried by a process in the background. Whatever is made is written down first ([`state`]), so that `down`
+//! removes it also after a crash.
 //! Left out: reordering, duplication and corruption of packets; paths of more than one hop.
 
 mod daemon;
@@ -124,7 +125,8 @@ pub struct Up {
     /// Seed of loss and jitter
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Be content with what iperf3 sees, as long as it is not too much: for a machine that may not carry the rate
+    /// Be content with what iperf3 sees, as long as it is not too much: for a machine that may not carry the
+    /// rate
     #[arg(long)]
     pub any_rate: bool,
     /// Do not show by ping and iperf3 that the network is what it says
@@ -226,7 +228,8 @@ fn describe(state: &WanState) -> Value {
     })
 }
 
-/// Ends the process, then removes the namespaces and the files. What others run in a namespace is left and named.
+/// Ends the process, then removes the namespaces and the files. What others run in a namespace is left and
+/// named.
 fn remove(state: &WanState) -> anyhow::Result<Value> {
     // `up` may be the process that is written down, and be the one that removes.
     if state.process.pid != std::process::id() as i32 {

@@ -1,6 +1,8 @@
-//! Data sets for measurements: so many files of such a size, of bytes that do not compress and are the same each time.
+//! Data sets for measurements: so many files of such a size, of bytes that do not compress and are the same
+//! each time.
 //!
-//! In: a number, a size, a seed. Out: files below a directory; later the proof that another directory holds the same.
+//! In: a number, a size, a seed. Out: files below a directory; later the proof that another directory holds
+//! the same.
 //! Invariant: nothing is compared by size or time; every byte is.
 
 use std::fs::{self, File};

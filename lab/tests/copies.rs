@@ -1,8 +1,9 @@
-//! Copies by haul from and to file systems of several storage targets: `lab targets` models, sets of local mounts.
+//! Copies by haul from and to file systems of several storage targets: `lab targets` models, sets of local
+//! mounts.
 //!
-//! In: the built programs. Every byte is compared; the report has to name as many targets at each end as there are. Needs
-//! root, and /dev/fuse where there are models; skipped aloud without (`HAUL_TEST_REQUIRE` and `HAUL_TEST_SKIPS` as in the
-//! other end-to-end tests).
+//! In: the built programs. Every byte is compared; the report has to name as many targets at each end as
+//! there are. Needs root, and /dev/fuse where there are models; skipped aloud without (`HAUL_TEST_REQUIRE`
+//! and `HAUL_TEST_SKIPS` as in the other end-to-end tests).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -230,10 +231,10 @@ fn a_model_is_not_called_lustre() {
     );
 }
 
-/// Goal: bytes come whole from a striped file system into another one and out of it, and the report names the targets of
-///   both; into it threads write, and directly.
-/// Method: models of four and three targets whose stripes do not fit each other; then to and from an ordinary file system;
-///   every target must have served.
+/// Goal: bytes come whole from a striped file system into another one and out of it, and the report names the
+/// targets of both; into it threads write, and directly.
+/// Method: models of four and three targets whose stripes do not fit each other; then to and from an ordinary
+/// file system; every target must have served.
 #[test]
 fn striped_to_striped() {
     if !here(true) {
@@ -261,8 +262,8 @@ fn striped_to_striped() {
 }
 
 /// Goal: a frozen target of the sink costs its own files alone, and all is there after the thaw.
-/// Method: files on one target each, one target frozen before the copy begins; at least half of them must get their names
-///   before it thaws.
+/// Method: files on one target each, one target frozen before the copy begins; at least half of them must get
+/// their names before it thaws.
 #[test]
 fn a_frozen_target_of_the_sink() {
     if !here(true) {
@@ -310,9 +311,10 @@ fn a_frozen_target_of_the_source() {
     holds(&root, &tree);
 }
 
-/// Goal: of striped files too only what lies on the frozen target waits: objects are cut by the stripes of the sink, and of
-///   the source.
-/// Method: files in four stripes of 1 MiB; with one target frozen all stripes on the others are written before it thaws.
+/// Goal: of striped files too only what lies on the frozen target waits: objects are cut by the stripes of
+/// the sink, and of the source.
+/// Method: files in four stripes of 1 MiB; with one target frozen all stripes on the others are written
+/// before it thaws.
 #[test]
 fn objects_follow_the_stripes() {
     if !here(true) {
@@ -355,9 +357,10 @@ fn objects_follow_the_stripes() {
     holds(&dir.path().join("out"), &tree);
 }
 
-/// Goal: `--layout` decides how files come to lie: as the destination's directory has it, as the file that is replaced, as
-///   at the source; and never pins a target.
-/// Method: a source of two kinds of stripes, a destination with a default of its own; layouts and bytes read back.
+/// Goal: `--layout` decides how files come to lie: as the destination's directory has it, as the file that is
+/// replaced, as at the source; and never pins a target.
+/// Method: a source of two kinds of stripes, a destination with a default of its own; layouts and bytes read
+/// back.
 #[test]
 fn layouts_are_kept_and_copied() {
     if !here(true) {
@@ -425,10 +428,10 @@ impl Drop for Mounted {
     }
 }
 
-/// Goal: file systems that are mounted below one root are targets, each device one, at both ends; a second mount of the
-///   same device is none.
-/// Method: a tmpfs, and another one of which two directories are mounted at two places, below one directory; so at the
-///   source and at the sink.
+/// Goal: file systems that are mounted below one root are targets, each device one, at both ends; a second
+/// mount of the same device is none.
+/// Method: a tmpfs, and another one of which two directories are mounted at two places, below one directory;
+/// so at the source and at the sink.
 #[test]
 fn mounted_devices_are_targets() {
     if !here(false) {
@@ -454,8 +457,8 @@ fn mounted_devices_are_targets() {
     holds(&ends[1], &tree);
 }
 
-/// Goal: subvolumes of one btrfs, each with a device number of its own, are one target, at both ends; a second btrfs is
-///   another one.
+/// Goal: subvolumes of one btrfs, each with a device number of its own, are one target, at both ends; a
+/// second btrfs is another one.
 /// Method: two small file systems on loop devices, mounted side by side at both ends, one with a subvolume.
 #[test]
 fn subvolumes_are_no_targets() {

@@ -1,10 +1,10 @@
 //! `lab kernel` as a program: a real guest kernel, its netem, and nothing left of either.
 //!
 //! In: the built program. Guests are told apart by name or memory, which are in their command line.
-//! Times are compared one-sidedly where the machine can only be slower: a round trip is never shorter than what was set,
-//! and its shortest of many is at most [`SLACK_MS`] longer. Deadlines are safety nets.
-//! What a test needs and the machine lacks skips it, aloud; `HAUL_TEST_REQUIRE` and `HAUL_TEST_SKIPS` as in the other
-//! end-to-end tests.
+//! Times are compared one-sidedly where the machine can only be slower: a round trip is never shorter than
+//! what was set, and its shortest of many is at most [`SLACK_MS`] longer. Deadlines are safety nets. What a
+//! test needs and the machine lacks skips it, aloud; `HAUL_TEST_REQUIRE` and `HAUL_TEST_SKIPS` as in the
+//! other end-to-end tests.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,8 @@ fn here() -> bool {
     needs("uml", found) && needs("uml that knows all of this processor", fits())
 }
 
-/// Whether the guests' kernel can keep this processor's registers: one is started, once. Any other fault is the tests'.
+/// Whether the guests' kernel can keep this processor's registers: one is started, once. Any other fault is
+/// the tests'.
 fn fits() -> bool {
     static FITS: OnceLock<bool> = OnceLock::new();
     *FITS.get_or_init(|| {
@@ -66,7 +67,8 @@ fn processes(word: &str) -> Vec<String> {
     found
 }
 
-/// A directory of this test that a guest can see: of some places it has its own, and a clone may lie in one of them.
+/// A directory of this test that a guest can see: of some places it has its own, and a clone may lie in one
+/// of them.
 fn visible() -> tempfile::TempDir {
     const OWN: [&str; 6] = ["/run", "/tmp", "/var/tmp", "/mnt", "/media", "/dev/shm"];
     let real = |place: &str| std::fs::canonicalize(place).ok();
@@ -76,9 +78,10 @@ fn visible() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("haul-lab-test-").tempdir_in(place).expect("make a directory")
 }
 
-/// Goal: a command runs in a kernel that is not this machine's; output, errors and exit code come back byte for byte; its
-/// arguments reach it as they are, and modules are loaded.
-/// Method: a command that says much on both; another with odd words; a script that lies where the guest has other files.
+/// Goal: a command runs in a kernel that is not this machine's; output, errors and exit code come back byte
+/// for byte; its arguments reach it as they are, and modules are loaded.
+/// Method: a command that says much on both; another with odd words; a script that lies where the guest has
+/// other files.
 #[test]
 fn kernel_run_passes_output_and_exit_code() {
     if !here() {
@@ -124,8 +127,8 @@ fn kernel_guest_writes_nothing() {
     assert!(!dir.path().join("theirs").exists());
 }
 
-/// Goal: a guest that hangs is ended when its time is over; one that crashes is told as such; one whose `lab` is killed
-/// ends as well. No process is left of any.
+/// Goal: a guest that hangs is ended when its time is over; one that crashes is told as such; one whose `lab`
+/// is killed ends as well. No process is left of any.
 /// Method: an endless loop, a panic, and SIGKILL while a command sleeps; each with a memory size of its own.
 #[test]
 fn kernel_guest_never_stays() {
@@ -158,7 +161,8 @@ fn kernel_guest_never_stays() {
 }
 
 /// Goal: what a guest cannot do is refused with a reason.
-/// Method: a module that does not exist, a command that does not exist, too little memory, jitter on a network.
+/// Method: a module that does not exist, a command that does not exist, too little memory, jitter on a
+/// network.
 #[test]
 fn kernel_says_what_is_wrong() {
     if !here() {
@@ -232,10 +236,10 @@ impl Drop for Network {
     }
 }
 
-/// Goal: packets go through the guest's netem, and a network is removed wholly, also when its guest was killed; until then
-/// its name is taken, and it is listed as stale.
-/// Method: 30 ms, pings; down. Up again, its process killed, `list`, up over it with 60 ms, pings, down. What is left is
-/// looked for.
+/// Goal: packets go through the guest's netem, and a network is removed wholly, also when its guest was
+/// killed; until then its name is taken, and it is listed as stale.
+/// Method: 30 ms, pings; down. Up again, its process killed, `list`, up over it with 60 ms, pings, down. What
+/// is left is looked for.
 #[test]
 fn kernel_netem_is_in_the_path() {
     if !here() {

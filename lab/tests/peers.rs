@@ -1,10 +1,10 @@
-//! `lab peers` as a program: every peer that is installed moves a workload over a real network, byte for byte, and
-//! nothing is left of it, however it ends.
+//! `lab peers` as a program: every peer that is installed moves a workload over a real network, byte for
+//! byte, and nothing is left of it, however it ends.
 //!
-//! In: the built programs. What belongs to a run carries the process id of its `lab`: namespaces, marks in the
-//! environment of processes, state files; its directory is the test's own. So runs beside each other do not see each other.
-//! What a test needs and the machine lacks skips it, aloud; `HAUL_TEST_REQUIRE` and `HAUL_TEST_SKIPS` as in the other
-//! end-to-end tests.
+//! In: the built programs. What belongs to a run carries the process id of its `lab`: namespaces, marks in
+//! the environment of processes, state files; its directory is the test's own. So runs beside each other do
+//! not see each other. What a test needs and the machine lacks skips it, aloud; `HAUL_TEST_REQUIRE` and
+//! `HAUL_TEST_SKIPS` as in the other end-to-end tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -118,8 +118,8 @@ impl Drop for Lab {
     }
 }
 
-/// Goal: every peer that is installed moves a tree and a file to another host over a network, every byte the same; of
-/// rsync, ssh and haul itself there is no doubt. Nothing is left.
+/// Goal: every peer that is installed moves a tree and a file to another host over a network, every byte the
+/// same; of rsync, ssh and haul itself there is no doubt. Nothing is left.
 /// Method: `lab peers check` over an emulated path; its lines; what is left is looked for.
 #[test]
 fn peers_move_every_byte() {
@@ -134,8 +134,8 @@ fn peers_move_every_byte() {
     }
 }
 
-/// Goal: a copy that takes too long is ended and told from other failures; a wrong setting is one of those; an unknown
-/// peer is told which there are. Nothing is left.
+/// Goal: a copy that takes too long is ended and told from other failures; a wrong setting is one of those;
+/// an unknown peer is told which there are. Nothing is left.
 /// Method: a limit that no copy can keep; a setting that rsync does not have; a name.
 #[test]
 fn peers_fail_in_words() {

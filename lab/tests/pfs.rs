@@ -1,8 +1,10 @@
-//! `lab pfs` as a program: real file systems from Debian's packages, real bytes through haul, and nothing left of them.
+//! `lab pfs` as a program: real file systems from Debian's packages, real bytes through haul, and nothing
+//! left of them.
 //!
-//! Needs root, /dev/fuse, loop devices and the packages; skipped aloud without (`HAUL_TEST_REQUIRE` and `HAUL_TEST_SKIPS` as
-//! in the other end-to-end tests). Times are compared one-sidedly: what a throttled device takes is never less than its
-//! rate allows. One test at a time, for each takes several processes and the machine may be small.
+//! Needs root, /dev/fuse, loop devices and the packages; skipped aloud without (`HAUL_TEST_REQUIRE` and
+//! `HAUL_TEST_SKIPS` as in the other end-to-end tests). Times are compared one-sidedly: what a throttled
+//! device takes is never less than its rate allows. One test at a time, for each takes several processes and
+//! the machine may be small.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -133,8 +135,9 @@ impl Pfs {
         names.map(|name| name.as_str().expect("text").to_owned()).collect()
     }
 
-    /// Copies a tree to it and back by haul, and compares every byte; the first reading is not from memory. The reports name
-    /// as many targets as the large files lie on, at the sink if new files have places there.
+    /// Copies a tree to it and back by haul, and compares every byte; the first reading is not from memory.
+    /// The reports name as many targets as the large files lie on, at the sink if new files have places
+    /// there.
     fn carries_a_tree(&self, placed: bool) {
         let dir = tempfile::tempdir().expect("make a directory");
         let (from, to, back) = (dir.path().join("from"), self.mount.join("tree"), dir.path().join("back"));
@@ -192,7 +195,8 @@ impl Pfs {
         said("diff", &["-r", &from.display().to_string(), &back.display().to_string()]);
     }
 
-    /// Goal of a throttle: a file on that server alone is written no faster than the rate, and a little from memory.
+    /// Goal of a throttle: a file on that server alone is written no faster than the rate, and a little from
+    /// memory.
     fn is_throttled(&self, server: usize, file: &str) {
         let said = self.set(server, &["--rate", "16MiB"]);
         let by = said["throttle"]["by"].as_str().expect("text");
@@ -203,7 +207,8 @@ impl Pfs {
         let bytes = noise(99, (48 * MIB) as usize);
         let began = Instant::now();
         overwrite(&self.mount.join(file), &bytes);
-        // 48 MiB, of which memory may hold 16 back, take 2 s; half of it without a limit at all would be a fast machine.
+        // 48 MiB, of which memory may hold 16 back, take 2 s; half of it without a limit at all would be a
+        // fast machine.
         assert!(began.elapsed() > Duration::from_secs(1), "{:?} at 16 MiB/s", began.elapsed());
         self.set(server, &["--rate", "0"]);
     }
@@ -271,7 +276,8 @@ fn processes(network: u64) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Writes over the beginning of a file, down to the disk. Cut to nothing first, it could come to lie elsewhere.
+/// Writes over the beginning of a file, down to the disk. Cut to nothing first, it could come to lie
+/// elsewhere.
 fn overwrite(path: &Path, bytes: &[u8]) {
     let mut out = File::options().write(true).open(path).expect("open");
     out.write_all(bytes).and_then(|()| out.sync_all()).expect("write");
@@ -284,7 +290,8 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Everything on this machine that bears the name: processes, mounts, devices, namespaces, directories, limits.
+/// Everything on this machine that bears the name: processes, mounts, devices, namespaces, directories,
+/// limits.
 fn traces(name: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut note = |what: &str, text: &str| {
@@ -337,7 +344,8 @@ fn pathinfo(path: &Path) -> String {
 }
 
 /// Goal: GlusterFS carries bytes, says where they lie, is as slow as its bricks, and leaves nothing.
-/// Method: a tree by haul; names until every brick was named, each found on that brick; a throttled and a frozen brick.
+/// Method: a tree by haul; names until every brick was named, each found on that brick; a throttled and a
+/// frozen brick.
 #[test]
 fn gluster_is_real_and_leaves_nothing() {
     if !here("glusterfs", "glusterd") {
@@ -382,7 +390,8 @@ fn dispersed_gluster_carries_bytes() {
 }
 
 /// Goal: what a crash leaves is removed: an `up` that was killed half-way, and servers that were.
-/// Method: SIGKILL of `up` as soon as its servers' first process is written down; then of that process, when all is up.
+/// Method: SIGKILL of `up` as soon as its servers' first process is written down; then of that process, when
+/// all is up.
 #[test]
 fn gluster_that_crashed_is_removed() {
     if !here("glusterfs", "glusterd") {
@@ -427,7 +436,8 @@ fn gluster_that_crashed_is_removed() {
 }
 
 /// Goal: MooseFS carries bytes, says where they lie, is as slow as its chunk servers, and leaves nothing.
-/// Method: a tree by haul; files until every server was named, each chunk found there; a throttled and a frozen server.
+/// Method: a tree by haul; files until every server was named, each chunk found there; a throttled and a
+/// frozen server.
 #[test]
 fn moosefs_is_real_and_leaves_nothing() {
     if !here("moosefs", "mfsmaster") {

@@ -1,4 +1,5 @@
-//! `lab run` as a program: a tiny experiment over loopback, from the file to the three results, and nothing left of it.
+//! `lab run` as a program: a tiny experiment over loopback, from the file to the three results, and nothing
+//! left of it.
 //!
 //! In: the built programs. What a test needs and the machine lacks skips it, aloud; `HAUL_TEST_REQUIRE` and
 //! `HAUL_TEST_SKIPS` as in the other end-to-end tests.
@@ -56,8 +57,8 @@ fn can_run() -> bool {
         && needs("haul", haul().exists())
 }
 
-/// Goal: an experiment is measured, every byte compared, one that fails is shown and makes the whole fail, all three files
-/// are written, and nothing of the set-up is left.
+/// Goal: an experiment is measured, every byte compared, one that fails is shown and makes the whole fail,
+/// all three files are written, and nothing of the set-up is left.
 /// Method: a tiny one over loopback; its raw figures, and the directories that it used.
 #[test]
 fn a_tiny_experiment_runs_from_file_to_results() {
@@ -149,9 +150,10 @@ y = ["bound"]
 series = "competitor"
 "#;
 
-/// Goal: modelled targets are congested in each run, no run is faster than what that allows, and results say what that is.
-/// Method: one of two is four times as slow, so that its half of the data takes 0.42 s, as arithmetic says; both rounds are
-/// held against that. What the model is asked for in a run is the data, once.
+/// Goal: modelled targets are congested in each run, no run is faster than what that allows, and results say
+/// what that is.
+/// Method: one of two is four times as slow, so that its half of the data takes 0.42 s, as arithmetic says;
+/// both rounds are held against that. What the model is asked for in a run is the data, once.
 #[test]
 fn congestion_begins_with_each_run() {
     if !can_run() || !needs("fuse", Path::new("/dev/fuse").exists()) {

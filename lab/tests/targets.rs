@@ -94,7 +94,8 @@ fn wish(stripe_size: u32, count: u16, offset: u16) -> Vec<u8> {
     bytes
 }
 
-/// Goal: bytes written anywhere, in pieces of any size, over stripes are read back equal, and cut where they were cut.
+/// Goal: bytes written anywhere, in pieces of any size, over stripes are read back equal, and cut where they
+/// were cut.
 /// Method: seeded writes, reads and truncations against a vector, with data in memory and in a directory.
 #[test]
 fn model_targets_give_back_what_was_written() {
@@ -146,7 +147,8 @@ fn model_targets_give_back_what_was_written() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "down removes the data");
 }
 
-/// Goal: names behave as on any file system: make, list, rename over, exchange, link, unlink while open, remove.
+/// Goal: names behave as on any file system: make, list, rename over, exchange, link, unlink while open,
+/// remove.
 /// Method: one of each on a real mount.
 #[test]
 fn model_targets_keep_names() {
@@ -190,7 +192,8 @@ fn model_targets_keep_names() {
     assert_eq!(fs::read_dir(&up.mount).unwrap().count(), 1);
 }
 
-/// Goal: the layout question is answered as by Lustre's client, byte for byte, before and after a layout was set.
+/// Goal: the layout question is answered as by Lustre's client, byte for byte, before and after a layout was
+/// set.
 /// Method: blobs written by hand; stripes counted at the targets.
 #[test]
 fn model_targets_answer_the_layout_question() {
@@ -283,7 +286,8 @@ fn a_frozen_target_does_not_stop_other_targets() {
     assert!(told.iter().take(8).all(|right| right));
 }
 
-/// Goal: no mount is faster than its model says, a slow target slower by its factor; sync waits for write-back.
+/// Goal: no mount is faster than its model says, a slow target slower by its factor; sync waits for
+/// write-back.
 /// Method: a modelled disk of known rate; the lower bound of the time only.
 #[test]
 fn model_targets_are_never_faster_than_the_model() {
@@ -308,9 +312,10 @@ fn model_targets_are_never_faster_than_the_model() {
     assert!(start.elapsed().as_nanos() >= 20_000_000 + u128::from(MIB) * 5 * 4);
 }
 
-/// Goal: down leaves no mount, process or directory, also when the model's process was killed, also when a file is open
-///   on a frozen target.
-/// Method: one set is killed, one frozen with an open file and a reader; then both are taken down and looked for.
+/// Goal: down leaves no mount, process or directory, also when the model's process was killed, also when a
+/// file is open on a frozen target.
+/// Method: one set is killed, one frozen with an open file and a reader; then both are taken down and looked
+/// for.
 #[test]
 fn down_leaves_nothing_of_model_targets() {
     if !fuse_here() {
@@ -365,8 +370,8 @@ fn refused_targets_leave_nothing() {
     }
 }
 
-/// Goal: devices are mounted file systems of their own, can be throttled while they are used, and down leaves no mount,
-///   loop device or file of them.
+/// Goal: devices are mounted file systems of their own, can be throttled while they are used, and down leaves
+/// no mount, loop device or file of them.
 /// Method: two small ext4 devices; rates set and read back from the block layer; one file left open.
 #[test]
 fn device_targets_come_up_and_down_leaves_nothing() {

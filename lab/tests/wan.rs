@@ -1,10 +1,9 @@
 //! `lab wan` as a program: real namespaces, real packets, and nothing left of them.
 //!
 //! In: the built program. Each test has a network of its own name, and removes it however it ends.
-//! Times are compared one-sidedly where the machine can only be slower: a round trip is never shorter than what was
-//! set, and its shortest of many is at most [`SLACK`] longer.
-//! What a test needs and the machine lacks skips it, aloud; `HAUL_TEST_REQUIRE` and `HAUL_TEST_SKIPS` as in the other
-//! end-to-end tests.
+//! Times are compared one-sidedly where the machine can only be slower: a round trip is never shorter than
+//! what was set, and its shortest of many is at most [`SLACK`] longer. What a test needs and the machine
+//! lacks skips it, aloud; `HAUL_TEST_REQUIRE` and `HAUL_TEST_SKIPS` as in the other end-to-end tests.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
@@ -144,8 +143,8 @@ fn runs(pid: &Value) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// Goal: the round trip is the one that was set, never shorter, on every NIC; a change takes effect at once, in the
-/// direction and on the NIC that was named.
+/// Goal: the round trip is the one that was set, never shorter, on every NIC; a change takes effect at once,
+/// in the direction and on the NIC that was named.
 /// Method: two NICs; UDP there and back, at first and after each change.
 #[test]
 fn wan_round_trip_is_what_was_set() {
@@ -213,8 +212,8 @@ fn wan_direction_goes_down_and_up() {
     assert_eq!(hear().expect("it arrives"), b"after");
 }
 
-/// Goal: `down` leaves nothing behind, whether the daemon runs or was killed; until then the name is taken, and a
-/// stale network is listed as such and made anew.
+/// Goal: `down` leaves nothing behind, whether the daemon runs or was killed; until then the name is taken,
+/// and a stale network is listed as such and made anew.
 /// Method: up, up again (refused), down; up, SIGKILL, up over it, SIGKILL, down; what is left is looked for.
 #[test]
 fn wan_down_leaves_nothing() {

@@ -6,11 +6,12 @@
 //! neither do the bytes handed out and kept for reuse together. Memory is zeroed when it is made and never
 //! again, so a buffer may hold older payload of this process, but never memory of somebody else.
 //!
-//! A buffer can be cut into [`Part`]s, so that several requests fill it at once; it is whole again when all of
-//! them came back ([`Buffer::join`]). The memory of a pool keeps its identity ([`Slab`]) while it is reused, so
-//! that an engine can register it with the kernel once.
+//! A buffer can be cut into [`Part`]s, so that several requests fill it at once; it is whole again when all
+//! of them came back ([`Buffer::join`]). The memory of a pool keeps its identity ([`Slab`]) while it is
+//! reused, so that an engine can register it with the kernel once.
 //!
-//! The page that alignment costs per buffer is not counted (at most a sixteenth; of large ones it is never touched).
+//! The page that alignment costs per buffer is not counted (at most a sixteenth; of large ones it is never
+//! touched).
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::{BTreeMap, HashSet};
@@ -25,8 +26,8 @@ use haul_core::wire::credit_cost;
 /// Alignment of payload, bytes: the page of every machine we know, and the most that direct I/O asks for.
 const ALIGN: usize = 4096;
 
-/// Large buffers lie in pages of this size where the kernel has them: a request of direct I/O is cut where memory
-/// is in too many pieces (16 MiB requests, 16 in flight, read 1.6 to 2 times as fast so).
+/// Large buffers lie in pages of this size where the kernel has them: a request of direct I/O is cut where
+/// memory is in too many pieces (16 MiB requests, 16 in flight, read 1.6 to 2 times as fast so).
 const HUGE: usize = 2 << 20;
 
 /// A bounded pool of buffers; cloning shares it.
@@ -95,8 +96,8 @@ struct Memory {
 
 /// Memory from the system: `slab.len` bytes from `address` on, a page's multiple, zeroed when made.
 ///
-/// It is a raw allocation, not a `Box` or `Vec`: those assert, each time that they are moved or touched, that nobody else
-/// has a pointer to what they own, and everything here goes by such a pointer.
+/// It is a raw allocation, not a `Box` or `Vec`: those assert, each time that they are moved or touched, that
+/// nobody else has a pointer to what they own, and everything here goes by such a pointer.
 struct Block {
     /// What the allocator gave, and how it was asked. All pointers to the bytes are made of this one.
     owner: NonNull<u8>,
@@ -109,8 +110,8 @@ struct Block {
 // SAFETY: a `Block` owns its allocation alone, and the allocator takes it back from any thread.
 #[allow(unsafe_code)]
 unsafe impl Send for Block {}
-// SAFETY: a shared `Block` gives away its pointer and numbers only. The bytes behind the pointer are touched by
-// `Memory::bytes` and `Memory::bytes_mut`, whose callers promise that they hold those bytes alone.
+// SAFETY: a shared `Block` gives away its pointer and numbers only. The bytes behind the pointer are touched
+// by `Memory::bytes` and `Memory::bytes_mut`, whose callers promise that they hold those bytes alone.
 #[allow(unsafe_code)]
 unsafe impl Sync for Block {}
 
@@ -169,8 +170,8 @@ impl Pool {
 
 /// How memory for `len` bytes, from an aligned one on, is asked for; `None` if there is no such memory.
 ///
-/// The room for alignment is asked for, not the alignment itself: the system's allocator writes to all of aligned zeroed
-/// memory, which would touch pages that nobody needs, and before they could be huge.
+/// The room for alignment is asked for, not the alignment itself: the system's allocator writes to all of
+/// aligned zeroed memory, which would touch pages that nobody needs, and before they could be huge.
 fn layout_of(len: usize) -> Option<(Layout, usize)> {
     let align = if len >= HUGE { HUGE } else { ALIGN };
     let layout = Layout::array::<u8>(len.checked_add(align)?).ok()?;
@@ -185,11 +186,13 @@ impl Block {
         let owner = unsafe { alloc_zeroed(layout) };
         let Some(owner) = NonNull::new(owner) else { handle_alloc_error(layout) };
         let skip = owner.addr().get().wrapping_neg() % align;
-        // SAFETY: `skip` is less than `align`, and the allocation is `len + align` bytes long: `skip + len` is in it.
+        // SAFETY: `skip` is less than `align`, and the allocation is `len + align` bytes long: `skip + len`
+        // is in it.
         let address = unsafe { owner.add(skip) };
         if len >= HUGE {
-            // SAFETY: `len` bytes from there on are in the allocation (above), which was zeroed, and nobody else has a
-            // pointer to it yet. The slice is gone before any other is made, so that it invalidates none.
+            // SAFETY: `len` bytes from there on are in the allocation (above), which was zeroed, and nobody
+            // else has a pointer to it yet. The slice is gone before any other is made, so that it
+            // invalidates none.
             crate::sys::want_huge_pages(unsafe { std::slice::from_raw_parts_mut(address.as_ptr(), len) });
         }
         let id = SLABS.fetch_add(1, Ordering::Relaxed);
@@ -206,8 +209,8 @@ impl Block {
     fn at(&self, start: usize, len: usize) -> NonNull<u8> {
         let fits = start.checked_add(len).is_some_and(|end| end <= self.slab.len);
         assert!(fits, "{len} bytes at {start} of {}", self.slab.len);
-        // SAFETY: `start` is at most `slab.len`, as was just seen, and that many bytes from `address` on are in the
-        // allocation.
+        // SAFETY: `start` is at most `slab.len`, as was just seen, and that many bytes from `address` on are
+        // in the allocation.
         unsafe { self.address.add(start) }
     }
 }
@@ -215,8 +218,8 @@ impl Block {
 impl Drop for Block {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        // SAFETY: `owner` came from this allocator with this layout and is given back once. Who holds bytes of a block
-        // holds its `Memory` too, so nobody has any now.
+        // SAFETY: `owner` came from this allocator with this layout and is given back once. Who holds bytes
+        // of a block holds its `Memory` too, so nobody has any now.
         unsafe { dealloc(self.owner.as_ptr(), self.layout) };
     }
 }
@@ -231,9 +234,10 @@ impl Memory {
     #[allow(unsafe_code)]
     unsafe fn bytes(&self, start: usize, len: usize) -> &[u8] {
         let first = self.block().at(start, len);
-        // SAFETY: the range is in the block (`at` panics else), was initialised when the block was made, and by the
-        // caller's promise nobody writes to it while the slice lives: slices of other ranges do not overlap it, and are
-        // made of the allocation's own pointer as this one is, so that neither invalidates the other.
+        // SAFETY: the range is in the block (`at` panics else), was initialised when the block was made, and
+        // by the caller's promise nobody writes to it while the slice lives: slices of other ranges do not
+        // overlap it, and are made of the allocation's own pointer as this one is, so that neither
+        // invalidates the other.
         unsafe { std::slice::from_raw_parts(first.as_ptr(), len) }
     }
 
@@ -243,8 +247,8 @@ impl Memory {
     #[allow(clippy::mut_from_ref)]
     unsafe fn bytes_mut(&self, start: usize, len: usize) -> &mut [u8] {
         let first = self.block().at(start, len);
-        // SAFETY: as in `bytes`, and the caller alone reads them. The pointer does not come from `&self`: the bytes are
-        // behind a raw pointer, of which a shared reference to the `Memory` says nothing.
+        // SAFETY: as in `bytes`, and the caller alone reads them. The pointer does not come from `&self`: the
+        // bytes are behind a raw pointer, of which a shared reference to the `Memory` says nothing.
         unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), len) }
     }
 }
@@ -283,8 +287,8 @@ impl Buffer {
     }
     #[allow(unsafe_code)]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: a buffer holds all of its memory, for it has no parts while it is one (`split` takes it, `join` looks that
-        // none is left).
+        // SAFETY: a buffer holds all of its memory, for it has no parts while it is one (`split` takes it,
+        // `join` looks that none is left).
         unsafe { self.memory.bytes(0, self.len) }
     }
     #[allow(unsafe_code)]
@@ -328,7 +332,8 @@ impl Buffer {
         let mut memory = parts.pop().expect("a buffer has at least one part").memory;
         assert!(parts.iter().all(|part| Arc::ptr_eq(&part.memory, &memory)), "parts of one buffer");
         drop(parts);
-        // Not the count alone: only this waits for what the thread that dropped the last other part did with its bytes.
+        // Not the count alone: only this waits for what the thread that dropped the last other part did with
+        // its bytes.
         assert!(Arc::get_mut(&mut memory).is_some(), "all parts came back");
         assert!(len <= memory.block().slab.len, "a buffer is as long as its memory at most");
         Buffer { memory, len }
@@ -347,11 +352,13 @@ impl Part {
     pub fn start(&self) -> usize {
         self.start
     }
-    /// Bytes from the part's beginning that nobody else holds: what direct I/O may fill or write beyond `len`.
+    /// Bytes from the part's beginning that nobody else holds: what direct I/O may fill or write beyond
+    /// `len`.
     pub fn room(&self) -> usize {
         self.room
     }
-    /// Cuts the part in two, the first `at` bytes long; what was room beyond the payload goes with the second.
+    /// Cuts the part in two, the first `at` bytes long; what was room beyond the payload goes with the
+    /// second.
     ///
     /// # Panics
     /// If `at` is beyond the payload.
@@ -531,7 +538,8 @@ mod tests {
         assert_eq!(pool.take(100).unwrap().as_slice().len(), 100);
     }
 
-    /// Goal: parts tile the range that was cut, do not see each other's bytes, and make the same buffer again.
+    /// Goal: parts tile the range that was cut, do not see each other's bytes, and make the same buffer
+    /// again.
     /// Method: seeded ranges and part lengths; each part filled with its number, then the whole is looked at.
     #[test]
     fn parts_tile_the_buffer() {
@@ -574,7 +582,8 @@ mod tests {
     }
 
     /// Goal: parts of any length are what was asked for, and never reach beyond the payload.
-    /// Method: part lengths up to the largest number, from every place; sums that wrapped made the part before.
+    /// Method: part lengths up to the largest number, from every place; sums that wrapped made the part
+    /// before.
     #[test]
     fn no_part_length_wraps() {
         let pool = Pool::new(SLOT as u64);
@@ -609,10 +618,10 @@ mod tests {
         }
     }
 
-    /// Goal: what the threads that filled the parts wrote is there when the buffer is whole again, and their memory is
-    /// nobody else's before.
-    /// Method: parts filled and dropped by threads, but for one that comes back; whoever joins waits for it alone.
-    /// (Under Miri a join that does not synchronise is a data race.)
+    /// Goal: what the threads that filled the parts wrote is there when the buffer is whole again, and their
+    /// memory is nobody else's before.
+    /// Method: parts filled and dropped by threads, but for one that comes back; whoever joins waits for it
+    /// alone. (Under Miri a join that does not synchronise is a data race.)
     #[test]
     fn a_join_waits_for_who_dropped_the_others() {
         let pool = Pool::new(4 * SLOT as u64);

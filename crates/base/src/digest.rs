@@ -1,7 +1,8 @@
 //! Hashing of payload: the chaining values that `haul_core::digest` merges.
 //!
-//! In: the bytes of a range and where they lie. Out: values of them, of either kind. Runs on the thread that has the
-//! bytes at hand (reader or stream), one pass, no copy; whole or as they come ([`Hasher`], [`RangeHasher`]).
+//! In: the bytes of a range and where they lie. Out: values of them, of either kind. Runs on the thread that
+//! has the bytes at hand (reader or stream), one pass, no copy; whole or as they come ([`Hasher`],
+//! [`RangeHasher`]).
 
 use blake3::hazmat::HasherExt;
 use haul_core::digest::{Cv, DigestKind, Root, subtrees, xxh3};

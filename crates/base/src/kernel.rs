@@ -40,7 +40,8 @@ pub fn boot_id() -> [u8; 16] {
 mod tests {
     use super::*;
 
-    /// Goal: releases before the floor are refused by one sentence that names both, others and what is no release are not.
+    /// Goal: releases before the floor are refused by one sentence that names both, others and what is no
+    /// release are not.
     #[test]
     fn old_kernels_are_told_apart() {
         for old in ["4.17.19", "3.10.0-1160.el7.x86_64", "2.6.66", "4.4-custom", "0.99"] {

@@ -1,5 +1,5 @@
-//! What storage and transport have in common: payload buffers, digests, meters of the stages, system calls that no library
-//! wraps, and names that are safe to show. Neither knows the other.
+//! What storage and transport have in common: payload buffers, digests, meters of the stages, system calls
+//! that no library wraps, and names that are safe to show. Neither knows the other.
 //!
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]

@@ -55,8 +55,8 @@ impl Meter {
     pub fn set_idle(&self, stage: Stage, blocked: bool) {
         self.cell(stage).idle_is_blocked.store(u8::from(blocked), Ordering::Relaxed);
     }
-    /// While the session is paused no waiting is counted, for it is nobody's. (Of a wait that spans several pauses, the
-    /// last one is taken off.)
+    /// While the session is paused no waiting is counted, for it is nobody's. (Of a wait that spans several
+    /// pauses, the last one is taken off.)
     pub fn set_paused(&self, paused: bool) {
         let [from, to] = &self.pause;
         let now = nanos(self.epoch.get_or_init(Instant::now).elapsed());

@@ -1,8 +1,8 @@
 //! What is mounted where, as this process sees it.
 //!
-//! In: an open descriptor. Out: its mount, from `/proc/self/fdinfo` and `/proc/self/mountinfo`: a path may lie below
-//! several mounts, and a device number is not the mount's on btrfs. And whether a directory lies below another, whatever mounts
-//! show one part of a file system in several places.
+//! In: an open descriptor. Out: its mount, from `/proc/self/fdinfo` and `/proc/self/mountinfo`: a path may
+//! lie below several mounts, and a device number is not the mount's on btrfs. And whether a directory lies
+//! below another, whatever mounts show one part of a file system in several places.
 
 use std::ffi::OsStr;
 use std::io;
@@ -46,8 +46,8 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// The mount that an open file or directory (`O_PATH` will do) was reached through; `None` for one that is not in this
-    /// process's view: of another namespace, or a file below `/proc`.
+    /// The mount that an open file or directory (`O_PATH` will do) was reached through; `None` for one that
+    /// is not in this process's view: of another namespace, or a file below `/proc`.
     ///
     /// # Errors
     /// `/proc` cannot be read.
@@ -60,7 +60,8 @@ impl Mount {
 }
 
 impl Mount {
-    /// What is mounted below an open directory and keeps files, in no order; nothing where `/proc` cannot say.
+    /// What is mounted below an open directory and keeps files, in no order; nothing where `/proc` cannot
+    /// say.
     pub fn below(dir: impl AsFd) -> Vec<Mount> {
         let name = format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd());
         let (Ok(path), Ok(mounts)) =
@@ -87,8 +88,9 @@ struct Shown {
     point: PathBuf,
 }
 
-/// The names by which `inner` is reached below `outer`, two open directories: none if it does not lie there. Bind mounts may give
-/// it several, and one that climbs from it meets none of them. Where `/proc` cannot say there are none.
+/// The names by which `inner` is reached below `outer`, two open directories: none if it does not lie there.
+/// Bind mounts may give it several, and one that climbs from it meets none of them. Where `/proc` cannot say
+/// there are none.
 pub fn ways_below(outer: impl AsFd, inner: impl AsFd) -> Vec<PathBuf> {
     if haul_mutant::removed("mounts-are-seen-through") {
         return Vec::new();
@@ -140,7 +142,8 @@ fn parse_shown(line: &[u8]) -> Option<Shown> {
     Some(Shown { id, device, root: path(words.next()?), point: path(words.next()?) })
 }
 
-/// A line of `/proc/self/mountinfo`: `id parent major:minor root mount-point options [tags] - kind source super-options`.
+/// A line of `/proc/self/mountinfo`:
+/// `id parent major:minor root mount-point options [tags] - kind source super-options`.
 pub fn parse_mount(line: &str) -> Option<Mount> {
     let (place, system) = line.split_once(" - ")?;
     let mut place = place.split(' ');
@@ -195,7 +198,8 @@ mod tests {
     }
 
     /// Goal: a directory is found below another by its names; a sibling with the same beginning is not below.
-    /// Method: real directories without mounts; where a bind mount leads is another test's, for it needs root.
+    /// Method: real directories without mounts; where a bind mount leads is another test's, for it needs
+    /// root.
     #[test]
     fn directories_are_found_below_others() {
         let temp = tempfile::tempdir().unwrap();

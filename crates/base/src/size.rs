@@ -3,7 +3,8 @@
 //! In: the text of an option, or of a place's size. Out: bytes.
 //! Left out: fractions, for 1.5G means two things.
 
-/// Bytes from `4M`, `64MiB`, `1GB` or a plain number, at least one. K, M, G, T and KiB.. are binary, KB.. are decimal.
+/// Bytes from `4M`, `64MiB`, `1GB` or a plain number, at least one. K, M, G, T and KiB.. are binary, KB.. are
+/// decimal.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     match parse_bytes(text)? {
         0 => Err("zero bytes are too few".into()),

@@ -32,14 +32,14 @@ struct CacheCounts {
 /// How many pages of a range (bytes, `len` not zero) are in the page cache.
 ///
 /// # Errors
-/// ENOSYS before Linux 6.5; EPERM where the caller may neither write the file nor owns it; EOPNOTSUPP for what
-/// has no page cache.
+/// ENOSYS before Linux 6.5; EPERM where the caller may neither write the file nor owns it; EOPNOTSUPP for
+/// what has no page cache.
 pub fn cached_pages(fd: impl AsFd, offset: u64, len: u64) -> Result<u64, Errno> {
     Ok(cache_counts(fd, offset, len)?.cached)
 }
 
-/// Pages of the whole file that are in the page cache, and how many of these are dirty or under write-back. `None`:
-/// the kernel cannot tell.
+/// Pages of the whole file that are in the page cache, and how many of these are dirty or under write-back.
+/// `None`: the kernel cannot tell.
 #[cfg(any(test, feature = "testing"))]
 pub fn cached_and_dirty(fd: impl AsFd) -> Option<(u64, u64)> {
     let counts = cache_counts(fd, 0, 0).ok()?;
@@ -81,7 +81,8 @@ pub fn xfs_uuid(fd: impl AsFd) -> Result<[u8; 16], Errno> {
     }
     let mut geometry = XfsGeometry { before: [0; 64], uuid: [0; 16], after: [0; 32] };
     let fd = fd.as_fd().as_raw_fd();
-    // SAFETY: the kernel fills a structure of that size, which the number says, and which lives through the call.
+    // SAFETY: the kernel fills a structure of that size, which the number says, and which lives through the
+    // call.
     let result = unsafe { libc::ioctl(fd, XFS_IOC_FSGEOMETRY_V1 as libc::Ioctl, &raw mut geometry) };
     if result == 0 { Ok(geometry.uuid) } else { Err(last_errno()) }
 }
@@ -103,8 +104,8 @@ pub fn resident(fd: impl AsFd, offset: u64, resident: &mut [bool]) -> Result<(),
     let offset = libc::off_t::try_from(offset).map_err(|_| Errno::INVAL)?;
     let fd = fd.as_fd().as_raw_fd();
     let mut pages = vec![0_u8; resident.len()];
-    // SAFETY: a fresh mapping that nothing may touch (PROT_NONE) and nothing does, so that a file which shrinks
-    // cannot raise a signal. `pages` has a byte for each of its pages, and it is unmapped once, here.
+    // SAFETY: a fresh mapping that nothing may touch (PROT_NONE) and nothing does, so that a file which
+    // shrinks cannot raise a signal. `pages` has a byte for each of its pages, and it is unmapped once, here.
     let result = unsafe {
         let address = libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, libc::MAP_SHARED, fd, offset);
         if address == libc::MAP_FAILED {
@@ -128,8 +129,8 @@ pub fn want_huge_pages(memory: &mut [u8]) {
         // It knows no such advice.
         return;
     }
-    // SAFETY: the advice changes what is behind the range, which is ours alone, and never its content. A range that
-    // begins within a page is refused.
+    // SAFETY: the advice changes what is behind the range, which is ours alone, and never its content. A
+    // range that begins within a page is refused.
     unsafe { libc::madvise(memory.as_mut_ptr().cast(), memory.len(), libc::MADV_HUGEPAGE) };
 }
 
@@ -148,10 +149,12 @@ pub fn sync_file_range_write(fd: impl AsFd, offset: u64, len: u64) -> Result<(),
     if result == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// The OSD that has the object in which `offset` of a CephFS file lies; the kernel client's `CEPH_IOC_GET_DATALOC`.
+/// The OSD that has the object in which `offset` of a CephFS file lies; the kernel client's
+/// `CEPH_IOC_GET_DATALOC`.
 ///
 /// # Errors
-/// ENOTTY where there is no such question (ceph-fuse, or no CephFS); ENOENT if no OSD has it; others of the client.
+/// ENOTTY where there is no such question (ceph-fuse, or no CephFS); ENOENT if no OSD has it; others of the
+/// client.
 pub fn ceph_data_location(fd: impl AsFd, offset: u64) -> Result<u64, Errno> {
     /// `struct ceph_ioctl_dataloc`; the address has the size of `sockaddr_storage`.
     #[repr(C)]
@@ -185,7 +188,8 @@ pub fn ceph_data_location(fd: impl AsFd, offset: u64) -> Result<u64, Errno> {
     u64::try_from(location.osd).map_err(|_| Errno::NOENT)
 }
 
-/// What `BEEGFS_IOC_GET_STRIPEINFO` answers: pattern and chunk size (32 bits each), number of targets (16), padding.
+/// What `BEEGFS_IOC_GET_STRIPEINFO` answers: pattern and chunk size (32 bits each), number of targets (16),
+/// padding.
 ///
 /// # Errors
 /// ENOTTY if this is no BeeGFS; others of its client.
@@ -240,14 +244,15 @@ unsafe impl<const N: usize> Numbers for [u32; N] {}
 #[allow(unsafe_code)]
 fn ask<T: Numbers>(fd: impl AsFd, request: u32, about: &mut T) -> Result<(), Errno> {
     assert_eq!(request >> 16 & 0x3fff, size_of::<T>() as u32, "the size in the request is the structure's");
-    // SAFETY: the pointer is to live numbers of the size that the request names, and any bytes are valid in them.
+    // SAFETY: the pointer is to live numbers of the size that the request names, and any bytes are valid in
+    // them.
     let result =
         unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::c_ulong::from(request) as _, &raw mut *about) };
     if result == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// What the kernel says of a TCP connection, in the layout of its `struct tcp_info`: as much of `info` as it filled.
-/// Older kernels fill less.
+/// What the kernel says of a TCP connection, in the layout of its `struct tcp_info`: as much of `info` as it
+/// filled. Older kernels fill less.
 ///
 /// # Errors
 /// Of `getsockopt`: ENOTSOCK, EOPNOTSUPP for what is no TCP socket.

@@ -1,9 +1,10 @@
 //! Users of this host and their homes, as the shell's `~` means them.
 //!
-//! In: a path as typed on the far side of a colon, and the user's own home. Out: the path with `~` and `~NAME` expanded.
-//! Who is a user the system's own look-up says (`getent`), for a static program knows only `/etc/passwd`; where that
-//! program is missing the file must do.
-//! Invariants: nothing that was typed is read by a shell; a name is one word of an argument and never an option.
+//! In: a path as typed on the far side of a colon, and the user's own home. Out: the path with `~` and
+//! `~NAME` expanded. Who is a user the system's own look-up says (`getent`), for a static program knows only
+//! `/etc/passwd`; where that program is missing the file must do.
+//! Invariants: nothing that was typed is read by a shell; a name is one word of an argument and never an
+//! option.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -87,7 +88,8 @@ fn name_in(table: &[u8], uid: u32) -> Option<String> {
     String::from_utf8(name.to_vec()).ok().filter(|name| !name.is_empty())
 }
 
-/// The home of the user `name` in lines as `/etc/passwd` has them. (`getent` finds numbers as well; a shell does not.)
+/// The home of the user `name` in lines as `/etc/passwd` has them. (`getent` finds numbers as well; a shell
+/// does not.)
 fn home_in(table: &[u8], name: &[u8]) -> Option<PathBuf> {
     let mut lines = table.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':'));
     let home = lines.find_map(|mut fields| (fields.next()? == name).then(|| fields.nth(4)).flatten())?;

@@ -1,7 +1,8 @@
 //! The command line: what may be typed, what it means, and the texts of `--help`.
 //!
-//! In: words. Out: what each command was told, each value checked on its own. Which commands there are is in `command.rs`. What concerns two values at once is checked in
-//! `command::copy`. Left out: endpoints, see `haul::endpoint`.
+//! In: words. Out: what each command was told, each value checked on its own. Which commands there are is in
+//! `command.rs`. What concerns two values at once is checked in `command::copy`. Left out: endpoints, see
+//! `haul::endpoint`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -61,23 +62,24 @@ pub struct Cp {
 
     /// Like -r, and keep owner and group where that is allowed
     ///
-    /// Mode, times and symlinks are always kept; ACLs, extended attributes and hard links are not, as rsync -a keeps none of them
-    /// either. Default: files belong to whoever writes them.
+    /// Mode, times and symlinks are always kept; ACLs, extended attributes and hard links are not, as rsync
+    /// -a keeps none of them either. Default: files belong to whoever writes them.
     #[arg(short, long, overrides_with = "archive")]
     pub archive: bool,
 
     /// Say what would be copied where, and how much; change nothing
     ///
-    /// Looks at the destination: what is there already is not listed. The list goes to stdout: the first ten, with -i or -v
-    /// all. Parts of files that an interrupted run left are not looked at.
+    /// Looks at the destination: what is there already is not listed. The list goes to stdout: the first ten,
+    /// with -i or -v all. Parts of files that an interrupted run left are not looked at.
     #[arg(short = 'n', long, overrides_with = "dry_run", conflicts_with = "manifest")]
     pub dry_run: bool,
 
     /// List on stdout what changes of each entry, as rsync does: >f.st...... path
     ///
-    /// In a dry run and in a real one. `<` sent, `>` received or copied here, `c` made, `.` metadata alone; f, d or L; then
-    /// c target of a link, s size, t time, p mode, o owner, g group, or + for all of something new. Given twice, or with -vv, what is
-    /// unchanged is listed too. Not with --json, which says the same of each entry with -v.
+    /// In a dry run and in a real one. `<` sent, `>` received or copied here, `c` made, `.` metadata alone;
+    /// f, d or L; then c target of a link, s size, t time, p mode, o owner, g group, or + for all of
+    /// something new. Given twice, or with -vv, what is unchanged is listed too. Not with --json, which says
+    /// the same of each entry with -v.
     #[arg(short, long = "itemize-changes", action = ArgAction::Count, conflicts_with = "json")]
     pub itemize_changes: u8,
 
@@ -117,30 +119,32 @@ pub struct Cp {
 
     /// Copy this part of one source file: LEN bytes from OFFSET on, as 1GiB:64MiB; OFFSET: goes to its end
     ///
-    /// DST becomes a file of just these bytes, whole or not at all, unless --to says where in it they go. Default: all of each source.
+    /// DST becomes a file of just these bytes, whole or not at all, unless --to says where in it they go.
+    /// Default: all of each source.
     #[arg(long, value_name = "OFFSET:LEN", value_parser = range::parse_range)]
     pub range: Option<Range>,
 
     /// Write the part at this offset of DST, and leave what else that holds as it is
     ///
-    /// Needs --range, and writes in place (see --in-place). A DST that is missing is made. Its times and mode stay its own. Default: the
-    /// part is all of DST.
+    /// Needs --range, and writes in place (see --in-place). A DST that is missing is made. Its times and mode
+    /// stay its own. Default: the part is all of DST.
     #[arg(long, value_name = "OFFSET", value_parser = range::parse_offset, requires = "range")]
     pub to: Option<u64>,
 
     /// Write into the files that stand at the destination, without a second copy and a rename
     ///
-    /// For destinations that have no room for two versions of a file, or whose snapshots keep both. Gives up that a file is whole or not
-    /// at all: one that is interrupted is partly new, until the same command has completed it. Default: a new file takes the name when
-    /// it is whole.
+    /// For destinations that have no room for two versions of a file, or whose snapshots keep both. Gives up
+    /// that a file is whole or not at all: one that is interrupted is partly new, until the same command has
+    /// completed it. Default: a new file takes the name when it is whole.
     #[arg(long, visible_alias = "inplace", conflicts_with_all = ["no_clobber", "update"])]
     pub in_place: bool,
 
     /// What becomes of a file that changes while it is copied
     ///
-    /// Default: retry. No file is copied half old and half new: one that changed is read again at the end, and fails if it changes
-    /// once more. prefix is for files that only grow, logs and streams of detectors: what a file had at its start is copied, and
-    /// read a second time where it grew; the next run copies it anew. Not for databases, nor for whatever is written in its place.
+    /// Default: retry. No file is copied half old and half new: one that changed is read again at the end,
+    /// and fails if it changes once more. prefix is for files that only grow, logs and streams of detectors:
+    /// what a file had at its start is copied, and read a second time where it grew; the next run copies it
+    /// anew. Not for databases, nor for whatever is written in its place.
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Changed::Retry)]
     pub changed: Changed,
 
@@ -158,22 +162,24 @@ pub struct Cp {
 
     /// Send no faster than this, all connections together, as 100MiB/s or 1Gbit/s
     ///
-    /// A unit is required: B/s, KiB/s MiB/s GiB/s (binary), KB/s MB/s GB/s, and bit/s, Kbit/s Mbit/s Gbit/s (decimal).
+    /// A unit is required: B/s, KiB/s MiB/s GiB/s (binary), KB/s MB/s GB/s, and bit/s, Kbit/s Mbit/s Gbit/s
+    /// (decimal).
     /// Default: no limit. The summary says when this held the rate down.
     #[arg(long, visible_alias = "bwlimit", value_name = "RATE", value_parser = rate::parse_rate)]
     pub rate: Option<u64>,
 
     /// Bytes under way that each connection's buffers shall hold, as 16MiB
     ///
-    /// Default: the kernel's own growth, which is better wherever its limits allow enough; where they do not, more
-    /// connections make up for it. The kernel cuts what is above its limits.
+    /// Default: the kernel's own growth, which is better wherever its limits allow enough; where they do not,
+    /// more connections make up for it. The kernel cuts what is above its limits.
     #[arg(long, value_name = "SIZE", value_parser = rate::parse_window)]
     pub window: Option<u64>,
 
     /// Congestion control of the data connections, as bbr or cubic
     ///
-    /// Default: the system's, unless the path speaks against it: no pacing within one room, and pacing where a long
-    /// path loses packets. One that the sending host does not allow is an error that names those that it does.
+    /// Default: the system's, unless the path speaks against it: no pacing within one room, and pacing where
+    /// a long path loses packets. One that the sending host does not allow is an error that names those that
+    /// it does.
     #[arg(long, value_name = "NAME", value_parser = rate::parse_control)]
     pub congestion: Option<String>,
 
@@ -204,9 +210,9 @@ pub struct Cp {
 
     /// Which end opens the data connections: source, sink or auto
     ///
-    /// Default: auto: this end dials the far one; where its port cannot be reached within 3 s, the far end dials this one;
-    /// where that fails too, data goes through the ssh connection. With source or sink only that end dials, and it is an
-    /// error if that way is closed.
+    /// Default: auto: this end dials the far one; where its port cannot be reached within 3 s, the far end
+    /// dials this one; where that fails too, data goes through the ssh connection. With source or sink only
+    /// that end dials, and it is an error if that way is closed.
     #[arg(long, value_name = "END", default_value = "auto", hide_default_value = true)]
     pub dial: Dial,
 
@@ -215,8 +221,8 @@ pub struct Cp {
 
     /// Channels of the ssh connection, where all data goes through it
     ///
-    /// Default: as many as the path's round trip needs, at most 10, which is what sshd allows (MaxSessions); 1 is the first
-    /// one alone. More need an ssh that can share its connection. None of them logs in again.
+    /// Default: as many as the path's round trip needs, at most 10, which is what sshd allows (MaxSessions);
+    /// 1 is the first one alone. More need an ssh that can share its connection. None of them logs in again.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(SSH_CHANNELS_MAX)))]
     pub ssh_channels: Option<u16>,
 
@@ -228,26 +234,30 @@ pub struct Cp {
 
     /// Write the BLAKE3 hash of each file, for `b3sum --check`
     ///
-    /// Its names are relative to DST: cd DST && b3sum --check FILE. Written when the run ends complete or partial; - is stdout. Names that b3sum cannot check go to FILE.json, which must be
-    /// free or a list of an earlier run. Not in a source.
+    /// Its names are relative to DST: cd DST && b3sum --check FILE. Written when the run ends complete or
+    /// partial; - is stdout. Names that b3sum cannot check go to FILE.json, which must be free or a list of
+    /// an earlier run. Not in a source.
     #[arg(long, value_name = "FILE")]
     pub manifest: Option<PathBuf>,
 
     /// Write one JSON line per entry that failed: path, stage, errno, text
     ///
-    /// Each as it comes; - is stdout. Default: the first 20 are shown on stderr, with -v all, and the rest is counted.
+    /// Each as it comes; - is stdout. Default: the first 20 are shown on stderr, with -v all, and the rest is
+    /// counted.
     #[arg(long, value_name = "FILE")]
     pub failures: Option<PathBuf>,
 
     /// Write events as JSON lines to stdout, the last one is the summary
     ///
-    /// The schema is docs/events.schema.json. Each entry has a line with -v only; those that fail always have one. Texts for people stay on stderr; -q silences those.
+    /// The schema is docs/events.schema.json. Each entry has a line with -v only; those that fail always have
+    /// one. Texts for people stay on stderr; -q silences those.
     #[arg(long)]
     pub json: bool,
 
     /// Show how the storage targets of both ends stand, below the progress line
     ///
-    /// Needs a terminal; from another one `haul top` shows the same. Matters where files lie on several storage targets.
+    /// Needs a terminal; from another one `haul top` shows the same. Matters where files lie on several
+    /// storage targets.
     #[arg(long, conflicts_with_all = ["quiet", "dry_run"])]
     pub watch: bool,
 
@@ -259,15 +269,16 @@ pub struct Cp {
 
     /// How long a network that is down is waited for, as 90s or 5m; 0s: not at all
     ///
-    /// Default: 5m. Lost connections are replaced meanwhile and nothing is lost; after that time the run fails, and the
-    /// same command goes on later. Has no effect where all goes through ssh: what ssh loses is lost.
+    /// Default: 5m. Lost connections are replaced meanwhile and nothing is lost; after that time the run
+    /// fails, and the same command goes on later. Has no effect where all goes through ssh: what ssh loses is
+    /// lost.
     #[arg(long, value_name = "TIME", value_parser = parse_patience)]
     pub patience: Option<u32>,
 
     /// While the other end stalls, read ahead into a file on flash in this directory (of the source's host)
     ///
-    /// Default: none. Used only where storage at the source is what the copy else waits for, which the report says. The file
-    /// has no name and is gone with the copy.
+    /// Default: none. Used only where storage at the source is what the copy else waits for, which the report
+    /// says. The file has no name and is gone with the copy.
     #[arg(long, value_name = "DIR")]
     pub spill: Option<PathBuf>,
 
@@ -289,9 +300,10 @@ pub struct Cp {
 
     /// How new files come to lie on the destination's storage targets: auto, keep, or copy
     ///
-    /// auto leaves that to the destination's file system: what its directory asks for. keep gives a file that replaces one the
-    /// stripe size and count of that one. copy gives the source's stripe size and count, on Lustre and CephFS; what cannot be
-    /// had is no failure, and the report says so. None of them chooses which targets.
+    /// auto leaves that to the destination's file system: what its directory asks for. keep gives a file that
+    /// replaces one the stripe size and count of that one. copy gives the source's stripe size and count, on
+    /// Lustre and CephFS; what cannot be had is no failure, and the report says so. None of them chooses
+    /// which targets.
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = parse_layout)]
     pub layout: LayoutChoice,
 
@@ -302,8 +314,8 @@ pub struct Cp {
     pub storage: storage::Storage,
 }
 
-/// The sources and the destination. Options may stand anywhere between them: clap counts the words of each stretch by itself, so
-/// that "at least two" must be two arguments.
+/// The sources and the destination. Options may stand anywhere between them: clap counts the words of each
+/// stretch by itself, so that "at least two" must be two arguments.
 #[derive(ClapArgs, Debug)]
 pub struct Paths {
     /// What to copy: PATH, HOST:PATH or USER@HOST:PATH
@@ -373,7 +385,8 @@ pub enum Changed {
     Fail,
     /// It is tried once more when all else was read, then it fails
     Retry,
-    /// One that only grows is copied up to the length that it had at its start, others fail; not for databases
+    /// One that only grows is copied up to the length that it had at its start, others fail; not for
+    /// databases
     Prefix,
 }
 
@@ -492,8 +505,8 @@ mod tests {
         }
     }
 
-    /// Goal: options may stand between the paths and behind them, as for cp, scp and rsync; two paths are needed wherever they
-    /// stand.
+    /// Goal: options may stand between the paths and behind them, as for cp, scp and rsync; two paths are
+    /// needed wherever they stand.
     /// Method: one command in every order; commands that lack a path.
     #[test]
     fn options_stand_anywhere() {

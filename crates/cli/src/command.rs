@@ -35,8 +35,8 @@ pub struct Args {
 pub trait Run {
     /// Returns an exit code.
     fn run(&self) -> i32;
-    /// It moves data, or measures how: whatever else happened on a kernel that is too old would be told as something that it is
-    /// not.
+    /// It moves data, or measures how: whatever else happened on a kernel that is too old would be told as
+    /// something that it is not.
     fn works(&self) -> bool {
         false
     }
@@ -69,8 +69,8 @@ macro_rules! commands {
     };
 }
 
-// Every subcommand, as the help lists them: a new one is a file and a line here. What stands above one is its help; without, it is
-// what stands above the type.
+// Every subcommand, as the help lists them: a new one is a file and a line here. What stands above one is its
+// help; without, it is what stands above the type.
 commands! {
     /// Copy files and directory trees, here or to or from another host
     Cp(Box<Cp>),

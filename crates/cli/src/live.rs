@@ -1,7 +1,8 @@
 //! Lines that stand on a terminal and are drawn anew in place.
 //!
-//! In: lines without control characters, none wider than the terminal, fewer than it is high. Out: what has to be written. The
-//! cursor stands behind the last of them. Left out: windows that were made narrower meanwhile, whose wrapped lines stay.
+//! In: lines without control characters, none wider than the terminal, fewer than it is high. Out: what has
+//! to be written. The cursor stands behind the last of them. Left out: windows that were made narrower
+//! meanwhile, whose wrapped lines stay.
 
 use std::fmt::Write;
 
@@ -101,8 +102,8 @@ mod tests {
         }
     }
 
-    /// Goal: what stands there is always the last that was drawn, below what was said, and nothing of it is left when it is
-    /// taken away.
+    /// Goal: what stands there is always the last that was drawn, below what was said, and nothing of it is
+    /// left when it is taken away.
     /// Method: blocks of all heights up to four after each other, on a model of a terminal.
     #[test]
     fn only_the_last_block_stands() {

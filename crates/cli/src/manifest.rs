@@ -4,9 +4,9 @@
 //! cannot check. Both are written beside themselves and renamed by [`Manifest::finish`]: a FILE that is
 //! there is a whole one. Dropped without that, the temporaries are removed.
 //! Invariant: a FILE.json that is no list of ours is neither replaced nor removed.
-//! A part of a file (`--range`) is in FILE.json with the part that it is of which source, and in FILE too where it is all of its file,
-//! for only then b3sum can check it.
-//! A FILE that is no plain file (a pipe, `/dev/stdout`) gets its lines as they come, and has no FILE.json.
+//! A part of a file (`--range`) is in FILE.json with the part that it is of which source, and in FILE too
+//! where it is all of its file, for only then b3sum can check it. A FILE that is no plain file (a pipe,
+//! `/dev/stdout`) gets its lines as they come, and has no FILE.json.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,7 +18,8 @@ use data_encoding::HEXLOWER;
 use crate::output::{self, Place, Spot, Temporary};
 use crate::report::json::PathFields;
 
-/// Longest line of a FILE.json: the longest path of an entry, each byte of it escaped, and as much again in base64.
+/// Longest line of a FILE.json: the longest path of an entry, each byte of it escaped, and as much again in
+/// base64.
 const JSON_LINE_MAX: u64 = 4 * 1024 * 1024;
 
 /// A manifest being written.
@@ -207,8 +208,8 @@ impl Manifest {
         json.write_all(b"\n")
     }
 
-    /// Puts both lists under their names. A FILE.json of an earlier run that this one does not need is removed,
-    /// for it would be taken for a part of this manifest.
+    /// Puts both lists under their names. A FILE.json of an earlier run that this one does not need is
+    /// removed, for it would be taken for a part of this manifest.
     ///
     /// # Errors
     /// Both are as they were; if FILE.json alone could not follow, the error says so.
@@ -265,8 +266,8 @@ impl List {
 
 /// The line that b3sum checks, or `None` if no line would do.
 ///
-/// Edge: b3sum reads `-` as its stdin, so that becomes `./-`. It refuses NUL and U+FFFD, and its versions differ
-/// in what they do with a carriage return.
+/// Edge: b3sum reads `-` as its stdin, so that becomes `./-`. It refuses NUL and U+FFFD, and its versions
+/// differ in what they do with a carriage return.
 fn line(path: &[u8], hex: &str) -> Option<String> {
     let path = std::str::from_utf8(path).ok()?;
     if path.is_empty() || path.contains(['\0', '\u{fffd}', '\r']) {
@@ -362,7 +363,8 @@ mod tests {
     }
 
     /// Goal: where FILE cannot get its name, FILE.json of the run before stays with it.
-    /// Method: FILE becomes a directory while the manifest is made, with and without a name that needs FILE.json.
+    /// Method: FILE becomes a directory while the manifest is made, with and without a name that needs
+    /// FILE.json.
     #[test]
     fn both_lists_change_or_none() {
         for odd in [false, true] {
@@ -384,9 +386,10 @@ mod tests {
         }
     }
 
-    /// Goal: a FILE.json that is no list of ours is neither replaced nor removed, also if it comes while the run lasts; one of
-    /// ours is known.
-    /// Method: what people have under such names, and lists that are nearly ours, with and without a name that needs one.
+    /// Goal: a FILE.json that is no list of ours is neither replaced nor removed, also if it comes while the
+    /// run lasts; one of ours is known.
+    /// Method: what people have under such names, and lists that are nearly ours, with and without a name
+    /// that needs one.
     #[test]
     fn a_json_of_the_users_stays() {
         let hash = "0".repeat(64);

@@ -1,12 +1,13 @@
 //! Files that the user named to be written: lists, reports.
 //!
-//! In: a path. Out: the file behind it, replaced whole by rename beside itself, through symbolic links and with the owner and mode
-//! that it had; or what is no plain file (a device, a pipe, a terminal, `/dev/stdout`), which is written to as it is and never
-//! replaced. It is looked at before the work begins.
-//! What must hold: others may write where the file lies. Its directory is opened once and everything is done by that descriptor
-//! and by the file's own, never by a path that leads elsewhere a moment later; what gets the name is what was written; and what
-//! another user planted in a directory that all may write is refused, as the kernel does where it is told to.
-//! A file is never written in place, for it may have further names (hard links) that nobody meant.
+//! In: a path. Out: the file behind it, replaced whole by rename beside itself, through symbolic links and
+//! with the owner and mode that it had; or what is no plain file (a device, a pipe, a terminal,
+//! `/dev/stdout`), which is written to as it is and never replaced. It is looked at before the work begins.
+//! What must hold: others may write where the file lies. Its directory is opened once and everything is done
+//! by that descriptor and by the file's own, never by a path that leads elsewhere a moment later; what gets
+//! the name is what was written; and what another user planted in a directory that all may write is refused,
+//! as the kernel does where it is told to. A file is never written in place, for it may have further names
+//! (hard links) that nobody meant.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -147,7 +148,8 @@ impl Spot {
         matches!((there, fstat(file)), (Ok(there), Ok(file)) if there == inode(&file))
     }
 
-    /// Makes what became of the directory's names durable. One that may be written but not read cannot be asked to.
+    /// Makes what became of the directory's names durable. One that may be written but not read cannot be
+    /// asked to.
     fn sync_dir(&self) -> io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match openat(&*self.dir, ".", flags, Mode::empty()) {
@@ -165,8 +167,9 @@ fn inode(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// The kernel's rule of `fs.protected_symlinks` and its siblings, which cannot see a link that is read and then opened: in a
-/// sticky directory that all may write, only what is ours or the directory's owner's is what it seems to be.
+/// The kernel's rule of `fs.protected_symlinks` and its siblings, which cannot see a link that is read and
+/// then opened: in a sticky directory that all may write, only what is ours or the directory's owner's is
+/// what it seems to be.
 fn is_planted(dir: &Stat, entry: &Stat) -> bool {
     let shared = dir.st_mode & 0o1002 == 0o1002;
     let ours = entry.st_uid == rustix::process::geteuid().as_raw() || entry.st_uid == dir.st_uid;
@@ -237,7 +240,8 @@ fn open_stream(spot: &Spot) -> io::Result<File> {
     }
 }
 
-/// The program's own stdout or stderr, if `path` is the kernel's name of it: opened anew, a file would be written from its start.
+/// The program's own stdout or stderr, if `path` is the kernel's name of it: opened anew, a file would be
+/// written from its start.
 fn own_output(path: &Path) -> Option<io::Result<OwnedFd>> {
     let duplicate = match own_descriptor(path)?.to_str()? {
         "1" => rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 0),
@@ -335,7 +339,8 @@ impl Drop for Temporary {
     }
 }
 
-/// A name that nobody can have taken in advance. Short, for the file's own name may be as long as names can be.
+/// A name that nobody can have taken in advance. Short, for the file's own name may be as long as names can
+/// be.
 fn unguessable() -> OsString {
     // Seeded by the system for each process, and another for each value.
     let random = RandomState::new().build_hasher().finish();
@@ -381,7 +386,8 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary stays");
     }
 
-    /// Goal: a link is followed and stays, also one that leads nowhere yet; a file that is replaced keeps its mode.
+    /// Goal: a link is followed and stays, also one that leads nowhere yet; a file that is replaced keeps its
+    /// mode.
     #[test]
     fn links_are_followed_and_modes_kept() {
         let dir = tempfile::tempdir().unwrap();
@@ -425,8 +431,10 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary was made");
     }
 
-    /// Goal: only what was written gets the name, and only that is removed: another's file under the temporary's name is left.
-    /// Method: the temporary replaced by a link, by another file, and moved away, before it is put and before it is dropped.
+    /// Goal: only what was written gets the name, and only that is removed: another's file under the
+    /// temporary's name is left.
+    /// Method: the temporary replaced by a link, by another file, and moved away, before it is put and before
+    /// it is dropped.
     #[test]
     fn only_what_was_written_gets_the_name() {
         for put in [true, false] {
@@ -453,8 +461,8 @@ mod tests {
         }
     }
 
-    /// Goal: what another user planted where all may write is refused, as the kernel does; what is ours or the directory's owner's
-    /// is not, nor what stands in any other directory.
+    /// Goal: what another user planted where all may write is refused, as the kernel does; what is ours or
+    /// the directory's owner's is not, nor what stands in any other directory.
     /// Method: links, files and FIFOs of each owner in directories of each mode.
     #[test]
     fn what_others_planted_is_refused() {

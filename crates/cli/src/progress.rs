@@ -3,9 +3,9 @@
 //! In: [`Progress`] as the engine sends it. Out: one line of text that fits a width. No clock and no
 //! terminal in here: time is `Progress::elapsed`.
 //! Invariants: what is shown never moves back; an ETA is shown only when the total is known (the walk has
-//! ended), there is data of at least [`ETA_AFTER`], and the copy neither waits nor is paused; a rate is of data that was moved.
-//! The time that is left is that of bytes and files together: a file takes as long as so many bytes, and how many that
-//! are is learnt from samples that had more of the one or of the other.
+//! ended), there is data of at least [`ETA_AFTER`], and the copy neither waits nor is paused; a rate is of
+//! data that was moved. The time that is left is that of bytes and files together: a file takes as long as so
+//! many bytes, and how many that are is learnt from samples that had more of the one or of the other.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -169,8 +169,8 @@ impl Tracker {
         self.moved.per_second()
     }
 
-    /// Seconds until the end, at the rate of the last seconds, for bytes and files together (see [`Costs::of_file`]).
-    /// `None` when that cannot be known honestly.
+    /// Seconds until the end, at the rate of the last seconds, for bytes and files together (see
+    /// [`Costs::of_file`]). `None` when that cannot be known honestly.
     pub fn eta(&self) -> Option<f64> {
         let p = &self.shown;
         if p.counting
@@ -397,8 +397,8 @@ mod tests {
     }
 
     /// Goal: the rate and the ETA are those of the last seconds, whatever came before.
-    /// Method: 100 GB that stood there already are done in the first second, then 100 MB/s for 14 seconds; and a
-    /// slow start before the same.
+    /// Method: 100 GB that stood there already are done in the first second, then 100 MB/s for 14 seconds;
+    /// and a slow start before the same.
     #[test]
     fn rate_and_eta_are_of_the_last_seconds() {
         for before in [100_000_000_000, 0] {
@@ -425,9 +425,10 @@ mod tests {
         }
     }
 
-    /// Goal: the time left falls with the bytes that are left, also when the last file is under way; a hole counts for no rate.
-    /// Method: 308 small files and a file of 315 MB of which nearly all is a hole, at once; then two of 300 and 200 MB, at 30
-    /// MB/s, one after the other.
+    /// Goal: the time left falls with the bytes that are left, also when the last file is under way; a hole
+    /// counts for no rate.
+    /// Method: 308 small files and a file of 315 MB of which nearly all is a hole, at once; then two of 300
+    /// and 200 MB, at 30 MB/s, one after the other.
     #[test]
     fn the_time_left_ends_with_the_last_file() {
         let mut tracker = Tracker::default();
@@ -458,7 +459,8 @@ mod tests {
     }
 
     /// Goal: what small files took tells nothing of large ones, and the other way round.
-    /// Method: 1,000 files/s of 1 kB for four seconds, then 100 MB/s of large ones; the time left for each kind.
+    /// Method: 1,000 files/s of 1 kB for four seconds, then 100 MB/s of large ones; the time left for each
+    /// kind.
     #[test]
     fn small_and_large_files_have_their_own_costs() {
         for (files_left, bytes_left, truly) in [(0, 5_000_000_000, 50.0), (50_000, 50_000_000, 50.0)] {
@@ -483,7 +485,8 @@ mod tests {
     }
 
     /// Goal: of bytes and files the slower decides, also where files end more seldom than the window is long.
-    /// Method: small files whose bytes are nearly done; and large files of 20 s each, seen in the middle of one.
+    /// Method: small files whose bytes are nearly done; and large files of 20 s each, seen in the middle of
+    /// one.
     #[test]
     fn the_slower_of_bytes_and_files_decides() {
         let run = |bytes: fn(u64) -> u64, files: fn(u64) -> u64, totals: (u64, u64), until: u64| {

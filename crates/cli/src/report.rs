@@ -3,8 +3,8 @@
 //! In: events from haul's threads, which must never wait for a terminal or a reader. Out: see [`human`],
 //! [`json`], and the files of `--manifest` and `--failures`.
 //! Two threads: the *screen* writes stderr and stdout; when its queue is full, because whoever reads is slow,
-//! events are dropped and counted. The *lists* thread writes the files; nothing of theirs may be lost, so when
-//! its queue is full the sender waits, for a disk and never for a person.
+//! events are dropped and counted. The *lists* thread writes the files; nothing of theirs may be lost, so
+//! when its queue is full the sender waits, for a disk and never for a person.
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -41,7 +41,8 @@ use lists::{Files, Lists, ToLists};
 /// Most events that wait for the screen, and for the lists.
 const SCREEN_QUEUE_MAX: usize = 16_384;
 const LISTS_QUEUE_MAX: usize = 4_096;
-/// In a dry run a slow reader is waited for so long, well within what the other end takes for silence; and how often one looks.
+/// In a dry run a slow reader is waited for so long, well within what the other end takes for silence; and
+/// how often one looks.
 const READER_WAITS_MAX: Duration = Duration::from_secs(20);
 const READER_LOOK: Duration = Duration::from_millis(5);
 /// Failures shown one by one without `-v`; the rest is counted.
@@ -106,7 +107,8 @@ impl Reporter {
     /// Opens the lists and says that the run starts.
     ///
     /// # Errors
-    /// A sentence for people and the exit code: a list cannot be written, or may not have its name. Better now than after hours.
+    /// A sentence for people and the exit code: a list cannot be written, or may not have its name. Better
+    /// now than after hours.
     pub fn start(settings: &Settings, request: &CopyRequest) -> Result<Arc<Reporter>, (String, i32)> {
         let files = Files::open(settings)?;
         let (lists, lists_thread) = match files {
@@ -135,7 +137,8 @@ impl Reporter {
     }
 
     /// Finishes the lists, says how the run ended, and returns the exit code: that of the run, or 1 if a list
-    /// that was asked for, in a file or on stdout, could not be written. `interrupted_code`: which signal it was.
+    /// that was asked for, in a file or on stdout, could not be written. `interrupted_code`: which signal it
+    /// was.
     pub fn finish(&self, summary: Summary, interrupted_code: i32) -> i32 {
         let threads = self.threads.lock().ok().and_then(|mut threads| threads.take());
         let Some(Threads { screen, lists }) = threads else { return exit_code(&summary, interrupted_code) };
@@ -407,7 +410,8 @@ impl<O: Write, E: Write> Screen<O, E> {
         }
         let wrote = self.events.summary(ending, self.manner.dry_run);
         self.heard(wrote);
-        // A list on stdout that was asked for and is not whole is no success. No event tells of it: they went the same way.
+        // A list on stdout that was asked for and is not whole is no success. No event tells of it: they went
+        // the same way.
         if self.lost && ending.exit_code == 0 { FAILED } else { ending.exit_code }
     }
 

@@ -1,7 +1,8 @@
 //! Signals and the clock of `--stop-after`: the first asks the run to stop, the second ends it at once.
 //!
 //! In: SIGINT, SIGTERM, SIGHUP, or a time. Out: one call of `stop`, and later perhaps the end of the process
-//! with 130 (SIGINT) or 143 (SIGTERM), from the handler itself, so that it works even when every thread hangs.
+//! with 130 (SIGINT) or 143 (SIGTERM), from the handler itself, so that it works even when every thread
+//! hangs.
 //! - What was ignored when haul started stays ignored: `nohup`, and background jobs of a script.
 //! - Signals right after the first are the same wish: `timeout` and terminals send theirs twice.
 //! - SIGHUP never counts as a second wish: a lost terminal sends it as often as it likes.
@@ -49,7 +50,8 @@ impl Wish {
 pub struct Asked(Arc<AtomicUsize>);
 
 impl Asked {
-    /// The exit code of an interrupted run. A time limit counts as SIGTERM, which is what a batch system sends.
+    /// The exit code of an interrupted run. A time limit counts as SIGTERM, which is what a batch system
+    /// sends.
     pub fn exit_code(&self) -> i32 {
         match i32::try_from(self.0.load(Ordering::Acquire)) {
             Ok(SIGINT) => CODE_INT,
@@ -75,8 +77,8 @@ pub fn outlive_hangup() -> io::Result<()> {
     flag::register(SIGHUP, Arc::default()).map(drop)
 }
 
-/// Installs the handlers. `stop` is called at most once, on a thread of its own; it may block for a while, the
-/// second signal works all the same.
+/// Installs the handlers. `stop` is called at most once, on a thread of its own; it may block for a while,
+/// the second signal works all the same.
 ///
 /// # Errors
 /// A pipe or a thread cannot be made.

@@ -1,7 +1,7 @@
 //! The table of storage targets, for people: how those of both ends stand.
 //!
-//! In: [`Sides`] as the engine tells them, a width and a height. Out: lines of text that fit them; of many targets the first
-//! rows, and what the others are. Names are made safe to show.
+//! In: [`Sides`] as the engine tells them, a width and a height. Out: lines of text that fit them; of many
+//! targets the first rows, and what the others are. Names are made safe to show.
 //! Left out: terminals, see `live`.
 
 use haul::api::{Health, Side, Sides, TargetRow, TargetTable};
@@ -210,7 +210,8 @@ sink: too old\\x1b[2J";
         assert_eq!(lines(&Sides::default(), 80, 24), ["source: not known yet", "sink: not known yet"]);
     }
 
-    /// Goal: whatever is told, and however small the terminal, lines fit it, nothing steers it, and nothing panics.
+    /// Goal: whatever is told, and however small the terminal, lines fit it, nothing steers it, and nothing
+    /// panics.
     /// Method: seeded tables with names of any bytes and numbers of any size.
     #[test]
     fn tables_fit_the_terminal() {

@@ -1,14 +1,15 @@
 //! What the pages say is there: tests, options, targets, files, and what must be absent.
 //!
-//! In: the Markdown pages of the repository. Out: a failure for each statement that the tree does not bear out.
+//! In: the Markdown pages of the repository. Out: a failure for each statement that the tree does not bear
+//! out.
 //! Left out: whether a test shows what the page says that it shows; a reader has to judge that.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Every page but `docs/cli.md`, which is generated from the help texts, and `docs/wire.md`, which names no option
-/// of its own.
+/// Every page but `docs/cli.md`, which is generated from the help texts, and `docs/wire.md`, which names no
+/// option of its own.
 const PAGES: &[&str] = &[
     "README.md",
     "ARCHITECTURE.md",
@@ -25,7 +26,8 @@ const PAGES: &[&str] = &[
 /// The crates of the product.
 const CRATES: &[&str] = &["core", "base", "storage", "transport", "launch", "haul", "probe", "cli"];
 
-/// Goal: each promise of `docs/semantics.md` names tests, and each of these is a test in the file that is named.
+/// Goal: each promise of `docs/semantics.md` names tests, and each of these is a test in the file that is
+/// named.
 /// Method: every list item before the last section; every `test:` line, its function sought behind `#[test]`.
 #[test]
 fn promises_have_their_tests() {
@@ -138,8 +140,8 @@ fn targets_and_links_exist() {
 }
 
 /// Goal: what `ARCHITECTURE.md` calls absent is absent, and each crate's map has all its files.
-/// Method: each `absent:` comment against the code of its folders, without comments and tests; every source file's
-/// name sought in its crate's `README.md`.
+/// Method: each `absent:` comment against the code of its folders, without comments and tests; every source
+/// file's name sought in its crate's `README.md`.
 #[test]
 fn the_map_is_true() {
     let page = read("ARCHITECTURE.md");
@@ -180,7 +182,8 @@ fn the_map_is_true() {
 }
 
 /// Goal: the stays of an object are functions of the files that the page names.
-/// Method: in each row of that table, the spans before each file in brackets, sought behind `fn` in the files whose path ends so.
+/// Method: in each row of that table, the spans before each file in brackets, sought behind `fn` in the files
+/// whose path ends so.
 #[test]
 fn stays_are_where_the_page_says() {
     let page = read("docs/internals.md");
@@ -214,8 +217,8 @@ fn stays_are_where_the_page_says() {
 }
 
 /// Goal: every protection that can be removed is on the list with a test that is there, and nothing else is.
-/// Method: `haul_mutant::removed("NAME")` in the code against `protections.txt`; the last two words of each test's path
-/// against the functions behind `#[test]`.
+/// Method: `haul_mutant::removed("NAME")` in the code against `protections.txt`; the last two words of each
+/// test's path against the functions behind `#[test]`.
 #[test]
 fn protections_have_their_tests() {
     let mut used = BTreeSet::new();
@@ -311,6 +314,27 @@ fn without_src(path: &Path) -> PathBuf {
     path.components().filter(|part| part.as_os_str() != "src").collect()
 }
 
+/// Goal: comments are as wide as the code, so that they can be read beside it.
+/// Method: every line of every Rust file that is a comment; left out is what stands in columns.
+#[test]
+fn comments_are_no_wider_than_the_code() {
+    const WIDTH: usize = 110;
+    let files = ["crates", "lab", "fuzz"].into_iter().flat_map(|dir| rust_files(&root().join(dir)));
+    let wide: Vec<String> = files
+        .filter(|path| !path.components().any(|part| part.as_os_str() == "target"))
+        .flat_map(|path| {
+            let text = read(&path);
+            let lines = (1..).zip(text.lines()).filter(|(_, line)| {
+                let comment = line.trim_start();
+                let columns = comment.trim_start_matches(['/', '!', ' ']).contains("   ");
+                comment.starts_with("//") && line.chars().count() > WIDTH && !columns
+            });
+            lines.map(|(at, _)| format!("{}:{at}", path.display())).collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(wide.is_empty(), "wider than {WIDTH} columns:\n{}", wide.join("\n"));
+}
+
 /// The Rust files at or below `path`, sorted.
 fn rust_files(path: &Path) -> Vec<PathBuf> {
     if path.is_file() {
@@ -324,7 +348,8 @@ fn rust_files(path: &Path) -> Vec<PathBuf> {
     paths.into_iter().filter(is_rust).flat_map(|path| rust_files(&path)).collect()
 }
 
-/// Those of them that are no test files: neither by their name nor because their module is declared for tests only.
+/// Those of them that are no test files: neither by their name nor because their module is declared for tests
+/// only.
 fn sources(path: &Path) -> Vec<PathBuf> {
     let is_test = |path: &PathBuf| {
         path.to_str().is_some_and(|path| path.ends_with("tests.rs") || path.contains("tests/"))

@@ -7,12 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Modules of a crate by path (`sink::engine`; the crate's own file is empty), and which others each one names.
+/// Modules of a crate by path (`sink::engine`; the crate's own file is empty), and which others each one
+/// names.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// Goal: in no crate do modules import each other in a circle, but for a file and its own children.
-/// Method: paths that begin with `crate`, `super` or `self`, in code without tests, held against the files that there are;
-/// what a child names of its own ancestors is left out; strongly connected parts of what remains.
+/// Method: paths that begin with `crate`, `super` or `self`, in code without tests, held against the files
+/// that there are; what a child names of its own ancestors is left out; strongly connected parts of what
+/// remains.
 #[test]
 fn no_imports_go_in_a_circle() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 /// How long a process may take, on a machine however busy, to do what it does at once.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Goal: a copy has all descriptors that it may have, and one within this host can be debugged; where there will be keys, at the
-/// near end and as an agent, no core file can hold them.
-/// Method: limits of processes that wait: a slow copy, a copy whose ssh says nothing, an agent that hears nothing.
+/// Goal: a copy has all descriptors that it may have, and one within this host can be debugged; where there
+/// will be keys, at the near end and as an agent, no core file can hold them.
+/// Method: limits of processes that wait: a slow copy, a copy whose ssh says nothing, an agent that hears
+/// nothing.
 #[test]
 fn the_program_prepares_its_process() {
     let limits = "ulimit -S -n 256; ulimit -S -c unlimited; exec \"$0\" \"$@\"";
@@ -40,8 +41,9 @@ fn many_files(limit: Limit) -> bool {
     files.parse::<u64>().is_ok_and(|files| files > 256) || (!files.is_empty() && files == most)
 }
 
-/// Looks at the limits of a process that has come to `threads` threads until `good` says so, and ends it; `Err` if it
-/// ended by itself, or nothing was good. A copy that runs has several threads, and has done to its process what it will do.
+/// Looks at the limits of a process that has come to `threads` threads until `good` says so, and ends it;
+/// `Err` if it ended by itself, or nothing was good. A copy that runs has several threads, and has done to
+/// its process what it will do.
 fn settles(mut process: Child, threads: usize, good: impl Fn(Limit) -> bool) -> Result<(), String> {
     let proc = format!("/proc/{}", process.id());
     let limit = |name: &str| {

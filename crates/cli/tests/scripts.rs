@@ -11,10 +11,10 @@ fn program(dir: &Path, name: &str, script: &str) {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("make it executable");
 }
 
-/// Goal: while something else installs packages, needs.sh waits and says so, for dpkg's lock and for that of the lists; what
-/// is no lock is an error at once.
-/// Method: programs of these names that note how they are called; apt-get's `update` finds a lock twice. No package is
-/// installed and nobody sleeps.
+/// Goal: while something else installs packages, needs.sh waits and says so, for dpkg's lock and for that of
+/// the lists; what is no lock is an error at once.
+/// Method: programs of these names that note how they are called; apt-get's `update` finds a lock twice. No
+/// package is installed and nobody sleeps.
 #[test]
 fn another_installation_is_waited_for() {
     let run = |error: &str, refusals: u32| {

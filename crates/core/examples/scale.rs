@@ -1,8 +1,9 @@
-//! The simulated storage targets of `tests/scale.rs`, at the size that they are meant for: the table of `docs/scheduling.md`,
-//! and what a decision costs.
+//! The simulated storage targets of `tests/scale.rs`, at the size that they are meant for: the table of
+//! `docs/scheduling.md`, and what a decision costs.
 //!
-//! `cargo run --release -p haul-core --example scale`; `HAUL_SIM_PART`, `HAUL_SIM_SECONDS` and `HAUL_SIM_SEEDS` say how large
-//! the world is (1: 1,008 targets), how long the transfer, and how many seeds are run.
+//! `cargo run --release -p haul-core --example scale`; `HAUL_SIM_PART`, `HAUL_SIM_SECONDS` and
+//! `HAUL_SIM_SEEDS` say how large the world is (1: 1,008 targets), how long the transfer, and how many seeds
+//! are run.
 
 #[path = "../tests/scale/farm.rs"]
 mod farm;
@@ -59,9 +60,9 @@ fn print_table(part: usize, seconds: u64, seeds: u64) {
     }
 }
 
-/// Prints what a decision costs under every policy: an object that is added, chosen and done, at 1,008 targets. The thread's
-/// processor time, the best of three; all that may be in flight is, and what was begun first ends first; files of 64 objects
-/// on 4 targets of each end.
+/// Prints what a decision costs under every policy: an object that is added, chosen and done, at 1,008
+/// targets. The thread's processor time, the best of three; all that may be in flight is, and what was begun
+/// first ends first; files of 64 objects on 4 targets of each end.
 fn print_cost() {
     let (targets, rounds) = (1008_u16, 1_000_000_u64);
     for (name, policy, each) in policies().into_iter().rev() {

@@ -1,6 +1,7 @@
 //! What an entry of the copy changes at the destination.
 //!
-//! In: what stands there, what was announced. Out: a [`Change`], which crosses the wire and is shown as rsync's letters.
+//! In: what stands there, what was announced. Out: a [`Change`], which crosses the wire and is shown as
+//! rsync's letters.
 //! Left out: whether the entry is copied at all, which is the policy's.
 
 use crate::entry::{Meta, Timestamp};
@@ -63,7 +64,8 @@ impl Change {
         change.rights(meta, *rights, owner, 0)
     }
 
-    /// Of a file that a part goes into and that keeps everything else: nothing but its content is held against the source's.
+    /// Of a file that a part goes into and that keeps everything else: nothing but its content is held
+    /// against the source's.
     pub fn of_part_of_file(existing: &Existing) -> Change {
         match existing {
             Existing::File { .. } => Change::NONE,
@@ -88,9 +90,10 @@ impl Change {
         Change::NONE.with(Change::TIME, !same).rights(meta, stood.rights, owner, stood.rights.mode & SETGID)
     }
 
-    /// Whether rights that differ so may be set where the file stands, which has the right content as far as size and mtime say.
-    /// Not if it has other names, which may lie elsewhere. Nor if it is another user's, who may still have it open for writing,
-    /// and it would get another owner or group, or be setuid or setgid: what he put there would speak in another's name.
+    /// Whether rights that differ so may be set where the file stands, which has the right content as far as
+    /// size and mtime say. Not if it has other names, which may lie elsewhere. Nor if it is another user's,
+    /// who may still have it open for writing, and it would get another owner or group, or be setuid or
+    /// setgid: what he put there would speak in another's name.
     pub fn may_be_set(self, found: Rights, meta: &Meta, owner: bool) -> bool {
         if haul_mutant::removed("strangers-files-stay-theirs") {
             return true;

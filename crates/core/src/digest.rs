@@ -1,14 +1,14 @@
 //! Digests as a tree: chaining values of ranges, merged until the root.
 //!
 //! In: chaining values of ranges of a file, in any order, some of them twice. Out: the maximal subtrees that
-//! are known, what is missing, and in the end the root, which of a BLAKE3 tree equals the plain BLAKE3 hash of the file.
-//! Of a sparse file only the data extents are wanted, and its root is another, see [`SubtreeSet::root`].
-//! An XXH3 tree ([`xxh3`]) has the same shape over larger leaves and other values, so that all that is said, kept and
-//! resumed of ranges is one thing for both.
+//! are known, what is missing, and in the end the root, which of a BLAKE3 tree equals the plain BLAKE3 hash
+//! of the file. Of a sparse file only the data extents are wanted, and its root is another, see
+//! [`SubtreeSet::root`]. An XXH3 tree ([`xxh3`]) has the same shape over larger leaves and other values, so
+//! that all that is said, kept and resumed of ranges is one thing for both.
 //! Invariants: a [`SubtreeSet`] holds disjoint nodes of the tree of its file and never two siblings; the node
 //! that is the whole file holds the root and nothing else does.
-//! Left out: payload. Not one byte of it is hashed here; who has it makes the values (`haul::digest`). Nor are
-//! values compared: a value goes in here after it was checked against the bytes.
+//! Left out: payload. Not one byte of it is hashed here; who has it makes the values (`haul::digest`). Nor
+//! are values compared: a value goes in here after it was checked against the bytes.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,8 @@ impl DigestKind {
         }
     }
 
-    /// Length of the tree's leaves, bytes: a node begins at a multiple of it and ends at one, or with the file.
+    /// Length of the tree's leaves, bytes: a node begins at a multiple of it and ends at one, or with the
+    /// file.
     pub fn leaf_len(self) -> u64 {
         match self {
             DigestKind::Blake3 => CHUNK_LEN,
@@ -150,8 +151,8 @@ impl SubtreeSet {
         SubtreeSet { kind, total, covered: 0, nodes: BTreeMap::new(), map: None, merged_max: u64::MAX }
     }
 
-    /// As [`SubtreeSet::new`], but siblings merge up to nodes of `merged_max` bytes only, so that what is found wrong later is
-    /// found to be in one of these. A file that is longer gets no root.
+    /// As [`SubtreeSet::new`], but siblings merge up to nodes of `merged_max` bytes only, so that what is
+    /// found wrong later is found to be in one of these. A file that is longer gets no root.
     pub fn capped(kind: DigestKind, total: u64, merged_max: u64) -> SubtreeSet {
         SubtreeSet { merged_max, ..SubtreeSet::new(kind, total) }
     }
@@ -191,8 +192,8 @@ impl SubtreeSet {
     ///
     /// # Errors
     /// If the range is no node of this file's tree. Two nodes of one tree never overlap in part, so a range
-    /// that overlaps a held one in part is refused here too. In a sparse file also if any of it is a hole. A value
-    /// that is plainly of the other kind is refused.
+    /// that overlaps a held one in part is refused here too. In a sparse file also if any of it is a hole. A
+    /// value that is plainly of the other kind is refused.
     pub fn insert(&mut self, offset: u64, len: u64, cv: Cv) -> Result<bool, DigestError> {
         self.would_take(offset, len, &cv)?;
         if len == 0 || self.covering(offset).is_some_and(|held| held.end() >= offset + len) {
@@ -250,8 +251,9 @@ impl SubtreeSet {
 
     /// The root, once the file is complete.
     ///
-    /// Of a sparse file it is a hash of its map and of the chaining values of the maximal subtrees of its data, by
-    /// offset. As no siblings are held, these follow from the map alone, in whatever order the values came.
+    /// Of a sparse file it is a hash of its map and of the chaining values of the maximal subtrees of its
+    /// data, by offset. As no siblings are held, these follow from the map alone, in whatever order the
+    /// values came.
     /// Cost: linear in the subtrees, for sparse files only.
     pub fn root(&self) -> Option<Root> {
         if let Some(map) = &self.map {

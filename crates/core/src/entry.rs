@@ -64,8 +64,9 @@ pub struct Timestamp {
 /// Longest [`Version`], bytes.
 pub const VERSION_LEN_MAX: usize = 32;
 
-/// What a storage says of the version of an entry beside its size and mtime, for itself alone to understand: ctime and inode,
-/// an entity tag, whatever it has. Everybody else only compares it. It says nothing where it is empty.
+/// What a storage says of the version of an entry beside its size and mtime, for itself alone to understand:
+/// ctime and inode, an entity tag, whatever it has. Everybody else only compares it. It says nothing where it
+/// is empty.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Version {
     len: u8,
@@ -147,8 +148,9 @@ pub struct FileRange {
     pub source: u64,
     pub sink: u64,
     pub len: u64,
-    /// It is a file of its own, with its own tree of digests, and may go to any offset: the size that it is announced with is
-    /// its length. Else it lies in the tree of the whole file, at the same offset of both ends.
+    /// It is a file of its own, with its own tree of digests, and may go to any offset: the size that it is
+    /// announced with is its length. Else it lies in the tree of the whole file, at the same offset of both
+    /// ends.
     pub partial: bool,
 }
 
@@ -210,13 +212,14 @@ impl FileRange {
 /// What an entry is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryKind {
-    /// Its mtime and this are its fingerprint; entries that were made in it, removed or renamed are all that it tells of.
+    /// Its mtime and this are its fingerprint; entries that were made in it, removed or renamed are all that
+    /// it tells of.
     Dir {
         version: Version,
     },
-    /// A regular file; `object_size` is a power of two from 64 KiB to 64 MiB. `sparse`: it may have holes; its
-    /// map follows the announcement. `striped`: how it is cut at the source follows, and with that the size of its objects,
-    /// which is not more than this one.
+    /// A regular file; `object_size` is a power of two from 64 KiB to 64 MiB. `sparse`: it may have holes;
+    /// its map follows the announcement. `striped`: how it is cut at the source follows, and with that the
+    /// size of its objects, which is not more than this one.
     File {
         fingerprint: Fingerprint,
         object_size: u32,

@@ -1,10 +1,10 @@
 //! Where a sparse file has data: its extent map.
 //!
-//! In: what the source's file system says, or what a peer claims. Out: a checked list of data extents; what lies
-//! between them is holes.
-//! Invariants: extents begin at multiples of [`EXTENT_ALIGN`] and end there or at the end of the file, rise, do
-//! not touch, and are at most [`EXTENTS_MAX`]. So one file content and one list of holes have one map, and a piece
-//! of an extent can be read and written directly.
+//! In: what the source's file system says, or what a peer claims. Out: a checked list of data extents; what
+//! lies between them is holes.
+//! Invariants: extents begin at multiples of [`EXTENT_ALIGN`] and end there or at the end of the file, rise,
+//! do not touch, and are at most [`EXTENTS_MAX`]. So one file content and one list of holes have one map, and
+//! a piece of an extent can be read and written directly.
 //! Left out: unwritten extents and holes smaller than the alignment. What the file system calls data is data.
 
 use alloc::sync::Arc;
@@ -284,7 +284,8 @@ mod tests {
     }
 
     /// Goal: beyond the limit the smallest holes become data, and nothing that is data is lost.
-    /// Method: a limit of 8; extents with holes of known widths; also many more, so that it is cut on the way.
+    /// Method: a limit of 8; extents with holes of known widths; also many more, so that it is cut on the
+    /// way.
     #[test]
     fn the_smallest_holes_give_way() {
         let mut rng = fastrand::Rng::with_seed(2);

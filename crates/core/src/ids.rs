@@ -36,13 +36,13 @@ id! {
     BufferId(u32)
 }
 id! {
-    /// A storage target of one end: a number from 0 on, given by who knows the layouts, in the order in which targets
-    /// are met. At the source those of the source; at the sink those of the sink.
+    /// A storage target of one end: a number from 0 on, given by who knows the layouts, in the order in which
+    /// targets are met. At the source those of the source; at the sink those of the sink.
     TargetId(u16)
 }
 id! {
-    /// The storage target of the sink that an object goes to, as the sink numbers them for the source. 0: any, or not
-    /// known.
+    /// The storage target of the sink that an object goes to, as the sink numbers them for the source. 0:
+    /// any, or not known.
     SinkTarget(u16)
 }
 id! {
@@ -59,9 +59,9 @@ id! {
     HostId(u16)
 }
 id! {
-    /// What a pair of ends works under: a number that no other pair of the job has, nor the same pair when it joins again.
-    /// The upper 32 bits are the session epoch of the coordinator that gave it, so that those of an earlier run of the
-    /// job are lower.
+    /// What a pair of ends works under: a number that no other pair of the job has, nor the same pair when it
+    /// joins again. The upper 32 bits are the session epoch of the coordinator that gave it, so that those of
+    /// an earlier run of the job are lower.
     Lease(u64)
 }
 
@@ -88,7 +88,8 @@ impl Lease {
 pub const SHARDS_MAX: u16 = 1024;
 pub const HOSTS_MAX: u16 = 1024;
 
-/// Who of several hosts of one side says something, under which lease. In a session of one pair [`Holder::ALONE`].
+/// Who of several hosts of one side says something, under which lease. In a session of one pair
+/// [`Holder::ALONE`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Holder {
     /// Below [`HOSTS_MAX`].
@@ -128,7 +129,8 @@ impl SinkTarget {
     /// Any storage target of the sink.
     pub const ANY: SinkTarget = SinkTarget(0);
 
-    /// That of a target of the sink; [`SinkTarget::ANY`] of one beyond [`SINK_TARGETS_MAX`](crate::wire::SINK_TARGETS_MAX).
+    /// That of a target of the sink; [`SinkTarget::ANY`] of one beyond
+    /// [`SINK_TARGETS_MAX`](crate::wire::SINK_TARGETS_MAX).
     pub fn of(target: TargetId) -> SinkTarget {
         match target.0.checked_add(1) {
             Some(number) if number < crate::wire::SINK_TARGETS_MAX => SinkTarget(number),

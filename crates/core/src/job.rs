@@ -1,31 +1,33 @@
 //! The coordinator of a job: which pair of ends moves what, what is durable, who gives a file its name.
 //!
-//! In: pairs that join and are lost, entries that the walk announces, what the pairs say of them, completions of the
-//! journal, time. Out: work for pairs, records for the journal, what is durable, names to be given, directories to be
-//! finished, entries that ended. It runs where the journal lies and nowhere else; no I/O, no clock, no payload.
+//! In: pairs that join and are lost, entries that the walk announces, what the pairs say of them, completions
+//! of the journal, time. Out: work for pairs, records for the journal, what is durable, names to be given,
+//! directories to be finished, entries that ended. It runs where the journal lies and nowhere else; no I/O,
+//! no clock, no payload.
 //! Invariants:
-//! - whatever comes under a lease that ended has no effect; what a pair wrote counts only if the journal said so before
-//!   its lease ended;
+//! - whatever comes under a lease that ended has no effect; what a pair wrote counts only if the journal said
+//!   so before its lease ended;
 //! - a range is durable once the journal says so, never before, and only then does its source hear of it;
-//! - nothing unread is believed: a root consists of values that ends computed in this run, from frames or by reading; what
-//!   an earlier run's journal says is read first;
-//! - a file is published when every byte of it is durable and its source was looked at after that, by one end that is told
-//!   so; another end is told only when the lease of the first ended, and then makes a new inode of what it reads and finds
-//!   right;
-//! - nothing more goes into a file that an end which may still act was writing: it goes on in a new one, into which what is
-//!   durable is taken over; and the names that such an end might still give are taken from it first;
+//! - nothing unread is believed: a root consists of values that ends computed in this run, from frames or by
+//!   reading; what an earlier run's journal says is read first;
+//! - a file is published when every byte of it is durable and its source was looked at after that, by one end
+//!   that is told so; another end is told only when the lease of the first ended, and then makes a new inode
+//!   of what it reads and finds right;
+//! - nothing more goes into a file that an end which may still act was writing: it goes on in a new one, into
+//!   which what is durable is taken over; and the names that such an end might still give are taken from it
+//!   first;
 //! - a directory is finished after everything in it ended, from the deepest up;
 //! - two ends never write one page: ranges begin at multiples of [`PAGE_LEN`] and of the object size.
 //!
-//! The sink of a session, which is all that a job of one pair needs, has no coordinator but decides by the same parts of it: `facts`,
-//! `kept`, `earlier`, `naming`, `dirs`.
+//! The sink of a session, which is all that a job of one pair needs, has no coordinator but decides by the
+//! same parts of it: `facts`, `kept`, `earlier`, `naming`, `dirs`.
 //!
-//! Left out: sessions, which move what is assigned (`transfer`); how ends are started; the looks at names that an
-//! earlier run may have given late, which belong to the storage that gives names.
+//! Left out: sessions, which move what is assigned (`transfer`); how ends are started; the looks at names
+//! that an earlier run may have given late, which belong to the storage that gives names.
 //!
 //! An entry's way: announced (`entry`), assigned whole or in ranges (`assign`), persisted (`said`) and
-//! journaled (`facts`, `kept`), sealed and published (`finish`, `naming`). Pairs and their leases are in `pairs`, directories in
-//! `dirs`, what earlier runs left in `earlier`.
+//! journaled (`facts`, `kept`), sealed and published (`finish`, `naming`). Pairs and their leases are in
+//! `pairs`, directories in `dirs`, what earlier runs left in `earlier`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -60,7 +62,8 @@ use kept::Kept;
 use naming::Naming;
 use pairs::Pair;
 
-/// Ranges begin at multiples of it: the largest page or record that a client of a file system reads, changes and writes back.
+/// Ranges begin at multiples of it: the largest page or record that a client of a file system reads, changes
+/// and writes back.
 pub const PAGE_LEN: u64 = 1 << 20;
 /// Pairs of ends at a time, at most: sixteen hosts a side.
 pub const PAIRS_MAX: usize = 256;
@@ -68,7 +71,8 @@ pub const PAIRS_MAX: usize = 256;
 pub const WORKS_MAX: usize = 1024;
 /// Most items of one [`Action::Assign`], [`Action::GiveBack`] and [`Action::Durable`].
 pub const ITEMS_MAX: usize = 256;
-/// What pairs said and the journal did not hear yet, at most; in subtrees and ends. A pair that says more is not believed.
+/// What pairs said and the journal did not hear yet, at most; in subtrees and ends. A pair that says more is
+/// not believed.
 pub const FACTS_MAX: usize = 256 * 1024;
 /// Temporaries of one file that an end might still give its name, at most; then the file fails.
 pub const FORMER_MAX: usize = 16;
@@ -127,8 +131,8 @@ pub enum WorkKind {
     Read,
 }
 
-/// Something for a pair to do. Its range begins at a multiple of the object size and of [`PAGE_LEN`], and ends at one or
-/// with the file (of what is only read: it is a node of the file's tree).
+/// Something for a pair to do. Its range begins at a multiple of the object size and of [`PAGE_LEN`], and
+/// ends at one or with the file (of what is only read: it is a node of the file's tree).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work {
     pub id: FileId,
@@ -137,8 +141,8 @@ pub struct Work {
     pub offset: u64,
     pub len: u64,
     pub temp: Temp,
-    /// Of what is read: where it lies. If that is another temporary, what was read is written into this one, on media, before its value
-    /// is said.
+    /// Of what is read: where it lies. If that is another temporary, what was read is written into this one,
+    /// on media, before its value is said.
     pub from: Temp,
     /// Of whole entries: temporaries of the same name to remove before it is given.
     pub former: Vec<Temp>,
@@ -159,8 +163,8 @@ pub struct Return {
 pub enum Way {
     /// The temporary gets the name.
     Rename,
-    /// A new temporary does, into which the end copied what it read and found to have this root: from the temporary, from a
-    /// former one, or from what has the name already.
+    /// A new temporary does, into which the end copied what it read and found to have this root: from the
+    /// temporary, from a former one, or from what has the name already.
     Copy { to: Temp },
 }
 
@@ -212,7 +216,8 @@ pub enum Action {
         lease: Lease,
         text: &'static str,
     },
-    /// Write down, where the sinks look before they give a name, that this lease ended; then [`Coordinator::handle_fenced`].
+    /// Write down, where the sinks look before they give a name, that this lease ended; then
+    /// [`Coordinator::handle_fenced`].
     Fence {
         pair: PairId,
         lease: Lease,
@@ -284,7 +289,8 @@ pub struct Coordinator {
     earlier: Earlier,
     pairs: BTreeMap<PairId, Pair>,
     leases: u32,
-    /// Leases that ended and may still be acted under, until that is written down; and the files that wait for it.
+    /// Leases that ended and may still be acted under, until that is written down; and the files that wait
+    /// for it.
     fences: BTreeMap<Lease, Vec<FileId>>,
     dirs: Dirs,
     files: HashMap<FileId, File>,
@@ -331,8 +337,8 @@ impl Coordinator {
         self.files.len() + self.dirs.len()
     }
 
-    /// What is held of all that: files, directories, works, facts, ids in queues. Bounded by the named maxima, whatever
-    /// number of entries went through.
+    /// What is held of all that: files, directories, works, facts, ids in queues. Bounded by the named
+    /// maxima, whatever number of entries went through.
     pub fn held(&self) -> usize {
         let works: usize = self.pairs.values().map(Pair::held).sum();
         let fenced: usize = self.fences.values().map(Vec::len).sum();

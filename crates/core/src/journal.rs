@@ -28,10 +28,10 @@ mod replay;
 pub use log::{Log, compact};
 pub use replay::Replay;
 
-/// Version of the format, part of the file's first bytes. 2: `Partial` says the map of a sparse file. 3: and the digest. 4: and
-/// the number of its temporary; runs that may still write are named, and directories that were opened to us. 5: versions of the
-/// source's storage instead of ctime and inode; the destination root by an identity; finished
-/// directories stand for what is in them, and who says what is durable is named.
+/// Version of the format, part of the file's first bytes. 2: `Partial` says the map of a sparse file. 3: and
+/// the digest. 4: and the number of its temporary; runs that may still write are named, and directories that
+/// were opened to us. 5: versions of the source's storage instead of ctime and inode; the destination root by
+/// an identity; finished directories stand for what is in them, and who says what is durable is named.
 pub const FORMAT_VERSION: u16 = 5;
 /// Longest body of a record, bytes. A reader holds no more than one record.
 pub const RECORD_LEN_MAX: usize = 64 * 1024;
@@ -47,8 +47,8 @@ pub const FINISHED_REPLAYED_MAX: usize = 4_194_304;
 pub const PARTIALS_REPLAYED_MAX: usize = 1_048_576;
 /// Most subtrees of all partial files that a replay remembers.
 pub const SUBTREES_REPLAYED_MAX: usize = 4_194_304;
-/// Longest subtree that is kept, bytes: what a later run finds wrong is sent again in pieces of this length. No object is longer,
-/// and [`SUBTREES_REPLAYED_MAX`] of them are 256 TiB.
+/// Longest subtree that is kept, bytes: what a later run finds wrong is sent again in pieces of this length.
+/// No object is longer, and [`SUBTREES_REPLAYED_MAX`] of them are 256 TiB.
 pub const SUBTREE_KEPT_MAX: u64 = 64 << 20;
 
 /// Longest path of a directory in [`Record::Widened`], bytes.
@@ -92,8 +92,9 @@ impl PathKey {
 /// Longest [`RootId`], bytes.
 pub const ROOT_ID_LEN_MAX: usize = 64;
 
-/// What tells the destination root of a job from all others, as its storage says: for POSIX the file system and the inode. Only
-/// that storage understands it. It delimits itself, for a job's key is made of it and what follows. 1 to [`ROOT_ID_LEN_MAX`] bytes.
+/// What tells the destination root of a job from all others, as its storage says: for POSIX the file system
+/// and the inode. Only that storage understands it. It delimits itself, for a job's key is made of it and
+/// what follows. 1 to [`ROOT_ID_LEN_MAX`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootId(Box<[u8]>);
 
@@ -108,8 +109,9 @@ impl RootId {
     }
 }
 
-/// What stays of a finished file: which directory it is in, the size and mtime of the source that it is a copy of, and its hash.
-/// The source's version is not kept, for a change of it alone must not make a finished file unfinished.
+/// What stays of a finished file: which directory it is in, the size and mtime of the source that it is a
+/// copy of, and its hash. The source's version is not kept, for a change of it alone must not make a finished
+/// file unfinished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoneMark {
     pub parent: PathKey,
@@ -125,11 +127,12 @@ impl DoneMark {
     }
 }
 
-/// What stays of a finished directory, in place of the marks of all that is in it: every entry that was announced in it ended well,
-/// at any depth, and it had its own metadata.
+/// What stays of a finished directory, in place of the marks of all that is in it: every entry that was
+/// announced in it ended well, at any depth, and it had its own metadata.
 ///
-/// It says what was so then. Content changes without the mtime of its directory, so it never stands for a look at a file; and
-/// where the source's directory has another fingerprint, or the destination's another mtime, it stands for nothing.
+/// It says what was so then. Content changes without the mtime of its directory, so it never stands for a
+/// look at a file; and where the source's directory has another fingerprint, or the destination's another
+/// mtime, it stands for nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirMark {
     /// The directory that it is in.
@@ -145,17 +148,18 @@ pub enum Record {
     /// First record, and only there: what this journal belongs to.
     Head { job: [u8; 16], root: RootId },
     /// A run of the job took it over. `tag` stands in the names of its temporaries. Records that follow
-    /// count only on this boot if `durable` is false. Slots of earlier sessions are void. `lease`: as whom it writes.
+    /// count only on this boot if `durable` is false. Slots of earlier sessions are void. `lease`: as whom it
+    /// writes.
     Session { epoch: u32, tag: u32, boot: [u8; 16], durable: bool, lease: Holder },
     /// Tags of earlier sessions, oldest first, whose own records were compacted away.
     Tags { tags: Vec<u32> },
-    /// Those of them whose runs nobody saw die, oldest first: such a run may be frozen and write on, into any file that it
-    /// ever had open.
+    /// Those of them whose runs nobody saw die, oldest first: such a run may be frozen and write on, into any
+    /// file that it ever had open.
     Unproven { tags: Vec<u32> },
-    /// A file of which a part is durable, in a temporary with `tag` and `number` in its name. What earlier records said of
-    /// the path is void. `slot` names the file in later records of this session. `map`: it is a sparse one, and
-    /// this is the digest of its [`ExtentMap`](crate::extents::ExtentMap); holes are in no other record. `digest`: how the values in
-    /// the records of this slot were made.
+    /// A file of which a part is durable, in a temporary with `tag` and `number` in its name. What earlier
+    /// records said of the path is void. `slot` names the file in later records of this session. `map`: it is
+    /// a sparse one, and this is the digest of its [`ExtentMap`](crate::extents::ExtentMap); holes are in no
+    /// other record. `digest`: how the values in the records of this slot were made.
     Partial {
         slot: u32,
         path: PathKey,
@@ -166,8 +170,8 @@ pub enum Record {
         map: Option<[u8; 32]>,
         digest: DigestKind,
     },
-    /// These subtrees of the file in `slot` are on media, as `by` says. Of another than the session's own lease it is dropped: what
-    /// a host says that lost what it had is late, and nobody else was agreed on.
+    /// These subtrees of the file in `slot` are on media, as `by` says. Of another than the session's own
+    /// lease it is dropped: what a host says that lost what it had is late, and nobody else was agreed on.
     Durable { slot: u32, by: Holder, subtrees: Vec<Subtree> },
     /// The partial file in `slot` is worth nothing any more.
     Withdrawn { slot: u32 },
@@ -175,11 +179,12 @@ pub enum Record {
     Done { path: PathKey, mark: DoneMark },
     /// This directory is finished: the marks of all that is in it are void, for this one says it.
     Finished { path: PathKey, mark: DirMark },
-    /// Something in this directory, or below it, is made anew: it is not finished any more. A mark of what is directly in it says
-    /// so too.
+    /// Something in this directory, or below it, is made anew: it is not finished any more. A mark of what is
+    /// directly in it says so too.
     Reopened { path: PathKey },
-    /// A directory that stood there and was closed to us is about to be opened to its owner. `slot` names it in later records
-    /// of this session. Counts on every boot, whatever the session promises: it is held against the directory anyway.
+    /// A directory that stood there and was closed to us is about to be opened to its owner. `slot` names it
+    /// in later records of this session. Counts on every boot, whatever the session promises: it is held
+    /// against the directory anyway.
     Widened { slot: u32, dir: Widened },
     /// The directory in `slot` was finished: it has its mode.
     Narrowed { slot: u32 },
@@ -208,8 +213,8 @@ pub struct Partial {
     /// The version of the source that the parts are of.
     pub fingerprint: Fingerprint,
     pub object_size: u32,
-    /// Both stand in the name of the temporary that holds the parts. The number is this file's alone in its session, and a later
-    /// session that takes the temporary over keeps it.
+    /// Both stand in the name of the temporary that holds the parts. The number is this file's alone in its
+    /// session, and a later session that takes the temporary over keeps it.
     pub tag: u32,
     pub number: u64,
     /// The digest of its map, if it is a sparse one: with another map the parts are worth nothing.
@@ -245,8 +250,8 @@ pub struct Replayed {
 }
 
 impl Replayed {
-    /// The session follows a run that was not seen to die: what that one has open it may still write, and what it was about to
-    /// publish it may still publish.
+    /// The session follows a run that was not seen to die: what that one has open it may still write, and
+    /// what it was about to publish it may still publish.
     pub fn follow_unproven(&mut self) {
         // It began the journal, or never made anything.
         if let Some(last) = self.tags.last().copied() {
@@ -255,8 +260,8 @@ impl Replayed {
         }
     }
 
-    /// Whether a former run may still give names, so that those which this session gives have to be looked at again. That the run
-    /// directly before is dead says nothing of those before it.
+    /// Whether a former run may still give names, so that those which this session gives have to be looked at
+    /// again. That the run directly before is dead says nothing of those before it.
     pub fn may_be_overtaken(&self) -> bool {
         !self.unproven.is_empty() && !haul_mutant::removed("unproven-runs-are-remembered")
     }

@@ -1,12 +1,14 @@
-//! Where the bytes of a file lie: which storage target serves which range. Arithmetic and decoders, no system calls.
+//! Where the bytes of a file lie: which storage target serves which range. Arithmetic and decoders, no system
+//! calls.
 //!
-//! In: the bytes with which a file system answers the layout question; a provider in `haul-storage` asks it. Out: a checked
-//! [`Layout`], the range on one target at any offset of it, and which objects of a file lie where ([`runs`]).
-//! A layout speaks of targets by name; where they have numbers ([`Layout::map`]), by these.
+//! In: the bytes with which a file system answers the layout question; a provider in `haul-storage` asks it.
+//! Out: a checked [`Layout`], the range on one target at any offset of it, and which objects of a file lie
+//! where ([`runs`]). A layout speaks of targets by name; where they have numbers ([`Layout::map`]), by these.
 //! Invariants: every offset of a file has exactly one place; a layout is at most [`STRIPES_MAX`] stripes in
-//! [`COMPONENTS_MAX`] components, whatever an answer claims; a target's name is at most [`TARGET_NAME_LEN_MAX`] bytes.
-//! Left out: which of several copies is read. A mirrored range shows its first copy only, for which one the client takes
-//! is not known here.
+//! [`COMPONENTS_MAX`] components, whatever an answer claims; a target's name is at most
+//! [`TARGET_NAME_LEN_MAX`] bytes.
+//! Left out: which of several copies is read. A mirrored range shows its first copy only, for which one the
+//! client takes is not known here.
 
 use std::fmt;
 
@@ -28,8 +30,8 @@ pub use moosefs::{
 
 /// Most stripes of one component: Lustre's own limit (`LOV_MAX_STRIPE_COUNT`).
 pub const STRIPES_MAX: usize = 2000;
-/// Most components of one file. Lustre allows some hundreds; a file of CephFS has one for each set of objects, if their
-/// places are known. What lies behind is taken to lie as the last one.
+/// Most components of one file. Lustre allows some hundreds; a file of CephFS has one for each set of
+/// objects, if their places are known. What lies behind is taken to lie as the last one.
 pub const COMPONENTS_MAX: usize = 65_536;
 /// Most bytes of a target's name.
 pub const TARGET_NAME_LEN_MAX: usize = 512;
@@ -67,8 +69,8 @@ pub struct Component<T = TargetName> {
     pub start: u64,
     /// Bytes that lie together on one target before the next one's turn; not zero.
     pub stripe_size: u64,
-    /// In stripe order, at least one, at most [`STRIPES_MAX`]. Stripe number `n`, counted from the start of the file, lies
-    /// on entry `n % len`.
+    /// In stripe order, at least one, at most [`STRIPES_MAX`]. Stripe number `n`, counted from the start of
+    /// the file, lies on entry `n % len`.
     pub targets: Vec<T>,
 }
 
@@ -116,7 +118,8 @@ impl<T> Layout<T> {
     /// A layout of these components, which are made to fit each other.
     ///
     /// # Errors
-    /// None is there, one has no targets or too many, a stripe of no length, or the starts do not rise from 0.
+    /// None is there, one has no targets or too many, a stripe of no length, or the starts do not rise from
+    /// 0.
     pub fn new(components: Vec<Component<T>>) -> Result<Layout<T>, LayoutError> {
         if components.is_empty() {
             return Err(LayoutError::NoObjects);
@@ -159,7 +162,8 @@ impl<T> Layout<T> {
     /// What lies on one target from `offset` on.
     ///
     /// Edge: an offset past the end of the file is legal, for a file may shrink under us.
-    /// Source: RAID-0 striping by the offset in the whole file, also inside components (Lustre's `lov_stripe_number`).
+    /// Source: RAID-0 striping by the offset in the whole file, also inside components (Lustre's
+    /// `lov_stripe_number`).
     pub fn at(&self, offset: u64) -> Place<'_, T> {
         let (component, end) = self.component_at(offset);
         let stripe = offset / component.stripe_size;
@@ -196,16 +200,17 @@ impl<T> Layout<T> {
         all.filter(|target| seen.insert(*target)).collect()
     }
 
-    /// How the file is cut. Of several components the last one counts: most of a long file lies there. `None`: each of its
-    /// ranges lies on one target as a whole.
+    /// How the file is cut. Of several components the last one counts: most of a long file lies there.
+    /// `None`: each of its ranges lies on one target as a whole.
     pub fn striping(&self) -> Option<Striping> {
         let Component { stripe_size, targets, .. } = self.components.last()?;
         let stripe_count = u16::try_from(targets.len()).expect("at most STRIPES_MAX");
         (*stripe_size != u64::MAX).then_some(Striping { stripe_size: *stripe_size, stripe_count })
     }
 
-    /// The largest length, a power of two from `min` to `max`, that an object may have so that it lies on one target if
-    /// it begins at a multiple of its length; `min` where stripes are smaller or no power of two fits.
+    /// The largest length, a power of two from `min` to `max`, that an object may have so that it lies on one
+    /// target if it begins at a multiple of its length; `min` where stripes are smaller or no power of two
+    /// fits.
     ///
     /// # Panics
     /// If `min` or `max` is no power of two, or `min` is larger than `max`.
@@ -288,7 +293,8 @@ mod tests {
         }
     }
 
-    /// Goal: an object of the length that is named lies on one target; and it is the largest such power of two.
+    /// Goal: an object of the length that is named lies on one target; and it is the largest such power of
+    /// two.
     /// Method: small stripes, every aligned object of each length.
     #[test]
     fn objects_lie_on_one_target() {

@@ -5,8 +5,8 @@
 //! byte: buffers are ids. So one seed replays any order of events, and the brain of a real
 //! transfer is the brain of the simulator.
 //!
-//! Reading order: [`ids`], [`entry`], [`extents`], [`digest`], [`wire`], [`journal`], [`transfer`], [`job`]; [`io`], [`layout`],
-//! [`resend`], [`schedule`] and [`tune`] stand alone.
+//! Reading order: [`ids`], [`entry`], [`extents`], [`digest`], [`wire`], [`journal`], [`transfer`], [`job`];
+//! [`io`], [`layout`], [`resend`], [`schedule`] and [`tune`] stand alone.
 //!
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]

@@ -1,8 +1,9 @@
 //! Metadata that come in pieces: from messages to the values of one entry.
 //!
 //! In: the pieces of an entry, in the order in which they came. Out: its values, when they are whole.
-//! Invariants: a value is gathered from its beginning to its end without gaps, and none is there twice; all values of an entry and
-//! their names are at most [`METADATA_LEN_MAX`] bytes, counted when a value begins, so that nothing is gathered in vain.
+//! Invariants: a value is gathered from its beginning to its end without gaps, and none is there twice; all
+//! values of an entry and their names are at most [`METADATA_LEN_MAX`] bytes, counted when a value begins, so
+//! that nothing is gathered in vain.
 //! Left out: what a single piece may be, which its decoder holds to; what a file system makes of the values.
 
 use std::collections::BTreeMap;
@@ -114,7 +115,8 @@ mod tests {
         assert_eq!(all.add(piece("user.c", 0, 0, 0, true)), Err(PieceError::AfterLast));
     }
 
-    /// Goal: gaps, pieces of another value between, other lengths, ends before the end and names that come twice are refused.
+    /// Goal: gaps, pieces of another value between, other lengths, ends before the end and names that come
+    /// twice are refused.
     /// Method: a value that has begun, and each of these behind it; and one that is whole.
     #[test]
     fn pieces_out_of_place_are_refused() {
@@ -136,7 +138,8 @@ mod tests {
         assert_eq!(all.add(piece("user.a", 1, 0, 1, false)), Err(PieceError::Twice));
     }
 
-    /// Goal: an entry has no more than its bound, and what would pass it is refused before a byte of it is kept.
+    /// Goal: an entry has no more than its bound, and what would pass it is refused before a byte of it is
+    /// kept.
     #[test]
     fn an_entry_has_no_more_than_its_bound() {
         let mut all = Gathering::default();

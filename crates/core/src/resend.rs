@@ -1,17 +1,18 @@
 //! Control over several connections: every message once and in order, although connections end at any point.
 //!
-//! In: frames to send and frames that came, with their numbers; what the other end says it has. Out: what is written
-//! next, what is taken. An end has one [`Outgoing`] and one [`Incoming`] for the life of a session; connections come
-//! and go below them.
-//! Invariants: numbers go on over a re-join, without gaps; a frame is kept until the other end said that it came; what
-//! is kept is bounded ([`KEPT_MAX`], [`KEPT_LEN_MAX`]), and a session whose bound is reached ends.
+//! In: frames to send and frames that came, with their numbers; what the other end says it has. Out: what is
+//! written next, what is taken. An end has one [`Outgoing`] and one [`Incoming`] for the life of a session;
+//! connections come and go below them.
+//! Invariants: numbers go on over a re-join, without gaps; a frame is kept until the other end said that it
+//! came; what is kept is bounded ([`KEPT_MAX`], [`KEPT_LEN_MAX`]), and a session whose bound is reached ends.
 //! Left out: who may join again, and when (`wire::Join`, the transport).
 
 use std::collections::VecDeque;
 
 /// Most frames that are kept for a peer that has not said that they came.
 pub const KEPT_MAX: usize = 16 * 1024;
-/// Most bytes of them. All that can be open at a time (32,768 entries with names of usual length) takes a tenth.
+/// Most bytes of them. All that can be open at a time (32,768 entries with names of usual length) takes a
+/// tenth.
 pub const KEPT_LEN_MAX: usize = 64 * 1024 * 1024;
 /// The other end is told what came after so many frames, or so many bytes.
 const TELL_FRAMES: u64 = 64;
@@ -185,7 +186,8 @@ mod tests {
         }
     }
 
-    /// Goal: a peer that claims what it cannot have, or wants back what it had, is named; what is kept is bounded.
+    /// Goal: a peer that claims what it cannot have, or wants back what it had, is named; what is kept is
+    /// bounded.
     #[test]
     fn claims_are_checked_and_what_is_kept_is_bounded() {
         let mut out = Outgoing::default();

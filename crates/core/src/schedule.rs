@@ -1,20 +1,21 @@
-//! Which object is read or written next, and at which storage target: the decision of LADS (FAST '15), without its
-//! thresholds, for either end.
+//! Which object is read or written next, and at which storage target: the decision of LADS (FAST '15),
+//! without its thresholds, for either end.
 //!
-//! In: what waits at each target, by ranges of objects; how long each request took there; how the sink's targets fare;
-//! limits; the time. Out: the next object, how each target fares, and when to ask again although nothing happened.
-//! Reading order: `types`, this file, then [`queue`] (what waits), `history` (how long things take), the policies of
-//! [`POLICIES`], each in its file; [`buffer_shares`] and [`table`] stand alone.
+//! In: what waits at each target, by ranges of objects; how long each request took there; how the sink's
+//! targets fare; limits; the time. Out: the next object, how each target fares, and when to ask again
+//! although nothing happened.
+//! Reading order: `types`, this file, then [`queue`] (what waits), `history` (how long things take), the
+//! policies of [`POLICIES`], each in its file; [`buffer_shares`] and [`table`] stand alone.
 //!
-//! The source's machine asks for reads, the sink's for writes: the same type, one at each end. At the sink all that waits
-//! has its buffer and is of sink target [`SinkTarget::ANY`].
+//! The source's machine asks for reads, the sink's for writes: the same type, one at each end. At the sink
+//! all that waits has its buffer and is of sink target [`SinkTarget::ANY`].
 //!
-//! Invariants: an object is given out once for each time that it was added; never more in flight than [`Limits`] say, nor
-//! at a target more than its policy lets it have; nothing of a sink target that is shut; whatever waits at a target that
-//! answers, for a sink target that is not shut, has its turn within bounded time, however much else there is. The same calls
-//! give the same answers.
-//! Left out: offsets, lengths, buffers and grants. Who calls knows them: it shuts a sink target whose share is used up, and does
-//! not ask while it has no buffer.
+//! Invariants: an object is given out once for each time that it was added; never more in flight than
+//! [`Limits`] say, nor at a target more than its policy lets it have; nothing of a sink target that is shut;
+//! whatever waits at a target that answers, for a sink target that is not shut, has its turn within bounded
+//! time, however much else there is. The same calls give the same answers.
+//! Left out: offsets, lengths, buffers and grants. Who calls knows them: it shuts a sink target whose share
+//! is used up, and does not ask while it has no buffer.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -43,10 +44,11 @@ pub use types::{Full, Health, Issue, LadsNumbers, Limits, NoPolicy, Policy, Poli
 /// Every policy there is, the default first. A new one is a file with its `POLICY` and a line here.
 pub static POLICIES: [PolicyKind; 4] = [adaptive::POLICY, round_robin::POLICY, file::POLICY, lads::POLICY];
 
-/// Most targets of an end, and targets of a sink. What lies at further ones is scheduled as if it lay at the last; a
-/// sink target beyond is [`SinkTarget::ANY`].
+/// Most targets of an end, and targets of a sink. What lies at further ones is scheduled as if it lay at the
+/// last; a sink target beyond is [`SinkTarget::ANY`].
 pub const TARGETS_MAX: usize = 4096;
-/// A slow target of the sink gets one object so often, whatever else could go, so that the sink sees when it recovers.
+/// A slow target of the sink gets one object so often, whatever else could go, so that the sink sees when it
+/// recovers.
 pub const TRY_EVERY: Duration = Duration::from_millis(500);
 
 /// What a policy decides, mostly of each target. Targets are numbers below [`TARGETS_MAX`].
@@ -69,7 +71,8 @@ trait Rule {
     fn health(&self, _t: usize) -> Health {
         Health::Healthy
     }
-    /// It is this one's turn: whether it is passed over for this time. Not for ever, if it is asked often enough.
+    /// It is this one's turn: whether it is passed over for this time. Not for ever, if it is asked often
+    /// enough.
     fn passes_over(&mut self, _t: usize, _now: Time) -> bool {
         false
     }
@@ -77,13 +80,13 @@ trait Rule {
     fn spreads(&self) -> bool {
         false
     }
-    /// There are no turns: what is first of all goes next, and the rest waits behind it. Only such a rule is asked for
-    /// [`Rule::first`].
+    /// There are no turns: what is first of all goes next, and the rest waits behind it. Only such a rule is
+    /// asked for [`Rule::first`].
     fn is_in_order(&self) -> bool {
         false
     }
-    /// The object that is next of this target may be another one. The rule is in order, so all that waits there is in the
-    /// list of [`SinkTarget::ANY`].
+    /// The object that is next of this target may be another one. The rule is in order, so all that waits
+    /// there is in the list of [`SinkTarget::ANY`].
     fn on_waiting(&mut self, _t: usize, _queues: &mut Queues) {}
     /// The target of the object that is first of all.
     fn first(&mut self, _queues: &mut Queues) -> Option<usize> {
@@ -107,8 +110,8 @@ struct Ring {
     at: usize,
 }
 
-/// Targets that may have a request more, by how much waits there: each ring has those with up to a quarter more than the
-/// one before.
+/// Targets that may have a request more, by how much waits there: each ring has those with up to a quarter
+/// more than the one before.
 #[derive(Clone, Debug)]
 struct Lengths {
     rings: Vec<Ring>,
@@ -163,7 +166,8 @@ pub struct Schedule {
     waiting_count: usize,
     health: Vec<Health>,
     changed: Bits,
-    /// What is to be looked at when: a target, or from [`TARGETS_MAX`] on a sink target. Perhaps earlier than needed.
+    /// What is to be looked at when: a target, or from [`TARGETS_MAX`] on a sink target. Perhaps earlier than
+    /// needed.
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     /// When the timer of each of those is, if there is one.
     armed: Vec<Time>,
@@ -262,8 +266,8 @@ impl Schedule {
         Ok(())
     }
 
-    /// Only one target ever had anything. It has no peer to be held against, and nobody waits for what it holds: it may have
-    /// [`Limits::each`] in flight, however it fares.
+    /// Only one target ever had anything. It has no peer to be held against, and nobody waits for what it
+    /// holds: it may have [`Limits::each`] in flight, however it fares.
     pub fn is_lone(&self) -> bool {
         self.known_count <= 1
     }
@@ -273,14 +277,14 @@ impl Schedule {
         self.queues.room()
     }
 
-    /// Nothing of this file is given out any more, until it is added anew. What was given out still counts until it is
-    /// done.
+    /// Nothing of this file is given out any more, until it is added anew. What was given out still counts
+    /// until it is done.
     pub fn forget(&mut self, file: FileId) {
         self.queues.forget(file);
     }
 
-    /// Something waits of a target of the sink, besides [`SinkTarget::ANY`], and could go before what is of that one. Where one file
-    /// goes after another nothing can.
+    /// Something waits of a target of the sink, besides [`SinkTarget::ANY`], and could go before what is of
+    /// that one. Where one file goes after another nothing can.
     pub fn has_placed(&self) -> bool {
         !self.rule.is_in_order() && self.queues.has_placed()
     }
@@ -292,8 +296,8 @@ impl Schedule {
         }
     }
 
-    /// How a target of the sink fares, as the sink says. What goes to one that is not healthy goes when nothing else can;
-    /// and one object every [`TRY_EVERY`], unless it hangs.
+    /// How a target of the sink fares, as the sink says. What goes to one that is not healthy goes when
+    /// nothing else can; and one object every [`TRY_EVERY`], unless it hangs.
     pub fn handle_sink_health(&mut self, sink_target: SinkTarget, health: Health, now: Time) {
         if sink_target == SinkTarget::ANY || sink_target != known(sink_target) {
             return;
@@ -309,13 +313,14 @@ impl Schedule {
         }
     }
 
-    /// The next object to begin, which is in flight from here on; `None`: there is none, or it may not begin now.
+    /// The next object to begin, which is in flight from here on; `None`: there is none, or it may not begin
+    /// now.
     pub fn next(&mut self, now: Time) -> Option<Issue> {
         self.next_of(&[Way::Good, Way::Any], now)
     }
 
-    /// As [`Schedule::next`], also of sink targets that are shut: who asks has another place for it until they are not. Nothing of
-    /// [`SinkTarget::ANY`] while that one is.
+    /// As [`Schedule::next`], also of sink targets that are shut: who asks has another place for it until
+    /// they are not. Nothing of [`SinkTarget::ANY`] while that one is.
     pub fn next_ahead(&mut self, now: Time) -> Option<Issue> {
         self.next_of(&[Way::Ahead], now)
     }
@@ -342,14 +347,15 @@ impl Schedule {
             return self.next_in_order(ways == [Way::Ahead], now);
         }
         for &way in ways {
-            // Slow targets have their turn, but no more than a part of what may be in flight while others have work.
+            // Slow targets have their turn, but no more than a part of what may be in flight while others
+            // have work.
             let issue = if self.slow < self.slow_max() { self.turn(Of::Slow, way, now) } else { None };
             let issue = issue.or_else(|| self.turn_of_healthy(way, now));
             if issue.is_some() {
                 return issue;
             }
-            // The healthy ones can use no more now: what they may want in a moment is left free. Then a rest spares nobody
-            // anything, and who has recovered would be found out late.
+            // The healthy ones can use no more now: what they may want in a moment is left free. Then a rest
+            // spares nobody anything, and who has recovered would be found out late.
             if self.slow < (self.limits.total / SLOW_PART_OF_IDLE).max(1) {
                 let idle = if self.waiting_count == 0 { Of::Spare } else { Of::Resting };
                 let issue = self.turn(Of::Slow, way, now);
@@ -362,7 +368,8 @@ impl Schedule {
         None
     }
 
-    /// Objects in flight that take no room from the others: those at targets that hang, up to half of [`Limits::total`].
+    /// Objects in flight that take no room from the others: those at targets that hang, up to half of
+    /// [`Limits::total`].
     pub fn excused(&self) -> u32 {
         self.hung.min(self.limits.total / 2)
     }
@@ -377,8 +384,9 @@ impl Schedule {
         (self.limits.total / SLOW_PART).max(1)
     }
 
-    /// A target with nothing in flight comes first: a request there adds all that the target can do, elsewhere it may only wait
-    /// behind another. Every second turn goes to one at which most waits, or the last objects would all be of a few targets.
+    /// A target with nothing in flight comes first: a request there adds all that the target can do,
+    /// elsewhere it may only wait behind another. Every second turn goes to one at which most waits, or the
+    /// last objects would all be of a few targets.
     fn turn_of_healthy(&mut self, way: Way, now: Time) -> Option<Issue> {
         self.by_length = self.rule.spreads() && !self.by_length;
         for side in [IDLE, BUSY] {
@@ -445,8 +453,8 @@ impl Schedule {
         Issue { target, file: run.file, sink: run.sink, object }
     }
 
-    /// An object is done at its target: `service` is from its submission to its end there (at a sink: until it is on
-    /// media, or as near as can be known), `bytes` its length.
+    /// An object is done at its target: `service` is from its submission to its end there (at a sink: until
+    /// it is on media, or as near as can be known), `bytes` its length.
     ///
     /// # Panics
     /// If nothing is in flight there.
@@ -454,7 +462,8 @@ impl Schedule {
         self.end(target, Some(Sample { bytes, service }), now);
     }
 
-    /// An object failed at its target, or came to nothing: it proves nothing about the target but that it answers.
+    /// An object failed at its target, or came to nothing: it proves nothing about the target but that it
+    /// answers.
     ///
     /// # Panics
     /// If nothing is in flight there.
@@ -462,8 +471,8 @@ impl Schedule {
         self.end(target, None, now);
     }
 
-    /// An object was not asked of its target at all (nobody needs it any more, or it was at hand elsewhere): that says
-    /// nothing about the target.
+    /// An object was not asked of its target at all (nobody needs it any more, or it was at hand elsewhere):
+    /// that says nothing about the target.
     ///
     /// # Panics
     /// If nothing is in flight there.
@@ -521,8 +530,8 @@ impl Schedule {
         }
     }
 
-    /// When [`Schedule::next`] may have something although nothing was added and nothing ended: [`Schedule::handle_tick`]
-    /// is due then, also if there is no room to ask for more.
+    /// When [`Schedule::next`] may have something although nothing was added and nothing ended:
+    /// [`Schedule::handle_tick`] is due then, also if there is no room to ask for more.
     pub fn next_deadline(&self) -> Option<Time> {
         self.timers.peek().map(|Reverse((time, _))| *time)
     }
@@ -554,8 +563,8 @@ impl Schedule {
         self.health.get(usize::from(target.0)).copied().unwrap_or_default()
     }
 
-    /// A target whose health changed since this was asked about it, and how it is now. That a congested one rests, or has
-    /// rested, is no change.
+    /// A target whose health changed since this was asked about it, and how it is now. That a congested one
+    /// rests, or has rested, is no change.
     pub fn take_change(&mut self) -> Option<(TargetId, Health)> {
         let t = self.changed.next(0, |_| u64::MAX)?;
         self.changed.set(t, false);

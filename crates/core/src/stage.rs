@@ -1,7 +1,8 @@
 //! Where the time went: the five stages of a transfer, and the verdict drawn from them.
 //!
 //! In: nanoseconds that each stage's threads were busy, starved (waited for the stage before) and
-//! blocked (waited for the stage after), and how busy the processors of both ends were. Out: which of the five limits the rate.
+//! blocked (waited for the stage after), and how busy the processors of both ends were. Out: which of the
+//! five limits the rate.
 
 /// The five parts of a transfer, in the order in which a byte meets them (XDD's impedance model).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,7 +75,8 @@ impl Processors {
     }
 }
 
-/// The processors are used up, and less than half of that is haul's own doing. `own`: its share of them, 0 to 1.
+/// The processors are used up, and less than half of that is haul's own doing. `own`: its share of them, 0 to
+/// 1.
 pub fn others_use_up(processors: Option<Processors>, own: Option<f64>) -> bool {
     let used_up = processors.filter(Processors::are_used_up);
     used_up.is_some_and(|all| own.is_some_and(|own| own < all.share() / 2.0))
@@ -82,17 +84,19 @@ pub fn others_use_up(processors: Option<Processors>, own: Option<f64>) -> bool {
 
 /// A stage that is busy for so much of the time is what the others wait for, whatever the processors do.
 const STANDS_OUT: f64 = 0.8;
-/// A sink's storage that is the busiest stage, and busy for so much of the time, is what that end spends its processors on.
+/// A sink's storage that is the busiest stage, and busy for so much of the time, is what that end spends its
+/// processors on.
 const MOSTLY: f64 = 0.66;
 /// Processors that differ by less (see [`Processors::busy`]) are as busy.
 const AS_BUSY: u16 = 20;
 
 /// The stage that limited the rate: the one with the largest busy share; the later one of equals, for what
-/// is slow downstream keeps what is upstream busy. But if none stands out and an end had no processor left, then every stage's
-/// time has in it what its threads waited for one, and it is that host (of two such ends the busier one, of as busy ones the one
-/// whose hashing and sealing took more). That in turn does not hold where the busiest stage is such a sink's storage, and busy for
-/// two thirds of its time: making, syncing and naming thousands of small files is work of that storage, though processors
-/// do it. A source's is not asked, for what is read from memory is busy with nothing but a processor. `None` if nothing was measured.
+/// is slow downstream keeps what is upstream busy. But if none stands out and an end had no processor left,
+/// then every stage's time has in it what its threads waited for one, and it is that host (of two such ends
+/// the busier one, of as busy ones the one whose hashing and sealing took more). That in turn does not hold
+/// where the busiest stage is such a sink's storage, and busy for two thirds of its time: making, syncing and
+/// naming thousands of small files is work of that storage, though processors do it. A source's is not asked,
+/// for what is read from memory is busy with nothing but a processor. `None` if nothing was measured.
 ///
 /// A storage that waits for processors which others use up is not what they are spent on.
 ///
@@ -150,9 +154,10 @@ mod tests {
         assert_eq!(verdict(&[FULL, HALF, HALF, HALF, FULL]), Some(Stage::SinkStorage));
     }
 
-    /// Goal: small files that a sink spends its processors on are its storage's, also where both ends share a machine.
-    /// Method: shares as 52,074 small files gave them within one machine; then with a sink that mostly waited, and with
-    /// processors that are used up at the other end alone.
+    /// Goal: small files that a sink spends its processors on are its storage's, also where both ends share a
+    /// machine.
+    /// Method: shares as 52,074 small files gave them within one machine; then with a sink that mostly
+    /// waited, and with processors that are used up at the other end alone.
     #[test]
     fn small_files_are_the_work_of_storage() {
         let of = |busy| Some(Processors { count: 2, busy });
@@ -170,7 +175,8 @@ mod tests {
     }
 
     /// Goal: what others do with the processors is not taken for the work of haul, nor of its storage.
-    /// Method: a share of haul's own around the half of what is busy; the small files of above on such a host.
+    /// Method: a share of haul's own around the half of what is busy; the small files of above on such a
+    /// host.
     #[test]
     fn other_programs_are_told_from_haul() {
         let of = |busy| Some(Processors { count: 2, busy });
@@ -190,7 +196,8 @@ mod tests {
         assert_eq!((at_sink(0.9), at_sink(0.1)), (Some(Stage::SinkStorage), Some(Stage::SinkHost)));
     }
 
-    /// Goal: where an end has no processor left and no stage stands out, that host is named; where one stands out, that one.
+    /// Goal: where an end has no processor left and no stage stands out, that host is named; where one stands
+    /// out, that one.
     /// Method: all pairs of ends that are idle, used up, or a little more.
     #[test]
     fn used_up_processors_are_the_limit_unless_a_stage_stands_out() {

@@ -1,7 +1,8 @@
 //! The two session machines and what they ask of the driver.
 //!
 //! [`source::Source`] and [`sink::Sink`] take events by `handle_*` and yield actions by `poll_action`.
-//! The operations that they ask of storage are in [`op`]. [`stream_dialler`] decides when lost streams are dialled again.
+//! The operations that they ask of storage are in [`op`]. [`stream_dialler`] decides when lost streams are
+//! dialled again.
 
 pub mod op;
 pub mod sink;
@@ -27,7 +28,8 @@ pub fn other_end(change: crate::change::Change) -> Ended {
     if change.is_none() { Ended::Unchanged } else { Ended::Copied }
 }
 
-/// How a link ended that changed this: one that leads where it should is no copy, as a file is none whose mode alone was set.
+/// How a link ended that changed this: one that leads where it should is no copy, as a file is none whose
+/// mode alone was set.
 pub fn link_end(change: crate::change::Change) -> Ended {
     if change.is_rights_alone() { Ended::Unchanged } else { other_end(change) }
 }
@@ -60,8 +62,8 @@ pub fn resends_max(size: u64, map: Option<&ExtentMap>, object_size: u32) -> u64 
     16 + extents + data.div_ceil(u64::from(object_size.max(1)))
 }
 
-/// What is read and sent at once and holds the byte at `at`, as offset and length: an object; of a sparse file the
-/// piece of it that lies in one data extent. `None` in a hole and behind the end.
+/// What is read and sent at once and holds the byte at `at`, as offset and length: an object; of a sparse
+/// file the piece of it that lies in one data extent. `None` in a hole and behind the end.
 fn piece_at(size: u64, map: Option<&ExtentMap>, object_size: u32, at: u64) -> Option<(u64, u64)> {
     let object_size = u64::from(object_size);
     if at >= size.max(1) {

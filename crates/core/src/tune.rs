@@ -1,8 +1,8 @@
 //! Tuning of the network: how many streams, which congestion control, how fast at most.
 //!
-//! In: what is known of the path and what was measured on it. Out: a value and the reason in words. Each part is a
-//! machine or a function of its own: [`start`] the count to begin with, [`streams`] the count while data flows,
-//! [`congestion`] the control, [`rate`] the limit that a user set.
+//! In: what is known of the path and what was measured on it. Out: a value and the reason in words. Each part
+//! is a machine or a function of its own: [`start`] the count to begin with, [`streams`] the count while data
+//! flows, [`congestion`] the control, [`rate`] the limit that a user set.
 //!
 //! Left out: the system's names of settings, and setting them.
 

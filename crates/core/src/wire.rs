@@ -6,9 +6,10 @@
 //! Left out: order and meaning (which message may come when, whether a sequence number fits) belong to the
 //! streams and to the session machines.
 //!
-//! Reading order: [`message`](Message) says what is said; `frame` the fixed parts; `join` how a connection begins; `encode` and `decode`
-//! the control messages (`parts` what several have in common, `entries` what is announced, `tables` what is for people, `job` those of a job of many hosts); `data` the data
-//! frames; `negotiate` what two hellos agree on.
+//! Reading order: [`message`](Message) says what is said; `frame` the fixed parts; `join` how a connection
+//! begins; `encode` and `decode` the control messages (`parts` what several have in common, `entries` what is
+//! announced, `tables` what is for people, `job` those of a job of many hosts); `data` the data frames;
+//! `negotiate` what two hellos agree on.
 
 mod codec;
 mod data;

@@ -92,9 +92,10 @@ fn end_of(source: &mut Source, message: Message) -> Option<String> {
     })
 }
 
-/// Goal: a session of a part takes that part of one file, and nothing else: another range of it, a whole file or another kind of entry
-/// ends it.
-/// Method: one announcement of each to a sink of its own that was asked for bytes 5 to 9, or from byte 5 on, to byte 7.
+/// Goal: a session of a part takes that part of one file, and nothing else: another range of it, a whole file
+/// or another kind of entry ends it.
+/// Method: one announcement of each to a sink of its own that was asked for bytes 5 to 9, or from byte 5 on,
+/// to byte 7.
 #[test]
 fn a_part_is_the_one_that_was_asked_for() {
     let told = |source, sink, len| Some(FileRange { source, sink, len, partial: true });
@@ -123,8 +124,8 @@ fn a_part_is_the_one_that_was_asked_for() {
     }
 }
 
-/// Goal: an entry of a kind that nobody agreed on, and metadata in pieces, end the session at the sink, with a sentence that says
-/// which; those that every session may have do not.
+/// Goal: an entry of a kind that nobody agreed on, and metadata in pieces, end the session at the sink, with
+/// a sentence that says which; those that every session may have do not.
 /// Method: one announcement of each to a sink of its own.
 #[test]
 fn kinds_that_were_not_agreed_are_refused() {
@@ -184,8 +185,8 @@ fn ids_rise_within_agreed_shards() {
     assert!(announce(&mut sink(2), 2, 1).is_some());
 }
 
-/// Goal: a grant, and what is durable, count only from whom it was agreed: an older lease of that host has no effect, anybody else
-/// ends the session.
+/// Goal: a grant, and what is durable, count only from whom it was agreed: an older lease of that host has no
+/// effect, anybody else ends the session.
 /// Method: both messages under leases around the agreed one; what became durable is what the source counts.
 #[test]
 fn leases_that_were_not_agreed_have_no_effect() {
@@ -207,7 +208,8 @@ fn leases_that_were_not_agreed_have_no_effect() {
     assert!(alone.is_some(), "one pair alone has no lease");
 }
 
-/// Goal: no sink makes a source believe that a directory is finished, or a file over, in words that were not agreed on.
+/// Goal: no sink makes a source believe that a directory is finished, or a file over, in words that were not
+/// agreed on.
 #[test]
 fn ends_that_were_not_agreed_are_refused() {
     let state = Message::FileStates(vec![(FileId(1), G0, FileState::Finished)]);

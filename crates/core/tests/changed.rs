@@ -175,7 +175,8 @@ fn changed_failure() -> Failure {
     Failure { kind: FailureKind::Changed, errno: 0, text: "is shorter".into() }
 }
 
-/// Goal: with `fail` a file that changed is not tried again, however that was found; with `retry` it is, once.
+/// Goal: with `fail` a file that changed is not tried again, however that was found; with `retry` it is,
+/// once.
 /// Method: a look that shows another file, and a read that ends early.
 #[test]
 fn a_change_fails_at_once_or_is_tried_again() {
@@ -208,7 +209,8 @@ fn a_change_fails_at_once_or_is_tried_again() {
     }
 }
 
-/// Goal: what was read of a file that grew is sealed only when it was read a second time and was the same; no ctime is waited for.
+/// Goal: what was read of a file that grew is sealed only when it was read a second time and was the same; no
+/// ctime is waited for.
 #[test]
 fn a_prefix_is_read_twice() {
     let mut bench = Bench::new(OnChange::Prefix, SIZE);
@@ -241,8 +243,8 @@ fn a_prefix_that_differs_fails() {
     assert!(bench.failed().starts_with("the source changed otherwise than by growing"), "{}", bench.failed());
 }
 
-/// Goal: a file that was touched and did not grow is read twice too, and is no prefix in the counts; one that nobody touched is
-/// read once.
+/// Goal: a file that was touched and did not grow is read twice too, and is no prefix in the counts; one that
+/// nobody touched is read once.
 #[test]
 fn only_what_grew_is_counted() {
     let mut bench = Bench::new(OnChange::Prefix, SIZE);
@@ -257,7 +259,8 @@ fn only_what_grew_is_counted() {
     assert_eq!(bench.ops(), []);
 }
 
-/// Goal: what is read again after the second reading (it was lost on the way, say) is looked at and read a second time as well.
+/// Goal: what is read again after the second reading (it was lost on the way, say) is looked at and read a
+/// second time as well.
 /// Method: a large file; its stream is lost with its object after it was sealed.
 #[test]
 fn what_is_sent_again_is_read_twice_again() {
@@ -280,7 +283,8 @@ fn what_is_sent_again_is_read_twice_again() {
     assert_eq!(bench.source.counts().prefixes, 1);
 }
 
-/// Goal: a hash that began before the last read of a file seals nothing, whatever the looks show: what was read last is looked at again.
+/// Goal: a hash that began before the last read of a file seals nothing, whatever the looks show: what was
+/// read last is looked at again.
 /// Method: a small file arrives damaged while it is hashed and is read again; then that hash comes back.
 #[test]
 fn an_old_hash_seals_nothing() {
@@ -314,8 +318,8 @@ fn an_old_hash_seals_nothing() {
     }
 }
 
-/// Goal: a file of which the same bytes are read twice for sending, and are others the second time, has changed, whatever comes of it
-/// later: what was sent last is not what its digest here is of.
+/// Goal: a file of which the same bytes are read twice for sending, and are others the second time, has
+/// changed, whatever comes of it later: what was sent last is not what its digest here is of.
 /// Method: a small file and a large one arrive damaged, and are read again.
 #[test]
 fn what_is_read_otherwise_has_changed() {
@@ -345,10 +349,10 @@ fn what_is_read_otherwise_has_changed() {
     }
 }
 
-/// Goal: so it is with a large file, of which what was read first is known only as it was merged with its neighbours: where a hash
-/// decides of it, what was sent twice must have been the same all three times.
-/// Method: of four objects one is lost after the first look, and again after the second, and is read again each time; then the file is
-/// as it was first, or as it was then, or never was another, or is another now.
+/// Goal: so it is with a large file, of which what was read first is known only as it was merged with its
+/// neighbours: where a hash decides of it, what was sent twice must have been the same all three times.
+/// Method: of four objects one is lost after the first look, and again after the second, and is read again
+/// each time; then the file is as it was first, or as it was then, or never was another, or is another now.
 #[test]
 fn what_is_sent_twice_was_the_same() {
     let (size, at, len) = (4 << 20, 1 << 20, 1 << 20);
@@ -410,8 +414,8 @@ fn what_is_sent_twice_was_the_same() {
     }
 }
 
-/// Goal: what an earlier run left counts in the second reading as what was read in this one does; where the sink's word on
-/// it makes no whole, that is no word on the source, and the file is begun anew.
+/// Goal: what an earlier run left counts in the second reading as what was read in this one does; where the
+/// sink's word on it makes no whole, that is no word on the source, and the file is begun anew.
 #[test]
 fn held_parts_are_read_once_more() {
     let size = 3 << 20;
@@ -438,8 +442,8 @@ fn held_parts_are_read_once_more() {
     assert_eq!(bench.ops(), [SourceOp::Refresh { id: ID, generation: G1 }]);
 }
 
-/// Goal: what the user chose for changes of the source has no part in a file that the sink's storage gave back wrong: it is tried
-/// once more. If it changed before that, the choice counts again.
+/// Goal: what the user chose for changes of the source has no part in a file that the sink's storage gave
+/// back wrong: it is tried once more. If it changed before that, the choice counts again.
 #[test]
 fn what_came_back_wrong_is_tried_again() {
     let (shorter, longer) = (of_size(SIZE - 1), of_size(SIZE + 1));
@@ -464,7 +468,8 @@ fn what_came_back_wrong_is_tried_again() {
     }
 }
 
-/// Goal: a file that gives more than its size says did not change: it is measured and tried again, however changes are taken.
+/// Goal: a file that gives more than its size says did not change: it is measured and tried again, however
+/// changes are taken.
 #[test]
 fn a_size_that_says_nothing_is_no_change() {
     for changed in [OnChange::Fail, OnChange::Prefix] {

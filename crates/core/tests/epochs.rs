@@ -1,7 +1,7 @@
 //! Epochs of the sink: what holds up what.
 //!
-//! In: announcements and frames, as a source sends them; completions, kept back as the test wants. Out: what is synced,
-//! and of what the source hears that it is durable.
+//! In: announcements and frames, as a source sends them; completions, kept back as the test wants. Out: what
+//! is synced, and of what the source hears that it is durable.
 
 use std::time::Duration;
 
@@ -279,9 +279,10 @@ impl Bench {
     }
 }
 
-/// Goal: what is written of a large file becomes durable while small files, as many as there may be open, are still being
-/// synced; and its data do not wait behind those of small ones for descriptors.
-/// Method: small files whose first sync never ends; objects of a large file come behind them, and are asked after.
+/// Goal: what is written of a large file becomes durable while small files, as many as there may be open, are
+/// still being synced; and its data do not wait behind those of small ones for descriptors.
+/// Method: small files whose first sync never ends; objects of a large file come behind them, and are asked
+/// after.
 #[test]
 fn small_files_hold_up_no_parts() {
     let mut bench = Bench::new(800);
@@ -301,8 +302,8 @@ fn small_files_hold_up_no_parts() {
     assert!(bench.done.is_empty());
 }
 
-/// Goal: small files are synced as many at a time as take about half a second, so that what was written of them is not
-/// long in doubt, on slow storage and on quick.
+/// Goal: small files are synced as many at a time as take about half a second, so that what was written of
+/// them is not long in doubt, on slow storage and on quick.
 /// Method: syncs of a millisecond and of 20 ms for each file; the longest epoch after the first ones.
 #[test]
 fn epochs_are_as_long_as_storage_allows() {
@@ -346,9 +347,10 @@ fn a_stop_makes_all_that_was_written_durable() {
     assert_eq!(bench.done.len(), 1000);
 }
 
-/// Goal: a bundle of more files than may be open is taken up as far as there are descriptors, in its order, and the rest when
-/// there are some again; no more files than the bound are ever open.
-/// Method: bundles of 100 small files under bounds below that, their syncs kept back; how many are written and not done yet.
+/// Goal: a bundle of more files than may be open is taken up as far as there are descriptors, in its order,
+/// and the rest when there are some again; no more files than the bound are ever open.
+/// Method: bundles of 100 small files under bounds below that, their syncs kept back; how many are written
+/// and not done yet.
 #[test]
 fn bundles_open_no_more_than_the_bound() {
     for most in [1, 7, 64, 99, 120] {
@@ -415,9 +417,10 @@ fn a_stop_frees_a_divided_bundle_once() {
     }
 }
 
-/// Goal: the journal knows of a directory that is opened to us until it was finished, and of one that could not be finished to
-/// the end; what would be too much to remember is refused.
-/// Method: three directories that the engine is about to open, among records of epochs; the journal is replayed at each step.
+/// Goal: the journal knows of a directory that is opened to us until it was finished, and of one that could
+/// not be finished to the end; what would be too much to remember is refused.
+/// Method: three directories that the engine is about to open, among records of epochs; the journal is
+/// replayed at each step.
 #[test]
 fn the_journal_knows_what_is_open() {
     let mut bench = Bench::new(100);
@@ -469,9 +472,10 @@ fn the_journal_knows_what_is_open() {
     assert!(!bench.refused.contains(&100) && bench.refused.contains(&(99 + most as u64)));
 }
 
-/// Goal: a directory whose entries ended well stands in the journal for the marks of all of them, at any depth, and no sync is made
-/// for it alone.
-/// Method: two directories, one in the other, with files in both, and files beside them; the journal is replayed at each step.
+/// Goal: a directory whose entries ended well stands in the journal for the marks of all of them, at any
+/// depth, and no sync is made for it alone.
+/// Method: two directories, one in the other, with files in both, and files beside them; the journal is
+/// replayed at each step.
 #[test]
 fn finished_directories_stand_for_what_is_in_them() {
     let mut bench = Bench::new(1000);
@@ -518,8 +522,8 @@ fn many_finished_directories_are_journaled_alone() {
     }
 }
 
-/// Goal: a directory is not called finished if anything in it, at any depth, failed, at either end or before it was announced; one
-/// that has nothing to do with that is.
+/// Goal: a directory is not called finished if anything in it, at any depth, failed, at either end or before
+/// it was announced; one that has nothing to do with that is.
 /// Method: one thing goes wrong at a time in a directory with one below and one beside it.
 #[test]
 fn only_what_ended_well_is_finished() {
@@ -562,8 +566,8 @@ fn only_what_ended_well_is_finished() {
     }
 }
 
-/// Goal: what an earlier run finished is not finished any more when something below it is made anew, before the journal says a word
-/// of that; what lies beside it stays finished.
+/// Goal: what an earlier run finished is not finished any more when something below it is made anew, before
+/// the journal says a word of that; what lies beside it stays finished.
 /// Method: a journal with two finished directories; a run that writes a file two levels below the one.
 #[test]
 fn what_is_made_anew_reopens_its_directories() {
@@ -586,9 +590,11 @@ fn what_is_made_anew_reopens_its_directories() {
     assert_eq!(replayed.finished.keys().collect::<Vec<_>>(), [&beside]);
 }
 
-/// Goal: of two entries of one name the journal keeps what it says of the parts of the second, however the first ends.
-/// Method: parts of the second become durable; then the first, to which an earlier run left parts, or which left some in this run, is
-/// given up or gets its name; the journal is replayed, once more when the next part of the second is durable.
+/// Goal: of two entries of one name the journal keeps what it says of the parts of the second, however the
+/// first ends.
+/// Method: parts of the second become durable; then the first, to which an earlier run left parts, or which
+/// left some in this run, is given up or gets its name; the journal is replayed, once more when the next part
+/// of the second is durable.
 #[test]
 fn the_second_of_a_name_keeps_what_was_said_of_it() {
     let name = "x";

@@ -22,7 +22,8 @@ const FILE: FileId = FileId(1);
 const G0: Generation = Generation(0);
 const MS: Duration = Duration::from_millis(1);
 
-/// A source with a file of twelve objects and one data stream; even objects go to sink target 1, odd ones to sink target 2.
+/// A source with a file of twelve objects and one data stream; even objects go to sink target 1, odd ones to
+/// sink target 2.
 fn source(targets: bool) -> Source {
     source_of(targets, Lies::At(TargetId(0)), OBJECT, 64)
 }
@@ -99,8 +100,8 @@ fn grant(source: &mut Source, sink_target: u16, objects: u64) {
     source.handle_message(Message::Grant { by: Holder::ALONE, sink_target, total });
 }
 
-/// Goal: an object needs credit of its sink target and the general one; each object is read once, also those that wait when the
-/// sink says where the file goes.
+/// Goal: an object needs credit of its sink target and the general one; each object is read once, also those
+/// that wait when the sink says where the file goes.
 #[test]
 fn objects_go_where_there_is_room() {
     let mut source = source(true);
@@ -143,10 +144,11 @@ fn credit_of_lost_frames_comes_back() {
     assert_eq!(reads(&mut source), [0; 0]);
 }
 
-/// Goal: what is asked for of a file that the sink held whole is read within the memory, the grant, and the grant of its sink target,
-/// although nothing was queued to be read before that could tell how long its objects are.
-/// Method: a session whose only file is held whole and then is not; each of the three bounds in turn leaves three objects
-/// and a half.
+/// Goal: what is asked for of a file that the sink held whole is read within the memory, the grant, and the
+/// grant of its sink target, although nothing was queued to be read before that could tell how long its
+/// objects are.
+/// Method: a session whose only file is held whole and then is not; each of the three bounds in turn leaves
+/// three objects and a half.
 #[test]
 fn what_was_held_whole_is_read_within_bounds() {
     let object = OBJECT / 8;
@@ -242,9 +244,9 @@ impl Spilling {
     }
 }
 
-/// Goal: what goes to sink targets that are shut is read ahead to flash in a stall, whatever general credit is left, takes their
-/// credit when it goes and not before, and goes by sink target: one that stays shut keeps only its own. So it is, too, where reads take
-/// all that is granted at once.
+/// Goal: what goes to sink targets that are shut is read ahead to flash in a stall, whatever general credit
+/// is left, takes their credit when it goes and not before, and goes by sink target: one that stays shut
+/// keeps only its own. So it is, too, where reads take all that is granted at once.
 #[test]
 fn shut_sink_targets_spill() {
     for reads_max in [2, 64] {
@@ -315,8 +317,8 @@ fn without_targets_every_grant_is_general() {
     assert_eq!(reads(&mut source), [0, 1, 2, 3]);
 }
 
-/// Goal: where the source's stripes are shorter than objects, objects are as long as these, but not under 1 MiB; and the sink
-/// hears of it before the first read.
+/// Goal: where the source's stripes are shorter than objects, objects are as long as these, but not under 1
+/// MiB; and the sink hears of it before the first read.
 /// Method: a file whose place is asked for, in stripes of several sizes.
 #[test]
 fn objects_are_as_long_as_stripes() {

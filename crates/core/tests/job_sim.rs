@@ -1,8 +1,9 @@
 //! The simulator of the coordinator: jobs of several pairs of ends, whose hosts crash, freeze and thaw.
 //!
 //! In: a seed. Out: nothing, or a panic with the seed and what happened last.
-//! `end` is a pair of ends as a host program would be, in steps between which a freeze or a crash may come; `store` the file
-//! system that all sinks see, and the caches of their hosts; `world` the run; `judge` what must hold.
+//! `end` is a pair of ends as a host program would be, in steps between which a freeze or a crash may come;
+//! `store` the file system that all sinks see, and the caches of their hosts; `world` the run; `judge` what
+//! must hold.
 //!
 //! What is judged, without asking the coordinator:
 //! - a final name shows one version, whole, from the moment when it is given, whatever is written late;
@@ -13,13 +14,14 @@
 //! - what is held stays within a bound;
 //! - when hosts are left in peace, the job completes, and every file is there in its newest version.
 //!
-//! Each of these changes to the coordinator was seen to fail (seeds that fail of 700 of each world): durable before the journal
-//! says so (1,547), ranges that begin within a page (135), ranges of a lost pair kept by nobody (323 of 600), what comes under an
-//! ended lease taken (2), a temporary written on that somebody may still write into (2), what is being read forgotten
-//! where another range begins (1), a link that is to be sealed and published as a file (1 of 1,500).
+//! Each of these changes to the coordinator was seen to fail (seeds that fail of 700 of each world): durable
+//! before the journal says so (1,547), ranges that begin within a page (135), ranges of a lost pair kept by
+//! nobody (323 of 600), what comes under an ended lease taken (2), a temporary written on that somebody may
+//! still write into (2), what is being read forgotten where another range begins (1), a link that is to be
+//! sealed and published as a file (1 of 1,500).
 //!
-//! Left out: names that a frozen end of an earlier run was about to give, between its look at the fence and the name: looking at
-//! them again is the business of the storage that gives names (see `sim/frozen.rs`).
+//! Left out: names that a frozen end of an earlier run was about to give, between its look at the fence and
+//! the name: looking at them again is the business of the storage that gives names (see `sim/frozen.rs`).
 
 #[path = "job_sim/end.rs"]
 mod end;
@@ -56,10 +58,10 @@ fn number(name: &str, or: u64) -> u64 {
     std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(or)
 }
 
-/// Goal: whatever ends crash, freeze, thaw and write late, every file that is said to be done is one version, what is durable
-/// stays so, and a job that is left in peace completes.
-/// Method: seeded runs of 1 x 1, 2 x 1 and 2 x 3 pairs; see the head of this file. `HAUL_SIM_SEEDS` says how many, beginning at
-/// `HAUL_SIM_FIRST`; every failure is named.
+/// Goal: whatever ends crash, freeze, thaw and write late, every file that is said to be done is one version,
+/// what is durable stays so, and a job that is left in peace completes.
+/// Method: seeded runs of 1 x 1, 2 x 1 and 2 x 3 pairs; see the head of this file. `HAUL_SIM_SEEDS` says how
+/// many, beginning at `HAUL_SIM_FIRST`; every failure is named.
 #[test]
 fn pairs_come_and_go_and_nothing_is_lost() {
     let (first, count) = (number("HAUL_SIM_FIRST", 0), number("HAUL_SIM_SEEDS", SEEDS));

@@ -1,4 +1,5 @@
-//! How a source ends when its data streams are gone: the sink's last word counts, if it comes in time; and what a sink says last.
+//! How a source ends when its data streams are gone: the sink's last word counts, if it comes in time; and
+//! what a sink says last.
 
 use std::time::Duration;
 
@@ -62,7 +63,8 @@ fn end_of(source: &mut Source) -> Option<SessionEnd> {
     })
 }
 
-/// Goal: why the sink ended is what the source says, also if the streams are seen to go before the word arrives.
+/// Goal: why the sink ended is what the source says, also if the streams are seen to go before the word
+/// arrives.
 #[test]
 fn the_reason_comes_after_the_streams() {
     let mut source = cut_off();
@@ -107,7 +109,8 @@ fn a_stream_that_joins_later_goes_on() {
     assert_eq!(source.streams(), (1, 0), "an id is used once");
 }
 
-/// Goal: a parked stream gets no frames and stays up; as many are unparked as are wanted, and what is missing is told.
+/// Goal: a parked stream gets no frames and stays up; as many are unparked as are wanted, and what is missing
+/// is told.
 #[test]
 fn streams_are_parked_and_unparked() {
     let mut source = cut_off_with(Duration::from_secs(1));
@@ -124,7 +127,8 @@ fn streams_are_parked_and_unparked() {
     assert_eq!(source.streams(), (3, 2), "another takes its place");
 }
 
-/// Goal: a sink that stops says why it does, and not that the rest of what was on its way does not fit any more.
+/// Goal: a sink that stops says why it does, and not that the rest of what was on its way does not fit any
+/// more.
 /// Method: an END with an open directory, to a sink that works and to one that stops already.
 #[test]
 fn a_sink_that_stops_finds_no_other_reason() {

@@ -1,4 +1,5 @@
-//! Answers to the layout question from servers that lie: what `fuzz/fuzz_targets/layout.rs` does, without a fuzzer.
+//! Answers to the layout question from servers that lie: what `fuzz/fuzz_targets/layout.rs` does, without a
+//! fuzzer.
 
 use fastrand::Rng;
 use haul_core::layout::{Layout, LayoutError, beegfs, ceph, gluster, lustre};
@@ -47,7 +48,8 @@ fn walk(layout: &Layout) {
 }
 
 /// Goal: no answer makes a decoder panic, and what it takes for a layout is one.
-/// Method: seeded junk, and good answers with some bytes changed, cut off or repeated; the good ones are understood.
+/// Method: seeded junk, and good answers with some bytes changed, cut off or repeated; the good ones are
+/// understood.
 #[test]
 fn answers_that_lie_do_no_harm() {
     let mut rng = Rng::with_seed(1);

@@ -1,7 +1,9 @@
-//! Many storage targets at both ends, and others who use them too: how long a transfer takes under each policy.
+//! Many storage targets at both ends, and others who use them too: how long a transfer takes under each
+//! policy.
 //!
-//! `farm` is the storage of an end, `world` the transfer, `setting` what is compared. The scheduling is core's own; one seed
-//! gives the same run, event by event. `make sim-targets` prints the table of `docs/scheduling.md` (`examples/scale.rs`).
+//! `farm` is the storage of an end, `world` the transfer, `setting` what is compared. The scheduling is
+//! core's own; one seed gives the same run, event by event. `make sim-targets` prints the table of
+//! `docs/scheduling.md` (`examples/scale.rs`).
 
 #[path = "scale/farm.rs"]
 mod farm;
@@ -32,8 +34,8 @@ fn reached(scenario: usize, choice: Choice, seeds: std::ops::Range<u64>) -> f64 
     sum.0 / sum.1
 }
 
-/// Goal: congestion of the source's targets, which moves, costs the adaptive policy at most a tenth of what is possible, and
-/// no numbers for LADS do better.
+/// Goal: congestion of the source's targets, which moves, costs the adaptive policy at most a tenth of what
+/// is possible, and no numbers for LADS do better.
 #[test]
 fn adaptive_goes_round_a_congested_source() {
     let adaptive = reached(1, choice(Policy::ADAPTIVE, PART, 16), 1..3);

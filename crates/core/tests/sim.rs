@@ -12,37 +12,39 @@
 //!   there after a power cut at that instant; so is every extent that is said to be durable;
 //! - no final name ever shows a part or a mixture;
 //! - the holes that a session was told of are holes when a file is published, and no write touches one;
-//! - nothing of a file is read before its fingerprint is old enough, and what changed before that, and left the fingerprint as
-//!   it was, is copied as it is then;
-//! - with `--changed=prefix` what is published is the beginning of one version, under a size and an mtime that were announced;
-//! - what a journal promises is in the temporary that is taken over for it, unless somebody altered that between two
-//!   sessions: then what is published is right all the same, or the file failed;
+//! - nothing of a file is read before its fingerprint is old enough, and what changed before that, and left
+//!   the fingerprint as it was, is copied as it is then;
+//! - with `--changed=prefix` what is published is the beginning of one version, under a size and an mtime
+//!   that were announced;
+//! - what a journal promises is in the temporary that is taken over for it, unless somebody altered that
+//!   between two sessions: then what is published is right all the same, or the file failed;
 //! - a paused source reads no payload and sends none, and still ends when it is stopped;
 //! - buffers of either end stay within its memory, and each is freed once; entries stay within their limit;
 //! - blocks that were acknowledged are not read again, by any later session;
-//! - control messages arrive once and in order, whenever control is lost and joined again, and nothing of an older epoch;
+//! - control messages arrive once and in order, whenever control is lost and joined again, and nothing of an
+//!   older epoch;
 //! - no deadlock, and an end within a bound of steps;
 //! - after "complete" no journal and no temporary is left, and every name is on media.
 //!
 //! Each of these changes to the machines was seen to fail (seeds that fail of the first 10,000): directories
-//! not synced (7,624), temporaries' names not synced (1,659), acknowledged without journal (1,670), no journal
-//! sync (30), commit without sync (7,609), journal written on after a refusal (1), the pass of a seal ignored
-//! (10), a look begun before the last read believed (3), ctime change not settled by digest (207), discard
-//! while writes are under way (110) or a commit (15), credit of a lost stream kept (20), its objects not sent
-//! again (417), its buffers not counted back (5 of 40,000), more granted than there is (all), damaged payload
-//! taken (2,402), held parts read again (1,605), parts journaled under a fingerprint that was not verified (7),
-//! temporaries of the wrong run taken over (1), a second try begun before the journal forgot the first (4 of
-//! 40,000), withdrawals not journaled (1), a withdrawn generation acknowledged (10), complete before the last
-//! epoch (252), a crossing failure ignored (2), second tries waiting for the walk that waits for them (4).
-//! Of sparse files (of 20,000): parts taken over under another map (30), no map in the journal (275), a file of holes
-//! alone whose seal came first forgotten (42), or never complete (5,121), looked up before its map (2), its map lost
-//! with its parts (133), a ctime change settled by the plain hash (9), pieces that reach into a hole (486) or are
-//! checked as if there were none (677), values in another order at one end (4,061), maps counted beyond their files
-//! (663 of 40,000). Of streams and control
-//! that join later: parked streams left parked when all others are lost (seed 107 and more). A torn record believed: 10 of
-//! 30,000. What was sent twice not held against the hash: seed 75,951. No room looked for
-//! where a file that was held whole is asked for: seed 160,206. Not seen to fail: a file begun at once though its promised temporary
-//! is gone.
+//! not synced (7,624), temporaries' names not synced (1,659), acknowledged without journal (1,670), no
+//! journal sync (30), commit without sync (7,609), journal written on after a refusal (1), the pass of a seal
+//! ignored (10), a look begun before the last read believed (3), ctime change not settled by digest (207),
+//! discard while writes are under way (110) or a commit (15), credit of a lost stream kept (20), its objects
+//! not sent again (417), its buffers not counted back (5 of 40,000), more granted than there is (all),
+//! damaged payload taken (2,402), held parts read again (1,605), parts journaled under a fingerprint that was
+//! not verified (7), temporaries of the wrong run taken over (1), a second try begun before the journal
+//! forgot the first (4 of 40,000), withdrawals not journaled (1), a withdrawn generation acknowledged (10),
+//! complete before the last epoch (252), a crossing failure ignored (2), second tries waiting for the walk
+//! that waits for them (4). Of sparse files (of 20,000): parts taken over under another map (30), no map in
+//! the journal (275), a file of holes alone whose seal came first forgotten (42), or never complete (5,121),
+//! looked up before its map (2), its map lost with its parts (133), a ctime change settled by the plain hash
+//! (9), pieces that reach into a hole (486) or are checked as if there were none (677), values in another
+//! order at one end (4,061), maps counted beyond their files (663 of 40,000). Of streams and control that
+//! join later: parked streams left parked when all others are lost (seed 107 and more). A torn record
+//! believed: 10 of 30,000. What was sent twice not held against the hash: seed 75,951. No room looked for
+//! where a file that was held whole is asked for: seed 160,206. Not seen to fail: a file begun at once though
+//! its promised temporary is gone.
 //!
 //! Ends that freeze, are taken over, and go on have worlds of their own: `sim/frozen.rs`.
 //!
@@ -72,8 +74,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Seeds of a default run of the world in which ends freeze.
 const FROZEN_SEEDS: u64 = 8_000;
-/// Seeds in which a run follows one that may still publish by way of another that died: without that memory they fail. In
-/// the second a name is replaced too late between its sync and the word that it is done.
+/// Seeds in which a run follows one that may still publish by way of another that died: without that memory
+/// they fail. In the second a name is replaced too late between its sync and the word that it is done.
 const KEPT_FROZEN: &[u64] = &[16_059, 417_455];
 /// Seeds that once failed.
 const KEPT: &[u64] =
@@ -143,8 +145,8 @@ fn run_all(run: Run, kept: &[u64], first: u64, count: u64) -> u64 {
 }
 
 /// Goal: whatever happens, nothing that was promised is lost, and in the end all is there.
-/// Method: seeded runs of both machines; see the head of this file. `HAUL_SIM_SEEDS` says how many, beginning at
-/// `HAUL_SIM_FIRST`; every failure is named.
+/// Method: seeded runs of both machines; see the head of this file. `HAUL_SIM_SEEDS` says how many, beginning
+/// at `HAUL_SIM_FIRST`; every failure is named.
 #[test]
 fn nothing_promised_is_lost() {
     let (first, count) = (number("HAUL_SIM_FIRST", 0), number("HAUL_SIM_SEEDS", SEEDS));
@@ -172,7 +174,8 @@ fn nothing_promised_is_lost() {
     );
 }
 
-/// Goal: a run that was frozen, taken over while nobody saw it die, and goes on, spoils nothing that the next one said.
+/// Goal: a run that was frozen, taken over while nobody saw it die, and goes on, spoils nothing that the next
+/// one said.
 /// Method: seeded runs in which ends freeze; see `sim/frozen.rs`. As many seeds as `HAUL_SIM_SEEDS` says.
 #[test]
 fn a_frozen_run_spoils_nothing() {

@@ -1,9 +1,12 @@
-//! A sink whose destination has several storage targets: the machine itself, in a world of targets of different speed.
+//! A sink whose destination has several storage targets: the machine itself, in a world of targets of
+//! different speed.
 //!
-//! In: a seed. Out: when what was written, and what the sink said of it. The source here is a small one that obeys grants
-//! and prefers healthy sink targets by core's own schedule; the engine serves each target's requests one after another.
-//! What is judged: every object is written once, with its own payload, at the target where its file lies; a file that is
-//! said to be done has the digest of all of it; never more payload at the sink than its memory; and what the test asks.
+//! In: a seed. Out: when what was written, and what the sink said of it. The source here is a small one that
+//! obeys grants and prefers healthy sink targets by core's own schedule; the engine serves each target's
+//! requests one after another.
+//! What is judged: every object is written once, with its own payload, at the target where its file lies; a
+//! file that is said to be done has the digest of all of it; never more payload at the sink than its memory;
+//! and what the test asks.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
@@ -485,8 +488,9 @@ fn rest(s: &Setting, told: &Told, target: u16, from: u64, to: u64) -> (usize, us
     (objects.count(), files.count())
 }
 
-/// Goal: a target that is frozen for five seconds costs its own objects and files: those of the others are written, and are
-/// on media under their names, as if nothing was; and in the end all is there. The source hears how it fares.
+/// Goal: a target that is frozen for five seconds costs its own objects and files: those of the others are
+/// written, and are on media under their names, as if nothing was; and in the end all is there. The source
+/// hears how it fares.
 #[test]
 fn a_frozen_target_costs_its_own() {
     let quiet = eight();
@@ -509,9 +513,10 @@ fn a_frozen_target_costs_its_own() {
     assert!(last(&before, |health| health == Health::Hung).is_none());
 }
 
-/// Goal: who looks sees which target it is that hangs, above all others, with what it has in flight; and in the end is told for
-/// how long, of that one alone. Where all are well nothing is said.
-/// Method: the tables of the same runs; the target is frozen for five seconds and hangs from the third on at the latest.
+/// Goal: who looks sees which target it is that hangs, above all others, with what it has in flight; and in
+/// the end is told for how long, of that one alone. Where all are well nothing is said.
+/// Method: the tables of the same runs; the target is frozen for five seconds and hangs from the third on at
+/// the latest.
 #[test]
 fn a_frozen_target_is_seen() {
     let frozen = Setting { frozen: Some((2, Time(SECOND), Time(6 * SECOND))), ..eight() };
@@ -540,8 +545,8 @@ fn a_frozen_target_is_seen() {
     assert_eq!(quiet.troubles.worst(Duration::from_nanos(quiet.end.0), name), Default::default());
 }
 
-/// Goal: a target of a fifteenth of the speed keeps the others from nothing: their last object is written as early as if it
-/// was as fast as they are.
+/// Goal: a target of a fifteenth of the speed keeps the others from nothing: their last object is written as
+/// early as if it was as fast as they are.
 #[test]
 fn a_slow_target_costs_its_own() {
     let quiet = eight();
@@ -554,9 +559,11 @@ fn a_slow_target_costs_its_own() {
     assert!(after.0 * 10 <= before.0 * 11, "{after:?} against {before:?}");
 }
 
-/// Goal: what slow targets hold is no reason to grant no more: from the first second on the others have all they can write.
-/// Method: slow targets as large as what is granted at first: four of thirteen with a tenth of the speed, and four objects each,
-/// where sixteen are granted; objects of the nine others in three seconds, of which each could write ten.
+/// Goal: what slow targets hold is no reason to grant no more: from the first second on the others have all
+/// they can write.
+/// Method: slow targets as large as what is granted at first: four of thirteen with a tenth of the speed, and
+/// four objects each, where sixteen are granted; objects of the nine others in three seconds, of which each
+/// could write ten.
 #[test]
 fn slow_targets_leave_room_for_others() {
     let s = Setting {
@@ -575,8 +582,8 @@ fn slow_targets_leave_room_for_others() {
     assert!(others >= 80, "{others} of 90");
 }
 
-/// Goal: where there is one target nothing is said of it: general grants alone; and where the ends did not agree on targets
-/// nothing is made ahead either. What one target can do is done.
+/// Goal: where there is one target nothing is said of it: general grants alone; and where the ends did not
+/// agree on targets nothing is made ahead either. What one target can do is done.
 #[test]
 fn one_target_is_as_none() {
     for (agreed, made) in [(true, 100), (false, 0)] {
@@ -601,7 +608,8 @@ fn every_file_is_told() {
 }
 
 /// A sink with a file on each of two targets, and what it said so far.
-/// Goal: a large file of one object, which travels whole, has its place and its target's turn as those of several.
+/// Goal: a large file of one object, which travels whole, has its place and its target's turn as those of
+/// several.
 /// Method: the world knows no bundles; and what a frozen target holds up is its own.
 #[test]
 fn whole_files_have_their_place() {
@@ -644,8 +652,8 @@ fn says(sink: &mut Sink) -> String {
     said
 }
 
-/// Goal: a source that takes of a sink target what it was not granted, or of one that there is not, is stopped with the reason;
-/// what it was granted it may send.
+/// Goal: a source that takes of a sink target what it was not granted, or of one that there is not, is
+/// stopped with the reason; what it was granted it may send.
 #[test]
 fn a_source_that_takes_too_much_is_stopped() {
     let data = |sink_target: u16, object: u64| DataHeader {
@@ -698,8 +706,9 @@ fn a_source_that_takes_too_much_is_stopped() {
     assert_eq!(says(&mut sink), "the source sent a message that only a sink sends: FILE_TARGETS");
 }
 
-/// Goal: data of a file that is cut in a way yet to be told wait for that, and then have the length that was told; the file
-/// is made with the source's stripes. What is told twice, of nobody or too long, ends the session.
+/// Goal: data of a file that is cut in a way yet to be told wait for that, and then have the length that was
+/// told; the file is made with the source's stripes. What is told twice, of nobody or too long, ends the
+/// session.
 #[test]
 fn data_wait_for_how_a_file_is_cut() {
     let generation = Generation(0);
@@ -746,8 +755,8 @@ fn data_wait_for_how_a_file_is_cut() {
     }
 }
 
-/// Goal: of a file of more components and sink targets than one message holds its beginning is told, and of the rest that it may
-/// be anywhere.
+/// Goal: of a file of more components and sink targets than one message holds its beginning is told, and of
+/// the rest that it may be anywhere.
 #[test]
 fn long_layouts_are_cut() {
     let parts = |count: u64, width: u16| {

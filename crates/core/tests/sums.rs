@@ -1,6 +1,7 @@
 //! Numbers of file systems and peers whose sums no number holds.
 //!
-//! In: files of the largest size that there is. Out: totals that stand at the largest number, and sessions that go on.
+//! In: files of the largest size that there is. Out: totals that stand at the largest number, and sessions
+//! that go on.
 
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use haul_core::stage::StageTime;
 use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
 use haul_core::wire::{Agreed, Announced, DoneItem, Extent, Failure, FailureKind, Message, Outcome};
 
-/// Goal: totals of a source saturate: nothing that a file system says of its sizes, or a sink of what it did with them, makes
-/// a sum wrap or a session panic.
+/// Goal: totals of a source saturate: nothing that a file system says of its sizes, or a sink of what it did
+/// with them, makes a sum wrap or a session panic.
 /// Method: three files of 2^63 - 1 bytes, told to be durable, and done, by a sink that says so at once.
 #[test]
 fn totals_of_a_source_saturate() {

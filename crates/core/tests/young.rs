@@ -64,8 +64,8 @@ fn files(ops: &[SourceOp]) -> Vec<u64> {
     ids.collect()
 }
 
-/// Goal: nothing of a young file is read, mapped or compared before it is old enough; the others do not wait for it, and
-/// then it waits for nothing else.
+/// Goal: nothing of a young file is read, mapped or compared before it is old enough; the others do not wait
+/// for it, and then it waits for nothing else.
 /// Method: an old and a young file of each sort: large, small, sparse, and held at the sink.
 #[test]
 fn young_files_go_last() {
@@ -94,7 +94,8 @@ fn young_files_go_last() {
     assert_eq!(then, [2, 4, 6, 8], "the young ones");
 }
 
-/// Goal: where a look shows another ctime, the file is hashed as the look saw it, and not before that ctime is old enough.
+/// Goal: where a look shows another ctime, the file is hashed as the look saw it, and not before that ctime
+/// is old enough.
 #[test]
 fn a_young_look_is_waited_out_before_the_hash() {
     let mut source = source(false);

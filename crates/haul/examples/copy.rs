@@ -1,4 +1,5 @@
-//! Copies a tree, shows how far it is, and gives up after some seconds if it is told to: `copy FROM TO [SECONDS]`.
+//! Copies a tree, shows how far it is, and gives up after some seconds if it is told to:
+//! `copy FROM TO [SECONDS]`.
 //!
 //! What was copied by then stays; the same call again goes on from there.
 

@@ -64,8 +64,8 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// What is copied: paths of this host, or [`Endpoint`]s. All of them lie on one host. To where is still open: without
-    /// [`Copy::to`] there is nothing to run.
+    /// What is copied: paths of this host, or [`Endpoint`]s. All of them lie on one host. To where is still
+    /// open: without [`Copy::to`] there is nothing to run.
     #[allow(clippy::should_implement_trait)]
     pub fn from<E: Into<Endpoint>>(sources: impl IntoIterator<Item = E>) -> CopyFrom {
         CopyFrom { sources: sources.into_iter().map(Into::into).collect() }
@@ -101,7 +101,8 @@ impl Copy {
         self
     }
 
-    /// Tells `observer` what happens, from haul's own threads. [`Event::Entry`] comes for each entry that ended well.
+    /// Tells `observer` what happens, from haul's own threads. [`Event::Entry`] comes for each entry that
+    /// ended well.
     pub fn observer(mut self, observer: impl Observer + 'static) -> Copy {
         (self.observer, self.request.verbose) = (Arc::new(observer), true);
         self
@@ -138,8 +139,8 @@ impl CopyFrom {
     }
 }
 
-/// Whether plain files that the caller writes while the copy runs, by their names behind all links, are apart from what is
-/// copied: none lies in a local source, is one, or has the name of a file that is copied.
+/// Whether plain files that the caller writes while the copy runs, by their names behind all links, are apart
+/// from what is copied: none lies in a local source, is one, or has the name of a file that is copied.
 ///
 /// # Errors
 /// [`ErrorKind::Usage`], about the first that is not.
@@ -150,7 +151,8 @@ pub fn lists_are_apart(request: &CopyRequest, files: &[PathBuf]) -> Result<(), E
 /// `haul agent`: serves one session over stdin and stdout. Returns the exit code.
 ///
 /// `home`: the user's home directory; `ssh_connection`: what sshd says of the connection
-/// (`SSH_CONNECTION`), from which the address to listen on is taken; `prober`: what it does where it is asked to measure.
+/// (`SSH_CONNECTION`), from which the address to listen on is taken; `prober`: what it does where it is asked
+/// to measure.
 pub fn agent(
     home: Option<PathBuf>,
     ssh_connection: Option<String>,
@@ -159,16 +161,16 @@ pub fn agent(
     crate::copy::serve(home, ssh_connection, prober)
 }
 
-/// `haul agent --channel`: brings a further channel of an ssh connection to the agent of this user that the near end names on
-/// stdin, and waits until that has done with it. Returns the exit code.
+/// `haul agent --channel`: brings a further channel of an ssh connection to the agent of this user that the
+/// near end names on stdin, and waits until that has done with it. Returns the exit code.
 pub fn agent_channel() -> i32 {
     use std::os::fd::AsFd;
     let handed = haul_launch::channel(std::io::stdin().as_fd(), std::io::stdout().as_fd());
     i32::from(handed.is_err())
 }
 
-/// Lists what jobs left below `root`; `remove` deletes what dead ones left, never what a running one needs. `state`: the
-/// directory of their journals, where they were told to keep them elsewhere.
+/// Lists what jobs left below `root`; `remove` deletes what dead ones left, never what a running one needs.
+/// `state`: the directory of their journals, where they were told to keep them elsewhere.
 ///
 /// # Errors
 /// `root` or `state` cannot be read.

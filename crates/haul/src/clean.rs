@@ -1,8 +1,8 @@
 //! `haul clean`: what dead jobs left at a destination.
 //!
-//! Their journals lie there, or in a state directory with those of other destinations, which are told apart by the inode
-//! number in their heads. A journal is whoever's it is: it is believed in what its owner could have left, and only in the directory
-//! that its head names.
+//! Their journals lie there, or in a state directory with those of other destinations, which are told apart
+//! by the inode number in their heads. A journal is whoever's it is: it is believed in what its owner could
+//! have left, and only in the directory that its head names.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -59,7 +59,8 @@ enum Belongs {
     Here,
     /// Its journal names another directory.
     Elsewhere,
-    /// It has no journal that says so, or nothing of what its runs made is here: inode numbers of two file systems may be equal.
+    /// It has no journal that says so, or nothing of what its runs made is here: inode numbers of two file
+    /// systems may be equal.
     Unknown,
     /// Its journal is not as a run leaves it.
     Odd,
@@ -76,8 +77,8 @@ struct Told {
     other_format: Option<u16>,
 }
 
-/// Lists the jobs below `root` whose journals lie in `state` (`None`: in `root` itself), and removes what dead ones left if
-/// `remove`.
+/// Lists the jobs below `root` whose journals lie in `state` (`None`: in `root` itself), and removes what
+/// dead ones left if `remove`.
 pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<CleanReport, Error> {
     let place = state.unwrap_or(root);
     let dir =
@@ -90,7 +91,8 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
     // To ask for a name may start a program.
     let mut users: HashMap<u32, String> = HashMap::new();
     for (at, (job, Told { replayed, claim, other_format })) in jobs.iter().zip(&told).enumerate() {
-        // Whoever planted a dead job's journal may have read the tags in it off the temporaries of a running one.
+        // Whoever planted a dead job's journal may have read the tags in it off the temporaries of a running
+        // one.
         let others = jobs.iter().zip(&told).enumerate();
         let spared = others
             .filter(|(other, (job, _))| *other != at && job.life != Life::Dead)
@@ -180,7 +182,8 @@ pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<Cle
     Ok(report)
 }
 
-/// Whether it was tried and could not be done, and not that somebody lives, or that it is left to whoever knows what it is.
+/// Whether it was tried and could not be done, and not that somebody lives, or that it is left to whoever
+/// knows what it is.
 fn could_not(error: &AcquireError) -> bool {
     match error {
         AcquireError::Failed(failure) => failure.errno != 0,
@@ -254,7 +257,8 @@ mod tests {
     use super::*;
 
     /// Goal: a file that anybody may plant under a journal's name is read no further than it is a journal.
-    /// Method: one of zeros and one of a good head with zeros behind it; what this thread reads is the kernel's count.
+    /// Method: one of zeros and one of a good head with zeros behind it; what this thread reads is the
+    /// kernel's count.
     #[test]
     fn endless_journals_are_left_unread() {
         use haul_storage::sink::names::JobKey;
@@ -307,7 +311,8 @@ mod tests {
         assert!(answer.expect_err("no directory").text.contains("fifo: Not a directory"));
     }
 
-    /// Goal: what an older or a newer haul left is not half removed: only that one knows which temporaries are its.
+    /// Goal: what an older or a newer haul left is not half removed: only that one knows which temporaries
+    /// are its.
     /// Method: a journal of another format, as its first bytes tell.
     #[test]
     fn journals_of_other_formats_are_left() {

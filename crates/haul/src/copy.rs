@@ -374,7 +374,8 @@ fn memory_links(options: &Options) -> (Links, Links) {
     (links(near, data.0), links(far, data.1))
 }
 
-/// Refuses a local destination that lies inside a local source, for such a copy would never end, and one that is the source.
+/// Refuses a local destination that lies inside a local source, for such a copy would never end, and one that
+/// is the source.
 fn refuse_inside(request: &CopyRequest) -> Result<(), Error> {
     let options = &request.options;
     let paths = request.sources.iter().map(|source| source.local_path().map(<[u8]>::to_vec));

@@ -1,11 +1,12 @@
 //! Remote control of a copy that runs: a Unix socket for each, and who may speak to it.
 //!
-//! In: a [`Handle`] that shall be reached. Out: [`Server`], and for the other side [`jobs`] and [`ask`]. A request is one
-//! line of JSON, a reply is one line of JSON, then the connection ends.
+//! In: a [`Handle`] that shall be reached. Out: [`Server`], and for the other side [`jobs`] and [`ask`]. A
+//! request is one line of JSON, a reply is one line of JSON, then the connection ends.
 //!
-//! Invariants: a socket lies in a directory that belongs to this user and is closed to all others, and is itself of
-//! mode 0600; no symlink is followed on the way to it. Who connects is this user or root, as the kernel says. Nobody
-//! who connects can hold the copy, or another client: requests are bounded in length and time.
+//! Invariants: a socket lies in a directory that belongs to this user and is closed to all others, and is
+//! itself of mode 0600; no symlink is followed on the way to it. Who connects is this user or root, as the
+//! kernel says. Nobody who connects can hold the copy, or another client: requests are bounded in length and
+//! time.
 //! Left out: a lasting connection that is told of changes; other hosts' jobs (log in there).
 
 use std::fmt;
@@ -164,8 +165,8 @@ fn system(op: &'static str, path: &Path) -> impl FnOnce(rustix::io::Errno) -> Ct
     move |errno| CtlError::System { op, path: path.to_owned(), source: errno.into() }
 }
 
-/// A name that does in a file name and on a command line: letters, digits, `.`, `_` and `-`, others become `_`; never
-/// empty, and no longer than [`NAME_LEN_MAX`].
+/// A name that does in a file name and on a command line: letters, digits, `.`, `_` and `-`, others become
+/// `_`; never empty, and no longer than [`NAME_LEN_MAX`].
 pub fn short_name(text: &[u8]) -> String {
     let plain = |byte: &u8| match byte {
         byte if byte.is_ascii_alphanumeric() || b"._-".contains(byte) => char::from(*byte),
@@ -217,8 +218,8 @@ impl Place {
         Place::open(path)?.ok_or_else(|| system("open", path)(rustix::io::Errno::NOENT))
     }
 
-    /// An address of a socket in it: by the descriptor, so that the directory is the one that was checked, and its
-    /// path may be longer than an address can be.
+    /// An address of a socket in it: by the descriptor, so that the directory is the one that was checked,
+    /// and its path may be longer than an address can be.
     fn address(&self, file: &str) -> Result<rustix::net::SocketAddrUnix, CtlError> {
         let by_fd = format!("/proc/self/fd/{}/{file}", self.dir.as_fd().as_raw_fd());
         rustix::net::SocketAddrUnix::new(by_fd).map_err(system("name", &self.path))

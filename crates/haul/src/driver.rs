@@ -88,7 +88,8 @@ pub(crate) struct Watch {
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) handle: Handle,
     pub(crate) verbose: bool,
-    /// Takes the paths of unchanged and of sparse files, whose digest a manifest needs; `None`: no manifest is asked for.
+    /// Takes the paths of unchanged and of sparse files, whose digest a manifest needs; `None`: no manifest
+    /// is asked for.
     pub(crate) manifest: Option<Sender<Unmoved>>,
     /// The observer wants to hear of the storage targets.
     pub(crate) targets: bool,

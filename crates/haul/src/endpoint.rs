@@ -1,9 +1,11 @@
 //! What a SRC or DST of a command names: a place here, or one at a host.
 //!
-//! In: words as typed, as bytes. Out: [`Endpoint`]s, all sources on one side, at most one side far away. Invariants: a path goes
-//! through unchanged, whatever bytes it holds; nobody else looks at how a word begins. What stands behind the host's colon, or
-//! alone, [`Place`] reads; every word that begins with a scheme is of a scheme, never of a host.
-//! Left out: `~`, `~name`, variables and globs; the first two are expanded at the far end, the others by nobody.
+//! In: words as typed, as bytes. Out: [`Endpoint`]s, all sources on one side, at most one side far away.
+//! Invariants: a path goes through unchanged, whatever bytes it holds; nobody else looks at how a word
+//! begins. What stands behind the host's colon, or alone, [`Place`] reads; every word that begins with a
+//! scheme is of a scheme, never of a host.
+//! Left out: `~`, `~name`, variables and globs; the first two are expanded at the far end, the others by
+//! nobody.
 
 use std::ffi::{OsStr, OsString};
 use std::net::Ipv6Addr;
@@ -23,7 +25,8 @@ const OF_ADDRESSES: [char; 3] = [':', '[', ']'];
 /// A place that data comes from or goes to, and the host whose haul reaches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// As for ssh: may hold `user@`, no brackets. `None`: this host. A host that a scheme itself speaks with is in the place.
+    /// As for ssh: may hold `user@`, no brackets. `None`: this host. A host that a scheme itself speaks with
+    /// is in the place.
     host: Option<String>,
     place: Place,
 }
@@ -56,7 +59,8 @@ pub enum EndpointError {
         escape::name(typed)
     )]
     NoHost { typed: Vec<u8> },
-    /// `host::module` is how rsync names what its daemon serves; nobody means a file whose name begins with a colon.
+    /// `host::module` is how rsync names what its daemon serves; nobody means a file whose name begins with a
+    /// colon.
     #[error(
         "'{}' is how rsync names a module of its daemon, which haul does not speak with: write {}:PATH, which goes through ssh. \
          For the file '{}' at that host write {}:./{}, for a local file ./{}, for an IPv6 address [ADDRESS]:PATH",
@@ -116,7 +120,8 @@ impl Endpoint {
         Endpoint::new(Some(host.into()), Place::file(path))
     }
 
-    /// What one word means. A colon before the first slash means a host; `exists` says whether a local file has this name.
+    /// What one word means. A colon before the first slash means a host; `exists` says whether a local file
+    /// has this name.
     ///
     /// # Errors
     /// What to write instead.
@@ -398,7 +403,8 @@ mod tests {
         }
     }
 
-    /// Goal: what an endpoint of words shows can be typed and means the same, and that of one made of parts at least the same file.
+    /// Goal: what an endpoint of words shows can be typed and means the same, and that of one made of parts
+    /// at least the same file.
     /// Method: random words of the pieces that matter, and random hosts and paths of them.
     #[test]
     fn what_is_shown_means_the_same() {

@@ -9,7 +9,8 @@ use crate::target_tables::TargetTable;
 
 /// Hears what happens. Called from haul's own threads; must not block.
 pub trait Observer: Send + Sync {
-    /// Something happened. Called from threads of haul, one after another; whoever blocks here holds up the copy.
+    /// Something happened. Called from threads of haul, one after another; whoever blocks here holds up the
+    /// copy.
     fn event(&self, event: Event);
 }
 
@@ -32,7 +33,8 @@ pub enum Event {
     },
     /// About every 200 ms.
     Progress(Progress),
-    /// Only if [`CopyRequest::targets`]: how the storage targets of one end stand, about twice a second for each end that tells.
+    /// Only if [`CopyRequest::targets`]: how the storage targets of one end stand, about twice a second for
+    /// each end that tells.
     Targets(TargetTable),
     /// Only if [`CopyRequest::targets`]: an end will not tell of its targets.
     NoTargets {
@@ -65,7 +67,8 @@ pub enum Event {
         /// The same for people.
         text: String,
     },
-    /// Only if [`Options::manifest`](crate::options::Options::manifest): the hash of a file at the destination.
+    /// Only if [`Options::manifest`](crate::options::Options::manifest): the hash of a file at the
+    /// destination.
     Digest {
         /// Below the destination.
         path: Vec<u8>,
@@ -101,7 +104,8 @@ pub enum EntryEnd {
 /// How far a copy is. Counts are since the start of this run.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
-    /// Sizes of the files that are done, and of the parts of others that are: holes and what was unchanged included.
+    /// Sizes of the files that are done, and of the parts of others that are: holes and what was unchanged
+    /// included.
     pub bytes_done: u64,
     /// What the walk has found so far; final once `counting` is false.
     pub bytes_total: u64,
@@ -117,12 +121,13 @@ pub struct Progress {
     pub counting: bool,
     /// Since the run began.
     pub elapsed: Duration,
-    /// Data that was moved, also within one host: no holes, nothing unchanged; what was sent again is included.
+    /// Data that was moved, also within one host: no holes, nothing unchanged; what was sent again is
+    /// included.
     pub bytes_sent: u64,
     /// Of `bytes_done`, holes of copied files.
     pub holes: u64,
-    /// What holds it up, in words: a storage operation of either end that hangs ("waiting 12 s for the sink's write of
-    /// big.dat"), or the network ("waiting 12 s for the network").
+    /// What holds it up, in words: a storage operation of either end that hangs ("waiting 12 s for the sink's
+    /// write of big.dat"), or the network ("waiting 12 s for the network").
     pub waiting: Option<String>,
     /// Parts that an earlier run left are being read; none of that is in `bytes_done` yet.
     pub checking: Option<Checking>,

@@ -1,10 +1,11 @@
 //! A copy that runs, in the hands of others: stopped, paused, its live settings changed, its state looked at.
 //!
-//! In: wishes, from any thread. Out: what the near end's driver reads in each of its turns, five a second at least,
-//! and what it says of how things stand.
-//! Invariant: a wish that cannot come true is refused when it is spoken, as soon as that is known; before the two ends
-//! have met it is kept, and dropped with a note where the other end cannot follow.
-//! Left out: who may ask (see [`crate::ctl`]), and how live settings are changed (see `driver::live_settings`).
+//! In: wishes, from any thread. Out: what the near end's driver reads in each of its turns, five a second at
+//! least, and what it says of how things stand.
+//! Invariant: a wish that cannot come true is refused when it is spoken, as soon as that is known; before the
+//! two ends have met it is kept, and dropped with a note where the other end cannot follow.
+//! Left out: who may ask (see [`crate::ctl`]), and how live settings are changed (see
+//! `driver::live_settings`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -152,8 +153,8 @@ impl Handle {
         self.0.stop.load(Ordering::Acquire)
     }
 
-    /// Pauses the copy or lets it go on, effective within a second: nothing new is read or sent, what is on its way
-    /// lands and becomes durable.
+    /// Pauses the copy or lets it go on, effective within a second: nothing new is read or sent, what is on
+    /// its way lands and becomes durable.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`](crate::api::ErrorKind): the source is at the other end, which cannot do it.
@@ -175,7 +176,8 @@ impl Handle {
     /// Turns a live setting, effective within a second and without a new connection.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`](crate::api::ErrorKind): the value is out of its range, or cannot be changed in this copy.
+    /// [`ErrorKind::Usage`](crate::api::ErrorKind): the value is out of its range, or cannot be changed in
+    /// this copy.
     pub fn set(&self, setting: LiveSetting, value: u64) -> Result<(), Error> {
         let ((min, max), name) = (setting.range(), setting.name());
         if !(min..=max).contains(&value) {
@@ -220,8 +222,8 @@ impl Handle {
         CopyState { phase, settings, progress: inner.progress.clone() }
     }
 
-    /// The storage targets of both ends, as far as they are known. Whoever asks looks: tables are taken, and asked of the
-    /// other end, from now on for a few seconds.
+    /// The storage targets of both ends, as far as they are known. Whoever asks looks: tables are taken, and
+    /// asked of the other end, from now on for a few seconds.
     pub fn targets(&self) -> Sides {
         let now = Instant::now();
         let mut inner = self.lock();
@@ -268,8 +270,8 @@ impl Handle {
         }
     }
 
-    /// The ends have met; `streams`: most data streams that the session can have. What can not be changed in this session is dropped; returns what
-    /// somebody wished of it.
+    /// The ends have met; `streams`: most data streams that the session can have. What can not be changed in
+    /// this session is dropped; returns what somebody wished of it.
     pub(crate) fn join(
         &self,
         streams: u16,
@@ -293,7 +295,8 @@ impl Handle {
         dropped
     }
 
-    /// A live setting turns out not to be one in this session, and why. True: somebody had wished something of it.
+    /// A live setting turns out not to be one in this session, and why. True: somebody had wished something
+    /// of it.
     pub(crate) fn fix(&self, setting: LiveSetting, why: &'static str) -> bool {
         let mut inner = self.lock();
         inner.fixed[setting as usize] = Some(why);
@@ -334,8 +337,8 @@ impl Handle {
 mod tests {
     use super::*;
 
-    /// Goal: wishes are kept within their ranges and counted; what is fixed is refused, and what was wished of it
-    /// before that was known is dropped and named.
+    /// Goal: wishes are kept within their ranges and counted; what is fixed is refused, and what was wished
+    /// of it before that was known is dropped and named.
     #[test]
     fn wishes_are_checked_and_counted() {
         let handle = Handle::new();

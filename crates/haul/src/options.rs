@@ -157,8 +157,8 @@ pub struct Options {
     pub changed: Changed,
     /// What the passport of the network says, for what the user left open.
     pub start: Option<Start>,
-    /// Source: a directory on flash for what is read while the sink stalls, and the bytes that may be used there; `None`:
-    /// 16 GiB, or a quarter of what is free.
+    /// Source: a directory on flash for what is read while the sink stalls, and the bytes that may be used
+    /// there; `None`: 16 GiB, or a quarter of what is free.
     pub spill_dir: Option<PathBuf>,
     /// Most bytes of it.
     pub spill_size: Option<u64>,

@@ -1,7 +1,8 @@
 //! Passports: what a probe found of storage or of a network, kept for the copies that come.
 //!
-//! In: a state directory (the caller's; nothing here reads the environment). Out: the passport of a file system ([`storage`])
-//! or of a pair of hosts ([`pair`]), with its age, and the values that a copy starts with. Whoever probes writes them.
+//! In: a state directory (the caller's; nothing here reads the environment). Out: the passport of a file
+//! system ([`storage`]) or of a pair of hosts ([`pair`]), with its age, and the values that a copy starts
+//! with. Whoever probes writes them.
 
 use serde::{Deserialize, Serialize};
 
@@ -112,7 +113,8 @@ pub struct Mistake {
 /// Which file system was probed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StorageIdentity {
-    /// Stable over mounts and reboots where the system tells one: file system UUID or `fsid` in hex, else device.
+    /// Stable over mounts and reboots where the system tells one: file system UUID or `fsid` in hex, else
+    /// device.
     pub id: String,
     /// `ext4`, `xfs`, `lustre`, ..
     pub kind: String,
@@ -157,7 +159,8 @@ pub struct Probe {
     pub read_best: Option<Best>,
     /// The same for writing.
     pub write_best: Option<Best>,
-    /// The share of all sequential settings of a direction that reach 90 % of the best rate, 0 to 1: 1 is flat.
+    /// The share of all sequential settings of a direction that reach 90 % of the best rate, 0 to 1: 1 is
+    /// flat.
     pub read_flatness: f64,
     /// The same for writing.
     pub write_flatness: f64,

@@ -1,13 +1,14 @@
 //! What a program that copies should do to its own process. The library itself leaves the process as it is.
 
-/// Raises the number of descriptors to what is allowed, so that more files are under way at a time: once, before anything else. Where
-/// the system refuses, copies work as well with less.
+/// Raises the number of descriptors to what is allowed, so that more files are under way at a time: once,
+/// before anything else. Where the system refuses, copies work as well with less.
 pub fn raise_limits() {
     haul_storage::descriptors::raise_nofile();
 }
 
-/// Keeps the keys of sessions out of core files and away from debuggers of the same user: before a copy from or to another host, and
-/// before an agent serves. Where the system refuses, a session is not weaker than without it.
+/// Keeps the keys of sessions out of core files and away from debuggers of the same user: before a copy from
+/// or to another host, and before an agent serves. Where the system refuses, a session is not weaker than
+/// without it.
 pub fn keep_secrets() {
     haul_launch::harden();
 }

@@ -56,17 +56,19 @@ pub struct RemoteOptions {
     pub no_push: bool,
     /// Which end opens the connections.
     pub dial: Dialler,
-    /// Addresses of the end that listens, instead of the one that ssh reached and those that it names; each is a path for
-    /// data. With [`Dialler::Auto`] those that this host has are its own, the others the far end's.
+    /// Addresses of the end that listens, instead of the one that ssh reached and those that it names; each
+    /// is a path for data. With [`Dialler::Auto`] those that this host has are its own, the others the far
+    /// end's.
     pub via: Vec<IpAddr>,
     /// Ports that the end that listens may use, first and last.
     pub ports: Option<(u16, u16)>,
     /// A person can answer ssh's questions.
     pub interactive: bool,
-    /// Channels of the ssh connection where all data goes through it, 1 to [`SSH_CHANNELS_MAX`]; `None`: chosen.
+    /// Channels of the ssh connection where all data goes through it, 1 to [`SSH_CHANNELS_MAX`]; `None`:
+    /// chosen.
     pub ssh_channels: Option<u16>,
-    /// Directories for ssh's control socket, of which the first is taken that can be this user's alone; without one there is
-    /// one channel.
+    /// Directories for ssh's control socket, of which the first is taken that can be this user's alone;
+    /// without one there is one channel.
     pub sockets: Vec<PathBuf>,
     /// The program to push; `None`: none can be pushed.
     pub binary: Option<PathBuf>,

@@ -106,7 +106,8 @@ pub struct Summary {
     pub amended: u64,
     /// What becomes of files that change while they are read: as asked.
     pub changed: Changed,
-    /// With `changed` prefix: of the files that were copied, those that grew meanwhile, and what of them was copied, bytes.
+    /// With `changed` prefix: of the files that were copied, those that grew meanwhile, and what of them was
+    /// copied, bytes.
     pub prefixes: u64,
     /// What of them was copied, bytes.
     pub prefix_bytes: u64,
@@ -116,7 +117,8 @@ pub struct Summary {
     pub failed: u64,
     /// Of these, entries that were gone from the source when they were to be read.
     pub vanished: u64,
-    /// Of these, entries that fail again until somebody moves or renames something: their name is taken, or cannot be.
+    /// Of these, entries that fail again until somebody moves or renames something: their name is taken, or
+    /// cannot be.
     pub lasting: u64,
     /// The command makes no sense as it stands, and nothing was done.
     pub usage: bool,
@@ -144,8 +146,8 @@ pub struct Summary {
     pub digest: Digest,
     /// What was verified: as asked.
     pub verify: Verify,
-    /// With `verify` disk: how often a file came back wrong from the destination's storage. The first time it is written again,
-    /// the second time it fails.
+    /// With `verify` disk: how often a file came back wrong from the destination's storage. The first time it
+    /// is written again, the second time it fails.
     pub came_back: u64,
     /// Whether what an earlier run left was read before it counted.
     pub resume: Resume,
@@ -161,7 +163,8 @@ pub struct Summary {
     pub part: Option<Part>,
     /// In the order of [`Stage::ALL`].
     pub stages: [StageTime; 5],
-    /// Of the source's host and of the sink's, by whomever they were kept busy while payload moved; `None`: not known.
+    /// Of the source's host and of the sink's, by whomever they were kept busy while payload moved; `None`:
+    /// not known.
     pub processors: [Option<Processors>; 2],
     /// What haul itself used of these processors over the whole run, 0 to 1.
     pub own_shares: [Option<f64>; 2],
@@ -173,7 +176,8 @@ pub struct Summary {
     pub strays: u64,
     /// An earlier run of this job had left a journal.
     pub resumed: bool,
-    /// Of a run that did not come to its end: bytes of unfinished files that a resume finds at the destination.
+    /// Of a run that did not come to its end: bytes of unfinished files that a resume finds at the
+    /// destination.
     pub kept: u64,
     /// Why the run as a whole ended, if not well.
     pub error: Option<Error>,
@@ -183,7 +187,8 @@ pub struct Summary {
     pub memory_limited: bool,
     /// What haul chose, with the reason, and what it found.
     pub chosen: Vec<Chosen>,
-    /// Storage targets that were congested or hung for a noticeable time, the worst of each end; and how many more.
+    /// Storage targets that were congested or hung for a noticeable time, the worst of each end; and how many
+    /// more.
     pub slow_targets: Vec<SlowTarget>,
     /// How many more there were.
     pub slow_others: u64,
@@ -195,7 +200,8 @@ impl Summary {
         self.chosen.iter().find(|line| line.kind == ChosenKind::InMemory).map(|line| line.value.as_str())
     }
 
-    /// The host that limited the rate had no processor left, and it was other programs that had them: what haul itself used.
+    /// The host that limited the rate had no processor left, and it was other programs that had them: what
+    /// haul itself used.
     pub fn others_busy(&self) -> Option<f64> {
         let end = match self.limited_by? {
             Stage::SourceHost => 0,

@@ -1,9 +1,9 @@
 //! The storage targets of both ends, as people and programs see them.
 //!
-//! In: tables of core, of this end or of the other one, each when it was taken or came. Out: the same with rates, for
-//! events and for who asks through the control socket.
-//! Invariants: as many rows as core's tables have; what a peer says of its targets is text without control characters, and
-//! numbers, and no more of it is believed.
+//! In: tables of core, of this end or of the other one, each when it was taken or came. Out: the same with
+//! rates, for events and for who asks through the control socket.
+//! Invariants: as many rows as core's tables have; what a peer says of its targets is text without control
+//! characters, and numbers, and no more of it is believed.
 //! Left out: when tables are taken and asked for (`driver::view`).
 
 use std::collections::HashMap;
@@ -237,8 +237,8 @@ mod tests {
         Table { counts: [9, 0, 1, 2], rows: rows.iter().map(row).collect() }
     }
 
-    /// Goal: a target's rate follows from what is told of it twice, apart for each end and each target, whatever a peer
-    /// says.
+    /// Goal: a target's rate follows from what is told of it twice, apart for each end and each target,
+    /// whatever a peer says.
     /// Method: tables half a second apart, in which targets come and go, and bytes fall.
     #[test]
     fn rates_follow_from_two_tables() {

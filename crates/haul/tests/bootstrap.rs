@@ -210,8 +210,8 @@ fn the_far_end_is_told_before_it_speaks() {
     check_echo(start(&far.spec()).0.unwrap());
 }
 
-/// Goal: where the user names no number of streams the path decides, both ends agree on it, and the reason is said; through
-/// ssh too.
+/// Goal: where the user names no number of streams the path decides, both ends agree on it, and the reason is
+/// said; through ssh too.
 #[test]
 fn the_path_decides_how_many_streams() {
     let far = Far::with_haul();
@@ -234,7 +234,8 @@ fn the_path_decides_how_many_streams() {
     check_echo(connected);
 }
 
-/// Goal: a congestion control that the sending host does not allow is refused by it, and those that it allows are named.
+/// Goal: a congestion control that the sending host does not allow is refused by it, and those that it allows
+/// are named.
 #[test]
 fn a_strange_congestion_control_is_refused() {
     let far = Far::with_haul();
@@ -248,8 +249,8 @@ fn a_strange_congestion_control_is_refused() {
     check_echo(connect(&far.spec(), &as_sink, &mut |_| {}).unwrap());
 }
 
-/// Goal: data goes unencrypted only where the far end's owner allows it; then control stays as it was, the data streams have
-/// keys, and bytes pass in both directions; through ssh nothing changes.
+/// Goal: data goes unencrypted only where the far end's owner allows it; then control stays as it was, the
+/// data streams have keys, and bytes pass in both directions; through ssh nothing changes.
 #[test]
 fn what_the_far_end_forbids_is_refused() {
     let mut far = Far::with_haul();
@@ -275,8 +276,8 @@ fn what_the_far_end_forbids_is_refused() {
     check_echo(connected);
 }
 
-/// Goal: a window that the user names fixes the receive buffers of the end that is the sink, before its connections are made,
-/// and control's is left alone.
+/// Goal: a window that the user names fixes the receive buffers of the end that is the sink, before its
+/// connections are made, and control's is left alone.
 #[test]
 fn a_window_fixes_the_buffers_of_the_sink() {
     let far = Far::with_haul();
@@ -337,8 +338,8 @@ fn blocked_port_falls_back_to_ssh() {
     }
 }
 
-/// Goal: further channels carry streams of their own where ssh shares its connection; those that do not come up are fewer,
-/// and a far shell may talk. Nothing stays of the control socket, nor of the clients.
+/// Goal: further channels carry streams of their own where ssh shares its connection; those that do not come
+/// up are fewer, and a far shell may talk. Nothing stays of the control socket, nor of the clients.
 /// Method: a stand-in that says it can share, and whose further clients do what each case says.
 #[test]
 fn further_channels_carry_streams() {
@@ -361,7 +362,8 @@ fn further_channels_carry_streams() {
     }
 }
 
-/// Goal: the far end dials where the user says so, or where its port cannot be reached; all streams come up over TLS.
+/// Goal: the far end dials where the user says so, or where its port cannot be reached; all streams come up
+/// over TLS.
 /// Method: both roles of the pinned directions; a far end that names a port that nobody listens on.
 #[test]
 fn the_far_end_dials() {
@@ -394,7 +396,8 @@ fn the_far_end_dials() {
     check_echo(connected);
 }
 
-/// Goal: a direction that the user named and that is closed is an error that says what to do, not a way through ssh.
+/// Goal: a direction that the user named and that is closed is an error that says what to do, not a way
+/// through ssh.
 /// Method: a far end that names a port that nobody listens on; a port here that is taken.
 #[test]
 fn a_pinned_direction_that_is_closed_is_an_error() {
@@ -451,8 +454,8 @@ fn chatter_is_skipped_or_named() {
     }
 }
 
-/// Goal: when ssh fails, its own words and exit code are in the error, escaped, and said once: what came before, and what
-/// `ssh -v` says of itself, came as notes, each line as one.
+/// Goal: when ssh fails, its own words and exit code are in the error, escaped, and said once: what came
+/// before, and what `ssh -v` says of itself, came as notes, each line as one.
 #[test]
 fn ssh_failure_is_quoted() {
     let mut far = Far::new();
@@ -497,7 +500,8 @@ fn real_ssh_names_an_unknown_host() {
     assert!(error.to_string().contains("no-such-host.invalid: "), "{error}");
 }
 
-/// Goal: programs without a common protocol part with both versions named, where the other one was asked for by name.
+/// Goal: programs without a common protocol part with both versions named, where the other one was asked for
+/// by name.
 #[test]
 fn version_mismatch_names_both() {
     let mut far = Far::with_haul();
@@ -508,8 +512,8 @@ fn version_mismatch_names_both() {
     assert!(error.to_string().contains("40 to 41") && error.remedy.is_some(), "{error}");
 }
 
-/// Goal: a haul in the far PATH that speaks other versions, or is none, is passed over for a pushed one, and one line says so;
-/// where none may be pushed the error says it.
+/// Goal: a haul in the far PATH that speaks other versions, or is none, is passed over for a pushed one, and
+/// one line says so; where none may be pushed the error says it.
 /// Method: programs that name older and newer versions, none, and what is no number.
 #[test]
 fn an_unfit_haul_is_passed_over() {

@@ -27,7 +27,8 @@ impl Observer for &'static Stopper {
     }
 }
 
-/// Goal: a caller sees how far a copy is, stops it, and the same call again moves the rest; every byte is there.
+/// Goal: a caller sees how far a copy is, stops it, and the same call again moves the rest; every byte is
+/// there.
 /// Method: 64 MiB at 32 MiB/s, stopped at the first progress that tells of bytes.
 #[test]
 fn a_copy_is_watched_stopped_and_completed() {

@@ -1,9 +1,10 @@
 //! The far end: `haul agent`, started by ssh.
 //!
-//! In: the pipe to the near end, the address that ssh's server was reached at, this host's addresses. Out: the request and
-//! the joined streams.
-//! Invariants: until control is joined the port dies with the pipe, and all streams of the start must have joined after
-//! [`JOIN_WAIT`]; from then on it stays open for further joins as long as the session, and the loss of ssh loses nothing.
+//! In: the pipe to the near end, the address that ssh's server was reached at, this host's addresses. Out:
+//! the request and the joined streams.
+//! Invariants: until control is joined the port dies with the pipe, and all streams of the start must have
+//! joined after [`JOIN_WAIT`]; from then on it stays open for further joins as long as the session, and the
+//! loss of ssh loses nothing.
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -73,8 +74,8 @@ impl<R> std::fmt::Debug for StorageRate<R> {
     }
 }
 
-/// Answers a question of the near end by JSON texts that it gives to its second argument, the last one the answer, at least one
-/// every few seconds; `false` from there: nobody wants to hear more.
+/// Answers a question of the near end by JSON texts that it gives to its second argument, the last one the
+/// answer, at least one every few seconds; `false` from there: nobody wants to hear more.
 #[derive(Clone)]
 pub struct Answers<Q>(pub AnswerFn<Q>);
 
@@ -120,7 +121,8 @@ pub struct AgentConnected {
     pub strays: Arc<AtomicU64>,
 }
 
-/// Speaks with the near end over `input` and `output` (the agent's stdin and stdout) until all streams are up.
+/// Speaks with the near end over `input` and `output` (the agent's stdin and stdout) until all streams are
+/// up.
 /// Give it the bare descriptors: with [`Path::Ssh`] all data goes through them, and the buffers of
 /// `std::io::stdin` and `stdout` only cost time there.
 /// stdout and stderr may be closed at any time once the session is up: do not panic on writing there.
@@ -299,9 +301,9 @@ fn addresses(ssh_connection: Option<&str>) -> (Option<IpAddr>, Option<IpAddr>) {
     (client, server)
 }
 
-/// Waits for the near end's decision, and for control and one data stream: the others come to a session that runs. What
-/// there is comes back with the number of data streams that it says, at most `most`. Without a direct path the listener is
-/// closed when this returns.
+/// Waits for the near end's decision, and for control and one data stream: the others come to a session that
+/// runs. What there is comes back with the number of data streams that it says, at most `most`. Without a
+/// direct path the listener is closed when this returns.
 fn gather<R>(
     mut listener: Option<Listener>,
     most: u16,

@@ -40,8 +40,8 @@ impl Request for Asked {
     }
 }
 
-/// Goal: one address of each device is named first, that which ssh reached at the very front; a list of the user's
-/// narrows it, and loopback stays among itself.
+/// Goal: one address of each device is named first, that which ssh reached at the very front; a list of the
+/// user's narrows it, and loopback stays among itself.
 #[test]
 fn addresses_are_named_in_order() {
     let ip = |s: &str| s.parse::<IpAddr>().unwrap();

@@ -1,12 +1,13 @@
 //! Where channels of an ssh connection come in: the far end's half of [`super::channels`].
 //!
-//! In: processes `haul agent --channel` that sshd started on this host. Out: their stdin and stdout, handed over, so that the
-//! agent itself reads and writes them and no byte is copied on the way; a [`Link`] for each.
+//! In: processes `haul agent --channel` that sshd started on this host. Out: their stdin and stdout, handed
+//! over, so that the agent itself reads and writes them and no byte is copied on the way; a [`Link`] for
+//! each.
 //!
-//! Invariants: the socket has an abstract name, so that nothing lies in a file system and nothing stays when the agent is
-//! killed; whoever connects must be this user, as the kernel says, and show the token, 32 random bytes that crossed only
-//! ssh's pipes; who hands something over looks at the user first, too. The listener is shut when the channels are up. A helper
-//! ends when the agent has done with its channel, or is gone.
+//! Invariants: the socket has an abstract name, so that nothing lies in a file system and nothing stays when
+//! the agent is killed; whoever connects must be this user, as the kernel says, and show the token, 32 random
+//! bytes that crossed only ssh's pipes; who hands something over looks at the user first, too. The listener
+//! is shut when the channels are up. A helper ends when the agent has done with its channel, or is gone.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -117,9 +118,9 @@ impl Drop for ChannelListener {
     }
 }
 
-/// The far end's part when further channels are tried: opens the listener, says where it is, and waits for the near end's last
-/// word. Out: the pipe with the channels that came up, and the number of data streams, `streams.0` unless it says another, at
-/// most `streams.1`.
+/// The far end's part when further channels are tried: opens the listener, says where it is, and waits for
+/// the near end's last word. Out: the pipe with the channels that came up, and the number of data streams,
+/// `streams.0` unless it says another, at most `streams.1`.
 ///
 /// # Errors
 /// The near end is gone, or says what cannot be.
@@ -195,8 +196,8 @@ fn admit(helper: UnixStream, token: &[u8; 32], came: &Came) -> io::Result<()> {
     greets.write_all(CHANNEL_MAGIC)
 }
 
-/// `haul agent --channel`: hands `input` and `output` to the agent that the task in `input` names, and waits until it has
-/// done with them.
+/// `haul agent --channel`: hands `input` and `output` to the agent that the task in `input` names, and waits
+/// until it has done with them.
 ///
 /// # Errors
 /// There is no such agent of this user.
@@ -261,7 +262,8 @@ mod tests {
         (Helper(ended), said)
     }
 
-    /// Goal: a channel comes in with the token and under a number of its own only; a helper ends with the agent's interest.
+    /// Goal: a channel comes in with the token and under a number of its own only; a helper ends with the
+    /// agent's interest.
     #[test]
     fn only_who_knows_the_token_is_let_in() {
         let (listener, at) = ChannelListener::open().unwrap();

@@ -1,15 +1,17 @@
-//! Several channels of one ssh connection, for data where all goes through ssh: the near end's half ([`super::channel_listener`] is the
-//! other).
+//! Several channels of one ssh connection, for data where all goes through ssh: the near end's half
+//! ([`super::channel_listener`] is the other).
 //!
-//! One channel has at most its window of 2 MiB under way, so on a long path several move that many times more. In: a
-//! connection that others can share ([`Sharing`]). Out: a [`Link`] for each channel that came up; each is one data stream.
+//! One channel has at most its window of 2 MiB under way, so on a long path several move that many times
+//! more. In: a connection that others can share ([`Sharing`]). Out: a [`Link`] for each channel that came up;
+//! each is one data stream.
 //!
-//! The near end starts more ssh clients, each of which runs [`STAGE`], which becomes `haul agent --channel` and hands its
-//! stdin and stdout to the agent. The agent greets on the channel; what the far shell says before that is skipped.
-//! Nothing is forwarded, so it works where sshd forbids forwarding; a channel that sshd refuses (`MaxSessions`) is one fewer.
+//! The near end starts more ssh clients, each of which runs [`STAGE`], which becomes `haul agent --channel`
+//! and hands its stdin and stdout to the agent. The agent greets on the channel; what the far shell says
+//! before that is skipped. Nothing is forwarded, so it works where sshd forbids forwarding; a channel that
+//! sshd refuses (`MaxSessions`) is one fewer.
 //!
-//! Invariants: the remote command is a constant; a client that does not come up is ended; all of this failing leaves things
-//! as they are without it.
+//! Invariants: the remote command is a constant; a client that does not come up is ended; all of this failing
+//! leaves things as they are without it.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -33,7 +35,8 @@ use haul_transport::{Link, pipe};
 
 /// What one channel has under way at most, bytes (OpenSSH's `CHAN_SES_WINDOW_DEFAULT`).
 const WINDOW: u64 = 2 << 20;
-/// What ssh encrypts at most on processors of today, bytes per second: more channels than this needs bring nothing.
+/// What ssh encrypts at most on processors of today, bytes per second: more channels than this needs bring
+/// nothing.
 const CIPHER_RATE: u64 = 1_500_000_000;
 /// Shorter paths need no more than one channel.
 const RTT_MIN: Duration = Duration::from_millis(5);
@@ -42,7 +45,8 @@ const OPEN_WAIT: Duration = Duration::from_secs(10);
 
 const _: () = assert!(OPEN_WAIT.as_secs() < super::arrived::JOIN_WAIT.as_secs());
 
-/// The remote command of a channel: a constant. It reads the path of haul from the near end, who has it from the agent.
+/// The remote command of a channel: a constant. It reads the path of haul from the near end, who has it from
+/// the agent.
 const STAGE: &str = "exec sh -c 'IFS= read -r p && exec \"$p\" agent --channel'";
 
 /// How many channels besides the first a path of this round trip needs.
@@ -54,7 +58,8 @@ fn wanted(rtt: Duration) -> u16 {
     u16::try_from(under_way.div_ceil(WINDOW.into()) - 1).unwrap_or(u16::MAX)
 }
 
-/// What came up: the channels besides the first with their numbers, their clients, and how many there are with the first.
+/// What came up: the channels besides the first with their numbers, their clients, and how many there are
+/// with the first.
 pub(super) struct Further {
     pub links: Vec<(u16, Link)>,
     pub clients: Clients,
@@ -69,8 +74,8 @@ impl Further {
     }
 }
 
-/// Opens channels besides that of `ssh`: `asked` of them, or as many as the path needs; at most `most`. That none comes up
-/// is no error.
+/// Opens channels besides that of `ssh`: `asked` of them, or as many as the path needs; at most `most`. That
+/// none comes up is no error.
 ///
 /// # Errors
 /// The connection itself is gone.

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 /// How long the clients may take to end, all together, when their pipes are closed.
 const END_WAIT: Duration = Duration::from_secs(2);
 
-/// Clients of the channels. Dropped, they get a moment to end by themselves, all together; their pipes are closed by then.
+/// Clients of the channels. Dropped, they get a moment to end by themselves, all together; their pipes are
+/// closed by then.
 #[derive(Default)]
 pub(super) struct Clients(pub(super) Vec<Child>);
 

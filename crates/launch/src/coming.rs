@@ -1,8 +1,8 @@
 //! Data streams of the start that are dialled as soon as the path is known, and join when the session runs.
 //!
 //! In: how many, and over which way. Out: joins, posted once somebody wants to hear of them.
-//! Invariants: none is named before [`Coming::open`], for until then the session may go another way; what nobody asks for
-//! is closed, and is no stranger to the far end.
+//! Invariants: none is named before [`Coming::open`], for until then the session may go another way; what
+//! nobody asks for is closed, and is no stranger to the far end.
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,12 +1,13 @@
-//! Dialling several addresses of the far end at once: the first that shows the far end's key carries control, and those
-//! on other devices become paths of their own.
+//! Dialling several addresses of the far end at once: the first that shows the far end's key carries control,
+//! and those on other devices become paths of their own.
 //!
-//! In: what the far end names ([`Listening`]), this host's routes. Out: [`Way`]s, control's link, connections on further
-//! paths. Happy eyeballs (RFC 8305): the address that the far end named first has a head start, then one more is dialled
-//! each [`STAGGER`], IPv6 and IPv4 in turn, so that one that swallows packets costs no more than that.
-//! Invariants: an address is only where to dial, never whom to trust: nothing counts as connected before the pinned key
-//! was shown. Each attempt has a thread of its own, for neither connecting nor resolving can be interrupted; all end by
-//! their deadline, and what nobody takes is closed.
+//! In: what the far end names ([`Listening`]), this host's routes. Out: [`Way`]s, control's link, connections
+//! on further paths. Happy eyeballs (RFC 8305): the address that the far end named first has a head start,
+//! then one more is dialled each [`STAGGER`], IPv6 and IPv4 in turn, so that one that swallows packets costs
+//! no more than that.
+//! Invariants: an address is only where to dial, never whom to trust: nothing counts as connected before the
+//! pinned key was shown. Each attempt has a thread of its own, for neither connecting nor resolving can be
+//! interrupted; all end by their deadline, and what nobody takes is closed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -31,7 +32,8 @@ const STAGGER: Duration = Duration::from_millis(250);
 const WAVE_WAIT: Duration = Duration::from_secs(10);
 /// Most ways that are tried.
 const WAYS_MAX: usize = 16;
-/// Further paths have twice the time of the first to answer, and so much; but no longer than [`STAGGER`] after it.
+/// Further paths have twice the time of the first to answer, and so much; but no longer than [`STAGGER`]
+/// after it.
 const PATH_SLACK: Duration = Duration::from_millis(20);
 /// One that did answer has so long to show its key.
 const PATH_WAIT: Duration = Duration::from_secs(1);
@@ -327,7 +329,8 @@ impl HappyEyeballs {
         }
     }
 
-    /// Control, over the first way if that answers before its head start is over, else over the first that does.
+    /// Control, over the first way if that answers before its head start is over, else over the first that
+    /// does.
     pub(super) fn control(&mut self, epoch: SessionEpoch) -> Result<(usize, Link), Lost> {
         loop {
             let (way, connected) = self.handshake(&mut |_, _| {})?;
@@ -338,8 +341,9 @@ impl HappyEyeballs {
         }
     }
 
-    /// A connection for [`HappyEyeballs::control`], whose far end has shown its key. `answered` hears once how far away the first
-    /// way's is, as soon as that is known, if no other way could become a path of its own.
+    /// A connection for [`HappyEyeballs::control`], whose far end has shown its key. `answered` hears once
+    /// how far away the first way's is, as soon as that is known, if no other way could become a path of its
+    /// own.
     pub(super) fn handshake(
         &mut self,
         answered: &mut dyn FnMut(Way, Duration),
@@ -374,7 +378,8 @@ impl HappyEyeballs {
             if self.open.is_empty() && self.names.1 {
                 return Err(lost);
             }
-            // With nothing to begin only a word changes anything; the head start ends with `next` at the latest.
+            // With nothing to begin only a word changes anything; the head start ends with `next` at the
+            // latest.
             let idle = now >= next && self.queue.is_empty() && self.names.0;
             let until = if idle { deadline } else { next.min(deadline) };
             match self.words.recv_timeout(until.saturating_duration_since(now)) {
@@ -402,7 +407,8 @@ impl HappyEyeballs {
         std::mem::take(&mut self.wave.0)
     }
 
-    /// Connections on other paths than that of `won`, one for each, as far as they have shown the key by now or soon.
+    /// Connections on other paths than that of `won`, one for each, as far as they have shown the key by now
+    /// or soon.
     pub(super) fn others(&mut self, won: usize) -> Vec<(Way, Connected)> {
         let up = Instant::now();
         // Who won may have waited for the head start of one that says nothing.
@@ -430,7 +436,8 @@ impl HappyEyeballs {
     }
 }
 
-/// Those of `met` that make a path of their own beside `won`: first where both devices are new, then where one is.
+/// Those of `met` that make a path of their own beside `won`: first where both devices are new, then where
+/// one is.
 fn choose<T>(won: (u32, u32), mut connected: Vec<T>, pair: impl Fn(&T) -> (u32, u32)) -> Vec<T> {
     let (mut near, mut far) = (BTreeSet::from([0, won.0]), BTreeSet::from([0, won.1]));
     let mut chosen = Vec::new();

@@ -65,8 +65,8 @@ fn pairs_are_those_of_the_routes() {
     );
 }
 
-/// Goal: paths share no device if there are enough; else they share one at one end; none is taken twice, and a
-/// device that is not known is no new one.
+/// Goal: paths share no device if there are enough; else they share one at one end; none is taken twice, and
+/// a device that is not known is no new one.
 #[test]
 fn paths_are_disjoint_where_they_can_be() {
     let choose = |won, connected: &[(u32, u32)]| choose(won, connected.to_vec(), |pair| *pair);
@@ -111,10 +111,10 @@ fn rules() -> Rules {
     Rules { paths: true, wave: 0, deadline: Instant::now() + Duration::from_secs(20) }
 }
 
-/// Goal: a stranger, a refusal and silence at the addresses before it do not keep control from the one that is the
-/// far end; other pairs come out as paths, and what nobody needs is no stray.
-/// Method: a socket that listens and says nothing (as a black hole does, but for the connection), one that hangs up,
-/// one that nobody listens on; the first way and any place in the queue.
+/// Goal: a stranger, a refusal and silence at the addresses before it do not keep control from the one that
+/// is the far end; other pairs come out as paths, and what nobody needs is no stray.
+/// Method: a socket that listens and says nothing (as a black hole does, but for the connection), one that
+/// hangs up, one that nobody listens on; the first way and any place in the queue.
 #[test]
 fn control_finds_the_far_end() {
     let (listener, caller, strays) = bench();
@@ -153,7 +153,8 @@ fn control_finds_the_far_end() {
     drop(silent);
 }
 
-/// Goal: a first way that refuses is no answer where another leads to the far end; where none does it is said.
+/// Goal: a first way that refuses is no answer where another leads to the far end; where none does it is
+/// said.
 #[test]
 fn a_way_that_refuses_is_not_the_last_word() {
     let (listener, caller, _) = bench();
@@ -167,8 +168,10 @@ fn a_way_that_refuses_is_not_the_last_word() {
     assert_eq!(run(&list).ok(), Some(1));
 }
 
-/// Goal: the one address of the far end whose first connection is reset is not given up; one that cuts off every time is.
-/// Method: a go-between that resets the first connection and passes on all that follow; one that never passes any.
+/// Goal: the one address of the far end whose first connection is reset is not given up; one that cuts off
+/// every time is.
+/// Method: a go-between that resets the first connection and passes on all that follow; one that never passes
+/// any.
 #[test]
 fn a_connection_that_is_cut_off_is_dialled_once_more() {
     let (listener, caller, _) = bench();

@@ -1,7 +1,8 @@
-//! What a stream's join takes: what the streams of a session have in common, and the half of the end that dials.
+//! What a stream's join takes: what the streams of a session have in common, and the half of the end that
+//! dials.
 //!
-//! In: a connected socket, the [`Session`], the other end's key. Out: a [`Connected`], and a joined [`Link`] once it has a name; its
-//! guard is taken at once. The half of the end that listens is [`super::listener`].
+//! In: a connected socket, the [`Session`], the other end's key. Out: a [`Connected`], and a joined [`Link`]
+//! once it has a name; its guard is taken at once. The half of the end that listens is [`super::listener`].
 
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -60,7 +61,8 @@ pub(super) fn random(bytes: &mut [u8]) -> io::Result<()> {
     aws_lc_rs::rand::fill(bytes).map_err(|_| io::Error::other("no entropy"))
 }
 
-/// A connection whose other end has shown that it is ours. It has no name yet; who is not needed may be dropped.
+/// A connection whose other end has shown that it is ours. It has no name yet; who is not needed may be
+/// dropped.
 pub(super) struct Connected {
     link: Link,
     timer: TcpStream,
@@ -98,8 +100,9 @@ impl Connected {
         Ok(link)
     }
 
-    /// [`Connected::join`] without waiting for the answer, so that what is said next travels with the name. The answer comes before
-    /// all else that is read: a refusal, or none within [`JOINED_WAIT`], is the error of the first read.
+    /// [`Connected::join`] without waiting for the answer, so that what is said next travels with the name.
+    /// The answer comes before all else that is read: a refusal, or none within [`JOINED_WAIT`], is the error
+    /// of the first read.
     pub(super) fn join_at_once(
         self,
         session: &Session,

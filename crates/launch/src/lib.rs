@@ -5,15 +5,17 @@
 //!
 //! The near end runs ssh once ([`ssh`]) with a constant command. A stage written in `sh` finds a `haul` there
 //! or takes one from us ([`push`]), and becomes `haul agent`. Over that pipe both ends exchange versions and
-//! one-time keys ([`message`]); the agent listens ([`listener`]), the near end dials ([`happy_eyeballs`]), over each path between
-//! the two that answers, and each connection is TLS pinned to those keys. If the port cannot be reached, the two change
-//! places ([`reverse`]); if that fails too, all streams go through ssh: they share its pipe, and further channels of the same
-//! connection ([`channels`]) where ssh can share that ([`ssh_sharing`]).
+//! one-time keys ([`message`]); the agent listens ([`listener`]), the near end dials ([`happy_eyeballs`]),
+//! over each path between the two that answers, and each connection is TLS pinned to those keys. If the port
+//! cannot be reached, the two change places ([`reverse`]); if that fails too, all streams go through ssh:
+//! they share its pipe, and further channels of the same connection ([`channels`]) where ssh can share that
+//! ([`ssh_sharing`]).
 //!
 //! Invariants: nothing that the user or a peer wrote is part of the remote command; no secret is in an
 //! argument, the environment or a log; a stranger's connection changes a counter and nothing else; there is
 //! no path without protection (TLS, ssh itself, or, where both ends want that, codes of data frames).
-//! Later connections join by the same keys and the session's secret ([`haul_transport::rejoin`]); in the ssh pipe none can.
+//! Later connections join by the same keys and the session's secret ([`haul_transport::rejoin`]); in the ssh
+//! pipe none can.
 //!
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
@@ -93,9 +95,9 @@ pub struct RemoteSpec {
     pub remote_haul: Option<PathBuf>,
     /// The program to push where the far end has none (this very program); `None`: `--no-push`.
     pub push: Option<PathBuf>,
-    /// `--via`: addresses of the end that listens, to listen on and to dial, each a path; empty: the one that ssh reached,
-    /// and what else that end has. With [`Dialler::Auto`] those that this host has are its own, the others the far end's. At
-    /// most [`ADDRESSES_MAX`].
+    /// `--via`: addresses of the end that listens, to listen on and to dial, each a path; empty: the one that
+    /// ssh reached, and what else that end has. With [`Dialler::Auto`] those that this host has are its own,
+    /// the others the far end's. At most [`ADDRESSES_MAX`].
     pub via: Vec<IpAddr>,
     /// `--dial`: which end opens the connections.
     pub dial: Dialler,
@@ -107,11 +109,11 @@ pub struct RemoteSpec {
     pub streams: Option<u16>,
     /// What this host's storage is known to give, bytes per second.
     pub storage_rate: Option<u64>,
-    /// Channels of the ssh connection where all goes through it, at most [`SSH_CHANNELS_MAX`]; `None`: as many as the path
-    /// needs and sshd allows by default.
+    /// Channels of the ssh connection where all goes through it, at most [`SSH_CHANNELS_MAX`]; `None`: as
+    /// many as the path needs and sshd allows by default.
     pub ssh_channels: Option<u16>,
-    /// Directories for ssh's control socket, of which the first that can be this user's alone is taken, and made if it is not
-    /// there. Without one there is one channel.
+    /// Directories for ssh's control socket, of which the first that can be this user's alone is taken, and
+    /// made if it is not there. Without one there is one channel.
     pub sockets: Vec<PathBuf>,
 }
 
@@ -256,8 +258,9 @@ impl BootstrapError {
     }
 }
 
-/// Keeps keys out of core files and away from debuggers, for the rest of the process: a program calls it before the first key
-/// exists. Where the kernel refuses, the session is not weaker than without it, so that is no error.
+/// Keeps keys out of core files and away from debuggers, for the rest of the process: a program calls it
+/// before the first key exists. Where the kernel refuses, the session is not weaker than without it, so that
+/// is no error.
 pub fn harden() {
     use rustix::process::{Resource, Rlimit};
     let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });

@@ -1,13 +1,13 @@
 //! The one port of the end that listens: who comes in, and who does not.
 //!
-//! In: addresses, a [`Session`] with its secret, the other end's key. Out: joined streams, each once; first those of the
-//! start, then, once the driver has opened the door, others and control again.
-//! Who comes in has [`HANDSHAKE_WAIT`] to say a word, and then gets a thread and as long again to finish TLS with the pinned
-//! key and to prove which stream it is. Whoever fails is closed and counted, and learns nothing. Where there are too many,
-//! of those who say nothing and of those who talk, the one goes that [`Strangers`] names.
-//! Invariants: at most [`places`] strangers of each kind at a time, and [`LIVE_MAX`] streams that are ours; a stream id is taken
-//! once; control only under an epoch above all before, data only under control's (at the start under the first, for all
-//! are dialled together); the port is closed when the listener is dropped.
+//! In: addresses, a [`Session`] with its secret, the other end's key. Out: joined streams, each once; first
+//! those of the start, then, once the driver has opened the door, others and control again. Who comes in has
+//! [`HANDSHAKE_WAIT`] to say a word, and then gets a thread and as long again to finish TLS with the pinned
+//! key and to prove which stream it is. Whoever fails is closed and counted, and learns nothing. Where there
+//! are too many, of those who say nothing and of those who talk, the one goes that [`Strangers`] names.
+//! Invariants: at most [`places`] strangers of each kind at a time, and [`LIVE_MAX`] streams that are ours; a
+//! stream id is taken once; control only under an epoch above all before, data only under control's (at the
+//! start under the first, for all are dialled together); the port is closed when the listener is dropped.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
@@ -30,19 +30,21 @@ use super::strangers::Strangers;
 use haul_transport::rejoin::{Door, JoinEvent};
 use haul_transport::{Link, Post, tcp, tls};
 
-/// Most connections at a time that have not shown who they are, of those that say nothing and of those that talk: more than
-/// all streams of a start. Each is one descriptor, or two. Fewer where a process may not have many.
+/// Most connections at a time that have not shown who they are, of those that say nothing and of those that
+/// talk: more than all streams of a start. Each is one descriptor, or two. Fewer where a process may not have
+/// many.
 const PLACES_MAX: usize = 96;
 pub(super) const PLACES_FEW: usize = 64;
 const DESCRIPTORS_MANY: u64 = 4096;
-/// Threads of those who were sent away end at once, if the system lets them run. Of all strangers there are at most so many
-/// for each place.
+/// Threads of those who were sent away end at once, if the system lets them run. Of all strangers there are
+/// at most so many for each place.
 const THREADS_PER_PLACE: usize = 4;
 /// Addresses of ours that are remembered.
 const KNOWN_MAX: usize = 32;
 /// Connections that are taken in at a time.
 const ACCEPT_MAX: usize = 64;
-/// Most data streams of ours that are open at a time. The end that dials replaces one that this end has not yet seen go.
+/// Most data streams of ours that are open at a time. The end that dials replaces one that this end has not
+/// yet seen go.
 const LIVE_MAX: usize = 2 * STREAMS_MAX as usize;
 /// The epoch of a session's start.
 pub(super) const FIRST_EPOCH: SessionEpoch = SessionEpoch(1);
@@ -138,8 +140,9 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Listens on the first free port of `ports` (inclusive; `None`: any). `known`: addresses that the other end may come
-    /// from, as far as that is known. `window`: bytes under way that each connection's receive buffer shall hold.
+    /// Listens on the first free port of `ports` (inclusive; `None`: any). `known`: addresses that the other
+    /// end may come from, as far as that is known. `window`: bytes under way that each connection's receive
+    /// buffer shall hold.
     ///
     /// # Errors
     /// None of the addresses can be listened on: the system's answer, for the last port of the range.
@@ -352,7 +355,8 @@ fn accept(socket: &TcpListener, stop: &OwnedFd, desk: &Desk, silent: &mut Strang
     for _ in 0..ACCEPT_MAX {
         match socket.accept() {
             Ok((socket, from)) => {
-                // A stray until it has shown that it is ours: one that says nothing would else be counted too late.
+                // A stray until it has shown that it is ours: one that says nothing would else be counted too
+                // late.
                 desk.strays.fetch_add(1, Ordering::Relaxed);
                 let stranger = Silent { socket, until: Instant::now() + HANDSHAKE_WAIT };
                 // Who has to go for it is closed.
@@ -426,7 +430,8 @@ impl Desk {
     fn admit(&self, socket: TcpStream, timer: &TcpStream, number: u64) -> Option<()> {
         let from = socket.peer_addr().ok()?;
         let mut link = tls::server(socket, &self.identity, &self.pin, HANDSHAKE_WAIT).ok()?;
-        // It has the near end's key. One that ends now was not needed, for another of its connections was faster.
+        // It has the near end's key. One that ends now was not needed, for another of its connections was
+        // faster.
         self.strays.fetch_sub(1, Ordering::Relaxed);
         self.knows(from.ip());
         // No stranger any more: nobody takes its place.

@@ -98,7 +98,8 @@ fn strangers_are_counted_and_nothing_else() {
     assert!(bench.listener.joined.try_recv().is_err());
 }
 
-/// Goal: at the start data streams are taken before control has come, each once and under the first epoch only.
+/// Goal: at the start data streams are taken before control has come, each once and under the first epoch
+/// only.
 #[test]
 fn data_may_come_before_control() {
     let bench = Bench::new();
@@ -117,8 +118,8 @@ fn data_may_come_before_control() {
     assert_eq!(came, [0, 1, 2]);
 }
 
-/// Goal: who does not wait for the answer to its name hears it before anything else: what follows an acceptance is
-/// read whole, a refusal is an error that says so.
+/// Goal: who does not wait for the answer to its name hears it before anything else: what follows an
+/// acceptance is read whole, a refusal is an error that says so.
 #[test]
 fn an_answer_that_nobody_waited_for_is_heard() {
     let bench = Bench::new();
@@ -138,7 +139,8 @@ fn an_answer_that_nobody_waited_for_is_heard() {
     assert!(refused.to_string().contains("did not take stream 1: Ok((BadStream"), "{refused}");
 }
 
-/// Goal: no more than the maximum of strangers is held; for the next one the oldest goes, and ours are let in meanwhile.
+/// Goal: no more than the maximum of strangers is held; for the next one the oldest goes, and ours are let in
+/// meanwhile.
 #[test]
 fn strangers_are_bounded() {
     let bench = Bench::new();
@@ -169,11 +171,11 @@ fn strangers_are_bounded() {
     assert_eq!(still.kind(), io::ErrorKind::WouldBlock, "the last of the silent is still there");
 }
 
-/// Goal: a start, and joins after it, succeed under many silent connections that stay and many more that come, whether they
-/// say nothing or a little.
-/// Method: three times as many silent ones as there are places, and as many that say a little, each held until so many more
-/// have come, and some hundred new ones a second, from the address that ours come from and from others; each join has three
-/// tries.
+/// Goal: a start, and joins after it, succeed under many silent connections that stay and many more that
+/// come, whether they say nothing or a little.
+/// Method: three times as many silent ones as there are places, and as many that say a little, each held
+/// until so many more have come, and some hundred new ones a second, from the address that ours come from and
+/// from others; each join has three tries.
 #[test]
 fn a_flood_keeps_nobody_out() {
     let bench = Bench::new();
@@ -241,8 +243,8 @@ fn port_dies_with_the_listener() {
     assert_eq!(TcpStream::connect(addr).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
 }
 
-/// Goal: once the door is open, streams join under new ids and control under higher epochs; what was used, what is
-/// older, and more than there may be, is refused.
+/// Goal: once the door is open, streams join under new ids and control under higher epochs; what was used,
+/// what is older, and more than there may be, is refused.
 /// Method: a join of each kind, and then a flood of them.
 #[test]
 fn later_joins_are_new_and_bounded() {

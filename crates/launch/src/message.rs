@@ -15,8 +15,8 @@ use haul_transport::path::EndFacts;
 
 /// Begins the agent's speech, and the near end's.
 pub(super) const MAGIC: &[u8] = b"HAUL\x01";
-/// Begins the agent's only words on a further channel. Another than [`MAGIC`]: a forced command may start an agent of its own
-/// there.
+/// Begins the agent's only words on a further channel. Another than [`MAGIC`]: a forced command may start an
+/// agent of its own there.
 pub(super) const CHANNEL_MAGIC: &[u8] = b"HAUL\x02";
 /// Most bytes before [`MAGIC`] that belong to somebody else.
 pub(super) const CHATTER_MAX: usize = 64 * 1024;
@@ -85,7 +85,8 @@ impl<R> NearHello<R> {
     }
 }
 
-/// Agent to near end: where it listens, or why it does not go on. A session has one of these, so its size is no matter.
+/// Agent to near end: where it listens, or why it does not go on. A session has one of these, so its size is
+/// no matter.
 #[allow(clippy::large_enum_variant)]
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -145,20 +146,21 @@ pub(super) struct NotListening {
     pub why: String,
 }
 
-/// Near end to agent: how many streams, and which way they go. The last frame on the ssh pipe is `Direct`, `Mux` or `Over`.
+/// Near end to agent: how many streams, and which way they go. The last frame on the ssh pipe is `Direct`,
+/// `Mux` or `Over`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Decision {
-    /// Of the streams that have tickets only so many data streams will come. Only if the path decides; the last
-    /// word counts.
+    /// Of the streams that have tickets only so many data streams will come. Only if the path decides; the
+    /// last word counts.
     Streams(u16),
-    /// The near end listens there, and the far end shall dial; it says how that went ([`FarDialled`]), of control and, once it
-    /// knows their number, of the data streams. Said at most once.
+    /// The near end listens there, and the far end shall dial; it says how that went ([`FarDialled`]), of
+    /// control and, once it knows their number, of the data streams. Said at most once.
     Reverse(Listening),
     /// All streams are on their way, or will come to the session that runs.
     Direct,
-    /// No port can be reached, and further channels of the ssh connection will be tried; it says where they are awaited
-    /// (`channel_listener`). Said at most once.
+    /// No port can be reached, and further channels of the ssh connection will be tried; it says where they
+    /// are awaited (`channel_listener`). Said at most once.
     Channels,
     /// Subframes on this pipe from here on.
     Mux,

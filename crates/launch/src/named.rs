@@ -7,7 +7,8 @@ use haul_transport::routes::Address;
 use super::listener::At;
 use super::message::{ADDRESSES_MAX, Listening, Named};
 
-/// Where to listen: at the user's addresses; else wherever this host may be reached, unless it was reached from itself.
+/// Where to listen: at the user's addresses; else wherever this host may be reached, unless it was reached
+/// from itself.
 pub(super) fn place(vias: &[IpAddr], server: Option<IpAddr>) -> Option<At> {
     match server {
         _ if !vias.is_empty() => Some(At::Only(vias.to_vec())),
@@ -16,8 +17,8 @@ pub(super) fn place(vias: &[IpAddr], server: Option<IpAddr>) -> Option<At> {
     }
 }
 
-/// The addresses to try: the user's, each for a path of its own; else that which ssh reached, and the others of this host,
-/// `own`, one of each device first.
+/// The addresses to try: the user's, each for a path of its own; else that which ssh reached, and the others
+/// of this host, `own`, one of each device first.
 pub(super) fn named(
     vias: &[IpAddr],
     server: IpAddr,

@@ -1,8 +1,9 @@
 //! The near end: runs ssh, agrees with the agent on keys, and dials.
 //!
 //! In: a [`RemoteSpec`] and a [`Request`]. Out: [`Connected`].
-//! Invariants: the direct path is all streams or none (others may join later: `redial`), over one pair of addresses or
-//! several (`happy_eyeballs`); what the far end says about addresses is only where to dial, never whom to trust. If anything about the direct path fails, the ssh pipe is the path.
+//! Invariants: the direct path is all streams or none (others may join later: `redial`), over one pair of
+//! addresses or several (`happy_eyeballs`); what the far end says about addresses is only where to dial,
+//! never whom to trust. If anything about the direct path fails, the ssh pipe is the path.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -58,8 +59,8 @@ pub fn connect<R: Request>(
     connect_and_hear(spec, request, notes, &mut |_| false)
 }
 
-/// As [`connect`], for a request with a question: `hear` takes what the far end says of it before there are connections, JSON as
-/// it came. `false` from it ends the session.
+/// As [`connect`], for a request with a question: `hear` takes what the far end says of it before there are
+/// connections, JSON as it came. `false` from it ends the session.
 ///
 /// # Errors
 /// As [`connect`]'s; and when `hear` has enough.
@@ -286,7 +287,8 @@ impl<'a> NearHandshake<'a> {
         })
     }
 
-    /// Bytes under way that each receive buffer here shall hold: it must be fixed before the connection is made.
+    /// Bytes under way that each receive buffer here shall hold: it must be fixed before the connection is
+    /// made.
     fn window(&self) -> Option<u64> {
         self.facts.needs.window.filter(|_| self.facts.needs.role == Role::Source)
     }
@@ -577,7 +579,8 @@ mod tests {
         assert!(agree(&hello(VERSION, VERSION_MIN - 1), "9.9", "h").is_err());
     }
 
-    /// Goal: addresses go to the end that listens: the other one than the user pinned, else the one that has them.
+    /// Goal: addresses go to the end that listens: the other one than the user pinned, else the one that has
+    /// them.
     #[test]
     fn addresses_go_to_the_end_that_listens() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
@@ -589,7 +592,8 @@ mod tests {
         assert_eq!(share(Wish::Either), (vec![vias[0], vias[2]], vec![vias[1]]));
     }
 
-    /// Goal: the firewall office is told each direction that would do, with the ports that haul would use then.
+    /// Goal: the firewall office is told each direction that would do, with the ports that haul would use
+    /// then.
     #[test]
     fn the_firewall_office_is_told_what_would_do() {
         let closed = |what: &str, ask: Option<(&str, &str)>| Closed {

@@ -23,14 +23,14 @@
 //! far    ended CODE               on stderr, when haul has ended however it did
 //! ```
 //!
-//! So where haul is found the far end has nothing to wait for. Behind `PUSH` the near end sends nothing more before it
-//! hears `stored`, so a reader there that reads ahead takes nothing that is not its own. The program lies at
-//! `PLACE/haul/SHA256/haul`, in directories that only the user can
-//! write, and is checked against its name each time before it runs; where the far end has no `sha256sum`
-//! only its size can be checked, which is said. Places are the cache directory, the runtime directory, and one of the user's
-//! below that for temporary files: each is judged alone, and the first that will do is taken.
-//! haul runs under the umask that the user's login has; the shell waits for it, for only so is the end of a program told
-//! apart from the end of a connection.
+//! So where haul is found the far end has nothing to wait for. Behind `PUSH` the near end sends nothing more
+//! before it hears `stored`, so a reader there that reads ahead takes nothing that is not its own. The
+//! program lies at `PLACE/haul/SHA256/haul`, in directories that only the user can write, and is checked
+//! against its name each time before it runs; where the far end has no `sha256sum` only its size can be
+//! checked, which is said. Places are the cache directory, the runtime directory, and one of the user's below
+//! that for temporary files: each is judged alone, and the first that will do is taken. haul runs under the
+//! umask that the user's login has; the shell waits for it, for only so is the end of a program told apart
+//! from the end of a connection.
 //! Left out: removing programs of older versions from the cache.
 
 use std::borrow::Cow;
@@ -69,10 +69,12 @@ pub(super) const STAGE0: &str = concat!(
     // $1 must be a directory (or a symlink to one, if it ends in a slash) that is ours alone to write.
     "ours() { set -- $(ls -ldn \"$1\" 2>/dev/null); case $1 in d????w*|d???????w*) return 1;; d*) ;; *) return 1;; esac; ",
     "test \"$3\" = \"$n\"; }; ",
-    // Nobody else may take away from $1 what is in it: it is sticky, or only its owner writes there, root or we.
+    // Nobody else may take away from $1 what is in it: it is sticky, or only its owner writes there, root or
+    // we.
     "calm() { set -- $(ls -ldn \"$1/\" 2>/dev/null); case $1 in d????????[tT]*|d????-??-*) ;; *) return 1;; esac; ",
     "test \"$3\" = 0 || test \"$3\" = \"$n\"; }; ",
-    // Place $1: $b, behind which may stand $l, and why it is none. That of - is not there, which nobody need know.
+    // Place $1: $b, behind which may stand $l, and why it is none. That of - is not there, which nobody need
+    // know.
     "place() { l=/; why=; case $1 in ",
     "1) b=${XDG_CACHE_HOME:-$HOME/.cache}; if test -z \"$XDG_CACHE_HOME\"; then test -d \"$HOME\" || why=\"there is no home directory\"; fi;; ",
     "2) b=$XDG_RUNTIME_DIR; test -n \"$b\" || why=-;; ",
@@ -82,7 +84,8 @@ pub(super) const STAGE0: &str = concat!(
     "good() { weak=; s=; test -f \"$1\" || return 1; s=$(($(wc -c <\"$1\"))); test \"$s\" -eq \"$size\" || return 1; ",
     "if command -v sha256sum >/dev/null 2>&1; ",
     "then x=$(sha256sum <\"$1\"); test \"${x%% *}\" = \"$hash\"; else weak=size-only; fi; }; ",
-    // First what is there and runs, then wherever one can be put. $g is a copy that is whole and does not run where it lies.
+    // First what is there and runs, then wherever one can be put. $g is a copy that is whole and does not run
+    // where it lies.
     "for k in have put; do for i in 1 2 3; do place $i; d=$b/haul/$hash; f=$d/haul; m=have; ",
     "case $k$why in have) test -f \"$f\" && safe && good \"$f\" || continue;; ",
     "have*|put-) continue;; ",
@@ -198,8 +201,8 @@ fn runs_on(machine: u16, name: &str) -> bool {
     }
 }
 
-/// Brings the far end to the point where haul has said its magic. `words` are for it, if they are not more than
-/// [`WORDS_LEN_MAX`] bytes: true if it has them, false if it still has to be told.
+/// Brings the far end to the point where haul has said its magic. `words` are for it, if they are not more
+/// than [`WORDS_LEN_MAX`] bytes: true if it has them, false if it still has to be told.
 ///
 /// # Errors
 /// No haul there and none may be pushed, or the pushed one cannot run: each with what to do.
@@ -351,8 +354,8 @@ fn reason(said: &str, ours: &str) -> String {
 /// What does instead of a pushed program.
 const ELSEWHERE: &str = "or install haul there and name it with --remote-haul PATH";
 
-/// The program to push, if there is one, it may be pushed, and the far end's machine can run it. `unfit`: what is wrong with
-/// the one that is there.
+/// The program to push, if there is one, it may be pushed, and the far end's machine can run it. `unfit`:
+/// what is wrong with the one that is there.
 fn permitted(
     ssh: &Ssh,
     spec: &RemoteSpec,

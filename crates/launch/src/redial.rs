@@ -1,9 +1,11 @@
 //! The near end after the start: dials further streams, and control again.
 //!
-//! In: what the first connections were made with, and over which paths. Out: joins, each tried once in a thread of its own.
-//! Invariants: the same keys and the same secret as at the start; ssh is not asked again. A new address of the far end
-//! is only where to dial, never whom to trust. A path that is down keeps its share of the streams for when it is back:
-//! the others carry what they were planned for, and one stream is tried on it now and then.
+//! In: what the first connections were made with, and over which paths. Out: joins, each tried once in a
+//! thread of its own.
+//! Invariants: the same keys and the same secret as at the start; ssh is not asked again. A new address of
+//! the far end is only where to dial, never whom to trust. A path that is down keeps its share of the streams
+//! for when it is back: the others carry what they were planned for, and one stream is tried on it now and
+//! then.
 //! Left out: how many streams there shall be: `haul_core::transfer::stream_dialler` and the driver.
 
 use std::collections::BTreeSet;
@@ -48,8 +50,8 @@ struct Paths {
 }
 
 impl Paths {
-    /// The path for one more stream: the one with the fewest of those that work; of those only one that has not its share
-    /// while another is down. `None`: the missing streams are those of a path that is down.
+    /// The path for one more stream: the one with the fewest of those that work; of those only one that has
+    /// not its share while another is down. `None`: the missing streams are those of a path that is down.
     fn take(&mut self, stream: StreamId, now: Instant) -> Option<Way> {
         let resting = |route: &Route| route.rests.is_some_and(|until| until > now);
         let some_rest = self.routes.iter().any(resting);
@@ -86,7 +88,8 @@ impl Paths {
         }
     }
 
-    /// Control is there now. One that is new is a path for the streams too: the far end, or this one, has moved.
+    /// Control is there now. One that is new is a path for the streams too: the far end, or this one, has
+    /// moved.
     fn control_at(&mut self, way: Way) {
         self.control = way;
         self.worked(&way);
@@ -271,8 +274,8 @@ mod tests {
         Paths { routes, control }
     }
 
-    /// Goal: a stream goes where the fewest are; while a path is down the others keep their share, and its streams wait
-    /// for it, but for a try now and then; one path alone is always tried.
+    /// Goal: a stream goes where the fewest are; while a path is down the others keep their share, and its
+    /// streams wait for it, but for a try now and then; one path alone is always tried.
     #[test]
     fn a_path_that_is_down_keeps_its_share() {
         let now = Instant::now();

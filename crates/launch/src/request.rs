@@ -6,7 +6,8 @@ use haul_transport::path::Start;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// What the near end asks of an agent. It goes to the far end as JSON, of which only [`Request::needs`] is read here.
+/// What the near end asks of an agent. It goes to the far end as JSON, of which only [`Request::needs`] is
+/// read here.
 pub trait Request: Clone + Serialize + DeserializeOwned {
     /// What is to be answered before there are connections.
     type Question;

@@ -1,11 +1,12 @@
 //! The far end dials the near one: for sites where only that direction is open.
 //!
-//! In: at the near end where to listen and what was agreed; at the far end where the near one listens. Out: the links of
-//! the start, and how others come up later: the end that dialled dials again.
-//! The near end opens its port and says so over the ssh pipe; the far end dials control over the ways that there are
-//! ([`happy_eyeballs`]), hears how many streams the path needs, dials those, and says each time how that went.
-//! Invariants: the same keys, secret and joins as in the other direction, and the same [`Listener`]; the near end's port is
-//! open only while it is tried, and while a session uses it.
+//! In: at the near end where to listen and what was agreed; at the far end where the near one listens. Out:
+//! the links of the start, and how others come up later: the end that dialled dials again. The near end opens
+//! its port and says so over the ssh pipe; the far end dials control over the ways that there are
+//! ([`happy_eyeballs`]), hears how many streams the path needs, dials those, and says each time how that
+//! went.
+//! Invariants: the same keys, secret and joins as in the other direction, and the same [`Listener`]; the near
+//! end's port is open only while it is tried, and while a session uses it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -64,8 +65,8 @@ pub(super) struct Taken {
     pub plan: Plan,
 }
 
-/// The near end's half. The inner error: that way is closed, and why; the far end waits for the next word then.
-/// `plan`: from control's round-trip time and the number of paths.
+/// The near end's half. The inner error: that way is closed, and why; the far end waits for the next word
+/// then. `plan`: from control's round-trip time and the number of paths.
 pub(super) fn offer(
     terms: Terms<'_>,
     plan: impl FnOnce(Option<Duration>, usize) -> Plan,
@@ -160,8 +161,8 @@ struct Up {
     used: Vec<(Way, BTreeSet<StreamId>)>,
 }
 
-/// The far end's half: dials the near end at `at`. Out: links that this end dialled, or the pipe, and the number of data
-/// streams, at most `most`. `say` tells the near end; `decided` brings its words.
+/// The far end's half: dials the near end at `at`. Out: links that this end dialled, or the pipe, and the
+/// number of data streams, at most `most`. `say` tells the near end; `decided` brings its words.
 ///
 /// # Errors
 /// The near end is gone, or says what cannot be.

@@ -1,7 +1,8 @@
 //! The ssh process: its command line, its pipe, its words, its end.
 //!
-//! In: a [`RemoteSpec`]. Out: bytes from and to the far end; each line that ssh writes to stderr, escaped, once: what it says
-//! last before it fails is in the error, all else goes to `notes`, at the latest after [`HOLD_MAX`].
+//! In: a [`RemoteSpec`]. Out: bytes from and to the far end; each line that ssh writes to stderr, escaped,
+//! once: what it says last before it fails is in the error, all else goes to `notes`, at the latest after
+//! [`HOLD_MAX`].
 //! Invariants: the remote command is the constant that the caller gives; a host never reaches ssh as an
 //! option; where nobody can answer ssh is told never to ask. No thread runs until the session is up: one
 //! `poll` waits for all three pipes, so neither side can fill a pipe that nobody empties.
@@ -32,7 +33,8 @@ pub(super) const STAGE0: &[u8] = b"HAUL-STAGE0 1 ";
 const STAGE0_LEN_MAX: usize = 4096;
 /// How long a process whose pipe is closed may take to end before it is killed.
 const END_WAIT: Duration = Duration::from_secs(2);
-/// A line of ssh's is held back so long, for it may be what ssh says of its failure. A banner or a token waits for a person.
+/// A line of ssh's is held back so long, for it may be what ssh says of its failure. A banner or a token
+/// waits for a person.
 const HOLD_MAX: Duration = Duration::from_millis(500);
 /// So many lines are an error's; those before are told as they are.
 const QUOTED_MAX: usize = 4;
@@ -536,10 +538,11 @@ pub struct SshGuard {
 }
 
 impl SshGuard {
-    /// The session is over in good order: ssh ends by itself when the far end does, and nobody waits for that. A thread reaps
-    /// it, and kills it if it stays; when this process ends before, ssh is on its own.
+    /// The session is over in good order: ssh ends by itself when the far end does, and nobody waits for
+    /// that. A thread reaps it, and kills it if it stays; when this process ends before, ssh is on its own.
     ///
-    /// Edge: where the streams had the pipe, what they wrote last may still be on its way, and ssh is waited for.
+    /// Edge: where the streams had the pipe, what they wrote last may still be on its way, and ssh is waited
+    /// for.
     pub fn leave(self) {
         let SshGuard { _pipe: (Some(stdin), stdout), child, .. } = self else { return };
         drop((stdin, stdout));
@@ -559,7 +562,8 @@ impl SshGuard {
     }
 }
 
-/// Reads the rest of stderr on a thread, so that ssh never waits for a reader. `held`: lines that nobody has seen.
+/// Reads the rest of stderr on a thread, so that ssh never waits for a reader. `held`: lines that nobody has
+/// seen.
 fn follow(stderr: Option<ChildStderr>, mut words: Lines, held: Vec<String>) -> Arc<Mutex<Lines>> {
     words.keep(held);
     let words = Arc::new(Mutex::new(words));

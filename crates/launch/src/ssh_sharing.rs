@@ -1,11 +1,13 @@
 //! How further ssh clients share the connection of the first.
 //!
-//! In: the user's ssh. Out: [`Sharing`]: options for the first client, and the words of the others. The user's own control
-//! socket is used where he configured one and its master is up, or will be by our first client; else the first client opens
-//! one of ours, in a directory that is closed to others. Only ssh is asked (`ssh -G`), not the host.
+//! In: the user's ssh. Out: [`Sharing`]: options for the first client, and the words of the others. The
+//! user's own control socket is used where he configured one and its master is up, or will be by our first
+//! client; else the first client opens one of ours, in a directory that is closed to others. Only ssh is
+//! asked (`ssh -G`), not the host.
 //!
-//! Invariants: a further client never logs in, whatever becomes of the first: it reads no configuration, and its way to the
-//! host is `false`. The user's master is never told to end. Our socket is gone as soon as nobody needs it any more.
+//! Invariants: a further client never logs in, whatever becomes of the first: it reads no configuration, and
+//! its way to the host is `false`. The user's master is never told to end. Our socket is gone as soon as
+//! nobody needs it any more.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -114,7 +116,8 @@ impl Sharing {
     }
 }
 
-/// `%` and `$` mean something to ssh, of which only the first can be meant literally; [`own_socket`] and [`configured`] know.
+/// `%` and `$` mean something to ssh, of which only the first can be meant literally; [`own_socket`] and
+/// [`configured`] know.
 fn control_path(path: &Path) -> OsString {
     let mut option = b"-oControlPath=".to_vec();
     for byte in path.as_os_str().as_bytes() {
@@ -233,7 +236,8 @@ mod tests {
         assert!(told("usage: plink\n").is_err());
     }
 
-    /// Goal: our socket lies where nobody else can reach it, or nowhere; nothing lies there before ssh makes it.
+    /// Goal: our socket lies where nobody else can reach it, or nowhere; nothing lies there before ssh makes
+    /// it.
     #[test]
     fn our_socket_is_ours_alone() {
         use std::os::unix::fs::PermissionsExt;

@@ -34,7 +34,8 @@ fn hosts_are_hosts() {
     assert!(destination(&named).is_err());
 }
 
-/// Goal: where nobody can answer ssh is told not to ask, but for a program that answers; and the host is behind `--` with the constant command.
+/// Goal: where nobody can answer ssh is told not to ask, but for a program that answers; and the host is
+/// behind `--` with the constant command.
 #[test]
 fn command_line_is_closed() {
     let shares = ["-oX=1".into()];

@@ -1,11 +1,12 @@
 //! The start at the end that dials: control and the data streams together.
 //!
-//! In: the ways to the other end, how many streams are asked for or what decides it. Out: [`Dialled`], or nothing at all.
-//! No connection waits for another: a first wave of data streams is dialled with control, the rest of them as soon as a
-//! connection has answered and so the path is known ([`Coming`]). Nor does any wait for the answer to its name: what a
-//! stream has to say follows its name at once, two round trips after the first packet.
-//! Invariants: no stream is named before control and the whole wave have met the other end's key: the direct path is all
-//! of these or none.
+//! In: the ways to the other end, how many streams are asked for or what decides it. Out: [`Dialled`], or
+//! nothing at all. No connection waits for another: a first wave of data streams is dialled with control, the
+//! rest of them as soon as a connection has answered and so the path is known ([`Coming`]). Nor does any wait
+//! for the answer to its name: what a stream has to say follows its name at once, two round trips after the
+//! first packet.
+//! Invariants: no stream is named before control and the whole wave have met the other end's key: the direct
+//! path is all of these or none.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -29,14 +30,15 @@ pub(super) const DIAL_WAIT: Duration = Duration::from_secs(3);
 const DATA_WAIT: Duration = Duration::from_secs(10);
 /// How long a further path may take to connect again once it has answered.
 const PATH_CONNECT_WAIT: Duration = Duration::from_secs(2);
-/// Connections for data streams that are dialled before any has joined; more are left to whoever keeps their number.
+/// Connections for data streams that are dialled before any has joined; more are left to whoever keeps their
+/// number.
 const AT_ONCE_MAX: u16 = 48;
 
 const _: () =
     assert!((AT_ONCE_MAX as usize) < PLACES_FEW, "or the other end takes ours for too many strangers");
 
-/// What the start brought: control and the data streams of the wave in order, the streams of each path, control's path,
-/// and the streams that are still to come.
+/// What the start brought: control and the data streams of the wave in order, the streams of each path,
+/// control's path, and the streams that are still to come.
 pub(super) struct Dialled {
     pub addr: SocketAddr,
     pub links: Vec<Link>,
@@ -47,9 +49,8 @@ pub(super) struct Dialled {
     pub coming: Option<Arc<Coming>>,
 }
 
-/// Dials `ways`. `asked`: the user's number of data streams; else `plan_for` says it by the path's round-trip time, its address, and
-/// how many paths there are. Never
-/// more than `most`.
+/// Dials `ways`. `asked`: the user's number of data streams; else `plan_for` says it by the path's round-trip
+/// time, its address, and how many paths there are. Never more than `most`.
 ///
 /// # Errors
 /// What the other end's port does, in words that follow its name.
@@ -104,8 +105,9 @@ pub(super) fn dial(
     Ok(Dialled { addr: first.remote, links, plan, used, control: first, coming })
 }
 
-/// Connections for all streams over `paths` in turn, or none. What is up on a path already is used first; a path that fails
-/// now is done without, but for the first. Returns each stream's connection and the path that it took.
+/// Connections for all streams over `paths` in turn, or none. What is up on a path already is used first; a
+/// path that fails now is done without, but for the first. Returns each stream's connection and the path that
+/// it took.
 pub(super) fn connect_all(
     caller: &Caller,
     paths: Vec<(Way, VecDeque<Connected>)>,
@@ -199,10 +201,10 @@ mod tests {
         }
     }
 
-    /// Goal: connections wait neither for one another nor for an answer: two round trips after the first packet every
-    /// stream has said its name and what it has to say.
-    /// Method: a far end that begins no handshake before all connections are there, and answers no name before each stream
-    /// has brought a byte more. Who waited would wait for ever.
+    /// Goal: connections wait neither for one another nor for an answer: two round trips after the first
+    /// packet every stream has said its name and what it has to say.
+    /// Method: a far end that begins no handshake before all connections are there, and answers no name
+    /// before each stream has brought a byte more. Who waited would wait for ever.
     #[test]
     fn every_stream_speaks_after_two_round_trips() {
         let far = Far::new();
@@ -242,8 +244,8 @@ mod tests {
         assert!(dialled.coming.is_none() && dialled.used[0].1.len() == 4);
     }
 
-    /// Goal: what the path needs beyond the first wave is dialled before control has its keys, and named only when the
-    /// session runs.
+    /// Goal: what the path needs beyond the first wave is dialled before control has its keys, and named only
+    /// when the session runs.
     /// Method: no handshake begins before all connections are there.
     #[test]
     fn the_rest_comes_to_a_session_that_runs() {

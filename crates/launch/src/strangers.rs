@@ -1,9 +1,10 @@
 //! Who has not shown yet who he is, and who of them goes when there are too many.
 //!
 //! In: connections with the address that they come from. Out: those for which there is no room any more.
-//! Invariants: there are never more than places; whoever comes gets one. An address that has shown the key before, or from
-//! which the other end is known to come, gives up a place only when nobody else has one; of the others the address with the
-//! most gives up its oldest. So neither those who only hold places nor those who come in great numbers keep ours out.
+//! Invariants: there are never more than places; whoever comes gets one. An address that has shown the key
+//! before, or from which the other end is known to come, gives up a place only when nobody else has one; of
+//! the others the address with the most gives up its oldest. So neither those who only hold places nor those
+//! who come in great numbers keep ours out.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -73,8 +74,8 @@ impl<T> Strangers<T> {
 mod tests {
     use super::*;
 
-    /// Goal: places are bounded, the address with the most gives up its oldest, and one that is known is spared until there
-    /// is nobody else.
+    /// Goal: places are bounded, the address with the most gives up its oldest, and one that is known is
+    /// spared until there is nobody else.
     #[test]
     fn the_oldest_of_the_greediest_goes() {
         let ip = |n: u8| IpAddr::from([10, 0, 0, n]);

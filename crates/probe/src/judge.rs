@@ -1,6 +1,7 @@
 //! What the points say: the best setting, how flat the optimum is, and what the classic mistakes cost.
 //!
-//! In: points. Out: the figures of a [`super::Probe`]. Only sequential points count for the best and the flatness.
+//! In: points. Out: the figures of a [`super::Probe`]. Only sequential points count for the best and the
+//! flatness.
 
 pub(super) use haul::passport::storage::best;
 
@@ -14,7 +15,8 @@ const DEPTH_DEEP: u16 = 32;
 /// The request size that is too small, bytes.
 const REQUEST_SMALL: u32 = 64 << 10;
 
-/// The share of all sequential settings of a direction that reach 90 % of the best of them; 0 if there are none.
+/// The share of all sequential settings of a direction that reach 90 % of the best of them; 0 if there are
+/// none.
 pub(super) fn flatness(points: &[Point], direction: Direction) -> f64 {
     let rates: Vec<f64> = points.iter().filter(|p| is_of(p, direction)).map(|p| p.rate).collect();
     let most = rates.iter().copied().fold(0.0, f64::max);

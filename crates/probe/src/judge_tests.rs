@@ -1,7 +1,8 @@
 use super::*;
 use crate::tests::{point, some_points};
 
-/// Goal: the best is a sequential point of its direction that no other beats, whatever the order of the points.
+/// Goal: the best is a sequential point of its direction that no other beats, whatever the order of the
+/// points.
 /// Method: seeded points, shuffled.
 #[test]
 fn the_best_is_beaten_by_none() {
@@ -39,8 +40,8 @@ fn flatness_counts_good_settings() {
     assert_eq!(flatness(&points, direction), 0.2, "random offsets do not count");
 }
 
-/// Goal: each mistake differs from the best in what its words say and in nothing else, the best itself is none,
-/// and penalties are shares.
+/// Goal: each mistake differs from the best in what its words say and in nothing else, the best itself is
+/// none, and penalties are shares.
 #[test]
 fn mistakes_differ_in_one_thing() {
     for seed in 0..300 {

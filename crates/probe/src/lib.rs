@@ -4,8 +4,8 @@
 //! them, how flat the optimum is, and what the classic mistakes cost. Kept as the mount's storage passport.
 //! Its JSON form is the contract of `--json`, of the passport file and of `haul probe pair`.
 //!
-//! Reading order: the words here, [`plan`] (what it will cost, without a write), [`run`], then what is made of
-//! the figures: `judge`, [`pair`], [`passport`]; [`network`] and [`path`] are probes of their own.
+//! Reading order: the words here, [`plan`] (what it will cost, without a write), [`run`], then what is made
+//! of the figures: `judge`, [`pair`], [`passport`]; [`network`] and [`path`] are probes of their own.
 //!
 //! Left out: more than one scratch file at a time, and metadata rates.
 //!
@@ -73,7 +73,8 @@ pub struct Pairing {
     pub limited_by: Direction,
     /// Why these settings, in words.
     pub reason: String,
-    /// The rate when each side used the other's best setting, and when both used request size 1 MiB, depth 1, buffered.
+    /// The rate when each side used the other's best setting, and when both used request size 1 MiB, depth 1,
+    /// buffered.
     pub swapped_rate: Option<f64>,
     pub naive_rate: Option<f64>,
 }
@@ -83,7 +84,8 @@ pub struct Pairing {
 pub struct Request {
     /// A directory on the storage to probe; the scratch file lies in it while the probe runs.
     pub path: PathBuf,
-    /// Read this regular file instead of a scratch file: nothing is written, and only reading can be measured.
+    /// Read this regular file instead of a scratch file: nothing is written, and only reading can be
+    /// measured.
     pub file: Option<PathBuf>,
     /// Bytes of the scratch file; `None`: 1 GiB, or what fits the limits.
     pub size: Option<u64>,
@@ -113,7 +115,8 @@ pub struct Only {
     pub patterns: Vec<Pattern>,
 }
 
-/// The most that [`Request::time_limit`] can be: a scratch file that nobody wrote to for a day is dead for sure.
+/// The most that [`Request::time_limit`] can be: a scratch file that nobody wrote to for a day is dead for
+/// sure.
 pub const TIME_LIMIT_MAX: Duration = Duration::from_secs(12 * 3600);
 /// [`Request::time_limit`] unless asked otherwise.
 pub const TIME_LIMIT_DEFAULT: Duration = Duration::from_secs(60);

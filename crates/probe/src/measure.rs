@@ -1,7 +1,8 @@
 //! One measurement: a setting, a pattern, so many bytes.
 //!
-//! In: a [`Task`]. Out: a [`Point`]. Each of the `depth` slots is an issuer as XDD's threads are, all over one
-//! engine. A measurement ends when it moved enough or its time is over; what was written is synced within it.
+//! In: a [`Task`]. Out: a [`Point`]. Each of the `depth` slots is an issuer as XDD's threads are, all over
+//! one engine. A measurement ends when it moved enough or its time is over; what was written is synced within
+//! it.
 //!
 //! Sequential measurements begin where the last one ended and go round the scratch file, so that a cache
 //! below the file system answers as little as possible. What is written is noise that differs from page to

@@ -1,12 +1,13 @@
 //! Characterising a network: what `haul probe network HOST` measures, keeps and compares.
 //!
-//! In: a host and a budget. Out: a [`Network`]: one [`Point`] for each setting of streams, window and congestion control
-//! that was tried, from memory here to memory there over the very connections that a copy has; what was left out and why;
-//! round trips, losses, path MTU; the limits of both ends; and the setting to use. Kept as the passport of the pair.
-//! Its JSON form is the contract of `--json` and of the passport file.
+//! In: a host and a budget. Out: a [`Network`]: one [`Point`] for each setting of streams, window and
+//! congestion control that was tried, from memory here to memory there over the very connections that a copy
+//! has; what was left out and why; round trips, losses, path MTU; the limits of both ends; and the setting to
+//! use. Kept as the passport of the pair. Its JSON form is the contract of `--json` and of the passport file.
 //!
-//! Reading order: the words here, `sweep` (what is tried next), `bench` (one session in which it is), [`run`], `far` (the same for
-//! the way from there to here, where the far end measures), then what is made of the figures: `judge`, [`passport`].
+//! Reading order: the words here, `sweep` (what is tried next), `bench` (one session in which it is),
+//! [`run`], `far` (the same for the way from there to here, where the far end measures), then what is made of
+//! the figures: `judge`, [`passport`].
 //!
 //! Left out: receive buffers, which would have to be set before a connection is made.
 

@@ -82,8 +82,8 @@ fn points(probe: &Probe, direction: Direction) -> Result<Vec<&Point>, ProbeError
     Ok(points)
 }
 
-/// Which of two pairs of equal rate costs less. The settings come last, so that the same probes always give the
-/// same pair.
+/// Which of two pairs of equal rate costs less. The settings come last, so that the same probes always give
+/// the same pair.
 fn cheaper(a: (&Point, &Point), b: (&Point, &Point)) -> Ordering {
     let key = |(read, write): (&Point, &Point)| {
         let differ = read.setting.request_size != write.setting.request_size;

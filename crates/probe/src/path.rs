@@ -1,11 +1,12 @@
 //! Characterising a whole path: what `haul probe path SRC DST` measures and says.
 //!
-//! In: the two ends of a copy, and a budget. Out: a [`PathProbe`]: the five parts that a byte passes, with the rate that each can give,
-//! the weakest, and the rate that a copy will have. Storage is probed at the end where it lies, the network as `haul probe network`
-//! does in the direction of the data, and with it both hosts: from memory to memory through the very code that copies.
+//! In: the two ends of a copy, and a budget. Out: a [`PathProbe`]: the five parts that a byte passes, with
+//! the rate that each can give, the weakest, and the rate that a copy will have. Storage is probed at the end
+//! where it lies, the network as `haul probe network` does in the direction of the data, and with it both
+//! hosts: from memory to memory through the very code that copies.
 //!
-//! Reading order: the words here, `place` (where the storage of an end is probed), `answer` (the far end's part), [`run`], `judge`
-//! (what is made of the figures).
+//! Reading order: the words here, `place` (where the storage of an end is probed), `answer` (the far end's
+//! part), [`run`], `judge` (what is made of the figures).
 //!
 //! Left out: what is learnt only by a copy, as how the files' sizes and names slow it down.
 
@@ -44,7 +45,8 @@ pub const BYTES_LIMIT_QUICK: u64 = 1 << 30;
 pub struct Part {
     /// A name of `haul_core::stage::Stage`.
     pub part: String,
-    /// What it can give, bytes per second; `None`: it does not limit (there is none, or both ends are in one process).
+    /// What it can give, bytes per second; `None`: it does not limit (there is none, or both ends are in one
+    /// process).
     pub rate: Option<f64>,
     /// Where it is, and how the rate was found, in words.
     pub place: String,
@@ -76,7 +78,8 @@ pub struct PathProbe {
     /// What it takes besides, to begin and to end, seconds; `None`: an older haul measured.
     #[serde(default)]
     pub startup: Option<f64>,
-    /// Content of the source, where its name or one look says how much it is, bytes; and how long a copy of it will take, seconds.
+    /// Content of the source, where its name or one look says how much it is, bytes; and how long a copy of
+    /// it will take, seconds.
     #[serde(default)]
     pub bytes: Option<u64>,
     #[serde(default)]
@@ -96,7 +99,8 @@ pub struct Request {
     pub source: Endpoint,
     pub destination: Endpoint,
     pub remote: RemoteOptions,
-    /// The whole takes at most this, from when the two ends are joined; [`TIME_LIMIT_MIN`] to [`TIME_LIMIT_MAX`].
+    /// The whole takes at most this, from when the two ends are joined; [`TIME_LIMIT_MIN`] to
+    /// [`TIME_LIMIT_MAX`].
     pub time_limit: Duration,
     /// Most bytes read and written at each storage.
     pub bytes_limit: u64,
@@ -135,7 +139,8 @@ struct Shares {
 }
 
 impl Shares {
-    /// The session of a pair finds the best setting of a network; that within one process has nothing to look for.
+    /// The session of a pair finds the best setting of a network; that within one process has nothing to look
+    /// for.
     fn of(time_limit: Duration, is_remote: bool) -> Shares {
         let session = if is_remote { time_limit.mul_f64(0.5) } else { time_limit.mul_f64(0.2) };
         Shares { storage: (time_limit - session) / 2, session }

@@ -1,7 +1,7 @@
 //! What a probe will cost, told before the first write.
 //!
-//! In: a request. Out: a [`Plan`] whose bytes and seconds are the most that [`super::run`] takes, or the reason
-//! why there can be no probe.
+//! In: a request. Out: a [`Plan`] whose bytes and seconds are the most that [`super::run`] takes, or the
+//! reason why there can be no probe.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! A probe from its scratch file to its figures.
 //!
-//! In: a plan, somebody who listens, a stop. Out: a [`Probe`]. The scratch file is filled first, which takes at
-//! most a quarter of the time, then [`Sweep`] says what is measured and [`Bench`] measures it. What goes wrong
-//! with a part of it (direct I/O, a cache that stays, settings that are too slow) is a remark.
+//! In: a plan, somebody who listens, a stop. Out: a [`Probe`]. The scratch file is filled first, which takes
+//! at most a quarter of the time, then [`Sweep`] says what is measured and [`Bench`] measures it. What goes
+//! wrong with a part of it (direct I/O, a cache that stays, settings that are too slow) is a remark.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -117,7 +117,8 @@ fn a_panic_cleans_up() {
     assert!(names(dir.path()).is_empty());
 }
 
-/// Goal: a file system that is too small, or got full since the plan, is refused in words, and stays as it was.
+/// Goal: a file system that is too small, or got full since the plan, is refused in words, and stays as it
+/// was.
 /// Method: a tmpfs of 8 MiB. Needs root; says so where it has to be skipped.
 #[test]
 fn a_full_file_system_is_refused() {
@@ -175,8 +176,8 @@ fn hung_storage_ends_the_probe() {
 }
 
 /// Goal: direct I/O that is refused when it is used, not when it is opened, leaves a buffered probe, wherever
-/// it happens; an error that is none of our doing ends the probe with the operation in its words; an interrupted
-/// request is made again.
+/// it happens; an error that is none of our doing ends the probe with the operation in its words; an
+/// interrupted request is made again.
 #[test]
 fn refusals_are_told() {
     let run_with = |faults| {
@@ -234,8 +235,8 @@ impl Engine for Witness {
     }
 }
 
-/// Goal: neither compression nor deduplication of storage can answer: all that is written is noise, and no page
-/// is written twice.
+/// Goal: neither compression nor deduplication of storage can answer: all that is written is noise, and no
+/// page is written twice.
 #[test]
 fn what_is_written_is_new_noise() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
 //! The probe's own file: made, opened in both modes, and gone.
 //!
-//! In: a directory. Out: descriptors of a new file without a name. It has its name only while it is opened for
-//! the second time, so no way out can leave it behind, be it a panic or a kill. (A network file system keeps
-//! a file of its own for it until the descriptors are closed.)
+//! In: a directory. Out: descriptors of a new file without a name. It has its name only while it is opened
+//! for the second time, so no way out can leave it behind, be it a panic or a kill. (A network file system
+//! keeps a file of its own for it until the descriptors are closed.)
 //!
 //! A name of a probe that was killed just then is removed when nobody wrote to the file for a day: no probe
 //! takes so long ([`super::TIME_LIMIT_MAX`]).

@@ -1,12 +1,12 @@
 //! Which setting is measured next, and what the measurement may cost.
 //!
-//! In: the limits, what was spent so far, the points measured. Out: [`Task`]s, one at a time, and at the end the
-//! points and the best of them. No clock and no storage here: the seconds are the caller's.
+//! In: the limits, what was spent so far, the points measured. Out: [`Task`]s, one at a time, and at the end
+//! the points and the best of them. No clock and no storage here: the seconds are the caller's.
 //!
 //! All combinations would take an hour, so it goes from coarse to fine: a grid of request sizes and three
 //! depths, direct and buffered; what is near the best of it; ordering policies at the best; random offsets at
-//! the best few; the classic mistakes; and the best few again, for the best of many noisy figures is too good.
-//! Directions take turns, so that a probe that runs out of time knows as much of one as of the other.
+//! the best few; the classic mistakes; and the best few again, for the best of many noisy figures is too
+//! good. Directions take turns, so that a probe that runs out of time knows as much of one as of the other.
 //!
 //! Invariant: the bytes of all tasks never exceed the limit, and none is handed out that cannot be expected
 //! to end in time. What is left is shared among the measurements that are to come, so what a slow one takes
@@ -52,8 +52,8 @@ const REFINE_MAX: usize = 6;
 const ORDER_MAX: usize = 7;
 const RANDOM_MAX: usize = 3;
 const MISTAKES_MAX: usize = 6;
-/// The best so many, and the mistakes, are measured [`SAMPLES`] times. Two rounds, for what was second may turn
-/// out to be first.
+/// The best so many, and the mistakes, are measured [`SAMPLES`] times. Two rounds, for what was second may
+/// turn out to be first.
 const TOP: usize = 3;
 const SAMPLES: usize = 3;
 const ROUNDS: usize = 2;

@@ -124,7 +124,8 @@ fn time_is_used_and_kept() {
     }
 }
 
-/// Goal: with the limits of a default probe the setting that is said to be best reaches 95 % of the real best.
+/// Goal: with the limits of a default probe the setting that is said to be best reaches 95 % of the real
+/// best.
 /// Method: a model with one hill in request size and depth, direct better than buffered, 10 % noise.
 #[test]
 fn the_hill_is_found() {
@@ -185,8 +186,8 @@ fn the_report_is_complete() {
     }
 }
 
-/// Goal: lucky figures do not become the best, however many there are: what is said to be best was measured several times, and its
-/// rate is the median.
+/// Goal: lucky figures do not become the best, however many there are: what is said to be best was measured
+/// several times, and its rate is the median.
 #[test]
 fn luck_is_no_best() {
     let mut lucky = 30;

@@ -4,9 +4,9 @@
 //! direct|buffered BYTES [SECONDS] [REGISTERED_MAX]`
 //!
 //! Requests follow each other from the beginning to byte BYTES of PATH (sizes may end in K, M or G), once, or
-//! again and again for SECONDS. A file that is written is made if need be, not cut, and synced at the end, which
-//! counts. One line of JSON: rates in bytes per second, times in seconds; `submit_max` is the longest that the
-//! engine held up its caller.
+//! again and again for SECONDS. A file that is written is made if need be, not cut, and synced at the end,
+//! which counts. One line of JSON: rates in bytes per second, times in seconds; `submit_max` is the longest
+//! that the engine held up its caller.
 
 use std::collections::VecDeque;
 use std::path::Path;

@@ -3,10 +3,10 @@
 //!
 //! Usage: frag FILE BYTES WRITERS (yes|no) [SEED]
 //!
-//! In: where, how much, by how many threads. Out: the file, synced, and its rate. The space is had by the very
-//! function that the sink uses; the writes are plain `pwrite`s of 4 MiB through the page cache, with a sync every
-//! 256 MiB, as the epochs of a copy are. Offsets come in the order of the threads' turns, shuffled within windows
-//! of 64 objects: so far apart does a window of streams bring them.
+//! In: where, how much, by how many threads. Out: the file, synced, and its rate. The space is had by the
+//! very function that the sink uses; the writes are plain `pwrite`s of 4 MiB through the page cache, with a
+//! sync every 256 MiB, as the epochs of a copy are. Offsets come in the order of the threads' turns, shuffled
+//! within windows of 64 objects: so far apart does a window of streams bring them.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;

@@ -36,11 +36,12 @@ const SPARED: usize = 4;
 const IDLE_TICK: Duration = Duration::from_millis(100);
 /// A shorter deadline would have the watch run all the time.
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
-/// Steps tell that they make progress so many times in a deadline at most: what hangs may be named that much early.
+/// Steps tell that they make progress so many times in a deadline at most: what hangs may be named that much
+/// early.
 const RENEWALS: u32 = 8;
 
-/// Threads of a blocking pool with `threads` for each target that may hang before their targets rest: a few times what one
-/// target can hold, for each costs its stack only.
+/// Threads of a blocking pool with `threads` for each target that may hang before their targets rest: a few
+/// times what one target can hold, for each costs its stack only.
 pub fn with_spare(threads: usize) -> usize {
     const SPARE_MIN: usize = 16;
     (2 * threads + (2 * threads).max(SPARE_MIN)).min(THREADS_MAX)
@@ -67,8 +68,8 @@ pub struct BlockingPoolConfig {
     pub name: &'static str,
     /// Threads that one target may hold, at least 1; all targets together twice as many.
     pub threads: usize,
-    /// Threads in all, stuck ones included: from `2 * threads` to [`THREADS_MAX`]. When as many hang as are beyond
-    /// `2 * threads`, their targets rest.
+    /// Threads in all, stuck ones included: from `2 * threads` to [`THREADS_MAX`]. When as many hang as are
+    /// beyond `2 * threads`, their targets rest.
     pub threads_max: usize,
     /// After so long without a step a job loses its slot.
     pub deadline: Duration,
@@ -154,9 +155,9 @@ enum Task<J: Send + 'static> {
 }
 
 impl<J: Send + 'static> BlockingPool<J> {
-    /// Starts a blocking pool with its first thread. `make` makes what a thread keeps for itself (once for each thread,
-    /// and anew after a panic), `work` does a job. A panic in `work` is caught: whoever waits for the job must
-    /// be told by `work` itself.
+    /// Starts a blocking pool with its first thread. `make` makes what a thread keeps for itself (once for
+    /// each thread, and anew after a panic), `work` does a job. A panic in `work` is caught: whoever waits
+    /// for the job must be told by `work` itself.
     ///
     /// # Errors
     /// Not one thread can be started. Later on it goes on with fewer than it may have.
@@ -235,8 +236,8 @@ impl<J: Send + 'static> BlockingPool<J> {
         stuck.into_iter().map(tell).collect()
     }
 
-    /// Changes how many threads a target may hold, 1 to half of [`THREADS_MAX`]. More are started as they are needed;
-    /// with fewer, jobs that were begun go on, and nothing begins until there is room again.
+    /// Changes how many threads a target may hold, 1 to half of [`THREADS_MAX`]. More are started as they are
+    /// needed; with fewer, jobs that were begun go on, and nothing begins until there is room again.
     pub fn set_threads(&self, threads: usize) {
         let threads = threads.clamp(1, THREADS_MAX / 2);
         let mut state = self.shared.lock();
@@ -254,7 +255,8 @@ impl<J: Send + 'static> BlockingPool<J> {
         self.shared.lock().threads
     }
 
-    /// Whether something is under way, and all of it is past its deadline, so that nothing that waits can begin.
+    /// Whether something is under way, and all of it is past its deadline, so that nothing that waits can
+    /// begin.
     pub fn hangs(&self) -> bool {
         let now = self.shared.now();
         let mut state = self.shared.lock();
@@ -262,8 +264,8 @@ impl<J: Send + 'static> BlockingPool<J> {
         state.slots.in_flight() > 0 && state.slots.running() == 0 && !state.may_begin()
     }
 
-    /// Has all that was submitted done, and waits until the threads have ended, at most for `patience`. Returns
-    /// whether they have; if not, it can be asked again. Nothing may be submitted any more.
+    /// Has all that was submitted done, and waits until the threads have ended, at most for `patience`.
+    /// Returns whether they have; if not, it can be asked again. Nothing may be submitted any more.
     pub fn finish(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let mut state = self.shared.lock();
@@ -328,8 +330,8 @@ impl<J: Send + 'static> Turn<J> {
         self.shared.stopped.load(Ordering::Relaxed)
     }
 
-    /// Does `work` on each item, together with threads that are idle. Returns the results in the items' order;
-    /// `None`: `work` panicked. Each item is a step of its own, which `label` names.
+    /// Does `work` on each item, together with threads that are idle. Returns the results in the items'
+    /// order; `None`: `work` panicked. Each item is a step of its own, which `label` names.
     ///
     /// Threads that help are in a turn at the same target: its share of the threads is not exceeded. Without
     /// any this thread does all of it, so that it never waits for one that is not at work on an item.
@@ -380,7 +382,8 @@ impl<J: Send + 'static> Turn<J> {
                 }
             })
         };
-        // Some are left to other jobs: a few syncs of large files must not wait for those of a thousand small ones.
+        // Some are left to other jobs: a few syncs of large files must not wait for those of a thousand small
+        // ones.
         let hands = (threads - threads / SPARED).min(count) - 1;
         if hands > 0 {
             let label = Arc::new(move || first(0));
@@ -428,8 +431,8 @@ impl<J: Send + 'static> Shared<J> {
         Time(u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Sees to it that somebody takes what can be begun: an idle thread, or a new one. Whoever takes something
-    /// calls this again, so that one call for many jobs is enough.
+    /// Sees to it that somebody takes what can be begun: an idle thread, or a new one. Whoever takes
+    /// something calls this again, so that one call for many jobs is enough.
     fn call_hands(self: &Arc<Self>, state: &mut PoolState<J>) {
         if !state.may_begin() {
             return;
@@ -480,8 +483,8 @@ impl<J: Send + 'static> PoolState<J> {
             || self.targets.iter().any(|target| self.slots.may_start(*target))
     }
 
-    /// Takes their slots from those past their deadline. Shares get as many hands more, for one of theirs may be
-    /// among them, and what is left of their items must not wait for it.
+    /// Takes their slots from those past their deadline. Shares get as many hands more, for one of theirs may
+    /// be among them, and what is left of their items must not wait for it.
     fn tick(&mut self, now: Time) {
         let threads = self.threads_each;
         let late = self.slots.tick(now);

@@ -82,8 +82,8 @@ fn a_stuck_target_does_not_stop_another() {
     assert_eq!(begins.len(), 19, "the others had their turn when it came back");
 }
 
-/// Goal: a blocking pool that is made larger begins more at a target at once, and one that is made smaller no more than that;
-/// nothing that was begun is given up, and the bound of stuck threads holds.
+/// Goal: a blocking pool that is made larger begins more at a target at once, and one that is made smaller no
+/// more than that; nothing that was begun is given up, and the bound of stuck threads holds.
 /// Method: jobs that hang, as many as may begin with one thread, with five, then with two.
 #[test]
 fn a_pool_changes_its_size() {
@@ -147,7 +147,8 @@ fn caps_hold() {
     assert_eq!(over.load(Ordering::SeqCst), 0);
 }
 
-/// Goal: threads come when they are needed, one for each job that can begin, and no more than a target may have.
+/// Goal: threads come when they are needed, one for each job that can begin, and no more than a target may
+/// have.
 /// Method: jobs that hang, one after another.
 #[test]
 fn threads_start_lazily() {

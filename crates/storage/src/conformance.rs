@@ -1,7 +1,7 @@
 //! One suite for every store: what the seam promises, and what each store says that it can do.
 //!
-//! In: ways to make a source, or a sink, over something fresh, and to look at what came of it. A store that cannot do a thing must
-//! refuse it by name; one that says it can must do it.
+//! In: ways to make a source, or a sink, over something fresh, and to look at what came of it. A store that
+//! cannot do a thing must refuse it by name; one that says it can must do it.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -214,8 +214,8 @@ fn sink_conforms(make: &dyn Fn() -> Sink) {
     all_is_answered_once(&make());
 }
 
-/// Nothing is seen of a file under its name before it is published, unless the store says so; then all of it; of one that is given up,
-/// nothing.
+/// Nothing is seen of a file under its name before it is published, unless the store says so; then all of it;
+/// of one that is given up, nothing.
 fn published_whole_or_not(sink: &Sink) {
     let mut run = sink.begin();
     let data = bytes(1, 2 * OBJECT + 77);
@@ -233,7 +233,8 @@ fn published_whole_or_not(sink: &Sink) {
     assert_eq!((sink.read)(b"half"), None);
 }
 
-/// A part goes to its place in what stands there, and is there when it was published; a store that cannot do that says so.
+/// A part goes to its place in what stands there, and is there when it was published; a store that cannot do
+/// that says so.
 fn parts_keep_the_rest(sink: &Sink) {
     if !sink.can().in_place {
         return;
@@ -256,7 +257,8 @@ fn parts_keep_the_rest(sink: &Sink) {
     assert!((sink.read)(b"whole").expect("a file") == want);
 }
 
-/// Bytes come in any order where the store says so; else what is out of turn is refused by the file's name, and nothing is published.
+/// Bytes come in any order where the store says so; else what is out of turn is refused by the file's name,
+/// and nothing is published.
 fn order_is_kept_or_refused(sink: &Sink) {
     let mut run = sink.begin();
     let data = bytes(2, 2 * OBJECT);
@@ -307,7 +309,8 @@ fn names_and_directories(sink: &Sink) {
     }
 }
 
-/// What cannot be done is refused by name, and what stood there stays: a name that is taken, a link where there are none.
+/// What cannot be done is refused by name, and what stood there stays: a name that is taken, a link where
+/// there are none.
 fn failures_have_names(sink: &Sink) {
     if !sink.keeps {
         return;
@@ -429,8 +432,8 @@ struct Source {
     _dir: Option<tempfile::TempDir>,
 }
 
-/// All that a source must keep: each entry is walked once and known by its path, every range and every small file reads as it is, with
-/// its digest, and every operation is answered once.
+/// All that a source must keep: each entry is walked once and known by its path, every range and every small
+/// file reads as it is, with its digest, and every operation is answered once.
 fn source_conforms(source: &Source) {
     let places = [source.place.clone()];
     let sources = Sources { places: &places, recursive: true, part: None, home: None };
@@ -580,7 +583,8 @@ fn what_a_store_lacks_is_said() {
     assert!(Sink::shelf(&FTP_LIKE).can().lacks().is_some());
 }
 
-/// Goal: a pair that moves data itself tells how far it is, and how each entry ended, by name where it failed.
+/// Goal: a pair that moves data itself tells how far it is, and how each entry ended, by name where it
+/// failed.
 #[test]
 fn pairs_tell_how_far_they_are() {
     let shelves = [0, 1].map(|_| Shelf::at(&fresh(&MEMORY)));

@@ -2,8 +2,9 @@
 //!
 //! Invariant: the shares together stay below the limit, also where both ends run in one process, so that no
 //! entry fails for want of a descriptor, however deep a tree is.
-//! Threads and I/O threads beyond those that haul takes unasked (`--readers`, `--writers`, `--io-threads`) are counted while a session
-//! has them ([`Claim`]), and there are never so many of them that nothing is left for files.
+//! Threads and I/O threads beyond those that haul takes unasked (`--readers`, `--writers`, `--io-threads`)
+//! are counted while a session has them ([`Claim`]), and there are never so many of them that nothing is left
+//! for files.
 //! Left out: threads that are added while a copy runs (`haul ctl`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +16,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const NOFILE_MAX: u64 = 65_536;
 /// Data streams, control, and what the shell's connection takes.
 const STREAMS: u64 = STREAMS_MAX as u64 + 6;
-/// Rings of both ends: a ring and its eventfd for each I/O thread that is started unasked, and one more end that is torn down.
+/// Rings of both ends: a ring and its eventfd for each I/O thread that is started unasked, and one more end
+/// that is torn down.
 const RINGS: u64 = 40;
 /// Files that threads of both ends open for a moment, one each or two.
 const MOMENTARY: u64 = 40;
@@ -42,8 +44,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// For `asked` threads, of which `usual` are counted anyway, and `threads`. Says how many threads there may be: fewer where the
-    /// limit of this process allows no more.
+    /// For `asked` threads, of which `usual` are counted anyway, and `threads`. Says how many threads there
+    /// may be: fewer where the limit of this process allows no more.
     pub fn new(asked: u16, usual: u16, io_threads: u16) -> (Claim, u16) {
         let mut granted = asked;
         let mut taken = 0;
@@ -147,8 +149,8 @@ mod tests {
         (sink_files + sink_direct + sink_dirs + source_files + source_dirs + walk_dirs) as u64
     }
 
-    /// Goal: threads and I/O threads of both ends, as many as can be asked for, fit into the limit with the shares of files; those that
-    /// are usual are never fewer than asked, and where there is room all are.
+    /// Goal: threads and I/O threads of both ends, as many as can be asked for, fit into the limit with the
+    /// shares of files; those that are usual are never fewer than asked, and where there is room all are.
     /// Method: numbers of each, with limits from one that leaves little.
     #[test]
     fn threads_beyond_the_usual_are_counted() {

@@ -40,8 +40,8 @@ pub const PARTS_MAX: usize = 1024;
 /// `RWF_DONTCACHE` (Linux 6.14).
 const RWF_DONTCACHE: i32 = 0x80;
 
-/// Where a request goes. An engine tells all of its requests apart in one way: by devices, or by storage targets where the
-/// file system has several.
+/// Where a request goes. An engine tells all of its requests apart in one way: by devices, or by storage
+/// targets where the file system has several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IoTarget {
     /// The file system of this device number; 0 where it cannot be told.
@@ -82,8 +82,8 @@ pub struct IoFile {
     pub fd: Option<OwnedFd>,
     pub mode: IoMode,
     pub target: IoTarget,
-    /// At most one write at a time: local file systems take the inode's lock for a buffered write, and threads
-    /// that wait for it spin. [`threads`] keeps it.
+    /// At most one write at a time: local file systems take the inode's lock for a buffered write, and
+    /// threads that wait for it spin. [`threads`] keeps it.
     pub one_writer: bool,
     /// For people: the path, as it will stand in errors and in the status line.
     pub name: Box<str>,
@@ -178,8 +178,9 @@ pub struct EngineConfig {
     pub registered_max: u64,
 }
 
-/// The engine that was asked for; for [`EngineName::Auto`] io_uring, and threads where the kernel does not let
-/// us, with a remark in the facts that says why and what to do. May be used on another thread than this one.
+/// The engine that was asked for; for [`EngineName::Auto`] io_uring, and threads where the kernel does not
+/// let us, with a remark in the facts that says why and what to do. May be used on another thread than this
+/// one.
 ///
 /// # Errors
 /// [`EngineName::Uring`] was asked for and is not to be had; the text says why and what to do.

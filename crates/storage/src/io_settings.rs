@@ -12,23 +12,25 @@ use crate::io::threads::{IO_THREADS_MAX, IoThreadsConfig};
 use crate::io::{EngineConfig, EngineFacts};
 use crate::options::{EngineName, Order, StorageOptions};
 
-/// IoThreads at most, unless asked for more: each can keep a device busy. What more of them add is hashing at a source,
-/// and copying where a sink writes through the cache, and both want a processor each.
+/// IoThreads at most, unless asked for more: each can keep a device busy. What more of them add is hashing at
+/// a source, and copying where a sink writes through the cache, and both want a processor each.
 const IO_THREADS_DEFAULT_MAX: usize = IO_THREADS_USUAL as usize;
-/// Requests in flight at a target: two for each of several disks or servers, and with requests of 4 MiB a quarter
-/// of the buffers that are granted by default, so that the rest can be on its way.
+/// Requests in flight at a target: two for each of several disks or servers, and with requests of 4 MiB a
+/// quarter of the buffers that are granted by default, so that the rest can be on its way.
 const DEPTH_DEFAULT: u16 = 16;
 /// Bytes of one request: a whole object of the default size. Smaller ones cost more calls for the same bytes;
 /// larger ones would have to wait for a neighbour that may come last.
 const REQUEST_DEFAULT: u32 = 4 << 20;
-/// Well below the 10 s after which a user should see what hangs; a device behind a full queue takes a second or two.
+/// Well below the 10 s after which a user should see what hangs; a device behind a full queue takes a second
+/// or two.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(5);
 const REQUEST_MIN: u32 = 4 << 10;
 const REQUEST_MAX: u32 = 64 << 20;
 const DEPTH_MIN_MAX: (u16, u16) = (1, 256);
 
-/// Requests in flight when `width` operations may be, where they are `depth` with `started` of them: the same share for
-/// each. (An engine takes no more than it was opened for, which is about twice what it began with; but see [`io_threads_of`].)
+/// Requests in flight when `width` operations may be, where they are `depth` with `started` of them: the same
+/// share for each. (An engine takes no more than it was opened for, which is about twice what it began with;
+/// but see [`io_threads_of`].)
 pub(crate) fn depth_of(depth: usize, width: usize, started: usize) -> usize {
     let (min, max) = DEPTH_MIN_MAX;
     (depth * width / started.max(1)).clamp(min.into(), max.into())
@@ -63,8 +65,9 @@ impl IoSettings {
             io_threads: threads.clamp(1, IO_THREADS_MAX),
             depth,
             request_size: request_size.next_power_of_two(),
-            // A source reads in order anyway; at a sink objects come more or less so. To wait for the one that is
-            // next would hold back all behind it, and with space in advance no order makes better extents.
+            // A source reads in order anyway; at a sink objects come more or less so. To wait for the one
+            // that is next would hold back all behind it, and with space in advance no order makes better
+            // extents.
             order: asked.order.map_or_else(Default::default, Order::policy),
             deadline: deadline.unwrap_or(DEADLINE_DEFAULT),
             stage,
@@ -73,9 +76,10 @@ impl IoSettings {
         IoSettings { asked, io_threads, engine_why: None }
     }
 
-    /// The destination is no local file system: threads write, unless a ring was asked for. In such a one the kernel begins
-    /// the writes of a ring one after another, those to a file and those to files that fall into the same of 64
-    /// buckets; FUSE even holds up the thread that hands them over. So one slow storage target would hold up others.
+    /// The destination is no local file system: threads write, unless a ring was asked for. In such a one the
+    /// kernel begins the writes of a ring one after another, those to a file and those to files that fall
+    /// into the same of 64 buckets; FUSE even holds up the thread that hands them over. So one slow storage
+    /// target would hold up others.
     pub(crate) fn set_remote(&mut self) {
         if self.asked.engine == EngineName::Auto {
             self.io_threads.engine.name = EngineName::Pread;

@@ -120,8 +120,9 @@ impl Jail {
         self.open(parent, name, access | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())
     }
 
-    /// Opens the file `name` once more, for direct I/O. It has to be the file that `same` is open on, whatever was
-    /// renamed meanwhile (`ESTALE` otherwise). `EINVAL` where the file system knows no direct I/O.
+    /// Opens the file `name` once more, for direct I/O. It has to be the file that `same` is open on,
+    /// whatever was renamed meanwhile (`ESTALE` otherwise). `EINVAL` where the file system knows no direct
+    /// I/O.
     pub fn open_direct(&self, parent: impl AsFd, name: &Name, same: impl AsFd) -> Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = self.open(parent, name, flags, Mode::empty())?;
@@ -132,15 +133,16 @@ impl Jail {
         }
     }
 
-    /// Whatever stands at `name`, to be looked at and not to be read: nothing is waited for, and a link is itself.
+    /// Whatever stands at `name`, to be looked at and not to be read: nothing is waited for, and a link is
+    /// itself.
     pub fn open_path(&self, parent: impl AsFd, name: &Name) -> Result<OwnedFd> {
         // This resolution refuses a link as such; `openat` without following opens the link itself.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         retry_on_intr(|| rustix::fs::openat(&parent, name.as_bytes(), flags, Mode::empty()))
     }
 
-    /// Opens for reading what was opened by [`Jail::open_path`]: that inode, whatever has its name now. Waits for whoever has a
-    /// lease on it, if `wait` (`EAGAIN` otherwise), so then it has to be a regular file.
+    /// Opens for reading what was opened by [`Jail::open_path`]: that inode, whatever has its name now. Waits
+    /// for whoever has a lease on it, if `wait` (`EAGAIN` otherwise), so then it has to be a regular file.
     pub fn reopen(&self, path: impl AsFd, wait: bool) -> Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
         let flags = if wait { flags } else { flags | OFlags::NONBLOCK };
@@ -149,8 +151,8 @@ impl Jail {
 
     /// Sets the mode of what was opened by [`Jail::open_path`].
     pub fn set_mode(&self, path: impl AsFd, mode: Mode) -> Result<()> {
-        // fchmod refuses O_PATH descriptors, and fchmodat would follow a link that took the name; the kernel's own
-        // name of this descriptor does neither.
+        // fchmod refuses O_PATH descriptors, and fchmodat would follow a link that took the name; the
+        // kernel's own name of this descriptor does neither.
         rustix::fs::chmod(own_name(&path), mode)
     }
 
@@ -182,14 +184,15 @@ impl Jail {
         }
     }
 
-    /// Renames within one directory to a name at which nothing stands (`EEXIST` else). Where a rename cannot be told
-    /// that, it looks first: what appears between the look and the rename is replaced.
+    /// Renames within one directory to a name at which nothing stands (`EEXIST` else). Where a rename cannot
+    /// be told that, it looks first: what appears between the look and the rename is replaced.
     pub fn rename_new(&self, parent: impl AsFd, from: &Name, to: &Name) -> Result<()> {
         let parent = parent.as_fd();
         let flags = RenameFlags::NOREPLACE;
         let rename = || rustix::fs::renameat_with(parent, from.as_bytes(), parent, to.as_bytes(), flags);
         match retry_on_intr(rename) {
-            // EINVAL: the file system knows no flags; ENOSYS: before Linux 3.15; EPERM: a filter, or what the rename below meets, too.
+            // EINVAL: the file system knows no flags; ENOSYS: before Linux 3.15; EPERM: a filter, or what the
+            // rename below meets, too.
             Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => match self.stat(parent, to) {
                 Ok(_) => Err(Errno::EXIST),
                 Err(Errno::NOENT) => self.rename(parent, from, to, false),

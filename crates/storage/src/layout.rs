@@ -1,10 +1,11 @@
 //! Asking a file system where a file lies.
 //!
-//! In: an open file. Out: [`Found`]: its layout, who gave the answer, and why it is only the flat one where it is.
-//! The questions are extended attributes and ioctls and need no right that reading does not; the answers are decoded by
-//! `haul_core::layout`, which believes nothing of them. Whoever does not answer is taken for one target: the device of the
-//! file system. Each file system has its file, and a line in [`PROVIDERS`]; nobody else knows their names.
-//! Nothing here makes a file system fetch or move data: a layout is read, never made.
+//! In: an open file. Out: [`Found`]: its layout, who gave the answer, and why it is only the flat one where
+//! it is. The questions are extended attributes and ioctls and need no right that reading does not; the
+//! answers are decoded by `haul_core::layout`, which believes nothing of them. Whoever does not answer is
+//! taken for one target: the device of the file system. Each file system has its file, and a line in
+//! [`PROVIDERS`]; nobody else knows their names. Nothing here makes a file system fetch or move data: a
+//! layout is read, never made.
 //! Left out: OrangeFS, GPFS, and what says nothing to clients (NFS).
 
 use std::fmt;
@@ -26,7 +27,8 @@ mod gluster;
 mod lustre;
 mod moosefs;
 
-/// The parallel file systems that say where files lie. A new one is a file with its `PROVIDER` and a line here.
+/// The parallel file systems that say where files lie. A new one is a file with its `PROVIDER` and a line
+/// here.
 static PROVIDERS: [Parallel; 5] =
     [lustre::PROVIDER, ceph::PROVIDER, gluster::PROVIDER, beegfs::PROVIDER, moosefs::PROVIDER];
 
@@ -43,9 +45,11 @@ pub struct Parallel {
     kinds: &'static [&'static str],
     /// How the source of its mounts begins where they say only `fuse`.
     source: Option<&'static str>,
-    /// With that magic it keeps a directory's positions from one opening to the next, whatever is removed meanwhile.
+    /// With that magic it keeps a directory's positions from one opening to the next, whatever is removed
+    /// meanwhile.
     keeps_positions: bool,
-    /// With that magic it moves ctime with each change of a file, and never gives its inode's number to another of the same ctime.
+    /// With that magic it moves ctime with each change of a file, and never gives its inode's number to
+    /// another of the same ctime.
     keeps_versions: bool,
     /// When it is known where a new file will lie.
     new_file: NewFile,
@@ -159,7 +163,8 @@ fn by_magic(magic: u64) -> Option<&'static Parallel> {
     PROVIDERS.iter().find(|known| known.magic == Some(magic as u32))
 }
 
-/// Whether a parallel file system with this magic number keeps a directory's positions from one opening to the next.
+/// Whether a parallel file system with this magic number keeps a directory's positions from one opening to
+/// the next.
 pub(super) fn keeps_positions(magic: u64) -> bool {
     by_magic(magic).is_some_and(|known| known.keeps_positions)
 }
@@ -214,8 +219,8 @@ fn flat(file: BorrowedFd<'_>, why_flat: Option<String>) -> Found {
     Found { provider: Provider::Flat, layout: Layout::flat(device_name(device_of(file))), why_flat }
 }
 
-/// The device of the file system that a file lies on. Mostly what `stat` says; where that is a number that no mount has, as
-/// of each subvolume of btrfs and of what lies below an overlay, the mount's.
+/// The device of the file system that a file lies on. Mostly what `stat` says; where that is a number that no
+/// mount has, as of each subvolume of btrfs and of what lies below an overlay, the mount's.
 pub(super) fn device_of(file: BorrowedFd<'_>) -> u64 {
     let device = fstat(file).map_or(0, |stat| stat.st_dev);
     if rustix::fs::major(device) != 0 {
@@ -263,8 +268,8 @@ mod tests {
         assert_eq!(kind(0xEF53, "ext4"), "flat");
     }
 
-    /// Goal: a FUSE file system that nobody knows goes by its own name, and by that of FUSE where it has none; whatever it calls
-    /// itself is fit to be shown.
+    /// Goal: a FUSE file system that nobody knows goes by its own name, and by that of FUSE where it has
+    /// none; whatever it calls itself is fit to be shown.
     #[test]
     fn an_unknown_fuse_file_system_is_what_it_says() {
         for (kind, name) in [
@@ -290,7 +295,8 @@ mod tests {
         assert_eq!((found.provider, found.why_flat), (Provider::Flat, None));
     }
 
-    /// Goal: the list is sound: no name, number or kind is there twice, and each one can be found by something.
+    /// Goal: the list is sound: no name, number or kind is there twice, and each one can be found by
+    /// something.
     #[test]
     fn the_list_is_sound() {
         for (at, one) in PROVIDERS.iter().enumerate() {
@@ -304,8 +310,8 @@ mod tests {
         }
     }
 
-    /// Goal: a plain file is one target, named by its device, and that is no failure; two files of one device are on the
-    /// same one.
+    /// Goal: a plain file is one target, named by its device, and that is no failure; two files of one device
+    /// are on the same one.
     #[test]
     fn plain_files_lie_on_their_device() {
         let dir = tempfile::tempdir().unwrap();

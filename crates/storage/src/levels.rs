@@ -1,13 +1,14 @@
 //! The way down a tree: its levels, of which few are open.
 //!
-//! In: directories that are entered and left, by a walk of a source or in search of debris. Out: the level that is walked now,
-//! open.
-//! Invariants: open are the first level and the last few, never more than the limit and one. A level that was closed is opened
-//! again on the way up: from the directory below it by `..`, or by name from the nearest level above that is open; either only if
-//! device and inode are those that it had. It goes on behind the last name that was read, by the position that the directory itself
-//! gave, if its file system keeps positions from one opening to the next (NFS knows no other). Elsewhere (overlayfs, tmpfs, FUSE)
-//! a position can be a mere count, which is wrong as soon as a name is removed: there all names are read before a level is closed,
-//! and one that has too many stays open.
+//! In: directories that are entered and left, by a walk of a source or in search of debris. Out: the level
+//! that is walked now, open.
+//! Invariants: open are the first level and the last few, never more than the limit and one. A level that was
+//! closed is opened again on the way up: from the directory below it by `..`, or by name from the nearest
+//! level above that is open; either only if device and inode are those that it had. It goes on behind the
+//! last name that was read, by the position that the directory itself gave, if its file system keeps
+//! positions from one opening to the next (NFS knows no other). Elsewhere (overlayfs, tmpfs, FUSE) a position
+//! can be a mere count, which is wrong as soon as a name is removed: there all names are read before a level
+//! is closed, and one that has too many stays open.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -168,7 +169,8 @@ impl<T> Level<T> {
     }
 }
 
-/// Whether the file system keeps a directory's positions from one opening to the next, whatever is removed meanwhile.
+/// Whether the file system keeps a directory's positions from one opening to the next, whatever is removed
+/// meanwhile.
 fn keeps_positions(dir: &OwnedFd) -> bool {
     const EXT4: u64 = 0xef53;
     const XFS: u64 = 0x5846_5342;

@@ -1,7 +1,7 @@
 //! Storage: reading a source, writing a sink.
 //!
-//! [`store`] is the seam: what a store is, before and while it is read or written. [`stores`] is the list of them.
-//! Engines are completion-shaped: a job is submitted, its completion is posted later from one of the
+//! [`store`] is the seam: what a store is, before and while it is read or written. [`stores`] is the list of
+//! them. Engines are completion-shaped: a job is submitted, its completion is posted later from one of the
 //! engine's own threads. Posting never blocks.
 //!
 #![doc = include_str!("../README.md")]
@@ -126,8 +126,9 @@ pub(crate) fn oldest_first(mut stuck: Vec<Stuck>, more: Vec<Stuck>) -> Vec<Stuck
 /// Reads a source.
 pub trait SourceEngine: Send {
     fn submit(&mut self, job: SourceJob);
-    /// Changes how many operations may be in flight at each storage target, and with them, in proportion, how many
-    /// requests of objects; `None`: as at the start. What was begun goes on. Returns how many operations that are.
+    /// Changes how many operations may be in flight at each storage target, and with them, in proportion, how
+    /// many requests of objects; `None`: as at the start. What was begun goes on. Returns how many operations
+    /// that are.
     fn set_width(&mut self, width: Option<u16>) -> u16;
     /// Objects of this length that may be read at a time at that width: at one target, and at all together.
     fn reads_max(&self, object_size: u32) -> (u32, u32);

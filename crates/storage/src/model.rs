@@ -1,8 +1,9 @@
-//! Tests: stores in memory. An ordinary one, and one like an FTP server: bytes in ascending order, nothing to sync, no rename, no
-//! links, no journal, and a network between it and us.
+//! Tests: stores in memory. An ordinary one, and one like an FTP server: bytes in ascending order, nothing to
+//! sync, no rename, no links, no journal, and a network between it and us.
 //!
-//! In: numbers of shelves, as places of two schemes that nobody can type. Out: sources and sinks over what lies on them, whose operations are
-//! answered before `submit` returns. A shelf lives as long as the process, so that a later run finds what an earlier one left.
+//! In: numbers of shelves, as places of two schemes that nobody can type. Out: sources and sinks over what
+//! lies on them, whose operations are answered before `submit` returns. A shelf lives as long as the process,
+//! so that a later run finds what an earlier one left.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};

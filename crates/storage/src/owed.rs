@@ -1,9 +1,9 @@
 //! Answers that somebody waits for.
 //!
 //! In: what an operation came to. Out: that, told once to who waits.
-//! Invariant: an answer that is given up without having been settled (its holder panicked, was dropped with a queue, or
-//! belonged to an engine that ended) is told as a failure. So an operation always ends for the session, whatever becomes
-//! of the code that carries it out.
+//! Invariant: an answer that is given up without having been settled (its holder panicked, was dropped with a
+//! queue, or belonged to an engine that ended) is told as a failure. So an operation always ends for the
+//! session, whatever becomes of the code that carries it out.
 //! Left out: an operation that hangs holds its answer, and is told as stuck (`Stuck`).
 
 use std::any::Any;
@@ -21,7 +21,8 @@ pub(crate) struct Owed<T> {
 }
 
 impl<T> Owed<T> {
-    /// `tell` hears the result, once. It is called wherever the answer is settled or given up, so it must not block.
+    /// `tell` hears the result, once. It is called wherever the answer is settled or given up, so it must not
+    /// block.
     pub(crate) fn new(kind: FailureKind, tell: impl FnOnce(Result<T, Failure>) + Send + 'static) -> Owed<T> {
         Owed { kind, tell: Some(Box::new(tell)) }
     }

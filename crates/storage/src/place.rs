@@ -1,9 +1,10 @@
 //! What data comes from or goes to at one host: a scheme, and what that scheme calls a path.
 //!
-//! In: a word as typed, without the host before its colon. Out: a [`Place`]; what was named as sources, or as destination. Invariants: the bytes of a file's path go through
-//! unchanged; a place exists only if its scheme's entry has read it, so that nobody who holds one looks at how a word begins.
-//! Left out: who keeps which scheme's data; a back end enters its own in [`SCHEMES`](super::SCHEMES), and is asked by its
-//! scheme. `~` and globs, too: the first is expanded where the path lies, the others by nobody.
+//! In: a word as typed, without the host before its colon. Out: a [`Place`]; what was named as sources, or as
+//! destination. Invariants: the bytes of a file's path go through unchanged; a place exists only if its
+//! scheme's entry has read it, so that nobody who holds one looks at how a word begins.
+//! Left out: who keeps which scheme's data; a back end enters its own in [`SCHEMES`](super::SCHEMES), and is
+//! asked by its scheme. `~` and globs, too: the first is expanded where the path lies, the others by nobody.
 
 use std::fmt;
 use std::path::Path;
@@ -28,8 +29,8 @@ pub struct Scheme {
     /// How one is written that data comes from, and one that it goes to; `None`: there is none.
     pub source: Option<Form>,
     pub sink: Option<Form>,
-    /// Its words begin with a server that speaks the scheme, as `ftp://SERVER/PATH`. No haul is needed there; one before the
-    /// word (`HOST:ftp://SERVER/PATH`) is the haul that speaks with it.
+    /// Its words begin with a server that speaks the scheme, as `ftp://SERVER/PATH`. No haul is needed there;
+    /// one before the word (`HOST:ftp://SERVER/PATH`) is the haul that speaks with it.
     pub server: bool,
     /// One of its places is copied without other sources.
     pub alone: bool,
@@ -37,8 +38,8 @@ pub struct Scheme {
     pub keeps: bool,
     /// Reads what stands behind the slashes, or behind the server.
     pub read: fn(&[u8]) -> Result<Rest, String>,
-    /// Opens the store that such sources, or such a destination, lie in; `None`: there is none of its own, see
-    /// [`stores`](super::stores).
+    /// Opens the store that such sources, or such a destination, lie in; `None`: there is none of its own,
+    /// see [`stores`](super::stores).
     pub open_source: Option<OpenSource>,
     pub open_sink: Option<OpenSink>,
 }
@@ -259,7 +260,8 @@ impl Place {
         self.file_path().ok_or_else(|| PlaceError::NoFile { shown: self.shown() })
     }
 
-    /// As it can be typed where no host is: [`Place::parse`] gives the same place, or one with `./` before the same path.
+    /// As it can be typed where no host is: [`Place::parse`] gives the same place, or one with `./` before
+    /// the same path.
     pub fn shown(&self) -> Vec<u8> {
         if *self.scheme == FILE {
             let dot: &[u8] = if split_scheme(&self.path).is_some() { b"./" } else { b"" };
@@ -312,7 +314,8 @@ pub fn sources_fit<'a>(sources: impl IntoIterator<Item = &'a Place>) -> Result<(
     }
 }
 
-/// The scheme that a word begins with, and what is behind its slashes. RFC 3986: a letter, then letters, digits, `+`, `-`, `.`
+/// The scheme that a word begins with, and what is behind its slashes. RFC 3986: a letter, then letters,
+/// digits, `+`, `-`, `.`
 pub fn split_scheme(typed: &[u8]) -> Option<(&str, &[u8])> {
     let colon = typed.iter().position(|byte| *byte == b':')?;
     let (name, rest) = (std::str::from_utf8(&typed[..colon]).ok()?, typed[colon + 1..].strip_prefix(b"//")?);
@@ -348,7 +351,8 @@ fn known<'a>(schemes: &[&'a Scheme], forms: impl Fn(&'a Scheme) -> [&'a Option<F
     all.iter().fold(String::new(), |text, form| text + ", " + form)
 }
 
-/// As a place is told to another haul: the file's scheme is left out, and what a scheme has read is read there again.
+/// As a place is told to another haul: the file's scheme is left out, and what a scheme has read is read
+/// there again.
 #[derive(Serialize, Deserialize)]
 struct Told {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -404,7 +408,8 @@ mod tests {
         open_sink: None,
     };
 
-    /// Goal: every entry is one that words can name: its name is a scheme and its own, its examples are places of it and fit.
+    /// Goal: every entry is one that words can name: its name is a scheme and its own, its examples are
+    /// places of it and fit.
     #[test]
     fn entries_keep_their_word() {
         for (at, scheme) in SCHEMES.iter().enumerate() {
@@ -530,7 +535,8 @@ mod tests {
         assert!(together(&["a", "null://"]).is_err_and(|why| why.contains("needs a size")));
     }
 
-    /// Goal: another haul is told the scheme and the bytes of the path, and takes no place that its own words could not name.
+    /// Goal: another haul is told the scheme and the bytes of the path, and takes no place that its own words
+    /// could not name.
     #[test]
     fn places_are_told_with_their_scheme() {
         for (place, json) in [

@@ -1,15 +1,15 @@
 //! Reads a source: objects through I/O threads of requests, all else on threads of its own.
 //!
 //! In: [`SourceOp`]s with buffers to fill. Out: completions, with payload hashed by the thread that has it at
-//! hand, while it is in the cache. Every operation but the two that forget is answered exactly once, also when a
-//! thread panics; after the engine is dropped, those that wait are dropped unanswered.
+//! hand, while it is in the cache. Every operation but the two that forget is answered exactly once, also
+//! when a thread panics; after the engine is dropped, those that wait are dropped unanswered.
 //! Invariants: a byte is read into a buffer only (a mapped file that shrinks would kill the process). What is
 //! not the file that was announced is never read as that file. A file that ended early is a failure, never
 //! filled up with zeroes. The page cache is left as it was found ([`cache`]).
 //!
-//! An object of an open file goes straight to the I/O threads ([`objects`]); one of a file that is not open goes to a
-//! thread of the pool first, for to open may wait for a server. Bundles, looks and hashes stay with the pool
-//! ([`read`]), which sees to it that a file system that hangs holds up only what lies on it.
+//! An object of an open file goes straight to the I/O threads ([`objects`]); one of a file that is not open
+//! goes to a thread of the pool first, for to open may wait for a server. Bundles, looks and hashes stay with
+//! the pool ([`read`]), which sees to it that a file system that hangs holds up only what lies on it.
 //!
 //! # What is kept, and what is not
 //!
@@ -24,9 +24,10 @@
 //!
 //! # What a change looks like
 //!
-//! A file is the same as long as size, mtime, ctime and inode are. What is read counts only if a change after the walk's
-//! look could not leave these as they are: a ctime that is too young for that is waited for before anything is read
-//! ([`age`]). The look after the last read asks the server of a network file system, whatever this host has cached.
+//! A file is the same as long as size, mtime, ctime and inode are. What is read counts only if a change after
+//! the walk's look could not leave these as they are: a ctime that is too young for that is waited for before
+//! anything is read ([`age`]). The look after the last read asks the server of a network file system,
+//! whatever this host has cached.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -74,7 +75,8 @@ pub const READERS_MAX: usize = 256;
 /// Tells the time of day. Given from outside, so that tests can set it.
 pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// The time of day from which this kernel takes the times of files: as coarse as they are, and never ahead of them.
+/// The time of day from which this kernel takes the times of files: as coarse as they are, and never ahead of
+/// them.
 pub fn wall_clock() -> WallClock {
     Arc::new(|| {
         let now = clock_gettime(ClockId::RealtimeCoarse);
@@ -93,7 +95,8 @@ pub struct ReadEngine {
 }
 
 impl ReadEngine {
-    /// Starts the I/O threads and a blocking pool of `config.readers` threads (1 to [`READERS_MAX`]) for a target.
+    /// Starts the I/O threads and a blocking pool of `config.readers` threads (1 to [`READERS_MAX`]) for a
+    /// target.
     ///
     /// # Errors
     /// Not one thread, or no I/O engine, can be started; with fewer threads than asked for it goes on.
@@ -151,8 +154,8 @@ impl ReadEngine {
 fn pool_config(shared: &Arc<Shared>, config: &ReadConfig) -> BlockingPoolConfig {
     let threads = config.readers.clamp(1, READERS_MAX);
     let shared = shared.clone();
-    // Both stages are a thread's: while it has nothing to do, neither works. Where the I/O threads do the work, they tell
-    // how much of the time is spent.
+    // Both stages are a thread's: while it has nothing to do, neither works. Where the I/O threads do the
+    // work, they tell how much of the time is spent.
     let on_idle = move |waited| {
         if !shared.has_objects() {
             shared.meter.add_idle(Stage::SourceStorage, waited);

@@ -1,13 +1,13 @@
 //! The spill file: frames of the source that wait on flash while the sink stalls.
 //!
-//! In: a directory and a size; buffers for slots, and slots to be read again. Out: the buffers back, with what became of them,
-//! posted from an I/O thread.
-//! The file has no name from its first moment on (`O_TMPFILE`), so that nothing is left of it however haul ends; after a
-//! crash it is useless by design. Its blocks are allocated before the first frame, so that it is never the spill that fills
-//! a disk in the middle of a transfer. Direct I/O where the file system takes it: a page cache would only hold the
-//! same bytes once more.
-//! Left out: which frame goes when (`transfer::source::spill`), and digests: a frame's header keeps them, and the sink holds
-//! what arrives against them.
+//! In: a directory and a size; buffers for slots, and slots to be read again. Out: the buffers back, with
+//! what became of them, posted from an I/O thread. The file has no name from its first moment on
+//! (`O_TMPFILE`), so that nothing is left of it however haul ends; after a crash it is useless by design. Its
+//! blocks are allocated before the first frame, so that it is never the spill that fills a disk in the middle
+//! of a transfer. Direct I/O where the file system takes it: a page cache would only hold the same bytes once
+//! more.
+//! Left out: which frame goes when (`transfer::source::spill`), and digests: a frame's header keeps them, and
+//! the sink holds what arrives against them.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -31,7 +31,8 @@ use crate::sink::space::fits;
 use haul_base::buffer::Buffer;
 use haul_base::meter::Meter;
 
-/// Slots begin at multiples of this, and are whole ones of it: what direct I/O asks for at most on any device we know.
+/// Slots begin at multiples of this, and are whole ones of it: what direct I/O asks for at most on any device
+/// we know.
 const ALIGN: u64 = 4096;
 /// Frames that are with the device at a time.
 const DEPTH: usize = 8;
@@ -50,8 +51,8 @@ pub enum SpillOp {
 pub struct SpillDone {
     pub slot: u32,
     pub op: SpillOp,
-    /// The buffer that was given; of a fetch that went well it holds the frame's payload. `None`: it is lost, for a thread
-    /// panicked over it.
+    /// The buffer that was given; of a fetch that went well it holds the frame's payload. `None`: it is lost,
+    /// for a thread panicked over it.
     pub buffer: Option<Buffer>,
     pub result: Result<(), Failure>,
 }
@@ -95,12 +96,12 @@ fn remedy(errno: Errno) -> &'static str {
 }
 
 impl SpillFile {
-    /// Makes a file of up to `size` bytes below `dir`, for frames of up to `frame_len` bytes each. Completions go to
-    /// `post`, at most one for each submission.
+    /// Makes a file of up to `size` bytes below `dir`, for frames of up to `frame_len` bytes each.
+    /// Completions go to `post`, at most one for each submission.
     ///
     /// # Errors
-    /// The directory cannot be used, its file system has no files without a name, it has no room, or `size` is less than
-    /// one frame.
+    /// The directory cannot be used, its file system has no files without a name, it has no room, or `size`
+    /// is less than one frame.
     pub fn create(
         dir: &Path,
         size: u64,

@@ -19,8 +19,8 @@ fn make(size: u64, frame_len: u64) -> (SpillFile, Receiver<SpillDone>, tempfile:
     (file, done, dir)
 }
 
-/// Goal: what is fetched is byte for byte what was stored, whatever the lengths and the order, also when slots are used
-/// again; and nothing of it is seen in the directory.
+/// Goal: what is fetched is byte for byte what was stored, whatever the lengths and the order, also when
+/// slots are used again; and nothing of it is seen in the directory.
 #[test]
 fn slots_give_back_what_they_got() {
     const FRAME: usize = 256 * 1024;

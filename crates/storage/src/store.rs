@@ -1,11 +1,13 @@
 //! The seam of stores: where data comes from and where it goes, whatever keeps it.
 //!
-//! In: what the user named. Out: a [`SourceStore`], whose roots are told and which is then read, or a [`SinkStore`], which is claimed
-//! for one job and then written. What a store cannot do it says once, in its [`Capabilities`]; a store behind a network of its own
-//! shows that ([`NetworkFacet`]); a pair of stores that moves data itself only reports how far it is ([`DelegatedPair`]).
-//! Whoever drives a session knows these names and no others. `storage/conformance.rs` holds each store against the same rules.
-//! Invariants: nothing is written before the claim; what a claim did not win, nobody writes; a finished file is seen whole or not at
-//! all, as far as the store's `publish` says; every operation of an engine is answered once.
+//! In: what the user named. Out: a [`SourceStore`], whose roots are told and which is then read, or a
+//! [`SinkStore`], which is claimed for one job and then written. What a store cannot do it says once, in its
+//! [`Capabilities`]; a store behind a network of its own shows that ([`NetworkFacet`]); a pair of stores that
+//! moves data itself only reports how far it is ([`DelegatedPair`]). Whoever drives a session knows these
+//! names and no others. `storage/conformance.rs` holds each store against the same rules.
+//! Invariants: nothing is written before the claim; what a claim did not win, nobody writes; a finished file
+//! is seen whole or not at all, as far as the store's `publish` says; every operation of an engine is
+//! answered once.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -69,7 +71,8 @@ pub enum Directories {
     None,
 }
 
-/// Objects are put together to larger parts: a store with a limit on their number must take them longer as files get longer.
+/// Objects are put together to larger parts: a store with a limit on their number must take them longer as
+/// files get longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
     /// Bytes; the last of a file may be shorter.
@@ -248,7 +251,8 @@ pub trait SinkStore: Send {
     /// # Errors
     /// It cannot be used, or another run has the job.
     fn claim(self: Box<Self>, coming: &Coming<'_>, waiting: &dyn Waiting) -> Result<Claimed, Failure>;
-    /// Looks at it as a claim would, up to the point where that would make something; and the new name of a single file.
+    /// Looks at it as a claim would, up to the point where that would make something; and the new name of a
+    /// single file.
     ///
     /// # Errors
     /// It cannot be used.
@@ -268,8 +272,8 @@ pub struct Claimed {
     /// The new name of a single file.
     pub rename: Option<Name>,
     pub resumed: bool,
-    /// The names that the sources may take in the root: a source must not bring others along. `None`: those of the contents of a
-    /// directory, which only the source knows.
+    /// The names that the sources may take in the root: a source must not bring others along. `None`: those
+    /// of the contents of a directory, which only the source knows.
     pub names: Option<HashSet<Name>>,
     pub found: Vec<Finding>,
 }
@@ -351,8 +355,9 @@ pub trait Looks: Send {
     /// # Errors
     /// It, or its directory, cannot be looked at.
     fn file(&self, parent: DirId, name: &Name) -> Result<Existing, Failure>;
-    /// Whether an entry may have what stands at its name, or be made there, as far as that can be told without doing it. `counts`: what
-    /// stands there looks like what it is to be; `writes`: a copy would write it.
+    /// Whether an entry may have what stands at its name, or be made there, as far as that can be told
+    /// without doing it. `counts`: what stands there looks like what it is to be; `writes`: a copy would
+    /// write it.
     ///
     /// # Errors
     /// Why a copy would fail.
@@ -364,7 +369,8 @@ pub trait Looks: Send {
     ) -> Result<(), Failure> {
         Ok(())
     }
-    /// What a link to `target` would change, with `owner` in what is wanted whose it is too, and what stands at its name.
+    /// What a link to `target` would change, with `owner` in what is wanted whose it is too, and what stands
+    /// at its name.
     ///
     /// # Errors
     /// A directory stands there, or it cannot be looked at.
@@ -421,8 +427,8 @@ pub enum Marker {
     Ended { id: FileId, result: Result<(), Failure> },
 }
 
-/// A pair of stores that moves data between them by itself: two servers that talk to each other, a clone within one file system, a
-/// copy on a server. No payload comes by here.
+/// A pair of stores that moves data between them by itself: two servers that talk to each other, a clone
+/// within one file system, a copy on a server. No payload comes by here.
 pub trait DelegatedPair: Send {
     /// Begins with an entry. Its markers are posted, the last of them [`Marker::Ended`], once.
     fn submit(&mut self, entry: DelegatedEntry);

@@ -1,7 +1,8 @@
-//! Which store sources, or a destination, lie in: the one that their scheme brings, or a directory for what is a path.
+//! Which store sources, or a destination, lie in: the one that their scheme brings, or a directory for what
+//! is a path.
 //!
-//! A new store is a file that implements [`SourceStore`] or [`SinkStore`] and has a [`Scheme`](super::place::Scheme), and a line in
-//! [`SCHEMES`](super::SCHEMES).
+//! A new store is a file that implements [`SourceStore`] or [`SinkStore`] and has a
+//! [`Scheme`](super::place::Scheme), and a line in [`SCHEMES`](super::SCHEMES).
 
 use haul_core::wire::{Failure, FailureKind};
 

@@ -1,9 +1,9 @@
 //! The storage targets of one end by number: what the schedule counts with, and what people read.
 //!
-//! In: targets as file systems name them, and devices of file systems that name none. Out: a [`TargetId`] for each, and its
-//! name again.
-//! Invariants: a name has one number as long as this lives; numbers are given from 0 on in the order in which targets are
-//! met; there are at most [`TARGETS_MAX`]: what is met beyond them counts as the last one.
+//! In: targets as file systems name them, and devices of file systems that name none. Out: a [`TargetId`] for
+//! each, and its name again.
+//! Invariants: a name has one number as long as this lives; numbers are given from 0 on in the order in which
+//! targets are met; there are at most [`TARGETS_MAX`]: what is met beyond them counts as the last one.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

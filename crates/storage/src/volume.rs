@@ -1,13 +1,13 @@
 //! Which file system a directory lies on, in bytes that stay the same.
 //!
-//! In: an open directory. Out: what tells its file system from others, for versions of source files; and with its inode what tells it
-//! from all other directories, for a job's key and journal: two file systems may have equal inode numbers, as the roots of all ext4
-//! have.
-//! What must hold: it is the same after a reboot, after a remount, and for every host that has the file system mounted. So no
-//! device number is in it, nor an address or a path. Where it changes all the same, the job is another one: parts go again,
-//! nothing is lost.
-//! What is asked, the first that there is: the UUID of XFS, whose `fsid` is a device number; the `fsid` of `statfs` (ext4 and
-//! btrfs make it from their UUID, Ceph from the cluster's), unless it is the device's number; size and type of a local file system.
+//! In: an open directory. Out: what tells its file system from others, for versions of source files; and with
+//! its inode what tells it from all other directories, for a job's key and journal: two file systems may have
+//! equal inode numbers, as the roots of all ext4 have.
+//! What must hold: it is the same after a reboot, after a remount, and for every host that has the file
+//! system mounted. So no device number is in it, nor an address or a path. Where it changes all the same, the
+//! job is another one: parts go again, nothing is lost. What is asked, the first that there is: the UUID of
+//! XFS, whose `fsid` is a device number; the `fsid` of `statfs` (ext4 and btrfs make it from their UUID, Ceph
+//! from the cluster's), unless it is the device's number; size and type of a local file system.
 //! Left out: telling two shares of NFS apart, which have no `fsid`: there the inode of the root must do.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -40,8 +40,8 @@ pub(crate) fn unique(dir: impl AsFd) -> Option<Vec<u8>> {
     numbered(kind, &stat, device)
 }
 
-/// What tells a destination root from all others: its inode, and behind that its file system, with a length. So it delimits itself,
-/// as whatever a job's key is made of must.
+/// What tells a destination root from all others: its inode, and behind that its file system, with a length.
+/// So it delimits itself, as whatever a job's key is made of must.
 pub(crate) fn root_id(dir: impl AsFd) -> Result<RootId, Errno> {
     let dir = dir.as_fd();
     Ok(joined(&identity(dir), fstat(dir)?.st_ino))
@@ -53,8 +53,8 @@ fn joined(volume: &[u8], ino: u64) -> RootId {
     RootId::new(&bytes).expect("an identity is below 50 bytes")
 }
 
-/// Whether an identity is this directory's. Where its file system may change what it says of itself (its size, say), the inode has
-/// to do.
+/// Whether an identity is this directory's. Where its file system may change what it says of itself (its
+/// size, say), the inode has to do.
 pub fn is_of(root: &RootId, dir: impl AsFd) -> bool {
     let dir = dir.as_fd();
     let Ok(stat) = fstat(dir) else { return false };
@@ -90,8 +90,8 @@ fn encoded(device: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Goal: an id that is a device number, which changes from boot to boot, is not taken; one that is made of a UUID is, and
-    /// nothing else then.
+    /// Goal: an id that is a device number, which changes from boot to boot, is not taken; one that is made
+    /// of a UUID is, and nothing else then.
     /// Method: answers of the kernel, made up from a real one.
     #[test]
     fn device_numbers_are_no_identity() {

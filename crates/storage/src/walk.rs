@@ -2,10 +2,10 @@
 //!
 //! In: source roots. Out: [`WalkItem`]s over a bounded channel, and every announced entry registered in the
 //! [`SourceTree`] before it is sent. A consumer that is slow stops the walk.
-//! Invariants: a directory comes before what lies in it, and its `DirEnd` after all of it. Entries are reached
-//! by directory descriptors; no symlink below a source root is followed. Of the levels of depth no more are open than the walk's
-//! share of descriptors (`way`). Only names of one read of each directory on the way down are in memory. What lies deeper than
-//! [`DEPTH_MAX`] is walked too, and counted.
+//! Invariants: a directory comes before what lies in it, and its `DirEnd` after all of it. Entries are
+//! reached by directory descriptors; no symlink below a source root is followed. Of the levels of depth no
+//! more are open than the walk's share of descriptors (`way`). Only names of one read of each directory on
+//! the way down are in memory. What lies deeper than [`DEPTH_MAX`] is walked too, and counted.
 //! Left out: several directories at a time. Where `stat` is slow (a network file system), the entries of one
 //! read of a directory are looked at by several threads.
 
@@ -97,7 +97,8 @@ pub enum NotKeptWhat {
     Socket,
     /// Skipped.
     Device,
-    /// Left out: a temporary, a journal or an owner file of a job whose destination this directory is, or one above it.
+    /// Left out: a temporary, a journal or an owner file of a job whose destination this directory is, or one
+    /// above it.
     Debris,
     /// The file has other names too, and becomes a file of its own.
     HardLink,
@@ -311,7 +312,8 @@ impl<F: FnMut(u64) -> u32> Walker<F> {
         }
     }
 
-    /// Reads more of the last level, which is open, or enters the next directory in it; `depth` is that directory's.
+    /// Reads more of the last level, which is open, or enters the next directory in it; `depth` is that
+    /// directory's.
     fn go_on(&mut self, way: &mut Way, depth: usize, too_deep: &mut Option<(usize, Vec<u8>, u64)>) {
         let levels = way.len();
         let level = way.last().expect("a level goes on");

@@ -1,9 +1,10 @@
-//! What must be paid for each byte of a transfer at one end, at the least: digests and the cipher, one thread, over bytes
-//! that lie in the processor's cache and over bytes that come from memory.
+//! What must be paid for each byte of a transfer at one end, at the least: digests and the cipher, one
+//! thread, over bytes that lie in the processor's cache and over bytes that come from memory.
 //!
 //! `cargo run --release -p haul --example costs -- [GIGABYTES]`
 //!
-//! Each line: what, CPU seconds per GB in the cache, and from memory. `scripts/bench-protect.sh` adds them to TCP's.
+//! Each line: what, CPU seconds per GB in the cache, and from memory. `scripts/bench-protect.sh` adds them to
+//! TCP's.
 
 use std::hint::black_box;
 
@@ -60,7 +61,8 @@ fn main() {
     });
 }
 
-/// A line for `what`; `seconds` tells those for `bytes` bytes that come from as many bytes of data as it is given.
+/// A line for `what`; `seconds` tells those for `bytes` bytes that come from as many bytes of data as it is
+/// given.
 fn report(what: &str, bytes: usize, seconds: impl Fn(usize) -> f64) {
     let per_gb = |within| seconds(within) / (bytes as f64 / 1e9);
     println!("{what} {:.4} {:.4}", per_gb(NEAR), per_gb(FAR));

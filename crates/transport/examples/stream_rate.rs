@@ -1,7 +1,9 @@
-//! How fast the data streams are with nothing behind them: N streams over TLS on loopback, one process, one buffer
-//! sent again and again, received, held against its digest and dropped. To be compared with `iperf3 -P N`.
+//! How fast the data streams are with nothing behind them: N streams over TLS on loopback, one process, one
+//! buffer sent again and again, received, held against its digest and dropped. To be compared with
+//! `iperf3 -P N`.
 //!
-//! `cargo run --release -p haul --example stream_rate -- [STREAMS] [GIGABYTES] [OBJECT_KIB] [digest|nodigest]`
+//! `cargo run --release -p haul-transport --example stream_rate -- [STREAMS] [GIGABYTES] [OBJECT_KIB]
+//! [digest|nodigest]`
 //!
 //! `nodigest` cuts below the frames: links only, plain reads and writes of an object each.
 

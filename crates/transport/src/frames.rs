@@ -1,11 +1,14 @@
 //! Data frames that are authenticated and not encrypted: their keys and their codes.
 //!
-//! In: a session's secret (it came through ssh), which stream and epoch, the head of a frame: header, preamble, descriptor.
-//! Out: a code of [`CODE_LEN`] bytes that stands behind the head, before the payload. The digests in the head bind the payload.
+//! In: a session's secret (it came through ssh), which stream and epoch, the head of a frame: header,
+//! preamble, descriptor.
+//! Out: a code of [`CODE_LEN`] bytes that stands behind the head, before the payload. The digests in the head
+//! bind the payload.
 //!
-//! Invariants: a key is of one session, stream, epoch and direction, and an id is joined once, so that no frame fits
-//! anywhere else; the header holds the frame's number, which the receiver counts along, so that none is left out,
-//! repeated or moved; the last frame says that it is, so that none is cut off. Codes are compared in constant time.
+//! Invariants: a key is of one session, stream, epoch and direction, and an id is joined once, so that no
+//! frame fits anywhere else; the header holds the frame's number, which the receiver counts along, so that
+//! none is left out, repeated or moved; the last frame says that it is, so that none is cut off. Codes are
+//! compared in constant time.
 //! Left out: payload. Where its digest does not hold, the object is asked for again, as if memory had failed.
 
 use haul_core::ids::{SessionEpoch, StreamId};
@@ -72,8 +75,8 @@ mod tests {
     use super::*;
 
     /// Goal: keys and codes do not change by accident.
-    /// Method: the end of a stream with the secret and the session of `golden_wire.txt`; its code was made with `b3sum`, by
-    /// `--derive-key` and `--keyed`.
+    /// Method: the end of a stream with the secret and the session of `golden_wire.txt`; its code was made
+    /// with `b3sum`, by `--derive-key` and `--keyed`.
     #[test]
     fn codes_are_the_golden_ones() {
         let (stream, epoch) = (StreamId(2), SessionEpoch(0x0a0b));
@@ -86,7 +89,8 @@ mod tests {
         assert_eq!(frame, format!("{head}{code}"));
     }
 
-    /// Goal: what one end seals the other opens, and nobody else: no other session, stream, epoch or direction.
+    /// Goal: what one end seals the other opens, and nobody else: no other session, stream, epoch or
+    /// direction.
     #[test]
     fn keys_are_of_one_direction_of_one_stream() {
         let name = (StreamId(3), SessionEpoch(1));

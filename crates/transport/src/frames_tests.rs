@@ -163,7 +163,8 @@ fn flipped_heads_end_the_stream() {
     }
 }
 
-/// Goal: no frame can be left out, repeated, put elsewhere, or cut off at the end, without the stream ending in an error.
+/// Goal: no frame can be left out, repeated, put elsewhere, or cut off at the end, without the stream ending
+/// in an error.
 #[test]
 fn misplaced_frames_end_the_stream() {
     let (own, other) = (spoken(1, 3), spoken(2, 3));
@@ -231,8 +232,8 @@ fn tls_pair_and_wire() -> (Link, Link, TcpStream) {
     (near, far, wire)
 }
 
-/// Goal: a TLS link that goes bare carries what was said before under TLS, then frames as they are: whole, in order,
-/// with their payload readable on the wire, and their end; in either direction.
+/// Goal: a TLS link that goes bare carries what was said before under TLS, then frames as they are: whole, in
+/// order, with their payload readable on the wire, and their end; in either direction.
 /// Method: what one end says sealed and bare goes out before the other reads at all.
 #[test]
 fn links_go_bare_at_one_byte() {

@@ -2,8 +2,8 @@
 //!
 //! A transport makes [`Link`]s: one for control, N for data. The threads in [`stream`] speak frames over any
 //! link, so that a new transport is one file that makes links: [`memory`] in one process, [`tls`] over TCP,
-//! [`mux`] through one byte pipe such as ssh's, [`pipe`] over one of its own. The crate `haul-launch` chooses among them. [`rejoin`] is how links come up
-//! after the start.
+//! [`mux`] through one byte pipe such as ssh's, [`pipe`] over one of its own. The crate `haul-launch` chooses
+//! among them. [`rejoin`] is how links come up after the start.
 //!
 //! What every link keeps, and `tests/transport_conformance.rs` checks for each:
 //! - bytes arrive whole and in order, both directions at once, each half used by its own thread;
@@ -50,8 +50,8 @@ pub struct Link {
     pub guard: Guard,
 }
 
-/// What lies below a link that has a connection of its own: what can be asked of it and set while it is used. Each answer may be
-/// that there is none, and nothing that cannot be set ends anything.
+/// What lies below a link that has a connection of its own: what can be asked of it and set while it is used.
+/// Each answer may be that there is none, and nothing that cannot be set ends anything.
 pub trait Connection: Send + Sync {
     /// The other end has ended it, or it broke, whatever may still be there to read.
     fn is_left(&self) -> bool;
@@ -99,7 +99,8 @@ pub trait Connection: Send + Sync {
     }
 }
 
-/// What guards the data frames of a link: the link itself, or, once it is [`bare`](Link::bare), codes of their own.
+/// What guards the data frames of a link: the link itself, or, once it is [`bare`](Link::bare), codes of
+/// their own.
 #[derive(Default)]
 pub struct Guard {
     /// Each ends the link's own protection of what follows: of what is read, and of what is written.
@@ -112,15 +113,17 @@ pub struct Guard {
 pub type Unseal = Arc<dyn Fn() + Send + Sync>;
 
 impl Guard {
-    /// Of a link that protects what it carries until these are called, for what is read and for what is written.
+    /// Of a link that protects what it carries until these are called, for what is read and for what is
+    /// written.
     fn of(incoming: Unseal, outgoing: Unseal) -> Guard {
         Guard { unseal: Some((incoming, outgoing)), keys: None }
     }
 }
 
 impl Link {
-    /// From here on what is written goes to the connection as it is, unencrypted, and its frames carry codes made with
-    /// `keys`. The other end does the same at the same byte of either direction. Nothing may be half written.
+    /// From here on what is written goes to the connection as it is, unencrypted, and its frames carry codes
+    /// made with `keys`. The other end does the same at the same byte of either direction. Nothing may be
+    /// half written.
     ///
     /// # Errors
     /// A link that protects by other means (in one process, in ssh's pipe) stays as it is.
@@ -128,8 +131,8 @@ impl Link {
         self.bare_out(keys).map(|incoming| incoming())
     }
 
-    /// As [`Link::bare`], where something protected is still to be read: what is written is bare from here on, what is
-    /// read once the returned function was called.
+    /// As [`Link::bare`], where something protected is still to be read: what is written is bare from here
+    /// on, what is read once the returned function was called.
     ///
     /// # Errors
     /// As [`Link::bare`].
@@ -147,8 +150,8 @@ impl Link {
 }
 
 impl Link {
-    /// The other end has ended the connection, or it broke, whatever may still be there to read. False where the link has
-    /// no connection of its own.
+    /// The other end has ended the connection, or it broke, whatever may still be there to read. False where
+    /// the link has no connection of its own.
     pub fn is_left(&self) -> bool {
         self.connection.as_ref().is_some_and(|connection| connection.is_left())
     }

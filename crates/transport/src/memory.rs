@@ -1,6 +1,7 @@
 //! A transport inside one process: two byte pipes, for tests and for copies on one host.
 //!
-//! In: a capacity. Out: two [`Link`]s that are connected. [`Pipe`], one direction, also serves [`super::mux`].
+//! In: a capacity. Out: two [`Link`]s that are connected. [`Pipe`], one direction, also serves
+//! [`super::mux`].
 //!
 //! Invariants, as TCP has them: what was written before the writing end closed arrives, then EOF; whoever
 //! writes to a reader that is gone gets `BrokenPipe`; the closer cuts both directions, and a reader that is

@@ -5,15 +5,16 @@
 //! length 0 whose channel has the bit [`CUT`] cuts it in the middle.
 //!
 //! Invariants: a control subframe waits for at most one data subframe of its own end; the data channels take
-//! turns. A channel's sender is held back when [`SEND_QUEUE_LEN`] bytes wait. The end of the pipe before every
-//! channel ended is an error in each of them, never EOF.
+//! turns. A channel's sender is held back when [`SEND_QUEUE_LEN`] bytes wait. The end of the pipe before
+//! every channel ended is an error in each of them, never EOF.
 //!
 //! Why it cannot dead-lock: the reading thread always drains the pipe into the channels' receive pipes, each
-//! of `receive_capacity` bytes, and only waits when one of them is full. Whoever reads a data channel waits for
-//! nothing else: it has a buffer for every byte that was granted, hashes and posts, and posts never wait. So
-//! a full receive pipe empties whatever control does, and with a `receive_capacity` of all that may be granted
-//! control is not even delayed. Memory is used as bytes come, not before. Control's own pipe is as
-//! large; its reader posts too, and waits only for messages to be taken, by a loop that waits for nothing from the pipe.
+//! of `receive_capacity` bytes, and only waits when one of them is full. Whoever reads a data channel waits
+//! for nothing else: it has a buffer for every byte that was granted, hashes and posts, and posts never wait.
+//! So a full receive pipe empties whatever control does, and with a `receive_capacity` of all that may be
+//! granted control is not even delayed. Memory is used as bytes come, not before. Control's own pipe is as
+//! large; its reader posts too, and waits only for messages to be taken, by a loop that waits for nothing
+//! from the pipe.
 //!
 //! Left out: flow control per channel. Grants do that, one level up.
 
@@ -34,9 +35,9 @@ pub const CUT: u16 = 1 << 15;
 
 /// Splits a byte pipe into links, channel 0 (control) first.
 ///
-/// `receive_capacity`: bytes of each channel that may wait for its reader; see the module's head for the right
-/// number. `on_end` is called once, from the reading thread, when the pipe has nothing more to give: `None` after a
-/// clean end, else why.
+/// `receive_capacity`: bytes of each channel that may wait for its reader; see the module's head for the
+/// right number. `on_end` is called once, from the reading thread, when the pipe has nothing more to give:
+/// `None` after a clean end, else why.
 ///
 /// The pipe's writer is dropped (so that ssh sees the end of its input) when all links' writers are.
 ///

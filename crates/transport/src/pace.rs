@@ -59,7 +59,8 @@ impl Pacer {
         Duration::from_nanos(self.waited.load(Ordering::Relaxed))
     }
 
-    /// How many of the next `len` bytes (not zero) to send now, after this has waited for their turn. `over` ends the wait.
+    /// How many of the next `len` bytes (not zero) to send now, after this has waited for their turn. `over`
+    /// ends the wait.
     pub fn take(&self, len: usize, over: impl Fn() -> bool) -> usize {
         let Some(rate) = self.rate() else { return len };
         let len = len.min(piece(rate));

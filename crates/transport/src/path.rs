@@ -1,7 +1,8 @@
 //! What a path needs: streams, buffers, memory, and the one setting of the system that would help.
 //!
-//! In: what both ends say of themselves ([`EndFacts`]), the control connection's round-trip time. Out: a [`Plan`] with a
-//! reason for each value. What the other end says is believed as far as it harms nobody but the rate.
+//! In: what both ends say of themselves ([`EndFacts`]), the control connection's round-trip time. Out: a
+//! [`Plan`] with a reason for each value. What the other end says is believed as far as it harms nobody but
+//! the rate.
 
 use std::net::IpAddr;
 use std::thread;
@@ -15,8 +16,9 @@ use serde::{Deserialize, Serialize};
 use super::tcp::HostLimits;
 use super::{Link, routes};
 
-/// Share of a buffer that is payload under way, as measured on Linux 6.18 with segments of 1500 bytes: the rest is
-/// the kernel's book-keeping. (128 ms, a stock kernel's 6 MiB and 4 MiB: a window of 4.17 MB, 3.6 MB under way.)
+/// Share of a buffer that is payload under way, as measured on Linux 6.18 with segments of 1500 bytes: the
+/// rest is the kernel's book-keeping. (128 ms, a stock kernel's 6 MiB and 4 MiB: a window of 4.17 MB, 3.6 MB
+/// under way.)
 const RECEIVE_SHARE: f64 = 0.66;
 const SEND_SHARE: f64 = 0.86;
 /// Objects for which there is room beyond what is under way, bytes: 64 of 4 MiB.
@@ -44,7 +46,8 @@ pub struct EndFacts {
 }
 
 impl EndFacts {
-    /// Those of this host, for packets that leave for `to`. `storage`: bytes per second, as [`EndFacts::storage`].
+    /// Those of this host, for packets that leave for `to`. `storage`: bytes per second, as
+    /// [`EndFacts::storage`].
     pub fn here(memory: Option<u64>, to: Option<IpAddr>, storage: Option<u64>) -> EndFacts {
         let cpus = thread::available_parallelism().map_or(1, |n| n.get().min(256) as u16);
         let device = to.and_then(routes::device_rate);
@@ -70,7 +73,8 @@ pub fn plan(
     asked: Option<u16>,
 ) -> Plan {
     let (send, receive) = holds(source, sink);
-    // Both devices bound the rate, and both ends' storage; of a path whose devices are not known the default does.
+    // Both devices bound the rate, and both ends' storage; of a path whose devices are not known the default
+    // does.
     let device = [source.device, sink.device].into_iter().flatten().min().unwrap_or(RATE_DEFAULT);
     let known = [source.device, source.storage, sink.device, sink.storage].iter().any(Option::is_some);
     let rate = [source.storage, sink.storage].into_iter().flatten().fold(device, u64::min);
@@ -86,8 +90,8 @@ pub fn plan(
     Plan { streams, rtt, advice }
 }
 
-/// The setting of the system that holds one stream below `rate` (bytes per second), and what another value would bring.
-/// `None`: nothing does, or nobody knows.
+/// The setting of the system that holds one stream below `rate` (bytes per second), and what another value
+/// would bring. `None`: nothing does, or nobody knows.
 pub fn advise(rtt: Option<Duration>, source: &EndFacts, sink: &EndFacts, rate: u64) -> Option<String> {
     let (send, receive) = holds(source, sink);
     let window = [send, receive].into_iter().flatten().min();
@@ -150,8 +154,8 @@ fn share(bytes: u64, share: f64) -> u64 {
     (bytes as f64 * share) as u64
 }
 
-/// Payload buffers that keep a path of this length full: twice what is under way, and [`MEMORY_AT_REST`]. `known`: the
-/// path's rate, bytes per second, if one is known.
+/// Payload buffers that keep a path of this length full: twice what is under way, and [`MEMORY_AT_REST`].
+/// `known`: the path's rate, bytes per second, if one is known.
 pub fn memory(rtt: Option<Duration>, known: Option<u64>) -> Choice<u64> {
     let rate = known.unwrap_or(0).max(RATE_DEFAULT);
     let path = Path { rtt, window: None, rate: Some(rate), cpus: 1, memory: 0, max: 1 };
@@ -233,7 +237,8 @@ mod tests {
         assert_eq!(count(ms(128), &none, &none), 1);
     }
 
-    /// Goal: the slowest part that is known counts, at whichever end it is; storage alone never raises the rate.
+    /// Goal: the slowest part that is known counts, at whichever end it is; storage alone never raises the
+    /// rate.
     #[test]
     fn the_slowest_part_counts() {
         let stock = end(6 * MIB, 4 * MIB);
@@ -249,7 +254,8 @@ mod tests {
         assert!(plan(ms(128), &device(125_000_000), &stock, None, None).streams.why.contains("125 MB/s"));
     }
 
-    /// Goal: the advice names the buffer that binds, where, and what it costs; there is none where none helps.
+    /// Goal: the advice names the buffer that binds, where, and what it costs; there is none where none
+    /// helps.
     #[test]
     fn advice_names_what_binds() {
         let stock = end(6 * MIB, 4 * MIB);

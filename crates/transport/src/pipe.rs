@@ -1,11 +1,11 @@
 //! A link over two descriptors: the ends of pipes, such as those of one channel of an ssh connection.
 //!
-//! In: what is read, what is written, and something that lives as long. Out: a [`Link`]. What travels is subframes
-//! (`wire::SubHeader`, channel 0) of at most 64 KiB; one of length 0 is the end. There is no thread and no buffer here: who
-//! uses a half waits in the kernel.
+//! In: what is read, what is written, and something that lives as long. Out: a [`Link`]. What travels is
+//! subframes (`wire::SubHeader`, channel 0) of at most 64 KiB; one of length 0 is the end. There is no thread
+//! and no buffer here: who uses a half waits in the kernel.
 //!
-//! Invariants: the end of the pipe before the last subframe is an error, never EOF; the closer closes both descriptors, as
-//! soon as nobody is inside a call on them, and wakes who is.
+//! Invariants: the end of the pipe before the last subframe is an error, never EOF; the closer closes both
+//! descriptors, as soon as nobody is inside a call on them, and wakes who is.
 
 use std::any::Any;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -19,13 +19,15 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::{Guard, Link};
 
-/// How long the last subframe may wait for room when a writer is dropped. Without it the other end hears of an end in the
-/// middle.
+/// How long the last subframe may wait for room when a writer is dropped. Without it the other end hears of
+/// an end in the middle.
 const END_WAIT: Duration = Duration::from_secs(2);
-/// What a pipe is made to hold, if the system allows; then fewer turns of the processes at its ends move as much.
+/// What a pipe is made to hold, if the system allows; then fewer turns of the processes at its ends move as
+/// much.
 const PIPE_LEN: usize = 1 << 20;
 
-/// A link that reads from `input` and writes to `output`; both become non-blocking. `keep` is dropped with the last of them.
+/// A link that reads from `input` and writes to `output`; both become non-blocking. `keep` is dropped with
+/// the last of them.
 ///
 /// # Errors
 /// The system refuses what is needed.

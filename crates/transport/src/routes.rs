@@ -1,9 +1,10 @@
 //! The addresses of this host, and which device leads where: what the kernel says over rtnetlink.
 //!
 //! In: nothing, or an address. Out: [`Address`]es that others may reach, [`Route`]s.
-//! Invariants: no privilege is needed and nothing is changed; where the kernel does not answer (a sandbox), there is
-//! nothing, and whoever asked goes on with the address that it knows.
-//! Left out: changes while a session runs; several next hops of one route (the kernel spreads connections over them).
+//! Invariants: no privilege is needed and nothing is changed; where the kernel does not answer (a sandbox),
+//! there is nothing, and whoever asked goes on with the address that it knows.
+//! Left out: changes while a session runs; several next hops of one route (the kernel spreads connections
+//! over them).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -74,7 +75,8 @@ pub struct Route {
     pub from: Option<IpAddr>,
 }
 
-/// The addresses of devices that are up and have a carrier, without those that only this host or its neighbours know.
+/// The addresses of devices that are up and have a carrier, without those that only this host or its
+/// neighbours know.
 pub fn addresses() -> Vec<Address> {
     ask_addresses().unwrap_or_default()
 }
@@ -122,8 +124,8 @@ pub fn is_global(ip: IpAddr) -> bool {
         }
 }
 
-/// How packets leave for `to`, those that are sent from `from` if it is named. `None`: they do not, or `to` is this host,
-/// or the kernel does not say.
+/// How packets leave for `to`, those that are sent from `from` if it is named. `None`: they do not, or `to`
+/// is this host, or the kernel does not say.
 pub fn route(to: IpAddr, from: Option<IpAddr>) -> Option<Route> {
     let bytes = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -153,8 +155,8 @@ pub fn route(to: IpAddr, from: Option<IpAddr>) -> Option<Route> {
     found
 }
 
-/// The rate of the device by which packets leave for `to`, bytes per second. `None`: it says none (tunnels, virtual devices),
-/// or `to` is this host.
+/// The rate of the device by which packets leave for `to`, bytes per second. `None`: it says none (tunnels,
+/// virtual devices), or `to` is this host.
 pub fn device_rate(to: IpAddr) -> Option<u64> {
     let device = route(to, None)?.device;
     let mut name = None;
@@ -173,7 +175,8 @@ pub fn device_rate(to: IpAddr) -> Option<u64> {
 fn rate_of(root: &Path, name: &str, device: u32) -> Option<u64> {
     let dir = root.join(name);
     let number = |file: &str| fs::read_to_string(dir.join(file)).ok()?.trim().parse::<u64>().ok();
-    // In a namespace that has no view of its own it may be another's device of that name; and a tunnel's speed is made up.
+    // In a namespace that has no view of its own it may be another's device of that name; and a tunnel's
+    // speed is made up.
     if number("ifindex") != Some(device.into()) || dir.join("tun_flags").exists() {
         return None;
     }
@@ -251,8 +254,8 @@ mod tests {
     }
 
     /// Goal: what the kernel says here agrees with what its sockets do.
-    /// Method: a UDP socket that is connected leaves from the address that the route names; this host's own addresses and
-    /// loopback are no routes.
+    /// Method: a UDP socket that is connected leaves from the address that the route names; this host's own
+    /// addresses and loopback are no routes.
     #[test]
     fn routes_are_the_kernels() {
         assert!(ask_addresses().is_ok(), "it answers");

@@ -3,8 +3,8 @@
 //! In: a [`Link`] that was joined already (its next frame is sequence 1 in both directions), messages and
 //! payload to send. Out: events, posted from the stream's own threads; a post never blocks.
 //!
-//! Invariants: a frame counts only with the right stream, epoch and sequence number. What cannot be decoded ends the
-//! stream, once, with a text that says what it was; a panic in a thread does the same. Nothing is
+//! Invariants: a frame counts only with the right stream, epoch and sequence number. What cannot be decoded
+//! ends the stream, once, with a text that says what it was; a panic in a thread does the same. Nothing is
 //! allocated from a length before it was held against its limit; payload goes only into the pool's buffers. A
 //! data stream's receiver waits for nothing but its link, see [`super::mux`].
 //!

@@ -1,10 +1,10 @@
 //! What the kernel says of TCP connections, and what it lets us set.
 //!
-//! In: sockets, the host's own settings below `/proc/sys`. Out: a [`TcpSample`] of a connection, the [`HostLimits`] of
-//! this host, and the names of the congestion controls that this process may use.
+//! In: sockets, the host's own settings below `/proc/sys`. Out: a [`TcpSample`] of a connection, the
+//! [`HostLimits`] of this host, and the names of the congestion controls that this process may use.
 //!
-//! Older kernels say less: what is missing is `None`, never zero. Nothing that is set here can make a connection fail:
-//! who asks for more than the kernel allows is told so and goes on with what there is.
+//! Older kernels say less: what is missing is `None`, never zero. Nothing that is set here can make a
+//! connection fail: who asks for more than the kernel allows is told so and goes on with what there is.
 
 use std::fs;
 use std::io;
@@ -22,7 +22,8 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use super::Connection;
 use haul_base::sys;
 
-/// Room for the kernel's structure, bytes. It grew from 104 to some 250 and goes on growing; what lies behind is not asked for.
+/// Room for the kernel's structure, bytes. It grew from 104 to some 250 and goes on growing; what lies behind
+/// is not asked for.
 const INFO_LEN: usize = 256;
 /// Most names of congestion controls that are looked at; kernels have about a dozen.
 const CONTROLS_MAX: usize = 64;
@@ -55,7 +56,8 @@ pub struct TcpSample {
     pub delivered: Option<u32>,
     /// Bytes in the send buffer that were never sent.
     pub notsent: Option<u32>,
-    /// Time in which there was something to send; of that, time held up by the receiver's window, and by our send buffer.
+    /// Time in which there was something to send; of that, time held up by the receiver's window, and by our
+    /// send buffer.
     pub busy: Option<Duration>,
     pub rwnd_limited: Option<Duration>,
     pub sndbuf_limited: Option<Duration>,
@@ -124,10 +126,12 @@ pub fn sample(socket: impl AsFd) -> io::Result<TcpSample> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostLimits {
-    /// Largest receive and send buffer that the kernel grows by itself, bytes (`net.ipv4.tcp_rmem`, `tcp_wmem`).
+    /// Largest receive and send buffer that the kernel grows by itself, bytes (`net.ipv4.tcp_rmem`,
+    /// `tcp_wmem`).
     pub rmem_auto: Option<u64>,
     pub wmem_auto: Option<u64>,
-    /// Largest buffers that a program can fix, bytes, as the kernel counts them: twice `net.core.rmem_max` and `wmem_max`.
+    /// Largest buffers that a program can fix, bytes, as the kernel counts them: twice `net.core.rmem_max`
+    /// and `wmem_max`.
     pub rmem_fixed: Option<u64>,
     pub wmem_fixed: Option<u64>,
 }
@@ -162,15 +166,16 @@ impl HostLimits {
     }
 }
 
-/// A fixed buffer switches the kernel's own growth off, so it must be worth it. Half of a buffer may be overhead.
+/// A fixed buffer switches the kernel's own growth off, so it must be worth it. Half of a buffer may be
+/// overhead.
 fn fixed(bytes: u64, auto: Option<u64>, fixed: Option<u64>) -> Option<u64> {
     let (auto, fixed) = (auto?, fixed?);
     let want = bytes.saturating_mul(2);
     (want > auto && fixed > auto).then(|| want.min(fixed))
 }
 
-/// Fixes the send buffer of a connection at `bytes` as the kernel counts them, and says what it has now: the kernel gives
-/// no more than its limit.
+/// Fixes the send buffer of a connection at `bytes` as the kernel counts them, and says what it has now: the
+/// kernel gives no more than its limit.
 ///
 /// # Errors
 /// The system's answer.
@@ -181,9 +186,9 @@ pub fn fix_send(socket: impl AsFd, bytes: u64) -> io::Result<u64> {
     Ok(sockopt::socket_send_buffer_size(&socket)? as u64)
 }
 
-/// What a connection over a long path holds of data that was never sent, bytes. The kernel's buffer grows to twice what is under way,
-/// and what lies there is bound to this stream: the last to end would be one that crawls, with all that it had taken. A sender is woken
-/// when half of this is left, 1.7 ms of 10 Gbit/s.
+/// What a connection over a long path holds of data that was never sent, bytes. The kernel's buffer grows to
+/// twice what is under way, and what lies there is bound to this stream: the last to end would be one that
+/// crawls, with all that it had taken. A sender is woken when half of this is left, 1.7 ms of 10 Gbit/s.
 const UNSENT_MAX: u32 = 4 << 20;
 
 /// Keeps what waits to be sent where any stream can take it. What cannot be set stays.
@@ -191,8 +196,8 @@ pub fn bound_unsent(socket: &TcpStream) {
     let _ = SockRef::from(socket).set_tcp_notsent_lowat(UNSENT_MAX);
 }
 
-/// Fixes the receive buffer, likewise. Has its full effect only before the connection is made: on the socket that will
-/// connect, or on the one that listens.
+/// Fixes the receive buffer, likewise. Has its full effect only before the connection is made: on the socket
+/// that will connect, or on the one that listens.
 ///
 /// # Errors
 /// The system's answer.
@@ -201,9 +206,10 @@ pub fn fix_receive(socket: impl AsFd, bytes: u64) -> io::Result<()> {
     Ok(sockopt::set_socket_recv_buffer_size(socket, half)?)
 }
 
-/// Fixes the receive buffer of a connection that is up at `bytes` as the kernel counts them, lets the window use it, and
-/// says what there is now: the kernel gives no more than its limit. (A window that is fixed after the connection was made
-/// stays as it began, but for the second step; its scale always has room for the limit.)
+/// Fixes the receive buffer of a connection that is up at `bytes` as the kernel counts them, lets the window
+/// use it, and says what there is now: the kernel gives no more than its limit. (A window that is fixed after
+/// the connection was made stays as it began, but for the second step; its scale always has room for the
+/// limit.)
 ///
 /// # Errors
 /// The system's answer.
@@ -214,7 +220,8 @@ pub fn widen_receive(socket: impl AsFd, bytes: u64) -> io::Result<u64> {
     Ok(given)
 }
 
-/// Dials `addr`, from `local` if that is named. `window`: bytes under way that the receive buffer shall hold, which must be fixed before.
+/// Dials `addr`, from `local` if that is named. `window`: bytes under way that the receive buffer shall hold,
+/// which must be fixed before.
 ///
 /// # Errors
 /// The system's answer, and a time-out.
@@ -237,8 +244,8 @@ pub fn connect(
 
 /// The congestion controls that this process may use, in the kernel's order.
 ///
-/// That is those of `tcp_allowed_congestion_control`, and all that are loaded for who is privileged: each is tried on a
-/// socket that is never connected.
+/// That is those of `tcp_allowed_congestion_control`, and all that are loaded for who is privileged: each is
+/// tried on a socket that is never connected.
 pub fn controls() -> Vec<String> {
     let root = Path::new("/proc/sys/net/ipv4");
     let mut names = read_words(&root.join("tcp_available_congestion_control"));
@@ -465,7 +472,8 @@ mod tests {
         }
     }
 
-    /// Goal: buffers and congestion control can be set, also while data flows; what cannot be set says what can.
+    /// Goal: buffers and congestion control can be set, also while data flows; what cannot be set says what
+    /// can.
     #[test]
     fn a_connection_can_be_set() {
         let (mut near, mut far) = pair();

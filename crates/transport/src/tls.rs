@@ -4,16 +4,16 @@
 //! handshake. Out: a [`Link`].
 //!
 //! Invariants: nothing but TLS 1.3 with exactly the pinned key on the other side becomes a link; the key
-//! exchange is signed and the signature is checked. No resumption, no tickets, no early data, so nothing can be
-//! replayed. A connection that ends without `close_notify` is an error, never EOF. Neither half holds
-//! a lock while it waits for the socket.
+//! exchange is signed and the signature is checked. No resumption, no tickets, no early data, so nothing can
+//! be replayed. A connection that ends without `close_notify` is an error, never EOF. Neither half holds a
+//! lock while it waits for the socket.
 //!
 //! A client learns only at its first read that the server refused its key: in TLS 1.3 its handshake is over
 //! before the server has seen the key.
 //!
-//! The handshake is rustls' ([`handshake`]). The records behind it are sealed and opened here ([`record`], [`seal`],
-//! [`open`]) with the keys that it made, each byte in one pass of the cipher between the caller's buffer and the socket's;
-//! [`halves`] reads and writes them. On the wire it is TLS 1.3 as anybody speaks it.
+//! The handshake is rustls' ([`handshake`]). The records behind it are sealed and opened here ([`record`],
+//! [`seal`], [`open`]) with the keys that it made, each byte in one pass of the cipher between the caller's
+//! buffer and the socket's; [`halves`] reads and writes them. On the wire it is TLS 1.3 as anybody speaks it.
 
 use std::io;
 use std::net::TcpStream;

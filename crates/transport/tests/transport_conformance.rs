@@ -1,5 +1,5 @@
-//! One suite for every transport: what `haul_transport` promises of a link, and what the stream threads make of
-//! any link, good or bad.
+//! One suite for every transport: what `haul_transport` promises of a link, and what the stream threads make
+//! of any link, good or bad.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,8 +1,8 @@
 //! The least time that congested storage allows: what a copy is held against that could not have been faster.
 //!
-//! In: what each target can do, a script of congestion, the bytes that each target has of the data. Out: seconds. All that
-//! limits here is each target's rate as congestion leaves it: no cost of a request, no host, no start; so nothing that
-//! has to move these bytes is faster, whatever it knows of the future.
+//! In: what each target can do, a script of congestion, the bytes that each target has of the data. Out:
+//! seconds. All that limits here is each target's rate as congestion leaves it: no cost of a request, no
+//! host, no start; so nothing that has to move these bytes is faster, whatever it knows of the future.
 
 use crate::targets::{Player, Script, ServiceSpec};
 
@@ -58,7 +58,8 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
-    /// Goal: the bound is what arithmetic says: slow targets move less, frozen ones nothing, and the last one counts.
+    /// Goal: the bound is what arithmetic says: slow targets move less, frozen ones nothing, and the last one
+    /// counts.
     /// Method: two targets of 100 bytes a second, 1000 bytes each, under scripts whose end can be worked out.
     #[test]
     fn the_last_target_counts() {
@@ -85,7 +86,8 @@ mod tests {
         is(&both, Some(&turns), 500.0, false, 9.5);
     }
 
-    /// Goal: what never ends has no bound, what takes no time none but zero, and the same seed gives the same.
+    /// Goal: what never ends has no bound, what takes no time none but zero, and the same seed gives the
+    /// same.
     #[test]
     fn odd_ends() {
         let spec = ServiceSpec { read_rate: 100, ..ServiceSpec::default() };

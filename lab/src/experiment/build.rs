@@ -1,6 +1,7 @@
 //! Which haul is measured, so that figures of two builds are never taken for those of one.
 //!
-//! In: the program and the work tree that it was built from. Out: hash, version, commit; later whether all still holds.
+//! In: the program and the work tree that it was built from. Out: hash, version, commit; later whether all
+//! still holds.
 
 use std::fs;
 use std::path::Path;
@@ -40,7 +41,8 @@ impl Build {
             said_by(program, &["--version"], root).with_context(|| format!("run {program} --version"))?;
         let modified =
             fs::metadata(haul)?.modified()?.duration_since(UNIX_EPOCH).map_or(0, |at| at.as_secs());
-        // What does not go into the program does not change the build: results and papers are written meanwhile.
+        // What does not go into the program does not change the build: results and papers are written
+        // meanwhile.
         let sources = ["--", "crates", "Cargo.toml", "Cargo.lock"];
         let git = |args: &[&str]| said_by("git", &[args, &sources[..]].concat(), root);
         let committed = said_by("git", &["log", "-1", "--format=%ct", "--", "crates"], root)
@@ -105,7 +107,8 @@ mod tests {
         );
     }
 
-    /// Goal: a program or a work tree that changes while it is measured is seen; what haul is not made of does not matter.
+    /// Goal: a program or a work tree that changes while it is measured is seen; what haul is not made of
+    /// does not matter.
     /// Method: a repository with a program that says its version; changes one after the other.
     #[test]
     fn a_changed_build_is_refused() {

@@ -1,7 +1,10 @@
-//! An experiment as it is written down: a small TOML file that says what is asked, and what is measured to answer it.
+//! An experiment as it is written down: a small TOML file that says what is asked, and what is measured to
+//! answer it.
 //!
-//! In: the text of a file. Out: an [`Experiment`] of which everything has been looked at that can be without running it.
-//! Invariant: what is not known, or cannot be together, is refused with the name of its key; nothing is guessed.
+//! In: the text of a file. Out: an [`Experiment`] of which everything has been looked at that can be without
+//! running it.
+//! Invariant: what is not known, or cannot be together, is refused with the name of its key; nothing is
+//! guessed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -67,7 +70,8 @@ pub struct Experiment {
 pub struct WorkloadSpec {
     pub files: u64,
     pub size: String,
-    /// The part of `files` that is really moved, for machines that are too small for all. The results name it.
+    /// The part of `files` that is really moved, for machines that are too small for all. The results name
+    /// it.
     pub scale: Option<f64>,
 }
 
@@ -299,7 +303,8 @@ impl Experiment {
         Ok(())
     }
 
-    /// Everything that differs among cells must be told apart in the plot, or points would be drawn over each other.
+    /// Everything that differs among cells must be told apart in the plot, or points would be drawn over each
+    /// other.
     fn check_plot(&self) -> anyhow::Result<()> {
         let plot = &self.plot;
         ensure!(

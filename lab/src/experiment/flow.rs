@@ -1,6 +1,8 @@
-//! What reaches the modelled targets of an end while a run goes on, and what that comes to where one of them is frozen.
+//! What reaches the modelled targets of an end while a run goes on, and what that comes to where one of them
+//! is frozen.
 //!
-//! In: the name of a model, its script. Out: a [`Flow`]. One thread; it asks the model for its counters every [`STEP`].
+//! In: the name of a model, its script. Out: a [`Flow`]. One thread; it asks the model for its counters every
+//! [`STEP`].
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -159,8 +161,8 @@ mod tests {
         Flow { samples, most: 1.0 }
     }
 
-    /// Goal: the rates before, during and after a frost are those of the seconds concerned, whatever the start and the end
-    /// are like; and nothing is told of what was not seen.
+    /// Goal: the rates before, during and after a frost are those of the seconds concerned, whatever the
+    /// start and the end are like; and nothing is told of what was not seen.
     /// Method: runs whose rates are known.
     #[test]
     fn rates_around_a_frost() {

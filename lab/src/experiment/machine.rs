@@ -227,8 +227,9 @@ pub fn drop_caches() -> anyhow::Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "3").context("empty the page cache: write /proc/sys/vm/drop_caches")
 }
 
-/// Has that much memory at hand, at most half of what is free: a virtual machine may have given to its host what it did not use for
-/// seconds, and gets it back page by page, at a fifth of the rate that it has it at otherwise. Whoever came first would pay for that.
+/// Has that much memory at hand, at most half of what is free: a virtual machine may have given to its host
+/// what it did not use for seconds, and gets it back page by page, at a fifth of the rate that it has it at
+/// otherwise. Whoever came first would pay for that.
 pub fn warm(bytes: u64) -> anyhow::Result<()> {
     let about = fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
     let free = about.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next());
@@ -257,8 +258,8 @@ mod tests {
     const BEFORE: &str = "cpu  1000 10 500 8000 100 5 20 50 7 0\ncpu0 1 2 3 4\n";
 
     /// Goal: a machine that was more than 12 % busy is refused, with the share; one that was less is not.
-    /// Method: two texts of /proc/stat 600 ticks apart: 72 busy ticks are 12 %, 73 are more. Waiting for disks is not
-    /// being busy, what the host took is.
+    /// Method: two texts of /proc/stat 600 ticks apart: 72 busy ticks are 12 %, 73 are more. Waiting for
+    /// disks is not being busy, what the host took is.
     #[test]
     fn a_busy_machine_is_refused() {
         let quiet = "cpu  1030 10 530 8500 128 6 21 60 7 0\n";
@@ -272,7 +273,8 @@ mod tests {
         assert!(refusal("", busy).is_err());
     }
 
-    /// Goal: those who ran most are named in order, also if their names are odd; one that took a dead one's id is new.
+    /// Goal: those who ran most are named in order, also if their names are odd; one that took a dead one's
+    /// id is new.
     /// Method: lines as of /proc/PID/stat.
     #[test]
     fn the_busiest_are_named() {

@@ -1,7 +1,7 @@
 //! One run: clock and counters right before and after the copy, and the judgement of its end.
 //!
-//! In: a peer, a job, the processes that play networks and storage. Out: an [`End`]. That a run that takes too long is
-//! ended with all that it started is the peers' part.
+//! In: a peer, a job, the processes that play networks and storage. Out: an [`End`]. That a run that takes
+//! too long is ended with all that it started is the peers' part.
 
 use std::time::Instant;
 
@@ -34,8 +34,8 @@ pub struct End {
     pub said: Value,
 }
 
-/// Runs it. A failure of the peer is no error, but an outcome. `begin` is called when its far end is up, right before the
-/// clock.
+/// Runs it. A failure of the peer is no error, but an outcome. `begin` is called when its far end is up,
+/// right before the clock.
 ///
 /// # Errors
 /// The counters cannot be read; the lab was asked to end; what `begin` says.

@@ -1,7 +1,7 @@
 //! What experiments measure of haul besides copies between two hosts: one end's storage alone.
 //!
-//! They stand beside the peers and are called like them, but no files arrive that were there before, so that there is
-//! nothing to check. Settings are haul's own options, without the dashes.
+//! They stand beside the peers and are called like them, but no files arrive that were there before, so that
+//! there is nothing to check. Settings are haul's own options, without the dashes.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -41,7 +41,8 @@ pub fn find(name: &str) -> Option<&'static dyn Peer> {
     all().find(|peer| peer.name() == name)
 }
 
-/// Whether it uses the source's storage, and the sink's: `from` and `to` are haul's settings for transfers of nothing.
+/// Whether it uses the source's storage, and the sink's: `from` and `to` are haul's settings for transfers of
+/// nothing.
 pub fn ends(peer: &dyn Peer, settings: &BTreeMap<String, toml::Value>) -> [bool; 2] {
     match OWN.iter().find(|own| own.name == peer.name()) {
         Some(own) => [own.reads, !own.reads],

@@ -1,4 +1,5 @@
-//! Results as a picture: medians with the spread as bars, one panel for each network or whatever the experiment says.
+//! Results as a picture: medians with the spread as bars, one panel for each network or whatever the
+//! experiment says.
 //!
 //! In: [`Results`]. Out: SVG that is read on light and on dark pages, for it brings colours for both.
 //! Own code, for a plotting library draws no style sheet, and that is what a dark page needs.
@@ -64,7 +65,8 @@ pub fn svg(results: &Results) -> Option<String> {
                 let at = |values: &[String], name: &str| {
                     group.key.get(name).and_then(|value| values.iter().position(|known| known == value))
                 };
-                // Who does not have the series' axis goes by its own name nowhere: it is drawn in the last colour.
+                // Who does not have the series' axis goes by its own name nowhere: it is drawn in the last
+                // colour.
                 let of = at(&series, &plot.series).unwrap_or(COLOURS - 1);
                 Some(Point { x: at(&xs, &plot.x), series: of, spread: group.spread(y)? })
             })

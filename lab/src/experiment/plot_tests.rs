@@ -1,7 +1,8 @@
 use super::super::table::tests::RECORDED;
 use super::*;
 
-/// Every element is closed, in order, and nothing stands bare that XML reserves: enough to tell a broken picture.
+/// Every element is closed, in order, and nothing stands bare that XML reserves: enough to tell a broken
+/// picture.
 fn check_xml(text: &str) {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = text;
@@ -26,8 +27,8 @@ fn check_xml(text: &str) {
     assert!(open.is_empty() && rest.trim().is_empty(), "{open:?} is left open");
 }
 
-/// Goal: a picture is whole XML, has each point with its spread, units at its axes, names of series, and colours for dark
-/// pages; what has no place on the x axis is a line across.
+/// Goal: a picture is whole XML, has each point with its spread, units at its axes, names of series, and
+/// colours for dark pages; what has no place on the x axis is a line across.
 /// Method: a recorded result as lines and as bars.
 #[test]
 fn pictures_have_all_points() {

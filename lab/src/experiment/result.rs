@@ -298,8 +298,8 @@ impl Results {
 mod tests {
     use super::*;
 
-    /// Goal: rounds of another program, of other combinations, or on top of a quick look are refused; results of one sitting
-    /// are read, whose date was a text.
+    /// Goal: rounds of another program, of other combinations, or on top of a quick look are refused; results
+    /// of one sitting are read, whose date was a text.
     /// Method: a committed result, and each difference alone.
     #[test]
     fn rounds_join_only_their_own() {

@@ -1,7 +1,7 @@
 //! The rounds of a measurement: every combination once in each, in an order that is drawn anew.
 //!
-//! In: an experiment. Out: [`Results`]. What changes over time (the machine, its caches, its neighbours) so meets all
-//! combinations alike. Nothing is written here.
+//! In: an experiment. Out: [`Results`]. What changes over time (the machine, its caches, its neighbours) so
+//! meets all combinations alike. Nothing is written here.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -55,8 +55,9 @@ impl Session<'_> {
     /// Measures, and gives what there is to `keep` after each round.
     ///
     /// # Errors
-    /// The machine is busy; the set-up cannot be made; the build changed, or it, the machine or the experiment is not that of the earlier rounds; somebody
-    /// wants to stop. All is removed then; what was kept stays.
+    /// The machine is busy; the set-up cannot be made; the build changed, or it, the machine or the
+    /// experiment is not that of the earlier rounds; somebody wants to stop. All is removed then; what was
+    /// kept stays.
     pub fn run(self, keep: &mut dyn FnMut(&Results) -> anyhow::Result<()>) -> anyhow::Result<Results> {
         let (experiment, args) = (self.experiment, self.args);
         process::hear_signals()?;

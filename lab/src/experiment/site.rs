@@ -1,7 +1,9 @@
 //! What an experiment runs on: scratch directories, modelled storage, and a bench for each network.
 //!
-//! In: an [`Experiment`]. Out: places, each with a source directory for every workload and an empty destination.
-//! Invariant: dropping a [`Sites`] removes all of it, whatever had happened; benches go first, then what they stood on.
+//! In: an [`Experiment`]. Out: places, each with a source directory for every workload and an empty
+//! destination.
+//! Invariant: dropping a [`Sites`] removes all of it, whatever had happened; benches go first, then what they
+//! stood on.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -125,7 +127,8 @@ impl Model {
         let mut command = Command::new(std::env::current_exe().context("find this program")?);
         command.args(["targets", "up", "--name", &name, "--model", &targets, "--spec", &spec]);
         command.args(["--stripe-size", storage.stripe_size(), "--stripe-count", &count]);
-        // Its daemon must outlive the command that starts it, which nothing does that is run through `process`.
+        // Its daemon must outlive the command that starts it, which nothing does that is run through
+        // `process`.
         let output = command.output().context("run lab targets")?;
         ensure!(
             output.status.success(),
@@ -193,7 +196,8 @@ impl Sites {
                 return Err(process::Interrupted.into());
             }
             let wan = network(name)?.map(|wan| wan::Up { any_rate: experiment.any_rate, ..wan });
-            // The hosts' own directories lie where the destination does, unless that is a model, which no server exports.
+            // The hosts' own directories lie where the destination does, unless that is a model, which no
+            // server exports.
             let hosts =
                 if experiment.sink.on == Medium::Model { all.scratches[0].0.clone() } else { far.clone() };
             let bench = Bench::up(&Setup { wan, dir: hosts, haul: haul.to_owned() })

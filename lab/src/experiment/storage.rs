@@ -1,6 +1,8 @@
-//! Where the data of an end lies, in an experiment's words: a medium, or targets that are modelled, with what congests them.
+//! Where the data of an end lies, in an experiment's words: a medium, or targets that are modelled, with what
+//! congests them.
 //!
-//! In: `[source]` and `[sink]` of an experiment. Out: a checked [`Storage`]; what its targets can do, and who is slow when.
+//! In: `[source]` and `[sink]` of an experiment. Out: a checked [`Storage`]; what its targets can do, and who
+//! is slow when.
 //! Invariant: what congests the targets is the same in each run, and begins with it.
 
 use std::fmt;

@@ -150,8 +150,8 @@ fn spread(spread: Option<Spread>) -> String {
     }
 }
 
-/// Its rate as a part of that of `label`, on the same network with the same workload; the fastest setting of `label`, if
-/// none is the same.
+/// Its rate as a part of that of `label`, on the same network with the same workload; the fastest setting of
+/// `label`, if none is the same.
 fn ratio(group: &Group<'_>, groups: &[Group<'_>], label: &str) -> String {
     if group.key.competitor == label {
         return String::new();

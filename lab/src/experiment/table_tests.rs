@@ -1,7 +1,7 @@
 use super::*;
 
-/// Recorded from a run, and made small: a limit, haul with an axis, a peer that is too slow, one that fails, one that is
-/// not here.
+/// Recorded from a run, and made small: a limit, haul with an axis, a peer that is too slow, one that fails,
+/// one that is not here.
 pub const RECORDED: &str = include_str!("recorded.json");
 
 /// Goal: the page has every combination with its figures, what it is held against, and why others have none.

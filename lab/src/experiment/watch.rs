@@ -1,7 +1,9 @@
-//! What happens on a network while a run goes on: what it carries over time, and the troubles that an experiment makes.
+//! What happens on a network while a run goes on: what it carries over time, and the troubles that an
+//! experiment makes.
 //!
-//! In: a network of `lab wan`, its hosts, [`Trouble`]s. Out: a [`Trace`]. One thread; it asks the emulator for its counters
-//! every [`STEP`], and does what is due. Invariant: a line that it took down is up again when it ends, whatever happened.
+//! In: a network of `lab wan`, its hosts, [`Trouble`]s. Out: a [`Trace`]. One thread; it asks the emulator
+//! for its counters every [`STEP`], and does what is due. Invariant: a line that it took down is up again
+//! when it ends, whatever happened.
 
 use std::process::Command;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -43,7 +45,8 @@ pub struct Trouble {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum What {
-    /// One established TCP connection of the near host to the far one is reset, not ssh's (`ss -K`): another one each time.
+    /// One established TCP connection of the near host to the far one is reset, not ssh's (`ss -K`): another
+    /// one each time.
     Kill,
     /// The network carries nothing.
     Down,
@@ -250,7 +253,8 @@ mod tests {
         Trace { carried, troubles: Vec::new() }
     }
 
-    /// Goal: what came before the rate was reached and after it ended is not steady; darkness is counted until data flows.
+    /// Goal: what came before the rate was reached and after it ended is not steady; darkness is counted
+    /// until data flows.
     /// Method: runs whose rates are known.
     #[test]
     fn steady_is_what_lasts() {

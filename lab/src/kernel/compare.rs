@@ -1,12 +1,12 @@
 //! The emulator against netem: the same measurements through both, side by side.
 //!
-//! In: presets. Out: a table or JSON, and where the two disagree. Delay and loss are judged; rates are only told, for
-//! netem's are those of one slow processor, and its losses hit whole super-packets.
+//! In: presets. Out: a table or JSON, and where the two disagree. Delay and loss are judged; rates are only
+//! told, for netem's are those of one slow processor, and its losses hit whole super-packets.
 //!
-//! Bounds. A round trip is never shorter than what was set. The shortest of both differ by at most [`MIN_APART_MS`], the
-//! means by at most [`MEAN_APART_MS`], each the best of [`ROUNDS`] rounds. Of the probes, UDP datagrams from host a to
-//! host b, as many are lost as was set, and as many by both, within [`SIGMAS`] standard deviations; none where none
-//! should be.
+//! Bounds. A round trip is never shorter than what was set. The shortest of both differ by at most
+//! [`MIN_APART_MS`], the means by at most [`MEAN_APART_MS`], each the best of [`ROUNDS`] rounds. Of the
+//! probes, UDP datagrams from host a to host b, as many are lost as was set, and as many by both, within
+//! [`SIGMAS`] standard deviations; none where none should be.
 
 use std::io::{ErrorKind, Write as _};
 use std::net::UdpSocket;
@@ -27,7 +27,8 @@ const ROUNDING_MS: f64 = 0.001;
 const MIN_APART_MS: f64 = 0.5;
 const MEAN_APART_MS: f64 = 2.0;
 const SIGMAS: f64 = 4.0;
-/// Losses to be expected of a lossy path, so that the bound means something, and the probes that this may take.
+/// Losses to be expected of a lossy path, so that the bound means something, and the probes that this may
+/// take.
 const LOSSES: f64 = 30.0;
 const PROBES_MIN: u64 = 20_000;
 const PROBES_MAX: u64 = 400_000;

@@ -1,13 +1,14 @@
-//! A guest: User-Mode Linux as processes of ours, in namespaces of their own, with this machine's files read-only.
+//! A guest: User-Mode Linux as processes of ours, in namespaces of their own, with this machine's files
+//! read-only.
 //!
-//! In: a script that is the guest's init, memory, network devices. Out: the lines that the script says on its control
-//! line, and a guest that is gone when its first process is.
-//! Three processes stand in a row: `lab`, which asks; `unshare`, which makes the namespaces; `lab kernel serve`, the first
-//! process of the new process namespace, which starts the kernel. The kernel of this machine ends everything in that
-//! namespace with it, so that killing one process is enough. It also ends when the one who asked is gone, unless it was
+//! In: a script that is the guest's init, memory, network devices. Out: the lines that the script says on its
+//! control line, and a guest that is gone when its first process is. Three processes stand in a row: `lab`,
+//! which asks; `unshare`, which makes the namespaces; `lab kernel serve`, the first process of the new
+//! process namespace, which starts the kernel. The kernel of this machine ends everything in that namespace
+//! with it, so that killing one process is enough. It also ends when the one who asked is gone, unless it was
 //! told to stay.
-//! Invariants: before the guest starts, every mount that it can reach is read-only for it, whatever it does with its own;
-//! all that it writes (memory, scratch files) is in a tmpfs that vanishes with the namespace.
+//! Invariants: before the guest starts, every mount that it can reach is read-only for it, whatever it does
+//! with its own; all that it writes (memory, scratch files) is in a tmpfs that vanishes with the namespace.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, PipeReader, PipeWriter, Read as _, Write as _, pipe};
@@ -187,8 +188,8 @@ pub fn console(log: &str) -> String {
 
 /// Why a guest ended before its time, if its console says something that is known; else what that said last.
 pub fn ended(log: &str) -> String {
-    // Before 6.14 a kernel in user mode keeps a fixed room for a process's registers; AMX needs more, and the host refuses
-    // a part of them.
+    // Before 6.14 a kernel in user mode keeps a fixed room for a process's registers; AMX needs more, and the
+    // host refuses a part of them.
     match log.contains("put_fp_registers") {
         true => format!("this kernel in user mode {TOO_MANY_REGISTERS}; {}", console(log)),
         false => console(log),
@@ -207,8 +208,8 @@ fn forward(mut from: impl std::io::BufRead, mut take: impl FnMut(String) -> bool
     }
 }
 
-/// The first process of the guest's namespaces: hides this machine's files from writing, starts the kernel, hands on what
-/// its script says.
+/// The first process of the guest's namespaces: hides this machine's files from writing, starts the kernel,
+/// hands on what its script says.
 ///
 /// # Errors
 /// If the kernel cannot be started, or has ended.
@@ -303,7 +304,8 @@ fn spawn(order: &Order, scratch: &Path, input: PipeReader, output: PipeWriter) -
     command.spawn().with_context(|| format!("run {PROGRAM} (package user-mode-linux)"))
 }
 
-/// Moves the devices that the guest has opened to where its neighbours are. The guest keeps them by their descriptors.
+/// Moves the devices that the guest has opened to where its neighbours are. The guest keeps them by their
+/// descriptors.
 fn connect(taps: &[[String; 2]]) -> anyhow::Result<()> {
     for (nic, [namespace, device]) in taps.iter().enumerate() {
         crate::wan::netns::ip(&["link", "set", &format!("tap{nic}"), "netns", namespace, "name", device])?;
@@ -312,7 +314,8 @@ fn connect(taps: &[[String; 2]]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets go of the mounts that a guest does not need: one that stays would keep a file system busy that others unmount.
+/// Lets go of the mounts that a guest does not need: one that stays would keep a file system busy that others
+/// unmount.
 fn release() -> anyhow::Result<()> {
     let table = fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
     // What is mounted on something comes after it.

@@ -1,11 +1,12 @@
-//! A guest that carries the packets of a network: a bridge of two devices, each with netem on what goes out of it.
+//! A guest that carries the packets of a network: a bridge of two devices, each with netem on what goes out
+//! of it.
 //!
-//! In: two namespaces and a path. Out: `wan0` in each, and the guest between them in the background, written down in the
-//! network's state.
+//! In: two namespaces and a path. Out: `wan0` in each, and the guest between them in the background, written
+//! down in the network's state.
 //! Left out: jitter (netem's reorders packets, the emulator's does not), several NICs, changes at run time.
 //!
-//! What is netem's own way, and differs from the emulator's: loss is per packet as the guest sees it, so that a
-//! super-packet of TCP is lost whole; the buffer is counted in packets ([`limit`]).
+//! What is netem's own way, and differs from the emulator's: loss is per packet as the guest sees it, so that
+//! a super-packet of TCP is lost whole; the buffer is counted in packets ([`limit`]).
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -20,11 +21,13 @@ use crate::wan::state::{self, WanState};
 
 /// How long a guest may take to come up, on a machine that does something else.
 pub const BOOT_MAX: Duration = Duration::from_secs(60);
-/// What a packet in netem's queue is taken to hold on the mean, when bytes are made packets; they hold 64 to 65,535.
+/// What a packet in netem's queue is taken to hold on the mean, when bytes are made packets; they hold 64 to
+/// 65,535.
 const PACKET_MEAN: u64 = 16 << 10;
 /// So that a thin path holds pings and acknowledgements.
 const PACKETS_MIN: u64 = 1_000;
-/// What a packet takes of the guest's memory, however small it is: the driver reads into buffers of this size.
+/// What a packet takes of the guest's memory, however small it is: the driver reads into buffers of this
+/// size.
 const PACKET_MEMORY: u64 = 68 << 10;
 const MEMORY_BASE: u64 = 192 << 20;
 /// Ethernet's header, which netem counts, and what it does not: checksum, preamble and gap.

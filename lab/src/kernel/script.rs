@@ -1,8 +1,8 @@
 //! Shell text for guests: what each begins with, and what single tasks add.
 //!
 //! In: words. Out: a script for the guest's `/bin/sh`, which is this machine's.
-//! Control line (descriptor 3, `/dev/ttyS2`), one word each: `taps` when network devices are open, answered by `go`;
-//! `ready`; `exit CODE`; `failed WHY`.
+//! Control line (descriptor 3, `/dev/ttyS2`), one word each: `taps` when network devices are open, answered
+//! by `go`; `ready`; `exit CODE`; `failed WHY`.
 
 use std::path::Path;
 
@@ -40,8 +40,8 @@ chmod 755 /run/modprobe
     )
 }
 
-/// From here on the kernel may load modules by itself. A function of its own: IPv6, once there, speaks at once on every
-/// device, and a device whose other end is not up yet does not get over that.
+/// From here on the kernel may load modules by itself. A function of its own: IPv6, once there, speaks at
+/// once on every device, and a device whose other end is not up yet does not get over that.
 pub const AUTOLOAD: &str = "echo /run/modprobe >/proc/sys/kernel/modprobe\ntry ip link set lo up\n";
 
 /// Loads a module.

@@ -1,6 +1,7 @@
 //! `lab peers`: which peers there are, their packages, and the proof that each moves a tree byte for byte.
 //!
-//! In: names. Out: a line each. What is installed comes from Debian, by `scripts/needs.sh`, which starts no daemon.
+//! In: names. Out: a line each. What is installed comes from Debian, by `scripts/needs.sh`, which starts no
+//! daemon.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -21,7 +22,8 @@ use crate::workload::Workload;
 /// The path if none is named: short and not slow.
 const RTT_NS: u64 = 2_000_000;
 const RATE: u64 = 1_000_000_000;
-/// Several directories' worth would take longer and show no more; the large one has several objects and an odd end.
+/// Several directories' worth would take longer and show no more; the large one has several objects and an
+/// odd end.
 const MANY: Workload = Workload { files: 60, size: 10_007, seed: 1 };
 const LARGE: Workload = Workload { files: 1, size: (9 << 20) + 13, seed: 2 };
 

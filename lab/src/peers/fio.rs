@@ -1,8 +1,8 @@
 //! fio: the most that the storage at one end takes or gives.
 //!
-//! Writes as many files of the same size at the far end, or reads the workload itself at the near one (`rw=read`), past
-//! the page cache, 16 requests of 1 MiB in flight in each of two jobs.
-//! Sizes are rounded up to 4 KiB, for direct I/O has no odd ends. Its time does not include its own start.
+//! Writes as many files of the same size at the far end, or reads the workload itself at the near one
+//! (`rw=read`), past the page cache, 16 requests of 1 MiB in flight in each of two jobs. Sizes are rounded up
+//! to 4 KiB, for direct I/O has no odd ends. Its time does not include its own start.
 
 use std::any::Any;
 

@@ -1,10 +1,10 @@
 //! GridFTP: Globus's client and server, anonymous, without any protection.
 //!
-//! One file: `-p 8 -fast` (MODE E, eight data connections; the Globus guide and ESnet: 4 to 8 on long paths), from the
-//! client's own files. Many: third party from a server at the near host, for only there `-pp` (pipelined commands, no
-//! round trip per file) has effect, over `-cc 8` control connections. `-tcp-bs` is not set: a buffer that is set turns
-//! the kernel's own sizing off, and is cut to `net.core.*mem_max`; as a setting `tcp-bs` takes bytes, or `bdp` for twice
-//! the bandwidth-delay product by the number of connections.
+//! One file: `-p 8 -fast` (MODE E, eight data connections; the Globus guide and ESnet: 4 to 8 on long paths),
+//! from the client's own files. Many: third party from a server at the near host, for only there `-pp`
+//! (pipelined commands, no round trip per file) has effect, over `-cc 8` control connections. `-tcp-bs` is
+//! not set: a buffer that is set turns the kernel's own sizing off, and is cut to `net.core.*mem_max`; as a
+//! setting `tcp-bs` takes bytes, or `bdp` for twice the bandwidth-delay product by the number of connections.
 
 use std::any::Any;
 use std::fs;
@@ -120,9 +120,10 @@ mod tests {
     use super::super::tests::Fixture;
     use super::*;
 
-    /// Goal: one file goes over eight connections from the client, many by pipelined third-party transfers; buffers are
-    /// set only where asked for, from the path.
-    /// Method: both workloads; 10 Gbit/s at 128 ms are 160 MB on the way, a quarter of twice that for 8 connections.
+    /// Goal: one file goes over eight connections from the client, many by pipelined third-party transfers;
+    /// buffers are set only where asked for, from the path.
+    /// Method: both workloads; 10 Gbit/s at 128 ms are 160 MB on the way, a quarter of twice that for 8
+    /// connections.
     #[test]
     fn peer_gridftp_arguments() {
         let many = Fixture::new(&[]);

@@ -1,7 +1,7 @@
 //! haul itself.
 //!
-//! Its best known setting is none at all: it chooses by itself. Settings are the long options of `haul cp`, and `from`
-//! and `to` in place of the job's own (`null://SIZE`, `null://`), for transfers without storage.
+//! Its best known setting is none at all: it chooses by itself. Settings are the long options of `haul cp`,
+//! and `from` and `to` in place of the job's own (`null://SIZE`, `null://`), for transfers without storage.
 
 use std::any::Any;
 

@@ -1,8 +1,9 @@
 //! iperf3: from memory to memory, which is the most that TCP moves over this network.
 //!
-//! As many bytes as the workload has, and at least those of a second, over eight connections (ESnet, fasterdata: several flows where one is limited by
-//! its window or by loss); one is to be asked for by `flows`. The kernel sizes the windows; `congestion` names another
-//! congestion control than the machine's. Unprotected.
+//! As many bytes as the workload has, and at least those of a second, over eight connections (ESnet,
+//! fasterdata: several flows where one is limited by its window or by loss); one is to be asked for by
+//! `flows`. The kernel sizes the windows; `congestion` names another congestion control than the machine's.
+//! Unprotected.
 
 use std::any::Any;
 

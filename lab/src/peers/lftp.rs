@@ -1,9 +1,9 @@
 //! lftp to SFTP.
 //!
-//! `mirror -R --parallel`: a connection for each file that is under way, so that many files hide the round trip. A file
-//! that is sent is one stream (`pget` is for files that are fetched). lftp(1): so many `sftp:max-packets-in-flight` that twice
-//! ssh's own window (2 MiB) is under way. `sftp:size-write` stays at its 32 KiB: with more than lftp's own buffers of
-//! 64 KiB each packet waits for half a second.
+//! `mirror -R --parallel`: a connection for each file that is under way, so that many files hide the round
+//! trip. A file that is sent is one stream (`pget` is for files that are fetched). lftp(1): so many
+//! `sftp:max-packets-in-flight` that twice ssh's own window (2 MiB) is under way. `sftp:size-write` stays at
+//! its 32 KiB: with more than lftp's own buffers of 64 KiB each packet waits for half a second.
 
 use std::any::Any;
 

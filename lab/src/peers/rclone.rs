@@ -1,9 +1,10 @@
 //! rclone to an SFTP remote.
 //!
-//! `--sftp-chunk-size 255k` is what rclone's manual recommends for OpenSSH, with 64 of them in flight (its default).
-//! Each transfer has a connection of its own, so that many files are limited by neither the round trip nor ssh's window;
-//! one file is: an upload by SFTP is one stream (`--multi-thread-streams` is for downloads). No checksums afterwards
-//! (rclone would run `md5sum` on both sides and read all again), and no look for what is there.
+//! `--sftp-chunk-size 255k` is what rclone's manual recommends for OpenSSH, with 64 of them in flight (its
+//! default). Each transfer has a connection of its own, so that many files are limited by neither the round
+//! trip nor ssh's window; one file is: an upload by SFTP is one stream (`--multi-thread-streams` is for
+//! downloads). No checksums afterwards (rclone would run `md5sum` on both sides and read all again), and no
+//! look for what is there.
 
 use std::any::Any;
 use std::fs;
@@ -13,7 +14,8 @@ use anyhow::Context as _;
 use super::{Job, Peer, Said, ask_version};
 use crate::host::Bench;
 
-/// As many as saturate a path of 128 ms with small files without exhausting an sshd (rclone's manual: 8 to 64).
+/// As many as saturate a path of 128 ms with small files without exhausting an sshd (rclone's manual: 8 to
+/// 64).
 const TRANSFERS: &str = "32";
 const CHUNK: &str = "255k";
 const CONCURRENCY: &str = "64";

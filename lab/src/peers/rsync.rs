@@ -1,8 +1,9 @@
 //! rsync through ssh.
 //!
-//! New data to an empty directory. `--whole-file`: no comparing of old and new blocks (the manual: faster where the
-//! network is; it is the default for local copies only). `--inplace`: no temporary file and rename per file. No `-z`:
-//! the data does not compress. One process and one ssh connection: the channel's window (2 MiB in OpenSSH) limits a long path.
+//! New data to an empty directory. `--whole-file`: no comparing of old and new blocks (the manual: faster
+//! where the network is; it is the default for local copies only). `--inplace`: no temporary file and rename
+//! per file. No `-z`: the data does not compress. One process and one ssh connection: the channel's window (2
+//! MiB in OpenSSH) limits a long path.
 
 use std::any::Any;
 

@@ -1,8 +1,8 @@
 //! scp, which speaks SFTP since OpenSSH 9.
 //!
-//! `nrequests` and `buffer` (scp(1)): the largest write that OpenSSH's sftp-server takes, and more of them in flight
-//! than the 64 of the default. One connection: its window (2 MiB in OpenSSH) limits a long path, and each file takes
-//! several round trips.
+//! `nrequests` and `buffer` (scp(1)): the largest write that OpenSSH's sftp-server takes, and more of them in
+//! flight than the 64 of the default. One connection: its window (2 MiB in OpenSSH) limits a long path, and
+//! each file takes several round trips.
 
 use std::any::Any;
 

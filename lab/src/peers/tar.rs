@@ -1,10 +1,10 @@
 //! tar from here to there: through ssh, or through a bare socket.
 //!
-//! One stream without a round trip per file: for many small files what others are held against. Records of 256 KiB
-//! (`-b 512`): fewer system calls than with the 10 KiB of tapes. Through ssh the channel's window (2 MiB in OpenSSH)
-//! limits a long path. Through a socket (socat) the kernel sizes the window, and nothing protects the data; the far tar
-//! has the socket itself as its input (`nofork`), and answers when it has ended well, for that the last byte was sent
-//! says nothing of it.
+//! One stream without a round trip per file: for many small files what others are held against. Records of
+//! 256 KiB (`-b 512`): fewer system calls than with the 10 KiB of tapes. Through ssh the channel's window (2
+//! MiB in OpenSSH) limits a long path. Through a socket (socat) the kernel sizes the window, and nothing
+//! protects the data; the far tar has the socket itself as its input (`nofork`), and answers when it has
+//! ended well, for that the last byte was sent says nothing of it.
 
 use std::any::Any;
 use std::fs;

@@ -1,9 +1,9 @@
 //! XRootD: xrdcp to an xrootd server, without authentication or protection.
 //!
-//! One file: `-S 15`, the most streams that xrdcp has, and as many chunks of 8 MiB in flight (`XRD_CPPARALLELCHUNKS`, 4 by
-//! default) as twice the path holds (xrdcp(1)). Many: 16 copies at a time (`--parallel`), each
-//! with its own chunks. xrootd refuses to run as root; it gets a user namespace in which root has another number, so
-//! that files belong to root outside.
+//! One file: `-S 15`, the most streams that xrdcp has, and as many chunks of 8 MiB in flight
+//! (`XRD_CPPARALLELCHUNKS`, 4 by default) as twice the path holds (xrdcp(1)). Many: 16 copies at a time
+//! (`--parallel`), each with its own chunks. xrootd refuses to run as root; it gets a user namespace in which
+//! root has another number, so that files belong to root outside.
 
 use std::any::Any;
 use std::fs;

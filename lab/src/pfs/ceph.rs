@@ -1,8 +1,9 @@
 //! CephFS: a monitor, a manager, an OSD on each device, a metadata server.
 //!
-//! In: bare devices, which BlueStore takes whole. Out: an active file system of two pools, without copies (size 1).
-//! Every path is set in one `ceph.conf`; who is asked who he is is switched off, for nobody else is in the namespace.
-//! A file is striped over objects as its layout says: the extended attribute `ceph.file.layout`.
+//! In: bare devices, which BlueStore takes whole. Out: an active file system of two pools, without copies
+//! (size 1). Every path is set in one `ceph.conf`; who is asked who he is is switched off, for nobody else is
+//! in the namespace. A file is striped over objects as its layout says: the extended attribute
+//! `ceph.file.layout`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -77,7 +78,8 @@ pub fn start(state: &PfsState) -> anyhow::Result<()> {
     }
     let uuid = || fs::read_to_string("/proc/sys/kernel/random/uuid").context("draw an id");
     let fsid = uuid()?.trim().to_owned();
-    // Without copies, a monitor that does not care how full the machine's disk is, and memory bounded as far as it goes.
+    // Without copies, a monitor that does not care how full the machine's disk is, and memory bounded as far
+    // as it goes.
     write(
         &settings(state),
         &format!(
@@ -139,8 +141,8 @@ pub fn start(state: &PfsState) -> anyhow::Result<()> {
     }
 }
 
-/// Whether `ceph pg stat` says that the placement groups of our pools, and of those that Ceph has made for itself, are
-/// all found: `41 pgs: 41 active+clean; ...`.
+/// Whether `ceph pg stat` says that the placement groups of our pools, and of those that Ceph has made for
+/// itself, are all found: `41 pgs: 41 active+clean; ...`.
 fn all_clean(said: &str) -> bool {
     let Some((count, rest)) = said.trim().split_once(" pgs: ") else { return false };
     let least: u32 = POOLS.iter().map(|(_, groups)| groups).sum();

@@ -1,8 +1,8 @@
 //! GlusterFS: one glusterd, a process for each brick.
 //!
-//! In: bricks on devices of their own. Out: a started volume. glusterd uses /var/lib/glusterd, /var/log/glusterfs and
-//! /run/gluster; the keeper's mount namespace has others in their place.
-//! A file lies whole on one brick (distribute), on two (replica2), or in pieces on all (disperse); with shards only its
+//! In: bricks on devices of their own. Out: a started volume. glusterd uses /var/lib/glusterd,
+//! /var/log/glusterfs and /run/gluster; the keeper's mount namespace has others in their place. A file lies
+//! whole on one brick (distribute), on two (replica2), or in pieces on all (disperse); with shards only its
 //! first piece's place can be asked for by a client.
 
 use std::fs;

@@ -1,8 +1,9 @@
-//! The first process of the servers' namespaces: it starts them, collects what ends, and takes them all along when it is
-//! killed.
+//! The first process of the servers' namespaces: it starts them, collects what ends, and takes them all along
+//! when it is killed.
 //!
-//! In: a [`PfsState`] as the plan. Out: servers that answer, in namespaces of their own (network, mounts, processes), so that
-//! several file systems with the same fixed paths and ports stand side by side and nothing of the machine is touched.
+//! In: a [`PfsState`] as the plan. Out: servers that answer, in namespaces of their own (network, mounts,
+//! processes), so that several file systems with the same fixed paths and ports stand side by side and
+//! nothing of the machine is touched.
 //! Left out: an orderly end. Nothing that the servers hold is to be kept, so they are killed.
 
 use std::fs;
@@ -108,8 +109,8 @@ fn begin(state: &PfsState) -> anyhow::Result<()> {
     state.kind.start(state)
 }
 
-/// Makes our mounts our own: a process list of this namespace, an empty /run, and none of what others have mounted and
-/// will want to remove. Where `data` lies on is left.
+/// Makes our mounts our own: a process list of this namespace, an empty /run, and none of what others have
+/// mounted and will want to remove. Where `data` lies on is left.
 fn isolate(data: &Path) -> anyhow::Result<()> {
     let table = fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
     for line in table.lines().rev() {

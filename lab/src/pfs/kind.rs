@@ -1,6 +1,7 @@
 //! The file systems that there are, and what each must say of itself.
 //!
-//! In: a choice with its options. Out: its programs, its servers' names and places, how it starts and how it is mounted.
+//! In: a choice with its options. Out: its programs, its servers' names and places, how it starts and how it
+//! is mounted.
 //! To add one: a file beside this, and one arm in each function.
 
 use std::fs;

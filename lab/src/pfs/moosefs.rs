@@ -1,8 +1,8 @@
 //! MooseFS: a master, and a chunk server on each device.
 //!
-//! In: devices with a file system. Out: a master that knows all chunk servers. Every path is set, so that nothing but the
-//! package's empty metadata file is read from fixed places. A file is cut into chunks of 64 MiB, each on as many servers as
-//! its goal says. Blocks of zeros are not stored.
+//! In: devices with a file system. Out: a master that knows all chunk servers. Every path is set, so that
+//! nothing but the package's empty metadata file is read from fixed places. A file is cut into chunks of 64
+//! MiB, each on as many servers as its goal says. Blocks of zeros are not stored.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,9 @@
-//! What is up: one directory for each file system, from which a later call, also after a crash, takes it down.
+//! What is up: one directory for each file system, from which a later call, also after a crash, takes it
+//! down.
 //!
-//! In: names. Out: what stands under them; and removal. Invariant: what is made is written down before it is made. The
-//! servers, all that they start and what is mounted for them live in namespaces of their own, which the kernel empties
-//! when their first process, the keeper, is killed: nothing has to be found one by one.
+//! In: names. Out: what stands under them; and removal. Invariant: what is made is written down before it is
+//! made. The servers, all that they start and what is mounted for them live in namespaces of their own, which
+//! the kernel empties when their first process, the keeper, is killed: nothing has to be found one by one.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -23,7 +24,8 @@ const ROOT: &str = "/run/haul-lab/pfs";
 /// How long the kernel may take to let go of a device after the last that used it has ended.
 const DETACH_WAIT: Duration = Duration::from_secs(20);
 
-/// One parallel file system. What is known before it starts is in it from the beginning: the keeper reads it as its plan.
+/// One parallel file system. What is known before it starts is in it from the beginning: the keeper reads it
+/// as its plan.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PfsState {
     pub name: String,
@@ -211,12 +213,13 @@ fn remove_parts(state: &PfsState) -> anyhow::Result<()> {
     netns::remove(&namespace)
 }
 
-/// Detaches the device on an image, and waits until the kernel has: what was mounted for the servers it unmounts in its
-/// own time.
+/// Detaches the device on an image, and waits until the kernel has: what was mounted for the servers it
+/// unmounts in its own time.
 fn detach(image: &Path) -> anyhow::Result<()> {
     let until = Instant::now() + DETACH_WAIT;
     while devices::attached(image)? {
-        // The kernel may let go of it between looking and detaching, which then fails; the next look shows that.
+        // The kernel may let go of it between looking and detaching, which then fails; the next look shows
+        // that.
         let tried = devices::detach(image);
         if Instant::now() >= until {
             return tried.and_then(|()| bail!("the loop device on {} is still used", image.display()));

@@ -1,8 +1,9 @@
 //! The process that serves a model, and the socket through which it is changed.
 //!
-//! In: a `ModelSpec` in the set's directory; then one JSON line for each connection. Out: the mount; one JSON line back.
-//! Invariant: whoever is asked for a change has made it before the answer. Left out: an orderly end. `down` kills the
-//! process, for nothing that it holds is to be kept.
+//! In: a `ModelSpec` in the set's directory; then one JSON line for each connection. Out: the mount; one JSON
+//! line back.
+//! Invariant: whoever is asked for a change has made it before the answer. Left out: an orderly end. `down`
+//! kills the process, for nothing that it holds is to be kept.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -162,8 +163,8 @@ fn control(volume: &Volume, script: &Sender<Option<Player>>, stream: &UnixStream
     }
 }
 
-/// Plays scripts as they come; a new one ends the one before. Steps do not drift: each begins when the last one was due
-/// to end.
+/// Plays scripts as they come; a new one ends the one before. Steps do not drift: each begins when the last
+/// one was due to end.
 fn play(volume: &Volume, scripts: &Receiver<Option<Player>>) {
     let well = vec![Default::default(); volume.targets() as usize];
     let mut player: Option<Player> = None;

@@ -1,4 +1,5 @@
-//! Targets that are real: a file system each, on a loop device over a sparse file, throttled by the block layer.
+//! Targets that are real: a file system each, on a loop device over a sparse file, throttled by the block
+//! layer.
 //!
 //! In: number, size, file system, rates. Out: mounts, and throttles that can be changed while they are used.
 //! Invariant: loop devices are found again by the file behind them, never by number.
@@ -145,8 +146,8 @@ pub fn set(
     Ok(means)
 }
 
-/// Throttles a device for the root cgroup and that of the user, a process id or the caller; bytes a second, 0 removes
-/// the limit.
+/// Throttles a device for the root cgroup and that of the user, a process id or the caller; bytes a second, 0
+/// removes the limit.
 ///
 /// The root cgroup too, for version 1 charges write-back to it, whoever wrote. None if the machine cannot.
 pub fn throttle(
@@ -192,8 +193,8 @@ pub fn throttle(
 
 /// Limits the written bytes that the kernel holds back for a device, or lifts the limit; says whether it can.
 ///
-/// Without it, a device that is throttled to less than others is not slow for a server that never waits for its writes:
-/// memory takes them all.
+/// Without it, a device that is throttled to less than others is not slow for a server that never waits for
+/// its writes: memory takes them all.
 pub fn limit_dirty(device: &str, bytes: Option<u64>) -> anyhow::Result<bool> {
     let dir = PathBuf::from(format!("/sys/class/bdi/{device}"));
     let write = |file: &str, text: &str| {

@@ -1,6 +1,7 @@
 //! One file of a model: its bytes, its layout, and the writes that are not done.
 //!
-//! In: writes begun and ended, calls that wait for them. Out: these calls, once all writes begun before are done.
+//! In: writes begun and ended, calls that wait for them. Out: these calls, once all writes begun before are
+//! done.
 //! Invariant: a sync never waits for a write that began after it.
 
 use std::collections::BTreeSet;

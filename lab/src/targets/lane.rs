@@ -1,8 +1,9 @@
 //! A target in real time: the model behind a lock, and a thread that answers when requests are due.
 //!
-//! In: requests with what is to be done when they are served. Out: these calls, on the target's own thread, and figures.
-//! Invariants: each call is made once; a frozen target blocks nobody but those who wait for it; the lateness of the
-//! thread does not add up, for the model starts the next request when the last one was due.
+//! In: requests with what is to be done when they are served. Out: these calls, on the target's own thread,
+//! and figures.
+//! Invariants: each call is made once; a frozen target blocks nobody but those who wait for it; the lateness
+//! of the thread does not add up, for the model starts the next request when the last one was due.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -164,7 +165,8 @@ impl Shared {
     }
 
     fn run(&self) {
-        // Without this the kernel may be 50 us late on purpose. If it refuses, the figures say how late it was.
+        // Without this the kernel may be 50 us late on purpose. If it refuses, the figures say how late it
+        // was.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let mut state = self.lock();
         while !state.ended {
@@ -265,8 +267,10 @@ mod tests {
         assert_eq!(histogram.mean(), 500_500);
     }
 
-    /// Goal: a request is not answered sooner than the model says, each once; a frozen lane answers after the thaw only.
-    /// Method: requests of a few milliseconds on a real lane; the frost is seen through another lane, without a clock.
+    /// Goal: a request is not answered sooner than the model says, each once; a frozen lane answers after the
+    /// thaw only.
+    /// Method: requests of a few milliseconds on a real lane; the frost is seen through another lane, without
+    /// a clock.
     #[test]
     fn lanes_are_never_faster_than_their_model() {
         let spec = ServiceSpec { overhead_us: 3000, ..ServiceSpec::default() };

@@ -1,8 +1,9 @@
 //! The layout question and its answer, byte for byte as Lustre's client gives it.
 //!
-//! In: a layout, or the bytes that a program sets. Out: `lov_user_md_v1`, or `_v3` where the file has a pool; and what a
-//! program wishes. Host byte order is little here, as on the wire. The generation is always 0 in an answer, for Lustre
-//! clears it, so that an archive of the attribute is not taken for a wish to start at that target.
+//! In: a layout, or the bytes that a program sets. Out: `lov_user_md_v1`, or `_v3` where the file has a pool;
+//! and what a program wishes. Host byte order is little here, as on the wire. The generation is always 0 in
+//! an answer, for Lustre clears it, so that an archive of the attribute is not taken for a wish to start at
+//! that target.
 //! Source: `lustre_user.h` and `llite/xattr.c`. Left out: composite layouts (PFL, mirrors), foreign ones.
 
 use super::stripe::{Layout, STRIPE_UNIT};

@@ -1,10 +1,10 @@
 //! The model as a file system: FUSE requests to the tree, the stores and the targets.
 //!
-//! In: requests of the kernel, on several threads. Out: answers, those to reads, writes and syncs from the threads of the
-//! targets, so that a target that does not answer holds up nobody else. Invariants: names and attributes are answered at
-//! once, only data pays for its targets; files bypass the page cache.
-//! Left out: `LL_IOC_LOV_GETSTRIPE`: its number says that the kernel copies nothing back, and FUSE holds ioctls to
-//! that, so it gets ENOTTY, as on a file system that is not Lustre; cost of metadata.
+//! In: requests of the kernel, on several threads. Out: answers, those to reads, writes and syncs from the
+//! threads of the targets, so that a target that does not answer holds up nobody else. Invariants: names and
+//! attributes are answered at once, only data pays for its targets; files bypass the page cache.
+//! Left out: `LL_IOC_LOV_GETSTRIPE`: its number says that the kernel copies nothing back, and FUSE holds
+//! ioctls to that, so it gets ENOTTY, as on a file system that is not Lustre; cost of metadata.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -33,8 +33,8 @@ use super::volume::Volume;
 const TTL: Duration = Duration::from_secs(60);
 /// Largest request; the kernel's own limit is mostly the same.
 const REQUEST_LEN_MAX: u32 = 1 << 20;
-/// Requests of asynchronous direct I/O that the kernel lets wait for an answer: a frozen target fills this, and must
-/// not keep others from being asked.
+/// Requests of asynchronous direct I/O that the kernel lets wait for an answer: a frozen target fills this,
+/// and must not keep others from being asked.
 const BACKGROUND_MAX: u16 = 8192;
 const THREADS: usize = 4;
 /// What Lustre is asked for by `O_LOV_DELAY_CREATE`, as far as FUSE lets it through (Linux's `FASYNC`).
@@ -489,7 +489,8 @@ impl Filesystem for Model {
         answer(result, reply);
     }
 
-    // A listing is taken when its reading begins, so that names that come and go neither hide nor repeat others.
+    // A listing is taken when its reading begins, so that names that come and go neither hide nor repeat
+    // others.
     fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         reply.opened(FileHandle(self.next_handle.fetch_add(1, Ordering::Relaxed)), FopenFlags::empty());
     }

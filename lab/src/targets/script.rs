@@ -1,7 +1,7 @@
 //! Congestion scripts: who is slow, how slow, and when it moves.
 //!
-//! In: a script, read from JSON, and the number of targets. Out: for each step how long it lasts and what is wrong with
-//! each target meanwhile. The same script and number give the same steps. Left out: ramps.
+//! In: a script, read from JSON, and the number of targets. Out: for each step how long it lasts and what is
+//! wrong with each target meanwhile. The same script and number give the same steps. Left out: ramps.
 
 use std::time::Duration;
 

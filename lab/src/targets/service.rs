@@ -1,9 +1,11 @@
 //! How long a storage target takes: a queue with a service-time model, in virtual time.
 //!
-//! In: requests with their arrival, and what is wrong with the target just now. Out: the same requests, each with the
-//! instant at which it was done. Invariants: no clock is read here, time is an argument; a request that is reaped late
-//! does not delay the next one, for that starts when the slot became free; nothing ends while the target is frozen.
-//! Left out: an elevator. Requests are served as they came, apart from those that take a free slot of a deep target.
+//! In: requests with their arrival, and what is wrong with the target just now. Out: the same requests, each
+//! with the instant at which it was done. Invariants: no clock is read here, time is an argument; a request
+//! that is reaped late does not delay the next one, for that starts when the slot became free; nothing ends
+//! while the target is frozen.
+//! Left out: an elevator. Requests are served as they came, apart from those that take a free slot of a deep
+//! target.
 
 use std::collections::VecDeque;
 
@@ -260,8 +262,8 @@ impl<T> Target<T> {
         Some(Served { arrival, start, end, tag })
     }
 
-    /// Changes what is wrong with the target. What is in service goes on at the new pace (`extra_us` is for what is not yet
-    /// in service), and stands still while there is frost.
+    /// Changes what is wrong with the target. What is in service goes on at the new pace (`extra_us` is for
+    /// what is not yet in service), and stands still while there is frost.
     pub fn set_congestion(&mut self, now: Nanos, congestion: Congestion) {
         let before = std::mem::replace(&mut self.congestion, congestion);
         if let (Some(since), false) = (self.frozen_since, congestion.frozen) {

@@ -33,7 +33,8 @@ fn a_sequential_stream_runs_at_the_streaming_rate() {
     assert_eq!(target.counts.busy, 8 * MS + 1000 * MS);
 }
 
-/// Goal: a request that does not follow the one before pays a seek, a short one less, another object a full one.
+/// Goal: a request that does not follow the one before pays a seek, a short one less, another object a full
+/// one.
 /// Method: one request of each kind.
 #[test]
 fn a_request_that_does_not_follow_pays_a_seek() {
@@ -48,8 +49,8 @@ fn a_request_that_does_not_follow_pays_a_seek() {
     assert_eq!(target.counts.seeks, 4);
 }
 
-/// Goal: requests in service at once overlap their seeks but share the streaming rate, and no more than `depth` of
-///   them are in service.
+/// Goal: requests in service at once overlap their seeks but share the streaming rate, and no more than
+/// `depth` of them are in service.
 /// Method: eight far requests at depths 1, 4 and 8 on a target whose seek outweighs its transfer.
 #[test]
 fn depth_overlaps_positions_and_shares_the_rate() {
@@ -112,8 +113,8 @@ fn congestion_stretches_service() {
 }
 
 /// Goal: what is in service when the pace changes goes on at the new one, also through a frost.
-/// Method: a request of 18 ms, of which 8 are done when the target becomes ten times as slow, and another 5 when it is
-/// well again; the same with a frost between.
+/// Method: a request of 18 ms, of which 8 are done when the target becomes ten times as slow, and another 5
+/// when it is well again; the same with a frost between.
 #[test]
 fn a_change_of_pace_takes_hold_at_once() {
     let slow = |slow, frozen| Congestion { slow, frozen, ..Congestion::default() };

@@ -1,7 +1,8 @@
 //! What the user asks for: sizes, rates, and the description of a model.
 //!
-//! In: text and JSON. Out: a checked `ModelSpec`. A description is a service spec, whole or as changes to a preset, and
-//! changes for single targets: `{"preset": "disk", "depth": 4, "targets": {"3": {"read_rate": 20000000}}}`.
+//! In: text and JSON. Out: a checked `ModelSpec`. A description is a service spec, whole or as changes to a
+//! preset, and changes for single targets:
+//! `{"preset": "disk", "depth": 4, "targets": {"3": {"read_rate": 20000000}}}`.
 
 use std::path::PathBuf;
 
@@ -115,7 +116,8 @@ fn apply(base: &ServiceSpec, mut changes: Map<String, Value>) -> anyhow::Result<
     Ok(serde_json::from_value(whole)?)
 }
 
-/// Bytes, or bytes a second: `64KiB`, `1GiB`, `100MB`, `100MB/s`, `4096`; `K`, `M`, `G`, `T` alone are powers of 1024.
+/// Bytes, or bytes a second: `64KiB`, `1GiB`, `100MB`, `100MB/s`, `4096`; `K`, `M`, `G`, `T` alone are powers
+/// of 1024.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let bare = text.strip_suffix("/s").unwrap_or(text);
     let digits = bare.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(bare.len());
@@ -158,7 +160,8 @@ mod tests {
         }
     }
 
-    /// Goal: a description changes its preset, single targets change further, and what is not known is refused.
+    /// Goal: a description changes its preset, single targets change further, and what is not known is
+    /// refused.
     /// Method: one of each.
     #[test]
     fn descriptions_change_presets() {

@@ -1,7 +1,8 @@
-//! What is up: one directory for each set of targets, from which a later call, also after a crash, takes it down.
+//! What is up: one directory for each set of targets, from which a later call, also after a crash, takes it
+//! down.
 //!
-//! In: names. Out: what stands under them; and removal. Invariant: what is made is written down before it is made, and
-//! nothing is removed that is not written down here or mounted below a set's own directory.
+//! In: names. Out: what stands under them; and removal. Invariant: what is made is written down before it is
+//! made, and nothing is removed that is not written down here or mounted below a set's own directory.
 
 use std::fs;
 use std::io::ErrorKind;

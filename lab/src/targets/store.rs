@@ -1,7 +1,8 @@
 //! What the files of a model hold: nothing, memory, or sparse files elsewhere.
 //!
-//! In: bytes at an offset of a file. Out: the same bytes, zeros where none were written. Writes are taken at once, when
-//! the request comes; the model only decides when it is answered. Left out: a crash that loses what was not synced.
+//! In: bytes at an offset of a file. Out: the same bytes, zeros where none were written. Writes are taken at
+//! once, when the request comes; the model only decides when it is answered. Left out: a crash that loses
+//! what was not synced.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -153,7 +154,8 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops
 mod tests {
     use super::*;
 
-    /// Goal: memory and sparse files give back what was written, zeros elsewhere, and forget what was cut off.
+    /// Goal: memory and sparse files give back what was written, zeros elsewhere, and forget what was cut
+    /// off.
     /// Method: seeded writes, reads and truncations against a vector; what is held is given back at the end.
     #[test]
     fn stores_give_back_what_was_written() {

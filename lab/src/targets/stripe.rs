@@ -1,7 +1,8 @@
 //! Where the bytes of a file lie: RAID-0 striping as Lustre's client does it.
 //!
-//! In: a layout and a range of the file. Out: one contiguous range for each object that it touches; a contiguous range
-//! of a file is contiguous in every object. Left out: components, mirrors, data on the metadata target.
+//! In: a layout and a range of the file. Out: one contiguous range for each object that it touches; a
+//! contiguous range of a file is contiguous in every object. Left out: components, mirrors, data on the
+//! metadata target.
 
 /// Most targets of a model; Lustre's own limit for one file is 2000.
 pub const TARGETS_MAX: u32 = 1024;
@@ -36,7 +37,8 @@ pub struct Part {
 }
 
 impl Layout {
-    /// The parts of `len` bytes from `offset`, one for each object touched, the object of the first byte first.
+    /// The parts of `len` bytes from `offset`, one for each object touched, the object of the first byte
+    /// first.
     pub fn parts(&self, offset: u64, len: u64) -> Vec<Part> {
         let count = self.objects.len() as u64;
         let touched = if len == 0 {
@@ -68,8 +70,8 @@ impl Layout {
 mod tests {
     use super::*;
 
-    /// Goal: every byte of a range lies on exactly one target, at the place that the definition of RAID-0 says, and
-    ///   the parts are one contiguous range each.
+    /// Goal: every byte of a range lies on exactly one target, at the place that the definition of RAID-0
+    /// says, and the parts are one contiguous range each.
     /// Method: all small ranges over small layouts, against a byte-at-a-time model.
     #[test]
     fn every_byte_lies_on_exactly_one_target() {

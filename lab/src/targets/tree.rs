@@ -1,7 +1,8 @@
 //! Names and inodes of a model, in memory.
 //!
-//! In: operations on inode numbers and names. Out: attributes, or an errno. Invariants: an inode is kept as long as it has
-//! a name or the kernel knows it; the kernel checks permissions (`default_permissions`), nobody here does.
+//! In: operations on inode numbers and names. Out: attributes, or an errno. Invariants: an inode is kept as
+//! long as it has a name or the kernel knows it; the kernel checks permissions (`default_permissions`),
+//! nobody here does.
 //! Left out: quota, device nodes.
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,7 +1,9 @@
-//! The targets of a model together: places new files, and sends what is read and written to the targets it lies on.
+//! The targets of a model together: places new files, and sends what is read and written to the targets it
+//! lies on.
 //!
-//! In: files with layouts, ranges, and what to do when they are served. Out: these calls, when all targets concerned
-//! have served their part. Invariant: nothing here waits; a frozen target keeps its calls and nobody else's.
+//! In: files with layouts, ranges, and what to do when they are served. Out: these calls, when all targets
+//! concerned have served their part. Invariant: nothing here waits; a frozen target keeps its calls and
+//! nobody else's.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -63,7 +65,8 @@ impl Volume {
         wish.first.is_none_or(|first| first < self.targets())
     }
 
-    /// Objects for a new file: in turn over the targets, each file one further, unless its wish says where to start.
+    /// Objects for a new file: in turn over the targets, each file one further, unless its wish says where to
+    /// start.
     pub fn place(&self, wish: Option<&Wish>) -> Arc<Layout> {
         let targets = self.targets();
         let none = Wish::default();
@@ -148,8 +151,8 @@ impl Volume {
         }
     }
 
-    /// Lets all targets take no time at all, or what they are specified to take. (What was changed of a target's rates
-    /// since it is up is as it was at first then.)
+    /// Lets all targets take no time at all, or what they are specified to take. (What was changed of a
+    /// target's rates since it is up is as it was at first then.)
     pub fn ease(&self, eased: bool) {
         let null = ServiceSpec::preset("null").expect("a preset");
         for (lane, spec) in self.lanes.iter().zip(&self.specs) {

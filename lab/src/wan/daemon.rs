@@ -1,8 +1,8 @@
 //! The process that carries packets: one thread per NIC, and one that answers on the control socket.
 //!
-//! In: TUN devices at both ends of each NIC's link, requests on a unix socket. Out: packets when they are due, answers.
-//! It makes nothing that outlives it but the socket file; the kernel removes the devices with their descriptors, so
-//! that it may be killed at any moment.
+//! In: TUN devices at both ends of each NIC's link, requests on a unix socket. Out: packets when they are
+//! due, answers. It makes nothing that outlives it but the socket file; the kernel removes the devices with
+//! their descriptors, so that it may be killed at any moment.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +21,8 @@ use super::line::{Counts, Line, Nanos, Path};
 use super::options::Change;
 use super::{netns, tun};
 
-/// Packets per turn and direction: both directions and the control socket get theirs, however busy one of them is.
+/// Packets per turn and direction: both directions and the control socket get theirs, however busy one of
+/// them is.
 const BATCH: usize = 16;
 /// Longest request, in bytes.
 const REQUEST_MAX: u64 = 64 << 10;
@@ -255,8 +256,8 @@ impl Link {
             let Some(space) = self.lines[way].space() else { return Arrivals::NoRoom };
             match rustix::io::read(&self.ends[way], space) {
                 Ok(0) | Err(Errno::AGAIN | Errno::INTR) => return Arrivals::None,
-                // The device is gone, with its namespace for instance: there is nothing left to do for this process,
-                // and its descriptor would never let the thread sleep again.
+                // The device is gone, with its namespace for instance: there is nothing left to do for this
+                // process, and its descriptor would never let the thread sleep again.
                 Err(error) => {
                     eprintln!("wan: read from a TUN device: {error}");
                     std::process::exit(1);

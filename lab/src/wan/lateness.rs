@@ -1,7 +1,7 @@
 //! How late packets were: mean, the 99th percentile, the worst.
 //!
-//! In: nanoseconds. Out: a summary. Memory is fixed: one counter for each eighth of a power of two, so that the
-//! percentile is right to one part in eight.
+//! In: nanoseconds. Out: a summary. Memory is fixed: one counter for each eighth of a power of two, so that
+//! the percentile is right to one part in eight.
 
 use serde::Serialize;
 
@@ -87,7 +87,8 @@ fn upper_edge(slot: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// Goal: each time falls into a slot whose upper edge is at most an eighth above it; edges are without gaps.
+    /// Goal: each time falls into a slot whose upper edge is at most an eighth above it; edges are without
+    /// gaps.
     /// Method: all small times, and seeded large ones.
     #[test]
     fn wan_lateness_slots_are_tight() {

@@ -1,9 +1,10 @@
-//! One direction of a long network: a drop-tail buffer, a bottleneck, random loss and a delay, in virtual time.
+//! One direction of a long network: a drop-tail buffer, a bottleneck, random loss and a delay, in virtual
+//! time.
 //!
-//! In: packets that arrived and when; a [`Path`] that may change. Out: the packets that survive, each with the instant
-//! at which it is due at the far end. No clock and no system call: the daemon brings both.
-//! Invariants: packets leave in the order in which they came, whatever the jitter and whatever changes; nothing is
-//! due sooner than the delay after it came; memory is bounded by [`MEMORY_MAX`].
+//! In: packets that arrived and when; a [`Path`] that may change. Out: the packets that survive, each with
+//! the instant at which it is due at the far end. No clock and no system call: the daemon brings both.
+//! Invariants: packets leave in the order in which they came, whatever the jitter and whatever changes;
+//! nothing is due sooner than the delay after it came; memory is bounded by [`MEMORY_MAX`].
 //! Left out: reordering and corruption, which the papers' paths did not show.
 
 use std::collections::VecDeque;
@@ -157,8 +158,9 @@ impl Line {
         &self.path
     }
 
-    /// Behaves differently from `now` on: bytes that wait for the bottleneck are sent at the new rate as far as that
-    /// concerns packets that are still to come; packets that came before keep the instant at which they are due.
+    /// Behaves differently from `now` on: bytes that wait for the bottleneck are sent at the new rate as far
+    /// as that concerns packets that are still to come; packets that came before keep the instant at which
+    /// they are due.
     ///
     /// # Panics
     /// If `path` was not checked.
@@ -282,8 +284,8 @@ fn draw_loss(rng: &mut Rng, loss: f64) -> u64 {
     ((1.0 - rng.f64()).ln() / (1.0 - loss).ln()) as u64
 }
 
-/// Packets one after the other in chunks; the oldest go first. Freed chunks are used again, the last freed one first,
-/// for it may still be in the processor's cache.
+/// Packets one after the other in chunks; the oldest go first. Freed chunks are used again, the last freed
+/// one first, for it may still be in the processor's cache.
 #[derive(Default)]
 struct Arena {
     chunks: VecDeque<Box<[u8]>>,

@@ -34,7 +34,8 @@ fn drain(line: &mut Line) -> Vec<(Nanos, Vec<u8>)> {
 }
 
 /// Goal: packets leave at the rate, exactly and without drift, each the delay after its last bit was sent.
-/// Method: a burst at one instant at rates that do not divide a nanosecond; the last due time against arithmetic.
+/// Method: a burst at one instant at rates that do not divide a nanosecond; the last due time against
+/// arithmetic.
 #[test]
 fn wan_rate_and_delay_are_exact() {
     for rate in [999_999_937, 10_000_000_000, 100_000_000, 37_000_000_003] {
@@ -53,7 +54,8 @@ fn wan_rate_and_delay_are_exact() {
     }
 }
 
-/// Goal: jitter never lets a packet overtake another, and none is due before the delay is over; it does spread them.
+/// Goal: jitter never lets a packet overtake another, and none is due before the delay is over; it does
+/// spread them.
 /// Method: seeded arrivals with jitter of twice the delay.
 #[test]
 fn wan_jitter_keeps_order_and_delay() {
@@ -75,7 +77,8 @@ fn wan_jitter_keeps_order_and_delay() {
     assert!((10 * MS..12 * MS).contains(&mean), "half the jitter on top, and what order costs: {mean}");
 }
 
-/// Goal: what the buffer has no room for is dropped, and nothing else; when it has drained there is room again.
+/// Goal: what the buffer has no room for is dropped, and nothing else; when it has drained there is room
+/// again.
 /// Method: a burst of plain packets over a buffer for 100; then, after half of it was sent, another.
 #[test]
 fn wan_buffer_drops_the_tail() {
@@ -113,8 +116,8 @@ fn wan_buffer_cuts_super_packets() {
     assert_eq!(Shape::of(&out[0].1).segments, 10);
 }
 
-/// Goal: the share of lost segments is the one that was set, in super-packets and in plain ones, the same for the
-/// same seed; what is not lost arrives once.
+/// Goal: the share of lost segments is the one that was set, in super-packets and in plain ones, the same for
+/// the same seed; what is not lost arrives once.
 /// Method: seeded runs at several rates of loss, within five standard deviations.
 #[test]
 fn wan_loss_hits_segments_at_its_rate() {
@@ -166,8 +169,8 @@ fn wan_changes_keep_order() {
 }
 
 /// Goal: bytes that wait are counted the same after the rate has changed.
-/// Method: a full buffer at 8 Gbit/s, then an eighth of that: the next packet is dropped, and one fits after a frame's
-/// time at the new rate.
+/// Method: a full buffer at 8 Gbit/s, then an eighth of that: the next packet is dropped, and one fits after
+/// a frame's time at the new rate.
 #[test]
 fn wan_rate_change_keeps_the_backlog() {
     let frame = frame_cost(1500);

@@ -56,8 +56,8 @@ pub fn processes(namespace: &str) -> Vec<u32> {
     listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Gives the devices at one host their addresses, and the host its TCP `windows` (`tcp_rmem`, `tcp_wmem`) and congestion
-/// control, if that is named.
+/// Gives the devices at one host their addresses, and the host its TCP `windows` (`tcp_rmem`, `tcp_wmem`) and
+/// congestion control, if that is named.
 pub fn configure(
     namespace: &str,
     host: usize,

@@ -9,8 +9,8 @@ use super::line::{Nanos, Path};
 
 const MS: f64 = 1e6;
 const GBIT: u64 = 1_000_000_000;
-/// A buffer that nobody named holds this long at the full rate, or the bandwidth-delay product if that is more: less
-/// than a few dozen super-packets would be a network for small packets only.
+/// A buffer that nobody named holds this long at the full rate, or the bandwidth-delay product if that is
+/// more: less than a few dozen super-packets would be a network for small packets only.
 const BUFFER_TIME_NS: u64 = 50_000_000;
 const BUFFER_DEFAULT_MAX: u64 = 256 << 20;
 

@@ -1,11 +1,12 @@
 //! Packets as a TUN device hands them over: what they weigh on a wire, and how a super-packet is cut.
 //!
-//! In: a virtio-net header and an IP packet, up to 64 KiB of TCP or UDP payload that the kernel has left for the
-//! device to segment. Out: the number of segments, their cost as Ethernet frames, and packets that hold a run of
-//! these segments only, with lengths, sequence numbers, flags and checksums as if the kernel had cut there.
+//! In: a virtio-net header and an IP packet, up to 64 KiB of TCP or UDP payload that the kernel has left for
+//! the device to segment. Out: the number of segments, their cost as Ethernet frames, and packets that hold a
+//! run of these segments only, with lengths, sequence numbers, flags and checksums as if the kernel had cut
+//! there.
 //! Invariant: segments of all pieces are, byte for byte, those that the uncut packet would have become.
-//! Left out: packets with a tunnel inside; they are offered to us uncut, and count as one segment if they are not TCP
-//! or UDP.
+//! Left out: packets with a tunnel inside; they are offered to us uncut, and count as one segment if they are
+//! not TCP or UDP.
 
 use std::ops::Range;
 
@@ -111,8 +112,8 @@ impl Shape {
     /// Writes a packet with these segments of `packet` into `into`.
     ///
     /// # Panics
-    /// If `packet` is not the one that this shape was taken of or shorter than its virtio header, or `into` not of
-    /// [`Self::cut_len`].
+    /// If `packet` is not the one that this shape was taken of or shorter than its virtio header, or `into`
+    /// not of [`Self::cut_len`].
     pub fn cut(&self, packet: &[u8], segments: Range<usize>, into: &mut [u8]) {
         assert!(!segments.is_empty() && segments.end <= self.segments, "segments of this packet");
         let payload = self.payload(&segments);
@@ -140,7 +141,8 @@ impl Shape {
             let len = u16::try_from(ip.len() - 40).expect("a piece is no longer than the packet");
             ip[4..6].copy_from_slice(&len.to_be_bytes());
         }
-        // The kernel leaves the sum of the pseudo-header in the checksum field; whoever segments adds the rest.
+        // The kernel leaves the sum of the pseudo-header in the checksum field; whoever segments adds the
+        // rest.
         let addresses = if ip[0] >> 4 == 4 { sum(&ip[12..20]) } else { sum(&ip[8..40]) };
         let len = ip.len() - self.transport;
         let pseudo = |protocol: u8| fold(addresses + u64::from(protocol) + len as u64).to_be_bytes();

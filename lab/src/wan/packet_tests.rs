@@ -8,7 +8,8 @@ pub struct Made {
     pub payload: Vec<u8>,
 }
 
-/// TCP or UDP over IPv4 or IPv6, with seeded headers and payload. A single segment carries no segmentation type.
+/// TCP or UDP over IPv4 or IPv6, with seeded headers and payload. A single segment carries no segmentation
+/// type.
 pub fn super_packet(rng: &mut fastrand::Rng, v6: bool, tcp: bool, mss: usize, payload_len: usize) -> Made {
     let payload: Vec<u8> = (0..payload_len).map(|_| rng.u8(..)).collect();
     let mut transport = vec![0; if tcp { 20 + 4 * rng.usize(0..=10) } else { 8 }];
@@ -115,8 +116,8 @@ fn segments(packet: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// Goal: the segments of the pieces are those of the uncut packet, byte for byte, checksums included.
-/// Method: seeded packets of all four kinds, cut into random runs with gaps; a segmenter written from the kernel's
-/// rules takes both apart.
+/// Method: seeded packets of all four kinds, cut into random runs with gaps; a segmenter written from the
+/// kernel's rules takes both apart.
 #[test]
 fn wan_pieces_are_the_segments_of_the_whole() {
     let mut rng = fastrand::Rng::with_seed(7);
@@ -144,8 +145,8 @@ fn wan_pieces_are_the_segments_of_the_whole() {
     }
 }
 
-/// Goal: the cost of a run is that of its frames one by one, and what fits is the longest run from the first that
-/// does.
+/// Goal: the cost of a run is that of its frames one by one, and what fits is the longest run from the first
+/// that does.
 /// Method: seeded packets; frames counted from the segmenter's output.
 #[test]
 fn wan_segments_cost_their_frames() {

@@ -1,7 +1,8 @@
 //! A network shows that it is what it says, before anyone measures on it.
 //!
-//! In: two namespaces and the path that they are to be joined by. Out: what ping and iperf3 saw, or why that is not
-//! good enough. Both directions share one path when a network is set up, so the rate is looked at from a to b only.
+//! In: two namespaces and the path that they are to be joined by. Out: what ping and iperf3 saw, or why that
+//! is not good enough. Both directions share one path when a network is set up, so the rate is looked at from
+//! a to b only.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -17,7 +18,8 @@ use super::packet::FRAME_OVERHEAD;
 
 const PINGS: u32 = 20;
 const SECONDS: u32 = 1;
-/// The shortest round trip may be longer than what was set by this, for two system calls and two wake-ups each way.
+/// The shortest round trip may be longer than what was set by this, for two system calls and two wake-ups
+/// each way.
 const RTT_EXCESS_MS: f64 = 1.0;
 /// What must arrive of the payload that the rate has room for, and what may at most.
 const RATE_LEAST: f64 = 0.8;
@@ -45,7 +47,8 @@ pub struct Seen {
     pub goodput_possible_gbit: f64,
 }
 
-/// Looks at one NIC. With `any_rate` it says how much arrives, and is content with anything that is not too much.
+/// Looks at one NIC. With `any_rate` it says how much arrives, and is content with anything that is not too
+/// much.
 ///
 /// # Errors
 /// If a bound does not hold; the text has the figure and the bound.
@@ -70,7 +73,8 @@ pub fn prove(
     for round in 1..=TRIES {
         let seen = goodput(namespaces, nic, path, FLOWS, SECONDS)?;
         if seen > possible * most {
-            // What waited behind a packet that was lost earlier comes at once; a line that lets too much through does so each time.
+            // What waited behind a packet that was lost earlier comes at once; a line that lets too much
+            // through does so each time.
             if round < TRIES {
                 continue;
             }

@@ -1,6 +1,7 @@
 //! What stands, written down before it is made, so that it can be removed also after a crash.
 //!
-//! In: the name of a network. Out: a file with its process and namespaces, and whether that process still runs.
+//! In: the name of a network. Out: a file with its process and namespaces, and whether that process still
+//! runs.
 //! Invariant: no process gets a signal but one that is the [`Process`] in the file.
 
 use std::fs;

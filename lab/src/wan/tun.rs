@@ -1,8 +1,8 @@
 //! A TUN device with virtio headers and segmentation offload, and a thread that the scheduler prefers.
 //!
-//! In: a name, in the network namespace of the calling thread. Out: a descriptor on which each read yields and each
-//! write delivers one packet of up to 64 KiB. The device lives as long as the descriptor.
-//! The only file of the lab with unsafe code: three system calls that no library wraps.
+//! In: a name, in the network namespace of the calling thread. Out: a descriptor on which each read yields
+//! and each write delivers one packet of up to 64 KiB. The device lives as long as the descriptor. The only
+//! file of the lab with unsafe code: three system calls that no library wraps.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -41,8 +41,8 @@ pub fn open(name: &str) -> io::Result<OwnedFd> {
     // One byte stays zero and ends the name.
     let room = request.name.get_mut(..name.len()).filter(|room| room.len() < libc::IFNAMSIZ);
     room.ok_or(io::ErrorKind::InvalidInput)?.copy_from_slice(name.as_bytes());
-    // SAFETY: TUNSETIFF reads a `struct ifreq` and writes one back, of 40 bytes at most; `Request` has that size and
-    // its layout, and every pattern of bits is a valid one.
+    // SAFETY: TUNSETIFF reads a `struct ifreq` and writes one back, of 40 bytes at most; `Request` has that
+    // size and its layout, and every pattern of bits is a valid one.
     unsafe { ioctl(fd.as_fd(), Updater::<TUNSETIFF, Request>::new(&mut request))? };
     let offload = |bits: usize| {
         // SAFETY: TUNSETOFFLOAD takes an integer of flags and no pointer.
@@ -58,7 +58,8 @@ pub fn open(name: &str) -> io::Result<OwnedFd> {
 /// Without the right to do so (`CAP_SYS_NICE`).
 pub fn prefer_this_thread() -> io::Result<()> {
     let parameter = libc::sched_param { sched_priority: PRIORITY };
-    // SAFETY: a valid pointer to an initialised `sched_param`, read during the call only; 0 is the calling thread.
+    // SAFETY: a valid pointer to an initialised `sched_param`, read during the call only; 0 is the calling
+    // thread.
     let code = unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const parameter) };
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

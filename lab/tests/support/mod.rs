@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::Write as _;
 
-/// Whether what this test needs is there. If not it is said on standard error and, where `HAUL_TEST_SKIPS` names a file, there.
+/// Whether what this test needs is there. If not it is said on standard error and, where `HAUL_TEST_SKIPS`
+/// names a file, there.
 ///
 /// # Panics
 /// It is not there, and `HAUL_TEST_REQUIRE` lists its first word, or `all`.

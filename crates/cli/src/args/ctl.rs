@@ -52,7 +52,8 @@ pub enum Set {
         #[arg(value_name = "RATE", value_parser = parse_rate)]
         value: u64,
     },
-    /// Data connections that carry new data: more are opened where they can join, what is too many is left idle
+    /// Data connections that carry new data: more are opened where they can join, what is too many is left
+    /// idle
     #[command(override_usage = "haul ctl JOB set streams N")]
     Streams {
         /// 1 to 64

@@ -32,7 +32,8 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// What to do instead of dd's words among the paths of `haul cp`; `None`: there are none. `is_there`: the word is a path.
+/// What to do instead of dd's words among the paths of `haul cp`; `None`: there are none. `is_there`: the
+/// word is a path.
 pub fn words(argv: &[OsString], is_there: impl Fn(&OsStr) -> bool) -> Option<String> {
     if argv.get(1).is_none_or(|word| word != "cp") {
         return None;

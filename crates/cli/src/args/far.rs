@@ -20,10 +20,11 @@ pub struct Far {
 
     /// Dial these addresses of the end that listens, each a path of its own
     ///
-    /// Where nobody named the end that dials, the addresses of this host are those that it listens on itself, the others
-    /// the far host's.
-    /// Default: the one that ssh itself reached, for that one is known to be the right host; where other devices of both
-    /// hosts reach each other too, these as well. The one that answers first carries control, IPv6 or IPv4.
+    /// Where nobody named the end that dials, the addresses of this host are those that it listens on itself,
+    /// the others the far host's.
+    /// Default: the one that ssh itself reached, for that one is known to be the right host; where other
+    /// devices of both hosts reach each other too, these as well. The one that answers first carries control,
+    /// IPv6 or IPv4.
     #[arg(long, value_name = "ADDR,...", value_delimiter = ',', value_parser = parse_address)]
     pub via: Vec<IpAddr>,
 

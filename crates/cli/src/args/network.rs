@@ -25,8 +25,8 @@ pub struct Network {
 
     /// End the measurements within this time, as 30s or 5m
     ///
-    /// Default: 60s. Few connections come first; settings that cannot win are left out, and so is what there was no time
-    /// for; both are shown as not measured.
+    /// Default: 60s. Few connections come first; settings that cannot win are left out, and so is what there
+    /// was no time for; both are shown as not measured.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub time: Option<Duration>,
 
@@ -63,8 +63,8 @@ pub struct Network {
 
     /// Do not keep the result as the network's passport
     ///
-    /// Default: it is kept below $XDG_STATE_HOME/haul or ~/.local/state/haul, and later copies to this host (with --reverse: from it)
-    /// start with it.
+    /// Default: it is kept below $XDG_STATE_HOME/haul or ~/.local/state/haul, and later copies to this host
+    /// (with --reverse: from it) start with it.
     #[arg(long)]
     pub no_save: bool,
 }

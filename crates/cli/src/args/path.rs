@@ -12,15 +12,15 @@ use super::{parse_duration, parse_size};
 pub struct Path {
     /// What would be copied, as for haul cp: PATH, HOST:PATH or USER@HOST:PATH
     ///
-    /// Its storage is read: a large file of it where there is one, which nothing is written for; else a scratch file without a
-    /// name beside it. null://SIZE is no storage.
+    /// Its storage is read: a large file of it where there is one, which nothing is written for; else a
+    /// scratch file without a name beside it. null://SIZE is no storage.
     #[arg(value_name = "SRC")]
     pub source: OsString,
 
     /// Where it would go, as for haul cp; one of the two may be remote
     ///
-    /// Its storage is written: a scratch file without a name, in the directory or the nearest parent that is there. null:// is no
-    /// storage.
+    /// Its storage is written: a scratch file without a name, in the directory or the nearest parent that is
+    /// there. null:// is no storage.
     #[arg(value_name = "DST")]
     pub destination: OsString,
 

@@ -7,29 +7,31 @@ use haul::options;
 pub struct Protection {
     /// What the data is hashed with, at both ends
     ///
-    /// Default: blake3. Each object is checked as it arrives and each file as a whole. xxh3 costs a fifth of the
-    /// processor time and finds accidents, not attackers; it makes no manifest.
+    /// Default: blake3. Each object is checked as it arrives and each file as a whole. xxh3 costs a fifth of
+    /// the processor time and finds accidents, not attackers; it makes no manifest.
     #[arg(long, value_enum, value_name = "KIND", default_value_t = Digest::Blake3)]
     pub digest: Digest,
 
     /// How far the digest is followed: to the buffer that is written, or to what the disk gives back
     ///
-    /// Default: transfer. disk reads each file again at the destination, past the page cache, before it gets its name,
-    /// and writes again what came back wrong.
+    /// Default: transfer. disk reads each file again at the destination, past the page cache, before it gets
+    /// its name, and writes again what came back wrong.
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Verify::Transfer)]
     pub verify: Verify,
 
     /// What becomes of the parts of files that an interrupted run left at the destination
     ///
-    /// Default: check. They are read there while the rest is on its way, and what is not as it was left is sent again. trust
-    /// believes the journal of that run, which proves nothing: the files count as copied and parts of them were never read.
+    /// Default: check. They are read there while the rest is on its way, and what is not as it was left is
+    /// sent again. trust believes the journal of that run, which proves nothing: the files count as copied
+    /// and parts of them were never read.
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Resume::Check)]
     pub resume: Resume,
 
     /// What guards the data on the network
     ///
-    /// Default: tls. integrity leaves the data itself unencrypted (names and control stay encrypted), and finds
-    /// whatever was changed on the way; it spares the processor all the cipher. Both ends must allow it.
+    /// Default: tls. integrity leaves the data itself unencrypted (names and control stay encrypted), and
+    /// finds whatever was changed on the way; it spares the processor all the cipher. Both ends must allow
+    /// it.
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Protect::Tls)]
     pub protect: Protect,
 }

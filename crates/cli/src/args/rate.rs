@@ -8,8 +8,8 @@ const RATE_MIN: u64 = haul::api::RATE_MIN;
 const WINDOW_MIN: u64 = 64 << 10;
 const WINDOW_MAX: u64 = 1 << 30;
 
-/// Bytes per second from `100MiB/s`, `12MB/s` or `1Gbit/s`. A unit is required: a bare number means bits to some programs,
-/// bytes or kilobytes to others.
+/// Bytes per second from `100MiB/s`, `12MB/s` or `1Gbit/s`. A unit is required: a bare number means bits to
+/// some programs, bytes or kilobytes to others.
 pub(super) fn parse_rate(text: &str) -> Result<u64, String> {
     const HELP: &str = "write it as 100MiB/s (bytes) or 1Gbit/s (bits)";
     let lower = text.trim().to_ascii_lowercase();

@@ -1,8 +1,10 @@
-//! What people type who come from rsync, scp or rclone: bundles with rsync's `-h`, and a hint for each word that haul does not have.
+//! What people type who come from rsync, scp or rclone: bundles with rsync's `-h`, and a hint for each word
+//! that haul does not have.
 //!
-//! In: argv, or what clap did not understand of it. Out: argv as haul has it; one sentence for a word, one for each that a bundle
-//! holds.
-//! Invariant: no word is taken and then ignored but `-h` in a bundle, which asks rsync for sizes as haul prints them anyway.
+//! In: argv, or what clap did not understand of it. Out: argv as haul has it; one sentence for a word, one
+//! for each that a bundle holds.
+//! Invariant: no word is taken and then ignored but `-h` in a bundle, which asks rsync for sizes as haul
+//! prints them anyway.
 //! Left out: words that mean the same in both.
 
 use std::ffi::{OsStr, OsString};
@@ -284,8 +286,8 @@ fn is_private_key(path: &Path) -> bool {
         .is_some_and(|line| line.starts_with("-----BEGIN ") && line.contains("PRIVATE KEY-----"))
 }
 
-/// What to do instead of a word of another program's that clap did not know, and of each that stands in one bundle with it; `None`:
-/// it is none of those.
+/// What to do instead of a word of another program's that clap did not know, and of each that stands in one
+/// bundle with it; `None`: it is none of those.
 pub fn hint(error: &clap::Error, argv: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
     if error.kind() != ErrorKind::UnknownArgument {
@@ -353,8 +355,9 @@ fn foreign_letters(word: &str, argv: &[OsString]) -> Vec<String> {
     foreign
 }
 
-/// Takes out of clap's error what only sounds like advice: options that look like the word by a few letters, and that a word
-/// with dashes may be a path, unless there is one of that name. `hidden`: whether a command is nobody's but haul's.
+/// Takes out of clap's error what only sounds like advice: options that look like the word by a few letters,
+/// and that a word with dashes may be a path, unless there is one of that name. `hidden`: whether a command
+/// is nobody's but haul's.
 pub fn without_noise(
     mut error: clap::Error,
     hidden: impl Fn(&str) -> bool,
@@ -437,9 +440,10 @@ mod tests {
         }
     }
 
-    /// Goal: the words that rsync users have in their fingers either work or are answered with what to do instead.
-    /// Method: each word alone, in a bundle and with a value; every hint says something of its own, and none shadows a word
-    /// that haul has.
+    /// Goal: the words that rsync users have in their fingers either work or are answered with what to do
+    /// instead.
+    /// Method: each word alone, in a bundle and with a value; every hint says something of its own, and none
+    /// shadows a word that haul has.
     #[test]
     fn words_of_rsync_get_a_hint() {
         let asked = "-z -P -S -W -c -b -R -K -O --partial --append --size-only --ignore-existing --link-dest=x \
@@ -515,8 +519,10 @@ mod tests {
         }
     }
 
-    /// Goal: one try tells of every letter of a bundle that haul does not have, those with one hint on one line.
-    /// Method: bundles that rsync users have in their fingers; a letter that nobody has; a value that looks like one.
+    /// Goal: one try tells of every letter of a bundle that haul does not have, those with one hint on one
+    /// line.
+    /// Method: bundles that rsync users have in their fingers; a letter that nobody has; a value that looks
+    /// like one.
     #[test]
     fn all_foreign_letters_of_a_bundle_are_told() {
         let told = |bundle: &str| hint_for(&[bundle, "a", "b"]).unwrap();
@@ -532,8 +538,8 @@ mod tests {
         assert!(told("-zelpt").starts_with("-z is rsync's: "), "what stands behind -e is its value");
     }
 
-    /// Goal: an option that haul has is suggested for a slip of the finger, and not for any word that shares some letters; that a
-    /// word may be a path is said where there is one.
+    /// Goal: an option that haul has is suggested for a slip of the finger, and not for any word that shares
+    /// some letters; that a word may be a path is said where there is one.
     #[test]
     fn only_slips_get_suggestions() {
         let told = |word: &str, is_path: bool| {
@@ -560,7 +566,8 @@ mod tests {
         );
     }
 
-    /// Goal: `-h` in a bundle is rsync's and changes nothing; alone it is help; values and names stay as they are.
+    /// Goal: `-h` in a bundle is rsync's and changes nothing; alone it is help; values and names stay as they
+    /// are.
     #[test]
     fn a_bundled_h_is_accepted() {
         for bundle in ["-avh", "-ahv", "-hav", "-vah"] {

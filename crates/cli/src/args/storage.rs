@@ -39,15 +39,16 @@ enum Side {
 pub struct Storage {
     /// Through the page cache or past it: auto, direct or buffered
     ///
-    /// Default: auto. Both are compared on the data of the copy itself, and the faster one is kept; a destination
-    /// of several storage targets is written directly. A file system without direct I/O is no error.
+    /// Default: auto. Both are compared on the data of the copy itself, and the faster one is kept; a
+    /// destination of several storage targets is written directly. A file system without direct I/O is no
+    /// error.
     #[arg(long, value_name = "MODE", action = ArgAction::Append, value_parser = sided(io))]
     pub io: Vec<Sided<IoPolicy>>,
 
     /// Order of requests within a file: strict, serial, loose or none
     ///
-    /// strict: offsets dealt round-robin to the threads; serial: each after the one before has completed; loose:
-    /// each after the one before was issued. Default: from the storage passport, else none.
+    /// strict: offsets dealt round-robin to the threads; serial: each after the one before has completed;
+    /// loose: each after the one before was issued. Default: from the storage passport, else none.
     #[arg(long, value_name = "POLICY", action = ArgAction::Append, value_parser = sided(order))]
     pub order: Vec<Sided<Order>>,
 
@@ -66,7 +67,8 @@ pub struct Storage {
 
     /// Objects in flight at all storage targets together, 1 to 2048
     ///
-    /// Counts where there are several. Default: eight times the depth; fewer spare a file system that others use, too.
+    /// Counts where there are several. Default: eight times the depth; fewer spare a file system that others
+    /// use, too.
     #[arg(long, value_name = "N", action = ArgAction::Append, value_parser = sided(in_flight))]
     pub in_flight: Vec<Sided<u16>>,
 
@@ -78,21 +80,22 @@ pub struct Storage {
 
     /// What carries requests out: auto, uring or pread
     ///
-    /// Default: io_uring where the kernel allows it, else threads with pread and pwrite; and threads to a destination
-    /// that is no local file system.
+    /// Default: io_uring where the kernel allows it, else threads with pread and pwrite; and threads to a
+    /// destination that is no local file system.
     #[arg(long, value_name = "NAME", action = ArgAction::Append, value_parser = sided(engine))]
     pub engine: Vec<Sided<EngineName>>,
 
     /// Take a request for hung after this time, as 30s
     ///
-    /// It is named in the status line, and others go on in its place. Default: 5s, so that you see it before you wonder.
+    /// It is named in the status line, and others go on in its place. Default: 5s, so that you see it before
+    /// you wonder.
     #[arg(long, value_name = "TIME", action = ArgAction::Append, value_parser = sided(deadline))]
     pub io_deadline: Vec<Sided<u32>>,
 
     /// Do not allocate the blocks of a file before it is written
     ///
-    /// Default: large files get their blocks at once, where the file system can do that; they lie together then,
-    /// and a full disk is noticed before data moves.
+    /// Default: large files get their blocks at once, where the file system can do that; they lie together
+    /// then, and a full disk is noticed before data moves.
     #[arg(long)]
     pub no_preallocate: bool,
 }
@@ -220,7 +223,8 @@ mod tests {
         assert_eq!(options("").unwrap(), Default::default());
     }
 
-    /// Goal: an option without a side means both, with one only that; the last one that concerns a side counts.
+    /// Goal: an option without a side means both, with one only that; the last one that concerns a side
+    /// counts.
     #[test]
     fn sides_are_told_apart() {
         let (source, sink) = options("--io=direct --io sink=buffered --depth source=8 --depth 4").unwrap();

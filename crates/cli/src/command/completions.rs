@@ -53,7 +53,8 @@ fn script(shell: Shell) -> Vec<u8> {
     script
 }
 
-/// The command as it can be typed from left to right: behind `haul ctl` stands a job, which clap's generators would pass over.
+/// The command as it can be typed from left to right: behind `haul ctl` stands a job, which clap's generators
+/// would pass over.
 fn offered() -> Command {
     let whole = super::Args::command();
     let mut offered = Command::new("haul").about(whole.get_about().cloned().unwrap_or_default());
@@ -80,8 +81,8 @@ mod tests {
     use super::*;
     use std::process::Command as Process;
 
-    /// Goal: what is offered behind `haul ctl` can be typed there: `list` or a job, and then what can be done to it; other commands
-    /// are completed as ever.
+    /// Goal: what is offered behind `haul ctl` can be typed there: `list` or a job, and then what can be done
+    /// to it; other commands are completed as ever.
     /// Method: the script in a bash whose `haul` lists one job; words at each place.
     #[test]
     fn jobs_come_before_what_is_done_to_them() {

@@ -1,4 +1,5 @@
-//! `haul ctl`: which copies run here, and changing the live settings of one. What was asked for goes to stdout.
+//! `haul ctl`: which copies run here, and changing the live settings of one. What was asked for goes to
+//! stdout.
 
 use std::fmt::Write as _;
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! `haul layout FILE...`: which storage targets have which part of a file. The list is the product, so it goes to stdout.
+//! `haul layout FILE...`: which storage targets have which part of a file. The list is the product, so it
+//! goes to stdout.
 
 use std::fmt::Write as _;
 use std::io::Write;

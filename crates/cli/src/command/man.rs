@@ -143,7 +143,8 @@ fn plain(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Goal: each command that people may use has a page, the hidden one has none; the directory need not be there.
+    /// Goal: each command that people may use has a page, the hidden one has none; the directory need not be
+    /// there.
     #[test]
     fn pages_are_written() {
         let temp = tempfile::tempdir().unwrap();
@@ -158,7 +159,8 @@ mod tests {
         assert!(page.contains("manifest"));
     }
 
-    /// Goal: a page has the sections that readers look for, names no page that is not there, and says of which program it is.
+    /// Goal: a page has the sections that readers look for, names no page that is not there, and says of
+    /// which program it is.
     /// Method: all pages; each `haul...(1)` in one of them sought among the files.
     #[test]
     fn pages_are_whole() {

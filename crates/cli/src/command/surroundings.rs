@@ -51,13 +51,14 @@ impl Surroundings {
     }
 }
 
-/// Whether this process has a terminal, on which ssh asks whatever stdin is: a person's, or one that a program like sshpass
-/// made for it.
+/// Whether this process has a terminal, on which ssh asks whatever stdin is: a person's, or one that a
+/// program like sshpass made for it.
 fn has_terminal() -> bool {
     std::fs::File::options().read(true).write(true).open("/dev/tty").is_ok()
 }
 
-/// Whether ssh's questions are heard: on the terminal, or by the program that the user named for it, as ssh itself decides.
+/// Whether ssh's questions are heard: on the terminal, or by the program that the user named for it, as ssh
+/// itself decides.
 fn can_answer(terminal: bool, variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let display = variable("DISPLAY").or_else(|| variable("WAYLAND_DISPLAY")).is_some();
     let require = variable("SSH_ASKPASS_REQUIRE").map(|word| word.to_ascii_lowercase());
@@ -70,15 +71,16 @@ fn can_answer(terminal: bool, variable: impl Fn(&str) -> Option<OsString>) -> bo
     terminal || program
 }
 
-/// Where haul keeps what it learns: `$XDG_STATE_HOME/haul`, else `~/.local/state/haul`. `None`: the environment
-/// names neither.
+/// Where haul keeps what it learns: `$XDG_STATE_HOME/haul`, else `~/.local/state/haul`. `None`: the
+/// environment names neither.
 pub fn state_dir() -> Option<PathBuf> {
     state_dir_of(set("XDG_STATE_HOME"), set("HOME"))
 }
 
 /// Where copies of this user have their control sockets: `$HAUL_CTL_DIR` and nowhere else, if it is set; else
-/// `$XDG_RUNTIME_DIR/haul`, and a directory of this user's below `/tmp`, where the first is not to be had. A job takes the
-/// first that it can use, a client looks into both: a copy that cron began knows no runtime directory.
+/// `$XDG_RUNTIME_DIR/haul`, and a directory of this user's below `/tmp`, where the first is not to be had. A
+/// job takes the first that it can use, a client looks into both: a copy that cron began knows no runtime
+/// directory.
 pub fn control_dirs() -> Vec<PathBuf> {
     control_dirs_of(set("HAUL_CTL_DIR"), set("XDG_RUNTIME_DIR"), rustix::process::geteuid().as_raw())
 }
@@ -137,8 +139,8 @@ mod tests {
         assert_eq!(of("", "relative"), None);
     }
 
-    /// Goal: control sockets lie where the specification has what lives as long as a login, else apart for each user; a
-    /// place that is named is the only one.
+    /// Goal: control sockets lie where the specification has what lives as long as a login, else apart for
+    /// each user; a place that is named is the only one.
     #[test]
     fn sockets_lie_where_the_specification_has_them() {
         let own = PathBuf::from("/tmp/haul-ctl-7");

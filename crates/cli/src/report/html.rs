@@ -1,9 +1,9 @@
 //! Self-contained pages: one HTML file with headings, facts, tables and figures, readable without network.
 //!
 //! In: texts and numbers of a report, any text hostile. Out: one string with its own styles and inline SVG.
-//! Invariants: no script, link, font or image is asked of anybody; every text passes [`escaped`]; a figure says
-//! in words what it shows, has its numbers in it, and does not tell by colour alone; light and dark by the
-//! reader's own setting, light on paper. Left out: interaction, and charts of more than one unit.
+//! Invariants: no script, link, font or image is asked of anybody; every text passes [`escaped`]; a figure
+//! says in words what it shows, has its numbers in it, and does not tell by colour alone; light and dark by
+//! the reader's own setting, light on paper. Left out: interaction, and charts of more than one unit.
 
 use std::fmt::Write;
 
@@ -150,7 +150,8 @@ impl Page {
     }
 }
 
-/// A text as HTML and as the value of an attribute in double quotes. What steers or hides text is made visible.
+/// A text as HTML and as the value of an attribute in double quotes. What steers or hides text is made
+/// visible.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in crate::escape::text(text).chars() {

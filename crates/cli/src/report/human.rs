@@ -339,7 +339,8 @@ fn transport(out: &mut String, s: &Summary) {
     let _ = writeln!(out, "  sent {} {how}{path}{again}", bytes(s.bytes_sent));
 }
 
-/// Which files were read back from the destination's storage, if that was asked for. What was unchanged was not.
+/// Which files were read back from the destination's storage, if that was asked for. What was unchanged was
+/// not.
 fn read_back(out: &mut String, s: &Summary) {
     if s.verify != Verify::Disk || s.durability.is_none() {
         return;
@@ -503,7 +504,8 @@ fn slow_targets(out: &mut String, s: &Summary) {
     }
 }
 
-/// What either end says of itself, in a line of the summary: it ends where we end it, or a far end could write lines of ours.
+/// What either end says of itself, in a line of the summary: it ends where we end it, or a far end could
+/// write lines of ours.
 fn one_line(text: &str) -> String {
     escape::text(text).replace('\n', "\\n")
 }

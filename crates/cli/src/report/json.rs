@@ -244,8 +244,8 @@ struct SummaryLine<'a> {
     events_dropped: u64,
 }
 
-/// Writes events. After the first error (a reader that went away, a full disk) it is silent: the copy is worth
-/// more than its report.
+/// Writes events. After the first error (a reader that went away, a full disk) it is silent: the copy is
+/// worth more than its report.
 pub struct Events<W: Write> {
     out: Option<W>,
     /// The destination is at another host.

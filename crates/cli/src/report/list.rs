@@ -1,7 +1,7 @@
 //! The list on stdout: what a dry run would copy, and with `-i` what each entry changed.
 //!
-//! In: entries as they end. Out: a line each, escaped for people, or with `-0` bytes as they are, ended by NUL. Nothing is
-//! kept but counts.
+//! In: entries as they end. Out: a line each, escaped for people, or with `-0` bytes as they are, ended by
+//! NUL. Nothing is kept but counts.
 //! Left out: JSON, which has stdout for itself.
 
 use std::io::{self, Write};
@@ -236,8 +236,8 @@ mod tests {
         }
     }
 
-    /// Goal: what is unchanged is listed where that is asked for, and where the list is of names alone it is left to the lines about
-    /// entries.
+    /// Goal: what is unchanged is listed where that is asked for, and where the list is of names alone it is
+    /// left to the lines about entries.
     #[test]
     fn unchanged_entries_are_listed_if_asked_for() {
         for (itemize, dry_run, want) in [(true, false, ".f          same\n"), (false, true, "")] {

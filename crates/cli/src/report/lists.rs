@@ -1,8 +1,8 @@
 //! The files of `--manifest` and `--failures`.
 //!
-//! In: digests, entries that failed, how the run ended. Out: the manifest, whole or not at all ([`crate::manifest`]); and the list of
-//! failures, which is this run's from the moment on that its two ends agreed, and then grows line by line, so that a run that
-//! is killed leaves what it knew.
+//! In: digests, entries that failed, how the run ended. Out: the manifest, whole or not at all
+//! ([`crate::manifest`]); and the list of failures, which is this run's from the moment on that its two ends
+//! agreed, and then grows line by line, so that a run that is killed leaves what it knew.
 //! Invariant: a command that makes no sense (exit 2) changes neither.
 
 use std::fs::File;

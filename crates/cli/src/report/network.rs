@@ -1,6 +1,7 @@
 //! What probes of networks found, told to people and programs.
 //!
-//! In: a [`Network`] of the library. Out: [`table`] for terminals, [`json`] and [`csv`] for programs, [`page`] for browsers.
+//! In: a [`Network`] of the library. Out: [`table`] for terminals, [`json`] and [`csv`] for programs,
+//! [`page`] for browsers.
 //! Here: the words and the groups of points that all of them share.
 
 use std::collections::{BTreeMap, BTreeSet};

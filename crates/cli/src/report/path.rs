@@ -64,7 +64,8 @@ pub fn text(probe: &PathProbe) -> String {
     out
 }
 
-/// The parts as CSV, RFC 4180: a header, one line for each, CRLF. Rates in bytes per second, empty where there is no limit.
+/// The parts as CSV, RFC 4180: a header, one line for each, CRLF. Rates in bytes per second, empty where
+/// there is no limit.
 pub fn csv(probe: &PathProbe) -> String {
     let mut out = "part,rate,weakest,place,how\r\n".to_owned();
     let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));

@@ -1,7 +1,7 @@
 //! What probes found, told to people and programs.
 //!
-//! In: a [`Probe`] of the library, measured just now or long ago, perhaps from a file that somebody sent. Out:
-//! [`table`] for terminals, [`json`] and [`csv`] for programs, [`page`] for browsers.
+//! In: a [`Probe`] of the library, measured just now or long ago, perhaps from a file that somebody sent.
+//! Out: [`table`] for terminals, [`json`] and [`csv`] for programs, [`page`] for browsers.
 //! Here: the words and the groups of points that all of them share.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -288,7 +288,8 @@ fn odd_paths_keep_their_bytes() {
     assert_eq!(lines[5]["path"], "new\u{1b}[2J");
 }
 
-/// Goal: a reader that goes away, or a full disk, stops the events and nothing else; a disk that is full is no success.
+/// Goal: a reader that goes away, or a full disk, stops the events and nothing else; a disk that is full is
+/// no success.
 /// Method: stdout fails at every possible byte; stderr must be as ever.
 #[test]
 fn lost_stdout_stops_only_the_events() {
@@ -443,8 +444,8 @@ fn live_line_is_erased_before_other_lines() {
     assert!(err.contains("\x1b[31mfailed\x1b[0m") && err.contains("new\\x1b[2J"));
 }
 
-/// Goal: with `--watch` the table of both ends stands below the progress line, in its place, and nothing of it is left in the
-/// end; names in it are safe.
+/// Goal: with `--watch` the table of both ends stands below the progress line, in its place, and nothing of
+/// it is left in the end; names in it are safe.
 /// Method: what is written, event by event; that blocks replace each other is shown by the tests of `live`.
 #[test]
 fn the_table_stands_below_the_line() {
@@ -598,8 +599,8 @@ fn exit_codes_say_how_it_ended() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// Goal: the list of failures is this run's once its two ends agreed, and what is known stands in it before the run ends; a command
-/// that makes no sense leaves the old one, and makes none.
+/// Goal: the list of failures is this run's once its two ends agreed, and what is known stands in it before
+/// the run ends; a command that makes no sense leaves the old one, and makes none.
 #[test]
 fn failures_stand_in_their_list_at_once() {
     let dir = tempfile::tempdir().unwrap();

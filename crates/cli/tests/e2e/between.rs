@@ -1,7 +1,9 @@
-//! What happens between two runs: a copy is killed, what it left is altered, and the same command is run again.
+//! What happens between two runs: a copy is killed, what it left is altered, and the same command is run
+//! again.
 //!
 //! The end is a right file with a true manifest, or a failure that leaves what stood at the name as it was.
-//! All single alterations and some pairs; `HAUL_TEST_KILLS` says how many pairs, and from [`ALL`] on owner files take part.
+//! All single alterations and some pairs; `HAUL_TEST_KILLS` says how many pairs, and from [`ALL`] on owner
+//! files take part.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -203,8 +205,8 @@ fn overwrite(path: &Path, content: &[u8]) {
     std::os::unix::fs::FileExt::write_all_at(&file, content, 0).expect("write");
 }
 
-/// Goal: whatever becomes of what a killed run left, of the source and of the destination, the next run ends with a right
-/// file and a true manifest, or fails and leaves what stood there.
+/// Goal: whatever becomes of what a killed run left, of the source and of the destination, the next run ends
+/// with a right file and a true manifest, or fails and leaves what stood there.
 /// Method: one killed copy, restored for each case; each deed to each thing, alone and in pairs.
 #[test]
 fn what_happens_between_runs_is_seen() {
@@ -240,8 +242,10 @@ fn what_happens_between_runs_is_seen() {
     }
 }
 
-/// Goal: a byte that changed in a temporary between two runs is found by reading, what holds it goes again alone, and it is told.
-/// Method: a killed copy, one byte, the bytes of both runs; the same with a journal whose values and sums were made to fit.
+/// Goal: a byte that changed in a temporary between two runs is found by reading, what holds it goes again
+/// alone, and it is told.
+/// Method: a killed copy, one byte, the bytes of both runs; the same with a journal whose values and sums
+/// were made to fit.
 #[test]
 fn held_parts_are_read_before_they_count() {
     for forged in [false, true] {
@@ -265,9 +269,11 @@ fn held_parts_are_read_before_they_count() {
     }
 }
 
-/// Goal: a file is never made of parts of two, also where all that their file systems say of them is equal: size, times and inode.
-/// Method: two file systems that keep whole seconds, each with a file of the same number that was written in the same second; a
-/// copy of one is killed, and the other, whose directory has the same name, is copied to the same place.
+/// Goal: a file is never made of parts of two, also where all that their file systems say of them is equal:
+/// size, times and inode.
+/// Method: two file systems that keep whole seconds, each with a file of the same number that was written in
+/// the same second; a copy of one is killed, and the other, whose directory has the same name, is copied to
+/// the same place.
 #[test]
 fn parts_count_only_for_the_file_that_they_are_of() {
     need!("ext4");
@@ -307,7 +313,8 @@ fn parts_count_only_for_the_file_that_they_are_of() {
 }
 
 /// Goal: who asks for trust gets it, is told so, and gets no manifest.
-/// Method: a killed copy and a changed byte: it is not found, the report says what was not read; the option with a manifest.
+/// Method: a killed copy and a changed byte: it is not found, the report says what was not read; the option
+/// with a manifest.
 #[test]
 fn trust_is_asked_for_and_said() {
     let killed = Killed::new(33, &[]);
@@ -323,8 +330,10 @@ fn trust_is_asked_for_and_said() {
     assert!(read(killed.sink.join("f")) != read(&killed.source), "it was read, so this shows nothing");
 }
 
-/// Goal: `--force` copies what an interrupted run with it had finished, for only the bytes could say that it is the same.
-/// Method: a run of two files with `--force` that is killed when the first is done; other bytes of the same size and time.
+/// Goal: `--force` copies what an interrupted run with it had finished, for only the bytes could say that it
+/// is the same.
+/// Method: a run of two files with `--force` that is killed when the first is done; other bytes of the same
+/// size and time.
 #[test]
 fn force_believes_no_done_mark() {
     let room = Room::new();

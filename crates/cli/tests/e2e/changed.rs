@@ -15,8 +15,8 @@ use crate::support::run::{Haul, Outcome, Running};
 use crate::support::way::{Way, contents};
 use crate::support::{Room, read, tree};
 
-/// Bytes of the file that changes, and how fast it goes: some of it was read and some was not when something happens to it, for
-/// with so little memory not much is read ahead.
+/// Bytes of the file that changes, and how fast it goes: some of it was read and some was not when something
+/// happens to it, for with so little memory not much is read ahead.
 const LEN: usize = 8 << 20;
 const SLOWLY: [&str; 5] = ["-r", "--rate=3MB/s", "--object-size=64KiB", "--streams=1", "--memory=8MiB"];
 
@@ -108,8 +108,9 @@ fn keep_appending(path: &Path, over: &AtomicBool) {
     }
 }
 
-/// Goal: with `prefix` a file that grows is copied up to the length that it had, with the mtime of then, and counted; the manifest
-/// has the hash of that. The next run sees that there is more, and that a file is another one which came to the same length since.
+/// Goal: with `prefix` a file that grows is copied up to the length that it had, with the mtime of then, and
+/// counted; the manifest has the hash of that. The next run sees that there is more, and that a file is
+/// another one which came to the same length since.
 /// Method: lines are appended from when some of it was sent until the copy is over.
 #[test]
 fn a_file_that_grows_is_copied_up_to_its_start() {
@@ -194,7 +195,8 @@ fn files_that_always_grow_are_copied() {
 }
 
 /// Goal: a file that does not only grow fails by name with `prefix`, and what stood at the destination stays.
-/// Method: while it is copied its beginning is written anew, it is cut short, or it is replaced as logs are rotated.
+/// Method: while it is copied its beginning is written anew, it is cut short, or it is replaced as logs are
+/// rotated.
 #[test]
 fn what_does_not_only_grow_fails() {
     type Act = fn(&Path);
@@ -222,7 +224,8 @@ fn what_does_not_only_grow_fails() {
     }
 }
 
-/// Goal: with `fail` a file that changed once is not tried again; by default it is, and arrives as it is then.
+/// Goal: with `fail` a file that changed once is not tried again; by default it is, and arrives as it is
+/// then.
 /// Method: one line is appended when some of it was sent.
 #[test]
 fn only_who_retries_tries_again() {
@@ -246,8 +249,8 @@ fn only_who_retries_tries_again() {
     }
 }
 
-/// Goal: what an interrupted copy left of a file that has grown since is not taken over, with `prefix` as without; of one that did not
-/// it is, and is read again with the rest if the file grows then.
+/// Goal: what an interrupted copy left of a file that has grown since is not taken over, with `prefix` as
+/// without; of one that did not it is, and is read again with the rest if the file grows then.
 /// Method: a copy is stopped, and made again with and without growth between.
 #[test]
 fn parts_of_a_shorter_file_are_not_taken_over() {

@@ -1,4 +1,5 @@
-//! Several channels of one ssh connection, where no port can be reached: one login, every byte, and nothing left behind.
+//! Several channels of one ssh connection, where no port can be reached: one login, every byte, and nothing
+//! left behind.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -71,8 +72,8 @@ fn run(hosts: &Hosts, copy: Haul) -> (String, String) {
     (ended.summary().text("path").to_owned(), chosen(&ended))
 }
 
-/// Goal: where no port can be reached the data take several channels of the one connection, both ways, after one login; the
-/// summary says how many; a number of streams is kept to.
+/// Goal: where no port can be reached the data take several channels of the one connection, both ways, after
+/// one login; the summary says how many; a number of streams is kept to.
 /// Method: an sshd that forwards nothing; its log; sockets and processes afterwards.
 #[test]
 fn several_channels_carry_every_byte() {
@@ -123,8 +124,8 @@ fn one_channel_where_ssh_does_not_share() {
     assert_eq!(hosts.sshd.logins(), 1);
 }
 
-/// Goal: a control socket of the user's own is used, and his master lives on; without one that is up ours is made; a
-/// configured one that our ssh opens itself is used too.
+/// Goal: a control socket of the user's own is used, and his master lives on; without one that is up ours is
+/// made; a configured one that our ssh opens itself is used too.
 #[test]
 fn the_users_master_is_used_and_stays() {
     need!("netns", "sshd");
@@ -225,7 +226,8 @@ fn a_killed_end_leaves_nothing() {
     }
 }
 
-/// Goal: a channel that is lost in the middle does not hang the copy or spoil it: it ends well, or the same command goes on.
+/// Goal: a channel that is lost in the middle does not hang the copy or spoil it: it ends well, or the same
+/// command goes on.
 /// Method: SIGKILL of one client of ssh that is not the first.
 #[test]
 fn a_lost_channel_spoils_nothing() {

@@ -15,8 +15,8 @@ use crate::support::sshd::Sshd;
 use crate::support::way::{Way, contents};
 use crate::support::{Room, procs, read, set_mode, tree};
 
-/// Goal: a tree with every size, name, mode, time and link arrives as it is, whichever way it goes, and a second
-/// run sends no payload, changes nothing and counts every file as unchanged.
+/// Goal: a tree with every size, name, mode, time and link arrives as it is, whichever way it goes, and a
+/// second run sends no payload, changes nothing and counts every file as unchanged.
 /// Method: one seeded tree over each way, compared by code that is not haul's; then the same command again.
 #[test]
 fn trees_arrive_whole_and_only_once() {
@@ -58,8 +58,8 @@ fn durability_none_is_said() {
 }
 
 /// Goal: a limit on the rate is kept whichever end sends, and the summary names it as what limited.
-/// Method: 6 MiB at 4 MiB/s over each way; it can only take longer than that, never less. (Where the far end sends, what it
-/// waited is not known here, and a busy machine may be slower than the limit.)
+/// Method: 6 MiB at 4 MiB/s over each way; it can only take longer than that, never less. (Where the far end
+/// sends, what it waited is not known here, and a busy machine may be slower than the limit.)
 #[test]
 fn the_rate_limit_is_kept_and_named() {
     for way in Way::all() {
@@ -109,8 +109,8 @@ fn setuid_and_setgid_are_dropped() {
 }
 
 /// Goal: nobody can read a copy while it arrives, and a private file's copy is never less private.
-/// Method: a tree of mode 0600, 0400 and 0644 files, copied with the umask at 0; modes are looked at while the large one arrives,
-/// and compared at the end.
+/// Method: a tree of mode 0600, 0400 and 0644 files, copied with the umask at 0; modes are looked at while
+/// the large one arrives, and compared at the end.
 #[test]
 fn private_files_stay_private() {
     let room = Room::new();
@@ -174,7 +174,8 @@ fn changed_files_are_replaced_and_others_are_not() {
     }
 }
 
-/// Goal: `--force` sends what would be skipped; `--no-clobber` keeps all that is there; `--update` keeps what is newer.
+/// Goal: `--force` sends what would be skipped; `--no-clobber` keeps all that is there; `--update` keeps what
+/// is newer.
 /// Method: a sink file that differs, older or newer than its source; which content is there afterwards.
 #[test]
 fn force_no_clobber_and_update_choose() {
@@ -205,7 +206,8 @@ fn force_no_clobber_and_update_choose() {
     assert_eq!(forced.number("bytes_sent"), bytes, "{forced:?}");
 }
 
-/// Goal: a file never takes the place of a directory, nor the reverse; only that entry fails, nothing is removed.
+/// Goal: a file never takes the place of a directory, nor the reverse; only that entry fails, nothing is
+/// removed.
 /// Method: both clashes beside a good file, over each way.
 #[test]
 fn kinds_that_clash_fail_alone() {
@@ -327,7 +329,8 @@ fn people_get_no_control_bytes() {
 }
 
 /// Goal: the manifest of a rerun has each file's own hash, also where two sources have an entry of one name.
-/// Method: `a/` holds a file `b`, and another `b` is named beside it: the second is copied. A push, then once more.
+/// Method: `a/` holds a file `b`, and another `b` is named beside it: the second is copied. A push, then once
+/// more.
 #[test]
 fn a_manifest_knows_which_source_it_was() {
     need!("sshd");
@@ -419,9 +422,10 @@ fn the_verifier_sees_every_difference() {
     }
 }
 
-/// Goal: a destination that is made for the contents of a directory lets nobody do what that directory does not, from the moment that it
-/// is there; one that stood there keeps its mode.
-/// Method: contents of private, closed and open directories by each way, also from two at once; the mode while they arrive.
+/// Goal: a destination that is made for the contents of a directory lets nobody do what that directory does
+/// not, from the moment that it is there; one that stood there keeps its mode.
+/// Method: contents of private, closed and open directories by each way, also from two at once; the mode
+/// while they arrive.
 #[test]
 fn a_new_destination_is_no_wider_than_its_source() {
     let mode = |path: &Path| fs::metadata(path).expect("stat").mode() & 0o7777;
@@ -467,8 +471,8 @@ fn a_new_destination_is_no_wider_than_its_source() {
     assert_eq!(mode(&sink), 0o710, "a copy that was interrupted made it");
 }
 
-/// Goal: owner and group of a symbolic link that leads where it should are brought up to date with `-a`, alone, counted and listed as
-/// metadata; a dry run says so before; `--no-clobber` leaves it.
+/// Goal: owner and group of a symbolic link that leads where it should are brought up to date with `-a`,
+/// alone, counted and listed as metadata; a dry run says so before; `--no-clobber` leaves it.
 /// Method: `chown -h` at the source after a copy, by each way.
 #[test]
 fn owners_of_links_are_brought_up_to_date() {
@@ -507,8 +511,10 @@ fn owners_of_links_are_brought_up_to_date() {
     }
 }
 
-/// Goal: what a copy would not keep of owners and of setuid and setgid, its dry run tells in the same numbers.
-/// Method: a setuid and a setgid program and a stranger's file, without `-a`, and with it as a user who may not give files away.
+/// Goal: what a copy would not keep of owners and of setuid and setgid, its dry run tells in the same
+/// numbers.
+/// Method: a setuid and a setgid program and a stranger's file, without `-a`, and with it as a user who may
+/// not give files away.
 #[test]
 fn a_dry_run_tells_what_is_not_kept() {
     let room = Room::new();
@@ -541,10 +547,10 @@ fn a_dry_run_tells_what_is_not_kept() {
     assert_eq!(both("-a", true), [4, 2]);
 }
 
-/// Goal: mode and owner of files whose content is right are brought up to date, alone, and counted; `--no-clobber` leaves them,
-/// and a link that took the place of one is not followed.
-/// Method: a tree by `-a` over each way, then other modes at the source; a mode that its owner cannot read; the same again
-/// finds nothing to do.
+/// Goal: mode and owner of files whose content is right are brought up to date, alone, and counted;
+/// `--no-clobber` leaves them, and a link that took the place of one is not followed.
+/// Method: a tree by `-a` over each way, then other modes at the source; a mode that its owner cannot read;
+/// the same again finds nothing to do.
 #[test]
 fn metadata_alone_is_brought_up_to_date() {
     for way in Way::all() {
@@ -571,8 +577,10 @@ fn metadata_alone_is_brought_up_to_date() {
     }
 }
 
-/// Goal: what another user put at a name, of the right size and time, is not made root's or setuid, where it stands: the file is copied.
-/// Method: a setuid program at the source, and a stranger's file at the destination, which he still holds; a dry run says the same.
+/// Goal: what another user put at a name, of the right size and time, is not made root's or setuid, where it
+/// stands: the file is copied.
+/// Method: a setuid program at the source, and a stranger's file at the destination, which he still holds; a
+/// dry run says the same.
 #[test]
 fn what_others_put_there_is_not_given_away() {
     need!("root");
@@ -601,7 +609,8 @@ fn what_others_put_there_is_not_given_away() {
     }
 }
 
-/// Goal: nor does one who is not root, and may give files away all the same, give away what another put there.
+/// Goal: nor does one who is not root, and may give files away all the same, give away what another put
+/// there.
 /// Method: the same by a user with root's capabilities.
 #[test]
 fn capabilities_are_as_good_as_root() {
@@ -644,7 +653,8 @@ fn leases_are_waited_for() {
 }
 
 /// Goal: a file's mode changes at the destination only: another name of it, elsewhere, keeps its own.
-/// Method: a copied file gets a second name beside the destination; another mode at the source, and the copy again.
+/// Method: a copied file gets a second name beside the destination; another mode at the source, and the copy
+/// again.
 #[test]
 fn names_elsewhere_keep_their_mode() {
     let room = Room::new();
@@ -683,8 +693,10 @@ fn what_is_anothers_and_wider_fails() {
     assert!(run.stderr.contains("belongs to user 0"), "{}", run.describe());
 }
 
-/// Goal: a directory has the time of its source at the end, whatever is tried in it to learn how times are kept there.
-/// Method: directories that stand already with times of whole seconds, which may have been cut, and hold nothing to be looked at.
+/// Goal: a directory has the time of its source at the end, whatever is tried in it to learn how times are
+/// kept there.
+/// Method: directories that stand already with times of whole seconds, which may have been cut, and hold
+/// nothing to be looked at.
 #[test]
 fn times_of_directories_are_set_last() {
     let room = Room::new();
@@ -699,7 +711,8 @@ fn times_of_directories_are_set_last() {
 }
 
 /// Goal: a group gets no more by a copy than it has by the access control list of the source.
-/// Method: a list whose mask allows what it denies the group; then a change of the list, which a rerun brings over.
+/// Method: a list whose mask allows what it denies the group; then a change of the list, which a rerun brings
+/// over.
 #[test]
 fn a_mask_gives_a_group_nothing() {
     for way in Way::all() {
@@ -736,9 +749,10 @@ fn a_mask_gives_a_group_nothing() {
     }
 }
 
-/// Goal: times are compared as finely as the file system keeps them on which the file lies, not as the destination's root does.
-/// Method: a destination that keeps whole seconds with another mounted in it that keeps all, and the reverse: a change within a
-/// second is copied where it can be told, and a rerun copies nothing.
+/// Goal: times are compared as finely as the file system keeps them on which the file lies, not as the
+/// destination's root does.
+/// Method: a destination that keeps whole seconds with another mounted in it that keeps all, and the reverse:
+/// a change within a second is copied where it can be told, and a rerun copies nothing.
 #[test]
 fn each_file_system_has_its_grain() {
     need!("ext4");
@@ -761,7 +775,8 @@ fn each_file_system_has_its_grain() {
             fs::write(&file, "bbbb").expect("write");
             tree::set_mtime(&file, at(900_000_000));
         }
-        // Where whole seconds are kept the two cannot be told apart. The grain of the root is asked for first.
+        // Where whole seconds are kept the two cannot be told apart. The grain of the root is asked for
+        // first.
         assert_eq!(copy().number("files"), 1, "{below:?}");
         let is_new = |name| fs::read(sink.join(name)).expect("read") == b"aaaa";
         assert_eq!([is_new("above"), is_new("sub/below")], [above, below].map(|kind| kind == Kind::Ext4));

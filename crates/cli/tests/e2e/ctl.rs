@@ -1,7 +1,8 @@
-//! Copies that run, in the hands of `haul ctl`: paused and going on, their live settings changed, and who may do so.
+//! Copies that run, in the hands of `haul ctl`: paused and going on, their live settings changed, and who may
+//! do so.
 //!
-//! Copies are made slow by strace, which holds up each request of the near end's storage; that end drives one request at
-//! a time. So a copy lasts as long as a test needs it, and no longer by much.
+//! Copies are made slow by strace, which holds up each request of the near end's storage; that end drives one
+//! request at a time. So a copy lasts as long as a test needs it, and no longer by much.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -139,8 +140,8 @@ fn over_ssh() -> Vec<Way> {
 }
 
 /// Goal: a paused copy moves nothing, keeps what it has, and goes on when it is told to; every byte is right.
-/// Method: over each way, a slow copy paused half-way; what lies at the destination and what was sent are looked at
-/// twice; resumed, it completes.
+/// Method: over each way, a slow copy paused half-way; what lies at the destination and what was sent are
+/// looked at twice; resumed, it completes.
 #[test]
 fn a_paused_copy_moves_nothing_and_goes_on() {
     need!("strace");
@@ -173,7 +174,8 @@ fn a_paused_copy_moves_nothing_and_goes_on() {
     }
 }
 
-/// Goal: a paused copy is interrupted as any other: exit 130, what arrived is kept, and the same command completes it.
+/// Goal: a paused copy is interrupted as any other: exit 130, what arrived is kept, and the same command
+/// completes it.
 #[test]
 fn a_paused_copy_stops_in_order_and_is_resumed() {
     need!("strace");
@@ -192,9 +194,10 @@ fn a_paused_copy_stops_in_order_and_is_resumed() {
     }
 }
 
-/// Goal: each live setting is turned while the copy runs, at whichever end it is, without a new connection; what cannot be is
-/// refused with its reason; and the copy is as good as any.
-/// Method: over ssh both ways, values up and down, until the end that has the live setting says that they stand.
+/// Goal: each live setting is turned while the copy runs, at whichever end it is, without a new connection;
+/// what cannot be is refused with its reason; and the copy is as good as any.
+/// Method: over ssh both ways, values up and down, until the end that has the live setting says that they
+/// stand.
 #[test]
 fn settings_are_changed_at_both_ends() {
     need!("sshd", "strace");
@@ -233,9 +236,10 @@ fn settings_are_changed_at_both_ends() {
     }
 }
 
-/// Goal: a limit on the rate is lifted while the copy runs, whichever end the source is, and one that is set holds it.
-/// Method: copies that would take ten minutes by the limit that they begin with; or by one that is set, until it is
-/// interrupted.
+/// Goal: a limit on the rate is lifted while the copy runs, whichever end the source is, and one that is set
+/// holds it.
+/// Method: copies that would take ten minutes by the limit that they begin with; or by one that is set, until
+/// it is interrupted.
 #[test]
 fn a_limit_is_set_and_lifted() {
     for way in Way::all() {
@@ -265,8 +269,8 @@ fn a_limit_is_set_and_lifted() {
     }
 }
 
-/// Goal: a job is meant by its number, its name or the beginning of one; else the error lists what runs. What a killed
-/// copy left is removed by the list.
+/// Goal: a job is meant by its number, its name or the beginning of one; else the error lists what runs. What
+/// a killed copy left is removed by the list.
 #[test]
 fn jobs_are_found_and_dead_ones_forgotten() {
     need!("strace");
@@ -313,10 +317,10 @@ impl Bench {
     }
 }
 
-/// Goal: nobody but this user and root is listened to, even where the file system lets him in, and no nonsense from the
-/// socket does anything to a copy.
-/// Method: mode bits opened to all, then a thread that is another user; root with lines that are no requests, one that
-/// is too long, and silence.
+/// Goal: nobody but this user and root is listened to, even where the file system lets him in, and no
+/// nonsense from the socket does anything to a copy.
+/// Method: mode bits opened to all, then a thread that is another user; root with lines that are no requests,
+/// one that is too long, and silence.
 #[test]
 fn strangers_and_nonsense_are_refused() {
     need!("setpriv", "strace");

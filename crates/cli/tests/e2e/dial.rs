@@ -22,8 +22,8 @@ fn far_dials<'a>(pull: bool, options: &[&'a str]) -> Vec<&'a str> {
     [PORT_OPTION].into_iter().chain(dial).chain(options.iter().copied()).collect()
 }
 
-/// Goal: where only one direction is open the copy takes it by itself, and where it is pinned it takes that; the summary
-/// says which end dialled; nothing outlives the run.
+/// Goal: where only one direction is open the copy takes it by itself, and where it is pinned it takes that;
+/// the summary says which end dialled; nothing outlives the run.
 /// Method: a firewall at one host that drops what comes for haul's port; the direction pinned; both ways.
 #[test]
 fn the_open_direction_is_taken() {
@@ -47,7 +47,8 @@ fn the_open_direction_is_taken() {
     }
 }
 
-/// Goal: a pinned direction that is closed ends the copy with a sentence that says what to do; both closed lead through ssh.
+/// Goal: a pinned direction that is closed ends the copy with a sentence that says what to do; both closed
+/// lead through ssh.
 #[test]
 fn a_closed_direction_is_named() {
     need!("netns", "sshd");
@@ -61,7 +62,8 @@ fn a_closed_direction_is_named() {
     hosts.assert_copied();
 }
 
-/// Goal: connections that are killed, control among them, are replaced by the far end, which dialled, both ways.
+/// Goal: connections that are killed, control among them, are replaced by the far end, which dialled, both
+/// ways.
 /// Method: `ss -K` of every connection of the start, one after the other; there are new ones afterwards.
 #[test]
 fn killed_connections_are_dialled_again_by_the_far_end() {
@@ -87,7 +89,8 @@ fn killed_connections_are_dialled_again_by_the_far_end() {
     }
 }
 
-/// Goal: an end that is killed does not leave the other one behind, whichever it is, and the same command goes on.
+/// Goal: an end that is killed does not leave the other one behind, whichever it is, and the same command
+/// goes on.
 #[test]
 fn a_killed_end_ends_the_other() {
     need!("netns", "sshd");
@@ -110,9 +113,10 @@ fn a_killed_end_ends_the_other() {
     }
 }
 
-/// Goal: a host that ssh reaches through another one by its configuration (`ProxyJump`) or by `-J` is one like any other:
-/// data take a connection of their own where there is a way, whichever end dials.
-/// Method: two sshds, of which only the first forwards; what the far end takes for the near one's address is the first's.
+/// Goal: a host that ssh reaches through another one by its configuration (`ProxyJump`) or by `-J` is one
+/// like any other: data take a connection of their own where there is a way, whichever end dials.
+/// Method: two sshds, of which only the first forwards; what the far end takes for the near one's address is
+/// the first's.
 #[test]
 fn a_jump_host_is_no_end() {
     need!("netns", "sshd");

@@ -1,5 +1,5 @@
-//! Who owns a job, its temporaries and its names: runs that were frozen and go on, other users, other jobs, and files that only
-//! look like a job's.
+//! Who owns a job, its temporaries and its names: runs that were frozen and go on, other users, other jobs,
+//! and files that only look like a job's.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -33,10 +33,11 @@ fn temporary(dir: &Path) -> PathBuf {
     found.remove(0)
 }
 
-/// Goal: a run that was frozen, taken over, and goes on, writes nothing into what the next one published; its copy may
-/// have been changed since.
-/// Method: a local copy is stopped half-way; the same command from another process namespace, which cannot see that it lives,
-/// watches it for its time and completes; the file is edited in place; the first run goes on.
+/// Goal: a run that was frozen, taken over, and goes on, writes nothing into what the next one published; its
+/// copy may have been changed since.
+/// Method: a local copy is stopped half-way; the same command from another process namespace, which cannot
+/// see that it lives, watches it for its time and completes; the file is edited in place; the first run goes
+/// on.
 #[test]
 fn a_fenced_run_writes_into_nothing_that_was_published() {
     need!("unshare");
@@ -65,11 +66,12 @@ fn a_fenced_run_writes_into_nothing_that_was_published() {
     assert_eq!(copy.metadata().expect("stat").mtime(), changed);
 }
 
-/// Goal: a run that was frozen and taken over publishes nothing any more: no old file over a new one, also none that it was about
-/// to publish when it was frozen.
-/// Method: many small files, and a large one, so that the next run lasts. A run whose syncs take long is stopped when threads of it
-/// are in the sync that comes before a file's name; the sources change; another run publishes all small files anew, and the first
-/// one goes on while that one is stopped, before it removes what the first one left.
+/// Goal: a run that was frozen and taken over publishes nothing any more: no old file over a new one, also
+/// none that it was about to publish when it was frozen.
+/// Method: many small files, and a large one, so that the next run lasts. A run whose syncs take long is
+/// stopped when threads of it are in the sync that comes before a file's name; the sources change; another
+/// run publishes all small files anew, and the first one goes on while that one is stopped, before it removes
+/// what the first one left.
 #[test]
 fn a_fenced_run_publishes_nothing_old() {
     need!("unshare", "strace");
@@ -110,8 +112,8 @@ fn a_fenced_run_publishes_nothing_old() {
 }
 
 /// Goal: a run that lives keeps its job where `/proc` speaks of other processes than ours.
-/// Method: two runs in a process namespace of their own that shows the `/proc` of the one above, where the first one's number is
-/// that of another process.
+/// Method: two runs in a process namespace of their own that shows the `/proc` of the one above, where the
+/// first one's number is that of another process.
 #[test]
 fn a_run_lives_whatever_proc_says() {
     need!("unshare");
@@ -153,9 +155,10 @@ fn a_stop_is_heeded_while_another_run_is_watched() {
     assert_same(&data, &sink.join("data"), ALL);
 }
 
-/// Goal: the same command right after its near end was killed waits for the far end that is left, says so, and completes.
-/// Method: a push, killed at its near end half-way, and again at once. The syncs of the first far end take long, so that it cannot
-/// be gone by then: it ends when what it has begun is on media.
+/// Goal: the same command right after its near end was killed waits for the far end that is left, says so,
+/// and completes.
+/// Method: a push, killed at its near end half-way, and again at once. The syncs of the first far end take
+/// long, so that it cannot be gone by then: it ends when what it has begun is on media.
 #[test]
 fn a_rerun_waits_for_the_dying_far_end() {
     need!("sshd", "strace");
@@ -192,7 +195,8 @@ fn a_rerun_waits_for_the_dying_far_end() {
 }
 
 /// Goal: files whose names look like haul's are copied like all others, and by a second run left alone.
-/// Method: names of the forms that temporaries and journals have had, with and without a journal of another place.
+/// Method: names of the forms that temporaries and journals have had, with and without a journal of another
+/// place.
 #[test]
 fn files_named_like_temporaries_are_copied() {
     let room = Room::new();
@@ -241,10 +245,11 @@ fn files_of_a_running_copy_into_the_source_are_left_out() {
     first.wait().sane().exits(0);
 }
 
-/// Goal: what another user put in the place of a killed copy's temporary is not taken over, and a copy of another user is refused
-/// by name, also by root.
-/// Method: a copy of an unprivileged user into a directory that all may write, killed; its temporary is replaced by one of another
-/// user that all may write, kept open; the owner runs again, then another killed copy of his is met by root.
+/// Goal: what another user put in the place of a killed copy's temporary is not taken over, and a copy of
+/// another user is refused by name, also by root.
+/// Method: a copy of an unprivileged user into a directory that all may write, killed; its temporary is
+/// replaced by one of another user that all may write, kept open; the owner runs again, then another killed
+/// copy of his is met by root.
 #[test]
 fn files_of_other_users_are_not_taken_over() {
     need!("setpriv");
@@ -283,8 +288,8 @@ fn files_of_other_users_are_not_taken_over() {
     assert_eq!(debris(&sink), left);
 }
 
-/// Goal: the contents of a directory are one job whatever comes into it; what other dead jobs left is named in the summary, with
-/// the command that removes it.
+/// Goal: the contents of a directory are one job whatever comes into it; what other dead jobs left is named
+/// in the summary, with the command that removes it.
 /// Method: `data/` killed, a name added, again: no debris. Then another source killed, and `data/` once more.
 #[test]
 fn debris_of_other_jobs_is_named() {

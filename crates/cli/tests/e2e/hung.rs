@@ -10,8 +10,8 @@ use crate::support::{Room, procs, read, tree};
 /// Enough that a copy in small requests is still at it when the disk is frozen.
 const BIG: usize = 200 << 20;
 
-/// Goal: a write that hangs is named in the progress of the end that people watch, wherever it hangs; when the
-/// storage answers again the copy is completed with the right bytes.
+/// Goal: a write that hangs is named in the progress of the end that people watch, wherever it hangs; when
+/// the storage answers again the copy is completed with the right bytes.
 /// Method: a file system that is frozen while a large file is written to it, locally and over ssh.
 #[test]
 fn a_hung_write_is_named_and_waited_for() {
@@ -42,9 +42,10 @@ fn a_hung_write_is_named_and_waited_for() {
     }
 }
 
-/// Goal: one file system below the destination that hangs is named, also where nothing but names is asked of it, and does
-/// not keep the bytes of files elsewhere from being written.
-/// Method: a frozen file system under one directory of a tree of small files; the others are looked for meanwhile.
+/// Goal: one file system below the destination that hangs is named, also where nothing but names is asked of
+/// it, and does not keep the bytes of files elsewhere from being written.
+/// Method: a frozen file system under one directory of a tree of small files; the others are looked for
+/// meanwhile.
 #[test]
 fn a_hung_file_system_does_not_hold_up_others() {
     need!("xfs");

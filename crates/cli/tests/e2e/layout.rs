@@ -13,8 +13,8 @@ fn lines_of(outcome: &Outcome) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
 }
 
-/// Goal: a file on local storage is one component on one target, in text and JSON; each file has its line, names that are no UTF-8
-/// come through, and what is no regular file is an error beside the others.
+/// Goal: a file on local storage is one component on one target, in text and JSON; each file has its line,
+/// names that are no UTF-8 come through, and what is no regular file is an error beside the others.
 #[test]
 fn files_are_shown_with_their_targets() {
     let room = Room::new();

@@ -50,7 +50,8 @@ fn source(room: &Room) -> PathBuf {
     data
 }
 
-/// Goal: a copy that was stopped in good order is known by what it was, as one that was killed is, and the next run has it at once.
+/// Goal: a copy that was stopped in good order is known by what it was, as one that was killed is, and the
+/// next run has it at once.
 /// Method: SIGTERM; then `haul clean -n`, another copy into the same place, and the same again.
 #[test]
 fn a_stopped_copy_says_what_it_was() {
@@ -87,7 +88,8 @@ fn clean_tells_of_files_that_look_like_temporaries() {
     assert_eq!(read(&file), b"mine");
 }
 
-/// Goal: a destination that is removed while a copy runs is said to be gone, and not that another run took over.
+/// Goal: a destination that is removed while a copy runs is said to be gone, and not that another run took
+/// over.
 #[test]
 fn a_removed_destination_is_said() {
     let room = Room::new();
@@ -99,9 +101,11 @@ fn a_removed_destination_is_said() {
     assert!(!ended.stderr.contains("this one publishes nothing more"), "{}", ended.describe());
 }
 
-/// Goal: a run that ends complete or partial leaves no temporary of the runs before, wherever in the destination it lies.
-/// Method: a copy killed at a large file far down; then its directory vanishes from the source, at the top and below, is a file
-/// there, is moved at the destination, within the copy and out of it; and the same of a directory's contents.
+/// Goal: a run that ends complete or partial leaves no temporary of the runs before, wherever in the
+/// destination it lies.
+/// Method: a copy killed at a large file far down; then its directory vanishes from the source, at the top
+/// and below, is a file there, is moved at the destination, within the copy and out of it; and the same of a
+/// directory's contents.
 #[test]
 fn temporaries_go_wherever_they_lie() {
     type Change = fn(&Path, &Path);
@@ -134,9 +138,10 @@ fn temporaries_go_wherever_they_lie() {
     }
 }
 
-/// Goal: where what is left cannot be looked at, the journal stays, the run names it with the command that removes it, and that command
-/// does, once it can.
-/// Method: a user's copy, killed; the directory vanishes from the source and is closed at the destination; then it is opened again.
+/// Goal: where what is left cannot be looked at, the journal stays, the run names it with the command that
+/// removes it, and that command does, once it can.
+/// Method: a user's copy, killed; the directory vanishes from the source and is closed at the destination;
+/// then it is opened again.
 #[test]
 fn what_cannot_be_looked_at_keeps_its_journal() {
     need!("setpriv");
@@ -162,7 +167,8 @@ fn what_cannot_be_looked_at_keeps_its_journal() {
     assert_no_debris(&sink);
 }
 
-/// A journal in `dir` that names a run's tag, as anybody can write one; `like` this one, or of another directory.
+/// A journal in `dir` that names a run's tag, as anybody can write one; `like` this one, or of another
+/// directory.
 fn forge(dir: &Path, like: &Path, tag: &str, elsewhere: bool) -> PathBuf {
     let journal = read(like);
     let magic = journal[..16].to_vec();
@@ -188,9 +194,11 @@ fn forge(dir: &Path, like: &Path, tag: &str, elsewhere: bool) -> PathBuf {
     path
 }
 
-/// Goal: `haul clean` takes nobody's word but of his own files: a journal that was planted removes nothing of a running copy.
-/// Method: a user's copy into a directory that all may write, running; journals that name its tag, of another user, of the same
-/// user, and of root for another directory, each cleaned by root; then the first of these when the copy was killed.
+/// Goal: `haul clean` takes nobody's word but of his own files: a journal that was planted removes nothing of
+/// a running copy.
+/// Method: a user's copy into a directory that all may write, running; journals that name its tag, of another
+/// user, of the same user, and of root for another directory, each cleaned by root; then the first of these
+/// when the copy was killed.
 #[test]
 fn planted_journals_remove_nothing_of_others() {
     need!("setpriv");
@@ -230,8 +238,9 @@ fn planted_journals_remove_nothing_of_others() {
     assert_eq!(temporaries(&sink).len(), 1, "{told}");
 }
 
-/// Goal: with a state directory, a job of another file system is not taken for one of this, though both roots have one inode number
-/// and its journal speaks of no part; and neither is one of a clone of that disk, which says the same of itself.
+/// Goal: with a state directory, a job of another file system is not taken for one of this, though both roots
+/// have one inode number and its journal speaks of no part; and neither is one of a clone of that disk, which
+/// says the same of itself.
 /// Method: a copy of small files to one disk, killed; the other is cleaned, then the first.
 #[test]
 fn clean_takes_no_job_of_another_disk() {
@@ -283,8 +292,10 @@ fn an_owner_file_that_stays_is_named() {
     assert_no_debris(&sink);
 }
 
-/// Goal: `haul clean` that could not remove what a dead job left says which and ends with 1; another user's jobs are no failure of it.
-/// Method: a copy is killed; its destination is full, or its temporary cannot be unlinked; then a job of another user.
+/// Goal: `haul clean` that could not remove what a dead job left says which and ends with 1; another user's
+/// jobs are no failure of it.
+/// Method: a copy is killed; its destination is full, or its temporary cannot be unlinked; then a job of
+/// another user.
 #[test]
 fn clean_fails_where_debris_stays() {
     need!("tmpfs", "strace", "setpriv");

@@ -19,7 +19,8 @@ fn set_time(path: &Path, seconds: u64) {
     file.set_times(fs::FileTimes::new().set_modified(time)).expect("set the time");
 }
 
-/// A source and a destination that differ in every way that an entry can; all times are the same but those that are meant.
+/// A source and a destination that differ in every way that an entry can; all times are the same but those
+/// that are meant.
 fn different(room: &Room) {
     for (path, content) in [
         ("s/new", "a"),
@@ -85,8 +86,8 @@ fn listed(ended: &Outcome) -> Vec<String> {
     lines
 }
 
-/// Goal: a dry run looks at the destination and says in rsync's letters what rsync would say, and a real run says the same
-/// as it goes; the second run has nothing to say, and counts nothing.
+/// Goal: a dry run looks at the destination and says in rsync's letters what rsync would say, and a real run
+/// says the same as it goes; the second run has nothing to say, and counts nothing.
 /// Method: a tree that differs in every way, held against rsync's own list of the same pair; over each way.
 #[test]
 fn a_dry_run_says_what_rsync_says_and_the_copy_does_it() {
@@ -143,7 +144,8 @@ fn a_dry_run_says_what_rsync_says_and_the_copy_does_it() {
     }
 }
 
-/// Goal: the short form lists ten and says how many more there are, on stdout; a single file is shown under its new name.
+/// Goal: the short form lists ten and says how many more there are, on stdout; a single file is shown under
+/// its new name.
 /// Method: fifteen files to a destination that is not there; one file to a new name.
 #[test]
 fn the_short_list_says_how_many_more() {
@@ -176,7 +178,8 @@ fn the_short_list_says_how_many_more() {
         let line = String::from_utf8_lossy(&one.stdout).into_owned();
         assert!(line.contains("s/f00 -> ") && line.contains("/new-name (1 B)\n"), "{}: {line}", way.name());
         assert!(!room.at("d").exists() && !room.at("new-name").exists());
-        // Of what is there already, mode alone differs: that is listed and counted too, and it is not unchanged.
+        // Of what is there already, mode alone differs: that is listed and counted too, and it is not
+        // unchanged.
         way.plain(&["-r"], &[contents(&room.at("s"))], room.at("d")).run().sane().exits(0);
         set_mode(&room.at("s/f03"), 0o600);
         let dry = way.plain(&["-rn"], &[contents(&room.at("s"))], room.at("d")).run().sane().exits(0);
@@ -188,9 +191,10 @@ fn the_short_list_says_how_many_more() {
     }
 }
 
-/// Goal: what lies in directories that are the user's own and closed to him is no failure of a dry run, for a copy opens them: it
-/// is counted and told, and no mode changes. What a copy could not open fails in both.
-/// Method: destinations of an unprivileged user closed in several ways, above files, links and directories; then the copy.
+/// Goal: what lies in directories that are the user's own and closed to him is no failure of a dry run, for a
+/// copy opens them: it is counted and told, and no mode changes. What a copy could not open fails in both.
+/// Method: destinations of an unprivileged user closed in several ways, above files, links and directories;
+/// then the copy.
 #[test]
 fn a_dry_run_tells_what_it_cannot_look_at() {
     need!("setpriv");

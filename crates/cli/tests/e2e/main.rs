@@ -5,9 +5,10 @@
 //! [`need!`]; what is missing skips it, aloud, or fails it where `HAUL_TEST_REQUIRE` lists the need.
 //!
 //! Environment: `HAUL_TEST_BIN` tests that program instead of the built one, `HAUL_TEST_KILLS` sets how many
-//! kills each kill test makes, `HAUL_TEST_CUTS` the same for power cuts, `HAUL_TEST_SEED` their seed, `HAUL_TEST_REQUIRE` a comma-separated list of
-//! needs (or `all`) whose absence is an error, `HAUL_TEST_SKIPS` a file that gets one line for each skip, `HAUL_TEST_KEEP` keeps
-//! the folders of tests that failed.
+//! kills each kill test makes, `HAUL_TEST_CUTS` the same for power cuts, `HAUL_TEST_SEED` their seed,
+//! `HAUL_TEST_REQUIRE` a comma-separated list of needs (or `all`) whose absence is an error,
+//! `HAUL_TEST_SKIPS` a file that gets one line for each skip, `HAUL_TEST_KEEP` keeps the folders of tests
+//! that failed.
 
 #[macro_use]
 mod support;

@@ -1,7 +1,7 @@
 //! Kernels that lack something, or a sandbox that forbids it: slower perhaps, never wrong.
 //!
-//! strace answers for the kernel. The answers are those that old kernels, seccomp filters and odd file systems
-//! really give.
+//! strace answers for the kernel. The answers are those that old kernels, seccomp filters and odd file
+//! systems really give.
 
 use std::os::unix::fs::symlink;
 

@@ -68,7 +68,8 @@ const CASES: &[Case] = &[
 ];
 
 /// Goal: each command puts its files where its text says, and the same command again puts them there again.
-/// Method: the table above, on this host and in part over ssh, each line twice; the files that are there, no more and no fewer.
+/// Method: the table above, on this host and in part over ssh, each line twice; the files that are there, no
+/// more and no fewer.
 #[test]
 fn names_follow_the_text_and_reruns_never_nest() {
     for way in Way::all() {
@@ -181,8 +182,8 @@ fn host_to_host_is_refused() {
     assert!(!room.at("ran").exists());
 }
 
-/// Goal: a source never takes the place of itself, nor a link that of the file that it leads to: nothing is made, and the exit
-/// code is that of wrong usage, in a dry run too. A link among others fails alone.
+/// Goal: a source never takes the place of itself, nor a link that of the file that it leads to: nothing is
+/// made, and the exit code is that of wrong usage, in a dry run too. A link among others fails alone.
 /// Method: `cp sl a`, `cp a a`, `cp d/a d`; a tree with a link to the file that stands at its name.
 #[test]
 fn no_source_is_copied_over_itself() {
@@ -221,10 +222,10 @@ fn no_source_is_copied_over_itself() {
     assert!(!room.at("sink/d/kept").is_symlink());
 }
 
-/// Goal: what cannot be used is named as it was typed, with its side and its host, and says what to do; what is missing for an
-/// option is wrong usage.
-/// Method: a destination below nothing, one that may not be written to, a journal directory that is not there; the same and a
-/// missing source at a far host.
+/// Goal: what cannot be used is named as it was typed, with its side and its host, and says what to do; what
+/// is missing for an option is wrong usage.
+/// Method: a destination below nothing, one that may not be written to, a journal directory that is not
+/// there; the same and a missing source at a far host.
 #[test]
 fn what_cannot_be_used_is_named_as_typed() {
     let room = Room::new();
@@ -341,10 +342,11 @@ fn files(room: &Room, destination: &str) -> Vec<String> {
     lines
 }
 
-/// Goal: two names that the destination takes for one fail alone and by name; neither replaces the other, nothing is merged,
-/// and everything else is copied: in one run, in a rerun, and over what an earlier run left.
-/// Method: files large and small, directories and links whose names differ in case, onto a file system that folds it, three
-/// times; then with another source that has one of each pair.
+/// Goal: two names that the destination takes for one fail alone and by name; neither replaces the other,
+/// nothing is merged, and everything else is copied: in one run, in a rerun, and over what an earlier run
+/// left.
+/// Method: files large and small, directories and links whose names differ in case, onto a file system that
+/// folds it, three times; then with another source that has one of each pair.
 #[test]
 fn names_that_fold_fail_alone() {
     need!("targets");

@@ -1,4 +1,5 @@
-//! `haul probe network`: a network is measured for a moment, reported in every form, kept, and used by the next copy.
+//! `haul probe network`: a network is measured for a moment, reported in every form, kept, and used by the
+//! next copy.
 
 use std::fs;
 use std::path::PathBuf;
@@ -37,8 +38,9 @@ fn last(outcome: &Outcome) -> Value {
     last
 }
 
-/// Goal: over a real sshd the events begin with what was met, have a point per measurement and end with a setting to use
-/// that was measured; every rate is of bytes that arrived in that time; the time that all points took is within the limit.
+/// Goal: over a real sshd the events begin with what was met, have a point per measurement and end with a
+/// setting to use that was measured; every rate is of bytes that arrived in that time; the time that all
+/// points took is within the limit.
 #[test]
 fn a_network_is_measured() {
     need!("sshd");
@@ -74,8 +76,8 @@ fn a_network_is_measured() {
     assert!(passports(&room).is_empty(), "--no-save keeps nothing");
 }
 
-/// Goal: what was found is kept, shown, and what the next copy to that host starts with, and it says so; what the user
-/// names wins; another way of naming the host knows nothing of it.
+/// Goal: what was found is kept, shown, and what the next copy to that host starts with, and it says so; what
+/// the user names wins; another way of naming the host knows nothing of it.
 #[test]
 fn a_copy_starts_with_the_passport() {
     need!("sshd");
@@ -132,8 +134,8 @@ fn a_copy_starts_with_the_passport() {
     assert!(chosen.to_string().contains("is damaged and ignored"), "{chosen}");
 }
 
-/// Goal: a host that cannot be reached, words that are no host, and a control that there is not end with a sentence and
-/// the right code; nothing is kept.
+/// Goal: a host that cannot be reached, words that are no host, and a control that there is not end with a
+/// sentence and the right code; nothing is kept.
 #[test]
 fn what_cannot_be_probed_is_said() {
     need!("sshd");
@@ -168,7 +170,8 @@ fn an_interrupted_probe_keeps_nothing() {
     assert!(passports(&room).is_empty());
 }
 
-/// Goal: where the port is closed the way through ssh is measured as it is, and the report says that nothing can be set.
+/// Goal: where the port is closed the way through ssh is measured as it is, and the report says that nothing
+/// can be set.
 #[test]
 fn the_way_through_ssh_is_measured_as_it_is() {
     need!("netns", "sshd");
@@ -186,8 +189,9 @@ fn the_way_through_ssh_is_measured_as_it_is() {
     assert!(summary["remarks"].to_string().contains("through ssh"), "{summary}");
 }
 
-/// Goal: the way from the other host is measured by that host and told here: points with what its sockets saw, as the way to it has
-/// them; its passport is another than that of the way there, and pulls start with it.
+/// Goal: the way from the other host is measured by that host and told here: points with what its sockets
+/// saw, as the way to it has them; its passport is another than that of the way there, and pulls start with
+/// it.
 #[test]
 fn the_way_back_is_measured() {
     need!("sshd");

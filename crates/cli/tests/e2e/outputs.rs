@@ -1,4 +1,5 @@
-//! Files and streams that a user names to be written: the manifest, the list of failures, what goes to stdout.
+//! Files and streams that a user names to be written: the manifest, the list of failures, what goes to
+//! stdout.
 
 use std::fs;
 use std::io::Read as _;
@@ -27,7 +28,8 @@ fn copy(room: &Room, options: &[&str]) -> Haul {
     Haul::new(["cp", "-r"]).args(options).args([contents(&room.at("data")), room.at("sink").into()])
 }
 
-/// Goal: a user's own NAME.json is neither removed nor replaced by `--manifest NAME`: the run refuses before it does anything.
+/// Goal: a user's own NAME.json is neither removed nor replaced by `--manifest NAME`: the run refuses before
+/// it does anything.
 /// Method: a file, an empty one and a directory of that name; then a list of an earlier run, which gives way.
 #[test]
 fn a_json_beside_the_manifest_stays() {
@@ -56,7 +58,8 @@ fn a_json_beside_the_manifest_stays() {
 }
 
 /// Goal: a device, a FIFO and `/dev/stdout` are written to and stay what they are.
-/// Method: a copy with each of them as the manifest, and as the list of failures; names that b3sum cannot check are said.
+/// Method: a copy with each of them as the manifest, and as the list of failures; names that b3sum cannot
+/// check are said.
 #[test]
 fn lists_go_into_streams() {
     let room = Room::new();
@@ -120,7 +123,8 @@ fn lists_follow_links_and_keep_modes() {
     assert_eq!(fs::read_dir(room.at("lists")).expect("list").count(), 2, "no temporary is left");
 }
 
-/// Goal: a list in a source, or one that would replace a source or its copy, is refused before anything is written.
+/// Goal: a list in a source, or one that would replace a source or its copy, is refused before anything is
+/// written.
 /// Method: each such name for both lists; the source must stay as it was, with its times.
 #[test]
 fn lists_lie_outside_of_the_copy() {
@@ -152,7 +156,8 @@ fn lists_lie_outside_of_the_copy() {
 }
 
 /// Goal: wrong usage leaves the list of failures of the run before; a run that is killed leaves what it knew.
-/// Method: a directory without `-r`; then a slow copy with one entry that fails, killed as soon as the list says so.
+/// Method: a directory without `-r`; then a slow copy with one entry that fails, killed as soon as the list
+/// says so.
 #[test]
 fn failures_survive_what_they_should() {
     let room = Room::new();
@@ -174,7 +179,8 @@ fn failures_survive_what_they_should() {
 }
 
 /// Goal: a list on stdout that cannot be written is no success; the copy is whole all the same.
-/// Method: `/dev/full` as stdout of a dry run, an itemized and a JSON one. A reader that leaves is another test's.
+/// Method: `/dev/full` as stdout of a dry run, an itemized and a JSON one. A reader that leaves is another
+/// test's.
 #[test]
 fn a_full_stdout_is_no_success() {
     for options in ["-n", "-i", "--json"] {
@@ -197,7 +203,8 @@ fn a_full_stdout_is_no_success() {
     }
 }
 
-/// Goal: a list that takes the place of a file with another name leaves the content there: a source cannot be emptied by one.
+/// Goal: a list that takes the place of a file with another name leaves the content there: a source cannot be
+/// emptied by one.
 /// Method: both lists under a hard link of a source's file, whose other name lies outside.
 #[test]
 fn lists_leave_other_names_of_a_file() {
@@ -213,7 +220,8 @@ fn lists_leave_other_names_of_a_file() {
 }
 
 /// Goal: a list takes nothing but itself to another owner, and only what was written gets the name.
-/// Method: root replaces a list of nobody's; while it gives its temporary away, that becomes a link to a file of root's.
+/// Method: root replaces a list of nobody's; while it gives its temporary away, that becomes a link to a file
+/// of root's.
 #[test]
 fn lists_give_no_other_file_away() {
     need!("root");
@@ -265,9 +273,10 @@ fn lists_follow_no_planted_links() {
     }
 }
 
-/// Goal: a bind mount hides neither that a list would replace a copied file or lie in a source, nor that a destination lies in its
-/// source; other places behind one are as good as any.
-/// Method: mounts of the destination, of a part of it and of a part of the source, in a mount namespace of each run.
+/// Goal: a bind mount hides neither that a list would replace a copied file or lie in a source, nor that a
+/// destination lies in its source; other places behind one are as good as any.
+/// Method: mounts of the destination, of a part of it and of a part of the source, in a mount namespace of
+/// each run.
 #[test]
 fn bind_mounts_hide_nothing() {
     need!("root");

@@ -1,4 +1,5 @@
-//! What is said of a part of a file that is copied (`--range`, `--to`), and what a dry run says of copies in place.
+//! What is said of a part of a file that is copied (`--range`, `--to`), and what a dry run says of copies in
+//! place.
 
 use std::fs;
 use std::path::Path;
@@ -11,8 +12,8 @@ use crate::support::way::Way;
 use crate::support::{procs, read, set_mode};
 
 /// Goal: a list tells of the part that goes into a file, and not how the whole of that file differs from it.
-/// Method: a part into a file of another length, mode and time, and into none; lists of dry runs and copies, short, itemized and of
-/// names alone, and the events.
+/// Method: a part into a file of another length, mode and time, and into none; lists of dry runs and copies,
+/// short, itemized and of names alone, and the events.
 #[test]
 fn lists_tell_of_the_part() {
     let pair = Pair::new();
@@ -43,8 +44,8 @@ fn lists_tell_of_the_part() {
     assert_eq!(run(&["-i", "--range=24000000:"]), ">f.stp..... file (3 bytes from byte 24000000 on)\n");
 }
 
-/// Goal: the manifest of a part whose end is not typed says its length, and is counted; where there is no line that b3sum could check,
-/// stdout is refused for it before anything is done.
+/// Goal: the manifest of a part whose end is not typed says its length, and is counted; where there is no
+/// line that b3sum could check, stdout is refused for it before anything is done.
 #[test]
 fn the_manifest_of_a_part_is_counted() {
     let pair = Pair::new();
@@ -73,7 +74,8 @@ fn the_manifest_of_a_part_is_counted() {
     assert!(read(&sink) == pair.old);
 }
 
-/// Goal: what is said of a copy of a part says which part: the summary, the events, the list of copies that run and of those that died.
+/// Goal: what is said of a copy of a part says which part: the summary, the events, the list of copies that
+/// run and of those that died.
 /// Method: a part whose end is not typed, into a file and as one, with each of them.
 #[test]
 fn a_part_is_told_as_one() {
@@ -122,8 +124,8 @@ fn a_part_is_told_as_one() {
     assert!(all.summary().0["part"].is_null());
 }
 
-/// Goal: a dry run refuses what the copy refuses: files that may not be written in place, that have a second name of another entry or of a
-/// source; and a destination in which nothing can be made.
+/// Goal: a dry run refuses what the copy refuses: files that may not be written in place, that have a second
+/// name of another entry or of a source; and a destination in which nothing can be made.
 /// Method: each of them as a user who is not root, dry and for real, with the same words.
 #[test]
 fn a_dry_run_refuses_what_the_copy_does() {

@@ -53,7 +53,8 @@ fn assert_whole(summary: &Value) -> Vec<Option<f64>> {
     rates
 }
 
-/// Goal: within one host both storages and the host are measured, in every form; nothing stays but the passports, with which copies start.
+/// Goal: within one host both storages and the host are measured, in every form; nothing stays but the
+/// passports, with which copies start.
 #[test]
 fn a_path_within_this_host_is_measured() {
     let (room, state) = (Room::new(), Room::new());
@@ -87,8 +88,8 @@ fn a_path_within_this_host_is_measured() {
     assert!(passport["probe"]["read_best"].is_object() && passport["probe"]["write_best"].is_object());
 }
 
-/// Goal: over a real sshd, both ways: the far storage is measured there, the network in the way of the data, and the passports of
-/// both are kept where copies look for them.
+/// Goal: over a real sshd, both ways: the far storage is measured there, the network in the way of the data,
+/// and the passports of both are kept where copies look for them.
 #[test]
 fn a_path_to_another_host_is_measured() {
     need!("sshd");
@@ -127,7 +128,8 @@ fn a_path_to_another_host_is_measured() {
     );
 }
 
-/// Goal: an end that cannot be probed is said before anything is measured, at either end: read-only, full, not there; two remote ends.
+/// Goal: an end that cannot be probed is said before anything is measured, at either end: read-only, full,
+/// not there; two remote ends.
 #[test]
 fn what_cannot_be_probed_is_said() {
     need!("sshd");

@@ -1,7 +1,7 @@
 //! Power cuts and other faults of real file systems: exit 0 means on media under its name.
 //!
-//! The power of a file system on a loop device is cut by its own shutdown, without a flush; then it is mounted
-//! again. The first two tests show that such a cut really loses what was not synced.
+//! The power of a file system on a loop device is cut by its own shutdown, without a flush; then it is
+//! mounted again. The first two tests show that such a cut really loses what was not synced.
 //!
 //! XFS and ext4 put everything on media that happened before, whoever syncs anything. The last sync of the
 //! journal would hide one that is missing elsewhere, so half of the runs keep their journal on another file
@@ -163,9 +163,9 @@ fn the_destination_itself_is_synced() {
 }
 
 /// Goal: a file is synced before its name, and the name before the journal says so.
-/// Method: the order of the calls by strace, for a cut shows this of the last epoch only. Small files alone and a large one
-/// alone, for these are synced and journaled apart: what one is journaled with says nothing of the other's names. Without the
-/// epoch's sync of directories this fails.
+/// Method: the order of the calls by strace, for a cut shows this of the last epoch only. Small files alone
+/// and a large one alone, for these are synced and journaled apart: what one is journaled with says nothing
+/// of the other's names. Without the epoch's sync of directories this fails.
 #[test]
 fn names_are_synced_before_the_journal_says_so() {
     need!("strace");
@@ -261,11 +261,11 @@ fn assert_owner_is_known(dir: &Path) {
     }
 }
 
-/// Goal: a cut at any moment loses nothing that was acknowledged, nothing torn has a name, and the same command
-/// completes without sending again what was acknowledged.
-/// Method: cuts spread over the bytes written, or when so many entries were acknowledged. Most runs are killed
-/// before: XFS syncs a directory without an error after its shutdown, which no machine without power sees. The
-/// others go on with the errors that follow. Every byte compared after the rerun and one more cut.
+/// Goal: a cut at any moment loses nothing that was acknowledged, nothing torn has a name, and the same
+/// command completes without sending again what was acknowledged.
+/// Method: cuts spread over the bytes written, or when so many entries were acknowledged. Most runs are
+/// killed before: XFS syncs a directory without an error after its shutdown, which no machine without power
+/// sees. The others go on with the errors that follow. Every byte compared after the rerun and one more cut.
 fn a_cut_at_any_moment_loses_nothing_acknowledged(kind: Kind) {
     // So many that they need several epochs.
     const ENTRIES: usize = 2000;
@@ -336,10 +336,10 @@ fn a_cut_of_ext4_at_any_moment_loses_nothing_acknowledged() {
     a_cut_at_any_moment_loses_nothing_acknowledged(Kind::Ext4);
 }
 
-/// Goal: a destination that fills up in one big file is one error that says what ran out and how much is needed;
-/// what is durable of the file is not sent again.
-/// Method: 64 MiB into 24, pushed, so that the far end is full; then there is room. Without space in advance, which
-/// would tell before anything fits.
+/// Goal: a destination that fills up in one big file is one error that says what ran out and how much is
+/// needed; what is durable of the file is not sent again.
+/// Method: 64 MiB into 24, pushed, so that the far end is full; then there is room. Without space in advance,
+/// which would tell before anything fits.
 #[test]
 fn what_fitted_of_a_big_file_is_not_sent_again() {
     need!("tmpfs", "sshd");
@@ -363,8 +363,8 @@ fn what_fitted_of_a_big_file_is_not_sent_again() {
     assert!(sent < 64 << 20, "{sent} bytes sent again: {resumed:?}");
 }
 
-/// Goal: blocks or inodes that run out amid many files are one error, after which no new file is begun; the files
-/// that were acknowledged are not sent again.
+/// Goal: blocks or inodes that run out amid many files are one error, after which no new file is begun; the
+/// files that were acknowledged are not sent again.
 /// Method: pushed into a small tmpfs, with and without few inodes, which is then enlarged.
 #[test]
 fn a_far_end_that_fills_up_is_resumed() {
@@ -444,9 +444,9 @@ fn a_file_over_the_size_limit_fails_alone() {
 }
 
 /// Goal: a quota that is used up ends the run with one error that says so, and is resumed when it is raised.
-/// Method: a group quota of btrfs; once met before data moves, for space is taken in advance, and once while data is
-/// written, at a rate that uses the quota up in four seconds: epochs have closed by then, and what they hold stays, though
-/// the last one may find no room in the quota for its names and for the journal.
+/// Method: a group quota of btrfs; once met before data moves, for space is taken in advance, and once while
+/// data is written, at a rate that uses the quota up in four seconds: epochs have closed by then, and what
+/// they hold stays, though the last one may find no room in the quota for its names and for the journal.
 #[test]
 fn a_quota_that_is_used_up_is_said_and_resumed() {
     need!("btrfs");
@@ -470,7 +470,8 @@ fn a_quota_that_is_used_up_is_said_and_resumed() {
     assert!(resumed.number("bytes_sent") < tree::totals(&data).1, "everything was sent again: {resumed:?}");
 }
 
-/// Goal: no space is taken in advance where the file system compresses, for what fits compressed must not fail for its length.
+/// Goal: no space is taken in advance where the file system compresses, for what fits compressed must not
+/// fail for its length.
 /// Method: 600 MB of one byte on a btrfs of 512 MB with `compress-force`; how many blocks it took.
 #[test]
 fn compressed_files_need_no_room_for_their_length() {

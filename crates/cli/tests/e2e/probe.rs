@@ -32,7 +32,8 @@ fn stdout(outcome: &Outcome) -> String {
     String::from_utf8(outcome.stdout.clone()).expect("stdout is UTF-8")
 }
 
-/// Goal: the events begin with `started`, have a point per measurement, and end with the best of both directions.
+/// Goal: the events begin with `started`, have a point per measurement, and end with the best of both
+/// directions.
 #[test]
 fn events_end_with_the_best_settings() {
     let room = Room::new();

@@ -1,13 +1,13 @@
-//! What protects the data is the user's choice: each choice moves every byte, over connections of either direction, through
-//! lost ones and over kills.
+//! What protects the data is the user's choice: each choice moves every byte, over connections of either
+//! direction, through lost ones and over kills.
 
 use rustix::process::Signal;
 
 use crate::support::hosts::Hosts;
 use crate::support::procs;
 
-/// Goal: every byte arrives under each choice, both ways, whichever end dials, and the summary says what protected it; what
-/// cannot go together is refused before anything is touched.
+/// Goal: every byte arrives under each choice, both ways, whichever end dials, and the summary says what
+/// protected it; what cannot go together is refused before anything is touched.
 #[test]
 fn each_choice_moves_every_byte() {
     need!("netns", "sshd");
@@ -31,8 +31,10 @@ fn each_choice_moves_every_byte() {
     }
 }
 
-/// Goal: connections without encryption are replaced as others are, and a killed copy goes on under another choice.
-/// Method: `ss -K` of all connections but ssh's of a copy that has begun; SIGKILL of another, whose rest is copied with another digest.
+/// Goal: connections without encryption are replaced as others are, and a killed copy goes on under another
+/// choice.
+/// Method: `ss -K` of all connections but ssh's of a copy that has begun; SIGKILL of another, whose rest is
+/// copied with another digest.
 #[test]
 fn unencrypted_copies_survive() {
     need!("netns", "sshd", "ss");

@@ -70,7 +70,8 @@ fn checked(outcome: &Outcome) -> u64 {
     outcome.summary().0["held"]["checked"].as_u64().expect("a number")
 }
 
-/// Starts a copy and kills it when about so much is written and its journal speaks of parts. False: it was over before.
+/// Starts a copy and kills it when about so much is written and its journal speaks of parts. False: it was
+/// over before.
 fn killed(haul: Haul, way: &Way, sink: &Path, written: u64) -> bool {
     let far = |way: &Way| match way {
         Way::Here => Vec::new(),
@@ -98,8 +99,10 @@ fn killed(haul: Haul, way: &Way, sink: &Path, written: u64) -> bool {
     reached
 }
 
-/// Goal: a part becomes a file of just these bytes, wherever it begins and ends, small or large, direct or through the cache.
-/// Method: parts around pages, objects and the file's end, there and back, over whatever stood there; mtime and mode are the source's.
+/// Goal: a part becomes a file of just these bytes, wherever it begins and ends, small or large, direct or
+/// through the cache.
+/// Method: parts around pages, objects and the file's end, there and back, over whatever stood there; mtime
+/// and mode are the source's.
 #[test]
 fn a_part_is_a_file_of_its_own() {
     let pair = Pair::new();
@@ -137,7 +140,8 @@ fn a_part_is_a_file_of_its_own() {
 }
 
 /// Goal: a part has holes where its source has, and nothing else.
-/// Method: a sparse source, parts that begin and end in holes and in data, to files of their own and into one that is all data.
+/// Method: a sparse source, parts that begin and end in holes and in data, to files of their own and into one
+/// that is all data.
 #[test]
 fn parts_of_sparse_files_keep_holes() {
     let pair = Pair::new();
@@ -215,7 +219,8 @@ fn what_is_no_part_is_refused() {
     assert_no_debris(&pair.sink);
 }
 
-/// Goal: what goes to an offset of a file leaves the rest of it, its mode and its inode; one that is missing is made, with a hole.
+/// Goal: what goes to an offset of a file leaves the rest of it, its mode and its inode; one that is missing
+/// is made, with a hole.
 /// Method: offsets within, across and behind the end, there and back, read back too.
 #[test]
 fn a_part_goes_into_a_file() {
@@ -246,8 +251,9 @@ fn a_part_goes_into_a_file() {
     }
 }
 
-/// Goal: after SIGKILL at any moment a file of a part is there whole or not at all, a file that a part goes into keeps everything else,
-/// one that is written in place has another size than the source; and the same command completes each, with what it finds.
+/// Goal: after SIGKILL at any moment a file of a part is there whole or not at all, a file that a part goes
+/// into keeps everything else, one that is written in place has another size than the source; and the same
+/// command completes each, with what it finds.
 /// Method: kills spread over the bytes written, every byte compared before and after the rerun.
 fn kill_and_resume(way: &Way) {
     const PART: (usize, usize) = (4099, 20_000_001);
@@ -321,9 +327,10 @@ fn parts_and_files_in_place_survive_kills_of_a_pull() {
     kill_and_resume(&Way::Pull(Sshd::start()));
 }
 
-/// Goal: what is left of one part is not taken for another part, nor for one of a source that changed meanwhile.
-/// Method: a part is killed half-way, then another one goes to the same name, then the first again; then the same with a source that
-/// changed in between, for each way of writing.
+/// Goal: what is left of one part is not taken for another part, nor for one of a source that changed
+/// meanwhile.
+/// Method: a part is killed half-way, then another one goes to the same name, then the first again; then the
+/// same with a source that changed in between, for each way of writing.
 #[test]
 fn no_part_is_taken_for_another() {
     let pair = Pair::new();
@@ -357,8 +364,8 @@ fn no_part_is_taken_for_another() {
     }
 }
 
-/// Goal: what is written in place is in the same inode, which a hard link and an open reader see; longer, shorter, empty and small files
-/// end as their sources are.
+/// Goal: what is written in place is in the same inode, which a hard link and an open reader see; longer,
+/// shorter, empty and small files end as their sources are.
 #[test]
 fn files_in_place_stay_the_same_inode() {
     for way in Way::all() {
@@ -400,7 +407,8 @@ fn files_in_place_stay_the_same_inode() {
     }
 }
 
-/// Goal: nothing is written through a link, into a device or FIFO, into the source itself, nor into one file for two entries.
+/// Goal: nothing is written through a link, into a device or FIFO, into the source itself, nor into one file
+/// for two entries.
 /// Method: each of them, small and large.
 #[test]
 fn nothing_else_is_written_in_place() {
@@ -441,8 +449,9 @@ fn nothing_else_is_written_in_place() {
 }
 
 /// Goal: a file that a kill left half new is never taken for the source's, whatever times say.
-/// Method: a destination with the source's size and mtime and other bytes, written in place with --force and killed; its mtime is set to
-/// the source's, as a clock might; then an ordinary run. So again for a file that is as long at once.
+/// Method: a destination with the source's size and mtime and other bytes, written in place with --force and
+/// killed; its mtime is set to the source's, as a clock might; then an ordinary run. So again for a file that
+/// is as long at once.
 #[test]
 fn a_half_written_file_is_no_copy() {
     let pair = Pair::new();
@@ -459,8 +468,10 @@ fn a_half_written_file_is_no_copy() {
     assert_no_debris(&pair.sink);
 }
 
-/// Goal: what an interrupted run wrote in place is no file to leave alone: no run of the job calls itself complete with it.
-/// Method: a killed run, then the same copy with each option that leaves files alone; the file stood before, or did not.
+/// Goal: what an interrupted run wrote in place is no file to leave alone: no run of the job calls itself
+/// complete with it.
+/// Method: a killed run, then the same copy with each option that leaves files alone; the file stood before,
+/// or did not.
 #[test]
 fn a_half_written_file_is_not_skipped() {
     let pair = Pair::new();
@@ -487,7 +498,8 @@ fn a_half_written_file_is_not_skipped() {
 }
 
 /// Goal: a run goes on only with the file that the one before it wrote into.
-/// Method: a killed run's file is replaced by a copy of itself; the next run finds nothing of its own, and completes that one.
+/// Method: a killed run's file is replaced by a copy of itself; the next run finds nothing of its own, and
+/// completes that one.
 #[test]
 fn another_file_is_not_gone_on_with() {
     let pair = Pair::new();
@@ -508,7 +520,8 @@ fn another_file_is_not_gone_on_with() {
     }
 }
 
-/// Goal: nothing is written in place beside a run that may still write; without --in-place the job is taken over as ever.
+/// Goal: nothing is written in place beside a run that may still write; without --in-place the job is taken
+/// over as ever.
 /// Method: a run that is killed in a process namespace of its own, so that nobody can see that it is dead.
 #[test]
 fn no_silent_owner_is_taken_over_in_place() {
@@ -526,7 +539,8 @@ fn no_silent_owner_is_taken_over_in_place() {
     assert_no_debris(&pair.sink);
 }
 
-/// Goal: the manifest of a part says of what it is which part; b3sum is asked to check only what is all of its file.
+/// Goal: the manifest of a part says of what it is which part; b3sum is asked to check only what is all of
+/// its file.
 #[test]
 fn the_manifest_of_a_part_says_which() {
     let pair = Pair::new();
@@ -547,7 +561,8 @@ fn the_manifest_of_a_part_says_which() {
     }
 }
 
-/// Goal: two runs that write one file in place are not both complete; the later one leaves it alone. Parts go side by side.
+/// Goal: two runs that write one file in place are not both complete; the later one leaves it alone. Parts go
+/// side by side.
 /// Method: a slow run, and one of another job onto the same name; then two slow runs of parts.
 #[test]
 fn one_run_at_a_time_writes_a_file_in_place() {
@@ -597,7 +612,8 @@ fn what_is_cut_meanwhile_is_not_complete() {
 }
 
 /// Goal: nothing is written into a source of the copy, whatever name that has at the destination.
-/// Method: hard links: to another source that is named, to another file of the tree, to the file itself with --force.
+/// Method: hard links: to another source that is named, to another file of the tree, to the file itself with
+/// --force.
 #[test]
 fn no_source_is_written_over() {
     let pair = Pair::new();

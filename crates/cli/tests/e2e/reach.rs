@@ -1,4 +1,5 @@
-//! Reaching the far end: the direct path, the way through ssh, the pushed program, shells that talk, strangers.
+//! Reaching the far end: the direct path, the way through ssh, the pushed program, shells that talk,
+//! strangers.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +18,8 @@ use crate::support::run::{Haul, program};
 use crate::support::sshd::{FarHaul, Sshd};
 use crate::support::{Room, procs, read, set_mode, tree};
 
-/// Goal: between two hosts the data take TLS connections of their own, both ways, and nothing outlives the run.
+/// Goal: between two hosts the data take TLS connections of their own, both ways, and nothing outlives the
+/// run.
 /// Method: two namespaces; what the summary says; what listens in the far one afterwards.
 #[test]
 fn data_take_the_direct_path() {
@@ -36,7 +38,8 @@ fn data_take_the_direct_path() {
     }
 }
 
-/// Goal: the far end listens on one port of the range that was asked for, and with `--via` on those addresses only.
+/// Goal: the far end listens on one port of the range that was asked for, and with `--via` on those addresses
+/// only.
 /// Method: the kernel's list of sockets in the far namespace while a copy runs.
 #[test]
 fn only_the_ports_asked_for_are_used() {
@@ -65,7 +68,8 @@ fn only_the_ports_asked_for_are_used() {
     }
 }
 
-/// Goal: an IPv6 address that swallows what is sent to it costs no way: IPv4 is taken; where IPv6 works it is used.
+/// Goal: an IPv6 address that swallows what is sent to it costs no way: IPv4 is taken; where IPv6 works it is
+/// used.
 /// Method: addresses of the far host, in an order in which the one that swallows comes first.
 #[test]
 fn a_black_holed_ipv6_falls_back() {
@@ -116,7 +120,9 @@ fn two_nics_carry_data() {
             let ended = haul.run().sane().exits(0);
             let carried = ["veth0", "veth1"].map(|nic| hosts.pair.carried(nic));
             let carried = [carried[0] - before[0], carried[1] - before[1]];
-            let least = carried.iter().sum::<u64>() / 4;
+            // How much each carries is a matter of whose threads get a processor; one that is only dialled
+            // carries less than a thousandth.
+            let least = carried.iter().sum::<u64>() / 10;
             assert!(carried.iter().all(|n| *n >= least), "{carried:?}\n{}", ended.describe());
             let said = ended.summary().0.to_string();
             assert!(said.contains("2 paths: ") && said.contains("(2 streams)"), "{said}");
@@ -128,8 +134,10 @@ fn two_nics_carry_data() {
     }
 }
 
-/// Goal: a NIC that fails costs the streams on it only: the copy goes on over the other, also where it carried control.
-/// Method: the second NIC goes down in the middle, with control on it and without; it comes back, or does not.
+/// Goal: a NIC that fails costs the streams on it only: the copy goes on over the other, also where it
+/// carried control.
+/// Method: the second NIC goes down in the middle, with control on it and without; it comes back, or does
+/// not.
 #[test]
 fn a_nic_that_fails_loses_only_its_streams() {
     need!("netns", "sshd");
@@ -152,8 +160,10 @@ fn a_nic_that_fails_loses_only_its_streams() {
     }
 }
 
-/// Goal: where a firewall drops what is sent to the port, all goes through ssh, with a line for the firewall office.
-/// Method: an address of the far host at which nothing arrives, and a near host that lets nobody in; both ways.
+/// Goal: where a firewall drops what is sent to the port, all goes through ssh, with a line for the firewall
+/// office.
+/// Method: an address of the far host at which nothing arrives, and a near host that lets nobody in; both
+/// ways.
 #[test]
 fn a_blocked_port_leads_through_ssh() {
     need!("netns", "sshd");
@@ -185,8 +195,8 @@ fn a_short_outage_loses_nothing() {
     hosts.assert_copied_to("pushed");
 }
 
-/// Goal: a host without haul gets it pushed, announced, into a private cache; a second run uses that; `--no-push`
-/// and `--remote-haul` push nothing.
+/// Goal: a host without haul gets it pushed, announced, into a private cache; a second run uses that;
+/// `--no-push` and `--remote-haul` push nothing.
 /// Method: an sshd without haul in its PATH; what lies in the far home.
 #[test]
 fn a_bare_host_gets_the_program_pushed() {
@@ -233,7 +243,8 @@ fn a_bare_host_gets_the_program_pushed() {
     assert_same(&data, &sink.join("data"), ALL);
 }
 
-/// Goal: a destination that a push makes has the mode that the user's umask gives, whether haul was found there or brought.
+/// Goal: a destination that a push makes has the mode that the user's umask gives, whether haul was found
+/// there or brought.
 #[test]
 fn a_new_destination_follows_the_users_umask() {
     need!("sshd");
@@ -260,7 +271,8 @@ fn a_new_destination_follows_the_users_umask() {
     }
 }
 
-/// Goal: another user's home is found at the far end, in a source and in a destination; a user who is not there is named.
+/// Goal: another user's home is found at the far end, in a source and in a destination; a user who is not
+/// there is named.
 #[test]
 fn a_tilde_with_a_name_is_expanded_at_the_far_end() {
     need!("sshd", "root");

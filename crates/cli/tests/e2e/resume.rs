@@ -217,7 +217,8 @@ fn kills_at_renames_lose_nothing() {
 }
 
 /// Goal: Ctrl-C closes the open epoch: code 130, a word about resuming, and what was sent is not sent again.
-/// Method: the signal at a quarter of the copy, to haul and to its ssh as a terminal does; the bytes of both runs.
+/// Method: the signal at a quarter of the copy, to haul and to its ssh as a terminal does; the bytes of both
+/// runs.
 #[test]
 fn ctrl_c_loses_only_what_is_in_flight() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
@@ -269,9 +270,10 @@ fn mixed(room: &Room) -> (PathBuf, u64) {
     (data, bytes)
 }
 
-/// Goal: after an orderly stop hardly anything goes again, and after a kill only the last moments do, also where many small
-/// files, each of which is a sync of its own, are copied beside large ones.
-/// Method: publications that take 10 ms each; a stop, and a kill, when two thirds are written; bytes of both runs.
+/// Goal: after an orderly stop hardly anything goes again, and after a kill only the last moments do, also
+/// where many small files, each of which is a sync of its own, are copied beside large ones.
+/// Method: publications that take 10 ms each; a stop, and a kill, when two thirds are written; bytes of both
+/// runs.
 #[test]
 fn small_files_hold_up_no_large_ones() {
     need!("strace");
@@ -412,10 +414,11 @@ fn clean_removes_only_the_debris_of_the_dead() {
     assert_none_torn(&job.data, &sink.join("data"));
 }
 
-/// Goal: a directory that was closed to its owner, and that a killed run left open, is closed again by `haul clean` and by the
-/// next run of the job, before it does anything else; one that is copied into ends as its source is.
-/// Method: a copy into a directory of mode 0500, by a user whom that binds, killed while the directory is open; then each. The
-/// next run comes to it no more, or completes it.
+/// Goal: a directory that was closed to its owner, and that a killed run left open, is closed again by
+/// `haul clean` and by the next run of the job, before it does anything else; one that is copied into ends as
+/// its source is.
+/// Method: a copy into a directory of mode 0500, by a user whom that binds, killed while the directory is
+/// open; then each. The next run comes to it no more, or completes it.
 #[test]
 fn directories_left_open_are_closed() {
     need!("setpriv");
@@ -476,9 +479,10 @@ fn deep_debris_needs_few_descriptors() {
     assert_no_debris(&sink);
 }
 
-/// Goal: debris whose journal lies in a state directory is found and removed, and nothing of another destination's.
-/// Method: two destinations with a copy each that was killed half-way, one state directory; the one is cleaned, the other
-/// resumed.
+/// Goal: debris whose journal lies in a state directory is found and removed, and nothing of another
+/// destination's.
+/// Method: two destinations with a copy each that was killed half-way, one state directory; the one is
+/// cleaned, the other resumed.
 #[test]
 fn clean_finds_journals_that_lie_elsewhere() {
     let job = Job::new(28, 100, 64 << 20);

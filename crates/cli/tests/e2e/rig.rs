@@ -6,8 +6,8 @@ use crate::support::mount::Tmpfs;
 use crate::support::{Room, set_mode};
 
 /// Goal: a test that fails leaves no folder, whatever was going on in it.
-/// Method: a test that panics with a file system mounted in its folder, a directory that is closed, and a program that still
-/// makes files there.
+/// Method: a test that panics with a file system mounted in its folder, a directory that is closed, and a
+/// program that still makes files there.
 #[test]
 fn a_test_that_fails_leaves_nothing() {
     need!("tmpfs");

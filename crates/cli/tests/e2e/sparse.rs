@@ -16,7 +16,8 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
-/// What a copy may hold beyond the data: extents are rounded to 64 KiB at both ends, and file systems keep maps.
+/// What a copy may hold beyond the data: extents are rounded to 64 KiB at both ends, and file systems keep
+/// maps.
 const SLACK_PER_EXTENT: u64 = 256 * KIB;
 
 /// A sparse file that a test made: where it has data.
@@ -45,7 +46,8 @@ impl Sparse {
         self.extents.iter().map(|(_, len)| len).sum()
     }
 
-    /// The copy has the same bytes where there is data, zeros elsewhere (at samples), and no more blocks than needed.
+    /// The copy has the same bytes where there is data, zeros elsewhere (at samples), and no more blocks than
+    /// needed.
     #[track_caller]
     fn assert_copied(&self, copy: &Path) {
         let (ours, theirs) =
@@ -79,8 +81,8 @@ impl Sparse {
 }
 
 /// Goal: holes cost nothing on the way, and are holes at the destination; a second run finds all unchanged.
-/// Method: files of 1 TiB with little data in odd places, one of holes alone, one that ends in a hole, one with data
-/// up to its odd end; over old files of the same names, whose content must not shine through.
+/// Method: files of 1 TiB with little data in odd places, one of holes alone, one that ends in a hole, one
+/// with data up to its odd end; over old files of the same names, whose content must not shine through.
 #[test]
 fn holes_cost_nothing_and_stay() {
     for way in Way::all() {
@@ -127,8 +129,8 @@ fn large(path: PathBuf) -> Sparse {
     Sparse::make(path, 6, 64 * GIB, &extents)
 }
 
-/// Goal: a sparse file that was cut off in the middle is completed by the same command, as any other; what was
-/// acknowledged before a stop in good order is not sent again.
+/// Goal: a sparse file that was cut off in the middle is completed by the same command, as any other; what
+/// was acknowledged before a stop in good order is not sent again.
 /// Method: both ends killed, or the near end stopped, when a third of the data is written.
 #[test]
 fn a_cut_off_sparse_file_is_completed() {
@@ -180,7 +182,8 @@ fn a_cut_off_sparse_file_is_completed() {
     }
 }
 
-/// Goal: a file of 1 TiB that was killed at any of its writes, syncs or names is completed at no more than its data costs.
+/// Goal: a file of 1 TiB that was killed at any of its writes, syncs or names is completed at no more than
+/// its data costs.
 /// Method: strace kills at the first or second such call of a thread; the bytes of the run after it.
 #[test]
 fn a_killed_terabyte_is_cheap_too() {

@@ -1,7 +1,7 @@
 //! Reading ahead into a file on flash while the sink stands still.
 //!
-//! Both ends are models: the source's reads take their time, so that storage is what the copy waits for, and the sink's targets can
-//! be frozen.
+//! Both ends are models: the source's reads take their time, so that storage is what the copy waits for, and
+//! the sink's targets can be frozen.
 
 use serde_json::Value;
 
@@ -14,7 +14,8 @@ use crate::support::{Room, tree};
 const TARGETS: u32 = 4;
 const FILES: u64 = 16;
 const LEN: usize = 8 << 20;
-/// Bytes of an object, of each end's buffers, and what is read before the sink freezes. All that is not spilled is less than there is.
+/// Bytes of an object, of each end's buffers, and what is read before the sink freezes. All that is not
+/// spilled is less than there is.
 const OBJECT: u64 = 256 << 10;
 const MEMORY: u64 = 32 << 20;
 const BEFORE: u64 = 24 << 20;
@@ -44,8 +45,9 @@ fn objects_read(run: &Running) -> u64 {
     rows.into_iter().flatten().filter_map(|row| row["done"].as_u64()).sum()
 }
 
-/// Goal: while no target of the sink takes anything, storage at the source is read to its end, into the spill file; when they go on,
-/// every byte arrives, and the report says when and how much lay there, whichever end the source is.
+/// Goal: while no target of the sink takes anything, storage at the source is read to its end, into the spill
+/// file; when they go on, every byte arrives, and the report says when and how much lay there, whichever end
+/// the source is.
 #[test]
 fn the_source_is_read_while_the_sink_stands_still() {
     need!("targets");

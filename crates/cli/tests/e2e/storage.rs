@@ -7,7 +7,8 @@ use crate::support::compare::assert_no_debris;
 use crate::support::way::{Way, contents};
 use crate::support::{Room, read, tree};
 
-/// Lengths around the edges of blocks, slots, requests and objects, and files of several objects with odd ends.
+/// Lengths around the edges of blocks, slots, requests and objects, and files of several objects with odd
+/// ends.
 const LENGTHS: [usize; 13] = [
     0,
     1,
@@ -50,8 +51,8 @@ fn chosen(summary: &crate::support::run::Summary, name: &str) -> String {
 }
 
 /// Goal: every way to drive storage copies every byte, whatever the length of the file.
-/// Method: each engine, way of I/O and ordering policy at both ends, with request sizes below and above the objects,
-/// over files whose lengths lie around every edge.
+/// Method: each engine, way of I/O and ordering policy at both ends, with request sizes below and above the
+/// objects, over files whose lengths lie around every edge.
 #[test]
 fn every_way_to_drive_storage_copies_every_byte() {
     let room = Room::new();
@@ -133,8 +134,8 @@ fn settings_reach_their_side() {
     }
 }
 
-/// Goal: made-up sources have the size that was asked for and hold zeroes; a made-up sink takes everything and leaves
-/// nothing, and a run between the two touches no storage at all.
+/// Goal: made-up sources have the size that was asked for and hold zeroes; a made-up sink takes everything
+/// and leaves nothing, and a run between the two touches no storage at all.
 /// Method: each kind of end on each way that data can take.
 #[test]
 fn ends_without_storage_work_on_every_way() {
@@ -184,9 +185,10 @@ fn ends_without_storage_work_on_every_way() {
     }
 }
 
-/// Goal: where the processors are used up, they are said to be so and the host is the limit; each end's are known at the near end,
-/// whichever way data goes.
-/// Method: nothing but hashing on one processor, for that is all there is to do; over ssh both ends have all processors.
+/// Goal: where the processors are used up, they are said to be so and the host is the limit; each end's are
+/// known at the near end, whichever way data goes.
+/// Method: nothing but hashing on one processor, for that is all there is to do; over ssh both ends have all
+/// processors.
 #[test]
 fn used_up_processors_are_named() {
     let local = ["null://4GiB", "null://"].map(PathBuf::from);

@@ -1,4 +1,5 @@
-//! Networks that fail under a copy: killed connections, a dark link, a black hole. The copy goes on and is exact.
+//! Networks that fail under a copy: killed connections, a dark link, a black hole. The copy goes on and is
+//! exact.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -42,10 +43,11 @@ fn killed_connections_are_replaced() {
     }
 }
 
-/// Goal: strangers keep no copy from starting, nor a stream or control that was cut from coming back, both ways.
-/// Method: 80 silent connections to the far end's port, opened again whenever they are closed, and some 300 new ones a second,
-/// from the near host's own address and from another, before the start and until the end; `ss -K` of two connections of the
-/// start, control or streams as they come.
+/// Goal: strangers keep no copy from starting, nor a stream or control that was cut from coming back, both
+/// ways.
+/// Method: 80 silent connections to the far end's port, opened again whenever they are closed, and some 300
+/// new ones a second, from the near host's own address and from another, before the start and until the end;
+/// `ss -K` of two connections of the start, control or streams as they come.
 #[test]
 fn a_flood_keeps_no_copy_out() {
     need!("netns", "sshd", "ss");
@@ -107,10 +109,10 @@ fn a_dark_link_is_waited_out() {
     }
 }
 
-/// Goal: a near link that is down behind a gateway that refuses everything in the far host's name is waited out as one that
-/// says nothing, though ssh is lost with it.
-/// Method: the near host takes the far one's address for its own, until the progress has told for longer than a dead far end
-/// was ever asked.
+/// Goal: a near link that is down behind a gateway that refuses everything in the far host's name is waited
+/// out as one that says nothing, though ssh is lost with it.
+/// Method: the near host takes the far one's address for its own, until the progress has told for longer than
+/// a dead far end was ever asked.
 #[test]
 fn a_refusing_gateway_is_waited_out() {
     need!("netns", "sshd");
@@ -145,7 +147,8 @@ fn a_far_end_that_is_killed_is_not_waited_for() {
     }
 }
 
-/// Goal: a connection whose packets vanish while the others move is cut and replaced, and what was on it goes again.
+/// Goal: a connection whose packets vanish while the others move is cut and replaced, and what was on it goes
+/// again.
 /// Method: a rule of the near host's routing that swallows what one of the connections sends.
 #[test]
 fn a_black_holed_stream_is_replaced() {
@@ -162,8 +165,8 @@ fn a_black_holed_stream_is_replaced() {
     }
 }
 
-/// Goal: a network that does not come back ends the copy after `--patience`, and the same command completes it when it
-/// is back, though the far end of the first may still wait.
+/// Goal: a network that does not come back ends the copy after `--patience`, and the same command completes
+/// it when it is back, though the far end of the first may still wait.
 /// Method: the cable is out until the first command has failed.
 #[test]
 fn patience_is_bounded_and_a_new_run_takes_over() {

@@ -1,4 +1,5 @@
-//! Who is slow: the storage targets of both ends in `haul top`, in events, in the report and beside the progress line.
+//! Who is slow: the storage targets of both ends in `haul top`, in events, in the report and beside the
+//! progress line.
 //!
 //! The targets are a model that can be frozen; a copy whose files lie there lasts until it is thawed.
 
@@ -85,8 +86,9 @@ fn tables(stdout: &[u8]) -> Vec<Value> {
     events.filter(|event| event["event"] == "targets").collect()
 }
 
-/// Goal: a target that is frozen is named as such at whichever end it is, near or far: by `haul top` for people and
-/// programs, in events, and in the report; the other end, which has one target, has no events; and the copy is right.
+/// Goal: a target that is frozen is named as such at whichever end it is, near or far: by `haul top` for
+/// people and programs, in events, and in the report; the other end, which has one target, has no events; and
+/// the copy is right.
 /// Method: over each way a copy from or to the model; it goes on when all that was seen.
 #[test]
 fn a_frozen_target_is_named_at_whichever_end() {
@@ -164,8 +166,8 @@ fn the_only_copy_is_meant() {
     assert_same(&bench.data, &second.join("data"), ALL);
 }
 
-/// Goal: `--watch` says what to use where there is no terminal, and the copy runs on; on a terminal the table stands below
-/// the progress line.
+/// Goal: `--watch` says what to use where there is no terminal, and the copy runs on; on a terminal the table
+/// stands below the progress line.
 #[test]
 fn the_table_needs_a_terminal() {
     need!("script");

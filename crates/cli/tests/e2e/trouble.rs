@@ -38,7 +38,8 @@ fn wrong_usage_is_exit_2() {
 }
 
 /// Goal: usage that only a look at the sources shows to be wrong is exit 2 as well, whichever end sees it.
-/// Method: over each way a directory without `-r`, and two sources of one name; here a destination inside its source.
+/// Method: over each way a directory without `-r`, and two sources of one name; here a destination inside its
+/// source.
 #[test]
 fn usage_that_only_the_source_shows_is_exit_2() {
     for way in Way::all() {
@@ -56,9 +57,10 @@ fn usage_that_only_the_source_shows_is_exit_2() {
     Way::Here.cp(&["-r"], &[&data], data.join("in")).run().sane().exits(2).says("inside");
 }
 
-/// Goal: a run of which nothing failed but what had vanished exits with 4, and with 3 if anything else failed too.
-/// Method: the reading of a link is answered with ENOENT after its directory was read; then beside a file whose name a
-/// directory has.
+/// Goal: a run of which nothing failed but what had vanished exits with 4, and with 3 if anything else failed
+/// too.
+/// Method: the reading of a link is answered with ENOENT after its directory was read; then beside a file
+/// whose name a directory has.
 #[test]
 fn what_vanished_alone_is_exit_4() {
     need!("strace");
@@ -80,8 +82,8 @@ fn what_vanished_alone_is_exit_4() {
     vanishing(3, &[&data], 1);
 }
 
-/// Goal: a source that is not there is named and never ends in code 0; beside a good one the run is either refused
-/// before anything is made, or copies the good one and says partial.
+/// Goal: a source that is not there is named and never ends in code 0; beside a good one the run is either
+/// refused before anything is made, or copies the good one and says partial.
 /// Method: a missing source alone, then beside a good one, over each way.
 #[test]
 fn a_missing_source_is_named() {
@@ -177,8 +179,8 @@ fn a_destination_inside_its_source_is_refused() {
     assert_same(&data, &room.at("data-2/data"), ALL);
 }
 
-/// Goal: a full file system ends the run with one message that says so; nothing half-made has a name; with space
-/// again the same command completes and sends only what is missing.
+/// Goal: a full file system ends the run with one message that says so; nothing half-made has a name; with
+/// space again the same command completes and sends only what is missing.
 /// Method: 16 MiB into a tmpfs of 8 MiB, which is then enlarged.
 #[test]
 fn a_full_file_system_is_said_and_resumed() {
@@ -201,8 +203,10 @@ fn a_full_file_system_is_said_and_resumed() {
     assert!(resumed.number("bytes_sent") < bytes, "everything was sent again: {resumed:?}");
 }
 
-/// Goal: where space ran out, no more is said to be missing than is, and of what is missing something is said.
-/// Method: large files that are taken up at once, with space taken in advance and without, into a tmpfs that holds one and a part.
+/// Goal: where space ran out, no more is said to be missing than is, and of what is missing something is
+/// said.
+/// Method: large files that are taken up at once, with space taken in advance and without, into a tmpfs that
+/// holds one and a part.
 #[test]
 fn what_is_missing_is_not_overstated() {
     need!("tmpfs");
@@ -328,7 +332,8 @@ fn special_files_are_skipped() {
     }
 }
 
-/// Goal: a special file that is named itself, or what a shell gives for `<(...)`, fails by name, and what is beside it is copied.
+/// Goal: a special file that is named itself, or what a shell gives for `<(...)`, fails by name, and what is
+/// beside it is copied.
 /// Method: a FIFO, a device and an inherited pipe as sources, each beside a good file.
 #[test]
 fn named_special_files_fail() {
@@ -346,8 +351,10 @@ fn named_special_files_fail() {
     }
 }
 
-/// Goal: what a file gives is copied, whatever its size is said to be; where that is too much it fails by name.
-/// Method: files of `/proc`, whose size is 0, over each way; twice, for nothing of the first run may be in the way of the second.
+/// Goal: what a file gives is copied, whatever its size is said to be; where that is too much it fails by
+/// name.
+/// Method: files of `/proc`, whose size is 0, over each way; twice, for nothing of the first run may be in
+/// the way of the second.
 #[test]
 fn sizes_of_zero_are_not_believed() {
     for way in Way::all() {
@@ -382,7 +389,8 @@ fn paths_may_be_longer_than_path_max() {
 }
 
 /// Goal: nor is a tree that is deeper than descriptors are allowed.
-/// Method: two chains of 1,000 directories with a file in each, and 3,000 small files beside them, under a limit of 1,024.
+/// Method: two chains of 1,000 directories with a file in each, and 3,000 small files beside them, under a
+/// limit of 1,024.
 #[test]
 fn deep_trees_need_few_descriptors() {
     need!("prlimit");
@@ -422,7 +430,8 @@ fn descend(root: &Path, make: bool) -> OwnedFd {
 }
 
 /// Goal: when ssh fails, its own words are shown and the run ends at once with code 1.
-/// Method: a remote shell that complains, one that says nothing, one that is not there, and a key that is refused.
+/// Method: a remote shell that complains, one that says nothing, one that is not there, and a key that is
+/// refused.
 #[test]
 fn ssh_that_fails_speaks_for_itself() {
     let room = Room::new();
@@ -449,7 +458,8 @@ fn ssh_that_fails_speaks_for_itself() {
 }
 
 /// Goal: ssh is told never to ask where nobody could answer, and only there.
-/// Method: an ssh that shows its options; a terminal, a program that asks in its place, one that answers for it, and none.
+/// Method: an ssh that shows its options; a terminal, a program that asks in its place, one that answers for
+/// it, and none.
 #[test]
 fn ssh_may_ask_where_somebody_can_answer() {
     need!("script", "setsid");
@@ -490,8 +500,8 @@ fn an_old_kernel_is_named() {
 }
 
 /// Goal: a low limit on open files slows a copy at most: no entry fails for want of descriptors.
-/// Method: 6,000 small files, which are all open until their epoch ends, and a deep chain of directories, under a
-/// limit of 600 descriptors.
+/// Method: 6,000 small files, which are all open until their epoch ends, and a deep chain of directories,
+/// under a limit of 600 descriptors.
 #[test]
 fn few_descriptors_are_enough() {
     need!("prlimit");
@@ -506,9 +516,10 @@ fn few_descriptors_are_enough() {
     assert_same(&data, &sink, BELOW);
 }
 
-/// Goal: threads and I/O threads that are asked for are counted with the descriptors, and a copy that asks for more than the limit
-/// allows is complete all the same, and says so.
-/// Method: as many readers, writers and I/O threads as there can be, for small files and large ones, under a low limit and a higher one.
+/// Goal: threads and I/O threads that are asked for are counted with the descriptors, and a copy that asks
+/// for more than the limit allows is complete all the same, and says so.
+/// Method: as many readers, writers and I/O threads as there can be, for small files and large ones, under a
+/// low limit and a higher one.
 #[test]
 fn many_threads_leave_descriptors_for_files() {
     need!("prlimit");
@@ -529,7 +540,8 @@ fn many_threads_leave_descriptors_for_files() {
     }
 }
 
-/// Goal: a FIFO, socket or device at a destination name is left alone, is named, and is never waited for; `--force` replaces it.
+/// Goal: a FIFO, socket or device at a destination name is left alone, is named, and is never waited for;
+/// `--force` replaces it.
 /// Method: a FIFO and (as root) a device as the destination itself and below it, for files and links.
 #[test]
 fn special_files_at_the_destination_stay() {
@@ -586,9 +598,10 @@ fn special_files_at_the_destination_stay() {
     }
 }
 
-/// Goal: a link to a device, or into `/proc` as `/dev/stdout` is one, is no destination: it is refused in words and stays, nothing is made
-/// beside it, whatever --force says; a dry run says the same.
-/// Method: links to a device, into `/proc` (stdout is a file), to such a link, and the name in `/proc` itself.
+/// Goal: a link to a device, or into `/proc` as `/dev/stdout` is one, is no destination: it is refused in
+/// words and stays, nothing is made beside it, whatever --force says; a dry run says the same.
+/// Method: links to a device, into `/proc` (stdout is a file), to such a link, and the name in `/proc`
+/// itself.
 #[test]
 fn links_to_devices_are_no_destination() {
     let room = Room::new();
@@ -624,9 +637,10 @@ fn links_to_devices_are_no_destination() {
     assert_no_debris(&sink);
 }
 
-/// Goal: a destination that cannot be used is named with what to do, not by a file of haul's own, and a dry run says the same.
-/// Method: a directory that is not there above a single file's name; one that this user may not write to; a state directory that is
-/// not there.
+/// Goal: a destination that cannot be used is named with what to do, not by a file of haul's own, and a dry
+/// run says the same.
+/// Method: a directory that is not there above a single file's name; one that this user may not write to; a
+/// state directory that is not there.
 #[test]
 fn an_unfit_destination_is_named() {
     need!("setpriv");

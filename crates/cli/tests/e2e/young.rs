@@ -1,4 +1,5 @@
-//! Sources that change within one step of their file system's clock: no look can show that, and no copy may mix them.
+//! Sources that change within one step of their file system's clock: no look can show that, and no copy may
+//! mix them.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -40,7 +41,8 @@ fn whole_seconds(path: &Path) {
     assert_eq!((meta.ctime_nsec(), meta.mtime_nsec()), (0, 0), "this file system keeps whole seconds");
 }
 
-/// Goal: what is copied is one version of a file, the newest, also if it was changed while it was copied and none of its times shows that.
+/// Goal: what is copied is one version of a file, the newest, also if it was changed while it was copied and
+/// none of its times shows that.
 /// Method: a file is written again and again until its second is over, while it is copied.
 fn changes_in_one_second_are_not_mixed(room: &Room, data: &Path, options: &[&str]) {
     whole_seconds(data);
@@ -60,7 +62,8 @@ fn changes_in_one_second_are_not_mixed(room: &Room, data: &Path, options: &[&str
 }
 
 /// Goal: nor does a resumed copy mix them.
-/// Method: a copy is killed and its file changed, before the second is over in which it was written; then the copy is made again.
+/// Method: a copy is killed and its file changed, before the second is over in which it was written; then the
+/// copy is made again.
 fn changes_between_runs_are_not_mixed(room: &Room, data: &Path) {
     whole_seconds(data);
     let sink = room.dir("resumed");
@@ -86,8 +89,8 @@ fn whole_seconds_of_ext4_mix_nothing() {
     changes_between_runs_are_not_mixed(&room, &disk.at("data"));
 }
 
-/// Goal: nor does a copy that lets files grow, if they are changed in their place: no other content can have the size and mtime that
-/// are published.
+/// Goal: nor does a copy that lets files grow, if they are changed in their place: no other content can have
+/// the size and mtime that are published.
 #[test]
 fn whole_seconds_mix_nothing_in_prefixes() {
     need!("ext4");

@@ -240,8 +240,9 @@ fn subtrees_are_the_maximal_nodes() {
 }
 
 /// Goal: a sparse file's root follows from its data and its map alone, and every value is of data.
-/// Method: random maps; pieces of two object sizes in random orders, some twice; against the definition: a hash of
-/// map and of the values of the canonical subtrees of each extent. One other byte or hole gives another root.
+/// Method: random maps; pieces of two object sizes in random orders, some twice; against the definition: a
+/// hash of map and of the values of the canonical subtrees of each extent. One other byte or hole gives
+/// another root.
 #[test]
 fn sparse_roots_follow_from_data_and_map() {
     use crate::extents::{EXTENT_ALIGN, MapMaker};

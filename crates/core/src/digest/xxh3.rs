@@ -1,10 +1,11 @@
 //! The nodes of an XXH3 tree: what two siblings make, and the root.
 //!
-//! In: values of nodes. Out: that of their parent, or the digest of the file. The leaves, which need payload, are made
-//! by who has it (`haul::digest`): XXH3-128 with seed 0 of each [`LEAF_LEN`] bytes.
+//! In: values of nodes. Out: that of their parent, or the digest of the file. The leaves, which need payload,
+//! are made by who has it (`haul::digest`): XXH3-128 with seed 0 of each [`LEAF_LEN`] bytes.
 //!
-//! A value is 16 bytes, the canonical (big-endian) form of an XXH128, and then [`TAG`], so that it has the length of a
-//! BLAKE3 value and can never be taken for one. Leaves, parents and roots are hashed with seeds of their own.
+//! A value is 16 bytes, the canonical (big-endian) form of an XXH128, and then [`TAG`], so that it has the
+//! length of a BLAKE3 value and can never be taken for one. Leaves, parents and roots are hashed with seeds
+//! of their own.
 //! What it is good for: it finds accidents. Whoever wants to can make two files with one such digest.
 
 use twox_hash::XxHash3_128;

@@ -3,11 +3,12 @@
 //! In: what requests of each mode moved in how much time, and that direct I/O was refused. Out: the mode that
 //! requests use from now on, and why.
 //!
-//! Under [`IoPolicy::Auto`] the mode at the start is tried, then the other, and the faster is kept. Direct wins
-//! a tie, for it leaves the page cache to others. When the kept mode's rate shifts and stays so, both are tried
-//! once more, the kept one first: the windows that raised the alarm were the odd ones, and to hold the other
-//! mode against them would be unfair. Each re-check doubles the distance to the next, and leaving a mode takes
-//! more than getting it at first, so that a device whose rate is never the same does not make the mode flap.
+//! Under [`IoPolicy::Auto`] the mode at the start is tried, then the other, and the faster is kept. Direct
+//! wins a tie, for it leaves the page cache to others. When the kept mode's rate shifts and stays so, both
+//! are tried once more, the kept one first: the windows that raised the alarm were the odd ones, and to hold
+//! the other mode against them would be unfair. Each re-check doubles the distance to the next, and leaving a
+//! mode takes more than getting it at first, so that a device whose rate is never the same does not make the
+//! mode flap.
 //!
 //! Invariants: only samples of the mode that is in use count. A mode that was asked for, or refused, is never
 //! left again.
@@ -172,8 +173,9 @@ impl Chooser {
         self.phase = ChoicePhase::Fixed(Choice { mode: IoMode::Buffered, why });
     }
 
-    /// The files lie on several storage targets: direct for good, unless that is refused or the user wants something. What the
-    /// cache took says nothing of a target, and rates that shift with its load are no reason to search again.
+    /// The files lie on several storage targets: direct for good, unless that is refused or the user wants
+    /// something. What the cache took says nothing of a target, and rates that shift with its load are no
+    /// reason to search again.
     pub fn on_targets(&mut self) {
         if !matches!(self.phase, ChoicePhase::Fixed(_)) {
             self.phase = ChoicePhase::Fixed(Choice { mode: IoMode::Direct, why: Reason::Targets });

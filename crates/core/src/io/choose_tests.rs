@@ -188,7 +188,8 @@ fn asked_and_refused_are_for_good() {
     }
 }
 
-/// Goal: with several targets it is direct whatever the rates, in every phase; a refusal and the user's wish stand above it.
+/// Goal: with several targets it is direct whatever the rates, in every phase; a refusal and the user's wish
+/// stand above it.
 #[test]
 fn targets_are_written_directly() {
     for windows in [0, 5, 20, 40, 1000] {

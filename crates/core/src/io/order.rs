@@ -1,19 +1,19 @@
 //! Which request may be issued next, and by which thread: the ordering policies as XDD's papers define them.
 //!
 //! In: requests in whatever order they come, threads that ask for one, completions. Out: requests, each once.
-//! What waits is ordered by offset within its file; an offset that was not pushed is never waited for, since at
-//! a sink the object that brings it may need a buffer that others hold. Targets take turns, and the files of a
-//! target take turns, so that none starves.
+//! What waits is ordered by offset within its file; an offset that was not pushed is never waited for, since
+//! at a sink the object that brings it may need a buffer that others hold. Targets take turns, and the files
+//! of a target take turns, so that none starves.
 //!
 //! - *Strict*: a file's k-th request is dealt to thread k modulo threads when it is pushed, and nobody else
-//!   takes it, so that a reader which pushes in order has its offsets dealt round-robin. A thread takes its own
-//!   in ascending order and never heeds another's. The second file begins at the second thread, and so on,
-//!   or small files would all fall to the first. What waits is dealt anew, by offset, when the threads or the
-//!   policy change.
+//!   takes it, so that a reader which pushes in order has its offsets dealt round-robin. A thread takes its
+//!   own in ascending order and never heeds another's. The second file begins at the second thread, and so
+//!   on, or small files would all fall to the first. What waits is dealt anew, by offset, when the threads or
+//!   the policy change.
 //! - *Serial*: the lowest offset, and only when nothing of its file is in flight.
 //! - *Loose*: the lowest offset. It is the caller's to issue requests in the order in which he got them.
-//! - *None*: whatever is next. That is the lowest offset too, for neighbours can then be joined, but nobody may
-//!   build on it, and the caller need keep no order between getting a request and issuing it.
+//! - *None*: whatever is next. That is the lowest offset too, for neighbours can then be joined, but nobody
+//!   may build on it, and the caller need keep no order between getting a request and issuing it.
 //!
 //! Requests side by side may go to storage as one ([`Queue::take_adjacent`]); the policies see them as one.
 //!
@@ -122,8 +122,8 @@ impl<T: Copy + Eq + Hash> Queue<T> {
         queue
     }
 
-    /// Requests that arrive one after another and lie side by side are dealt to one thread as long as they are no
-    /// longer than this together, so that it can join them; 0 (at first): each is dealt on its own.
+    /// Requests that arrive one after another and lie side by side are dealt to one thread as long as they
+    /// are no longer than this together, so that it can join them; 0 (at first): each is dealt on its own.
     pub fn set_join_max(&mut self, len: u32) {
         self.join_max = len;
     }
@@ -140,7 +140,8 @@ impl<T: Copy + Eq + Hash> Queue<T> {
         self.policy
     }
 
-    /// The threads that live from now on: one ended, or was added. Requests that were taken stay with who has them.
+    /// The threads that live from now on: one ended, or was added. Requests that were taken stay with who has
+    /// them.
     pub fn set_threads(&mut self, threads: impl IntoIterator<Item = usize>) {
         self.threads = threads.into_iter().collect();
         self.threads.sort_unstable();

@@ -4,9 +4,9 @@
 //! past their deadline. Such a request no longer counts at its target, so that others of that target and
 //! of the rest go on; but the stuck ones together are bounded, for each holds a buffer and perhaps a thread.
 //!
-//! Invariant: no target holds more than `depth`, all targets together at most `depths` times that which are not
-//! stuck, and at most `stuck_max` are stuck at a time before their targets rest. Requests
-//! of other targets that were in flight by then may get stuck too; with all of them it is never more than
+//! Invariant: no target holds more than `depth`, all targets together at most `depths` times that which are
+//! not stuck, and at most `stuck_max` are stuck at a time before their targets rest. Requests of other
+//! targets that were in flight by then may get stuck too; with all of them it is never more than
 //! `depths * depth + stuck_max` in flight. (A depth that is lowered takes hold as requests end.)
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use crate::ids::Time;
 
-/// So many depths all targets of an end together have in flight: what storage with many targets wants, and engines and
-/// buffers can have.
+/// So many depths all targets of an end together have in flight: what storage with many targets wants, and
+/// engines and buffers can have.
 pub const TARGET_DEPTHS: u32 = 8;
 
 /// Requests in flight, each at a target of type `T`. See the module's head.
@@ -130,8 +130,9 @@ impl<T: Copy + Eq + Hash> Slots<T> {
         Some(Ended { target: held.target, service: now.since(held.started), was_stuck: held.stuck })
     }
 
-    /// A request made progress (an operation of several steps): its deadline counts from `now`. If it had lost
-    /// its slot, it gets one back if there is room, and else stays among the stuck. Unknown ids are ignored.
+    /// A request made progress (an operation of several steps): its deadline counts from `now`. If it had
+    /// lost its slot, it gets one back if there is room, and else stays among the stuck. Unknown ids are
+    /// ignored.
     pub fn renew(&mut self, id: u64, now: Time, deadline: Duration) {
         let Some(mut held) = self.take_out(id) else { return };
         held.alive = now;

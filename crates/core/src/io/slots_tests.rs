@@ -27,8 +27,8 @@ impl Model {
 }
 
 /// Goal: the slots agree with their words in everything that can be asked, at every step.
-/// Method: seeded starts, renewals, ends and ticks at four targets, with depths that change, against a list; the bounds
-/// of the head comment are asserted beside it.
+/// Method: seeded starts, renewals, ends and ticks at four targets, with depths that change, against a list;
+/// the bounds of the head comment are asserted beside it.
 #[test]
 fn slots_agree_with_a_list() {
     let mut seen = [0; 4];

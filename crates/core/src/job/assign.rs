@@ -1,11 +1,12 @@
 //! Who gets what: files and ranges to pairs, and back from those that are slow.
 //!
-//! In: files with something to do, how fast each pair is and what it owes. Out: work, and what is wanted back.
-//! Work is taken, not dealt: a pair gets about [`AHEAD_TIME`] of it at a time, so a fast one does more. A large file is cut
-//! where pairs take from it, into ranges that get shorter towards its end. When nothing is left and a pair is idle, what the
-//! slowest has not begun is asked back and given to it; one that neither moves nor gives back loses its lease.
-//! Invariants: ranges that are out are disjoint; none begins within a page or an object, nor in a page of which an
-//! earlier run's part is still to be read.
+//! In: files with something to do, how fast each pair is and what it owes. Out: work, and what is wanted
+//! back. Work is taken, not dealt: a pair gets about [`AHEAD_TIME`] of it at a time, so a fast one does more.
+//! A large file is cut where pairs take from it, into ranges that get shorter towards its end. When nothing
+//! is left and a pair is idle, what the slowest has not begun is asked back and given to it; one that neither
+//! moves nor gives back loses its lease.
+//! Invariants: ranges that are out are disjoint; none begins within a page or an object, nor in a page of
+//! which an earlier run's part is still to be read.
 
 use super::entry::{At, EntryPhase, File, Out};
 use super::pairs::{ENTRY_COST, Pair, cost};
@@ -19,8 +20,8 @@ const AHEAD_LEN: u64 = 64 << 20;
 const RATE_UNKNOWN: u64 = 100 << 20;
 /// Of small entries a pair gets so much before it is asked again who should have the next.
 const BATCH_COST: u64 = 16 << 20;
-/// What is asked back is answered within this, or the pair is lost if others are idle; and one that ended nothing for so long
-/// is asked for everything.
+/// What is asked back is answered within this, or the pair is lost if others are idle; and one that ended
+/// nothing for so long is asked for everything.
 const RETURN_TIME: Duration = Duration::from_secs(10);
 
 impl Coordinator {
@@ -121,7 +122,8 @@ impl Coordinator {
         }
     }
 
-    /// It looked what stands there, and its temporary is made; `found`: it was there, with what was written of it.
+    /// It looked what stands there, and its temporary is made; `found`: it was there, with what was written
+    /// of it.
     pub fn handle_begun(&mut self, at: At, id: FileId, generation: Generation, found: bool) {
         if !self.hears(at.0, at.1) {
             return;
@@ -212,8 +214,9 @@ impl Coordinator {
         }
     }
 
-    /// An answer to [`Action::GiveBack`]: what lies behind `from` was not begun, and nothing of it will be written by this pair;
-    /// `None`: it keeps all. Of what it gave a part of back it does not give the name, even if it had all.
+    /// An answer to [`Action::GiveBack`]: what lies behind `from` was not begun, and nothing of it will be
+    /// written by this pair; `None`: it keeps all. Of what it gave a part of back it does not give the name,
+    /// even if it had all.
     pub fn handle_returned(
         &mut self,
         at: At,
@@ -271,8 +274,8 @@ fn wait(pair: &Pair) -> u128 {
     u128::from(pair.owed) * 1_000_000_000 / u128::from(pair.rate().unwrap_or(RATE_UNKNOWN))
 }
 
-/// The next range of a file that nobody has and of which something is missing: to be read, if an earlier run wrote it, else to
-/// be moved, about `want` bytes of it.
+/// The next range of a file that nobody has and of which something is missing: to be read, if an earlier run
+/// wrote it, else to be moved, about `want` bytes of it.
 fn next_range(file: &File, want: u64, pairs: u64) -> Option<(WorkKind, u64, u64, Temp)> {
     let (unit, size) = (file.kept.unit(), file.size());
     let mut from = 0;

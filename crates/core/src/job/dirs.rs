@@ -1,8 +1,10 @@
 //! Directories that are open: announced, and not yet finished.
 //!
-//! In: entries that begin and end in them. Out: those whose metadata can be set; what the journal may say of one that has them.
-//! Invariants: a directory is finished (mode and mtime set) once, after everything in it ended; the journal calls it finished only
-//! if all in it, at any depth, ended well, and no longer when something in it is made anew.
+//! In: entries that begin and end in them. Out: those whose metadata can be set; what the journal may say of
+//! one that has them.
+//! Invariants: a directory is finished (mode and mtime set) once, after everything in it ended; the journal
+//! calls it finished only if all in it, at any depth, ended well, and no longer when something in it is made
+//! anew.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -106,8 +108,8 @@ impl Dirs {
         self.dirs.get(&dir).map_or(0, |d| d.depth)
     }
 
-    /// A directory that is to be made: [`Dirs::made`] must follow. It is not finished before, or its making could begin
-    /// when it is forgotten already.
+    /// A directory that is to be made: [`Dirs::made`] must follow. It is not finished before, or its making
+    /// could begin when it is forgotten already.
     pub(crate) fn add(
         &mut self,
         id: DirId,
@@ -204,7 +206,8 @@ impl Dirs {
         }
     }
 
-    /// Something in `dir` did not end well, or not as it would in a later run: no journal may call it finished.
+    /// Something in `dir` did not end well, or not as it would in a later run: no journal may call it
+    /// finished.
     fn spoil(&mut self, dir: DirId) {
         if let Some(entry) = self.dirs.get_mut(&dir) {
             entry.spoiled = true;
@@ -231,8 +234,8 @@ impl Dirs {
         Some(Gone { parent, name: entry.name?, failure, path, mark })
     }
 
-    /// Something is made anew in `dir`. Returns the directories that an earlier run finished and that are not finished any more with
-    /// that: it, and those above it.
+    /// Something is made anew in `dir`. Returns the directories that an earlier run finished and that are not
+    /// finished any more with that: it, and those above it.
     pub(super) fn reopen(&mut self, dir: DirId) -> Vec<PathKey> {
         let mut gone = Vec::new();
         if self.earlier.is_empty() {

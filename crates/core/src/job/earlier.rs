@@ -1,9 +1,10 @@
-//! What earlier runs left of files, as their journal says; and names of temporaries that neither they nor this run have.
+//! What earlier runs left of files, as their journal says; and names of temporaries that neither they nor
+//! this run have.
 //!
 //! In: what the journal of the run before knew. Out: what one file takes up.
-//! Invariants: each promise is taken up once, by the first file of its path, so that two entries of one name never write
-//! one temporary; it counts only for the announced content, under the same map, in values of the same digest; a number is
-//! given once.
+//! Invariants: each promise is taken up once, by the first file of its path, so that two entries of one name
+//! never write one temporary; it counts only for the announced content, under the same map, in values of the
+//! same digest; a number is given once.
 //! Left out: whether anything of it is there, and right, which is found by looking and reading (`kept`).
 
 use std::collections::HashMap;
@@ -71,8 +72,8 @@ impl Earlier {
             && partial.subtrees.kind() == kind;
         let compare =
             partial.fingerprint != *fingerprint && !haul_mutant::removed("other-inodes-are-compared");
-        // Only a later run can have taken the temporary over; what an earlier one left under this name is not what the journal
-        // speaks of.
+        // Only a later run can have taken the temporary over; what an earlier one left under this name is not
+        // what the journal speaks of.
         let own = self.tags.iter().position(|tag| *tag == partial.tag);
         let later = own.map_or(&[][..], |own| &self.tags[own + 1..]);
         let tags = if fits { later.iter().copied().chain([partial.tag]).collect() } else { Vec::new() };
@@ -91,7 +92,8 @@ mod tests {
         Fingerprint { size: 4096, mtime: Timestamp { secs, nanos: 0 }, version }
     }
 
-    /// Goal: a promise is taken up once, counts only for the same content, and is compared if the version is another.
+    /// Goal: a promise is taken up once, counts only for the same content, and is compared if the version is
+    /// another.
     #[test]
     fn promises_are_taken_up_once() {
         let kind = DigestKind::Blake3;

@@ -1,9 +1,9 @@
 //! Entries: what the walk announces, and where each of them stands.
 //!
 //! In: announcements, generations that the source takes back. Out: files for the queue.
-//! Invariants: what is announced fits the limits and lies in an open directory; a file that comes again is the one that
-//! was withdrawn, under a higher generation; temporaries that somebody might still give its name stay known until it has
-//! its name or they are removed.
+//! Invariants: what is announced fits the limits and lies in an open directory; a file that comes again is
+//! the one that was withdrawn, under a higher generation; temporaries that somebody might still give its name
+//! stay known until it has its name or they are removed.
 
 use super::kept::Old;
 use super::*;
@@ -150,7 +150,8 @@ impl Coordinator {
         }
     }
 
-    /// The walk announces a directory, with what its source's storage says of its version. Ends make it when they need it.
+    /// The walk announces a directory, with what its source's storage says of its version. Ends make it when
+    /// they need it.
     ///
     /// # Errors
     /// If it cannot be; nothing changed.
@@ -263,8 +264,8 @@ impl Coordinator {
         file
     }
 
-    /// The source of a pair says that a generation is not what it was announced as. `retry`: it comes again under a higher
-    /// one; else the file is given up.
+    /// The source of a pair says that a generation is not what it was announced as. `retry`: it comes again
+    /// under a higher one; else the file is given up.
     pub fn handle_withdrawn(
         &mut self,
         (pair, lease): (PairId, Lease),
@@ -279,7 +280,8 @@ impl Coordinator {
         let Some(file) = self.files.get_mut(&id).filter(|file| file.kept.generation == generation) else {
             return;
         };
-        // What was looked at after the last read is what it was; that it changed since is another copy's matter.
+        // What was looked at after the last read is what it was; that it changed since is another copy's
+        // matter.
         if matches!(
             file.phase,
             EntryPhase::Publishing | EntryPhase::Published | EntryPhase::Withdrawn | EntryPhase::Ending(..)
@@ -297,8 +299,8 @@ impl Coordinator {
         }
     }
 
-    /// Nobody works at the file any more, and what was written of it counts for nothing. A later one begins with a temporary
-    /// of its own, so that whoever has not heard of it writes into the old one.
+    /// Nobody works at the file any more, and what was written of it counts for nothing. A later one begins
+    /// with a temporary of its own, so that whoever has not heard of it writes into the old one.
     pub(super) fn revoke(&mut self, id: FileId, but: Option<PairId>) {
         let Some(file) = self.files.get_mut(&id) else { return };
         let generation = file.kept.generation;
@@ -318,7 +320,8 @@ impl Coordinator {
         }
     }
 
-    /// The journal is told that nothing of the file is there, if it was told otherwise; its temporary is one of the former.
+    /// The journal is told that nothing of the file is there, if it was told otherwise; its temporary is one
+    /// of the former.
     pub(super) fn forget_parts(&mut self, id: FileId) {
         let temp = self.take_temp();
         let Some(file) = self.files.get_mut(&id) else { return };

@@ -1,12 +1,12 @@
 //! Facts: what ends say, until the journal says it too.
 //!
-//! In: ranges that are on media, entries that have their names, completions of the journal. Out: records; what is durable; what
-//! holds from then on.
-//! Invariants: facts are journaled in the order in which they came, one write at a time, and have their effect when that
-//! write is over; those of a lease that ended before have none, nor those of which no record could be made; once a write failed
-//! nothing has any effect any more, nor does a write succeed, of however little. The
-//! first fact of what is made anew in a directory takes back that an earlier run finished it, in the same write; that one is
-//! finished is said behind the marks of what is in it.
+//! In: ranges that are on media, entries that have their names, completions of the journal. Out: records;
+//! what is durable; what holds from then on.
+//! Invariants: facts are journaled in the order in which they came, one write at a time, and have their
+//! effect when that write is over; those of a lease that ended before have none, nor those of which no record
+//! could be made; once a write failed nothing has any effect any more, nor does a write succeed, of however
+//! little. The first fact of what is made anew in a directory takes back that an earlier run finished it, in
+//! the same write; that one is finished is said behind the marks of what is in it.
 //!
 //! A coordinator of several pairs and the sink of a session, which is the only pair there is, have one each.
 //! Left out: what follows of a fact that holds, which is beside its events.
@@ -81,7 +81,8 @@ pub(crate) struct Facts<A> {
     /// What they weigh.
     len: usize,
     writing: Option<Vec<Fact<A>>>,
-    /// Finished directories that the next record may name. They wait for one: no sync is made for them alone, but for many.
+    /// Finished directories that the next record may name. They wait for one: no sync is made for them alone,
+    /// but for many.
     finished: Vec<Record>,
 }
 
@@ -133,7 +134,8 @@ impl<A: Copy + PartialEq> Facts<A> {
         self.said.push_back(fact);
     }
 
-    /// All in a directory ended well, and it has its metadata. While the journal hangs, what is over a bound is forgotten.
+    /// All in a directory ended well, and it has its metadata. While the journal hangs, what is over a bound
+    /// is forgotten.
     pub(crate) fn finish(&mut self, path: PathKey, mark: DirMark) {
         if self.finished.len() < FINISHED_MAX {
             self.finished.push(Record::Finished { path, mark });
@@ -145,8 +147,8 @@ impl<A: Copy + PartialEq> Facts<A> {
         self.finished.len() >= FINISHED_ALONE
     }
 
-    /// Facts of a lease that ended and are not in the journal are dropped. Returns the files that they, or those that are being
-    /// written, say to be published.
+    /// Facts of a lease that ended and are not in the journal are dropped. Returns the files that they, or
+    /// those that are being written, say to be published.
     pub(crate) fn drop_of(&mut self, ended: A) -> BTreeSet<FileId> {
         let of = |fact: &&Fact<A>| fact.at() == Some(ended);
         let published = |fact: &Fact<A>| match fact {
@@ -162,8 +164,8 @@ impl<A: Copy + PartialEq> Facts<A> {
         files
     }
 
-    /// What was said since, for the journal, if that is free: bytes to append, none if nothing of it need be written down.
-    /// [`Facts::handle_journaled`] must follow.
+    /// What was said since, for the journal, if that is free: bytes to append, none if nothing of it need be
+    /// written down. [`Facts::handle_journaled`] must follow.
     ///
     /// # Errors
     /// Why the journal takes none any more.
@@ -235,8 +237,8 @@ impl<A: Copy + PartialEq> Facts<A> {
         true
     }
 
-    /// What was to be appended is on media, or could not be written. Returns what holds now, in order: what is persisted is durable
-    /// in its file, unless that goes on in another temporary.
+    /// What was to be appended is on media, or could not be written. Returns what holds now, in order: what
+    /// is persisted is durable in its file, unless that goes on in another temporary.
     ///
     /// # Errors
     /// If it could not be written, or something before it.
@@ -331,7 +333,8 @@ mod tests {
     }
 
     /// Goal: a part is durable only if a record says so, whatever the file is when that is on media.
-    /// Method: a file that takes no parts, or is written elsewhere, while the records are made, and before and after that as it was.
+    /// Method: a file that takes no parts, or is written elsewhere, while the records are made, and before
+    /// and after that as it was.
     #[test]
     fn nothing_is_durable_without_a_record() {
         for (takes, temp) in [(true, HERE), (false, HERE), (true, ELSEWHERE)] {
@@ -351,8 +354,8 @@ mod tests {
         }
     }
 
-    /// Goal: a journal that refused a record takes nothing more, also where there is nothing to write, and what it is said to have taken
-    /// since then has no effect.
+    /// Goal: a journal that refused a record takes nothing more, also where there is nothing to write, and
+    /// what it is said to have taken since then has no effect.
     #[test]
     fn a_broken_journal_refuses_nothing_too() {
         let (mut facts, mut files, mut dirs) = bench();

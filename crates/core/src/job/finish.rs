@@ -1,9 +1,9 @@
 //! The end of entries: sealed, published by one end, removed, or failed; and of directories.
 //!
-//! In: files of which every byte is durable, answers of ends. Out: looks at the source, names to be given, what is to be
-//! removed, entries and directories that ended.
-//! Invariants: the source is looked at after the last byte is durable; one end at a time has a file's name to give; an
-//! entry ends once, and its directory is released with it.
+//! In: files of which every byte is durable, answers of ends. Out: looks at the source, names to be given,
+//! what is to be removed, entries and directories that ended.
+//! Invariants: the source is looked at after the last byte is durable; one end at a time has a file's name to
+//! give; an entry ends once, and its directory is released with it.
 
 use super::entry::{At, EntryPhase};
 use super::*;
@@ -80,8 +80,8 @@ impl Coordinator {
         }
     }
 
-    /// The source was looked at after the last byte was durable, and is what was announced. `root`: it made one by itself, as it
-    /// does where only its ctime changed.
+    /// The source was looked at after the last byte was durable, and is what was announced. `root`: it made
+    /// one by itself, as it does where only its ctime changed.
     pub fn handle_sealed(&mut self, at: At, id: FileId, generation: Generation, root: Option<Root>) {
         if !self.hears(at.0, at.1) {
             return;
@@ -104,8 +104,8 @@ impl Coordinator {
         }
     }
 
-    /// The end gave an entry its name, on media: one that it had all of, or that it was told to publish. `root`: of the bytes that
-    /// it wrote, or read for that; `None` of what is no file.
+    /// The end gave an entry its name, on media: one that it had all of, or that it was told to publish.
+    /// `root`: of the bytes that it wrote, or read for that; `None` of what is no file.
     pub fn handle_published(
         &mut self,
         at: At,

@@ -1,11 +1,13 @@
 //! What the journal says of one file, and may be told of it.
 //!
-//! In: parts that are on media, parts that an earlier run wrote. Out: records; what is durable; what is promised no more.
-//! Invariants: a part is durable once the journal says so, never before; what was expected and not read is promised on, and
-//! is not durable; a slot names one temporary of one version, and when that is another one, or when parts of it are worth nothing,
-//! the next record begins a new slot.
+//! In: parts that are on media, parts that an earlier run wrote. Out: records; what is durable; what is
+//! promised no more.
+//! Invariants: a part is durable once the journal says so, never before; what was expected and not read is
+//! promised on, and is not durable; a slot names one temporary of one version, and when that is another one,
+//! or when parts of it are worth nothing, the next record begins a new slot.
 //!
-//! Both the coordinator's file and the file of a session's sink have one: nobody else decides what is durable.
+//! Both the coordinator's file and the file of a session's sink have one: nobody else decides what is
+//! durable.
 //! Left out: when anything is written (`facts`).
 
 use super::Temp;
@@ -33,10 +35,11 @@ pub(crate) struct Kept {
     pub(crate) object_size: u32,
     /// Where it is written.
     pub(crate) temp: Temp,
-    /// What is on media and the journal says so, in subtrees as it keeps them; made in this run, of frames or by reading.
+    /// What is on media and the journal says so, in subtrees as it keeps them; made in this run, of frames or
+    /// by reading.
     pub(crate) durable: SubtreeSet,
-    /// What is expected elsewhere and not read yet: what an earlier run's journal said, and what is durable in temporaries that
-    /// somebody may still write into. Of none of them nothing.
+    /// What is expected elsewhere and not read yet: what an earlier run's journal said, and what is durable
+    /// in temporaries that somebody may still write into. Of none of them nothing.
     pub(crate) olds: Vec<Old>,
     /// Of this run, in which the journal says it.
     slot: Option<u32>,
@@ -100,7 +103,8 @@ impl Kept {
         }
     }
 
-    /// The journal does not speak of its temporary yet, so whoever has it say so sees to the temporary's name first.
+    /// The journal does not speak of its temporary yet, so whoever has it say so sees to the temporary's name
+    /// first.
     pub(crate) fn is_unnamed(&self) -> bool {
         self.slot.is_none() || self.anew
     }
@@ -109,7 +113,8 @@ impl Kept {
         self.promised
     }
 
-    /// An earlier run's journal promises something of its path. `claimed`: of that version, which the source is to compare.
+    /// An earlier run's journal promises something of its path. `claimed`: of that version, which the source
+    /// is to compare.
     pub(crate) fn promise(&mut self, claimed: Option<Fingerprint>) {
         self.promised = true;
         self.claimed = claimed;
@@ -139,7 +144,8 @@ impl Kept {
         self.say_anew();
     }
 
-    /// The records that say that these parts are on media too. Returns ranges that are promised no more with them.
+    /// The records that say that these parts are on media too. Returns ranges that are promised no more with
+    /// them.
     pub(super) fn say(
         &mut self,
         ledger: &mut Ledger,
@@ -175,7 +181,8 @@ impl Kept {
         wrong
     }
 
-    /// The journal says that these are on media in `temp`. False if it is written elsewhere since: then they are expected there.
+    /// The journal says that these are on media in `temp`. False if it is written elsewhere since: then they
+    /// are expected there.
     pub(super) fn handle_said(&mut self, temp: Temp, subtrees: &[Subtree]) -> bool {
         let here = self.temp == temp;
         for part in subtrees {
@@ -204,7 +211,8 @@ impl Kept {
         std::mem::take(&mut self.promised).then_some((slot, named))
     }
 
-    /// Its temporary is not there, or is another inode. What the journal is to be told, if it promised something of that.
+    /// Its temporary is not there, or is another inode. What the journal is to be told, if it promised
+    /// something of that.
     pub(super) fn forget_here(&mut self) -> Option<(Option<u32>, Named)> {
         let temp = self.temp;
         let promised = !self.durable.is_empty() || self.olds.iter().any(|old| old.temp == temp);
@@ -221,7 +229,8 @@ impl Kept {
         page.max(u64::from(self.object_size))
     }
 
-    /// This is to be taken over from another temporary, if it can be: two ends must not write one page for that.
+    /// This is to be taken over from another temporary, if it can be: two ends must not write one page for
+    /// that.
     pub(crate) fn expect(&mut self, temp: Temp, part: Subtree) {
         let unit = self.unit();
         let at_edges = part.offset.is_multiple_of(unit)
@@ -272,8 +281,8 @@ impl Kept {
         self.olds.retain(|old| !old.parts.is_empty());
     }
 
-    /// Somebody may still write into its temporary: it goes on in a new one, into which what is durable is taken over. Returns
-    /// the one that is left.
+    /// Somebody may still write into its temporary: it goes on in a new one, into which what is durable is
+    /// taken over. Returns the one that is left.
     pub(super) fn move_to(&mut self, temp: Temp) -> Temp {
         let left = std::mem::replace(&mut self.temp, temp);
         self.say_anew();
@@ -293,7 +302,8 @@ mod tests {
     use crate::entry::{Timestamp, Version};
 
     /// Goal: nothing is expected where nothing can be read, and nothing any more when all of it was.
-    /// Method: the only part of an empty file, which has no bytes, and one of a file of a page, here and elsewhere.
+    /// Method: the only part of an empty file, which has no bytes, and one of a file of a page, here and
+    /// elsewhere.
     #[test]
     fn expected_is_what_has_bytes() {
         let (here, elsewhere) = (Temp { tag: 9, number: 1 }, Temp { tag: 9, number: 2 });

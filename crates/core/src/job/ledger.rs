@@ -1,8 +1,9 @@
 //! The journal of a job as its one writer sees it: slots, records, and whether it still takes any.
 //!
 //! In: what became true. Out: bytes to append, in order.
-//! Invariants: once the journal refused a record nothing is made for it any more, for the next ones would hang in a chain
-//! that is not there; nobody takes back what the journal says of another entry of the same name.
+//! Invariants: once the journal refused a record nothing is made for it any more, for the next ones would
+//! hang in a chain that is not there; nobody takes back what the journal says of another entry of the same
+//! name.
 
 use std::collections::HashMap;
 
@@ -28,8 +29,8 @@ pub(crate) struct Named {
 pub(crate) struct Ledger {
     log: Log,
     next_slot: u32,
-    /// The slots that count, of those that were begun in this run, by what they are of: with a name's next slot, or with the mark that
-    /// it is done, the one before is void.
+    /// The slots that count, of those that were begun in this run, by what they are of: with a name's next
+    /// slot, or with the mark that it is done, the one before is void.
     named: HashMap<PathKey, u32>,
     broken: Option<Failure>,
 }
@@ -86,7 +87,8 @@ impl Ledger {
         })
     }
 
-    /// The journal says nothing of the parts of this path that counts: another entry of that name is done, or was taken back.
+    /// The journal says nothing of the parts of this path that counts: another entry of that name is done, or
+    /// was taken back.
     pub(crate) fn is_void(&self, path: &PathKey) -> bool {
         !self.named.contains_key(path)
     }
@@ -104,8 +106,9 @@ impl Ledger {
         }
     }
 
-    /// The journal shall promise nothing of this file any more. Without a `slot` the promise is of an earlier session: a
-    /// new one takes it over, and is withdrawn; if another entry of that name began one meanwhile, the promise is void already.
+    /// The journal shall promise nothing of this file any more. Without a `slot` the promise is of an earlier
+    /// session: a new one takes it over, and is withdrawn; if another entry of that name began one meanwhile,
+    /// the promise is void already.
     pub(crate) fn withdraw(
         &mut self,
         mut slot: Option<u32>,

@@ -1,9 +1,10 @@
 //! Who may give a file its name, and when.
 //!
-//! In: passes in which a file was read, looks at its source, whether all of it is there; who has it. Out: the right to publish it.
-//! Invariants: one end at a time has the right; it is given of what is whole, and was looked at after the last pass in which
-//! anything of it was read, or together with all of the file to an end that sees to both; who had the right and is gone may have
-//! used it.
+//! In: passes in which a file was read, looks at its source, whether all of it is there; who has it. Out: the
+//! right to publish it.
+//! Invariants: one end at a time has the right; it is given of what is whole, and was looked at after the
+//! last pass in which anything of it was read, or together with all of the file to an end that sees to both;
+//! who had the right and is gone may have used it.
 //!
 //! Left out: what is whole, which the file knows; how a name is given.
 
@@ -121,7 +122,8 @@ impl<A: Copy + PartialEq> Naming<A> {
 mod tests {
     use super::*;
 
-    /// Goal: a name is one end's to give at a time, only of what is whole and was looked at after its last read.
+    /// Goal: a name is one end's to give at a time, only of what is whole and was looked at after its last
+    /// read.
     #[test]
     fn one_end_has_the_right() {
         let mut naming = Naming::new();

@@ -1,8 +1,9 @@
 //! Pairs of ends: who lives, under which lease, how fast, and what becomes of the work of one that is lost.
 //!
 //! In: pairs that join, are heard, are lost. Out: leases; work that others may take.
-//! Invariants: a pair has one lease at a time, and no lease is given twice; when one ends, everything that it had is given
-//! back at once, and what of that could still be acted upon is fenced before another end gets it.
+//! Invariants: a pair has one lease at a time, and no lease is given twice; when one ends, everything that it
+//! had is given back at once, and what of that could still be acted upon is fenced before another end gets
+//! it.
 
 use std::collections::BTreeSet;
 
@@ -99,8 +100,8 @@ pub(super) fn cost(out: &Out) -> u64 {
 }
 
 impl Coordinator {
-    /// A pair of ends is ready for work. One that was there before comes under a new lease, and what it had is given back
-    /// as if it had been lost.
+    /// A pair of ends is ready for work. One that was there before comes under a new lease, and what it had
+    /// is given back as if it had been lost.
     ///
     /// # Errors
     /// If there are too many.
@@ -207,8 +208,8 @@ impl Coordinator {
         }
     }
 
-    /// What a pair had of a file under a lease that ended is nobody's. True if that must be written down before another
-    /// gets it, for the pair might give it its name.
+    /// What a pair had of a file under a lease that ended is nobody's. True if that must be written down
+    /// before another gets it, for the pair might give it its name.
     fn take_back(&mut self, id: FileId, at: At, proof: Proof) -> bool {
         let spare = self.take_temp();
         let Some(file) = self.files.get_mut(&id) else { return false };

@@ -1,8 +1,9 @@
 //! What pairs say of ranges, and what follows when the journal says it too.
 //!
-//! In: ranges that are on media, parts that were read, completions of the journal. Out: facts; what sources are told to be
-//! durable; entries that ended.
-//! Invariant: a fact has its effect when the journal has it, if the lease under which it was said lives then (`facts`).
+//! In: ranges that are on media, parts that were read, completions of the journal. Out: facts; what sources
+//! are told to be durable; entries that ended.
+//! Invariant: a fact has its effect when the journal has it, if the lease under which it was said lives then
+//! (`facts`).
 
 use super::entry::{At, EntryPhase};
 use super::*;
@@ -20,8 +21,8 @@ impl Known for File {
 }
 
 impl Coordinator {
-    /// These parts of a range that the pair was given, at `offset`, are on media here, with these values. `over`: all of the range
-    /// is, nothing more of it is written, and it was said before or now.
+    /// These parts of a range that the pair was given, at `offset`, are on media here, with these values.
+    /// `over`: all of the range is, nothing more of it is written, and it was said before or now.
     pub fn handle_persisted(
         &mut self,
         at: At,

@@ -74,7 +74,8 @@ fn lost() -> Failure {
     Failure { kind: FailureKind::Write, errno: 5, text: "broken".into() }
 }
 
-/// Goal: with one pair every entry goes whole, is over when the journal says so, and directories follow from the deepest up.
+/// Goal: with one pair every entry goes whole, is over when the journal says so, and directories follow from
+/// the deepest up.
 #[test]
 fn one_pair_is_the_whole_flow() {
     let (mut job, mut journal) = begin(config());
@@ -166,7 +167,8 @@ fn ranges_tile_a_file_at_pages() {
     assert_eq!(given, [(MIB, MIB), (2 * MIB, MIB), (20 * MIB, MIB)]);
 }
 
-/// Goal: a range is durable when the journal says so, not before; and nothing of it under a lease that ended before that.
+/// Goal: a range is durable when the journal says so, not before; and nothing of it under a lease that ended
+/// before that.
 #[test]
 fn nothing_is_durable_before_the_journal_says_so() {
     for ends in [false, true] {
@@ -224,8 +226,8 @@ fn ranges_of_a_lost_pair_go_to_others() {
     }
 }
 
-/// Goal: nobody has a name to give that a lost pair may still give, before it is written down that it must not; and then it is told
-/// to take that pair's temporary away first.
+/// Goal: nobody has a name to give that a lost pair may still give, before it is written down that it must
+/// not; and then it is told to take that pair's temporary away first.
 #[test]
 fn a_lost_pair_is_fenced_before_another_gives_the_name() {
     let (mut job, _) = begin(config());
@@ -244,8 +246,8 @@ fn a_lost_pair_is_fenced_before_another_gives_the_name() {
     assert_eq!(after[0].1.former, [before[0].1.temp]);
 }
 
-/// Goal: nothing more goes into a temporary that a lost pair may still write into; what is durable in it is taken over by
-/// reading.
+/// Goal: nothing more goes into a temporary that a lost pair may still write into; what is durable in it is
+/// taken over by reading.
 #[test]
 fn what_may_be_written_late_is_left() {
     let (mut job, at, given) = shared();
@@ -263,8 +265,8 @@ fn what_may_be_written_late_is_left() {
     assert_eq!(read.1.from, work.temp);
 }
 
-/// Goal: a file is published when all of it is durable and its source was looked at after that, by one end; another one
-/// makes a new inode of it.
+/// Goal: a file is published when all of it is durable and its source was looked at after that, by one end;
+/// another one makes a new inode of it.
 #[test]
 fn a_file_is_published_once() {
     let (mut job, at, given) = shared();
@@ -378,8 +380,8 @@ fn a_journal_that_refuses_ends_the_job() {
 }
 
 /// Goal: nothing is durable of what a pair says that it wrote, and then that it did not begin.
-/// Method: it gives all of a file back, of which a part is in the journal and another on its way there, or not yet; the next pair finds
-/// nothing of it.
+/// Method: it gives all of a file back, of which a part is in the journal and another on its way there, or
+/// not yet; the next pair finds nothing of it.
 #[test]
 fn what_was_not_begun_is_not_durable() {
     for (first, writing) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -416,10 +418,10 @@ fn what_was_not_begun_is_not_durable() {
     }
 }
 
-/// Goal: a pair that says more than anybody can write down loses its lease, and what it said last is as if it had not been said: others
-/// get all that it had.
-/// Method: a pair persists one part again and again while the journal hangs, then gives a name, or says that its range is over; another
-/// pair follows it.
+/// Goal: a pair that says more than anybody can write down loses its lease, and what it said last is as if it
+/// had not been said: others get all that it had.
+/// Method: a pair persists one part again and again while the journal hangs, then gives a name, or says that
+/// its range is over; another pair follows it.
 #[test]
 fn what_nobody_can_write_down_changes_nothing() {
     for names in [true, false] {
@@ -451,7 +453,8 @@ fn what_nobody_can_write_down_changes_nothing() {
 }
 
 /// Goal: what is read is said as often as it is said, and no more than anybody can write down.
-/// Method: a part is to be taken over into another temporary; that it was, is said without end while the journal hangs.
+/// Method: a part is to be taken over into another temporary; that it was, is said without end while the
+/// journal hangs.
 #[test]
 fn parts_are_read_without_end_in_bounds() {
     let (mut job, at, given) = shared();

@@ -61,8 +61,9 @@ impl Log {
 ///
 /// `head` and `session` are those of the next session. Returns the bytes, the log to go on with, the slots
 /// of the partial files and the first free slot. The bytes depend on nothing but the arguments.
-/// Units: 105 bytes per finished file, and 66 and a version per directory that is finished; for a partial file 111 (a sparse one 143), a
-/// version, and 48 per subtree; 37 and its path per directory that is open to us.
+/// Units: 105 bytes per finished file, and 66 and a version per directory that is finished; for a partial
+/// file 111 (a sparse one 143), a version, and 48 per subtree; 37 and its path per directory that is open to
+/// us.
 /// Edge: under a session without durability everything is written as not durable, so it is forgotten on
 /// another boot even if it once was durable. That costs a re-send and keeps one rule for all records.
 ///

@@ -39,7 +39,8 @@ pub struct Replay {
     loose: Facts,
     /// The boot that `loose` counts on.
     loose_boot: [u8; 16],
-    /// Directories that are open to us, by the order of their records; and by slot those of the current session.
+    /// Directories that are open to us, by the order of their records; and by slot those of the current
+    /// session.
     widened: BTreeMap<u64, Widened>,
     widened_slots: HashMap<u32, u64>,
     widened_len: usize,
@@ -433,7 +434,8 @@ mod tests {
     use crate::entry::Fingerprint;
     use crate::journal::{Log, WIDENED_LEN};
 
-    /// Goal: beyond a bound facts are dropped and counted, and what is dropped takes no part in later records.
+    /// Goal: beyond a bound facts are dropped and counted, and what is dropped takes no part in later
+    /// records.
     /// Method: small bounds; more of each kind than they allow.
     #[test]
     fn bounds_drop_and_count() {
@@ -536,7 +538,8 @@ mod tests {
         held.sort_unstable();
         assert_eq!(held, [(1, 2), (2, 1), (9, 0)]);
         assert_eq!(replayed.widened.iter().map(|dir| dir.ino).collect::<Vec<_>>(), [0, 2]);
-        // Three partials, one subtree, two done marks, two directories that are open to us, one that is finished.
+        // Three partials, one subtree, two done marks, two directories that are open to us, one that is
+        // finished.
         let mut finished: Vec<_> = replayed.finished.keys().map(|path| path.0[0]).collect();
         finished.sort_unstable();
         assert_eq!(finished, [53, 60]);

@@ -24,7 +24,8 @@ fn leaf(i: u64, cv: u8) -> Subtree {
     Subtree { offset: i * CHUNK_LEN, len: CHUNK_LEN, cv: [cv; 32] }
 }
 
-/// Files 0 to 7 are in directories 100 and 101, these in 102, that one in 103, and so on in a circle that no tree has.
+/// Files 0 to 7 are in directories 100 and 101, these in 102, that one in 103, and so on in a circle that no
+/// tree has.
 fn parent_of(PathKey([i, ..]): PathKey) -> PathKey {
     PathKey([if i < 100 { 100 + i / 4 } else { 100 + [2, 2, 3, 0][usize::from(i - 100)] }; 16])
 }
@@ -138,8 +139,8 @@ fn reopen(facts: &mut Vec<(PathKey, usize, Fact)>, dir: PathKey) {
     facts.retain(|(path, _, fact)| !(*path == dir && matches!(fact, Fact::Finished(_))));
 }
 
-/// Partials, done marks and finished directories by the definition: per path the last declaration, with the session that made it;
-/// the session is judged at the end.
+/// Partials, done marks and finished directories by the definition: per path the last declaration, with the
+/// session that made it; the session is judged at the end.
 fn model(
     records: &[Record],
     boot: [u8; 16],

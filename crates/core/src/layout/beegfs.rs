@@ -1,7 +1,7 @@
 //! BeeGFS: the answers to its ioctls, put together.
 //!
-//! In: the bytes of `GET_STRIPEINFO`, and the number of the target at each position. Out: a [`Layout`] whose targets are
-//! `target N`, or `group N` where chunks are mirrored.
+//! In: the bytes of `GET_STRIPEINFO`, and the number of the target at each position. Out: a [`Layout`] whose
+//! targets are `target N`, or `group N` where chunks are mirrored.
 //! Source: `beegfs_client.h`; the structures have C's natural layout in the byte order of the host.
 
 use super::{Answer, Component, Layout, LayoutError, STRIPES_MAX, TargetName};
@@ -12,8 +12,8 @@ pub const BEEGFS_TARGETS_MAX: usize = STRIPES_MAX;
 const CHUNK_MIN: u64 = 64 * 1024;
 const PATTERN_BUDDY_MIRROR: u32 = 3;
 
-/// What `GET_STRIPEINFO` (12 bytes: pattern, chunk size, number of targets) says, and the targets in stripe order:
-/// `target(index)` asks for one.
+/// What `GET_STRIPEINFO` (12 bytes: pattern, chunk size, number of targets) says, and the targets in stripe
+/// order: `target(index)` asks for one.
 ///
 /// # Errors
 /// The answer makes no sense; else the one of `target`.

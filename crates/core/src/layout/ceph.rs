@@ -1,8 +1,8 @@
 //! CephFS: the value of the extended attribute `ceph.file.layout`, and which object an offset lies in.
 //!
-//! In: the text, and the OSD of each object where that could be learned. Out: a [`CephStriping`], and a [`Layout`] whose
-//! targets are `osd.N`; or, where nobody says which OSD has an object, the object's number in its set, which tells objects
-//! apart that can be read side by side.
+//! In: the text, and the OSD of each object where that could be learned. Out: a [`CephStriping`], and a
+//! [`Layout`] whose targets are `osd.N`; or, where nobody says which OSD has an object, the object's number
+//! in its set, which tells objects apart that can be read side by side.
 //! Source: Ceph's "file layouts" and `fs/ceph/xattr.c`.
 
 use super::{COMPONENTS_MAX, Component, Layout, LayoutError, STRIPES_MAX, Striping, TargetName};
@@ -21,7 +21,8 @@ pub struct CephStriping {
     pub pool: String,
 }
 
-/// Reads `stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=cephfs_data`, fields in any order, unknown ones skipped.
+/// Reads `stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=cephfs_data`, fields in any order,
+/// unknown ones skipped.
 ///
 /// # Errors
 /// A field is missing, is no number, or they do not fit each other.
@@ -48,7 +49,8 @@ pub fn ceph(text: &[u8]) -> Result<CephStriping, LayoutError> {
     Ok(striping)
 }
 
-/// What is set as `ceph.file.layout` on an empty file to have it striped so. `None`: no file of CephFS can be.
+/// What is set as `ceph.file.layout` on an empty file to have it striped so. `None`: no file of CephFS can
+/// be.
 pub fn ceph_wish(striping: Striping) -> Option<String> {
     let Striping { stripe_size: unit, stripe_count: count } = striping;
     if unit == 0 || !unit.is_multiple_of(UNIT) || count == 0 {

@@ -1,11 +1,12 @@
 //! GlusterFS: the value of the extended attribute `trusted.glusterfs.pathinfo` or `glusterfs.pathinfo`.
 //!
-//! In: the text, nodes in brackets: `(<DISTRIBUTE:v-dht> (<REPLICATE:v-replicate-0> <POSIX(/b1):h1:/b1/f> <POSIX(/b2):h2:/b2/f>))`.
-//! Out: a [`Layout`]: a file lies whole on one child of the distribution, which is a brick (`host:/brick`) or a replicated or
-//! dispersed set of bricks (its name). Of a sharded file the answer tells the first shard's place only; where the others lie
-//! no client can ask, so that such a file counts as lying there as well.
-//! Paths in the text may have any byte and are not escaped: a brick's base path is known to be repeated behind its host,
-//! and that is held on to.
+//! In: the text, nodes in brackets:
+//! `(<DISTRIBUTE:v-dht> (<REPLICATE:v-replicate-0> <POSIX(/b1):h1:/b1/f> <POSIX(/b2):h2:/b2/f>))`.
+//! Out: a [`Layout`]: a file lies whole on one child of the distribution, which is a brick (`host:/brick`) or
+//! a replicated or dispersed set of bricks (its name). Of a sharded file the answer tells the first shard's
+//! place only; where the others lie no client can ask, so that such a file counts as lying there as well.
+//! Paths in the text may have any byte and are not escaped: a brick's base path is known to be repeated
+//! behind its host, and that is held on to.
 //! Source: `posix-inode-fd-ops.c`, `dht-common.c`, `afr-inode-read.c`, `ec-combine.c`.
 
 use super::{Layout, LayoutError, TargetName};
@@ -45,7 +46,8 @@ fn target(text: &str, depth: usize) -> Result<TargetName, LayoutError> {
 
 /// `host:/brick` of what follows `<POSIX(`: `/brick):host:/brick/path>`.
 fn brick(leaf: &str) -> Result<TargetName, LayoutError> {
-    // The base may hold anything, `):` too. The one that is the base is the one that is repeated behind the host.
+    // The base may hold anything, `):` too. The one that is the base is the one that is repeated behind the
+    // host.
     for (end, _) in leaf.match_indices("):") {
         let (base, rest) = (&leaf[..end], &leaf[end + 2..]);
         let base = base.trim_end_matches('/');

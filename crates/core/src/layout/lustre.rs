@@ -1,9 +1,10 @@
 //! Lustre: the value of the extended attribute `lustre.lov`.
 //!
-//! In: the bytes, `lov_user_md_v1`, `_v3` or `lov_comp_md_v1`, in either byte order. Out: a [`Layout`] whose targets are
-//! `OST` and four hexadecimal digits, as Lustre's own tools name them, or `MDT` for data on the metadata target.
-//! Skipped: components that have no objects yet (not INIT), that are stale, parity or mere extension space. Of several
-//! mirrors the first one with objects counts.
+//! In: the bytes, `lov_user_md_v1`, `_v3` or `lov_comp_md_v1`, in either byte order. Out: a [`Layout`] whose
+//! targets are `OST` and four hexadecimal digits, as Lustre's own tools name them, or `MDT` for data on the
+//! metadata target.
+//! Skipped: components that have no objects yet (not INIT), that are stale, parity or mere extension space.
+//! Of several mirrors the first one with objects counts.
 //! Source: `lustre_user.h`, and `lov_stripe_number` for the arithmetic inside components.
 
 use std::collections::BTreeMap;
@@ -40,8 +41,8 @@ const MIRROR_MASK: u32 = 0x7fff_0000;
 /// Reads the attribute's value.
 ///
 /// # Errors
-/// [`LayoutError::NoObjects`] for a file without objects: not written yet, or released to an archive (opening such a file
-/// to read would restore it). Others where the bytes are none of Lustre's.
+/// [`LayoutError::NoObjects`] for a file without objects: not written yet, or released to an archive (opening
+/// such a file to read would restore it). Others where the bytes are none of Lustre's.
 pub fn lustre(bytes: &[u8]) -> Result<Layout, LayoutError> {
     let magic = Answer(bytes).u32(0, "the magic number")?;
     if matches!(magic.swap_bytes(), V1 | V3 | COMPOSITE) {
@@ -55,8 +56,8 @@ pub fn lustre(bytes: &[u8]) -> Result<Layout, LayoutError> {
     }
 }
 
-/// What is set on a file without objects to have it striped so, on targets that the file system chooses. `None`: no file of
-/// Lustre's can be.
+/// What is set on a file without objects to have it striped so, on targets that the file system chooses.
+/// `None`: no file of Lustre's can be.
 pub fn lustre_wish(striping: Striping) -> Option<Vec<u8>> {
     let stripe_size = u32::try_from(striping.stripe_size).ok()?;
     if stripe_size == 0 || !u64::from(stripe_size).is_multiple_of(STRIPE_UNIT) || striping.stripe_count == 0 {
@@ -227,7 +228,8 @@ mod tests {
         assert_eq!([wish(1000, 3), wish(1 << 32, 3), wish(0, 3), wish(1 << 20, 0)], [None, None, None, None]);
     }
 
-    /// Goal: a progressive file: components by offset; those without objects, stale ones and second mirrors are skipped.
+    /// Goal: a progressive file: components by offset; those without objects, stale ones and second mirrors
+    /// are skipped.
     #[test]
     fn composite_layouts() {
         let stripes = |osts: &[u32]| blob(V1, PATTERN_RAID0, 1 << 20, osts);

@@ -1,9 +1,10 @@
 //! MooseFS: what its client says of the master, the questions that the master understands, and its answers.
 //!
-//! In: the bytes of `.masterinfo` in the mount's root, the number of a file, answers. Out: where to ask, questions, and a
-//! [`Layout`] of whole chunks, each on the first good copy that the master names: which one a client reads is its own
-//! choice. Numbers are big-endian.
-//! Source: `MFSCommunication.h` of MooseFS 3 (`CLTOMA_FUSE_REGISTER`, `CLTOMA_FUSE_CHECK` with a chunk's index, from 3.0.26 on).
+//! In: the bytes of `.masterinfo` in the mount's root, the number of a file, answers. Out: where to ask,
+//! questions, and a [`Layout`] of whole chunks, each on the first good copy that the master names: which one
+//! a client reads is its own choice. Numbers are big-endian.
+//! Source: `MFSCommunication.h` of MooseFS 3 (`CLTOMA_FUSE_REGISTER`, `CLTOMA_FUSE_CHECK` with a chunk's
+//! index, from 3.0.26 on).
 //! Left out: masters older than that, and erasure-coded chunks of MooseFS 4, which answer in other forms.
 
 use core::net::Ipv4Addr;
@@ -126,8 +127,8 @@ pub fn moosefs_chunk(body: &[u8]) -> Result<Option<TargetName>, LayoutError> {
     }))
 }
 
-/// The layout of a file whose chunks lie on these, in order. A chunk without a place counts as lying where the one before
-/// it lies; those behind the last one too.
+/// The layout of a file whose chunks lie on these, in order. A chunk without a place counts as lying where
+/// the one before it lies; those behind the last one too.
 ///
 /// # Errors
 /// None has a place.
@@ -178,7 +179,8 @@ mod tests {
         bytes
     }
 
-    /// Goal: what a client says of its master is read; a master without the question, and none at all, are refused.
+    /// Goal: what a client says of its master is read; a master without the question, and none at all, are
+    /// refused.
     #[test]
     fn masters_are_found() {
         let master = moosefs_master(&INFO).unwrap();
@@ -206,8 +208,8 @@ mod tests {
         assert_eq!(moosefs_question(9, 2), question);
     }
 
-    /// Goal: the first good copy counts, one that is being moved if there is no other; a chunk that was never written has
-    /// no place; refusals and other forms are errors.
+    /// Goal: the first good copy counts, one that is being moved if there is no other; a chunk that was never
+    /// written has no place; refusals and other forms are errors.
     #[test]
     fn answers_name_a_good_copy() {
         let name = |states| moosefs_chunk(&answer(states)).unwrap().map(|name| name.as_str().to_owned());
@@ -228,7 +230,8 @@ mod tests {
         assert!(moosefs_registered(&[]).is_err());
     }
 
-    /// Goal: chunks are ranges of 64 MiB; those without a place are with their neighbours, and equal neighbours are one.
+    /// Goal: chunks are ranges of 64 MiB; those without a place are with their neighbours, and equal
+    /// neighbours are one.
     #[test]
     fn chunks_are_ranges() {
         let on = |name: &str| Some(TargetName::new(name));

@@ -1,9 +1,9 @@
 //! Which objects of a file lie on which target, as few ranges with a stride as say it.
 //!
-//! In: the file's layout at the source, and, if it is known, at the sink. Out: [`Run`]s for the schedule's queues.
-//! An object lies where its first byte lies, and goes where its first byte goes.
-//! Invariants: each object of the file is in one run; a part is at most [`RUNS_PART_MAX`] runs and as many steps of work,
-//! whatever the layout: what does not fit comes with the next part.
+//! In: the file's layout at the source, and, if it is known, at the sink. Out: [`Run`]s for the schedule's
+//! queues. An object lies where its first byte lies, and goes where its first byte goes.
+//! Invariants: each object of the file is in one run; a part is at most [`RUNS_PART_MAX`] runs and as many
+//! steps of work, whatever the layout: what does not fit comes with the next part.
 
 use super::{Component, Layout};
 use crate::ids::{FileId, SinkTarget, TargetId};
@@ -41,9 +41,9 @@ impl Cut<'_> {
         self.size.div_ceil(self.object_size)
     }
 
-    /// Runs of the objects from number `from` on, and the number of the first one that they leave out: [`Cut::objects`],
-    /// or where the next part begins. Groups of one target that lie side by side make one run; where stripes come again
-    /// and again, each makes one run with a stride.
+    /// Runs of the objects from number `from` on, and the number of the first one that they leave out:
+    /// [`Cut::objects`], or where the next part begins. Groups of one target that lie side by side make one
+    /// run; where stripes come again and again, each makes one run with a stride.
     pub fn part(&self, from: u64) -> (Vec<(TargetId, Run)>, u64) {
         let all = self.objects();
         let (mut runs, mut at, mut steps) = (Vec::new(), from.min(all), 0);
@@ -104,8 +104,8 @@ impl Cut<'_> {
         }
     }
 
-    /// Where the components that hold an object's first byte end, as the number of the first object behind; and after how
-    /// many objects they begin anew.
+    /// Where the components that hold an object's first byte end, as the number of the first object behind;
+    /// and after how many objects they begin anew.
     fn region(&self, object: u64) -> (u64, u64) {
         let offset = object * self.object_size;
         let all = self.objects();
@@ -183,9 +183,10 @@ mod tests {
         placed
     }
 
-    /// Goal: runs have every object once, on the target of its first byte, and for the sink target of its first byte.
-    /// Method: seeded small layouts of both ends, whose stripes are multiples of objects, parts of them, or neither,
-    /// against `Layout::at`.
+    /// Goal: runs have every object once, on the target of its first byte, and for the sink target of its
+    /// first byte.
+    /// Method: seeded small layouts of both ends, whose stripes are multiples of objects, parts of them, or
+    /// neither, against `Layout::at`.
     #[test]
     fn runs_are_the_layout() {
         let mut rng = Rng::with_seed(6);
@@ -213,7 +214,8 @@ mod tests {
         Cut { file: FileId(1), size, object_size: 1 << 20, source, sink: None }
     }
 
-    /// Goal: what is regular is few runs however long the file: one for each stripe, one for a file on one target.
+    /// Goal: what is regular is few runs however long the file: one for each stripe, one for a file on one
+    /// target.
     #[test]
     fn long_files_are_few_runs() {
         let flat = Layout::flat(TargetId(7));

@@ -1,19 +1,22 @@
-//! A window of requests for each target that finds itself: as delay-based congestion control does it (TCP Vegas), with a
-//! look at the peers.
+//! A window of requests for each target that finds itself: as delay-based congestion control does it (TCP
+//! Vegas), with a look at the peers.
 //!
-//! In: requests that came back, and those that do not. Out: how many requests a target may have in flight, and how it
-//! fares. There is no number to set.
+//! In: requests that came back, and those that do not. Out: how many requests a target may have in flight,
+//! and how it fares. There is no number to set.
 //!
-//! - *Healthy*: after each round the window grows if the target's requests take hardly longer than at best (at first
-//!   doubling, then by one), and if the window was used up. It shrinks to what would make them so if they take much
-//!   longer: then they queue there, ours or others'.
-//! - *Congested*: the window is one, and they still take [`SLOW`] times as long as at best, and as those of its peers, each
-//!   held against its own best; and longer than those of its peers; or nothing came back for [`SILENT`] times as long as a request takes. If all are slow nobody is congested. After
-//!   each request that is slow still the target rests as long as that took, the second time twice as long, and so on up
-//!   to [`REST_MAX`]; then one request shows how it is. Two that are not slow, and it is healthy. The schedule lets
-//!   congested targets have no more than a part of what may be in flight. It heeds no rest while the others can use no more;
-//!   and when only congested ones have work it lets them have the window that they had, [`SPARE_MAX`] at most.
-//! - *Hung*: nothing came back for [`HUNG`] times as long, at least [`HUNG_MIN`]. It keeps what it has and gets no more.
+//! - *Healthy*: after each round the window grows if the target's requests take hardly longer than at best
+//!   (at first doubling, then by one), and if the window was used up. It shrinks to what would make them so
+//!   if they take much longer: then they queue there, ours or others'.
+//! - *Congested*: the window is one, and they still take [`SLOW`] times as long as at best, and as those of
+//!   its peers, each held against its own best; and longer than those of its peers; or nothing came back for
+//!   [`SILENT`] times as long as a request takes. If all are slow nobody is congested. After each request
+//!   that is slow still the target rests as long as that took, the second time twice as long, and so on up to
+//!   [`REST_MAX`]; then one request shows how it is. Two that are not slow, and it is healthy. The schedule
+//!   lets congested targets have no more than a part of what may be in flight. It heeds no rest while the
+//!   others can use no more; and when only congested ones have work it lets them have the window that they
+//!   had, [`SPARE_MAX`] at most.
+//! - *Hung*: nothing came back for [`HUNG`] times as long, at least [`HUNG_MIN`]. It keeps what it has and
+//!   gets no more.
 //!
 //! Source of the idea: Brakmo, Peterson, "TCP Vegas", 1995; LADS (FAST '15) for what it is used for.
 
@@ -35,7 +38,8 @@ const SLOW: f64 = 3.0;
 const WELL: f64 = 2.2;
 /// Requests in a row below that.
 const WELL_TIMES: u32 = 2;
-/// It is congested when nothing came back for so many times what a request took lately, and at least [`SILENT_MIN`].
+/// It is congested when nothing came back for so many times what a request took lately, and at least
+/// [`SILENT_MIN`].
 const SILENT: u32 = 5;
 const SILENT_MIN: Duration = Duration::from_millis(20);
 /// .. if nothing is known of any target, for

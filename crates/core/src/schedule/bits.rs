@@ -39,7 +39,8 @@ impl Bits {
         }
     }
 
-    /// The first of the set from `from` on, in a ring, of those whose bits stand in what `mask` says of their word.
+    /// The first of the set from `from` on, in a ring, of those whose bits stand in what `mask` says of their
+    /// word.
     pub(super) fn next(&self, from: usize, mask: impl Fn(usize) -> u64) -> Option<usize> {
         let words = self.0.len();
         if words == 0 {

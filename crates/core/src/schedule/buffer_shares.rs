@@ -1,17 +1,18 @@
 //! What part of the sink's buffers each of its storage targets may hold.
 //!
-//! In: which targets are wanted; bytes that arrived for them and were written; how long writes took; the round trip. Out:
-//! for each sink target the bytes that may have been sent for it since the session began, for `GRANT`.
+//! In: which targets are wanted; bytes that arrived for them and were written; how long writes took; the
+//! round trip. Out: for each sink target the bytes that may have been sent for it since the session began,
+//! for `GRANT`.
 //!
-//! A share is what the target drains within a write and [`GAIN`] round trips, and one object: what is being written, what is
-//! on its way, and as much again that waits at the sink, so that a target can show that it could do more. So a
-//! slow target's share is small, and that of one that hangs falls with every [`HALF`] in which nothing was written, down to
-//! one object. Alone a target may hold all.
+//! A share is what the target drains within a write and [`GAIN`] round trips, and one object: what is being
+//! written, what is on its way, and as much again that waits at the sink, so that a target can show that it
+//! could do more. So a slow target's share is small, and that of one that hangs falls with every [`HALF`] in
+//! which nothing was written, down to one object. Alone a target may hold all.
 //!
-//! Invariants: a share is at least one object and never more than the memory; the number that was told never falls, for what
-//! was granted cannot be taken back: a share that shrinks takes hold as buffers become free. Shares together may be more
-//! than the memory, for most are not used up: they are limits below the general grant (sink target 0), which alone says that
-//! there is room.
+//! Invariants: a share is at least one object and never more than the memory; the number that was told never
+//! falls, for what was granted cannot be taken back: a share that shrinks takes hold as buffers become free.
+//! Shares together may be more than the memory, for most are not used up: they are limits below the general
+//! grant (sink target 0), which alone says that there is room.
 //! Left out: the general grant, and which sink target a file's objects go to.
 
 use std::time::Duration;
@@ -57,7 +58,8 @@ struct Of {
     rate: Option<f64>,
     /// Smoothed, nanoseconds.
     service: f64,
-    /// Since when the rate is measured, while something is held; and what was written since, and held before that.
+    /// Since when the rate is measured, while something is held; and what was written since, and held before
+    /// that.
     since: Time,
     written: u64,
     busy: Duration,
@@ -123,7 +125,8 @@ impl Shares {
         of.held = of.held.saturating_add(bytes);
     }
 
-    /// They were written (or given up), and their buffer is free. `service`: how long the write took, if there was one.
+    /// They were written (or given up), and their buffer is free. `service`: how long the write took, if
+    /// there was one.
     pub fn handle_freed(
         &mut self,
         sink_target: SinkTarget,
@@ -173,7 +176,8 @@ impl Shares {
         drained.saturating_add(self.object).min(self.memory)
     }
 
-    /// A sink target whose grant grew by enough to be told, and the bytes that may have been sent for it in all.
+    /// A sink target whose grant grew by enough to be told, and the bytes that may have been sent for it in
+    /// all.
     pub fn poll_grant(&mut self, now: Time) -> Option<(SinkTarget, u64)> {
         while let Some(c) = self.changed.next(0, |_| u64::MAX) {
             self.changed.set(c, false);

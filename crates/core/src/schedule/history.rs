@@ -1,20 +1,23 @@
 //! How long requests take at each target, against the target's own past and against its peers.
 //!
-//! In: bytes and service time of each request that came back. Out: at the end of each *round* (as many requests as the
-//! target may have in flight, at least [`ROUND_MIN`]) how much longer its requests take than they did at best; and what
-//! that is at the middle one of its peers.
+//! In: bytes and service time of each request that came back. Out: at the end of each *round* (as many
+//! requests as the target may have in flight, at least [`ROUND_MIN`]) how much longer its requests take than
+//! they did at best; and what that is at the middle one of its peers.
 //!
-//! Requests of unlike sizes are scaled to [`UNIT`]: a request costs as much as its bytes and [`Sizes::offset`] more, the
-//! bytes that a target could move in the time that a request of none takes. The offset is found by regression over
-//! requests that are held against their own target's mean, and only moves in large steps.
+//! Requests of unlike sizes are scaled to [`UNIT`]: a request costs as much as its bytes and
+//! [`Sizes::offset`] more, the bytes that a target could move in the time that a request of none takes. The
+//! offset is found by regression over requests that are held against their own target's mean, and only moves
+//! in large steps.
 //!
-//! *Best* is the lowest mean of rounds, smoothed. It follows a lower one at once. It rises when the target is slow with one
-//! request in flight, for then the reason is not ours: slowly if only this target is slow, so that a target that changed
-//! for good is known after a minute or so, quickly if its peers are too. A new target's best is what its peers need, if that
-//! is less, so that one that is congested from the start is seen.
+//! *Best* is the lowest mean of rounds, smoothed. It follows a lower one at once. It rises when the target is
+//! slow with one request in flight, for then the reason is not ours: slowly if only this target is slow, so
+//! that a target that changed for good is known after a minute or so, quickly if its peers are too. A new
+//! target's best is what its peers need, if that is less, so that one that is congested from the start is
+//! seen.
 //!
-//! A single request that takes much longer than the others counts as if it had taken [`OUTLIER`] times the mean. Middles
-//! are followed in small steps, up or down by whether a value is above: no memory, and no outlier moves them.
+//! A single request that takes much longer than the others counts as if it had taken [`OUTLIER`] times the
+//! mean. Middles are followed in small steps, up or down by whether a value is above: no memory, and no
+//! outlier moves them.
 
 use std::time::Duration;
 
@@ -65,7 +68,8 @@ struct Target {
     bytes: u64,
 }
 
-/// What reports say of a target: mean and best, scaled, zero if not known; requests that came back, and their bytes.
+/// What reports say of a target: mean and best, scaled, zero if not known; requests that came back, and their
+/// bytes.
 pub(super) struct Told {
     pub(super) service: Duration,
     pub(super) best: Duration,
@@ -74,8 +78,8 @@ pub(super) struct Told {
 }
 
 impl History {
-    /// Takes a request that came back of a target with this window. At the end of a round: its inflation, the mean over
-    /// the best, at least 1.
+    /// Takes a request that came back of a target with this window. At the end of a round: its inflation, the
+    /// mean over the best, at least 1.
     pub(super) fn add(&mut self, t: usize, sample: Sample, window: u32) -> Option<f64> {
         let time = self.scaled(t, sample);
         let (peers, usual) = (self.peers(), self.usual);
@@ -107,7 +111,8 @@ impl History {
         Some(inflation)
     }
 
-    /// As [`History::add`], of a request that a slow target was asked to see how it is. Returns the inflation of this one.
+    /// As [`History::add`], of a request that a slow target was asked to see how it is. Returns the inflation
+    /// of this one.
     pub(super) fn add_trial(&mut self, t: usize, sample: Sample) -> f64 {
         let time = self.scaled(t, sample);
         let usual = self.usual;
@@ -162,7 +167,8 @@ impl History {
         self.peers.max(1.0)
     }
 
-    /// What the target's requests took lately (or, if nothing is known of it, those of its peers), not scaled.
+    /// What the target's requests took lately (or, if nothing is known of it, those of its peers), not
+    /// scaled.
     pub(super) fn lately(&self, t: usize) -> Option<Duration> {
         let own = self.targets.get(t).map_or(0.0, |target| target.raw);
         let nanos = if own == 0.0 { self.usual_raw } else { own };
@@ -208,8 +214,8 @@ impl Sizes {
         (UNIT + self.offset) / (bytes + self.offset)
     }
 
-    /// Takes a request and its time, over what its target needs for its bytes as they are scaled now. Says whether the
-    /// offset moved.
+    /// Takes a request and its time, over what its target needs for its bytes as they are scaled now. Says
+    /// whether the offset moved.
     fn add(&mut self, bytes: f64, time: f64) -> bool {
         let (x, y) = (bytes / UNIT, time.min(OUTLIER) / self.scale(bytes));
         for (sum, value) in self.sums.iter_mut().zip([1.0, x, y, x * x, x * y]) {
@@ -255,7 +261,8 @@ fn follow(middle: &mut f64, value: f64) {
 mod tests {
     use super::*;
 
-    /// Goal: requests of unlike sizes are held against each other rightly, whatever a request costs beside its bytes.
+    /// Goal: requests of unlike sizes are held against each other rightly, whatever a request costs beside
+    /// its bytes.
     /// Method: devices with a time for each request and a rate; afterwards small and large scale to the same.
     #[test]
     fn sizes_do_not_matter() {

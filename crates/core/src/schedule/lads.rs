@@ -1,9 +1,10 @@
-//! LADS's congestion avoidance: a target whose mean service time over a window W is above a threshold T is skipped M times.
+//! LADS's congestion avoidance: a target whose mean service time over a window W is above a threshold T is
+//! skipped M times.
 //!
 //! In: requests that came back. Out: whether a target is passed over when it is its turn.
-//! Source: Kim, Atchley, Vallée, Shipman, "LADS: Optimizing Data Transfers Using Layout-Aware Data Scheduling", FAST '15.
-//! After M turns it has one, whatever its mean, by which its recovery is seen. The mean is of the requests that came back
-//! within W before now, [`SAMPLES_MAX`] at most.
+//! Source: Kim, Atchley, Vallée, Shipman, "LADS: Optimizing Data Transfers Using Layout-Aware Data
+//! Scheduling", FAST '15. After M turns it has one, whatever its mean, by which its recovery is seen. The
+//! mean is of the requests that came back within W before now, [`SAMPLES_MAX`] at most.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use super::history::History;
 use super::{LadsNumbers, Limits, PolicyKind, Rule, Sample};
 use crate::ids::Time;
 
-/// Targets take turns, and congested ones are skipped some times: by numbers that a user gives, as in the paper.
+/// Targets take turns, and congested ones are skipped some times: by numbers that a user gives, as in the
+/// paper.
 pub(super) const POLICY: PolicyKind = PolicyKind {
     name: "lads",
     numbers: "T,W,M",

@@ -1,16 +1,17 @@
 //! What waits at each storage target, by the range, and which of it may go.
 //!
-//! In: runs of objects, files that are given up, targets of the sink that are shut or poor. Out: objects, each once.
+//! In: runs of objects, files that are given up, targets of the sink that are shut or poor. Out: objects,
+//! each once.
 //!
-//! A target's runs stand in lists, one for each target of the sink, first in, first out. SinkTargets take turns, a run at
-//! a time, so that a file is read in one go as long as its sink target may go. A sink target that is *shut* has no room at the
-//! sink: nothing of it goes. A *poor* one is slow there: it goes when nothing else can, and once whenever it is
-//! *tried*.
+//! A target's runs stand in lists, one for each target of the sink, first in, first out. SinkTargets take
+//! turns, a run at a time, so that a file is read in one go as long as its sink target may go. A sink target
+//! that is *shut* has no room at the sink: nothing of it goes. A *poor* one is slow there: it goes when
+//! nothing else can, and once whenever it is *tried*.
 //!
-//! Invariants: at most [`RUNS_MAX`] runs, those of files given up included until they come to the front; `has` and
-//! `sources` say which lists are not empty; a target is `blind` for a way of choosing only if none of its sink targets may
-//! go that way. So a step costs one look at the words of a set (16 for 1,008 sink targets) and the logarithm of a
-//! target's sink targets.
+//! Invariants: at most [`RUNS_MAX`] runs, those of files given up included until they come to the front;
+//! `has` and `sources` say which lists are not empty; a target is `blind` for a way of choosing only if none
+//! of its sink targets may go that way. So a step costs one look at the words of a set (16 for 1,008 sink
+//! targets) and the logarithm of a target's sink targets.
 //! Left out: lengths and places. An object is a number; who knows the file knows the rest.
 
 use std::collections::{BTreeMap, HashMap};
@@ -100,7 +101,8 @@ struct Known {
 pub(super) type Head = (u64, u64);
 
 impl Queues {
-    /// Puts a run at the end of a list of its target; at the beginning with `again`. `sink_target` names the list.
+    /// Puts a run at the end of a list of its target; at the beginning with `again`. `sink_target` names the
+    /// list.
     pub(super) fn add(
         &mut self,
         target: TargetId,
@@ -221,7 +223,8 @@ impl Queues {
         }
     }
 
-    /// The first target of `ready` from `from` on, in a ring, that has something to go this way; and its sink target.
+    /// The first target of `ready` from `from` on, in a ring, that has something to go this way; and its sink
+    /// target.
     pub(super) fn find(&mut self, ready: &Bits, from: usize, way: Way) -> Option<(usize, SinkTarget)> {
         let mut at = from;
         loop {

@@ -1,4 +1,5 @@
-//! Targets take turns, and each has at most a fixed number of requests: LADS's queues, without its congestion avoidance.
+//! Targets take turns, and each has at most a fixed number of requests: LADS's queues, without its congestion
+//! avoidance.
 //!
 //! In: requests that came back, for the report. Out: the fixed number.
 

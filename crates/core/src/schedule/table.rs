@@ -1,9 +1,9 @@
-//! The storage targets of one end as people see them: a few rows, the most interesting first, how many targets there are
-//! beside, and which of them were unwell for how long.
+//! The storage targets of one end as people see them: a few rows, the most interesting first, how many
+//! targets there are beside, and which of them were unwell for how long.
 //!
 //! In: how each target stands, its name, time. Out: a [`Table`] and a list of [`Unwell`] that fit a message.
-//! Invariants: at most [`ROWS_MAX`] rows and [`UNWELL_MAX`] unwell ones, names of at most [`NAME_LEN_MAX`] bytes; the
-//! counts are of all targets, and no state has more rows than targets.
+//! Invariants: at most [`ROWS_MAX`] rows and [`UNWELL_MAX`] unwell ones, names of at most [`NAME_LEN_MAX`]
+//! bytes; the counts are of all targets, and no state has more rows than targets.
 //! Left out: rates, which follow from two tables; how a table is drawn.
 
 use std::cmp::Reverse;
@@ -19,8 +19,8 @@ pub const ROWS_MAX: usize = 32;
 pub const NAME_LEN_MAX: usize = 128;
 /// Most targets that a report names because they were unwell.
 pub const UNWELL_MAX: usize = 4;
-/// A target that was hung for less than this, or congested for less than [`CONGESTED_MIN`] or than one part in
-/// [`CONGESTED_PART`] of the time, is not worth a sentence.
+/// A target that was hung for less than this, or congested for less than [`CONGESTED_MIN`] or than one part
+/// in [`CONGESTED_PART`] of the time, is not worth a sentence.
 const HUNG_MIN: Duration = Duration::from_secs(1);
 const CONGESTED_MIN: Duration = Duration::from_secs(2);
 const CONGESTED_PART: u32 = 20;
@@ -28,9 +28,11 @@ const CONGESTED_PART: u32 = 20;
 /// The targets of an end at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// How many targets there are in each state, in the order of [`Health::ALL`]; together at most [`TARGETS_MAX`].
+    /// How many targets there are in each state, in the order of [`Health::ALL`]; together at most
+    /// [`TARGETS_MAX`].
     pub counts: [u16; 4],
-    /// The unhealthy ones first, worst before others, then those with most to do. No more of any state than `counts`.
+    /// The unhealthy ones first, worst before others, then those with most to do. No more of any state than
+    /// `counts`.
     pub rows: Vec<Row>,
 }
 
@@ -43,7 +45,8 @@ pub struct Row {
     /// Objects that wait, and that are with the target.
     pub waiting: u32,
     pub in_flight: u32,
-    /// How long a request takes now and at best, scaled to 1 MiB; zero: not known. At most `u64::MAX` nanoseconds.
+    /// How long a request takes now and at best, scaled to 1 MiB; zero: not known. At most `u64::MAX`
+    /// nanoseconds.
     pub service: Duration,
     pub best: Duration,
     /// Requests that came back, and their bytes.
@@ -141,7 +144,8 @@ pub struct Troubles {
 }
 
 impl Troubles {
-    /// The targets that are unwell now, of those that have something to do. They count as having been so since the last call.
+    /// The targets that are unwell now, of those that have something to do. They count as having been so
+    /// since the last call.
     pub fn note(&mut self, unwell: impl Iterator<Item = (TargetId, Health)>, now: Time) {
         let Some(since) = self.since.replace(now) else { return };
         for (target, health) in unwell {
@@ -201,8 +205,8 @@ mod tests {
         format!("OST{target}")
     }
 
-    /// Goal: of many targets the unhealthy come first, then the busiest; all are counted, and none is shown that is less
-    /// interesting than one that is not.
+    /// Goal: of many targets the unhealthy come first, then the busiest; all are counted, and none is shown
+    /// that is less interesting than one that is not.
     /// Method: seeded crowds of up to the most targets that there are.
     #[test]
     fn the_most_interesting_targets_are_shown() {
@@ -238,7 +242,8 @@ mod tests {
         }
     }
 
-    /// Goal: what cannot be told as it is becomes what can: names that are too long, or none; times and counts.
+    /// Goal: what cannot be told as it is becomes what can: names that are too long, or none; times and
+    /// counts.
     #[test]
     fn rows_can_be_told() {
         let mut odd = state(1, Health::Hung, u64::MAX, 1);
@@ -252,8 +257,8 @@ mod tests {
         assert!(!unsound.is_sound() && !Table { counts: [4096, 0, 0, 1], rows: Vec::new() }.is_sound());
     }
 
-    /// Goal: time counts for the state that a target is in, not while the session rests, and only what is worth a sentence
-    /// is told, the worst first.
+    /// Goal: time counts for the state that a target is in, not while the session rests, and only what is
+    /// worth a sentence is told, the worst first.
     #[test]
     fn troubles_are_told_by_their_length() {
         let at = |ms: u64| Time(ms * 1_000_000);

@@ -1,8 +1,8 @@
 //! Where each target stands: how it fares, what it may have in flight, and so in whose ring it is.
 //!
 //! In: a target of which anything changed. Out: its place among those that may have an object.
-//! Invariants: a target is in a ring only if something waits there and its window has room; a lone one is always
-//! healthy.
+//! Invariants: a target is in a ring only if something waits there and its window has room; a lone one is
+//! always healthy.
 //! Left out: what a policy makes of its requests.
 
 use super::{BUSY, Health, IDLE, Schedule};
@@ -26,7 +26,8 @@ impl Schedule {
         self.place(t);
     }
 
-    /// Requests that a target may have in flight: as its rule says, unless no other has anything to do and it is well.
+    /// Requests that a target may have in flight: as its rule says, unless no other has anything to do and it
+    /// is well.
     pub(super) fn window(&self, t: usize) -> u32 {
         match self.is_lone() || (self.busy_count <= 1 && self.health[t] == Health::Healthy) {
             true => self.limits.each,

@@ -111,8 +111,9 @@ fn runs_are_stripes() {
     assert_eq!(Run::objects(FileId(0), SinkTarget::ANY, 5, 3).object(2), 7);
 }
 
-/// Goal: whatever the calls, each object is given out once for each time that it was added, none of a file that was
-/// given up or of a sink target that is shut (unless asked ahead), none beyond the limits; and in the end all are.
+/// Goal: whatever the calls, each object is given out once for each time that it was added, none of a file
+/// that was given up or of a sink target that is shut (unless asked ahead), none beyond the limits; and in
+/// the end all are.
 /// Method: random calls, against a list of what must come.
 #[test]
 fn each_object_once_and_never_too_many() {
@@ -209,9 +210,10 @@ fn each_object_once_and_never_too_many() {
     }
 }
 
-/// Goal: whatever waits has its turn within bounded time, however slow its target and however much else there is.
-/// Method: targets of all speeds that always have work, at most half of what is in flight can be at slow ones; the longest
-/// time without a request at any target.
+/// Goal: whatever waits has its turn within bounded time, however slow its target and however much else there
+/// is.
+/// Method: targets of all speeds that always have work, at most half of what is in flight can be at slow
+/// ones; the longest time without a request at any target.
 #[test]
 fn nothing_starves() {
     for seed in 0..24 {
@@ -238,7 +240,8 @@ fn nothing_starves() {
                 let waits = |t: usize| farm.now.since(farm.last[t].max(Time(0)));
                 longest = longest.max((0..targets).map(waits).max().unwrap());
             }
-            // Its rest; then the slow ones before it, two at a time, each for as long as a request takes there.
+            // Its rest; then the slow ones before it, two at a time, each for as long as a request takes
+            // there.
             let service = 260 * MS;
             let bound = adaptive::REST_MAX + service * (3 + slow as u32) + 40 * MS * targets as u32;
             assert!(
@@ -249,8 +252,8 @@ fn nothing_starves() {
     }
 }
 
-/// Goal: a target that becomes slow has a small part of what is in flight, rests and is tried; when it is well again
-/// this is seen within seconds; the others never notice.
+/// Goal: a target that becomes slow has a small part of what is in flight, rests and is tried; when it is
+/// well again this is seen within seconds; the others never notice.
 #[test]
 fn a_congested_target_rests_and_recovers() {
     for seed in 0..20 {
@@ -277,9 +280,10 @@ fn a_congested_target_rests_and_recovers() {
     }
 }
 
-/// Goal: where the healthy targets can use no more, those that were congested have their part again as soon as they can.
-/// Method: four of twelve with a tenth of the speed for five seconds, and requests in flight enough for all; what the four are
-/// given in the second after that, against what the others are.
+/// Goal: where the healthy targets can use no more, those that were congested have their part again as soon
+/// as they can.
+/// Method: four of twelve with a tenth of the speed for five seconds, and requests in flight enough for all;
+/// what the four are given in the second after that, against what the others are.
 #[test]
 fn a_rest_ends_where_it_spares_nobody() {
     for seed in 0..20 {
@@ -325,8 +329,8 @@ fn all_slow_is_fair() {
     }
 }
 
-/// Goal: a target from which nothing comes back keeps no more than its window, is called hung, and costs the others
-/// nothing; when it answers again it is healthy again.
+/// Goal: a target from which nothing comes back keeps no more than its window, is called hung, and costs the
+/// others nothing; when it answers again it is healthy again.
 #[test]
 fn a_hung_target_blocks_nobody() {
     for seed in 0..10 {
@@ -372,7 +376,8 @@ fn a_changed_device_is_learnt_anew() {
     assert_eq!(farm.health(2), Health::Healthy);
 }
 
-/// Goal: a window finds what its target can do: enough to keep it busy, no more than its queue of our own doubles.
+/// Goal: a window finds what its target can do: enough to keep it busy, no more than its queue of our own
+/// doubles.
 /// Method: targets that serve some requests side by side, plenty of room in all.
 #[test]
 fn windows_fit_their_targets() {
@@ -406,10 +411,10 @@ fn windows_fit_their_targets() {
     }
 }
 
-/// Goal: no target gets a second request while another one that is well has something waiting and nothing in flight,
-/// wherever most waits.
-/// Method: farms whose windows together are more than what may be in flight, and where half of the targets have ten times
-/// as much waiting; each object that is given out is looked at.
+/// Goal: no target gets a second request while another one that is well has something waiting and nothing in
+/// flight, wherever most waits.
+/// Method: farms whose windows together are more than what may be in flight, and where half of the targets
+/// have ten times as much waiting; each object that is given out is looked at.
 #[test]
 fn idle_targets_come_first() {
     for seed in 0..40 {
@@ -439,7 +444,8 @@ fn idle_targets_come_first() {
                     let idle = (0..targets).find(|other| before[*other] == 0 && well(&farm, *other));
                     assert_eq!(idle, None, "seed {seed}: target {t} has {} in flight", before[t]);
                 }
-                // Served ten times as long after it was asked for: what waits at the device is no matter here.
+                // Served ten times as long after it was asked for: what waits at the device is no matter
+                // here.
                 let end = farm.now.after(10 * (farm.service)(t, farm.now));
                 farm.flying.push(Reverse((end, t, farm.now)));
                 continue;
@@ -489,8 +495,8 @@ fn files_in_order() {
     assert_eq!(order, model);
 }
 
-/// Goal: objects for a slow target of the sink wait as long as others can go, but for one now and then; for one that
-/// hangs there is none; and all go when nothing else can.
+/// Goal: objects for a slow target of the sink wait as long as others can go, but for one now and then; for
+/// one that hangs there is none; and all go when nothing else can.
 #[test]
 fn slow_sink_targets_wait() {
     for (health, tries) in [(Health::Congested, 4), (Health::Hung, 0)] {
@@ -513,8 +519,8 @@ fn slow_sink_targets_wait() {
     }
 }
 
-/// Goal: what waits only for sink targets that are shut is known as such, and begins for who has another place for it; but what has
-/// no sink target waits for its own.
+/// Goal: what waits only for sink targets that are shut is known as such, and begins for who has another
+/// place for it; but what has no sink target waits for its own.
 #[test]
 fn ahead_of_sink_targets_that_are_shut() {
     for policy in policies() {
@@ -540,8 +546,8 @@ fn ahead_of_sink_targets_that_are_shut() {
 }
 
 /// Goal: the schedule says when it is to be asked again, and then has something.
-/// Method: one of two targets is congested, and the other has nothing to do; random services; never may it come to rest
-/// with something that waits and nothing in flight.
+/// Method: one of two targets is congested, and the other has nothing to do; random services; never may it
+/// come to rest with something that waits and nothing in flight.
 #[test]
 fn it_never_comes_to_rest() {
     for seed in 0..200 {
@@ -560,8 +566,10 @@ fn it_never_comes_to_rest() {
     }
 }
 
-/// Goal: shares stay within an object and the memory; what is told never falls; and whatever waits for a share gets one.
-/// Method: targets of all speeds, one after another frozen; a sender that uses all that it is told, and the general grant.
+/// Goal: shares stay within an object and the memory; what is told never falls; and whatever waits for a
+/// share gets one.
+/// Method: targets of all speeds, one after another frozen; a sender that uses all that it is told, and the
+/// general grant.
 #[test]
 fn shares_are_bounded_and_enough() {
     for seed in 0..40 {
@@ -607,8 +615,9 @@ fn shares_are_bounded_and_enough() {
     }
 }
 
-/// Goal: alone a target may hold all; beside others what it drains in a write, two round trips and a while at the source, and an
-/// object more; without the while if that were more than half of an equal part; one that hangs falls to one object.
+/// Goal: alone a target may hold all; beside others what it drains in a write, two round trips and a while at
+/// the source, and an object more; without the while if that were more than half of an equal part; one that
+/// hangs falls to one object.
 #[test]
 fn shares_follow_the_rate() {
     let (memory, object, trip) = (1 << 30, 1 << 20, 50 * MS);

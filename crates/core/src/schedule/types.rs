@@ -30,7 +30,8 @@ pub struct PolicyKind {
     pub(super) rule: fn(Numbers) -> Box<dyn Rule + Send>,
 }
 
-/// The three numbers of LADS: a target whose mean service time over `window` is above `threshold` is skipped `skips` times.
+/// The three numbers of LADS: a target whose mean service time over `window` is above `threshold` is skipped
+/// `skips` times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LadsNumbers {
     /// T.
@@ -46,15 +47,15 @@ pub struct LadsNumbers {
 pub struct Limits {
     /// In flight in all; at least 1 is taken.
     pub total: u32,
-    /// In flight at one target: what the fixed policies give each, and what adaptive windows never exceed. At least 1 is
-    /// taken. (Not heeded by [`Policy::FILE`].)
+    /// In flight at one target: what the fixed policies give each, and what adaptive windows never exceed. At
+    /// least 1 is taken. (Not heeded by [`Policy::FILE`].)
     pub each: u32,
 }
 
 /// Objects of one file that lie on one target, and go to one target of the sink.
 ///
-/// Its k-th object, from 0, is number `first + k / group * step + k % group` of the file. So a stripe of one object in a
-/// file of 4 stripes is `group: 1, step: 4`; of three objects `group: 3, step: 12`.
+/// Its k-th object, from 0, is number `first + k / group * step + k % group` of the file. So a stripe of one
+/// object in a file of 4 stripes is `group: 1, step: 4`; of three objects `group: 3, step: 12`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     pub file: FileId,
@@ -294,7 +295,8 @@ mod tests {
         assert!(told.ends_with("each from 1 to 1000000"), "{told}");
     }
 
-    /// Goal: the list is sound: the default is first, names differ, each policy is told by its name, and numbers have places.
+    /// Goal: the list is sound: the default is first, names differ, each policy is told by its name, and
+    /// numbers have places.
     #[test]
     fn the_list_is_sound() {
         assert_eq!(Policy::default(), Policy::ADAPTIVE);

@@ -21,12 +21,12 @@ use crate::wire::Failure;
 /// An operation on the source's storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceOp {
-    /// Find out where the file has data: by `SEEK_DATA` and `SEEK_HOLE`, or, where the file system does not know
-    /// them, everywhere.
+    /// Find out where the file has data: by `SEEK_DATA` and `SEEK_HOLE`, or, where the file system does not
+    /// know them, everywhere.
     Map { id: FileId, generation: Generation },
     /// Read one object into a buffer and hash it. `whole`: the object is the whole file, so that the
-    /// digest is its root; `tail`: it ends at the end of the file. Of a sparse file it is a piece of an object:
-    /// data alone, beginning at a whole slot. `target`: where it lies.
+    /// digest is its root; `tail`: it ends at the end of the file. Of a sparse file it is a piece of an
+    /// object: data alone, beginning at a whole slot. `target`: where it lies.
     Read {
         id: FileId,
         generation: Generation,
@@ -46,11 +46,12 @@ pub enum SourceOp {
     Look { id: FileId, generation: Generation },
     /// Hash these subtrees of the file and compare.
     Verify { id: FileId, generation: Generation, size: u64, subtrees: Vec<Subtree> },
-    /// Hash the whole file (ctime alone changed), which must be what was `seen` before and after that; `None`: it grows, so hash
-    /// the size of its generation, which must be there, whatever lies behind it. With a `map` it is
-    /// a sparse one: give its sparse root ([`SubtreeSet::root`](crate::digest::SubtreeSet::root)) under that map, if what
-    /// lies between the map's extents is still zeros; where it is not, the file changed. `parts`: nodes of its tree, by offset
-    /// and none within another, of which the values are wanted too, as they were in that very reading.
+    /// Hash the whole file (ctime alone changed), which must be what was `seen` before and after that;
+    /// `None`: it grows, so hash the size of its generation, which must be there, whatever lies behind it.
+    /// With a `map` it is a sparse one: give its sparse root
+    /// ([`SubtreeSet::root`](crate::digest::SubtreeSet::root)) under that map, if what lies between the map's
+    /// extents is still zeros; where it is not, the file changed. `parts`: nodes of its tree, by offset and
+    /// none within another, of which the values are wanted too, as they were in that very reading.
     HashFile {
         id: FileId,
         generation: Generation,
@@ -59,7 +60,8 @@ pub enum SourceOp {
         parts: Box<[(u64, u64)]>,
     },
     /// Take a new fingerprint and metadata of a file that changed; later operations of `generation` hold
-    /// against it. Of one that gives bytes beyond its size ([`Look::Longer`]) the size is what it gave. What is read of it counts only if the read begins as long after the answer as that says.
+    /// against it. Of one that gives bytes beyond its size ([`Look::Longer`]) the size is what it gave. What
+    /// is read of it counts only if the read begins as long after the answer as that says.
     Refresh { id: FileId, generation: Generation },
     /// The file is over: close it and forget its id.
     Forget { id: FileId },
@@ -79,14 +81,15 @@ pub struct BundleFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     Same,
-    /// Size and mtime agree, the version does not: a digest must decide. `seen`: what it is now. Hashing may begin after
-    /// `settle`, when no later change can hide in the grain of the ctime that was seen.
+    /// Size and mtime agree, the version does not: a digest must decide. `seen`: what it is now. Hashing may
+    /// begin after `settle`, when no later change can hide in the grain of the ctime that was seen.
     MetaOnly {
         seen: Fingerprint,
         settle: Duration,
     },
-    /// Only where the user asked for files that grow ([`OnChange::Prefix`](super::source::OnChange::Prefix)): it is the same inode
-    /// and not shorter, and of this `size` now; size or mtime differ. A second hash of what was read must decide.
+    /// Only where the user asked for files that grow ([`OnChange::Prefix`](super::source::OnChange::Prefix)):
+    /// it is the same inode and not shorter, and of this `size` now; size or mtime differ. A second hash of
+    /// what was read must decide.
     Grown {
         size: u64,
     },
@@ -117,8 +120,8 @@ pub enum SourceDone {
         offset: u64,
         len: u32,
         target: TargetId,
-        /// From the read's submission to its end at the target; `None` if the target was not asked (it was in the page
-        /// cache, or it came to no read).
+        /// From the read's submission to its end at the target; `None` if the target was not asked (it was in
+        /// the page cache, or it came to no read).
         service: Option<Duration>,
         result: Result<ReadOk, Failure>,
     },
@@ -181,25 +184,25 @@ pub enum SinkOp {
     MakeDirs { dirs: Vec<DirId> },
     /// What stands under these names now, and is a partial file of an earlier run still there?
     Lookup { items: Vec<LookupItem> },
-    /// Make the file's temporary, if it has none, and its space, and tell where it lies. `striping`: how it is cut at the
-    /// source, which it shall be here too if the user asked for that.
+    /// Make the file's temporary, if it has none, and its space, and tell where it lies. `striping`: how it
+    /// is cut at the source, which it shall be here too if the user asked for that.
     Create { file: SinkFile, striping: Option<Striping> },
     /// Write an object from a buffer at `offset`; the first write of a file makes its temporary.
     /// `start` is where the payload begins in the buffer.
     Write { file: SinkFile, offset: u64, len: u32, buffer: BufferId, start: u32 },
-    /// Write whole small files, each into its own temporary, from one buffer. `more`: other files of it come with a later
-    /// operation, so that the buffer must stay.
+    /// Write whole small files, each into its own temporary, from one buffer. `more`: other files of it come
+    /// with a later operation, so that the buffer must stay.
     WriteBundle { buffer: BufferId, items: Vec<BundleWrite>, more: bool },
     /// Read these ranges of the file's temporary, nodes of its tree of at most
-    /// [`SUBTREE_KEPT_MAX`](crate::journal::SUBTREE_KEPT_MAX) bytes, and make their values; other ranges of it may be
-    /// written meanwhile.
+    /// [`SUBTREE_KEPT_MAX`](crate::journal::SUBTREE_KEPT_MAX) bytes, and make their values; other ranges of
+    /// it may be written meanwhile.
     Check { file: SinkFile, kind: DigestKind, ranges: Vec<(u64, u64)> },
     /// Make the written part of each file durable (if `durable`); then publish those that are complete:
     /// size, metadata, sync, rename. The temporary of one that fails is removed, and writes of it fail until
     /// it is discarded: a temporary that they made again would be taken for the one in the journal.
     Commit { durable: bool, items: Vec<CommitItem> },
-    /// Bring mode (and owner) of files up to date whose content is right, and make that durable (if `durable`). The inode that
-    /// was found is changed, or nothing.
+    /// Bring mode (and owner) of files up to date whose content is right, and make that durable (if
+    /// `durable`). The inode that was found is changed, or nothing.
     Amend { durable: bool, items: Vec<AmendItem> },
     /// Replace what stands at the name with a symbolic link.
     MakeLinks { items: Vec<LinkItem> },
@@ -229,7 +232,8 @@ pub struct SinkFile {
     /// Stands in the name of its temporary, with the session's tag. No other file of the session has it.
     pub number: u64,
     pub size: u64,
-    /// Where a sparse file has data; nothing else of it is ever written. It may end in a hole, or have no data.
+    /// Where a sparse file has data; nothing else of it is ever written. It may end in a hole, or have no
+    /// data.
     pub map: Option<ExtentMap>,
 }
 
@@ -237,9 +241,11 @@ pub struct SinkFile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LookupItem {
     pub file: SinkFile,
-    /// As announced: a destination that cannot hold it keeps the nearest that it can, which is then told as this one.
+    /// As announced: a destination that cannot hold it keeps the nearest that it can, which is then told as
+    /// this one.
     pub mtime: Timestamp,
-    /// The tag in the name of the temporary that an earlier run left, under the file's number: rename it to ours and open it.
+    /// The tag in the name of the temporary that an earlier run left, under the file's number: rename it to
+    /// ours and open it.
     pub adopt: Option<u32>,
 }
 
@@ -250,8 +256,8 @@ pub struct Inode {
     pub ino: u64,
 }
 
-/// What a look saw at a name. Of what nobody holds open the inode's number alone says little: once it is removed, the next file
-/// that somebody makes may get the same.
+/// What a look saw at a name. Of what nobody holds open the inode's number alone says little: once it is
+/// removed, the next file that somebody makes may get the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub inode: Inode,
@@ -263,8 +269,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Whether `now` is what was seen, and nobody changed it since. The ctime of a file with several names also changes when one
-    /// is made or removed (by this very copy, if it replaces that one).
+    /// Whether `now` is what was seen, and nobody changed it since. The ctime of a file with several names
+    /// also changes when one is made or removed (by this very copy, if it replaces that one).
     pub fn is_still(&self, now: &Seen) -> bool {
         let same = (self.inode, self.size, self.mtime) == (now.inode, now.size, now.mtime);
         same && (self.ctime == now.ctime || self.links != now.links)
@@ -310,7 +316,8 @@ pub struct Publish {
     pub found: Option<Seen>,
     /// Fail with EEXIST instead of replacing (`--no-clobber`).
     pub no_replace: bool,
-    /// Before that, what storage gives back must have this digest; where it has not, the failure's stage is `Digest`.
+    /// Before that, what storage gives back must have this digest; where it has not, the failure's stage is
+    /// `Digest`.
     pub verify: Option<(DigestKind, Root)>,
 }
 
@@ -341,8 +348,8 @@ pub struct LinkItem {
 pub struct Took {
     /// From the submission of its first request to the end of its last.
     pub time: Duration,
-    /// It ended in the page cache: a time below what the target needs, until the cache has no room and its writers wait
-    /// for the target. (Direct I/O, and RAM.)
+    /// It ended in the page cache: a time below what the target needs, until the cache has no room and its
+    /// writers wait for the target. (Direct I/O, and RAM.)
     pub cached: bool,
 }
 
@@ -404,8 +411,8 @@ pub enum SinkDone {
     Journal {
         result: Result<(), Failure>,
     },
-    /// The completion of no operation: one that is under way waits until the journal says that this directory, which is closed to
-    /// us, will be opened. [`SinkOp::Note`] is the answer.
+    /// The completion of no operation: one that is under way waits until the journal says that this
+    /// directory, which is closed to us, will be opened. [`SinkOp::Note`] is the answer.
     Widen {
         ask: u64,
         id: DirId,

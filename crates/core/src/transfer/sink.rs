@@ -5,10 +5,11 @@
 //! Invariants: a file is published only when every object is written, its digest tree is whole and a seal
 //! came after the last read; it is acknowledged only when its epoch is on media; every arriving byte was
 //! granted and its buffer is granted again only when it is free.
-//! What is durable, who may give a name, when a directory is finished and what an earlier run left are decided as for several
-//! pairs, in `job`.
-//! Left out: a file's way, which is in the modules by its steps: `announce`, `map`, `lookup`, `check`, `data`, `epoch`,
-//! `end`, `drain`; directories that were closed to us (`widened`); a destination of several storage targets (`targets`); how much is granted (`window`).
+//! What is durable, who may give a name, when a directory is finished and what an earlier run left are
+//! decided as for several pairs, in `job`.
+//! Left out: a file's way, which is in the modules by its steps: `announce`, `map`, `lookup`, `check`,
+//! `data`, `epoch`, `end`, `drain`; directories that were closed to us (`widened`); a destination of several
+//! storage targets (`targets`); how much is granted (`window`).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -60,12 +61,14 @@ pub struct SinkConfig {
     pub memory: u64,
     /// Names may stand at the destination already: look each up and tell the source.
     pub wait: bool,
-    /// Files with open descriptors, at most; more frames wait, and of a bundle the files for which there is no room. Only where
-    /// nothing would ever free one a single file more is opened: the source may send what is open only behind it.
+    /// Files with open descriptors, at most; more frames wait, and of a bundle the files for which there is
+    /// no room. Only where nothing would ever free one a single file more is opened: the source may send what
+    /// is open only behind it.
     pub files_open_max: u32,
     /// The tag in the names of this session's temporaries.
     pub tag: u32,
-    /// The destination has several storage targets, and both ends know to speak of them: writes of objects in flight.
+    /// The destination has several storage targets, and both ends know to speak of them: writes of objects in
+    /// flight.
     pub targets: Option<Limits>,
     /// Of the path between the ends, if it is known; [`Sink::set_round_trip`] when it is measured anew.
     pub round_trip: Option<Duration>,
@@ -280,7 +283,8 @@ impl Sink {
         self.counts.written.wrapping_add(self.epochs.journaled())
     }
 
-    /// The memory, not the path, held the source most of the time: [`SinkConfig::memory`] was out in grants, and came back full.
+    /// The memory, not the path, held the source most of the time: [`SinkConfig::memory`] was out in grants,
+    /// and came back full.
     pub fn is_held_by_memory(&self) -> bool {
         self.window.is_held_by_memory()
     }

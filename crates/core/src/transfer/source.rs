@@ -4,8 +4,8 @@
 //! Out: reads to make, frames to send, entries that ended.
 //! Invariants: no payload is read without a grant for it and a buffer; a file is sealed only by a look that
 //! came after its last read; an entry is known from its announcement until it ended, never longer.
-//! Left out: a file's way, which is in the modules by its steps: `map`, `answer`, `read`, `done`, `seal`, `changed`; frames that
-//! wait on flash (`spill`).
+//! Left out: a file's way, which is in the modules by its steps: `map`, `answer`, `read`, `done`, `seal`,
+//! `changed`; frames that wait on flash (`spill`).
 
 use alloc::sync::Arc;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -83,7 +83,8 @@ pub struct SourceConfig {
     pub dry: bool,
     /// What becomes of files that change while they are copied.
     pub changed: OnChange,
-    /// How long it may be without any data stream; where none can join later, zero. A second is always waited.
+    /// How long it may be without any data stream; where none can join later, zero. A second is always
+    /// waited.
     pub patience: Duration,
 }
 
@@ -99,8 +100,8 @@ pub enum SourceAction {
         buffer: Option<BufferId>,
     },
     FreeBuffer(BufferId),
-    /// Write this buffer's first `len` bytes into a slot of the spill file, and answer by [`Source::handle_stored`]; the buffer is
-    /// freed by an action of its own.
+    /// Write this buffer's first `len` bytes into a slot of the spill file, and answer by
+    /// [`Source::handle_stored`]; the buffer is freed by an action of its own.
     Store {
         slot: u32,
         buffer: BufferId,
@@ -115,7 +116,8 @@ pub enum SourceAction {
     Notice(Box<str>),
     /// Close this data stream and drop what is queued on it.
     CloseStream(StreamId),
-    /// An entry is over. `root` is known for copied files, but for sparse ones. Its path is forgotten afterwards.
+    /// An entry is over. `root` is known for copied files, but for sparse ones. Its path is forgotten
+    /// afterwards.
     EntryEnded {
         id: FileId,
         end: Ended,
@@ -142,7 +144,8 @@ pub struct SourceCounts {
     pub objects_resent: u64,
     /// How often a file came back wrong from the sink's storage.
     pub sent_back: u64,
-    /// Files that were copied up to the length that they had at their start, for they grew meanwhile; and that length of all of them.
+    /// Files that were copied up to the length that they had at their start, for they grew meanwhile; and
+    /// that length of all of them.
     pub prefixes: u64,
     pub prefix_bytes: u64,
     /// Bytes that the sink said are on media, of files not yet done.
@@ -174,8 +177,8 @@ pub struct Source {
     young: BTreeMap<(Time, FileId), Generation>,
     /// The time of the last tick.
     now: Time,
-    /// Every data stream is lost: when that is taken for the end. A sink that ended says why on control, and its streams
-    /// may be seen to go first.
+    /// Every data stream is lost: when that is taken for the end. A sink that ended says why on control, and
+    /// its streams may be seen to go first.
     lost_until: Option<Time>,
     reads: u32,
     buffers_used: u64,
@@ -280,8 +283,9 @@ impl Source {
     }
 
     /// The walk found an entry. Its id was never used before and its parent was handed in before it.
-    /// `lies`: where a file lies; of other entries it means nothing. `not_before`: what is read of a file before this time
-    /// proves nothing, for a change could hide in the grain of the ctime that its fingerprint has.
+    /// `lies`: where a file lies; of other entries it means nothing. `not_before`: what is read of a file
+    /// before this time proves nothing, for a change could hide in the grain of the ctime that its
+    /// fingerprint has.
     pub fn handle_entry(&mut self, mut entry: Announced, lies: Lies, not_before: Time) {
         if let EntryKind::File { fingerprint, sparse, striped, .. } = &mut entry.kind {
             *sparse &= self.config.agreed.holes && fingerprint.size > SMALL_LEN_MAX;
@@ -396,8 +400,8 @@ impl Source {
         self.streams.set_parked(stream, true);
     }
 
-    /// From now on `wanted` streams get frames, the oldest that are up; the others are parked. Returns how many are
-    /// missing for that.
+    /// From now on `wanted` streams get frames, the oldest that are up; the others are parked. Returns how
+    /// many are missing for that.
     pub fn use_streams(&mut self, wanted: u16) -> u16 {
         self.streams.want(wanted.max(1))
     }
@@ -468,16 +472,16 @@ impl Source {
         self.wake_young();
     }
 
-    /// Someone pauses the session, or lets it go on. While it is paused no entry is taken in, no payload is read and
-    /// none is given to a stream. What is on its way lands: reads that were begun end and keep their buffers, frames
-    /// that a stream has are sent, and what the sink answers is heard, so that its epochs close. A paused session can
-    /// be stopped.
+    /// Someone pauses the session, or lets it go on. While it is paused no entry is taken in, no payload is
+    /// read and none is given to a stream. What is on its way lands: reads that were begun end and keep their
+    /// buffers, frames that a stream has are sent, and what the sink answers is heard, so that its epochs
+    /// close. A paused session can be stopped.
     pub fn handle_pause(&mut self, paused: bool) {
         self.paused = paused;
     }
 
-    /// From now on at most `reads_max` (at least 1 is taken) reads are in flight at a target, and `reads_total` in all. Those
-    /// that were begun go on.
+    /// From now on at most `reads_max` (at least 1 is taken) reads are in flight at a target, and
+    /// `reads_total` in all. Those that were begun go on.
     pub fn handle_reads_max(&mut self, reads_max: u32, reads_total: u32) {
         (self.config.reads_max, self.config.reads_total) = (reads_max.max(1), reads_total);
         self.plan.schedule.set_limits(limits(&self.config));
@@ -586,8 +590,8 @@ impl Source {
         }
     }
 
-    /// Whether what the sink says has no effect, for it says it as somebody else than was agreed; one that was never agreed ends
-    /// the session.
+    /// Whether what the sink says has no effect, for it says it as somebody else than was agreed; one that
+    /// was never agreed ends the session.
     fn is_not_agreed(&mut self, by: Holder) -> bool {
         let judged = by.judge(self.config.agreed.lease);
         if judged == Leased::Unknown {

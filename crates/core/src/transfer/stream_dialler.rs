@@ -1,10 +1,10 @@
 //! Keeps as many streams as are wanted, and control: which is dialled, and when.
 //!
-//! In: streams that came up, were lost or could not be joined; control that went dark and came back; time. Out: ids to
-//! dial. Only the end that dials has one.
-//! Invariants: an id is used once; what fails is tried again after a rest that doubles up to [`REST_MAX`], with jitter,
-//! so that many ends that lost the same router do not come back at once; at most [`DIALS_MAX`] are dialled at a time,
-//! and none while control is dark.
+//! In: streams that came up, were lost or could not be joined; control that went dark and came back; time.
+//! Out: ids to dial. Only the end that dials has one.
+//! Invariants: an id is used once; what fails is tried again after a rest that doubles up to [`REST_MAX`],
+//! with jitter, so that many ends that lost the same router do not come back at once; at most [`DIALS_MAX`]
+//! are dialled at a time, and none while control is dark.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -171,7 +171,8 @@ mod tests {
         std::iter::from_fn(|| dialler.poll_dial(now).map(|id| id.0)).collect()
     }
 
-    /// Goal: what is missing is dialled under new ids, at once where a stream had lived, and never in the dark.
+    /// Goal: what is missing is dialled under new ids, at once where a stream had lived, and never in the
+    /// dark.
     #[test]
     fn what_is_missing_is_dialled() {
         let mut dialler = StreamDialler::new((1..=3).map(StreamId), 7);
@@ -195,7 +196,8 @@ mod tests {
         assert_eq!(dials(&mut dialler, now), [], "none is closed, none is dialled");
     }
 
-    /// Goal: streams of the start that are still on their way are not dialled twice, and their ids are used once.
+    /// Goal: streams of the start that are still on their way are not dialled twice, and their ids are used
+    /// once.
     #[test]
     fn what_is_on_its_way_is_waited_for() {
         let mut dialler = StreamDialler::new((1..=2).map(StreamId), 7);

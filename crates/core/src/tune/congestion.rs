@@ -1,20 +1,21 @@
 //! Which congestion control a path gets.
 //!
-//! In: the names that this host may use, the default, the round-trip time, the share of bytes that had to be sent again.
+//! In: the names that this host may use, the default, the round-trip time, the share of bytes that had to be
+//! sent again.
 //! Out: a name and why. Only the sender's control matters, so the source decides, of itself.
 //!
-//! The rule, from what was measured: on loopback and in one room cubic moves twice what bbr does, for bbr paces; on a
-//! long path that loses packets by itself bbr keeps the rate where cubic and reno halve it at each loss. A long path
-//! without loss keeps the default.
+//! The rule, from what was measured: on loopback and in one room cubic moves twice what bbr does, for bbr
+//! paces; on a long path that loses packets by itself bbr keeps the rate where cubic and reno halve it at
+//! each loss. A long path without loss keeps the default.
 
 use std::time::Duration;
 
 use super::{Choice, LOCAL_RTT, show_ms};
 use crate::ids::Time;
 
-/// More than this share of the bytes sent again, in each of [`LOSSY_TIMES`] looks one after the other and without a queue,
-/// is the path's own loss: what streams lose by filling the buffer themselves comes while it is full, and in bursts with
-/// rest between them.
+/// More than this share of the bytes sent again, in each of [`LOSSY_TIMES`] looks one after the other and
+/// without a queue, is the path's own loss: what streams lose by filling the buffer themselves comes while it
+/// is full, and in bursts with rest between them.
 pub const LOSS: f64 = 3e-5;
 /// See [`LOSS`].
 pub const LOSSY_TIMES: u32 = 3;
@@ -78,16 +79,17 @@ pub struct LossMeter {
     queued: u32,
 }
 
-/// Bytes sent between two looks, at least: fewer than this say nothing of one loss in 30,000 packets. Or so many sent again:
-/// where much is lost, little is sent, and a dozen losses say enough.
+/// Bytes sent between two looks, at least: fewer than this say nothing of one loss in 30,000 packets. Or so
+/// many sent again: where much is lost, little is sent, and a dozen losses say enough.
 const LOOK_LEN: u64 = 64 << 20;
 const AGAIN_LEN: u64 = 16 << 10;
 /// And so much time: what streams lose by their own start is sent again within a few round trips.
 const LOOK_TIME: Duration = Duration::from_secs(1);
 
 impl LossMeter {
-    /// Bytes sent so far on all streams, and how many of them were sent again; `queued`: round trips are longer now than the
-    /// path is, for packets wait in a queue. Counts that go back (a stream is gone) begin a new look.
+    /// Bytes sent so far on all streams, and how many of them were sent again; `queued`: round trips are
+    /// longer now than the path is, for packets wait in a queue. Counts that go back (a stream is gone) begin
+    /// a new look.
     pub fn handle_sent(&mut self, now: Time, sent: u64, again: u64, queued: bool) {
         (self.asked, self.queued) = (self.asked.saturating_add(1), self.queued + u32::from(queued));
         let (Some(more), Some(more_again)) = (sent.checked_sub(self.sent), again.checked_sub(self.again))
@@ -146,8 +148,8 @@ mod tests {
         assert_eq!(chosen(&["bbr", "bbr3"], "cubic", 128_000, true).as_deref(), Some("bbr3"));
     }
 
-    /// Goal: steady loss is noticed, soon where there is much of it; a burst is not, nor what is lost by a full queue; and a
-    /// count that goes back harms nothing.
+    /// Goal: steady loss is noticed, soon where there is much of it; a burst is not, nor what is lost by a
+    /// full queue; and a count that goes back harms nothing.
     #[test]
     fn bursts_are_no_loss_of_the_path() {
         let gib = 1_u64 << 30;

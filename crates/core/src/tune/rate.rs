@@ -1,11 +1,11 @@
 //! A limit on the rate: one bucket for all streams.
 //!
-//! In: bytes that are about to be sent, the limit, the time. Out: how long to wait first. What is sent in pieces of
-//! [`piece`] is even at a scale of [`GRAIN`]; over any time the bytes let through are at most the limit times that time,
-//! and [`GRAIN`]'s worth, and one piece for each stream.
+//! In: bytes that are about to be sent, the limit, the time. Out: how long to wait first. What is sent in
+//! pieces of [`piece`] is even at a scale of [`GRAIN`]; over any time the bytes let through are at most the
+//! limit times that time, and [`GRAIN`]'s worth, and one piece for each stream.
 //!
-//! The limit is an argument of each call, so that it can change while data flows: what was promised before keeps its
-//! turn, all that follows goes by the new one.
+//! The limit is an argument of each call, so that it can change while data flows: what was promised before
+//! keeps its turn, all that follows goes by the new one.
 
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Takes a turn for `len` bytes under a limit of `rate` bytes per second ([`RATE_MIN`] at least), and says how long
-    /// to wait before they are sent. `now` never goes back.
+    /// Takes a turn for `len` bytes under a limit of `rate` bytes per second ([`RATE_MIN`] at least), and
+    /// says how long to wait before they are sent. `now` never goes back.
     pub fn take(&mut self, now: Time, len: u64, rate: u64) -> Duration {
         let start = self.free.0.max(now.0.saturating_sub(GRAIN.as_nanos() as u64));
         let cost = u128::from(len) * 1_000_000_000 / u128::from(rate.max(RATE_MIN));

@@ -1,6 +1,7 @@
 //! How many streams a path gets before anything was sent over it.
 //!
-//! In: round-trip time, what one stream can have under way, rates that are known, processors, memory. Out: a count and why.
+//! In: round-trip time, what one stream can have under way, rates that are known, processors, memory. Out: a
+//! count and why.
 
 use std::time::Duration;
 

@@ -1,24 +1,27 @@
 //! How many streams are live: more only while that helps, fewer where it costs nothing.
 //!
-//! In: samples, about five a second, of what all streams together delivered, how each of them fared, and whether the
-//! stages around the network had to wait for it. Out: the number of streams that there shall be, and why.
+//! In: samples, about five a second, of what all streams together delivered, how each of them fared, and
+//! whether the stages around the network had to wait for it. Out: the number of streams that there shall be,
+//! and why.
 //!
-//! A search with memory. At each count it waits until the streams have settled ([`SETTLE_RTTS`]), then measures for
-//! [`MEASURE_RTTS`]. It doubles while the rate rises by more than the noise, then tries smaller steps from the best, then
-//! fewer; a count with the same rate and fewer streams is the better one. Then it rests, for longer each time that a
-//! search ended where it began, and searches again after that, or when the rate has shifted for good.
-//! Where packets wait in a queue the line is full: more streams can add nothing but to that queue, and to what is lost when it
-//! overflows, so only fewer are tried.
+//! A search with memory. At each count it waits until the streams have settled ([`SETTLE_RTTS`]), then
+//! measures for [`MEASURE_RTTS`]. It doubles while the rate rises by more than the noise, then tries smaller
+//! steps from the best, then fewer; a count with the same rate and fewer streams is the better one. Then it
+//! rests, for longer each time that a search ended where it began, and searches again after that, or when the
+//! rate has shifted for good. Where packets wait in a queue the line is full: more streams can add nothing
+//! but to that queue, and to what is lost when it overflows, so only fewer are tried.
 //!
-//! Invariants: the count stays within 1 and the most that is possible. It moves only while the network is the limit: with
-//! a slow source, sink or user's limit it stays where it is. After a trial that did not help it goes back to the best.
+//! Invariants: the count stays within 1 and the most that is possible. It moves only while the network is the
+//! limit: with a slow source, sink or user's limit it stays where it is. After a trial that did not help it
+//! goes back to the best.
 
 use std::time::Duration;
 
 use super::{show_ms, show_rate};
 use crate::ids::Time;
 
-/// Streams settle within so many round trips after a change (slow start to a few MiB takes eight), and at least [`SETTLE_MIN`].
+/// Streams settle within so many round trips after a change (slow start to a few MiB takes eight), and at
+/// least [`SETTLE_MIN`].
 pub const SETTLE_RTTS: u32 = 10;
 const SETTLE_MIN: Duration = Duration::from_millis(400);
 /// The rate of a count is measured over so many round trips, and at least [`MEASURE_MIN`].
@@ -117,7 +120,8 @@ enum Trial {
     Base,
     Up(f64),
     Down(f64),
-    /// A little more than the best, for the best may lie between a count that was too small and one too large.
+    /// A little more than the best, for the best may lie between a count that was too small and one too
+    /// large.
     Last,
 }
 
@@ -257,8 +261,8 @@ impl Streams {
         self.limit
     }
 
-    /// Takes a sample. `Some`: from now on there shall be so many streams; the caller opens or parks, and says in the
-    /// samples that follow how many there are.
+    /// Takes a sample. `Some`: from now on there shall be so many streams; the caller opens or parks, and
+    /// says in the samples that follow how many there are.
     pub fn handle_sample(&mut self, sample: &Sample<'_>) -> Option<u16> {
         let before = self.wanted;
         let live = u16::try_from(sample.flows.len()).unwrap_or(u16::MAX);
@@ -320,8 +324,8 @@ impl Streams {
         (self.wanted != before).then_some(self.wanted)
     }
 
-    /// Nothing was sent for a while, for a reason that says nothing of the path: somebody paused, or the network was away.
-    /// What was being measured is void, and the same count settles again.
+    /// Nothing was sent for a while, for a reason that says nothing of the path: somebody paused, or the
+    /// network was away. What was being measured is void, and the same count settles again.
     pub fn handle_gap(&mut self, now: Time) {
         match self.phase {
             StreamsPhase::Joining(_) => self.phase = StreamsPhase::Joining(after(now, JOIN_MAX)),

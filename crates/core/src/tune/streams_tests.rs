@@ -1,7 +1,8 @@
 //! The controller against a model of flows, from seeds.
 //!
-//! The model: n flows share a link fairly; each is limited by its window over the round trip, by losses (Mathis), or all
-//! of them by processors, where more flows cost. Flows ramp up as slow start does, and every sample is noisy.
+//! The model: n flows share a link fairly; each is limited by its window over the round trip, by losses
+//! (Mathis), or all of them by processors, where more flows cost. Flows ramp up as slow start does, and every
+//! sample is noisy.
 
 use std::time::Duration;
 
@@ -128,8 +129,9 @@ fn trial(rtt: Duration) -> f64 {
     settle + measure + 1.0
 }
 
-/// Goal: from any start, over windows, losses and processors that want 1 to 32 streams, the search ends within 5 % of the
-/// best rate and within 14 trials; it does not swing afterwards, and does not keep many more streams than are needed.
+/// Goal: from any start, over windows, losses and processors that want 1 to 32 streams, the search ends
+/// within 5 % of the best rate and within 14 trials; it does not swing afterwards, and does not keep many
+/// more streams than are needed.
 #[test]
 fn finds_the_best_count() {
     let mut worst: f64 = 1.0;
@@ -145,7 +147,8 @@ fn finds_the_best_count() {
             let models = [
                 Model { window: per_flow, ..base },
                 Model { loss, ..base },
-                // One flow's window holds what the processors can do with `optimum` of them: the more, the worse after that.
+                // One flow's window holds what the processors can do with `optimum` of them: the more, the
+                // worse after that.
                 Model { window: per_flow, cpu: (1.2e9 * 1.4, fade.min(0.3)), ..base },
             ];
             for (which, model) in models.into_iter().enumerate() {
@@ -169,7 +172,8 @@ fn finds_the_best_count() {
                         "{name}: {wanted} {:?}",
                         run.changes
                     );
-                    // No swinging: over the next five minutes it looks around a few times, and returns each time.
+                    // No swinging: over the next five minutes it looks around a few times, and returns each
+                    // time.
                     let settled = run.changes.len();
                     let before = run.delivered;
                     run.run(300.0);
@@ -213,7 +217,8 @@ fn a_rate_limit_is_left_alone() {
     assert_eq!(streams.limit(), Limit::Rate);
 }
 
-/// Goal: where a queue stands no stream is added, and what is not needed is parked; where it does not stand yet they are.
+/// Goal: where a queue stands no stream is added, and what is not needed is parked; where it does not stand
+/// yet they are.
 #[test]
 fn a_full_line_gets_no_more_streams() {
     for seed in 1..=8 {
@@ -239,8 +244,8 @@ fn a_shift_is_followed() {
     assert!((15..=20).contains(&run.streams.wanted()), "{:?}", run.changes);
 }
 
-/// Goal: pauses, in whatever phase they come, are taken neither for a limit of the ends nor for a shift of the path: the
-/// search ends as it would without them, and begins no more often.
+/// Goal: pauses, in whatever phase they come, are taken neither for a limit of the ends nor for a shift of
+/// the path: the search ends as it would without them, and begins no more often.
 #[test]
 fn pauses_say_nothing_of_the_path() {
     for seed in 1..=8 {

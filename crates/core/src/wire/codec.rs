@@ -116,7 +116,8 @@ impl<'a> Reader<'a> {
         Name::new(self.take(what, len)?).map_err(|source| WireError::BadName { what, source })
     }
 
-    /// A `u8` length (at most [`VERSION_LEN_MAX`]) and that many bytes that only the source's storage understands.
+    /// A `u8` length (at most [`VERSION_LEN_MAX`]) and that many bytes that only the source's storage
+    /// understands.
     pub(crate) fn version(&mut self, what: &'static str) -> Result<Version, WireError> {
         let len = self.u8(what)?;
         if usize::from(len) > VERSION_LEN_MAX {

@@ -51,7 +51,8 @@ const _: () = assert!(ROOTS_PART_MAX <= ITEMS_MAX && ROOTS_PART_MAX * SOURCE_ROO
 // Counts are u16.
 const _: () = assert!(ITEMS_MAX <= u16::MAX as usize && SUBTREES_MAX <= u16::MAX as usize);
 
-/// Bytes that an item takes in a `State`. Items of one message: at most [`ITEMS_MAX`] and [`LIST_LEN_MAX`] bytes.
+/// Bytes that an item takes in a `State`. Items of one message: at most [`ITEMS_MAX`] and [`LIST_LEN_MAX`]
+/// bytes.
 pub fn state_len(item: &(FileId, Generation, FileState)) -> usize {
     match &item.2 {
         FileState::Fresh | FileState::Unchanged | FileState::Skipped | FileState::Finished => STATE_LEN_MIN,
@@ -60,7 +61,8 @@ pub fn state_len(item: &(FileId, Generation, FileState)) -> usize {
     }
 }
 
-/// Bytes that an item takes in a `Done`. Items of one message: at most [`ITEMS_MAX`] and [`LIST_LEN_MAX`] bytes.
+/// Bytes that an item takes in a `Done`. Items of one message: at most [`ITEMS_MAX`] and [`LIST_LEN_MAX`]
+/// bytes.
 pub fn done_len(item: &DoneItem) -> usize {
     match &item.outcome {
         Outcome::Persisted => DONE_LEN_MIN,
@@ -74,7 +76,8 @@ impl Message {
     /// Cuts the list of a message so that each part can be sent; what fits already comes back as it is.
     ///
     /// Edge: `Hello` and `Written` mean their list as a whole and are never cut; nor is the list of
-    /// subtrees in one `FileState::Held`. Their senders hold to the maxima. `Sources` comes last, behind `SourceRoots`.
+    /// subtrees in one `FileState::Held`. Their senders hold to the maxima. `Sources` comes last, behind
+    /// `SourceRoots`.
     pub fn split(self) -> Vec<Message> {
         let items = ITEMS_MAX;
         match self {

@@ -1,6 +1,7 @@
 //! Byte layout of announced entries and of their metadata in pieces, both ways.
 //!
-//! Invariant: what [`announced_len`] says is what an entry takes; what is decoded is legal on its own, whatever was agreed on.
+//! Invariant: what [`announced_len`] says is what an entry takes; what is decoded is legal on its own,
+//! whatever was agreed on.
 
 use super::codec::{Reader, Writer};
 use super::frame::{FILE_LEN_MAX, object_size_is_legal};
@@ -167,7 +168,8 @@ fn read_file(r: &mut Reader<'_>) -> Result<EntryKind, WireError> {
     Ok(EntryKind::File { fingerprint, object_size, sparse: false, striped: false })
 }
 
-/// Extra fields of an entry: those that are known, each at most once; the others are stepped over as far as that is allowed.
+/// Extra fields of an entry: those that are known, each at most once; the others are stepped over as far as
+/// that is allowed.
 fn read_extras(r: &mut Reader<'_>, entry: &mut EntryKind) -> Result<Extras, WireError> {
     let mut known = Extras::default();
     let len = usize::from(r.u16("extra fields")?);

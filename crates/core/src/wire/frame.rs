@@ -137,7 +137,8 @@ impl FrameHeader {
         bytes[5] = self.flags;
         bytes[6..8].copy_from_slice(&self.stream.0.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.epoch.0.to_le_bytes());
-        // 12..16: the sender's host and two reserved bytes, where both ends know SENDER_HOST, which none does yet.
+        // 12..16: the sender's host and two reserved bytes, where both ends know SENDER_HOST, which none does
+        // yet.
         bytes[16..].copy_from_slice(&self.seq.to_le_bytes());
         bytes
     }

@@ -1,9 +1,10 @@
 //! Messages between the coordinator of a job and the pairs of ends that work for it, and their bytes.
 //!
 //! In: bytes of an end, or what the coordinator wants. Out: the other of the two.
-//! Invariants: as of the other messages: every list has a named maximum, nothing is allocated beyond what the bytes at hand
-//! can fill, and what an encoder here makes, the decoder here takes. What a message means is the coordinator's matter; here it
-//! is only sound: ranges do not overflow, and a list is never empty where that would say nothing.
+//! Invariants: as of the other messages: every list has a named maximum, nothing is allocated beyond what the
+//! bytes at hand can fill, and what an encoder here makes, the decoder here takes. What a message means is
+//! the coordinator's matter; here it is only sound: ranges do not overflow, and a list is never empty where
+//! that would say nothing.
 //! Left out: leases that ended, entries that nobody has: the receiver drops what it does not know.
 //!
 //! They are for ends that both name the capability [`JOB`](super::capability::JOB), which none does yet.
@@ -55,7 +56,8 @@ const EXTENT_HEAD: usize = 64;
 const _: () = assert!(EXTENT_HEAD + PERSISTED_MAX * SUBTREE_LEN <= CONTROL_LEN_MAX);
 const _: () = assert!(JOB_ITEMS_MAX * (WORK_LEN_MIN + TEMPS_MAX * TEMP_LEN) + EXTENT_HEAD <= CONTROL_LEN_MAX);
 
-/// What is said between a coordinator and a pair of ends. Every message names the pair and the lease that it comes under.
+/// What is said between a coordinator and a pair of ends. Every message names the pair and the lease that it
+/// comes under.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobMessage {
     pub pair: PairId,
@@ -66,7 +68,8 @@ pub struct JobMessage {
 /// See [`JobMessage`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobBody {
-    /// To a pair: it may work under this lease, and is heard within so long, milliseconds. From a pair: it lives.
+    /// To a pair: it may work under this lease, and is heard within so long, milliseconds. From a pair: it
+    /// lives.
     Lease {
         time: u32,
     },
@@ -104,7 +107,8 @@ pub enum JobBody {
         offset: u64,
         value: Option<Cv>,
     },
-    /// To a pair: its source is to be looked at. From a pair: it is what it was; the root that it made by itself, if it did.
+    /// To a pair: its source is to be looked at. From a pair: it is what it was; the root that it made by
+    /// itself, if it did.
     Seal {
         id: FileId,
         generation: Generation,

@@ -1,9 +1,9 @@
 //! How a connection begins: who it is, and where control goes on.
 //!
 //! In: arrays of exactly the right size, read before anything else of a connection is believed.
-//! Invariants: a proof is good for one stream, one epoch and one nonce; whoever takes joins takes each stream id
-//! once, and control only under an epoch that is higher than all before, so that a join that was seen is worth nothing.
-//! The session's secret itself never crosses a connection.
+//! Invariants: a proof is good for one stream, one epoch and one nonce; whoever takes joins takes each stream
+//! id once, and control only under an epoch that is higher than all before, so that a join that was seen is
+//! worth nothing. The session's secret itself never crosses a connection.
 
 use std::fmt;
 

@@ -38,8 +38,8 @@ pub const PATH_LEN_MAX: usize = 16 * 1024;
 pub const LIVE_THREADS_MAX: u16 = 256;
 /// SinkTargets of the sink's targets are numbers below this; 0 is any target.
 pub const SINK_TARGETS_MAX: u16 = 4096;
-/// Most components of one [`Message::FileTargets`], and most sink targets in all of them. Where a file has more, the sink tells
-/// of its beginning, and of the rest that it may be anywhere.
+/// Most components of one [`Message::FileTargets`], and most sink targets in all of them. Where a file has
+/// more, the sink tells of its beginning, and of the rest that it may be anywhere.
 pub const TARGET_COMPONENTS_MAX: usize = 1024;
 pub const FILE_SINK_TARGETS_MAX: usize = 4096;
 /// Longest JSON of one [`Message::Trial`], bytes.
@@ -93,8 +93,8 @@ pub struct Announced {
     pub extras: Extras,
 }
 
-/// A piece of what an entry has beside mode, owner and mtime. The pieces of one value follow each other, from its beginning to
-/// its end; then come those of the next.
+/// A piece of what an entry has beside mode, owner and mtime. The pieces of one value follow each other, from
+/// its beginning to its end; then come those of the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetadataPiece {
     pub id: FileId,
@@ -125,10 +125,11 @@ pub enum FileState {
     Held { subtrees: Vec<Subtree>, verify: bool },
     /// Only in a dry run: it would be copied, and change this.
     Planned(Change),
-    /// The content is there already, and this of its metadata was changed (in a dry run: would be): nothing to send.
+    /// The content is there already, and this of its metadata was changed (in a dry run: would be): nothing
+    /// to send.
     Amended(Change),
-    /// Of a directory, only where both ends know [`capability::DIR_STATES`](super::capability::DIR_STATES): all below it is
-    /// finished as it is.
+    /// Of a directory, only where both ends know [`capability::DIR_STATES`](super::capability::DIR_STATES):
+    /// all below it is finished as it is.
     Finished,
 }
 
@@ -168,15 +169,16 @@ pub struct Failure {
 /// How an entry ended at the sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Published: whole, its root checked, under its final name and (but with durability none) on media. For a file its root. `change`: what differs
-    /// from before this run; none, of what is no file: it was there already.
+    /// Published: whole, its root checked, under its final name and (but with durability none) on media. For
+    /// a file its root. `change`: what differs from before this run; none, of what is no file: it was there
+    /// already.
     Done {
         root: Option<Root>,
         change: Change,
     },
     Failed(Failure),
-    /// Only where both ends know [`capability::PERSISTED`](super::capability::PERSISTED): all bytes of the file, or of the
-    /// range of it that was announced, are on media, and who publishes it is another.
+    /// Only where both ends know [`capability::PERSISTED`](super::capability::PERSISTED): all bytes of the
+    /// file, or of the range of it that was announced, are on media, and who publishes it is another.
     Persisted,
 }
 
@@ -214,8 +216,8 @@ pub struct EndReport {
     pub objects_resent: u64,
     /// Unchanged files whose mode or owner was brought up to date (sink).
     pub amended: u64,
-    /// Files that were copied up to the length that they had at their start, for they grew meanwhile (source); and the bytes of
-    /// these.
+    /// Files that were copied up to the length that they had at their start, for they grew meanwhile
+    /// (source); and the bytes of these.
     pub prefixes: u64,
     pub prefix_bytes: u64,
     /// What could not be kept, counted by [`NotKept`].
@@ -349,17 +351,17 @@ pub struct Chosen {
 /// A rate of [`LiveSettings`]: no limit.
 pub const RATE_UNLIMITED: u64 = u64::MAX;
 
-/// What can be turned while a session runs. From the end that is in charge (the near one): how things shall be, all of
-/// them; 0: nobody asked, it is as the session began. From the other end: how they stand there; 0: it does not decide
-/// that, or cannot say.
+/// What can be turned while a session runs. From the end that is in charge (the near one): how things shall
+/// be, all of them; 0: nobody asked, it is as the session began. From the other end: how they stand there; 0:
+/// it does not decide that, or cannot say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LiveSettings {
     /// The source reads and sends no new object.
     pub paused: bool,
     /// Payload bytes a second over all streams, at most; [`RATE_UNLIMITED`]: no limit.
     pub rate: u64,
-    /// Data streams that carry new frames, at most [`STREAMS_MAX`]. Once asked for, the number is the user's: the source
-    /// looks for no better one.
+    /// Data streams that carry new frames, at most [`STREAMS_MAX`]. Once asked for, the number is the user's:
+    /// the source looks for no better one.
     pub streams: u16,
     /// Operations and requests in flight at each storage target of the source, at most [`LIVE_THREADS_MAX`].
     pub readers: u16,
@@ -412,8 +414,8 @@ pub struct Placed {
 pub enum SourceRoot {
     /// The entry takes this name below the destination root.
     Named { name: Name, is_dir: bool },
-    /// The contents of a directory of this name go into the destination root (`/` has none), which becomes what the directory
-    /// is if it has to be made.
+    /// The contents of a directory of this name go into the destination root (`/` has none), which becomes
+    /// what the directory is if it has to be made.
     Contents { of: Option<Name>, meta: Meta },
 }
 
@@ -421,8 +423,9 @@ pub enum SourceRoot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     Hello(Hello),
-    /// Source to sink, ahead of `Sources` and only with [`capability::SOURCE_ROOTS`](super::capability::SOURCE_ROOTS): the
-    /// first of more roots than one message holds. At most [`ROOTS_MAX`] in all.
+    /// Source to sink, ahead of `Sources` and only with
+    /// [`capability::SOURCE_ROOTS`](super::capability::SOURCE_ROOTS): the first of more roots than one
+    /// message holds. At most [`ROOTS_MAX`] in all.
     SourceRoots(Vec<SourceRoot>),
     /// Source to sink: what will come. The sink answers with `Destination`.
     Sources {
@@ -473,9 +476,9 @@ pub enum Message {
     },
     /// Source to sink: the walk is over and all that will be sent was announced.
     End(Totals),
-    /// Sink to source: payload bytes (rounded up to slots) that may have been sent since the session began: with sink target 0
-    /// in all, with another one (only where both ends know [`capability::TARGETS`](super::capability::TARGETS)) in frames
-    /// that name it.
+    /// Sink to source: payload bytes (rounded up to slots) that may have been sent since the session began:
+    /// with sink target 0 in all, with another one (only where both ends know
+    /// [`capability::TARGETS`](super::capability::TARGETS)) in frames that name it.
     Grant {
         by: Holder,
         sink_target: u16,
@@ -496,8 +499,8 @@ pub enum Message {
     Done(Vec<DoneItem>),
     /// Sink to source: these objects arrived damaged; send them again.
     Resend(Vec<Extent>),
-    /// Sink to source: it said that it holds these ranges, and what it found there is not what it expected. Ends need not be an
-    /// object's.
+    /// Sink to source: it said that it holds these ranges, and what it found there is not what it expected.
+    /// Ends need not be an object's.
     NotHeld(Vec<Extent>),
     /// Either way: this data stream is closed here; `frames` data frames were taken from it in all.
     StreamClosed {
@@ -506,23 +509,23 @@ pub enum Message {
     },
     /// Either way: control frames up to this number came, so that they need not be kept any longer.
     Received(u64),
-    /// Source to sink: so many data streams shall be live, 1 to [`STREAMS_MAX`]. For the sink where it is the end
-    /// that dials.
+    /// Source to sink: so many data streams shall be live, 1 to [`STREAMS_MAX`]. For the sink where it is the
+    /// end that dials.
     Streams(u16),
-    /// Sink to source, only where both ends know [`capability::TARGETS`](super::capability::TARGETS): how these targets
-    /// fare now.
+    /// Sink to source, only where both ends know [`capability::TARGETS`](super::capability::TARGETS): how
+    /// these targets fare now.
     TargetHealth(Vec<TargetHealth>),
-    /// Sink to source, only where both ends know [`capability::TARGETS`](super::capability::TARGETS): the file was made,
-    /// and lies so. At most [`TARGET_COMPONENTS_MAX`] components and [`FILE_SINK_TARGETS_MAX`] sink targets; [`SinkTarget::ANY`]: not
-    /// known.
+    /// Sink to source, only where both ends know [`capability::TARGETS`](super::capability::TARGETS): the
+    /// file was made, and lies so. At most [`TARGET_COMPONENTS_MAX`] components and [`FILE_SINK_TARGETS_MAX`]
+    /// sink targets; [`SinkTarget::ANY`]: not known.
     FileTargets {
         id: FileId,
         generation: Generation,
         layout: Layout<SinkTarget>,
     },
     /// Sink to source, before its `Destination`, only where both ends know
-    /// [`capability::LAYOUTS`](super::capability::LAYOUTS): the longest object, a legal object size in bytes, that lies on one
-    /// target where a file gets the destination's own stripes.
+    /// [`capability::LAYOUTS`](super::capability::LAYOUTS): the longest object, a legal object size in bytes,
+    /// that lies on one target where a file gets the destination's own stripes.
     ObjectLen(u32),
     /// Sink to source, with its last words, only where both ends know
     /// [`capability::LAYOUTS`](super::capability::LAYOUTS).
@@ -531,23 +534,26 @@ pub enum Message {
     Notice {
         text: Box<str>,
     },
-    /// Either way, only where both ends know [`capability::LIVE_SETTINGS`](super::capability::LIVE_SETTINGS): see [`LiveSettings`].
+    /// Either way, only where both ends know [`capability::LIVE_SETTINGS`](super::capability::LIVE_SETTINGS):
+    /// see [`LiveSettings`].
     LiveSettings(LiveSettings),
-    /// From the near end, only where both ends know [`capability::TABLES`](super::capability::TABLES): somebody looks at
-    /// the other end's storage targets. It answers with one `TargetTable`; the next question comes after that.
+    /// From the near end, only where both ends know [`capability::TABLES`](super::capability::TABLES):
+    /// somebody looks at the other end's storage targets. It answers with one `TargetTable`; the next
+    /// question comes after that.
     AskTable,
     /// From the far end, one for each `AskTable`: how its storage targets stand.
     TargetTable(Table),
-    /// From the far end, once, before its `Report`, where both ends know [`capability::TABLES`](super::capability::TABLES):
-    /// which of its storage targets were unwell.
+    /// From the far end, once, before its `Report`, where both ends know
+    /// [`capability::TABLES`](super::capability::TABLES): which of its storage targets were unwell.
     UnwellTargets(UnwellTargets),
-    /// From the far end, once, before its `Report`, where both ends know [`capability::CHOICES`](super::capability::CHOICES):
-    /// what it chose and why, for people. At most [`CHOICES_MAX`].
+    /// From the far end, once, before its `Report`, where both ends know
+    /// [`capability::CHOICES`](super::capability::CHOICES): what it chose and why, for people. At most
+    /// [`CHOICES_MAX`].
     Choices(Vec<Chosen>),
     /// From the far end, once, before its `Report`: how busy its processors were while payload moved.
     Processors(Processors),
-    /// Source to sink, only in a session that was asked for as a measurement of the network: what was seen, as JSON, at most
-    /// [`TRIAL_LEN_MAX`].
+    /// Source to sink, only in a session that was asked for as a measurement of the network: what was seen,
+    /// as JSON, at most [`TRIAL_LEN_MAX`].
     Trial(Box<[u8]>),
     /// Either way: end in good order, keep what is durable.
     Stop {
@@ -574,7 +580,8 @@ pub struct DataEntry {
     pub len: u32,
     /// `cvs` holds one value, the root of the whole file.
     pub root: bool,
-    /// The range is a hole: no payload. Reserved and never sent: holes are what [`Message::Holes`] leaves out.
+    /// The range is a hole: no payload. Reserved and never sent: holes are what [`Message::Holes`] leaves
+    /// out.
     pub hole: bool,
     /// The range ends at the end of the file.
     pub tail: bool,

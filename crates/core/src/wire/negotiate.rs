@@ -5,10 +5,11 @@ use super::{Hello, Limits, OBJECT_LEN_MAX, STREAMS_MAX, VERSION, WireError};
 use crate::digest::DigestKind;
 use crate::ids::Holder;
 
-/// Numbers of capabilities. Those that are not in `KNOWN` have their rules (`docs/wire.md`, 10) and are not named by any end
-/// yet: whatever comes of them all the same is refused.
+/// Numbers of capabilities. Those that are not in `KNOWN` have their rules (`docs/wire.md`, 10) and are not
+/// named by any end yet: whatever comes of them all the same is refused.
 pub mod capability {
-    /// Data frames are authenticated and not encrypted. Required, without a value, named by both ends or none.
+    /// Data frames are authenticated and not encrypted. Required, without a value, named by both ends or
+    /// none.
     pub const AUTH_ONLY: u16 = 0x0001;
     /// The header's bytes 12 and 13 carry the sender's host; 14 and 15 are zero.
     pub const SENDER_HOST: u16 = 0x0002;
@@ -21,16 +22,17 @@ pub mod capability {
     /// The sink tells where files lie and how its storage targets fare, and grants by target: `FILE_TARGETS`,
     /// `TARGET_HEALTH`, sink targets in `GRANT` and data frames. Without a value.
     pub const TARGETS: u16 = 0x0006;
-    /// The source tells how a striped file is cut and what its objects are: entries marked so, and `FILE_LAYOUT`; the sink how
-    /// long objects fit its stripes. Without a value.
+    /// The source tells how a striped file is cut and what its objects are: entries marked so, and
+    /// `FILE_LAYOUT`; the sink how long objects fit its stripes. Without a value.
     pub const LAYOUTS: u16 = 0x0007;
-    /// The source has more roots than one message holds: `SOURCE_ROOTS` before `SOURCES`. Without a value; named, as
-    /// required, by a source that sends them, and by nobody else.
+    /// The source has more roots than one message holds: `SOURCE_ROOTS` before `SOURCES`. Without a value;
+    /// named, as required, by a source that sends them, and by nobody else.
     pub const SOURCE_ROOTS: u16 = 0x0008;
-    /// Rate, streams, readers, writers and pause are changed while the session runs: `LIVE_SETTINGS`. Without a value.
+    /// Rate, streams, readers, writers and pause are changed while the session runs: `LIVE_SETTINGS`. Without
+    /// a value.
     pub const LIVE_SETTINGS: u16 = 0x0010;
-    /// The far end tells how its storage targets stand, when it is asked: `ASK_TABLE`, `TARGET_TABLE`, `UNWELL_TARGETS`.
-    /// Without a value.
+    /// The far end tells how its storage targets stand, when it is asked: `ASK_TABLE`, `TARGET_TABLE`,
+    /// `UNWELL_TARGETS`. Without a value.
     pub const TABLES: u16 = 0x0011;
     /// The far end tells what it chose, and why: `CHOICES`. Without a value.
     pub const CHOICES: u16 = 0x0012;
@@ -42,8 +44,8 @@ pub mod capability {
     pub const METADATA: u16 = 0x0022;
     /// The sink may answer to a directory that all below it is finished.
     pub const DIR_STATES: u16 = 0x0023;
-    /// Files may be announced with a range; so far each of them is, and it is a partial transfer. Required, without a value, named
-    /// by both ends or none.
+    /// Files may be announced with a range; so far each of them is, and it is a partial transfer. Required,
+    /// without a value, named by both ends or none.
     pub const RANGES: u16 = 0x0024;
     /// Files and ranges may end persisted and not published.
     pub const PERSISTED: u16 = 0x0025;
@@ -51,11 +53,14 @@ pub mod capability {
     pub const CODECS: u16 = 0x0026;
     /// Ids may be of more shards than shard 0: the value (u16) says of how many.
     pub const SHARDS: u16 = 0x0027;
-    /// There are several hosts on a side: the value (u16, u32) says which one the sender of the hello is, under which lease.
+    /// There are several hosts on a side: the value (u16, u32) says which one the sender of the hello is,
+    /// under which lease.
     pub const HOSTS: u16 = 0x0028;
-    /// The sink writes into the files that stand at the destination. Required, without a value, named by both ends or none.
+    /// The sink writes into the files that stand at the destination. Required, without a value, named by both
+    /// ends or none.
     pub const IN_PLACE: u16 = 0x002a;
-    /// The end can be one of a pair that works for a coordinator: frames of kinds 0x30 to 0x3f. Spoken for: no end names it yet.
+    /// The end can be one of a pair that works for a coordinator: frames of kinds 0x30 to 0x3f. Spoken for:
+    /// no end names it yet.
     pub const JOB: u16 = 0x0029;
     /// All that this version knows.
     pub const KNOWN: [u16; 11] = [
@@ -75,19 +80,21 @@ pub mod capability {
     pub const OFFERED: [u16; 6] = [HOLES, TARGETS, LAYOUTS, LIVE_SETTINGS, TABLES, CHOICES];
 }
 
-/// Numbers of the extra fields of an announced entry. `VOLUME_GENERATION` is spoken for; `METADATA` is read, and then
-/// refused by the machines, for no session is to have it yet.
+/// Numbers of the extra fields of an announced entry. `VOLUME_GENERATION` is spoken for; `METADATA` is read,
+/// and then refused by the machines, for no session is to have it yet.
 pub mod extra {
-    /// A part of a file: source offset, destination offset, length (u64 each), flags (u8; bit 0: a file of its own). Required.
+    /// A part of a file: source offset, destination offset, length (u64 each), flags (u8; bit 0: a file of
+    /// its own). Required.
     pub const RANGE: u16 = 0x0001;
-    /// The file is striped at the source: a `FILE_LAYOUT` follows. Required, without a value; only where both ends know
-    /// `LAYOUTS`.
+    /// The file is striped at the source: a `FILE_LAYOUT` follows. Required, without a value; only where both
+    /// ends know `LAYOUTS`.
     pub const LAYOUT: u16 = 0x0002;
     /// The generation of the volume that the entry lies on.
     pub const VOLUME_GENERATION: u16 = 0x0003;
     /// The file may have holes: a map follows. Required, without a value; only where both ends know `HOLES`.
     pub const SPARSE: u16 = 0x0004;
-    /// `METADATA` follows. Required, without a value; of files and directories, only where both ends know `METADATA`.
+    /// `METADATA` follows. Required, without a value; of files and directories, only where both ends know
+    /// `METADATA`.
     pub const METADATA: u16 = 0x0005;
 }
 
@@ -148,8 +155,9 @@ impl Agreed {
 /// Finds what both hellos allow: the highest common version and the smaller of each limit
 /// (of the object length the power of two that is not above it).
 ///
-/// Errors: another session; a digest or a protection that only one end wants; no common version (both ranges are named); a capability that the peer requires
-/// and that is not known here; limits under which nothing could move.
+/// Errors: another session; a digest or a protection that only one end wants; no common version (both ranges
+/// are named); a capability that the peer requires and that is not known here; limits under which nothing
+/// could move.
 pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
     let version = ours.version_max.min(theirs.version_max);
     if version < ours.version_min.max(theirs.version_min) || version == 0 {

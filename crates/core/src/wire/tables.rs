@@ -1,7 +1,7 @@
 //! Byte layout of what is told of storage targets for people, reading and writing.
 //!
-//! Invariant: what is read can be shown: names have their bound, no state has more rows than targets, and no more targets are
-//! claimed than an end can have. What names say is the peer's.
+//! Invariant: what is read can be shown: names have their bound, no state has more rows than targets, and no
+//! more targets are claimed than an end can have. What names say is the peer's.
 
 use std::time::Duration;
 

@@ -1,8 +1,9 @@
-//! A pair of ends as the coordinator sees one: a source that reads, a sink that writes, syncs, and gives names.
+//! A pair of ends as the coordinator sees one: a source that reads, a sink that writes, syncs, and gives
+//! names.
 //!
-//! One step of it is one thing that a host does between two system calls, so that a freeze or a crash may come between
-//! any two. It believes nothing of the coordinator but what comes under the lease that it joined with, and looks at the
-//! fence directly before it gives a name.
+//! One step of it is one thing that a host does between two system calls, so that a freeze or a crash may
+//! come between any two. It believes nothing of the coordinator but what comes under the lease that it joined
+//! with, and looks at the fence directly before it gives a name.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -42,7 +42,8 @@ impl Judge {
         self.kinds.insert((id, generation), kind);
     }
 
-    /// A name shows one version, whole, from the moment when it is given; and none that is older than what it is said to show.
+    /// A name shows one version, whole, from the moment when it is given; and none that is older than what it
+    /// is said to show.
     pub fn name_given(&self, entry: usize, inode: &Inode) {
         check_whole(entry, inode);
         let said = self.said.get(&entry).copied().unwrap_or(0);

@@ -1,7 +1,8 @@
 //! The file system that all sinks see, and the cache that each host has of it.
 //!
-//! A host caches in pages: what it writes of one is merged into what it read of it before, and the whole page goes back, at a
-//! sync or whenever the kernel likes. Names change at the server at once. What a host did not write back is lost with it.
+//! A host caches in pages: what it writes of one is merged into what it read of it before, and the whole page
+//! goes back, at a sync or whenever the kernel likes. Names change at the server at once. What a host did not
+//! write back is lost with it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

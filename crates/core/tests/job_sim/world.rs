@@ -1,4 +1,5 @@
-//! One run: a job of several pairs of ends, whose hosts crash, freeze and thaw, until it is left in peace and must end.
+//! One run: a job of several pairs of ends, whose hosts crash, freeze and thaw, until it is left in peace and
+//! must end.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -27,8 +28,8 @@ const LENGTHS: [u64; 12] =
 
 thread_local! {
     static TRACE: RefCell<Option<VecDeque<String>>> = const { RefCell::new(None) };
-    /// Over all runs: hosts that crashed, that froze and were given up, coordinators that were started again, ranges given back,
-    /// files published as copies, parts that were read, sources that changed.
+    /// Over all runs: hosts that crashed, that froze and were given up, coordinators that were started again,
+    /// ranges given back, files published as copies, parts that were read, sources that changed.
     pub static COUNTS: RefCell<[u64; 7]> = const { RefCell::new([0; 7]) };
 }
 
@@ -531,7 +532,8 @@ impl World {
                 }
             }
             10 => {
-                // A sink freezes with a small file that it will not make before another did, and its source changed.
+                // A sink freezes with a small file that it will not make before another did, and its source
+                // changed.
                 let lives = |pair: &PairId| self.sinks[usize::from(pair.sink.0)] == Host::Lives;
                 let ends = self.ends.iter().filter(|(pair, _)| lives(pair));
                 let found = ends.filter_map(|(pair, end)| Some((*pair, end.in_bundle()?))).next();
@@ -617,8 +619,8 @@ impl World {
     }
 
     fn restart(&mut self) {
-        // Names that are just being given are given before it looks, or never: the looks at such names afterwards are the
-        // business of the storage that gives them.
+        // Names that are just being given are given before it looks, or never: the looks at such names
+        // afterwards are the business of the storage that gives them.
         for pair in self.ends.keys().copied().collect::<Vec<_>>() {
             let frozen = self.sinks[usize::from(pair.sink.0)] == Host::Frozen;
             let end = &self.ends[&pair];

@@ -1,9 +1,9 @@
 //! The storage of one end: targets on servers, what others do to them, and how long a request takes.
 //!
-//! A target serves [`Shape::units`] requests at a time, first come, first served. A request is *work*, the time that it takes
-//! where nobody else is; foreign load slows the target down, and work goes on at the speed of each moment, so that a
-//! request that is being served when the load comes or goes feels it. All requests of a server's targets pass its
-//! network device one after another.
+//! A target serves [`Shape::units`] requests at a time, first come, first served. A request is *work*, the
+//! time that it takes where nobody else is; foreign load slows the target down, and work goes on at the speed
+//! of each moment, so that a request that is being served when the load comes or goes feels it. All requests
+//! of a server's targets pass its network device one after another.
 
 use std::time::Duration;
 

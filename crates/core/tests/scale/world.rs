@@ -1,8 +1,8 @@
 //! A transfer between two farms over one link, both ends scheduled by the very same core.
 //!
-//! What is modelled: reads and writes, buffers at both ends, the link's rate and delay, the general grant, shares of the
-//! sink's targets, health told by the sink; what the sink says arrives half a round trip later. What is not: files'
-//! openings and ends, epochs, digests.
+//! What is modelled: reads and writes, buffers at both ends, the link's rate and delay, the general grant,
+//! shares of the sink's targets, health told by the sink; what the sink says arrives half a round trip later.
+//! What is not: files' openings and ends, epochs, digests.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -50,7 +50,8 @@ pub struct Outcome {
     /// When the last object was written that touches neither end's frozen target.
     pub rest_end: Time,
     pub rest_bytes: u64,
-    /// Most buffers of the sink that objects of one of its targets held, and most in flight at one source target.
+    /// Most buffers of the sink that objects of one of its targets held, and most in flight at one source
+    /// target.
     pub held_max: u64,
     pub in_flight_max: u32,
     /// A hash of all that happened.
@@ -80,7 +81,8 @@ struct World {
     farms: [Farm; 2],
     shares: Shares,
     link_free: Time,
-    /// Objects in the source's buffers, and such as were begun and whose buffer at the sink is not known to be free.
+    /// Objects in the source's buffers, and such as were begun and whose buffer at the sink is not known to
+    /// be free.
     reading: u64,
     granted: u64,
     /// By sink target: bytes begun in all, and told that may be.

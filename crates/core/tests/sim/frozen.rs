@@ -1,32 +1,36 @@
 //! Ends that freeze, are taken for dead, and go on: a run of the job that follows one which is still there.
 //!
-//! A session is put aside at any moment, with its sink or its source frozen or both, and the next session takes its job over.
-//! What the frozen sink's storage was given stays there: some of it lands as the kernel gets to it, the rest when the sink goes
-//! on, which is during the next session, after it, or after several. Of what a frozen sink was about to publish some had been
-//! begun, and of that some was past its last look at the owner: those renames nothing can stop any more.
+//! A session is put aside at any moment, with its sink or its source frozen or both, and the next session
+//! takes its job over. What the frozen sink's storage was given stays there: some of it lands as the kernel
+//! gets to it, the rest when the sink goes on, which is during the next session, after it, or after several.
+//! Of what a frozen sink was about to publish some had been begun, and of that some was past its last look at
+//! the owner: those renames nothing can stop any more.
 //!
-//! The model does what the program does (`haul`'s `storage/sink`), in the same order: the owner is asked when a commit begins, as
-//! of at most [`OWNER_FRESH`] ago, and again directly before the rename; a name is given only over what was found there; what an
-//! unproven run has open is copied; names that were given are looked at again before the journal goes. Which runs are dead, and
-//! whether names are looked at again, `haul_core::journal` decides for both.
+//! The model does what the program does (`haul`'s `storage/sink`), in the same order: the owner is asked when
+//! a commit begins, as of at most [`OWNER_FRESH`] ago, and again directly before the rename; a name is given
+//! only over what was found there; what an unproven run has open is copied; names that were given are looked
+//! at again before the journal goes. Which runs are dead, and whether names are looked at again,
+//! `haul_core::journal` decides for both.
 //!
 //! What is judged:
-//! - a run that lost its job gives no name any more, but where it was past its last look at the owner, once for each thread; and
-//!   does not end complete;
+//! - a run that lost its job gives no name any more, but where it was past its last look at the owner, once
+//!   for each thread; and does not end complete;
 //! - no inode that a run has published is written by another, at any time;
-//! - what a run copied, that ended complete with every entry, is of a version that its source had during that run, and it stays
-//!   at the destination as it was, whatever the former run does afterwards;
-//! - what was acknowledged is not sent again, unless its name was replaced too late: no look comes after the kernel has the rename,
-//!   so the owner may say that a file is done whose name shows another by then. Its end sees that, and the next run sends it
-//!   again. What was acknowledged in a temporary, no late name takes away.
+//! - what a run copied, that ended complete with every entry, is of a version that its source had during that
+//!   run, and it stays at the destination as it was, whatever the former run does afterwards;
+//! - what was acknowledged is not sent again, unless its name was replaced too late: no look comes after the
+//!   kernel has the rename, so the owner may say that a file is done whose name shows another by then. Its
+//!   end sees that, and the next run sends it again. What was acknowledged in a temporary, no late name takes
+//!   away.
 //!
-//! Each protection that is removed was seen to fail (seeds that fail of the first 8,000): no look at the owner directly before a
-//! name (359), inodes of an unproven run taken over (54), names not looked at again (16), or only those that were given (14), or
-//! only by the run directly after the frozen one (1).
+//! Each protection that is removed was seen to fail (seeds that fail of the first 8,000): no look at the
+//! owner directly before a name (359), inodes of an unproven run taken over (54), names not looked at again
+//! (16), or only those that were given (14), or only by the run directly after the frozen one (1).
 //!
-//! Left out: more than one run aside at a time, an end that freezes while it takes the job or removes the journal, names of links,
-//! metadata of files that were right already, files that grow (`--changed=prefix`), and temporaries of the former run that cannot be removed: of those, what was past
-//! its last look can still get its name after the next run's end.
+//! Left out: more than one run aside at a time, an end that freezes while it takes the job or removes the
+//! journal, names of links, metadata of files that were right already, files that grow (`--changed=prefix`),
+//! and temporaries of the former run that cannot be removed: of those, what was past its last look can still
+//! get its name after the next run's end.
 
 use std::collections::HashSet;
 
@@ -47,8 +51,8 @@ pub const OWNER_FRESH: u64 = 50_000_000;
 const THREADS_MAX: usize = 4;
 
 thread_local! {
-    /// Runs that were taken over while they were there, over all runs; names that they gave afterwards; runs that followed one and
-    /// ended complete; and those that did not, for a name of theirs was taken.
+    /// Runs that were taken over while they were there, over all runs; names that they gave afterwards; runs
+    /// that followed one and ended complete; and those that did not, for a name of theirs was taken.
     pub static TAKEN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     pub static LANDED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     pub static KEPT_WORD: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
@@ -202,7 +206,8 @@ impl World {
             snk.midway.insert(id, if fenced { Midway::Fenced } else { Midway::Begun });
         }
         let (tag, midway) = (snk.tag, snk.midway.clone());
-        // The file that has the journal's name is still the former run's; it has it no more when the next one has begun its own.
+        // The file that has the journal's name is still the former run's; it has it no more when the next one
+        // has begun its own.
         aside.journal = JournalFile { bytes: self.journal.bytes.clone(), ..JournalFile::default() };
         self.freezes.lost_tags.insert(tag);
         TAKEN.set(TAKEN.get() + 1);
@@ -364,7 +369,8 @@ impl World {
         self.freezes.promise = Some(Promise { files, since, given: false });
     }
 
-    /// The session is over at both ends: if it ended complete, with every entry, what it said is held against it.
+    /// The session is over at both ends: if it ended complete, with every entry, what it said is held against
+    /// it.
     pub fn give_word(&mut self) {
         if self.freezes.rng.is_none() {
             return;
@@ -442,7 +448,8 @@ impl World {
         haul_mutant::removed("fence-before-each-rename") || self.still_owner()
     }
 
-    /// Whether each name that this session gave leads to what it was given to, where a former run may still give names.
+    /// Whether each name that this session gave leads to what it was given to, where a former run may still
+    /// give names.
     pub fn confirm(&mut self) -> bool {
         if !self.snk().confirm || haul_mutant::removed("published-names-are-confirmed") {
             return true;
@@ -458,7 +465,8 @@ impl World {
     }
 }
 
-/// Runs one seed of the world in which ends freeze; panics where something is wrong. Returns the steps that it took.
+/// Runs one seed of the world in which ends freeze; panics where something is wrong. Returns the steps that
+/// it took.
 pub fn run(seed: u64) -> u64 {
     let mut world = World::new(seed);
     world.freezes.rng = Some(Rng::with_seed(seed ^ 0x5eed));

@@ -1,9 +1,9 @@
 //! The network between the two ends: one control stream, several data streams.
 //!
 //! Each stream keeps its own order and has its own delays. A data stream may break: what its sender had not
-//! handed over is gone, and of what was on its way a prefix arrives. Streams join later, each end learns of it in its own
-//! time. Control may break and be joined again: of what was on its way a prefix may come, also after the re-join, when it
-//! must have no effect. Everything crosses as encoded frames.
+//! handed over is gone, and of what was on its way a prefix arrives. Streams join later, each end learns of
+//! it in its own time. Control may break and be joined again: of what was on its way a prefix may come, also
+//! after the re-join, when it must have no effect. Everything crosses as encoded frames.
 
 use std::collections::VecDeque;
 
@@ -145,7 +145,8 @@ impl Control {
         self.frames.is_empty()
     }
 
-    /// What arrives next, if it is not from before; and what the sender shall be told of it, in the other direction.
+    /// What arrives next, if it is not from before; and what the sender shall be told of it, in the other
+    /// direction.
     pub fn take(&mut self) -> (Option<Message>, Option<Message>) {
         let Some(bytes) = self.frames.pop_front() else { return (None, None) };
         let (head, body) = bytes.split_first_chunk::<HEADER_LEN>().expect("a whole frame");

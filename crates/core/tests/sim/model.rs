@@ -111,7 +111,8 @@ pub fn map_of(keys: &[u8], len: u64, is_data: impl Fn(u8) -> bool) -> ExtentMap 
     maker.finish()
 }
 
-/// The root by which the two ends call a file with these blocks: that of a sparse one, if not all were written.
+/// The root by which the two ends call a file with these blocks: that of a sparse one, if not all were
+/// written.
 pub fn root_of(keys: &[u8], len: u64) -> Root {
     let map = map_of(keys, len, |key| key != NOTHING);
     if map.is_full() {
@@ -270,8 +271,8 @@ impl Tree {
         }
     }
 
-    /// The newest version with this length, mtime and content; holes and zeros are the same content. `prefixes`: or any version
-    /// that begins so, if there was one with this length and mtime.
+    /// The newest version with this length, mtime and content; holes and zeros are the same content.
+    /// `prefixes`: or any version that begins so, if there was one with this length and mtime.
     pub fn shown(
         &self,
         entry: usize,

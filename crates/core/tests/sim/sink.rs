@@ -648,7 +648,8 @@ impl World {
             return Err(failure(FailureKind::Publish, 2));
         };
         let stands = self.seen_at(dir, entry);
-        // Past its last look at the owner it has looked at the name, too; over nothing the kernel gives no name that is taken.
+        // Past its last look at the owner it has looked at the name, too; over nothing the kernel gives no
+        // name that is taken.
         let looked = midway == Some(Midway::Fenced) && publish.found.is_some();
         if stands.is_some() && stands != publish.found && !looked {
             assert!(

@@ -379,8 +379,8 @@ impl World {
         Ok((view, self.tree.version(entry).expect("a file")))
     }
 
-    /// A look gives the fingerprint of a file. Before what time another change may leave that fingerprint as it is: of some
-    /// that were never looked at before. Such a change comes then, or does not.
+    /// A look gives the fingerprint of a file. Before what time another change may leave that fingerprint as
+    /// it is: of some that were never looked at before. Such a change comes then, or does not.
     fn settles(&mut self, entry: usize, id: FileId, generation: Generation) -> Time {
         let version = self.tree.version(entry).expect("a file");
         let is_first = self.looked_at.insert((entry, version.mtime));

@@ -1,4 +1,5 @@
-//! Storage targets of the source: where its files lie, how long reads there take, and one that is frozen for a time.
+//! Storage targets of the source: where its files lie, how long reads there take, and one that is frozen for
+//! a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +42,8 @@ impl Targets {
         }
     }
 
-    /// The answer to the layout question: up to three components, stripes of blocks, or of what no object fits.
+    /// The answer to the layout question: up to three components, stripes of blocks, or of what no object
+    /// fits.
     pub fn layout(&mut self) -> Arc<Layout<TargetId>> {
         let mut components = Vec::new();
         let mut start = 0;

@@ -115,7 +115,8 @@ pub struct World {
     pub holes: bool,
     /// Nothing fails and nothing changes any more.
     pub quiet: bool,
-    /// Someone pauses sessions, and changes their live settings. Numbers of its own, so that the other seeds stay what they were.
+    /// Someone pauses sessions, and changes their live settings. Numbers of its own, so that the other seeds
+    /// stay what they were.
     live_settings: Option<Rng>,
     /// The source has a spill file. Numbers of its own, too.
     spill: Option<Rng>,
@@ -125,17 +126,20 @@ pub struct World {
     pub sink_targets: Option<Rng>,
     /// Both ends know how striped files are cut.
     pub layouts: bool,
-    /// What the user chose for files that change; where that is to copy the beginning of those that grow, some do. Numbers of its own.
+    /// What the user chose for files that change; where that is to copy the beginning of those that grow,
+    /// some do. Numbers of its own.
     pub changed: OnChange,
     pub grows: Option<Rng>,
     /// How young files are, and what happens to them unseen. Numbers of its own, too.
     pub young: Rng,
-    /// Changes may leave a fingerprint as it is: no file stood at the destination before, which would count as unchanged.
+    /// Changes may leave a fingerprint as it is: no file stood at the destination before, which would count
+    /// as unchanged.
     pub hides: bool,
     /// Files by mtime that were looked at.
     pub looked_at: HashSet<(usize, i64)>,
     pub hidden: Vec<Hidden>,
-    /// Somebody alters temporaries between the sessions. Numbers of its own, too; and the entries that were struck.
+    /// Somebody alters temporaries between the sessions. Numbers of its own, too; and the entries that were
+    /// struck.
     alters: Option<Rng>,
     pub altered: HashSet<usize>,
     /// Inodes that have a final name, by the epoch that gave it.
@@ -288,7 +292,8 @@ impl World {
         world
     }
 
-    /// Nothing happens any more: one session completes, and another finds all unchanged. Returns the steps that they took.
+    /// Nothing happens any more: one session completes, and another finds all unchanged. Returns the steps
+    /// that they took.
     pub fn run_quiet(&mut self) -> u64 {
         let mut steps = self.session();
         assert_eq!(self.s.source_end, Some(SessionEnd::Complete), "a quiet session ends complete");

@@ -104,7 +104,8 @@ fn encode(message: &JobMessage) -> Vec<u8> {
     bytes
 }
 
-/// Goal: what is encoded is decoded unchanged, every kind has a number of its own, and none is longer than a control frame.
+/// Goal: what is encoded is decoded unchanged, every kind has a number of its own, and none is longer than a
+/// control frame.
 /// Method: 300 seeded messages of each kind.
 #[test]
 fn messages_of_a_job_survive_the_round_trip() {
@@ -122,7 +123,8 @@ fn messages_of_a_job_survive_the_round_trip() {
     assert_eq!(kinds.into_iter().collect::<Vec<_>>(), (0x30..=0x3f).collect::<Vec<u8>>());
 }
 
-/// Goal: what is cut, too long or damaged is refused or decodes to what encodes to the same bytes; nothing panics.
+/// Goal: what is cut, too long or damaged is refused or decodes to what encodes to the same bytes; nothing
+/// panics.
 /// Method: every prefix, one byte too many, and each byte changed, of small messages of each kind.
 #[test]
 fn damaged_messages_of_a_job_are_refused() {
@@ -181,7 +183,8 @@ fn impossible_numbers_of_a_job_are_refused() {
 }
 
 /// Goal: the bytes do not change unseen.
-/// Method: one sample of each kind against `golden_job.txt`. Where they change on purpose, the version of the wire does too.
+/// Method: one sample of each kind against `golden_job.txt`. Where they change on purpose, the version of the
+/// wire does too.
 #[test]
 fn bytes_of_a_job_are_golden() {
     let (id, generation) = (FileId(0x0102), Generation(3));

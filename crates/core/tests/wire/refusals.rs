@@ -64,8 +64,8 @@ fn lists_over_their_maximum_are_refused() {
     assert!(matches!(decode_message(kind::STATE, &body), Err(WireError::TooLong { .. })));
 }
 
-/// Goal: what a sink says of targets has one form: sink targets below their maximum, 0 where it means nothing, components
-/// that rise from the file's start, not more sink targets in all than the maximum.
+/// Goal: what a sink says of targets has one form: sink targets below their maximum, 0 where it means
+/// nothing, components that rise from the file's start, not more sink targets in all than the maximum.
 /// Method: legal bodies, changed in one way each.
 #[test]
 fn senseless_targets_are_refused() {
@@ -120,8 +120,8 @@ fn senseless_targets_are_refused() {
     assert!(matches!(decode_data(&frame), Err(WireError::TooLong { .. })));
 }
 
-/// Goal: no table claims what cannot be: names that are none, too long or no text, unknown states, more rows of a state than
-/// targets, more targets than an end can have.
+/// Goal: no table claims what cannot be: names that are none, too long or no text, unknown states, more rows
+/// of a state than targets, more targets than an end can have.
 /// Method: legal bodies, changed in one way each; the largest table fits its bound.
 #[test]
 fn senseless_tables_are_refused() {
@@ -403,7 +403,8 @@ fn extra_fields_are_skipped_or_required() {
     assert!(with(&[0x99, 0, 0, 3, 0, 9, 9], 7).is_err());
 }
 
-/// Goal: how a file is cut has one form: a legal object size, and stripes of a size and a number or none at all.
+/// Goal: how a file is cut has one form: a legal object size, and stripes of a size and a number or none at
+/// all.
 /// Method: bodies with one file, changed in one way each.
 #[test]
 fn senseless_stripes_are_refused() {

@@ -1,4 +1,5 @@
-//! Refusals of what reaches beyond one pair of POSIX ends: hosts, shards, ranges, other kinds, metadata in pieces, codecs.
+//! Refusals of what reaches beyond one pair of POSIX ends: hosts, shards, ranges, other kinds, metadata in
+//! pieces, codecs.
 
 use fastrand::Rng;
 use haul_core::entry::*;
@@ -38,8 +39,8 @@ fn range_bytes(source: u64, sink: u64, len: u64, flags: u8) -> Vec<u8> {
     [&[1, 0, 1, 25, 0][..], &numbers, &[flags]].concat()
 }
 
-/// Goal: a range that its file does not have, that would share a page with another host's, or that overflows is refused; a partial
-/// transfer is as long as its entry, and may come from anywhere and go anywhere.
+/// Goal: a range that its file does not have, that would share a page with another host's, or that overflows
+/// is refused; a partial transfer is as long as its entry, and may come from anywhere and go anywhere.
 /// Method: a file of 40 MiB and a bit in objects of 4 MiB; ranges around each edge.
 #[test]
 fn ranges_lie_in_their_file() {
@@ -100,7 +101,8 @@ fn marks_of_metadata_have_one_form() {
     assert!(with_extras(link, &mark).is_err() && with_extras(EntryKind::Socket, &mark).is_err());
 }
 
-/// Goal: a hard link leads to an entry that can have been announced, a device is of a kind, no kind is beyond those.
+/// Goal: a hard link leads to an entry that can have been announced, a device is of a kind, no kind is beyond
+/// those.
 /// Method: legal announcements, changed in one way each.
 #[test]
 fn other_kinds_have_one_form() {
@@ -122,8 +124,8 @@ fn other_kinds_have_one_form() {
     assert!(with(EntryKind::Fifo, 46, &[5]).is_ok() && with(EntryKind::Fifo, 46, &[8]).is_err());
 }
 
-/// Goal: no piece of metadata is longer, or lies further behind, than its value, none but attributes have names, and what ends an
-/// entry ends a value.
+/// Goal: no piece of metadata is longer, or lies further behind, than its value, none but attributes have
+/// names, and what ends an entry ends a value.
 /// Method: one legal piece, changed in one way each.
 #[test]
 fn senseless_pieces_are_refused() {
@@ -168,7 +170,8 @@ fn senseless_pieces_are_refused() {
     }
 }
 
-/// Goal: nobody says anything as a host that there cannot be, and a payload is in no codec that was not agreed on.
+/// Goal: nobody says anything as a host that there cannot be, and a payload is in no codec that was not
+/// agreed on.
 #[test]
 fn hosts_and_codecs_are_bounded() {
     let grant = |host| {
@@ -188,7 +191,8 @@ fn hosts_and_codecs_are_bounded() {
 }
 
 /// Goal: an end of version 2 is told apart by its hello, and both ends say both ranges.
-/// Method: the hello of version 2 as it was fixed then; the newest that its range can be; held against ours from either side.
+/// Method: the hello of version 2 as it was fixed then; the newest that its range can be; held against ours
+/// from either side.
 #[test]
 fn version_2_is_refused_in_words() {
     let line = include_str!("../hello_of_version_2.txt");

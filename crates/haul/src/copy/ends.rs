@@ -109,8 +109,9 @@ pub(super) fn patience(options: &Options) -> Duration {
     options.patience.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.into()))
 }
 
-/// Payload bytes in buffers: as asked, else what a path of this round-trip time holds twice and 64 objects, an eighth of
-/// RAM or a quarter of the cgroup's limit at most. It is a bound: memory is made when payload comes.
+/// Payload bytes in buffers: as asked, else what a path of this round-trip time holds twice and 64 objects,
+/// an eighth of RAM or a quarter of the cgroup's limit at most. It is a bound: memory is made when payload
+/// comes.
 pub(super) fn memory(options: &Options, rtt: Option<Duration>) -> Choice<u64> {
     if let Some(asked) = options.memory {
         return Choice { value: asked.max(MEMORY_MIN), why: "as asked".into() };

@@ -1,11 +1,12 @@
 //! Files that the caller writes while a copy runs, held against what is copied.
 //!
-//! In: the request, and the names of plain files, behind all links. Out: whether each of them is apart from the copy: a list
-//! in a source would be copied while it grows, and one that is a source, or takes the name of a copied file, would
-//! replace it.
-//! Directories are told apart by what they are, for a bind mount gives one several paths; names by what the directory makes of them.
-//! Left out: what lies at another host, which nobody here can look at; and names that are one only in a form of Unicode. Further
-//! names (hard links) of a source's file harm nothing, for lists are never written in place.
+//! In: the request, and the names of plain files, behind all links. Out: whether each of them is apart from
+//! the copy: a list in a source would be copied while it grows, and one that is a source, or takes the name
+//! of a copied file, would replace it. Directories are told apart by what they are, for a bind mount gives
+//! one several paths; names by what the directory makes of them.
+//! Left out: what lies at another host, which nobody here can look at; and names that are one only in a form
+//! of Unicode. Further names (hard links) of a source's file harm nothing, for lists are never written in
+//! place.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -143,7 +144,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a list that would be copied, or that would replace a source or a copied file, is refused; any other is not.
+    /// Goal: a list that would be copied, or that would replace a source or a copied file, is refused; any
+    /// other is not.
     /// Method: a table of sources, destinations and names.
     #[test]
     fn lists_lie_apart_from_the_copy() {
@@ -188,7 +190,8 @@ mod tests {
         }
     }
 
-    /// Goal: where case does not count, a list under another spelling of a copied name is known to replace it.
+    /// Goal: where case does not count, a list under another spelling of a copied name is known to replace
+    /// it.
     #[test]
     fn names_that_are_one_are_known() {
         let room = tempfile::tempdir().unwrap();

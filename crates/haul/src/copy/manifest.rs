@@ -1,10 +1,11 @@
 //! Digests of files that were not moved, for the manifest.
 //!
-//! In: files as the manifest names them, and as they were reached at the source. Out: an event for each: its digest, or why there
-//! is none.
-//! Invariants: the digest is of the very entry that was found unmoved, also where several sources have one of its name, and of what was
-//! copied of it, if it was. A source's file is hashed as the version that the session copied or found right; what became of it since is
-//! none. No symbolic link is followed at the end of a path.
+//! In: files as the manifest names them, and as they were reached at the source. Out: an event for each: its
+//! digest, or why there is none.
+//! Invariants: the digest is of the very entry that was found unmoved, also where several sources have one of
+//! its name, and of what was copied of it, if it was. A source's file is hashed as the version that the
+//! session copied or found right; what became of it since is none. No symbolic link is followed at the end of
+//! a path.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -126,7 +127,8 @@ fn hash(file: impl Read, len: Option<u64>) -> io::Result<[u8; 32]> {
 mod tests {
     use super::*;
 
-    /// Goal: what became of a file after it was copied is not hashed for the copy, nor what a link leads to that took its name.
+    /// Goal: what became of a file after it was copied is not hashed for the copy, nor what a link leads to
+    /// that took its name.
     /// Method: files that were changed, replaced, replaced by a link, and that grew.
     #[test]
     fn only_the_copied_version_is_hashed() {

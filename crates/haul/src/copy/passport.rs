@@ -49,7 +49,8 @@ pub(super) fn adopt_local(request: &CopyRequest) -> (CopyRequest, InWords) {
     (request, chosen)
 }
 
-/// Says in `chosen`, where an end took a value for the user's, that it is the passport's; adds what is missing.
+/// Says in `chosen`, where an end took a value for the user's, that it is the passport's; adds what is
+/// missing.
 pub(super) fn explain(chosen: &mut Vec<Chosen>, adopted: &InWords) {
     for (name, text) in adopted {
         let reason = text.split_once(" (").map_or("", |(_, reason)| reason.trim_end_matches(')'));
@@ -138,8 +139,8 @@ fn load(
     passport::load(state, &identity)
 }
 
-/// Fills in what the passport of the way to `host` or from it says; it counts where its address is the one that is dialled. A
-/// congestion control that the user named makes the rest another's.
+/// Fills in what the passport of the way to `host` or from it says; it counts where its address is the one
+/// that is dialled. A congestion control that the user named makes the rest another's.
 fn adopt_network(state: &Path, host: &str, way: Way, options: &mut Options) -> InWords {
     match pair::load(state, host, way) {
         Ok(passport) => {
@@ -249,7 +250,8 @@ mod tests {
         }
     }
 
-    /// Goal: nobody is told that he asked for what the passport chose, nor twice; what an end says beyond that stays.
+    /// Goal: nobody is told that he asked for what the passport chose, nor twice; what an end says beyond
+    /// that stays.
     #[test]
     fn values_of_the_passport_are_named_once() {
         let line = |name: &str, text: &str| (name.to_owned(), text.to_owned());

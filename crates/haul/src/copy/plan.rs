@@ -1,7 +1,8 @@
 //! The plan of a copy: which of its ends runs here, where the other one runs, and what each is asked for.
 //!
-//! In: a `CopyRequest`. Out: the ends that are run here, what is asked of a far one, and, when a run is over, whether its limit held it.
-//! Whoever needs another arrangement of ends (several hosts a side, two far ones) changes this page.
+//! In: a `CopyRequest`. Out: the ends that are run here, what is asked of a far one, and, when a run is over,
+//! whether its limit held it. Whoever needs another arrangement of ends (several hosts a side, two far ones)
+//! changes this page.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -137,7 +138,8 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
 
-    /// Goal: one end runs here and the other where the user said; of two far ones none is run, and that is the command's fault.
+    /// Goal: one end runs here and the other where the user said; of two far ones none is run, and that is
+    /// the command's fault.
     #[test]
     fn one_end_runs_here() {
         use Role::{Sink, Source};

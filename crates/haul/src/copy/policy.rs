@@ -1,9 +1,9 @@
 //! What the owner of a host forbids.
 //!
-//! In: `/etc/haul/protect`, and a user's `~/.config/haul/protect`: one word, `tls` or `integrity`, the least protection of data on
-//! the network that is accepted. Out: the stricter of both. No such file: `integrity`, for who is let in by ssh may also
-//! read the data. One that cannot be read or understood means `tls`.
-//! It is a rule for those who mean well: who may run programs here can run another one.
+//! In: `/etc/haul/protect`, and a user's `~/.config/haul/protect`: one word, `tls` or `integrity`, the least
+//! protection of data on the network that is accepted. Out: the stricter of both. No such file: `integrity`,
+//! for who is let in by ssh may also read the data. One that cannot be read or understood means `tls`. It is
+//! a rule for those who mean well: who may run programs here can run another one.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,9 +1,10 @@
 //! Sources that a copy on this host would write over themselves.
 //!
-//! In: resolved sources, the destination as typed. Out: a refusal that names both. A symbolic link is copied as a link, so one
-//! that is copied to the name of the file that it leads to would take the place of that file.
-//! Left out: two ends on one host that are joined through ssh, and links within a tree whose text says where the file is
-//! seen from the source alone; of the others the sink keeps off (`storage::sink::commit`).
+//! In: resolved sources, the destination as typed. Out: a refusal that names both. A symbolic link is copied
+//! as a link, so one that is copied to the name of the file that it leads to would take the place of that
+//! file.
+//! Left out: two ends on one host that are joined through ssh, and links within a tree whose text says where
+//! the file is seen from the source alone; of the others the sink keeps off (`storage::sink::commit`).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -60,8 +61,8 @@ fn above(path: &Path) -> &Path {
     }
 }
 
-/// Refuses a source that is what stands at its name at the destination, and a link that leads there. What cannot be looked at is
-/// left to the ends.
+/// Refuses a source that is what stands at its name at the destination, and a link that leads there. What
+/// cannot be looked at is left to the ends.
 pub(super) fn refuse_itself(specs: &[RootSpec], typed: &[u8], in_place: bool) -> Result<(), Error> {
     if haul_mutant::removed("no-source-over-itself") {
         return Ok(());
@@ -119,8 +120,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    /// Goal: no source takes the place of itself, nor a link that of what it leads to; every other copy goes on, reruns and hard
-    /// links too.
+    /// Goal: no source takes the place of itself, nor a link that of what it leads to; every other copy goes
+    /// on, reruns and hard links too.
     /// Method: files, links of links, directories and hard links, each to its own name and to another.
     #[test]
     fn nothing_is_copied_over_itself() {

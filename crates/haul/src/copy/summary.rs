@@ -18,8 +18,8 @@ use crate::summary::{Chosen, Held, Status, Summary};
 use crate::target_tables::SlowTarget;
 use haul_base::role::Role;
 
-/// A run is judged from so many seconds on, if it moved so many bytes or copied so many files: what less took was mostly the
-/// start and the end.
+/// A run is judged from so many seconds on, if it moved so many bytes or copied so many files: what less took
+/// was mostly the start and the end.
 const JUDGED_AFTER: f64 = 1.0;
 const JUDGED_BYTES: u64 = 1_000_000;
 const JUDGED_FILES: u64 = 1000;
@@ -56,7 +56,8 @@ fn memory_limited(chosen: &[(String, String)]) -> bool {
     chosen.iter().any(|(name, _)| name == MEMORY_HELD)
 }
 
-/// A failure with the host before the path that it begins with. Whichever end says it, it names paths as that end has them.
+/// A failure with the host before the path that it begins with. Whichever end says it, it names paths as that
+/// end has them.
 fn placed(text: &str, request: &CopyRequest) -> String {
     let sides = [("source ", request.sources.first()), ("destination ", Some(&request.destination))];
     for (word, endpoint) in sides {

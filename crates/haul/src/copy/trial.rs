@@ -1,5 +1,5 @@
-//! A session that moves nothing from nowhere to nowhere, for whoever measures the way between: joined, protected and driven
-//! as a copy is.
+//! A session that moves nothing from nowhere to nowhere, for whoever measures the way between: joined,
+//! protected and driven as a copy is.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -58,9 +58,9 @@ pub struct Connection {
 
 /// What a far end does that is asked to measure. The program brings it, for measuring is no part of moving.
 pub trait Prober: Send + Sync {
-    /// Answers a question of the near end by JSON texts that it gives to `tell`, the last one the answer, at least one every few
-    /// seconds; `false` from there: nobody wants to hear more. `home`: the user's directory; `state`: where the passports of this
-    /// host lie.
+    /// Answers a question of the near end by JSON texts that it gives to `tell`, the last one the answer, at
+    /// least one every few seconds; `false` from there: nobody wants to hear more. `home`: the user's
+    /// directory; `state`: where the passports of this host lie.
     fn answer(
         &self,
         question: &StorageQuestion,
@@ -173,8 +173,8 @@ fn over(report: Report, begin: Duration, joined_in: Duration) -> Over {
     Over { end: report.end, cpu_near: cpu_time().saturating_sub(begin), cpu_far, joined_in }
 }
 
-/// Joins this host with another, data from here to there, and gives the session to the trial that `make` makes of what was
-/// met, until it stops `control`.
+/// Joins this host with another, data from here to there, and gives the session to the trial that `make`
+/// makes of what was met, until it stops `control`.
 ///
 /// # Errors
 /// The ends cannot be joined, or `make` refused.
@@ -196,8 +196,8 @@ pub fn run(
     Ok(over(report, begin, joined_in))
 }
 
-/// The same with data from there to here: the far end measures as `trial` says, and `hears` takes what it says of it; until
-/// somebody stops `control`, or the far end is done.
+/// The same with data from there to here: the far end measures as `trial` says, and `hears` takes what it
+/// says of it; until somebody stops `control`, or the far end is done.
 ///
 /// # Errors
 /// As [`run`]'s, `met` being what may refuse.
@@ -226,7 +226,8 @@ pub fn run_back(
     Ok(over(report, begin, joined_in))
 }
 
-/// A session within this process, from memory to memory. The share of the source in the time that threads worked comes with it.
+/// A session within this process, from memory to memory. The share of the source in the time that threads
+/// worked comes with it.
 ///
 /// # Errors
 /// As [`run`]'s.

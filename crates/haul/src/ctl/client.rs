@@ -1,6 +1,7 @@
 //! The other side: which jobs of this user run on this host, and one request to one of them.
 //!
-//! What a job says is read as text of bounded length and parsed; it is the same user's, and still shown escaped.
+//! What a job says is read as text of bounded length and parsed; it is the same user's, and still shown
+//! escaped.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -62,7 +63,8 @@ pub fn jobs(dirs: &[PathBuf]) -> Result<Vec<Found>, CtlError> {
             if is_dead(pid) && (refused || !is_served(&place, &file)) {
                 place.remove(&file);
             } else if refused {
-                // Another process has the number of a dead job. (Or this job is about to listen: its socket stays.)
+                // Another process has the number of a dead job. (Or this job is about to listen: its socket
+                // stays.)
             } else if found.len() < JOBS_MAX {
                 found.push(Found { pid, name, place: place.clone(), file });
             }

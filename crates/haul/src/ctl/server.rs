@@ -1,7 +1,7 @@
 //! The socket of a copy: one thread that listens, and answers each client when its line is there.
 //!
-//! Invariant: it never waits for a client. All are polled together, at most [`CLIENTS_MAX`] at a time, each for
-//! [`PATIENCE`]; a reply that does not fit the socket at once is dropped with its client.
+//! Invariant: it never waits for a client. All are polled together, at most [`CLIENTS_MAX`] at a time, each
+//! for [`PATIENCE`]; a reply that does not fit the socket at once is dropped with its client.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};

@@ -76,8 +76,8 @@ fn requests_reach_the_control() {
     assert!(ask(job, &Request::Show).is_err());
 }
 
-/// Goal: directory and socket are closed to others, and a directory that is not private is not used: neither made
-/// use of by a job, nor believed by a client.
+/// Goal: directory and socket are closed to others, and a directory that is not private is not used: neither
+/// made use of by a job, nor believed by a client.
 #[test]
 fn only_private_directories_are_used() {
     let bench = Bench::new();
@@ -144,7 +144,8 @@ fn what_is_no_request_is_refused() {
 }
 
 /// Goal: clients that are silent, or slow, hold up nobody, and are dropped in the end.
-/// Method: as many silent ones as are listened to, less one; then requests; then wait for the silent ones' end.
+/// Method: as many silent ones as are listened to, less one; then requests; then wait for the silent ones'
+/// end.
 #[test]
 fn a_silent_client_holds_nobody() {
     let bench = Bench::new();

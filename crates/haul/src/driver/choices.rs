@@ -1,7 +1,9 @@
 //! What each end chose, for the near end's report.
 //!
-//! In: what this end chose, in words; what the other end says it did. Out: the far end's message; at the near end both.
-//! Invariants: messages of this go only where both hellos name it; what this end chose is never taken from the other.
+//! In: what this end chose, in words; what the other end says it did. Out: the far end's message; at the near
+//! end both.
+//! Invariants: messages of this go only where both hellos name it; what this end chose is never taken from
+//! the other.
 
 use std::cell::RefCell;
 

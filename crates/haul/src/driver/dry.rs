@@ -1,10 +1,12 @@
-//! The sink of a dry run: it looks at the destination, says what a copy would change there, and changes nothing.
+//! The sink of a dry run: it looks at the destination, says what a copy would change there, and changes
+//! nothing.
 //!
-//! In: announcements. Out: for each entry what a copy would do with it, told to the source and to whoever watches this end.
+//! In: announcements. Out: for each entry what a copy would do with it, told to the source and to whoever
+//! watches this end.
 //! Invariants: nothing at the destination is made or changed ([`Looks`]), and no job is taken or looked at;
 //! memory is bounded by the entries that may be open, whoever announces them.
-//! What lies in directories that are the user's own and closed to him a copy would look at, having opened them: here it is counted
-//! as skipped, and told in one line.
+//! What lies in directories that are the user's own and closed to him a copy would look at, having opened
+//! them: here it is counted as skipped, and told in one line.
 //! Left out: parts of files that an interrupted run left there: a dry run counts such a file as a whole.
 
 use std::collections::HashMap;
@@ -472,8 +474,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: what stands in a file's place is treated as a copy treats it: a link gives way, a device or the like only with
-    /// `--force`; nothing gives way with `--no-clobber`; a directory never does.
+    /// Goal: what stands in a file's place is treated as a copy treats it: a link gives way, a device or the
+    /// like only with `--force`; nothing gives way with `--no-clobber`; a directory never does.
     /// Method: each of them under each choice.
     #[test]
     fn what_stands_gives_way_as_in_a_copy() {
@@ -518,8 +520,10 @@ mod tests {
         haul_core::wire::negotiate(&ours, &ours).expect("alike")
     }
 
-    /// Goal: a dry run keeps what is open of a tree, and no more; a source that never ends a directory is refused.
-    /// Method: directories, each in the one before, that end as they come; then as many as may be, which never end.
+    /// Goal: a dry run keeps what is open of a tree, and no more; a source that never ends a directory is
+    /// refused.
+    /// Method: directories, each in the one before, that end as they come; then as many as may be, which
+    /// never end.
     #[test]
     fn memory_does_not_grow_with_the_tree() {
         let watch = Watch::silent();

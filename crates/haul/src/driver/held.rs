@@ -1,7 +1,7 @@
 //! How far the check of what an earlier run left is, for progress and report.
 //!
-//! In: bytes that are held and bytes that are still to be read, as the machine of either end counts them. Out: what is
-//! left, and how long it takes at the rate so far.
+//! In: bytes that are held and bytes that are still to be read, as the machine of either end counts them.
+//! Out: what is left, and how long it takes at the rate so far.
 //! Left out: the check, which the sink's machine has done.
 
 use std::cell::Cell;
@@ -54,7 +54,8 @@ impl AtSource {
 mod tests {
     use super::*;
 
-    /// Goal: what is left is told from the beginning, a time only when there is a rate, and nothing when it is over.
+    /// Goal: what is left is told from the beginning, a time only when there is a rate, and nothing when it
+    /// is over.
     #[test]
     fn what_is_left_is_told() {
         assert_eq!(checking(10, 0, 0.0), Some(Checking { left: 10, seconds_left: None }));

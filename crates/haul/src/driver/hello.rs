@@ -1,6 +1,7 @@
 //! What both ends say before anything else, and how its answer is waited for.
 //!
-//! In: what the user asked, messages of the other end. Out: a hello, what two of them agree on, the answer that was wanted.
+//! In: what the user asked, messages of the other end. Out: a hello, what two of them agree on, the answer
+//! that was wanted.
 //! What must hold: whatever the other end says meanwhile, the deadline comes.
 
 use std::sync::atomic::{AtomicBool, Ordering};

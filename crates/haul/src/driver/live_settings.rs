@@ -1,9 +1,11 @@
 //! LiveSettings that are turned while a session runs: from the near end's `Handle` to both ends.
 //!
-//! In: wishes (at the near end, which has the observer), `LIVE_SETTINGS` of the other end. Out: what this end has to apply, and
-//! `LIVE_SETTINGS` to the other: from the near end what is wished, all of it each time, from the far end how things stand
-//! there, in answer and whenever it changes. The last word counts, so that nothing has to be remembered in between.
-//! Invariants: a far end never turns anything at the near end. `LIVE_SETTINGS` goes only where both hellos name it.
+//! In: wishes (at the near end, which has the observer), `LIVE_SETTINGS` of the other end. Out: what this end
+//! has to apply, and `LIVE_SETTINGS` to the other: from the near end what is wished, all of it each time,
+//! from the far end how things stand there, in answer and whenever it changes. The last word counts, so that
+//! nothing has to be remembered in between.
+//! Invariants: a far end never turns anything at the near end. `LIVE_SETTINGS` goes only where both hellos
+//! name it.
 
 use haul_core::wire::{LiveSettings, Message};
 
@@ -38,8 +40,8 @@ impl SettingsExchange {
         self.agreed
     }
 
-    /// The session begins: tells the control what cannot be turned. `streams`: most that there can be; `fixed`: why a
-    /// live setting cannot be turned though both ends could.
+    /// The session begins: tells the control what cannot be turned. `streams`: most that there can be;
+    /// `fixed`: why a live setting cannot be turned though both ends could.
     pub(super) fn join(
         &self,
         watch: &Watch,

@@ -1,10 +1,12 @@
 //! The network side of a source: its sockets set and sampled, and what was chosen for them.
 //!
-//! In: the sockets of the data streams, the user's options, the time. Out: sockets with the congestion control and the
-//! buffers that fit the path, the number of streams that would be best, and all of it in words for the report.
+//! In: the sockets of the data streams, the user's options, the time. Out: sockets with the congestion
+//! control and the buffers that fit the path, the number of streams that would be best, and all of it in
+//! words for the report.
 //!
-//! Nothing here can end a session: a socket that cannot be asked is left out, one that cannot be set stays as it is and
-//! the report says so. Where streams have no sockets of their own (in one process, through ssh), nothing is chosen.
+//! Nothing here can end a session: a socket that cannot be asked is left out, one that cannot be set stays as
+//! it is and the report says so. Where streams have no sockets of their own (in one process, through ssh),
+//! nothing is chosen.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,7 +65,8 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// Watches `sockets` and sets them as the path wants it. `movable`: streams can join and part while data flows.
+    /// Watches `sockets` and sets them as the path wants it. `movable`: streams can join and part while data
+    /// flows.
     pub(crate) fn start(
         now: Time,
         sockets: impl IntoIterator<Item = (StreamId, Arc<dyn Connection>)>,
@@ -162,9 +165,9 @@ impl Net {
         self.skipped = true;
     }
 
-    /// Asks the sockets, about five times a second, and changes what has to be. `Some`: so many streams would be best from
-    /// now on; whoever can open and park streams does so. Never `Some` where the user named a number.
-    /// Parked streams are open and idle: what they delivered counts, how they fare does not.
+    /// Asks the sockets, about five times a second, and changes what has to be. `Some`: so many streams would
+    /// be best from now on; whoever can open and park streams does so. Never `Some` where the user named a
+    /// number. Parked streams are open and idle: what they delivered counts, how they fare does not.
     pub(crate) fn tick(&mut self, now: Time, is_parked: impl Fn(StreamId) -> bool) -> Option<u16> {
         let since = self.sampled.map(|then| now.since(then));
         if self.flows.is_empty() || since.is_some_and(|since| since < SAMPLE_EVERY) {
@@ -293,7 +296,8 @@ impl Net {
     }
 }
 
-/// The receive buffers of a sink's data streams: left to the kernel's own growth, unless it ends too early and more can be had.
+/// The receive buffers of a sink's data streams: left to the kernel's own growth, unless it ends too early
+/// and more can be had.
 #[derive(Default)]
 pub(crate) struct Receive {
     bytes: Option<u64>,
@@ -302,7 +306,8 @@ pub(crate) struct Receive {
 }
 
 impl Receive {
-    /// `sockets`: of the start, `count` when all have come. `window`: the user named one, which was set before they connected.
+    /// `sockets`: of the start, `count` when all have come. `window`: the user named one, which was set
+    /// before they connected.
     pub(crate) fn start<'a>(
         sockets: impl IntoIterator<Item = &'a dyn Connection>,
         count: usize,
@@ -374,7 +379,8 @@ mod tests {
     use super::*;
     use haul_transport::tcp;
 
-    /// Goal: sockets are set as asked and watched, a pinned control stays, and what one delivered before it ended counts.
+    /// Goal: sockets are set as asked and watched, a pinned control stays, and what one delivered before it
+    /// ended counts.
     /// Method: three loopback connections in virtual time; one is removed.
     #[test]
     fn sockets_are_set_and_watched() {
@@ -443,8 +449,8 @@ mod tests {
         assert_eq!(receive.round_trip(), found);
     }
 
-    /// Goal: once the user named a number of streams no other is looked for, and the report says so; what the sockets did in
-    /// a pause is no sample.
+    /// Goal: once the user named a number of streams no other is looked for, and the report says so; what the
+    /// sockets did in a pause is no sample.
     #[test]
     fn a_number_is_pinned_and_a_pause_is_no_sample() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

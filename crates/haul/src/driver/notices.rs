@@ -1,7 +1,7 @@
 //! What is told to people while a session runs: how far it is, and what hangs at either end.
 //!
-//! In: how this end stands, when asked; notices of the other end. Out: progress for the observer, and notices to the other end,
-//! both at most so often.
+//! In: how this end stands, when asked; notices of the other end. Out: progress for the observer, and notices
+//! to the other end, both at most so often.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,8 @@ const NOTICE_HOLDS: Duration = Duration::from_secs(3);
 /// The other end is told of what hangs at most this often.
 const NOTICE_EVERY: Duration = Duration::from_secs(1);
 
-/// What hangs at either end: this end's operations are told to the other, the other's are kept for the status line.
+/// What hangs at either end: this end's operations are told to the other, the other's are kept for the status
+/// line.
 pub(crate) struct Notices {
     /// This end.
     end: Role,
@@ -36,7 +37,8 @@ impl Notices {
         self.heard = Some((Instant::now(), text));
     }
 
-    /// Tells the other end what hangs here, at most every [`NOTICE_EVERY`], unless this is the end that people watch.
+    /// Tells the other end what hangs here, at most every [`NOTICE_EVERY`], unless this is the end that
+    /// people watch.
     pub(crate) fn tell(
         &mut self,
         watch: &Watch,

@@ -1,8 +1,8 @@
 //! How busy the processors of both ends are while payload moves, for the verdict and the report.
 //!
-//! In: `/proc/stat` and this process's processor time, now and then; what the other end says of its own. Out: the far end's
-//! message; at the near end both.
-//! Each stretch of time counts by the payload that moved in it: what a copy waits for at its start and end says nothing of its rate.
+//! In: `/proc/stat` and this process's processor time, now and then; what the other end says of its own. Out:
+//! the far end's message; at the near end both. Each stretch of time counts by the payload that moved in it:
+//! what a copy waits for at its start and end says nothing of its rate.
 
 use std::cell::Cell;
 use std::fs;
@@ -107,8 +107,8 @@ impl Load {
     }
 }
 
-/// How busy the `count` processors that this process may use were between two looks, 0 to 1: by whatever runs on them, or, where a
-/// quota ends before they do, by this process.
+/// How busy the `count` processors that this process may use were between two looks, 0 to 1: by whatever runs
+/// on them, or, where a quota ends before they do, by this process.
 fn busy(from: &Look, to: &Look, count: u16) -> f64 {
     let machine = match (&from.ticks, &to.ticks) {
         (Some(from), Some(to)) if to.all > from.all => {
@@ -130,7 +130,8 @@ struct Ticks {
 }
 
 impl Ticks {
-    /// Of the text of `/proc/stat`, the processors that are `allowed`; lines of another form count for nothing.
+    /// Of the text of `/proc/stat`, the processors that are `allowed`; lines of another form count for
+    /// nothing.
     fn of(text: &str, allowed: impl Fn(usize) -> bool) -> Ticks {
         let mut sum = Ticks::default();
         for line in text.lines() {
@@ -158,8 +159,8 @@ mod tests {
     const STAT: &str = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 10 1 20 100 7 2 3 5 4 0\ncpu1 1 0 2 50 0 0 0 0 0 0\n\
         cpu2 x\ncpux 1 1 1 1 1 1 1 1\nintr 5 6 7 8 9 10\n";
 
-    /// Goal: of `/proc/stat` the processors count that this process may use, each once, guests not twice, storage that is waited
-    /// for as idle and what the host took as not.
+    /// Goal: of `/proc/stat` the processors count that this process may use, each once, guests not twice,
+    /// storage that is waited for as idle and what the host took as not.
     #[test]
     fn ticks_are_those_of_own_processors() {
         assert_eq!(Ticks::of(STAT, |_| true), Ticks { all: 148 + 53, idle: 107 + 50 });
@@ -167,8 +168,8 @@ mod tests {
         assert_eq!(Ticks::of("", |_| true), Ticks::default());
     }
 
-    /// Goal: the machine's share or the own one, whichever is more, and never more than all; no clock that stands or runs back
-    /// makes one up.
+    /// Goal: the machine's share or the own one, whichever is more, and never more than all; no clock that
+    /// stands or runs back makes one up.
     #[test]
     fn busy_is_the_machines_share_or_the_own_one() {
         let start = Instant::now();

@@ -1,8 +1,8 @@
 //! Whether the other end is there: pings over control, and how long nothing came back.
 //!
 //! In: what was heard, and looks many times a second. Out: pings, and an error when the silence is too long.
-//! What must hold: silence counts only while somebody listened. A process that was suspended finds what came meanwhile when it
-//! goes on, so it has not been left alone.
+//! What must hold: silence counts only while somebody listened. A process that was suspended finds what came
+//! meanwhile when it goes on, so it has not been left alone.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,8 @@ impl Pulse {
         self.heard = Instant::now() - SILENCE_MAX.saturating_sub(Lines::resume_max());
         self.pinged = Instant::now() - PING_EVERY;
     }
-    /// For how long nothing was heard while somebody listened: what came while this process was suspended waits to be read.
+    /// For how long nothing was heard while somebody listened: what came while this process was suspended
+    /// waits to be read.
     fn silence(&mut self, now: Instant) -> Duration {
         let away = now.saturating_duration_since(self.looked);
         self.looked = now;

@@ -1,10 +1,12 @@
-//! One session, of whatever end: its mailbox and its turns, the other end and the user, how it begins and how it is over.
+//! One session, of whatever end: its mailbox and its turns, the other end and the user, how it begins and how
+//! it is over.
 //!
 //! In: links that are up, what an [`End`] does in each turn. Out: a [`Report`].
-//! What every end has is here, once: control and what joins later, pulse, stop, live settings, progress and notices, tables, choices, the
-//! exchange of reports. What an end does with the data is its own: it has a machine, storage, and streams of its own kind.
-//! Invariants: nothing in a turn blocks but the wait for the next event; a turn takes up a bounded number of events, so that
-//! deadlines are met whatever the other end says.
+//! What every end has is here, once: control and what joins later, pulse, stop, live settings, progress and
+//! notices, tables, choices, the exchange of reports. What an end does with the data is its own: it has a
+//! machine, storage, and streams of its own kind.
+//! Invariants: nothing in a turn blocks but the wait for the next event; a turn takes up a bounded number of
+//! events, so that deadlines are met whatever the other end says.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,8 +36,8 @@ use haul_transport::Link;
 use haul_transport::rejoin::{JoinEvent, Joins};
 use haul_transport::stream::{ControlEvent, ControlHandle, ControlStream};
 
-/// Events that a turn of the loop takes up before the machine is asked again, at most: a peer that says more than is handled
-/// must not keep it from its deadlines.
+/// Events that a turn of the loop takes up before the machine is asked again, at most: a peer that says more
+/// than is handled must not keep it from its deadlines.
 const TURN_MAX: usize = 1024;
 /// The other end's report is waited for this long.
 const REPORT_MAX: Duration = Duration::from_secs(5);
@@ -457,9 +459,9 @@ impl<T: Send + 'static> Session<'_, T> {
         }
     }
 
-    /// Sends the report of this end, waits for the other end's unless it came already, and closes control: at the near end
-    /// without waiting for the other end to close it too, whose report was its last word. While the lines are dark after an end
-    /// that the other must hear of (`waits`), they are waited for as before.
+    /// Sends the report of this end, waits for the other end's unless it came already, and closes control: at
+    /// the near end without waiting for the other end to close it too, whose report was its last word. While
+    /// the lines are dark after an end that the other must hear of (`waits`), they are waited for as before.
     fn exchange_reports(&mut self, own: EndReport, waits: bool) -> Option<EndReport> {
         let OtherEnd { control, lines, lost, report: far, .. } = &mut self.other;
         let (user, clock) = (&self.user, self.clock);

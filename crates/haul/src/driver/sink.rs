@@ -125,8 +125,8 @@ struct Storage {
 }
 
 impl Storage {
-    /// While control is away the job is kept, but not from a new run of it. One that took it is noticed by the owner's
-    /// look before the next publication.
+    /// While control is away the job is kept, but not from a new run of it. One that took it is noticed by
+    /// the owner's look before the next publication.
     fn give_way(&mut self, lines: &Lines) {
         let ends = lines.is_orphaned();
         if std::mem::replace(&mut self.ends, ends) != ends {
@@ -424,7 +424,8 @@ impl End for SinkEnd {
             chosen.push((DEBRIS.to_owned(), text));
         }
         if self.complete {
-            // Together with the report: whoever hears it may look at the destination, and finds nothing of ours there.
+            // Together with the report: whoever hears it may look at the destination, and finds nothing of
+            // ours there.
             session.other.send(Message::Complete);
         }
         let not_kept = self.storage.engine.not_kept();

@@ -366,8 +366,8 @@ impl SourceEnd {
         }
     }
 
-    /// So many data streams shall carry frames, 1 to `STREAMS_MAX`: others are parked, and what is missing is dialled, or
-    /// asked for where the other end dials. Never blocks; new ones join as they come.
+    /// So many data streams shall carry frames, 1 to `STREAMS_MAX`: others are parked, and what is missing is
+    /// dialled, or asked for where the other end dials. Never blocks; new ones join as they come.
     fn want_streams(&mut self, streams: u16, session: &mut Session<'_>) {
         let streams = streams.clamp(1, STREAMS_MAX);
         let other = &mut session.other;

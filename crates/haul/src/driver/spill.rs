@@ -1,7 +1,7 @@
 //! The source's spill file, between the machine that decides and the file that holds.
 //!
-//! In: the user's directory and size; frames to store and to fetch. Out: completions to the machine, and what the spill file
-//! was good for in words. Without `--spill` there is none, and the machine never asks.
+//! In: the user's directory and size; frames to store and to fetch. Out: completions to the machine, and what
+//! the spill file was good for in words. Without `--spill` there is none, and the machine never asks.
 
 use std::collections::HashMap;
 
@@ -25,8 +25,8 @@ pub(crate) struct Spill {
 }
 
 impl Spill {
-    /// Makes the file that the options ask for, and tells the machine. A slot is as long as an object of this length: bundles that are
-    /// spilled are no longer, either.
+    /// Makes the file that the options ask for, and tells the machine. A slot is as long as an object of this
+    /// length: bundles that are spilled are no longer, either.
     ///
     /// # Errors
     /// It cannot be made: the user asked for it, so the copy does not begin.
@@ -76,9 +76,9 @@ impl Spill {
             let failure =
                 result.err().unwrap_or_else(|| local("internal error: a spilled frame's buffer was lost"));
             return match op {
-                // The frame is not here any more, so that it cannot be sent from here. Fetched from a slot that was
-                // never filled it comes as a failure, or with bytes that do not fit its digests: either way it is
-                // read again.
+                // The frame is not here any more, so that it cannot be sent from here. Fetched from a slot
+                // that was never filled it comes as a failure, or with bytes that do not fit its digests:
+                // either way it is read again.
                 SpillOp::Store => machine.handle_stored(slot, Ok(())),
                 SpillOp::Fetch => machine.handle_fetched(slot, Err(failure)),
             };

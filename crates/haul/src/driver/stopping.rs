@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::Watch;
 
-/// A graceful stop is given up after this long; that of a sink after as long without a step, or where storage hangs, and
-/// at the latest after [`STOP_LONGEST`]: what was written is made durable first.
+/// A graceful stop is given up after this long; that of a sink after as long without a step, or where storage
+/// hangs, and at the latest after [`STOP_LONGEST`]: what was written is made durable first.
 const STOP_MAX: Duration = Duration::from_secs(5);
 const STOP_LONGEST: Duration = Duration::from_secs(60);
 
@@ -30,7 +30,8 @@ impl Stopping {
     pub(crate) fn is_overdue(&self) -> bool {
         self.since.is_some_and(|since| since.elapsed() >= STOP_MAX)
     }
-    /// The same of a sink, which is given time while it makes steps (`steps` grows) or its storage does not hang.
+    /// The same of a sink, which is given time while it makes steps (`steps` grows) or its storage does not
+    /// hang.
     pub(crate) fn is_overdue_at(&mut self, steps: u64, hangs: impl FnOnce() -> bool) -> bool {
         let Some(since) = self.since else { return false };
         let last = match self.steps {

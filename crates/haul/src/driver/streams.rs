@@ -1,10 +1,13 @@
-//! The lines to the other end over the life of a session: streams that join later, and control that comes back.
+//! The lines to the other end over the life of a session: streams that join later, and control that comes
+//! back.
 //!
-//! In: what the streams' threads and the transport tell. Out: links for new streams, dials, or the word that the session
-//! is over. Either end has one; the end that dialled dials again, the other waits.
-//! Invariants: control that was lost is waited for as long as the user's patience, and the machines do not learn of it
-//! before that is over; what breaks the protocol is not waited for; an end whose peer is certainly dead waits no longer.
-//! Left out: what is sent again (`transport::stream::control`), which streams get frames (the source's machine).
+//! In: what the streams' threads and the transport tell. Out: links for new streams, dials, or the word that
+//! the session is over. Either end has one; the end that dialled dials again, the other waits.
+//! Invariants: control that was lost is waited for as long as the user's patience, and the machines do not
+//! learn of it before that is over; what breaks the protocol is not waited for; an end whose peer is
+//! certainly dead waits no longer.
+//! Left out: what is sent again (`transport::stream::control`), which streams get frames (the source's
+//! machine).
 
 use std::time::{Duration, Instant};
 
@@ -21,11 +24,11 @@ use haul_transport::{Link, Post};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 /// The end that listens waits so much longer, so that the other is the one to give up.
 const MARGIN: Duration = Duration::from_secs(10);
-/// So many refusals one after another, where the trusted channel is gone as well: so is the program at the other end. Refusals
-/// alone say nothing, for a gateway whose line is down refuses in everybody's name.
+/// So many refusals one after another, where the trusted channel is gone as well: so is the program at the
+/// other end. Refusals alone say nothing, for a gateway whose line is down refuses in everybody's name.
 const REFUSALS_MAX: u32 = 3;
-/// An end whose peer's connections and ssh all ended waits so long for one of them to come after all; and so long where
-/// data streams still seem to be up, for an end that sends nothing does not see them go.
+/// An end whose peer's connections and ssh all ended waits so long for one of them to come after all; and so
+/// long where data streams still seem to be up, for an end that sends nothing does not see them go.
 const ORPHAN_WAIT: Duration = Duration::from_millis(200);
 const ORPHAN_WAIT_STREAMS: Duration = Duration::from_secs(3);
 /// The other end of a re-join has this long to say where to go on, and to say anything at all.
@@ -147,7 +150,8 @@ impl Lines {
         self.dark.is_some()
     }
 
-    /// The other end's program is gone, as far as this one can see: it ends soon, unless a link comes after all.
+    /// The other end's program is gone, as far as this one can see: it ends soon, unless a link comes after
+    /// all.
     pub(crate) fn is_orphaned(&self) -> bool {
         let ended = self.dark.as_ref().is_some_and(|dark| dark.how == Loss::Ended);
         ended && matches!(&self.joins, Joins::Accept(door) if door.is_orphaned())
@@ -158,7 +162,8 @@ impl Lines {
         self.dark.as_ref().map(|dark| dark.since.elapsed())
     }
 
-    /// What the report says of it: connections that replaced others, and data streams that came because more were wanted.
+    /// What the report says of it: connections that replaced others, and data streams that came because more
+    /// were wanted.
     pub(crate) fn chosen(&self) -> Option<(String, String)> {
         let text = match (self.replaced, self.added) {
             (0, 0) => return None,

@@ -140,8 +140,8 @@ impl Tally {
     }
 }
 
-/// A name that is taken by what does not give way, or that the destination cannot have, what may not be read or written, or is no
-/// file: the same run would end the same.
+/// A name that is taken by what does not give way, or that the destination cannot have, what may not be read
+/// or written, or is no file: the same run would end the same.
 fn lasts(failure: &Failure) -> bool {
     const EPERM: i32 = 1;
     const EACCES: i32 = 13;

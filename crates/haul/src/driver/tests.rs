@@ -1,10 +1,10 @@
 //! Both drivers against hostile peers and bad links.
 //!
 //! [`evil`] is a second, tiny writer of the wire format in which every field can be set to anything. It plays
-//! a source against the real sink driver and a sink against the real source driver; a sentinel tree beside the
-//! destination must stay as it was. [`mutate`] replays recorded sessions with random damage. [`links`] runs
-//! both real drivers over links that damage, cut and stall; [`rejoin`] over links that are replaced. [`turns`] counts who
-//! waits for whom; [`flood`] and [`roots`] say more than an end keeps.
+//! a source against the real sink driver and a sink against the real source driver; a sentinel tree beside
+//! the destination must stay as it was. [`mutate`] replays recorded sessions with random damage. [`links`]
+//! runs both real drivers over links that damage, cut and stall; [`rejoin`] over links that are replaced.
+//! [`turns`] counts who waits for whom; [`flood`] and [`roots`] say more than an end keeps.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -215,7 +215,8 @@ pub(super) fn sink_request(dst: &Path) -> SinkRequest {
 fn source_request(sources: &[PathBuf]) -> SourceRequest {
     let options = Options { recursive: true, durability: Durability::None, ..Options::default() };
     let sources = sources.iter().map(|path| Place::file(path.as_os_str().as_encoded_bytes())).collect();
-    // The files of a test are too young for their ctime to tell changes apart, and a test has no time to wait.
+    // The files of a test are too young for their ctime to tell changes apart, and a test has no time to
+    // wait.
     let clock = Arc::new(|| {
         let now = wall_clock()();
         Timestamp { secs: now.secs + 10, ..now }

@@ -1,7 +1,7 @@
 //! A session that is measured: somebody else turns its streams, their congestion control and their buffers.
 //!
-//! In: what the source's end of a session sees of the network, about twenty times a second. Out: the setting to use from
-//! now on. Whoever implements this ends the session by its `Handle`.
+//! In: what the source's end of a session sees of the network, about twenty times a second. Out: the setting
+//! to use from now on. Whoever implements this ends the session by its `Handle`.
 //! Invariant: while there is a trial nothing else turns these.
 
 use std::sync::{Arc, Mutex};
@@ -41,7 +41,8 @@ pub struct Turn {
     pub streams: u16,
     /// `None`: what the connections have.
     pub control: Option<String>,
-    /// Bytes under way that each send buffer holds; `None`: left as it is. The kernel's own growth does not come back.
+    /// Bytes under way that each send buffer holds; `None`: left as it is. The kernel's own growth does not
+    /// come back.
     pub window: Option<u64>,
 }
 
@@ -51,8 +52,8 @@ pub trait Trial: Send {
     fn look(&mut self, look: &Look<'_>) -> Option<Turn>;
     /// The last turn could not be made as a whole: why.
     fn refused(&mut self, why: String);
-    /// What the other end is to hear, JSON, at most [`TRIAL_LEN_MAX`](haul_core::wire::TRIAL_LEN_MAX); asked until there is
-    /// nothing more.
+    /// What the other end is to hear, JSON, at most [`TRIAL_LEN_MAX`](haul_core::wire::TRIAL_LEN_MAX); asked
+    /// until there is nothing more.
     fn say(&mut self) -> Option<Vec<u8>> {
         None
     }

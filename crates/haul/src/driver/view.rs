@@ -1,9 +1,11 @@
-//! What is seen of this end's storage targets, and of the other end's: at the near end, for people and programs.
+//! What is seen of this end's storage targets, and of the other end's: at the near end, for people and
+//! programs.
 //!
-//! In: how the machine's targets stand; tables of the other end. Out: tables for the near end's `Handle` and its observer;
-//! questions to the other end, answers to its; which targets were unwell over the session.
-//! The near end asks, while somebody looks: the next question comes after the last was answered, and not before
-//! [`TABLE_EVERY`]. So there is at most one question and one table under way, whatever the network does, and none in the dark.
+//! In: how the machine's targets stand; tables of the other end. Out: tables for the near end's `Handle` and
+//! its observer; questions to the other end, answers to its; which targets were unwell over the session. The
+//! near end asks, while somebody looks: the next question comes after the last was answered, and not before
+//! [`TABLE_EVERY`]. So there is at most one question and one table under way, whatever the network does, and
+//! none in the dark.
 //! Invariants: what was not asked for has no effect; messages of this go only where both hellos name it.
 
 use std::cell::RefCell;
@@ -144,8 +146,8 @@ impl View {
         }
     }
 
-    /// The session is over: which targets of this end were unwell. The far end tells the other, behind all else but its
-    /// report.
+    /// The session is over: which targets of this end were unwell. The far end tells the other, behind all
+    /// else but its report.
     pub(super) fn finish(
         &self,
         now: Time,

@@ -30,14 +30,15 @@ pub struct Unidentified {
     pub source: io::Error,
 }
 
-/// File systems that others share with us: over a network, or on a disk with several hosts at it. Beside these all parallel ones
-/// do that say where files lie.
+/// File systems that others share with us: over a network, or on a disk with several hosts at it. Beside
+/// these all parallel ones do that say where files lie.
 const NETWORK: [&str; 22] = [
     "9p", "afs", "cifs", "coda", "curvefs", "gfs2", "gpfs", "juicefs", "lizardfs", "ncpfs", "nfs", "nfs4",
     "ocfs2", "orangefs", "panfs", "pvfs2", "rclone", "s3fs", "smb3", "smbfs", "sshfs", "wekafs",
 ];
 
-/// The file system that `path` lies on. A path that does not exist yet counts as its nearest parent that does.
+/// The file system that `path` lies on. A path that does not exist yet counts as its nearest parent that
+/// does.
 ///
 /// # Errors
 /// The system does not tell.

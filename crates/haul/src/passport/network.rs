@@ -162,7 +162,8 @@ pub struct Network {
     pub joined_in: Option<f64>,
     /// Payload that the other end took in all.
     pub bytes: u64,
-    /// Round trips, seconds: the shortest, and median and 99th percentile under load. 0: nobody could be asked.
+    /// Round trips, seconds: the shortest, and median and 99th percentile under load. 0: nobody could be
+    /// asked.
     pub rtt_min: f64,
     /// The median of the same.
     pub rtt_median: f64,

@@ -1,11 +1,12 @@
 //! The passport of a pair of hosts: the last probe of the network between them, kept for the next copy.
 //!
-//! In: a state directory (the caller's) and probes. Out: the passport of a host as typed, with its age, the values that a
-//! copy starts with, and whether the network has changed since.
+//! In: a state directory (the caller's) and probes. Out: the passport of a host as typed, with its age, the
+//! values that a copy starts with, and whether the network has changed since.
 //!
-//! One file per host as typed and way of the data, `networks/<name>-<hash>.json` (`-from.json` for data from there), the probe's own
-//! JSON form, replaced by rename. It counts only while the name leads to the same address. A file that is damaged or of a newer haul is an error for the caller to tell
-//! and to go on without.
+//! One file per host as typed and way of the data, `networks/<name>-<hash>.json` (`-from.json` for data from
+//! there), the probe's own JSON form, replaced by rename. It counts only while the name leads to the same
+//! address. A file that is damaged or of a newer haul is an error for the caller to tell and to go on
+//! without.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -123,7 +124,8 @@ pub fn drift(old: &Network, new: &Network) -> Option<String> {
     ))
 }
 
-/// How a copy over this network starts. `None`: the passport is too old ([`AGE_MAX`]), or of data that went through ssh.
+/// How a copy over this network starts. `None`: the passport is too old ([`AGE_MAX`]), or of data that went
+/// through ssh.
 pub fn start(passport: &Passport) -> Option<Start> {
     let probe = &passport.probe;
     let Best { setting, rate, loss } = probe.recommended.as_ref().filter(|_| passport.age <= AGE_MAX)?;

@@ -40,8 +40,8 @@ fn probe(to: &str, rate: f64) -> Network {
     }
 }
 
-/// Goal: what is kept is read again for the same host as typed, and for no other; its age and its values are what a copy
-/// starts with.
+/// Goal: what is kept is read again for the same host as typed, and for no other; its age and its values are
+/// what a copy starts with.
 #[test]
 fn what_is_kept_is_what_a_copy_starts_with() {
     let dir = tempfile::tempdir().unwrap();
@@ -99,7 +99,8 @@ fn other_files_are_refused() {
     assert_eq!(list(dir.path()).unwrap().refused.len(), 1);
 }
 
-/// Goal: the two ways between two hosts are two networks: each has its passport, and neither is taken for the other.
+/// Goal: the two ways between two hosts are two networks: each has its passport, and neither is taken for the
+/// other.
 #[test]
 fn each_way_has_its_passport() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
 //! The storage passport: the last probe of a file system, kept for the next transfer.
 //!
-//! In: a state directory (the caller's; nothing here reads the environment) and probes. Out: the passport of a
-//! file system with its age, starting values for a transfer, and whether storage has changed since.
+//! In: a state directory (the caller's; nothing here reads the environment) and probes. Out: the passport of
+//! a file system with its age, starting values for a transfer, and whether storage has changed since.
 //!
-//! One file per file system, `passports/<identity>.json`, the probe's own JSON form. It is replaced by rename.
-//! A file that is damaged or of a newer haul is an error for the caller to tell and to go on without.
+//! One file per file system, `passports/<identity>.json`, the probe's own JSON form. It is replaced by
+//! rename. A file that is damaged or of a newer haul is an error for the caller to tell and to go on without.
 
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -180,8 +180,8 @@ pub(super) fn keep(path: &Path, mut json: Vec<u8>) -> Result<(), PassportError> 
     written
 }
 
-/// Reads a probe from its JSON form: a passport, or what `haul probe storage --json` printed (the last line of
-/// it that is a probe or holds one under `probe`). `path` is for the error.
+/// Reads a probe from its JSON form: a passport, or what `haul probe storage --json` printed (the last line
+/// of it that is a probe or holds one under `probe`). `path` is for the error.
 ///
 /// # Errors
 /// [`PassportError::Newer`] or [`PassportError::Damaged`].
@@ -217,8 +217,8 @@ pub fn best<'a>(points: impl Iterator<Item = &'a Point>, direction: Direction) -
     Some(Best { rate: best.rate, setting: best.setting })
 }
 
-/// Whether a rate that storage showed since (bytes per second; of a transfer that storage limited, or of a new
-/// probe's best) is far from its passport's best.
+/// Whether a rate that storage showed since (bytes per second; of a transfer that storage limited, or of a
+/// new probe's best) is far from its passport's best.
 pub fn drift(old: &Probe, direction: Direction, rate: f64) -> Option<Drift> {
     let best = match direction {
         Direction::Read => old.read_best,
@@ -229,9 +229,9 @@ pub fn drift(old: &Probe, direction: Direction, rate: f64) -> Option<Drift> {
     (far && rate.is_finite()).then_some(Drift { direction, was, is: rate, since: old.taken })
 }
 
-/// How a transfer should start to drive this storage. Empty if the passport is too old ([`AGE_MAX`]) or has no
-/// point of the direction. Direct or buffered, and the order, are left open unless one was clearly better: the
-/// transfer itself compares the former.
+/// How a transfer should start to drive this storage. Empty if the passport is too old ([`AGE_MAX`]) or has
+/// no point of the direction. Direct or buffered, and the order, are left open unless one was clearly better:
+/// the transfer itself compares the former.
 pub fn starting_values(passport: &Passport, direction: Direction) -> StorageOptions {
     let probe = &passport.probe;
     let best = match direction {

@@ -105,7 +105,8 @@ fn printed_probes_are_read() {
     assert!(parse(event.as_bytes(), path).unwrap_err().to_string().contains("no probe"));
 }
 
-/// Goal: a rate within a quarter of the passport's is none, beyond it is, with the day and the share in words.
+/// Goal: a rate within a quarter of the passport's is none, beyond it is, with the day and the share in
+/// words.
 #[test]
 fn drift_is_told() {
     let mut probe = some_probe(1);
@@ -141,8 +142,8 @@ fn dates_are_right() {
     }
 }
 
-/// Goal: a transfer starts with the best setting; direct or buffered is settled only where it is clear; an old
-/// passport says nothing.
+/// Goal: a transfer starts with the best setting; direct or buffered is settled only where it is clear; an
+/// old passport says nothing.
 #[test]
 fn starting_values_are_the_best() {
     let mut probe = some_probe(1);
@@ -181,8 +182,8 @@ fn starting_values_are_the_best() {
     assert_eq!(starting_values(&passport, Direction::Write), StorageOptions::default());
 }
 
-/// Goal: a probe of one direction leaves what is known of the other as it was, and says when that was measured; one that is too old,
-/// or damaged, is gone.
+/// Goal: a probe of one direction leaves what is known of the other as it was, and says when that was
+/// measured; one that is too old, or damaged, is gone.
 #[test]
 fn the_other_direction_stays() {
     let dir = tempfile::tempdir().unwrap();

@@ -66,8 +66,8 @@ fn size_only_check_is_said() {
     assert_eq!(start(&far.pushing()).1.len(), 2);
 }
 
-/// Goal: a place that others can write to, or that is not a directory of ours, is never used, whichever it is; another one is,
-/// and one line says which was not and why; where there is none, all are named.
+/// Goal: a place that others can write to, or that is not a directory of ours, is never used, whichever it
+/// is; another one is, and one line says which was not and why; where there is none, all are named.
 /// Method: the cache, the runtime directory and the one for temporary files, each made foreign in each way.
 #[test]
 fn foreign_cache_is_refused() {
@@ -142,8 +142,9 @@ fn an_open_tmp_is_no_place() {
     assert!(!far.private().exists());
 }
 
-/// Goal: without a home, with one that is full, or one where programs may not run, haul is kept elsewhere, and one line says
-/// which place failed how; a program that is whole and may not run there is not sent again, nor left there.
+/// Goal: without a home, with one that is full, or one where programs may not run, haul is kept elsewhere,
+/// and one line says which place failed how; a program that is whole and may not run there is not sent again,
+/// nor left there.
 /// Method: a home that is not there, and one on small file systems.
 #[test]
 fn a_home_that_will_not_do_is_passed_over() {

@@ -2,12 +2,13 @@
 //!
 //! In: looks at the network, settings of the sweep. Out: turns, points. No clock and no socket in here.
 //!
-//! A setting is measured in three steps: its streams come up or are parked; they settle for [`SETTLE_RTTS`]; then what the
-//! sink takes is looked at, answer by answer, over [`MEASURE_RTTS`] and [`MEASURE_MIN`] at least. The rate is the slope of a
-//! line through these answers that few late ones cannot turn ([`slope`]); or what the sockets say has reached the other end, in
-//! whatever order, if that is less: what waited behind a lost packet is let go at once, and no line carried it so fast. A rate that still rises, or falls because something
-//! that had been held back is still being let go, is measured again, a few times. What the sockets had acknowledged is not
-//! counted: after a change that is the rate at which buffers fill.
+//! A setting is measured in three steps: its streams come up or are parked; they settle for [`SETTLE_RTTS`];
+//! then what the sink takes is looked at, answer by answer, over [`MEASURE_RTTS`] and [`MEASURE_MIN`] at
+//! least. The rate is the slope of a line through these answers that few late ones cannot turn ([`slope`]);
+//! or what the sockets say has reached the other end, in whatever order, if that is less: what waited behind
+//! a lost packet is let go at once, and no line carried it so fast. A rate that still rises, or falls because
+//! something that had been held back is still being let go, is measured again, a few times. What the sockets
+//! had acknowledged is not counted: after a change that is the rate at which buffers fill.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,7 +36,8 @@ const ANSWERS_MAX: usize = 1000;
 /// Slopes are taken between answers that are this share of all apart.
 const APART: f64 = 0.4;
 const MEASURE_MAX: Duration = Duration::from_secs(10);
-/// A half of a measurement that is so much faster than the other: the rate has not settled. Measured again so often.
+/// A half of a measurement that is so much faster than the other: the rate has not settled. Measured again so
+/// often.
 const MOVING: f64 = 1.05;
 const MOVING_TIMES: u32 = 3;
 /// As long as there is time for so many measurements.
@@ -57,7 +59,8 @@ struct Measure {
     begun: Time,
     /// When the sink had taken how much, from its first answer on.
     answers: Vec<(Time, u64)>,
-    /// What had reached the other end in whatever order, bytes of segments, since the begin; empty where nobody says.
+    /// What had reached the other end in whatever order, bytes of segments, since the begin; empty where
+    /// nobody says.
     reached: Vec<(Time, u64)>,
     first: BTreeMap<StreamId, TcpSample>,
     sent: u64,
@@ -425,8 +428,9 @@ fn later(now: Time, wait: Duration) -> Time {
     Time(now.0.saturating_add(wait.as_nanos() as u64))
 }
 
-/// Bytes per second: the median of the slopes between all answers that are [`APART`] or more of the whole time from each other
-/// (after Theil, 1950, and Sen, 1968). Answers that were late, as long as they are few, have no say. `None`: fewer than two.
+/// Bytes per second: the median of the slopes between all answers that are [`APART`] or more of the whole
+/// time from each other (after Theil, 1950, and Sen, 1968). Answers that were late, as long as they are few,
+/// have no say. `None`: fewer than two.
 fn slope(answers: &[(Time, u64)]) -> Option<f64> {
     let [first, .., last] = answers else { return None };
     let apart = last.0.since(first.0).mul_f64(APART);

@@ -6,8 +6,8 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// A path in virtual time: each stream carries `each`, all together `line` (bytes per second), and grows to that within
-/// `growth` of its first byte. The sink answers four times a second, in whole objects.
+/// A path in virtual time: each stream carries `each`, all together `line` (bytes per second), and grows to
+/// that within `growth` of its first byte. The sink answers four times a second, in whole objects.
 struct World {
     each: f64,
     line: f64,
@@ -65,8 +65,8 @@ fn bench(limits: (Duration, u64)) -> (Bench, Arc<Mutex<Vec<Event>>>, Handle) {
     (Bench::new(sweep, Duration::from_millis(20), limits, handle.clone(), tell), events, handle)
 }
 
-/// Goal: the rates are those of the path, also where streams grow slowly and the sink answers in lumps; the session is
-/// ended when nothing is left to measure.
+/// Goal: the rates are those of the path, also where streams grow slowly and the sink answers in lumps; the
+/// session is ended when nothing is left to measure.
 #[test]
 fn rates_are_those_of_the_path() {
     for growth in [0, 300, 1500] {
@@ -107,7 +107,8 @@ fn limits_hold() {
     assert!(bench.over && bench.seen.taken < 100_000_000, "{}", bench.seen.taken);
 }
 
-/// Goal: a setting that cannot be made is left out with the reason, and streams that never come do not hold the probe up.
+/// Goal: a setting that cannot be made is left out with the reason, and streams that never come do not hold
+/// the probe up.
 #[test]
 fn what_cannot_be_set_is_left_out() {
     let (mut bench, _, _) = bench((Duration::from_secs(60), u64::MAX));
@@ -139,8 +140,8 @@ fn what_cannot_be_set_is_left_out() {
     assert!(why(2).contains("took nothing") && why(4).contains("did not come up"), "{left_out:?}");
 }
 
-/// Goal: no rate is above the line by more than 1 %, though answers come late and by chance; an estimate from the first and
-/// the last answer is, in the same runs.
+/// Goal: no rate is above the line by more than 1 %, though answers come late and by chance; an estimate from
+/// the first and the last answer is, in the same runs.
 /// Method: seeded lateness of up to 120 ms of one answer in four, which come each quarter of a second.
 #[test]
 fn late_answers_do_not_raise_a_rate() {
@@ -199,8 +200,9 @@ fn a_burst_is_measured_again() {
     assert!((point.rate / 1e6 - 1.0).abs() < 0.01 && !point.rising, "{point:?}");
 }
 
-/// Goal: what waited behind a lost packet and is let go while it is measured makes no rate that the line does not carry: what has
-/// reached the other end in whatever order bounds it; segments that count for more than they held raise nothing.
+/// Goal: what waited behind a lost packet and is let go while it is measured makes no rate that the line does
+/// not carry: what has reached the other end in whatever order bounds it; segments that count for more than
+/// they held raise nothing.
 #[test]
 fn what_waited_is_no_rate() {
     for (mss, line) in [(1448, 1e6), (64_000, 1.06e6)] {

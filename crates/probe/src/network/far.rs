@@ -1,8 +1,9 @@
 //! The way from there to here: the far end's bench, and what it tells.
 //!
-//! In: what to try ([`NetworkTrial`]), in the request that started the agent. Out: [`Said`], one JSON text each on the control stream, from
-//! which the near end makes the same [`super::Network`] as if it had measured itself. What a far end says is believed as far
-//! as it harms nobody: figures may be wrong, lists are bounded.
+//! In: what to try ([`NetworkTrial`]), in the request that started the agent. Out: [`Said`], one JSON text
+//! each on the control stream, from which the near end makes the same [`super::Network`] as if it had
+//! measured itself. What a far end says is believed as far as it harms nobody: figures may be wrong, lists
+//! are bounded.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -208,7 +209,8 @@ mod tests {
         }
     }
 
-    /// Goal: what a far bench measures is what is heard here, all of it, in texts that the wire takes; when it is done the session ends.
+    /// Goal: what a far bench measures is what is heard here, all of it, in texts that the wire takes; when
+    /// it is done the session ends.
     /// Method: a bench in virtual time on a line of 100 MB/s, whose words are heard at once.
     #[test]
     fn what_is_measured_there_is_heard_here() {

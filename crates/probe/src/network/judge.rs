@@ -1,7 +1,7 @@
 //! What the points say: the fastest setting, the one to use, and what limits it.
 //!
-//! In: points. Out: figures and words of a [`super::Network`]. A setting that was measured several times counts with its
-//! median.
+//! In: points. Out: figures and words of a [`super::Network`]. A setting that was measured several times
+//! counts with its median.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,9 +11,11 @@ use haul_core::tune::show_rate;
 use super::{Advice, Best, End, Limit, Point, Setting};
 use haul_transport::path;
 
-/// A setting that reaches this share of the fastest is as good: two measurements of the same differ by a few percent.
+/// A setting that reaches this share of the fastest is as good: two measurements of the same differ by a few
+/// percent.
 pub(super) const MARGIN: f64 = 0.95;
-/// Shares of bytes sent again that differ by less than this are the same, as are rates that differ by less than that.
+/// Shares of bytes sent again that differ by less than this are the same, as are rates that differ by less
+/// than that.
 const LOSS_STEP: f64 = 1e-3;
 const RATE_STEP: f64 = 0.02;
 
@@ -39,12 +41,13 @@ pub(super) fn best(points: &[Point]) -> Option<Best> {
     settings(points).into_iter().max_by(|a, b| a.rate.total_cmp(&b.rate).then(b.setting.cmp(&a.setting)))
 }
 
-/// The cheapest setting within [`MARGIN`] of the fastest: of these the fewest streams, the kernel's own window before a
-/// fixed one, others than reno, the fewest bytes sent again, `own` (the system's congestion control) before others, the fastest.
+/// The cheapest setting within [`MARGIN`] of the fastest: of these the fewest streams, the kernel's own
+/// window before a fixed one, others than reno, the fewest bytes sent again, `own` (the system's congestion
+/// control) before others, the fastest.
 ///
-/// Reno is last, unless it is `own`: it may hold a rate as well as others and lose less, but after a loss it grows by one segment a
-/// round trip (RFC 5681), so that a copy that loses at its start has minutes to go on a long path (RFC 9438, section 1). Rates that are measured
-/// when they stand do not show that.
+/// Reno is last, unless it is `own`: it may hold a rate as well as others and lose less, but after a loss it
+/// grows by one segment a round trip (RFC 5681), so that a copy that loses at its start has minutes to go on
+/// a long path (RFC 9438, section 1). Rates that are measured when they stand do not show that.
 pub(super) fn recommended(points: &[Point], own: &str) -> Option<Best> {
     let most = best(points)?.rate;
     let good = settings(points).into_iter().filter(|one| one.rate >= MARGIN * most);
@@ -60,8 +63,8 @@ pub(super) fn recommended(points: &[Point], own: &str) -> Option<Best> {
     })
 }
 
-/// What limits `chosen`, in words. Of the host that data comes from: its processors, against which the time that they were busy is
-/// held, and what it is called.
+/// What limits `chosen`, in words. Of the host that data comes from: its processors, against which the time
+/// that they were busy is held, and what it is called.
 pub(super) fn limited_by(points: &[Point], chosen: &Best, (cpus, whose): (u16, &str)) -> String {
     let of = || points.iter().filter(|point| point.setting == chosen.setting);
     let Some(point) = of().next_back() else { return String::new() };

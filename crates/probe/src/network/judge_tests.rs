@@ -23,8 +23,8 @@ fn curve(control: &str, each: f64, line: f64) -> Vec<Point> {
     (0..7).map(|i| point(1 << i, control, (each * f64::from(1 << i)).min(line))).collect()
 }
 
-/// Goal: on a curve that rises and then is flat the count where it gets flat is chosen, whatever noise of a few percent
-/// lies on it; where more streams bring nothing, one.
+/// Goal: on a curve that rises and then is flat the count where it gets flat is chosen, whatever noise of a
+/// few percent lies on it; where more streams bring nothing, one.
 /// Method: synthetic curves, seeded noise of 2 % either way.
 #[test]
 fn the_knee_is_chosen_through_noise() {
@@ -43,8 +43,9 @@ fn the_knee_is_chosen_through_noise() {
     }
 }
 
-/// Goal: between equals fewer streams come first, then the kernel's own window, then anything but reno, then fewer bytes
-/// sent again, then the system's own control; none of them makes up for a rate that is clearly lower.
+/// Goal: between equals fewer streams come first, then the kernel's own window, then anything but reno, then
+/// fewer bytes sent again, then the system's own control; none of them makes up for a rate that is clearly
+/// lower.
 #[test]
 fn the_cheapest_of_the_good_is_chosen() {
     let fixed = |mut point: Point, window| {
@@ -90,8 +91,8 @@ fn repetitions_count_with_their_median() {
     assert_eq!((best(&[]), recommended(&[point(1, "x", f64::NAN)], "x")), (None, None));
 }
 
-/// Goal: the advice says what one stream is held at, and what the other value would bring: what was measured, not what
-/// haul aims at; there is none where the buffers do.
+/// Goal: the advice says what one stream is held at, and what the other value would bring: what was measured,
+/// not what haul aims at; there is none where the buffers do.
 #[test]
 fn advice_names_what_was_measured() {
     let end = |auto| {

@@ -36,7 +36,8 @@ pub fn run(
     run_with(request, None, &mut |_| false, observer, handle)
 }
 
-/// [`run`], with a question of the storage there that is answered first: `hear` takes the answers, and says whether it wants more.
+/// [`run`], with a question of the storage there that is answered first: `hear` takes the answers, and says
+/// whether it wants more.
 pub(crate) fn run_with(
     request: &Request,
     question: Option<StorageQuestion>,
@@ -164,8 +165,8 @@ fn back(
     Ok(Measured { arrived, points, left_out, seen: seen.unwrap_or_default(), over })
 }
 
-/// Measures a session within this process, from memory to memory, for at most so long. The last point, and the share of the source
-/// in the work.
+/// Measures a session within this process, from memory to memory, for at most so long. The last point, and
+/// the share of the source in the work.
 pub(crate) fn run_local(
     time_limit: Duration,
     observer: &Arc<dyn Fn(Event) + Send + Sync>,
@@ -196,7 +197,8 @@ pub(crate) fn run_local(
     last.map(|point| (point, share)).ok_or_else(nothing)
 }
 
-/// A far end that says nothing at all for this long was never asked: its haul is too old to know that it is to measure.
+/// A far end that says nothing at all for this long was never asked: its haul is too old to know that it is
+/// to measure.
 const SAYS_NOTHING: Duration = Duration::from_secs(15);
 
 /// Stops a session in which nothing is said.

@@ -2,10 +2,10 @@
 //!
 //! In: what can be set, points as they are measured, the time that is left. Out: settings, cheap ones first.
 //!
-//! In this order: more and more streams with the system's own congestion control, while that helps; the other controls with
-//! the number that was enough for the first, then fewer while they are as fast and more while that helps; the setting to
-//! recommend and the fastest once more, so that neither is an accident; fixed windows with the recommended one. `full`
-//! leaves nothing out but what there is no time for.
+//! In this order: more and more streams with the system's own congestion control, while that helps; the other
+//! controls with the number that was enough for the first, then fewer while they are as fast and more while
+//! that helps; the setting to recommend and the fastest once more, so that neither is an accident; fixed
+//! windows with the recommended one. `full` leaves nothing out but what there is no time for.
 //!
 //! Invariant: every combination is measured or left out with a reason, and none of both.
 
@@ -17,7 +17,8 @@ use super::{LeftOut, Only, Point, Setting, judge};
 const WINDOW_MIN: u64 = 64 << 10;
 /// More streams must bring so much more, or two doublings one after the other end it.
 const GAIN: f64 = 1.05;
-/// A control that reaches less than this share with the same streams cannot win with fewer, nor cheaply with more.
+/// A control that reaches less than this share with the same streams cannot win with fewer, nor cheaply with
+/// more.
 const HOPELESS: f64 = 0.5;
 /// A window that cannot carry this share of the best rate cannot win.
 const TOO_SMALL: f64 = 0.9;

@@ -5,7 +5,8 @@ fn can(controls: &[&str], window: u64) -> Can {
     Can { streams: 64, controls: controls.iter().map(|name| name.to_string()).collect(), window }
 }
 
-/// Runs a sweep against a network: `rate` says what a setting brings. Returns what was measured, in order, and the rest.
+/// Runs a sweep against a network: `rate` says what a setting brings. Returns what was measured, in order,
+/// and the rest.
 fn run(mut sweep: Sweep, rate: impl Fn(&Setting) -> f64) -> (Vec<Setting>, Vec<LeftOut>) {
     let all = sweep.all().len();
     let mut order = Vec::new();
@@ -26,8 +27,8 @@ fn run(mut sweep: Sweep, rate: impl Fn(&Setting) -> f64) -> (Vec<Setting>, Vec<L
     (order, left_out)
 }
 
-/// Goal: streams are added while that helps and not beyond; what cannot win is left out with a reason; the setting to
-/// recommend is measured twice.
+/// Goal: streams are added while that helps and not beyond; what cannot win is left out with a reason; the
+/// setting to recommend is measured twice.
 #[test]
 fn what_cannot_win_is_left_out() {
     let sweep = Sweep::new(&can(&["cubic", "reno", "bbr"], 0), &Only::default(), false);
@@ -74,8 +75,8 @@ fn windows_that_hold_too_little_are_left_out() {
     );
 }
 
-/// Goal: any network, however odd its answers, ends the sweep, with everything measured or left out; so do failures and a
-/// time that is over.
+/// Goal: any network, however odd its answers, ends the sweep, with everything measured or left out; so do
+/// failures and a time that is over.
 /// Method: seeded rates without any order, seeded failures, all kinds of requests.
 #[test]
 fn every_sweep_ends() {

@@ -8,7 +8,8 @@ use super::Only;
 use super::bench::Bench;
 use super::sweep::{Can, Sweep};
 
-/// What is to be tried over what was met, and the number of settings. `met`: by the source, whose end is the near one there.
+/// What is to be tried over what was met, and the number of settings. `met`: by the source, whose end is the
+/// near one there.
 pub(super) fn sweep(only: &Only, full: bool, connection: &Connection) -> Result<(Sweep, usize), String> {
     let missing = only.controls.iter().find(|name| !connection.controls.contains(name));
     if let Some(name) = missing.filter(|_| !connection.controls.is_empty()) {

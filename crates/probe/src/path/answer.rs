@@ -75,7 +75,8 @@ pub(super) fn in_words(error: &ProbeError) -> String {
     }
 }
 
-/// Runs a probe on a thread of its own, and tells of it from this one: whoever listens may be gone, which ends it.
+/// Runs a probe on a thread of its own, and tells of it from this one: whoever listens may be gone, which
+/// ends it.
 fn probe(request: &probe::Request, tell: &mut dyn FnMut(&Told) -> bool) -> Result<Probe, ProbeError> {
     let plan = probe::plan(request)?;
     for warning in &plan.warnings {

@@ -1,19 +1,22 @@
 //! What the figures say: the rate of each part, the weakest, and what a copy will reach.
 //!
-//! In: what each storage gave, and what the session from memory to memory gave and cost. Out: five rates and their least.
+//! In: what each storage gave, and what the session from memory to memory gave and cost. Out: five rates and
+//! their least.
 //!
-//! A host gives as much as its processors can carry: what the session cost there for each byte, and what its storage cost for
-//! each byte that it gave. Where hosts held the session down, the time that it had of the processors is all that there is, else
-//! all of them are. Both ends of a session within one process have one host, and share it.
+//! A host gives as much as its processors can carry: what the session cost there for each byte, and what its
+//! storage cost for each byte that it gave. Where hosts held the session down, the time that it had of the
+//! processors is all that there is, else all of them are. Both ends of a session within one process have one
+//! host, and share it.
 
 use haul_core::stage::Stage;
 
-/// What TCP sends of a new connection before it hears of any of it, bytes: ten segments (RFC 6928), twice as much each round
-/// trip (RFC 5681).
+/// What TCP sends of a new connection before it hears of any of it, bytes: ten segments (RFC 6928), twice as
+/// much each round trip (RFC 5681).
 const FIRST_WINDOW: f64 = 14_600.0;
 /// Round trips of a copy that carry no data: what is asked for and answered at its start, and its last words.
 const TURNS: f64 = 2.0;
-/// Rates that differ by less are the same: of these the host is named before the network, and what is later before what is earlier.
+/// Rates that differ by less are the same: of these the host is named before the network, and what is later
+/// before what is earlier.
 const SAME: f64 = 0.01;
 
 /// What a storage gave.
@@ -36,7 +39,8 @@ pub(super) struct Host {
 /// What the session from memory to memory gave.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Session {
-    /// Within one process: bytes per second, processor seconds for each byte, and the source's share of these, 0 to 1.
+    /// Within one process: bytes per second, processor seconds for each byte, and the source's share of
+    /// these, 0 to 1.
     Local { rate: f64, cost: f64, share: f64 },
     /// Between two hosts. `hosts_limit`: not the network was what held it.
     Pair { rate: f64, hosts_limit: bool, source: Host, sink: Host },
@@ -95,8 +99,9 @@ pub(super) fn judge(source: Option<Storage>, session: Session, sink: Option<Stor
     Verdict { rates, weakest, expected }
 }
 
-/// What a copy takes besides the time in which its bytes move at `rate`, seconds: to join the ends, the turns in which nothing
-/// moves, and what is lost until `streams` new connections have `rate` under way over `rtt` seconds.
+/// What a copy takes besides the time in which its bytes move at `rate`, seconds: to join the ends, the turns
+/// in which nothing moves, and what is lost until `streams` new connections have `rate` under way over `rtt`
+/// seconds.
 ///
 /// All of it may be a peer's: what is no number counts for nothing.
 pub(super) fn startup(joined_in: f64, rtt: f64, streams: u16, rate: f64) -> f64 {

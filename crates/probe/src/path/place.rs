@@ -1,8 +1,8 @@
 //! Where the storage of one end is probed.
 //!
-//! In: a path as typed. Out: a probe's request for the file system that a copy would read from or write to. A source of a large file
-//! is read itself, so that nothing is written there; else a scratch file is made beside the data. A destination that is not there
-//! yet counts as its nearest parent that is.
+//! In: a path as typed. Out: a probe's request for the file system that a copy would read from or write to. A
+//! source of a large file is read itself, so that nothing is written there; else a scratch file is made
+//! beside the data. A destination that is not there yet counts as its nearest parent that is.
 
 use std::ffi::OsStr;
 use std::io;
@@ -30,7 +30,8 @@ pub(super) struct Limits {
     pub(super) network_ok: bool,
 }
 
-/// What to probe; `None`: the end is no storage (what is made up, or thrown away). `home`: what `~` stands for where no shell saw the path.
+/// What to probe; `None`: the end is no storage (what is made up, or thrown away). `home`: what `~` stands
+/// for where no shell saw the path.
 ///
 /// # Errors
 /// A source that is not there.
@@ -62,7 +63,8 @@ pub(super) fn request(
     }))
 }
 
-/// How much a source is, as far as its name says it, or one look at a file of this host. Not of directories, which would be walked.
+/// How much a source is, as far as its name says it, or one look at a file of this host. Not of directories,
+/// which would be walked.
 pub(super) fn size(source: &Endpoint) -> Option<u64> {
     source.place().size().or_else(|| {
         let meta = std::fs::metadata(OsStr::from_bytes(source.local_path()?)).ok()?;

@@ -74,8 +74,8 @@ fn refuse(error: &ProbeError) -> PathError {
     }
 }
 
-/// Measures a path. Blocks; events come from haul's own threads too. What is written into is without a name, and gone however
-/// this ends.
+/// Measures a path. Blocks; events come from haul's own threads too. What is written into is without a name,
+/// and gone however this ends.
 ///
 /// # Errors
 /// See [`PathError`].

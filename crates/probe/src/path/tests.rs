@@ -42,7 +42,8 @@ fn the_weakest_part_is_named() {
     }
 }
 
-/// Goal: both ends in one process share its host: what each storage costs there slows both; there is no network.
+/// Goal: both ends in one process share its host: what each storage costs there slows both; there is no
+/// network.
 #[test]
 fn one_host_is_shared() {
     let session = Session::Local { rate: 2e9, cost: 0.9e-9, share: 0.25 };
@@ -55,8 +56,8 @@ fn one_host_is_shared() {
     assert_eq!((slow.weakest, slow.expected), (Some(Stage::SinkStorage), Some(1e8)));
 }
 
-/// Goal: what a copy takes besides its bytes: to join the ends, its turns, and the round trips until TCP has as much under way as
-/// the path holds; next to nothing on a short one.
+/// Goal: what a copy takes besides its bytes: to join the ends, its turns, and the round trips until TCP has
+/// as much under way as the path holds; next to nothing on a short one.
 #[test]
 fn a_start_costs_round_trips() {
     assert_eq!(startup(0.3, 0.0, 4, 5e9), 0.3);
@@ -87,8 +88,8 @@ fn any_figures_will_do() {
 
 const LIMITS: Limits = Limits { time: Duration::from_secs(5), bytes: 64 << 20, network_ok: false };
 
-/// Goal: the storage that is probed is the one that a copy uses: made-up ends have none, a destination that is to be made lies where
-/// its parent does, a large file is read itself, and a sparse or small one is not.
+/// Goal: the storage that is probed is the one that a copy uses: made-up ends have none, a destination that
+/// is to be made lies where its parent does, a large file is read itself, and a sparse or small one is not.
 #[test]
 fn the_storage_of_a_copy_is_probed() {
     let dir = tempfile::tempdir().unwrap();
@@ -136,8 +137,8 @@ fn the_storage_of_a_copy_is_probed() {
     assert_eq!(home.path, dir.path());
 }
 
-/// Goal: a far end answers with what its storage gives, keeps it beside what it knows of the other direction, and leaves nothing;
-/// what cannot be is said; and nobody to tell ends it.
+/// Goal: a far end answers with what its storage gives, keeps it beside what it knows of the other direction,
+/// and leaves nothing; what cannot be is said; and nobody to tell ends it.
 #[test]
 fn a_far_end_answers() {
     let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -172,8 +173,8 @@ fn a_far_end_answers() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// Goal: from end to end within one process: five parts, the least of which is what is to be expected; a destination that cannot be
-/// written to is refused before anything is measured; a stop ends it.
+/// Goal: from end to end within one process: five parts, the least of which is what is to be expected; a
+/// destination that cannot be written to is refused before anything is measured; a stop ends it.
 #[test]
 fn a_local_path_is_measured() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! What every engine is held against.
 //!
-//! In: a way to make an engine ([`Kind`]). The same tests run for each; those about bytes only where there are files.
-//! An engine that the machine does not allow is passed over with a printed word.
+//! In: a way to make an engine ([`Kind`]). The same tests run for each; those about bytes only where there
+//! are files. An engine that the machine does not allow is passed over with a printed word.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs::File;
@@ -169,8 +169,8 @@ fn run(engine: &mut dyn Engine, op: IoOp) -> IoDone {
     reap(engine, 1).pop().unwrap()
 }
 
-/// Goal: each operation comes back exactly once, with its key, its parts in order, and times that fit; `in_flight`
-/// counts what was taken and not reaped.
+/// Goal: each operation comes back exactly once, with its key, its parts in order, and times that fit;
+/// `in_flight` counts what was taken and not reaped.
 /// Method: seeded kinds, lengths and parts at any number in flight, reaped now and then.
 fn each_comes_back_once(kind: &Kind) {
     let dir = tempfile::tempdir().unwrap();
@@ -218,8 +218,8 @@ fn each_comes_back_once(kind: &Kind) {
     }
 }
 
-/// Goal: as many operations as the engine was made for are taken; one more comes back whole, and can be taken when
-/// one is done.
+/// Goal: as many operations as the engine was made for are taken; one more comes back whole, and can be taken
+/// when one is done.
 fn full_gives_the_operation_back(kind: &Kind) {
     let dir = tempfile::tempdir().unwrap();
     let file = io_file(open(&dir.path().join("f"), true), IoMode::Buffered);
@@ -244,8 +244,8 @@ fn full_gives_the_operation_back(kind: &Kind) {
     }
 }
 
-/// Goal: a wake from another thread ends a wait with nothing in flight, also if it came before the wait, and one
-/// wake ends one wait; a waker outlives its engine.
+/// Goal: a wake from another thread ends a wait with nothing in flight, also if it came before the wait, and
+/// one wake ends one wait; a waker outlives its engine.
 /// Method: wakes in turn with waits that would be far too long; then a wait of no length at all.
 fn a_wake_ends_the_wait(kind: &Kind) {
     let Some(mut engine) = (kind.make)(4) else { return };
@@ -342,8 +342,9 @@ fn memory_of_others_is_refused(kind: &Kind) {
 }
 
 /// Goal: every byte that is read is the file's, and every byte that is written gets there.
-/// Method: seeded reads and writes of scattered parts at any depth, on two files, each opened twice, against a model
-/// in memory; what overlaps with a write in flight waits. At the end the files are compared as a whole.
+/// Method: seeded reads and writes of scattered parts at any depth, on two files, each opened twice, against
+/// a model in memory; what overlaps with a write in flight waits. At the end the files are compared as a
+/// whole.
 fn every_byte_is_right(kind: &Kind) {
     const SIZE: usize = 600_000;
     let dir = tempfile::tempdir().unwrap();
@@ -427,7 +428,8 @@ fn the_end_of_a_file_is_a_short_read(kind: &Kind) {
     }
 }
 
-/// Goal: what the system refuses is reported with its errno, for one part and for several; the operation comes back.
+/// Goal: what the system refuses is reported with its errno, for one part and for several; the operation
+/// comes back.
 fn errno_comes_as_it_is(kind: &Kind) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("f");
@@ -463,8 +465,8 @@ fn errno_comes_as_it_is(kind: &Kind) {
     }
 }
 
-/// Goal: direct I/O moves aligned parts, and with a pad the tail of a file of any length, without touching what lies
-/// behind the pad.
+/// Goal: direct I/O moves aligned parts, and with a pad the tail of a file of any length, without touching
+/// what lies behind the pad.
 /// Method: a file written direct with its pad, cut to length, read back direct and buffered.
 fn direct_io_with_a_tail(kind: &Kind) {
     const ALIGN: usize = 4096;
@@ -547,10 +549,10 @@ fn uncached_works_or_is_refused(kind: &Kind) {
     }
 }
 
-/// Goal: operations that hang do not keep others from completing, be they all but one of the depth; they complete
-/// when the device comes back.
-/// Method: reads of pipes that nobody writes to, more than the kernel's own limit of helping threads; reads, writes
-/// and syncs past them; then the pipes are written to.
+/// Goal: operations that hang do not keep others from completing, be they all but one of the depth; they
+/// complete when the device comes back.
+/// Method: reads of pipes that nobody writes to, more than the kernel's own limit of helping threads; reads,
+/// writes and syncs past them; then the pipes are written to.
 fn a_hang_holds_up_nobody(kind: &Kind) {
     const HUNG: usize = 40;
     let dir = tempfile::tempdir().unwrap();
@@ -576,10 +578,11 @@ fn a_hang_holds_up_nobody(kind: &Kind) {
     }
 }
 
-/// Goal: an engine can go while the system works for it: nobody waits for what hangs, memory and descriptors live
-/// until it is done and no longer, and bytes that were taken out of a pipe are not put into memory of others.
-/// Method: writes and hung reads in flight; the pipes are fed after the engine went, and all memory must come back
-/// to the pool while other buffers of it keep their bytes.
+/// Goal: an engine can go while the system works for it: nobody waits for what hangs, memory and descriptors
+/// live until it is done and no longer, and bytes that were taken out of a pipe are not put into memory of
+/// others.
+/// Method: writes and hung reads in flight; the pipes are fed after the engine went, and all memory must come
+/// back to the pool while other buffers of it keep their bytes.
 fn dropped_in_flight_is_safe(kind: &Kind) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("f");
@@ -648,8 +651,8 @@ fn null_keeps_and_zero_fills() {
     }
 }
 
-/// Goal: planned faults hit the operations that they name, a short transfer moves only what it says, and what hangs
-/// goes on when it is released; times and keys are the caller's.
+/// Goal: planned faults hit the operations that they name, a short transfer moves only what it says, and what
+/// hangs goes on when it is released; times and keys are the caller's.
 #[test]
 fn faults_come_as_planned() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,9 +1,10 @@
 //! An engine for tests that fails as planned.
 //!
-//! In: any engine and a plan. Out: that engine, but for the operations that the plan names: they are short, fail,
-//! or hang until they are released.
+//! In: any engine and a plan. Out: that engine, but for the operations that the plan names: they are short,
+//! fail, or hang until they are released.
 //!
-//! Invariant: a short transfer really moves only as many bytes, so that who believes it was whole has a wrong file.
+//! Invariant: a short transfer really moves only as many bytes, so that who believes it was whole has a wrong
+//! file.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};

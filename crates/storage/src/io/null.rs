@@ -1,7 +1,7 @@
 //! The engines without storage: `null` moves nothing, `zero` fills what is read with zeros.
 //!
-//! In: operations on any file. Out: the full count, at once. They stand behind `null://` and `zero://SIZE`, to
-//! measure the software itself.
+//! In: operations on any file. Out: the full count, at once. They stand behind `null://` and `zero://SIZE`,
+//! to measure the software itself.
 //!
 //! Invariant: null never touches payload; what a buffer held before, it holds after. `zero` writes every byte
 //! that is read, each time, for a reader that costs memory bandwidth as a real one does.
@@ -24,8 +24,8 @@ pub struct Null {
 }
 
 impl Null {
-    /// `fill`: reads are filled with zeros. `depth`: operations in flight (1 to [`DEPTH_MAX`]), so that who drives
-    /// it meets [`Full`] as with other engines.
+    /// `fill`: reads are filled with zeros. `depth`: operations in flight (1 to [`DEPTH_MAX`]), so that who
+    /// drives it meets [`Full`] as with other engines.
     pub fn new(fill: bool, depth: usize) -> Null {
         // One place: a second wake before the first was seen says nothing more.
         let (wake, woken) = bounded(1);

@@ -4,9 +4,9 @@
 //! Works on every kernel that haul runs on, and where io_uring is forbidden.
 //!
 //! Invariants: whatever is in flight has a thread or is about to get one (there may be as many threads as
-//! operations), so an operation that hangs holds up nobody else. Both queues are bounded by the depth. Threads
-//! are started only when all others are at work, and live as long as the engine; those of a dropped engine end
-//! when their operation does, and nobody waits for them.
+//! operations), so an operation that hangs holds up nobody else. Both queues are bounded by the depth.
+//! Threads are started only when all others are at work, and live as long as the engine; those of a dropped
+//! engine end when their operation does, and nobody waits for them.
 //!
 //! Left out: giving idle threads back. The most that were ever needed at once sleep until the engine goes.
 

@@ -1,21 +1,22 @@
-//! IoThreads: the threads that drive I/O engines. They split and join, order, hold back, retry, and notice what
-//! hangs.
+//! IoThreads: the threads that drive I/O engines. They split and join, order, hold back, retry, and notice
+//! what hangs.
 //!
 //! In: [`Transfer`]s, one object each, from the session's engine. Out: the same transfers with what became of
 //! them, by a callback on the I/O thread (which hashes there, while the payload is at hand).
 //!
 //! A transfer is cut into requests of `request_size` bytes, and transfers side by side in one file are joined
-//! into one request of up to that size. The ordering policy decides which I/O thread may issue which request and
-//! when; it orders what is waiting here, never what has not been submitted, for a sink must not wait for an
-//! object whose buffer others hold. The slots of `haul_core::io::slots` decide how many are in flight at each
-//! target; a request past its deadline loses its slot.
+//! into one request of up to that size. The ordering policy decides which I/O thread may issue which request
+//! and when; it orders what is waiting here, never what has not been submitted, for a sink must not wait for
+//! an object whose buffer others hold. The slots of `haul_core::io::slots` decide how many are in flight at
+//! each target; a request past its deadline loses its slot.
 //!
-//! What must hold: a transfer is answered once, with its buffer whole, or its tag is dropped; no byte is told as moved
-//! that was not; an errno is told of the transfers that have it, with the byte, and of no others. An I/O thread that panics ends
-//! all of them: every tag is dropped, now and from then on. (A tag that owes an answer gives it when it is dropped.)
+//! What must hold: a transfer is answered once, with its buffer whole, or its tag is dropped; no byte is told
+//! as moved that was not; an errno is told of the transfers that have it, with the byte, and of no others. An
+//! I/O thread that panics ends all of them: every tag is dropped, now and from then on. (A tag that owes an
+//! answer gives it when it is dropped.)
 //!
-//! Reading order: the words here, then [`request`] (one request, whatever becomes of it), [`dispatch`] (who gets
-//! which), [`thread`] (a thread). Left out: a bound of what waits; who submits holds a buffer for it.
+//! Reading order: the words here, then [`request`] (one request, whatever becomes of it), [`dispatch`] (who
+//! gets which), [`thread`] (a thread). Left out: a bound of what waits; who submits holds a buffer for it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -51,8 +52,8 @@ pub struct IoThreadsConfig {
     pub engine: EngineConfig,
     /// Threads, 1 to [`IO_THREADS_MAX`].
     pub io_threads: usize,
-    /// Requests in flight at one target, over all I/O threads. All targets together have at most [`TARGET_DEPTHS`] times as
-    /// many.
+    /// Requests in flight at one target, over all I/O threads. All targets together have at most
+    /// [`TARGET_DEPTHS`] times as many.
     pub depth: usize,
     /// Bytes, a power of two from 4 KiB.
     pub request_size: u32,
@@ -67,7 +68,8 @@ pub struct IoThreadsConfig {
 
 /// One object to read or write.
 ///
-/// The buffer stands before the tag: dropped together, the buffer is back in its pool before the tag tells of it.
+/// The buffer stands before the tag: dropped together, the buffer is back in its pool before the tag tells of
+/// it.
 pub struct Transfer<T> {
     pub buffer: Buffer,
     /// The caller's; comes back with the completion.
@@ -83,7 +85,8 @@ pub struct Transfer<T> {
     pub len: usize,
     /// See `IoOp::pad`.
     pub pad: usize,
-    /// See `IoOp::uncached`. Where that is refused the I/O threads go on without and say so in `refused_uncached`.
+    /// See `IoOp::uncached`. Where that is refused the I/O threads go on without and say so in
+    /// `refused_uncached`.
     pub uncached: bool,
 }
 
@@ -95,8 +98,8 @@ pub struct TransferDone<T> {
     pub offset: u64,
     pub start: usize,
     pub len: usize,
-    /// Payload bytes moved from the beginning without a gap, pad not counted; fewer than `len` without an errno:
-    /// the file ended.
+    /// Payload bytes moved from the beginning without a gap, pad not counted; fewer than `len` without an
+    /// errno: the file ended.
     pub moved: usize,
     /// The first errno, and at which byte of the file.
     pub error: Option<(Errno, u64)>,
@@ -120,8 +123,8 @@ pub type OnDone<T> = Arc<dyn Fn(TransferDone<T>) + Send + Sync>;
 
 /// The I/O threads of one end.
 ///
-/// Dropped, they take nothing more. Transfers of which something was not begun are dropped unanswered; what is in
-/// flight is waited for by the I/O threads, not here, and answered if nothing of it is missing.
+/// Dropped, they take nothing more. Transfers of which something was not begun are dropped unanswered; what
+/// is in flight is waited for by the I/O threads, not here, and answered if nothing of it is missing.
 pub struct IoThreads<T: Send + 'static> {
     shared: Arc<Shared<T>>,
     /// What one more I/O thread is made of.
@@ -146,8 +149,8 @@ struct Shared<T> {
 }
 
 impl<T: Send + 'static> IoThreads<T> {
-    /// Opens the engines and starts the threads. If only some can be had, there are fewer I/O threads, and the facts
-    /// have a remark.
+    /// Opens the engines and starts the threads. If only some can be had, there are fewer I/O threads, and
+    /// the facts have a remark.
     ///
     /// # Errors
     /// Not one thread, or no engine at all, can be started.
@@ -160,8 +163,8 @@ impl<T: Send + 'static> IoThreads<T> {
         IoThreads::start_with(config, meter, on_done, move || super::open(&engine))
     }
 
-    /// As [`IoThreads::start`], with engines from elsewhere. Each has to take [`engine_depth`] operations, or I/O threads
-    /// keep back what it does not take.
+    /// As [`IoThreads::start`], with engines from elsewhere. Each has to take [`engine_depth`] operations, or
+    /// I/O threads keep back what it does not take.
     ///
     /// # Errors
     /// As [`IoThreads::start`].
@@ -214,8 +217,9 @@ impl<T: Send + 'static> IoThreads<T> {
         }
     }
 
-    /// Takes a transfer; never blocks. It is answered exactly once, unless the I/O threads are dropped first or end by a
-    /// panic (its tag is dropped then), or an engine breaks that has a part of it (it is listed by [`IoThreads::stuck`] then).
+    /// Takes a transfer; never blocks. It is answered exactly once, unless the I/O threads are dropped first
+    /// or end by a panic (its tag is dropped then), or an engine breaks that has a part of it (it is listed
+    /// by [`IoThreads::stuck`] then).
     pub fn submit(&self, transfer: Transfer<T>) {
         let mut refused = None;
         self.with(|dispatch| match dispatch.is_closed() {
@@ -253,13 +257,15 @@ impl<T: Send + 'static> IoThreads<T> {
         self.with(|dispatch| dispatch.set_order(order));
     }
 
-    /// Changes the request size (bytes, see [`IoThreadsConfig::request_size`]) for transfers that come from now on.
+    /// Changes the request size (bytes, see [`IoThreadsConfig::request_size`]) for transfers that come from
+    /// now on.
     pub fn set_request_size(&self, request_size: u32) {
         self.with(|dispatch| dispatch.set_request_size(clamp_request_size(request_size)));
     }
 
-    /// Changes how many I/O threads get requests, 1 to [`IO_THREADS_MAX`], and starts what is missing. Those beyond it end what they
-    /// have, and then sleep. Returns how many there are now, which are fewer where no more can be started.
+    /// Changes how many I/O threads get requests, 1 to [`IO_THREADS_MAX`], and starts what is missing. Those
+    /// beyond it end what they have, and then sleep. Returns how many there are now, which are fewer where no
+    /// more can be started.
     pub fn use_threads(&self, io_threads: usize) -> usize {
         let io_threads = io_threads.clamp(1, IO_THREADS_MAX);
         self.grow(io_threads);
@@ -267,8 +273,8 @@ impl<T: Send + 'static> IoThreads<T> {
         io_threads.min(self.count())
     }
 
-    /// Changes the depth. Engines keep the size that they were opened with: a depth beyond it needs more I/O threads, or a larger
-    /// `IoThreadsConfig::engine.depth` at the start.
+    /// Changes the depth. Engines keep the size that they were opened with: a depth beyond it needs more I/O
+    /// threads, or a larger `IoThreadsConfig::engine.depth` at the start.
     pub fn set_depth(&self, depth: usize) {
         self.with(|dispatch| dispatch.set_depth(depth.max(1)));
     }
@@ -313,8 +319,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Operations that an engine has to take: an I/O thread's share of the depth for [`TARGET_DEPTHS`] targets, and what may hang; or
-/// `config.engine.depth`, if that is more. At most [`DEPTH_MAX`].
+/// Operations that an engine has to take: an I/O thread's share of the depth for [`TARGET_DEPTHS`] targets,
+/// and what may hang; or `config.engine.depth`, if that is more. At most [`DEPTH_MAX`].
 pub fn engine_depth(config: &IoThreadsConfig) -> usize {
     let share = config.depth.max(1).div_ceil(config.io_threads.clamp(1, IO_THREADS_MAX));
     share
@@ -349,7 +355,8 @@ struct Assembly<T> {
 }
 
 impl<T> Assembly<T> {
-    /// A piece is settled by an operation that was submitted and completed at `times`. True if it was the last.
+    /// A piece is settled by an operation that was submitted and completed at `times`. True if it was the
+    /// last.
     fn take(&mut self, piece: Settled, times: (Instant, Instant)) -> bool {
         self.begun = Some(self.begun.map_or(times.0, |begun| begun.min(times.0)));
         self.ended = Some(self.ended.map_or(times.1, |ended| ended.max(times.1)));

@@ -301,8 +301,9 @@ fn transfer<T>(tag: T, file: &Arc<IoFile>, kind: IoKind, offset: u64, buffer: Bu
 const K64: usize = 65536;
 
 /// Goal: whatever the settings, what is written is what was given, and what is read is what lies there.
-/// Method: seeded I/O threads, depths, request sizes and orders; a file of odd length in objects of seeded length, in
-/// shuffled order, written, then read back by transfers of which the last asks for more than there is.
+/// Method: seeded I/O threads, depths, request sizes and orders; a file of odd length in objects of seeded
+/// length, in shuffled order, written, then read back by transfers of which the last asks for more than there
+/// is.
 #[test]
 fn bytes_are_exact_for_any_settings() {
     let mut rng = fastrand::Rng::with_seed(1);

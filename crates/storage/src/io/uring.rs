@@ -2,21 +2,23 @@
 //!
 //! In: operations, each one entry of the submission queue, handed to the kernel at once. Out: completions.
 //!
-//! Invariants: the memory of an operation and the array that describes it stay where they are until the kernel
-//! says that it is done; if the engine goes before that, however it goes, they are leaked rather than given back, for the
-//! kernel may still write to them: their type does that ([`Lent`]), and only a completion takes them out of it. The queues are made for every operation, the waker and their cancellations at once,
-//! so no completion is lost. A file that nobody else holds is not kept open by its registration for longer than
-//! [`SWEEP_INTERVAL`]. The ring is restricted to the calls that it needs before it takes the first.
+//! Invariants: the memory of an operation and the array that describes it stay where they are until the
+//! kernel says that it is done; if the engine goes before that, however it goes, they are leaked rather than
+//! given back, for the kernel may still write to them: their type does that ([`Lent`]), and only a completion
+//! takes them out of it. The queues are made for every operation, the waker and their cancellations at once,
+//! so no completion is lost. A file that nobody else holds is not kept open by its registration for longer
+//! than [`SWEEP_INTERVAL`]. The ring is restricted to the calls that it needs before it takes the first.
 //!
-//! What the kernel would have to wait for it hands to its own threads; they may be as many as operations, so that
-//! one that hangs does not hold up others. But for writes they keep an order: one at a time to a file (and to files
-//! that fall into the same of 64 buckets), buffered always, direct where the file system does not say that it can
-//! do better. ext4 and XFS say so; btrfs, NFS, Lustre and FUSE do not, and where these cannot begin a write without
-//! waiting either (all but btrfs), threads of ours (`pread`) have more writes of one file in flight. A direct write to FUSE
-//! even waits for the file's lock in the thread that hands it over. So a sink on such a file system has threads.
+//! What the kernel would have to wait for it hands to its own threads; they may be as many as operations, so
+//! that one that hangs does not hold up others. But for writes they keep an order: one at a time to a file
+//! (and to files that fall into the same of 64 buckets), buffered always, direct where the file system does
+//! not say that it can do better. ext4 and XFS say so; btrfs, NFS, Lustre and FUSE do not, and where these
+//! cannot begin a write without waiting either (all but btrfs), threads of ours (`pread`) have more writes of
+//! one file in flight. A direct write to FUSE even waits for the file's lock in the thread that hands it
+//! over. So a sink on such a file system has threads.
 //!
-//! Left out: `SINGLE_ISSUER` and `DEFER_TASKRUN`, for they tie a ring to one thread, and an engine is made on one
-//! and used on another. Polling, of either side: it costs a processor.
+//! Left out: `SINGLE_ISSUER` and `DEFER_TASKRUN`, for they tie a ring to one thread, and an engine is made on
+//! one and used on another. Polling, of either side: it costs a processor.
 
 use std::collections::VecDeque;
 use std::io;
@@ -101,8 +103,8 @@ struct Slot {
     buffer: Option<u16>,
 }
 
-/// What the kernel uses until it says that it is done. Dropped, it leaks: whoever goes without a completion (a panic, a
-/// request that hangs in a device) must not give back memory that may still be written to.
+/// What the kernel uses until it says that it is done. Dropped, it leaks: whoever goes without a completion
+/// (a panic, a request that hangs in a device) must not give back memory that may still be written to.
 struct Lent {
     parts: ManuallyDrop<Vec<Part>>,
     /// Describes several parts. Only the kernel looks at it, so it does not move before the completion.
@@ -121,8 +123,8 @@ impl Lent {
     }
 }
 
-// SAFETY: the pointers in `iovecs` lead into `parts`, which are `Send` and travel with them, and are followed by the
-// kernel alone.
+// SAFETY: the pointers in `iovecs` lead into `parts`, which are `Send` and travel with them, and are followed
+// by the kernel alone.
 #[allow(unsafe_code)]
 unsafe impl Send for Lent {}
 
@@ -137,8 +139,8 @@ impl Uring {
     /// A ring that was tried. May be used on another thread than this one.
     ///
     /// # Errors
-    /// The kernel has no io_uring, forbids it, or lacks a part that is needed. The text is for people and says
-    /// what to do.
+    /// The kernel has no io_uring, forbids it, or lacks a part that is needed. The text is for people and
+    /// says what to do.
     pub fn open(config: &EngineConfig) -> io::Result<Uring> {
         let depth = config.depth.clamp(1, DEPTH_MAX);
         let fail = |what: &'static str| move |error: io::Error| explain(what, &error);
@@ -156,8 +158,8 @@ impl Uring {
         }
 
         let mut remarks = Vec::new();
-        // The kernel's own limit is four threads a processor, which as many hung operations would use up. Before
-        // Linux 5.15 it stays.
+        // The kernel's own limit is four threads a processor, which as many hung operations would use up.
+        // Before Linux 5.15 it stays.
         let _ = submitter.register_iowq_max_workers(&mut [depth as u32, 0]);
         let files = Files::new(submitter.register_files_sparse(FILES_MAX).is_ok());
         let mut buffers = Buffers::new(config.registered_max);
@@ -204,9 +206,9 @@ impl Uring {
     /// Puts an entry into the submission queue; what it points to must be in a slot.
     #[allow(unsafe_code)]
     fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: an operation's memory and array are lent to the kernel in its slot (`Lent`), where they stay until its
-        // completion and leak if that never comes; its file is in the slot too, or registered, and the kernel holds it
-        // open once it has the entry; other entries point to nothing.
+        // SAFETY: an operation's memory and array are lent to the kernel in its slot (`Lent`), where they
+        // stay until its completion and leak if that never comes; its file is in the slot too, or registered,
+        // and the kernel holds it open once it has the entry; other entries point to nothing.
         let pushed = unsafe { self.ring.submission().push(entry) };
         pushed.expect("the queue is as long as all that can be in it");
     }
@@ -229,7 +231,8 @@ impl Uring {
         }
     }
 
-    /// The entry of an operation, whose parts are lent to the kernel with it. The slot is filled but for the operation.
+    /// The entry of an operation, whose parts are lent to the kernel with it. The slot is filled but for the
+    /// operation.
     fn entry(&mut self, op: &mut IoOp, index: usize) -> squeue::Entry {
         let mut iovecs = Vec::new();
         let entry = self.describe(op, index, &mut iovecs);
@@ -416,8 +419,8 @@ impl Engine for Uring {
 }
 
 impl Drop for Uring {
-    /// Cancels what is in flight and waits for it, at most [`CANCEL_WAIT`]. The memory of what the kernel has even
-    /// then (a request that hangs in a device) is leaked: the kernel may still write to it.
+    /// Cancels what is in flight and waits for it, at most [`CANCEL_WAIT`]. The memory of what the kernel has
+    /// even then (a request that hangs in a device) is leaked: the kernel may still write to it.
     fn drop(&mut self) {
         let mut done = VecDeque::new();
         self.collect(&mut done);
@@ -500,11 +503,12 @@ fn restrictions() -> Vec<Restriction> {
         .collect()
 }
 
-/// The longest read that the submitting thread may begin itself. It is held up where the device's queue is full
-/// (direct reads of 16 MiB, 16 in flight, on a disk that takes 256 requests of 1 MiB: 6.6 ms each, and nothing of
-/// that when the kernel's threads begin them) and copies what is cached (16 MiB: 1.4 ms). Their help costs 10 us,
-/// which is seen in the processor time of direct reads of 1 MiB (22 or 32 ms per GB at depth 1). Writes are never
-/// sent there by us: the kernel's threads may do them one after another (see above).
+/// The longest read that the submitting thread may begin itself. It is held up where the device's queue is
+/// full (direct reads of 16 MiB, 16 in flight, on a disk that takes 256 requests of 1 MiB: 6.6 ms each, and
+/// nothing of that when the kernel's threads begin them) and copies what is cached (16 MiB: 1.4 ms). Their
+/// help costs 10 us, which is seen in the processor time of direct reads of 1 MiB (22 or 32 ms per GB at
+/// depth 1). Writes are never sent there by us: the kernel's threads may do them one after another (see
+/// above).
 fn inline_max(mode: IoMode) -> usize {
     match mode {
         IoMode::Direct => 1 << 20,

@@ -43,7 +43,8 @@ fn write(uring: &mut Uring, file: &Arc<IoFile>, parts: Vec<Part>) -> Vec<Part> {
 }
 
 /// Goal: a file that only the ring still knows is closed soon, although it was registered.
-/// Method: writes into a pipe until its end is registered; that end is let go, and the reader must see the end.
+/// Method: writes into a pipe until its end is registered; that end is let go, and the reader must see the
+/// end.
 #[test]
 fn registration_does_not_keep_files_open() {
     let Some(mut uring) = ring(1 << 20) else { return };
@@ -138,8 +139,8 @@ fn what_the_kernel_may_still_have_is_leaked() {
     assert_eq!(pool.in_use().0, 64 << 10);
 }
 
-/// Goal: where rings are forbidden, threads take over with a remark that says what to do; who asked for a ring
-/// hears the same as an error.
+/// Goal: where rings are forbidden, threads take over with a remark that says what to do; who asked for a
+/// ring hears the same as an error.
 /// Method: a thread under a seccomp filter that answers `EPERM` or `ENOSYS`, as container runtimes do.
 #[test]
 #[allow(unsafe_code)]

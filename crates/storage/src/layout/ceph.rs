@@ -27,7 +27,8 @@ pub(super) const PROVIDER: Parallel = Parallel {
 
 const ATTRIBUTE: &str = "ceph.file.layout";
 
-/// Most objects whose place is asked for, each with a system call of its own; where the others lie stays open.
+/// Most objects whose place is asked for, each with a system call of its own; where the others lie stays
+/// open.
 const ASKED_MAX: u64 = 4096;
 
 fn ask(file: BorrowedFd<'_>, size: u64) -> Result<Layout, AskError> {

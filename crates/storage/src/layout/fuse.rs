@@ -1,4 +1,5 @@
-//! FUSE file systems that are none of the others: what answers as Lustre does is served so, under its own name.
+//! FUSE file systems that are none of the others: what answers as Lustre does is served so, under its own
+//! name.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -22,8 +23,8 @@ pub(super) static OTHER: Parallel = Parallel {
     ..lustre::PROVIDER
 };
 
-/// What one calls itself, as the kernel has it in the kind of its mount; `fuse` if it says nothing. One that takes a name which
-/// haul uses for something else keeps the word `fuse` before it.
+/// What one calls itself, as the kernel has it in the kind of its mount; `fuse` if it says nothing. One that
+/// takes a name which haul uses for something else keeps the word `fuse` before it.
 pub(super) fn name_of(kind: &str) -> Arc<str> {
     let own = kind.split_once('.').map_or("", |(_, own)| own);
     let taken = |name: &str| name == "flat" || PROVIDERS.iter().any(|known| known.name == name);

@@ -1,7 +1,7 @@
 //! Lustre: an attribute, which also takes the stripes of a new file.
 //!
-//! A file gets its objects when it is opened to write. So it is made without being opened (`mknod`), opened to read, told its
-//! stripes, and then opened to write, as archives are unpacked there.
+//! A file gets its objects when it is opened to write. So it is made without being opened (`mknod`), opened
+//! to read, told its stripes, and then opened to write, as archives are unpacked there.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 

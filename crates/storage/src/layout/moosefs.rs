@@ -1,9 +1,11 @@
-//! MooseFS: its master says where each chunk of a file lies, through the door that the client holds open for tools.
+//! MooseFS: its master says where each chunk of a file lies, through the door that the client holds open for
+//! tools.
 //!
-//! In: an open file. Out: its layout. The root of the mount has a file that nobody can list, `.masterinfo`: where that door
-//! is, an address of this host. What is asked changes nothing, not even an access time.
-//! Invariants: a connection is made only where a file system that calls itself MooseFS says so in a file that is of root and
-//! has the number which no other file of MooseFS has; nothing is waited for longer than [`WAIT`]; answers are bounded.
+//! In: an open file. Out: its layout. The root of the mount has a file that nobody can list, `.masterinfo`:
+//! where that door is, an address of this host. What is asked changes nothing, not even an access time.
+//! Invariants: a connection is made only where a file system that calls itself MooseFS says so in a file that
+//! is of root and has the number which no other file of MooseFS has; nothing is waited for longer than
+//! [`WAIT`]; answers are bounded.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -40,7 +42,8 @@ const INFO_INODE: u64 = 0x7fff_ffff;
 const INFO_LEN: usize = 14;
 /// For a connection, and for each answer.
 const WAIT: Duration = Duration::from_secs(5);
-/// Most chunks of a file whose places are asked for: 256 GiB. What lies behind counts as lying with the last one.
+/// Most chunks of a file whose places are asked for: 256 GiB. What lies behind counts as lying with the last
+/// one.
 const CHUNKS_MAX: u64 = 4096;
 
 fn ask(file: BorrowedFd<'_>, size: u64) -> Result<Layout, AskError> {
@@ -110,8 +113,8 @@ mod tests {
     use super::*;
     use std::net::{Ipv4Addr, TcpListener};
 
-    /// Goal: questions and answers go over a connection as the master speaks; one that closes or says nonsense is an error,
-    /// not a wait.
+    /// Goal: questions and answers go over a connection as the master speaks; one that closes or says
+    /// nonsense is an error, not a wait.
     /// Method: a master of one thread, with answers recorded from a real one.
     #[test]
     fn a_master_is_asked() {

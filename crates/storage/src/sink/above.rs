@@ -1,6 +1,7 @@
 //! The way to the destination: its missing directories, and their names on media.
 //!
-//! In: the path of the destination root, and its descriptor. Out: the root is there, and the names that lead to it are synced.
+//! In: the path of the destination root, and its descriptor. Out: the root is there, and the names that lead
+//! to it are synced.
 //! Left out: what lies below it (`tree`).
 
 use std::os::fd::OwnedFd;
@@ -14,8 +15,8 @@ use super::calls::sync_dir;
 /// Directories above the destination that are synced; so many no path has.
 const CLIMB_MAX: usize = 4096;
 
-/// Makes the missing directories of `path`: the last one with `mode`, if there is one, and those above it as the umask says. False:
-/// nothing was missing.
+/// Makes the missing directories of `path`: the last one with `mode`, if there is one, and those above it as
+/// the umask says. False: nothing was missing.
 pub(super) fn make_root(path: &Path, mode: Option<Mode>) -> rustix::io::Result<bool> {
     let errno = |e: std::io::Error| e.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
     // Without dots and slashes at its end: nobody can make these.
@@ -47,8 +48,9 @@ pub(super) fn make_root(path: &Path, mode: Option<Mode>) -> rustix::io::Result<b
     }
 }
 
-/// Puts the names of a directory and of those above it on media, up to where its file system is mounted: an earlier run may
-/// have made them and been killed before it synced anything. No clock says whether that was long ago.
+/// Puts the names of a directory and of those above it on media, up to where its file system is mounted: an
+/// earlier run may have made them and been killed before it synced anything. No clock says whether that was
+/// long ago.
 ///
 /// Edge: a directory that we may not read cannot be synced. Nothing above it was made by us then.
 pub(super) fn sync_above(root: &OwnedFd) -> rustix::io::Result<usize> {

@@ -1,10 +1,12 @@
-//! Files of the copy's own sources, where these are on this host: what is written in place must be none of them.
+//! Files of the copy's own sources, where these are on this host: what is written in place must be none of
+//! them.
 //!
 //! In: the sources' paths, a file that stands at the destination. Out: whether it is a source's too.
-//! What must hold: a source that has a further name at the destination is not written over, whatever name that is, for its content
-//! may be nowhere else. Trees are walked once, and only when a file with several names is to be written.
-//! Left out: names that are given while the copy runs; sources that are reached through ssh and are on this host all the same; one
-//! file system that is mounted as two devices.
+//! What must hold: a source that has a further name at the destination is not written over, whatever name
+//! that is, for its content may be nowhere else. Trees are walked once, and only when a file with several
+//! names is to be written.
+//! Left out: names that are given while the copy runs; sources that are reached through ssh and are on this
+//! host all the same; one file system that is mounted as two devices.
 
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
@@ -34,8 +36,8 @@ impl Beside {
         Beside { paths, ..Beside::default() }
     }
 
-    /// Whether what stands at the destination is, or may be, a source's file. `ours`: how many of its names this copy gave it beside
-    /// the one that it has there.
+    /// Whether what stands at the destination is, or may be, a source's file. `ours`: how many of its names
+    /// this copy gave it beside the one that it has there.
     pub(super) fn has(&self, stat: &Stat, ours: u64) -> bool {
         if self.paths.is_empty() || haul_mutant::removed("in-place-over-no-source") {
             return false;
@@ -87,7 +89,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a source is known by each of its names, named or deep in a tree; a file that is none is not taken for one.
+    /// Goal: a source is known by each of its names, named or deep in a tree; a file that is none is not
+    /// taken for one.
     #[test]
     fn sources_are_known_by_all_their_names() {
         let room = tempfile::tempdir().expect("tempdir");

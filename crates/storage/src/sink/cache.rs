@@ -3,12 +3,12 @@
 //! In: files that were written through the cache. Out: their pages are on their way to media early, and gone
 //! after the sync. Every page of a temporary is ours, so whole files can be dropped; other people's stay.
 //!
-//! Two ways. Writes with `RWF_DONTCACHE` (Linux 6.14) start their own write-back, and the kernel drops each page
-//! when it is on media. Where a file system refuses that, write-back is started by `sync_file_range` behind
-//! each write, and the pages are dropped after the commit's sync, when they are clean.
+//! Two ways. Writes with `RWF_DONTCACHE` (Linux 6.14) start their own write-back, and the kernel drops each
+//! page when it is on media. Where a file system refuses that, write-back is started by `sync_file_range`
+//! behind each write, and the pages are dropped after the commit's sync, when they are clean.
 //!
-//! Left out: small files and refusing file systems without durability. Their pages stay until the kernel needs
-//! the room; to drop them they would have to be clean, and waiting for that is what the user declined.
+//! Left out: small files and refusing file systems without durability. Their pages stay until the kernel
+//! needs the room; to drop them they would have to be clean, and waiting for that is what the user declined.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};

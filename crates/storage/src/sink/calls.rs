@@ -1,4 +1,5 @@
-//! System calls as the sink needs them: all bytes of a write, all names of a directory, times, and odd answers taken.
+//! System calls as the sink needs them: all bytes of a write, all names of a directory, times, and odd
+//! answers taken.
 
 use std::os::fd::AsFd;
 

@@ -1,9 +1,10 @@
 //! What a journal may claim: the temporaries of which tags, and of whom.
 //!
-//! In: a journal's tags, and whose file it is. Out: whether a temporary is that job's, and of no job that may live.
-//! What must hold: whoever writes a journal gets none but his own files removed by it, whoever removes them: its checksums are no
-//! signature, and tags can be read off the names of any running copy. Only a journal of root speaks for files of others, to whom
-//! root gives its temporaries before they have their names (`-a`).
+//! In: a journal's tags, and whose file it is. Out: whether a temporary is that job's, and of no job that may
+//! live.
+//! What must hold: whoever writes a journal gets none but his own files removed by it, whoever removes them:
+//! its checksums are no signature, and tags can be read off the names of any running copy. Only a journal of
+//! root speaks for files of others, to whom root gives its temporaries before they have their names (`-a`).
 //! Left out: names of one file (`st_nlink`), for to remove one leaves the others.
 
 use std::collections::HashSet;
@@ -80,8 +81,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
-    /// Goal: a journal claims what is its owner's, one of root's that nobody else can write all, a linked one nothing; what a
-    /// living job claims stays.
+    /// Goal: a journal claims what is its owner's, one of root's that nobody else can write all, a linked one
+    /// nothing; what a living job claims stays.
     /// Method: the status of files, as another user's would be.
     #[test]
     fn journals_claim_their_owners_files() {

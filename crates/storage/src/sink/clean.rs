@@ -138,13 +138,14 @@ struct Found {
     owner: Option<u32>,
 }
 
-/// Removes what a dead job left: its `debris` (by its journal) below `root`, directories that it opened to itself (`widened`, by
-/// its journal as well), which get their modes again, then its journal and owner files, which lie in `state` (`root` itself unless
-/// a state directory is used). The journal stays while anything of it does.
+/// Removes what a dead job left: its `debris` (by its journal) below `root`, directories that it opened to
+/// itself (`widened`, by its journal as well), which get their modes again, then its journal and owner files,
+/// which lie in `state` (`root` itself unless a state directory is used). The journal stays while anything of
+/// it does.
 ///
 /// # Errors
-/// The job lives (its ownership is taken first, which waits for a beat where nothing else can tell), its journal may be another's
-/// word, or its files cannot be removed.
+/// The job lives (its ownership is taken first, which waits for a beat where nothing else can tell), its
+/// journal may be another's word, or its files cannot be removed.
 pub fn remove_debris(
     root: &Path,
     state: &Path,
@@ -204,7 +205,8 @@ pub fn remove_debris(
     Ok(removed)
 }
 
-/// Takes back what the job left open, if its journal is ours. Returns how many directories could not be looked at.
+/// Takes back what the job left open, if its journal is ours. Returns how many directories could not be
+/// looked at.
 fn restore_widened(place: &JobDir, root: &Arc<OwnedFd>, widened: &[Widened]) -> Result<usize, AcquireError> {
     place.load(&mut |_| {}).map_err(AcquireError::Failed)?;
     let jail = Jail::probe(root);
@@ -282,7 +284,8 @@ struct Here {
 }
 
 /// Calls `each` with every name below `root` that ends in a tag. Returns how many directories could not be
-/// looked into. Of the directories on the way at most `open_max` are open, and `root`, at most [`DEPTH_MAX`] deep.
+/// looked into. Of the directories on the way at most `open_max` are open, and `root`, at most [`DEPTH_MAX`]
+/// deep.
 fn walk(
     jail: Jail,
     root: &Arc<OwnedFd>,

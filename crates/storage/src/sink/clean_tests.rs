@@ -61,10 +61,10 @@ fn only_named_temporaries_are_removed() {
     assert!(list_temporaries(&root(&top), Duration::from_secs(86_400)).is_empty());
 }
 
-/// Goal: a deep tree is searched whole with few directories open, also beside the way down, and nothing outside of it where
-/// directories move meanwhile.
-/// Method: a chain of directories with branches and a temporary in each, with few and with many open; then the lower half of it
-/// is moved out of the tree, and another put in its place, when its end is reached.
+/// Goal: a deep tree is searched whole with few directories open, also beside the way down, and nothing
+/// outside of it where directories move meanwhile.
+/// Method: a chain of directories with branches and a temporary in each, with few and with many open; then
+/// the lower half of it is moved out of the tree, and another put in its place, when its end is reached.
 #[test]
 fn deep_trees_are_searched_with_few_descriptors() {
     let base = tempfile::tempdir().expect("tempdir");
@@ -111,8 +111,8 @@ fn deep_trees_are_searched_with_few_descriptors() {
     assert_eq!((moved, failed, found.len(), all.len()), (true, 0, depth, depth), "each is found again, once");
 }
 
-/// Goal: jobs are found with what is known of them, and only dead ones can be removed, with nothing else, least of all a file
-/// that is only named like a job's.
+/// Goal: jobs are found with what is known of them, and only dead ones can be removed, with nothing else,
+/// least of all a file that is only named like a job's.
 /// Method: one living, one dead with owner file, one with a journal only.
 #[test]
 fn only_dead_jobs_are_removed() {
@@ -221,8 +221,8 @@ fn unproven_jobs_are_cleaned_once() {
 }
 
 /// Goal: a directory with many names of jobs is listed once, not once for each.
-/// Method: empty journals, as anybody can plant them, and four times as many: the processor's time for them, the least of three, grows
-/// as their number does, where a listing for each made it sixteen times as long.
+/// Method: empty journals, as anybody can plant them, and four times as many: the processor's time for them,
+/// the least of three, grows as their number does, where a listing for each made it sixteen times as long.
 #[test]
 fn many_planted_jobs_cost_little() {
     let processor = || {
@@ -246,9 +246,10 @@ fn many_planted_jobs_cost_little() {
     assert!(many < 9 * few, "{few:?} for a quarter of what took {many:?}");
 }
 
-/// Goal: a temporary of a dead job is removed only if it is a file of the journal's owner; the journal stays while one that could not
-/// be removed does, and one that others may write is not believed.
-/// Method: root's own and another user's temporaries of one tag, under journals of each; one whose directory cannot be written.
+/// Goal: a temporary of a dead job is removed only if it is a file of the journal's owner; the journal stays
+/// while one that could not be removed does, and one that others may write is not believed.
+/// Method: root's own and another user's temporaries of one tag, under journals of each; one whose directory
+/// cannot be written.
 #[test]
 fn a_journal_removes_its_owners_files() {
     if !rustix::process::geteuid().is_root() {

@@ -1,12 +1,15 @@
-//! What a run published or found that followed one which may still publish, looked at before it is called complete.
+//! What a run published or found that followed one which may still publish, looked at before it is called
+//! complete.
 //!
-//! In: each name that was given, with the inode that it was given to, and each file that stood at a name already, for that may
-//! be all that the copy needs there. Out: whether all of them still stand.
-//! What must hold: a run that was frozen between its look at the owner file and its rename can put an old file over a new
-//! one when it goes on; a run that took its job over does not end with success over such a file.
-//! Assumed: nobody else replaces what was just copied or found. Where that happens the run fails too, and the next one looks again.
-//! Left out: what happens after the look. A run that stays frozen until then can still rename the few files that it was about
-//! to, one for each of its threads.
+//! In: each name that was given, with the inode that it was given to, and each file that stood at a name
+//! already, for that may be all that the copy needs there. Out: whether all of them still stand.
+//! What must hold: a run that was frozen between its look at the owner file and its rename can put an old
+//! file over a new one when it goes on; a run that took its job over does not end with success over such a
+//! file.
+//! Assumed: nobody else replaces what was just copied or found. Where that happens the run fails too, and the
+//! next one looks again.
+//! Left out: what happens after the look. A run that stays frozen until then can still rename the few files
+//! that it was about to, one for each of its threads.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;

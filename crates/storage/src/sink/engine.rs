@@ -1,15 +1,16 @@
 //! The write engine: threads that execute `SinkOp`s and post their completions.
 //!
 //! In: operations with payload buffers. Out: one completion for each, from the engine's own threads.
-//! Objects of large files go to the I/O threads (`data`), the rest is done by a blocking pool of threads ([`blocking_pool`]). An operation
-//! of many items is split by the storage targets that they lie on: what hangs at one holds no item of another. The
-//! items of one target are shared among threads, for what makes many small files durable in little time is syncing
-//! them side by side. The journal has a thread of its own, so that its records keep their order.
+//! Objects of large files go to the I/O threads (`data`), the rest is done by a blocking pool of threads
+//! ([`blocking_pool`]). An operation of many items is split by the storage targets that they lie on: what
+//! hangs at one holds no item of another. The items of one target are shared among threads, for what makes
+//! many small files durable in little time is syncing them side by side. The journal has a thread of its own,
+//! so that its records keep their order.
 //!
 //! What must hold: a buffer is given back before its completion is posted; every operation completes, also
-//! if executing it panics or its thread does ([`Owed`](crate::owed::Owed)), but for those that hang when the engine ends; the engine ends
-//! within what its deadlines allow, and says what it left. Order between operations that run at once
-//! is the session's: it must not discard a file while writes of it are under way.
+//! if executing it panics or its thread does ([`Owed`](crate::owed::Owed)), but for those that hang when the
+//! engine ends; the engine ends within what its deadlines allow, and says what it left. Order between
+//! operations that run at once is the session's: it must not discard a file while writes of it are under way.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,12 +62,14 @@ mod fan_out;
 mod journal_writer;
 mod verify;
 
-/// The name of a line about directories of other users, into which was copied what is closed to them at the source.
+/// The name of a line about directories of other users, into which was copied what is closed to them at the
+/// source.
 pub const OTHERS_DIRS: &str = "directories of other users";
 
 /// Most threads of an engine for one storage target.
 pub const THREADS_MAX: usize = 256;
-/// For so long an answer that the job is ours is good for what publishes nothing: before each rename it is asked anew.
+/// For so long an answer that the job is ours is good for what publishes nothing: before each rename it is
+/// asked anew.
 const OWNER_FRESH: Duration = Duration::from_millis(50);
 /// How often an engine that ends looks whether all that is left hangs.
 const END_TICK: Duration = Duration::from_millis(50);
@@ -114,7 +117,8 @@ struct Task(Box<dyn FnOnce(&Arc<Sink>, &Turn<Task>) + Send>);
 /// What an engine left when it ended, in words; empty if all its threads ended.
 pub type Hanging = Vec<String>;
 
-/// Executes `SinkOp`s. When it is dropped, its threads finish what was submitted and end; those that hang are left.
+/// Executes `SinkOp`s. When it is dropped, its threads finish what was submitted and end; those that hang are
+/// left.
 pub struct WriteEngine {
     pool: Arc<BlockingPool<Task>>,
     journal_writer: JournalWriter,
@@ -273,15 +277,15 @@ impl WriteEngine {
         self.end_all()
     }
 
-    /// Ends the threads after all that was submitted, and waits for them. Returns what hangs and was left; the same when it is
-    /// called again.
+    /// Ends the threads after all that was submitted, and waits for them. Returns what hangs and was left;
+    /// the same when it is called again.
     fn end_all(&mut self) -> Hanging {
         if let Some(left) = &self.ended {
             return left.clone();
         }
         self.sink.ends.store(true, Ordering::Relaxed);
-        // Writes go from the threads to the I/O threads, and changes of mode back to the threads: both live until the
-        // last write has completed.
+        // Writes go from the threads to the I/O threads, and changes of mode back to the threads: both live
+        // until the last write has completed.
         let mut left = self.sink.data.drain();
         while !self.pool.finish(END_TICK) {
             if self.pool.hangs() {
@@ -397,8 +401,8 @@ impl SinkEngine for WriteEngine {
 }
 
 impl Sink {
-    /// Whether the job is ours now: asked directly before what cannot be undone. What happens between the answer and that can
-    /// never be seen.
+    /// Whether the job is ours now: asked directly before what cannot be undone. What happens between the
+    /// answer and that can never be seen.
     fn fence(&self) -> Result<(), Failure> {
         // It may have hung in a sync until nobody waits any more, or may hang in the question itself.
         self.check_over()?;
@@ -436,8 +440,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Asked before a temporary is made: one of a run that lost its job would be debris, in a directory that may be finished.
-    /// What is written in place would be the next owner's file, which may be finished.
+    /// Asked before a temporary is made: one of a run that lost its job would be debris, in a directory that
+    /// may be finished. What is written in place would be the next owner's file, which may be finished.
     fn may_make(&self) -> Result<(), Failure> {
         match haul_mutant::removed("losers-make-nothing") {
             true => Ok(()),
@@ -500,8 +504,8 @@ impl Sink {
     }
 
     fn submit(&self, target: IoTarget, label: impl Fn() -> Doing + Send + Sync + 'static, task: Task) {
-        // Without a blocking pool the engine has ended, and this comes of a request that hung until then: what the task owes is
-        // answered as it is dropped.
+        // Without a blocking pool the engine has ended, and this comes of a request that hung until then:
+        // what the task owes is answered as it is dropped.
         if let Some(pool) = self.pool.get().and_then(Weak::upgrade) {
             pool.submit(target, label, task);
         }

@@ -505,8 +505,8 @@ fn directories_are_finished_deepest_first() {
     assert!(bench.finish(vec![(DirId(1), closed)])[0].is_err());
 }
 
-/// Goal: setuid and setgid are dropped and counted unless the owner is kept; a directory keeps the setgid that
-/// it has from its parent.
+/// Goal: setuid and setgid are dropped and counted unless the owner is kept; a directory keeps the setgid
+/// that it has from its parent.
 /// Method: a file with mode 06755 without and (as root) with owner; a directory in a setgid parent.
 #[test]
 fn setid_needs_the_owner() {
@@ -556,9 +556,10 @@ fn long_and_odd_names_work() {
     assert_eq!(bench.ls().len(), 2);
 }
 
-/// Goal: a sparse file gets its size and nothing but its data, also if it ends in a hole or has no data at all; what
-/// stood at its name is gone.
-/// Method: one piece written of 1 TiB, none of another, over old files; a file that is not sparse stays refused.
+/// Goal: a sparse file gets its size and nothing but its data, also if it ends in a hole or has no data at
+/// all; what stood at its name is gone.
+/// Method: one piece written of 1 TiB, none of another, over old files; a file that is not sparse stays
+/// refused.
 #[test]
 fn sparse_files_end_in_holes() {
     use haul_core::extents::{DataExtent, ExtentMap};

@@ -29,7 +29,8 @@ pub(super) fn os_at(kind: FailureKind, what: &str, path: &str, errno: Errno, fd:
     }
 }
 
-/// Bytes that the file system that holds `fd` has for us; `None`: nobody can say, or they are not what is short.
+/// Bytes that the file system that holds `fd` has for us; `None`: nobody can say, or they are not what is
+/// short.
 pub(crate) fn free(fd: impl AsFd) -> Option<u64> {
     let room = rustix::fs::fstatvfs(fd).ok()?;
     let inodes = room.f_files == 0 || room.f_favail > 0;

@@ -41,8 +41,8 @@ pub(super) mod adopt;
 pub(super) mod in_place;
 mod look;
 
-/// Magic numbers of file systems that take the inode's lock for a buffered write: ext2 to ext4, XFS, btrfs, f2fs,
-/// tmpfs.
+/// Magic numbers of file systems that take the inode's lock for a buffered write: ext2 to ext4, XFS, btrfs,
+/// f2fs, tmpfs.
 const LOCAL: [FsWord; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
 
 /// The open files of a session.
@@ -52,8 +52,8 @@ pub(super) struct Files {
     pub(super) tag: u32,
     pub(super) adopt: Adopt,
     open: Mutex<HashMap<FileId, Arc<OpenFile>>>,
-    /// Temporaries that are open. One of them is never removed to make room for another, whatever the file system takes
-    /// their names for.
+    /// Temporaries that are open. One of them is never removed to make room for another, whatever the file
+    /// system takes their names for.
     live: Mutex<HashSet<Inode>>,
     /// Temporaries that are being made and may not be among these yet.
     making: AtomicUsize,
@@ -61,8 +61,8 @@ pub(super) struct Files {
     pub(super) grains: Mutex<HashMap<u64, Arc<Mutex<Option<u32>>>>>,
     /// What the destination makes of an mtime, as far as that was asked.
     pub(super) held: Mutex<HashMap<(u64, Timestamp), Option<Timestamp>>>,
-    /// The file system is of [`LOCAL`]. The destination is one file system, but for what is mounted below it; where this is wrong
-    /// it costs time only.
+    /// The file system is of [`LOCAL`]. The destination is one file system, but for what is mounted below it;
+    /// where this is wrong it costs time only.
     local: bool,
     pub(super) spaces: Spaces,
     /// `None`: the destination has one storage target.
@@ -100,7 +100,8 @@ pub(super) struct OpenFile {
     pub(super) temp: Name,
     /// Which inode the temporary is, once it was made.
     inode: OnceLock<Inode>,
-    /// The journal of this run or of one before may speak of it: whoever takes the job over may take it over, too.
+    /// The journal of this run or of one before may speak of it: whoever takes the job over may take it over,
+    /// too.
     promised: AtomicBool,
     pub(super) size: u64,
     /// Bytes that have to be written: all but holes.
@@ -139,8 +140,8 @@ struct Opened {
 }
 
 impl OpenFile {
-    /// Whether its temporary may be removed. One that no journal speaks of is nobody's but ours, whoever owns the job now: its name
-    /// is of this run alone.
+    /// Whether its temporary may be removed. One that no journal speaks of is nobody's but ours, whoever owns
+    /// the job now: its name is of this run alone.
     fn may_go(&self, may: impl FnOnce() -> bool) -> bool {
         let unknown =
             !self.promised.load(Ordering::Acquire) && !haul_mutant::removed("losers-clear-their-own");
@@ -289,8 +290,8 @@ impl Files {
         }
     }
 
-    /// The temporary of a file that was written before, and whether all of its bytes went through its path in this
-    /// session (neither from a bundle nor in part by an earlier run).
+    /// The temporary of a file that was written before, and whether all of its bytes went through its path in
+    /// this session (neither from a bundle nor in part by an earlier run).
     pub(super) fn fd_of(&self, id: FileId) -> Result<(Arc<OpenFile>, Arc<IoFile>, bool), Failure> {
         let open = lock(&self.open).get(&id).cloned();
         let Some(open) = open else {
@@ -329,8 +330,8 @@ impl Files {
         self.close_as(id, |_| {});
     }
 
-    /// Closes the file; its temporary loses its name, if it has one that is ours. What a journal may speak of is a later owner's to
-    /// take over, so of that `may` is asked; where it says no, the temporary stays.
+    /// Closes the file; its temporary loses its name, if it has one that is ours. What a journal may speak of
+    /// is a later owner's to take over, so of that `may` is asked; where it says no, the temporary stays.
     pub(super) fn discard(&self, id: FileId, may: impl FnOnce() -> bool) {
         self.close_as(id, |open| match open.may_go(may) {
             true => drop(self.remove(open)),
@@ -349,8 +350,8 @@ impl Files {
         }
     }
 
-    /// The file failed: writes of it fail with this until it is discarded. Its temporary goes at once, if it may (as in
-    /// [`Files::discard`]), else then. Nothing happens to a file that failed before.
+    /// The file failed: writes of it fail with this until it is discarded. Its temporary goes at once, if it
+    /// may (as in [`Files::discard`]), else then. Nothing happens to a file that failed before.
     pub(super) fn fail(&self, id: FileId, failure: &Failure, may: impl FnOnce() -> bool) {
         let open = lock(&self.open).get(&id).cloned();
         if let Some(open) = open {
@@ -391,7 +392,8 @@ impl Files {
         open.promised.store(true, Ordering::Release);
     }
 
-    /// Removes the temporary's name. False if it is still there. Another file that somebody put there is not ours to remove.
+    /// Removes the temporary's name. False if it is still there. Another file that somebody put there is not
+    /// ours to remove.
     fn remove(&self, open: &OpenFile) -> bool {
         let dir = self.tree.dirfd(open.parent).ok();
         let jail = self.tree.jail();
@@ -419,7 +421,8 @@ impl Files {
         !lock(&self.open).is_empty()
     }
 
-    /// Whether a temporary of this session could not be removed. By its tag in the journal a later run finds it.
+    /// Whether a temporary of this session could not be removed. By its tag in the journal a later run finds
+    /// it.
     pub(super) fn left_any(&self) -> bool {
         self.left.load(Ordering::Acquire)
     }
@@ -465,7 +468,8 @@ impl Files {
     /// Says how a file is cut at the source, before it is made.
     pub(super) fn want(&self, file: &SinkFile, striping: Option<Striping>) {
         if let Some(striping) = striping {
-            // It is told once for each generation of a file, and a later one may be cut otherwise: the first counts.
+            // It is told once for each generation of a file, and a later one may be cut otherwise: the first
+            // counts.
             let _ = self.entry_of(file).source.set(striping);
         }
     }
@@ -530,7 +534,8 @@ impl Files {
         lock(&self.live).insert(*open.inode.get_or_init(|| inode_of(stat)));
     }
 
-    /// Whether what stands at a temporary's name is nobody's: none of the open ones, and none that is just being made.
+    /// Whether what stands at a temporary's name is nobody's: none of the open ones, and none that is just
+    /// being made.
     pub(super) fn is_stale(&self, dir: &OwnedFd, temp: &Name) -> bool {
         let Ok(stat) = self.tree.jail().stat(dir, temp) else { return false };
         let alone = self.making.load(Ordering::Acquire) <= 1;
@@ -599,8 +604,8 @@ impl Files {
         })
     }
 
-    /// The length of a temporary that was taken over, with holes where the file has them. `None`: these cannot be had, and it
-    /// was removed.
+    /// The length of a temporary that was taken over, with holes where the file has them. `None`: these
+    /// cannot be had, and it was removed.
     pub(super) fn look_at_adopted(&self, file: &SinkFile) -> Option<u64> {
         let (_, temp, _) = self.fd_of(file.id).ok()?;
         let fd = descriptor(&temp);

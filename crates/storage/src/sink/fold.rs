@@ -1,10 +1,11 @@
 //! Names that the destination takes for one: upper and lower case, forms of Unicode.
 //!
-//! In: under which name which inode was found or made, and for which entry. Out: whether another entry has that inode
-//! already. What must hold: two entries of one session never have one file, link or directory, whatever the file
-//! system makes of their names; hard links that stood there before are two.
-//! Bounds: what is remembered goes with its directory, and nothing is where every name is its own (ext4, btrfs, F2FS and
-//! tmpfs say so by a flag; elsewhere a name with its case turned is looked up once for each directory).
+//! In: under which name which inode was found or made, and for which entry. Out: whether another entry has
+//! that inode already. What must hold: two entries of one session never have one file, link or directory,
+//! whatever the file system makes of their names; hard links that stood there before are two.
+//! Bounds: what is remembered goes with its directory, and nothing is where every name is its own (ext4,
+//! btrfs, F2FS and tmpfs say so by a flag; elsewhere a name with its case turned is looked up once for each
+//! directory).
 //! Left out: directories that this session made, where a name that is taken cannot be taken again.
 
 use std::collections::HashMap;
@@ -24,8 +25,8 @@ use super::lock;
 use super::stat::inode_of;
 use crate::jail::Jail;
 
-/// Magic numbers of file systems that keep every name as it is unless a directory's flag says otherwise: ext2 to ext4,
-/// btrfs, F2FS, tmpfs.
+/// Magic numbers of file systems that keep every name as it is unless a directory's flag says otherwise: ext2
+/// to ext4, btrfs, F2FS, tmpfs.
 const FLAGGED: [FsWord; 4] = [0xef53, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
 /// `FS_CASEFOLD_FL`
 const CASEFOLD: u32 = 0x4000_0000;
@@ -119,8 +120,8 @@ pub(super) fn is_exact(dir: &OwnedFd) -> bool {
     rustix::fs::fstatfs(dir).is_ok_and(|stat| FLAGGED.contains(&stat.f_type)) && !has_flag(dir)
 }
 
-/// Whether the directory at `path` may take names for one that differ in case. Nothing is made to see: its own name with the case
-/// turned tells, where the file system does not.
+/// Whether the directory at `path` may take names for one that differ in case. Nothing is made to see: its
+/// own name with the case turned tells, where the file system does not.
 pub fn may_fold_case(path: &Path) -> bool {
     let (Ok(path), flags) =
         (std::fs::canonicalize(path), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC)
@@ -169,7 +170,8 @@ fn sense(jail: Jail, fd: &OwnedFd, name: &Name, inode: Inode) -> Sense {
     }
 }
 
-/// Whether the directory lists exactly this name; `None`: it cannot be read, or is too long to be looked through.
+/// Whether the directory lists exactly this name; `None`: it cannot be read, or is too long to be looked
+/// through.
 pub(super) fn is_listed(dir: &OwnedFd, name: &Name) -> Option<bool> {
     let mut entries = rustix::fs::Dir::read_from(dir).ok()?;
     for _ in 0..LISTED_MAX {
@@ -193,9 +195,10 @@ mod tests {
         Name::new(text.as_bytes()).expect("a legal name")
     }
 
-    /// Goal: where names may fold, an inode that one entry has is refused to the next, until it is given up; two names
-    /// that are both listed are hard links, and two entries.
-    /// Method: a directory of which nothing is known yet (names without letters tell nothing), by inode numbers.
+    /// Goal: where names may fold, an inode that one entry has is refused to the next, until it is given up;
+    /// two names that are both listed are hard links, and two entries.
+    /// Method: a directory of which nothing is known yet (names without letters tell nothing), by inode
+    /// numbers.
     #[test]
     fn an_inode_belongs_to_one_entry() {
         let dir = tempfile::tempdir().expect("tempdir");

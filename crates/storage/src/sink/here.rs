@@ -1,11 +1,13 @@
 //! Whose a name in a directory is: a job's here, or the user's.
 //!
-//! In: an open directory. Out: the jobs that keep a journal or an owner file in it or in a directory above it, and which
-//! names are theirs. A job's temporaries lie below its destination, at any depth, and its journal says their tags; its
-//! journal and owner files lie in the destination itself.
-//! What must hold: a form proves nothing. A file is a job's only if a journal or owner file says so that was made in the very
-//! directory in which it lies: a copy of a journal, in another directory, is a user's file like any other.
-//! Left out: jobs whose journal lies elsewhere (`--state`), or may not be read by us; what is theirs is not known here.
+//! In: an open directory. Out: the jobs that keep a journal or an owner file in it or in a directory above
+//! it, and which names are theirs. A job's temporaries lie below its destination, at any depth, and its
+//! journal says their tags; its journal and owner files lie in the destination itself.
+//! What must hold: a form proves nothing. A file is a job's only if a journal or owner file says so that was
+//! made in the very directory in which it lies: a copy of a journal, in another directory, is a user's file
+//! like any other.
+//! Left out: jobs whose journal lies elsewhere (`--state`), or may not be read by us; what is theirs is not
+//! known here.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -181,8 +183,10 @@ mod tests {
         temp_name(&Name::new(b"f").expect("legal"), tag, 1).as_bytes().to_vec()
     }
 
-    /// Goal: a job's files are known in its destination, its temporaries also below; what only looks so is not.
-    /// Method: a journal of a directory, one that was copied there from another, an owner file that only has the name.
+    /// Goal: a job's files are known in its destination, its temporaries also below; what only looks so is
+    /// not.
+    /// Method: a journal of a directory, one that was copied there from another, an owner file that only has
+    /// the name.
     #[test]
     fn only_a_job_of_the_place_owns_its_names() {
         let top = tempfile::tempdir().expect("tempdir");

@@ -1,6 +1,7 @@
 //! Holes in what an earlier run left, or in what is written into.
 //!
-//! In: an open file, and the map of its data. Out: a file whose holes are holes, whoever wrote there; or that this cannot be had.
+//! In: an open file, and the map of its data. Out: a file whose holes are holes, whoever wrote there; or that
+//! this cannot be had.
 
 use std::os::fd::BorrowedFd;
 
@@ -8,7 +9,8 @@ use haul_core::extents::ExtentMap;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
 
-/// Makes holes of what the map says are holes, in a file whose data begins at `base`. False: this file system cannot, so that what lies there might be published.
+/// Makes holes of what the map says are holes, in a file whose data begins at `base`. False: this file system
+/// cannot, so that what lies there might be published.
 pub(super) fn clear_holes(fd: BorrowedFd<'_>, map: &ExtentMap, base: u64) -> bool {
     if haul_mutant::removed("adopted-holes") {
         return true;
@@ -48,8 +50,10 @@ mod tests {
 
     use super::*;
 
-    /// Goal: what somebody wrote into the holes of a temporary is not there any more when that is taken over; its data is.
-    /// Method: a file full of data under maps with a hole at the begin, between, and at the end, some of it beyond the file.
+    /// Goal: what somebody wrote into the holes of a temporary is not there any more when that is taken over;
+    /// its data is.
+    /// Method: a file full of data under maps with a hole at the begin, between, and at the end, some of it
+    /// beyond the file.
     #[test]
     fn holes_of_an_adopted_temporary_are_cleared() {
         const STEP: u64 = 64 << 10;

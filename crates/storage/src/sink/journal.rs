@@ -4,8 +4,8 @@
 //!
 //! What must hold: only the owner of the job writes; a new owner begins with [`Journal::replace`], after
 //! which a late former owner writes to a file that has no name any more; after a failed sync nothing more is
-//! appended, for what lies before it can no longer be believed to be on media. Space is allocated ahead of the
-//! end, for when the data have filled the file system, what they are worth must still be written down.
+//! appended, for what lies before it can no longer be believed to be on media. Space is allocated ahead of
+//! the end, for when the data have filled the file system, what they are worth must still be written down.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use super::owner::{AcquireError, JobDir, Owner};
 
 /// Bytes that are read at a time.
 const READ_LEN: usize = 64 * 1024;
-/// Space ahead of the journal's end, bytes: at least, and after it was last made. An epoch of a thousand files
-/// or of 256 MiB in objects of 64 KiB needs less than the first.
+/// Space ahead of the journal's end, bytes: at least, and after it was last made. An epoch of a thousand
+/// files or of 256 MiB in objects of 64 KiB needs less than the first.
 const RESERVE_MIN: u64 = 256 * 1024;
 const RESERVE_LEN: u64 = 2 * RESERVE_MIN;
 
@@ -40,7 +40,8 @@ impl JobDir {
     /// epoch of the last run is in it, and the next owner must exceed that.
     ///
     /// # Errors
-    /// It cannot be read, is another user's, or something else than a file stands there (a symbolic link is not followed).
+    /// It cannot be read, is another user's, or something else than a file stands there (a symbolic link is
+    /// not followed).
     pub fn load(&self, feed: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
         let all = &mut |bytes: &[u8]| {
             feed(bytes);
@@ -49,8 +50,9 @@ impl JobDir {
         self.read(true, all).map(|stat| stat.is_some())
     }
 
-    /// As [`JobDir::load`], whoever made it: for `haul clean`, which believes it in what is its owner's. Says what file was read.
-    /// `feed` says whether it wants more: a file that anybody can make may be of any length.
+    /// As [`JobDir::load`], whoever made it: for `haul clean`, which believes it in what is its owner's. Says
+    /// what file was read. `feed` says whether it wants more: a file that anybody can make may be of any
+    /// length.
     ///
     /// # Errors
     /// It cannot be read, or is no file.
@@ -282,8 +284,8 @@ mod tests {
         }
     }
 
-    /// Goal: drafts that killed runs left are gone when a new run begins its journal, those that came later when
-    /// it ends; drafts of a later owner and of other jobs stay.
+    /// Goal: drafts that killed runs left are gone when a new run begins its journal, those that came later
+    /// when it ends; drafts of a later owner and of other jobs stay.
     /// Method: drafts planted before both; the names that are left.
     #[test]
     fn drafts_of_killed_runs_are_removed() {

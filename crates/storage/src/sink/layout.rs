@@ -1,8 +1,8 @@
 //! Where the files of a destination lie that has several storage targets.
 //!
-//! In: open temporaries. Out: their layouts by the numbers of targets, and by what their requests are told apart.
-//! A destination has several if its file system is a parallel one, or if other devices are mounted below its root: then each
-//! device is a target.
+//! In: open temporaries. Out: their layouts by the numbers of targets, and by what their requests are told
+//! apart. A destination has several if its file system is a parallel one, or if other devices are mounted
+//! below its root: then each device is a target.
 //! Invariants: nobody who cannot say fails a file; a layout is asked for once, when the file is opened.
 //! Left out: small files, for which the question costs as much as writing them.
 
@@ -41,14 +41,16 @@ pub struct SinkLayout {
 pub struct Ground {
     /// Who says where files lie.
     pub provider: Provider,
-    /// The longest object that lies on one target where a file gets the stripes of the root, bytes; `None`: not known.
+    /// The longest object that lies on one target where a file gets the stripes of the root, bytes; `None`:
+    /// not known.
     pub object_len: Option<u32>,
     /// Other devices are mounted below the root.
     devices: bool,
 }
 
 impl Ground {
-    /// Looks at the destination, for which it may make a file there, under a name of this session, and remove it.
+    /// Looks at the destination, for which it may make a file there, under a name of this session, and remove
+    /// it.
     pub fn of(tree: &SinkTree, tag: u32) -> Ground {
         let root = tree.root().as_fd();
         let device = device_of(root);
@@ -175,8 +177,9 @@ mod tests {
         }
     }
 
-    /// Goal: a file that is made before its data has its temporary and nothing else, and says where it lies, with one
-    /// number for each target; then it is written and published as any other, and each write says how long it took.
+    /// Goal: a file that is made before its data has its temporary and nothing else, and says where it lies,
+    /// with one number for each target; then it is written and published as any other, and each write says
+    /// how long it took.
     #[test]
     fn made_files_say_where_they_lie() {
         let mut bench = Bench::with(|config| config.sink_layout = Some(by_size()));
@@ -223,7 +226,8 @@ mod tests {
     }
 
     /// Goal: a publication that hangs at one target keeps those of another from no thread.
-    /// Method: one thread for each target; the first question for the owner hangs until the other file is there.
+    /// Method: one thread for each target; the first question for the owner hangs until the other file is
+    /// there.
     #[test]
     fn a_target_that_hangs_has_its_own_threads() {
         let (go, wait) = crossbeam_channel::bounded::<()>(0);

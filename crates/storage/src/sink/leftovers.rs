@@ -1,13 +1,16 @@
 //! What earlier runs of this job left, wherever it lies below the destination.
 //!
-//! In: the tags of those runs, the parts that the journal speaks of, directories as they are finished. Out: their temporaries are
-//! removed; or, in words, why some may be left, so that the journal, which alone knows their tags, stays.
-//! A directory is cleared when it is finished. What this run does not come to, for the source has it no more or has something else
-//! of that name, is noted then and walked at the end: so a tree that is as it was costs nothing more. If after that a part that the
-//! journal speaks of was not met, its directory was moved, and all of the destination is walked.
-//! What must hold: only what those runs made is removed: by their tags, of our user, no directory and no device; no symbolic link
-//! is followed. A run that lost its job removes nothing. No more than [`OPEN_MAX`] descriptors are held.
-//! Left out: what is mounted outside the job's own names, and what was moved out of them before the journal spoke of it.
+//! In: the tags of those runs, the parts that the journal speaks of, directories as they are finished. Out:
+//! their temporaries are removed; or, in words, why some may be left, so that the journal, which alone knows
+//! their tags, stays. A directory is cleared when it is finished. What this run does not come to, for the
+//! source has it no more or has something else of that name, is noted then and walked at the end: so a tree
+//! that is as it was costs nothing more. If after that a part that the journal speaks of was not met, its
+//! directory was moved, and all of the destination is walked.
+//! What must hold: only what those runs made is removed: by their tags, of our user, no directory and no
+//! device; no symbolic link is followed. A run that lost its job removes nothing. No more than [`OPEN_MAX`]
+//! descriptors are held.
+//! Left out: what is mounted outside the job's own names, and what was moved out of them before the journal
+//! spoke of it.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -35,7 +38,8 @@ const OPEN_MAX: usize = 16;
 /// Where temporaries of earlier runs may lie.
 #[derive(Clone, Debug, Default)]
 pub struct Left {
-    /// The names that the job has in the destination. `None`: the contents of a directory, whatever they are called.
+    /// The names that the job has in the destination. `None`: the contents of a directory, whatever they are
+    /// called.
     pub names: Option<HashSet<Name>>,
     /// Tag and number of each temporary that the journal speaks of.
     pub parts: Vec<(u32, u64)>,
@@ -50,8 +54,8 @@ pub(super) struct Leftovers {
     /// Whose their files are; 0 may have given them away. `None`: that cannot be told here.
     uid: Option<u32>,
     names: Option<HashSet<Name>>,
-    /// Parts that were not met yet, by number, with the time of the run that the journal names. A later run may have taken one
-    /// over and kept its number.
+    /// Parts that were not met yet, by number, with the time of the run that the journal names. A later run
+    /// may have taken one over and kept its number.
     parts: Mutex<HashMap<u64, usize>>,
     taken: Taken,
     /// Second names of files that were begun in place, which nobody completes in this run: they stay.
@@ -79,7 +83,8 @@ struct Listed {
 }
 
 impl Leftovers {
-    /// `tags`: of earlier runs, oldest first. `own`: of this one, which is never a leftover's. `None`: no run came before.
+    /// `tags`: of earlier runs, oldest first. `own`: of this one, which is never a leftover's. `None`: no run
+    /// came before.
     pub(super) fn new(tags: &[u32], own: u32, left: &Left, adopt: &Adopt) -> Option<Leftovers> {
         let old = tags.iter().map(|tag| tag_bits(*tag)).enumerate();
         let tags: HashMap<u32, usize> =
@@ -103,8 +108,8 @@ impl Leftovers {
         })
     }
 
-    /// Clears a directory whose entries have all ended, so that nobody takes over any more what lies there, and notes those in
-    /// it that this run did not come to. What cannot be done is tried again at the end.
+    /// Clears a directory whose entries have all ended, so that nobody takes over any more what lies there,
+    /// and notes those in it that this run did not come to. What cannot be done is tried again at the end.
     pub(super) fn finish(&self, tree: &SinkTree, id: DirId, dir: &OwnedFd) {
         let came_to = lock(&self.finished).remove(&id).unwrap_or_default();
         if !tree.was_created(id) {
@@ -126,7 +131,8 @@ impl Leftovers {
         }
     }
 
-    /// Removes what is left, at the end of a run. `goes_on` is asked at each directory, `may` before anything is removed.
+    /// Removes what is left, at the end of a run. `goes_on` is asked at each directory, `may` before anything
+    /// is removed.
     ///
     /// # Errors
     /// One of them said no.
@@ -163,7 +169,8 @@ impl Leftovers {
             for name in below {
                 look.walk(vec![name], false)?;
             }
-            // What is wrong elsewhere than in the job's own directories matters only while something is missing.
+            // What is wrong elsewhere than in the job's own directories matters only while something is
+            // missing.
             let elsewhere = look.failed.take();
             look.failed = failed;
             look.closed = look.closed.take().or(elsewhere);
@@ -229,7 +236,8 @@ impl Leftovers {
         result
     }
 
-    /// Whether an earlier run made it. A file may have a second name, which it keeps: one that was published by linking it.
+    /// Whether an earlier run made it. A file may have a second name, which it keeps: one that was published
+    /// by linking it.
     fn made(&self, stat: &Stat) -> bool {
         let kind = matches!(kind_of(stat), FileType::RegularFile | FileType::Symlink);
         let ours = self.uid.is_none_or(|uid| uid == 0 || uid == stat.st_uid);

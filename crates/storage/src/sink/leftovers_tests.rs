@@ -21,7 +21,8 @@ fn left(dir: &Path, tag: u32, number: u64) -> PathBuf {
     path
 }
 
-/// A run after those of the tags 5 and 6, whose names are `d` and `e`, and whose journal spoke of these parts.
+/// A run after those of the tags 5 and 6, whose names are `d` and `e`, and whose journal spoke of these
+/// parts.
 fn job(config: &mut EngineConfig, parts: &[(u32, u64)]) {
     config.old_tags = vec![5, 6];
     config.left.names = Some(HashSet::from([name("d"), name("e")]));
@@ -40,9 +41,11 @@ fn ends(bench: &mut Bench) -> Result<(), Failure> {
     }
 }
 
-/// Goal: what earlier runs left goes from directories that this run did not come to, at any depth, and from no others.
-/// Method: a directory that is finished with one below that is not, one that is never asked for, deep ones with two on each
-/// level, and one outside the job's names; other tags, links, directories and what another user made there.
+/// Goal: what earlier runs left goes from directories that this run did not come to, at any depth, and from
+/// no others.
+/// Method: a directory that is finished with one below that is not, one that is never asked for, deep ones
+/// with two on each level, and one outside the job's names; other tags, links, directories and what another
+/// user made there.
 #[test]
 fn leftovers_go_where_no_run_comes() {
     let mut bench = Bench::with(|config| job(config, &[(5, 1), (5, 2)]));
@@ -77,8 +80,8 @@ fn leftovers_go_where_no_run_comes() {
     assert!(!bench.root.join(format!(".haul~{}", journal.as_str())).exists());
 }
 
-/// Goal: a part that the journal speaks of is looked for everywhere below the destination, for its directory may have been moved;
-/// one that a later run had taken over counts as met.
+/// Goal: a part that the journal speaks of is looked for everywhere below the destination, for its directory
+/// may have been moved; one that a later run had taken over counts as met.
 /// Method: the same tree outside the job's names; parts that are met and one that is not.
 #[test]
 fn missing_parts_are_looked_for_everywhere() {
@@ -92,7 +95,8 @@ fn missing_parts_are_looked_for_everywhere() {
     }
 }
 
-/// Goal: a part that was taken over, and one whose file has its name already, is missed by nobody, so that no more is looked at.
+/// Goal: a part that was taken over, and one whose file has its name already, is missed by nobody, so that no
+/// more is looked at.
 /// Method: looks for both, as of a run before; what lies outside the job's names stays.
 #[test]
 fn parts_that_were_met_are_not_looked_for() {

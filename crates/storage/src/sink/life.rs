@@ -1,12 +1,13 @@
 //! What an owner file says, and whether the process lives that it speaks of.
 //!
 //! In: what the file says, and what this process is. Out: alive, dead, or not to be told from here.
-//! What must hold: `Dead` is a proof. The owner said so as its last word, or the process is gone, by its number and start time in a
-//! namespace that we see, or its machine was booted since; such a process writes nothing any more. So `/proc` is believed only if it is that of our own
-//! namespace (in a sandbox it can be that of the namespace above), and a process whose other threads still are, in a system call
-//! that cannot be broken off, is not gone.
-//! Assumed: no two machines have name, machine id and the addresses of their network hardware in common. One that shows no such
-//! hardware (in a container) cannot prove that it was booted since.
+//! What must hold: `Dead` is a proof. The owner said so as its last word, or the process is gone, by its
+//! number and start time in a namespace that we see, or its machine was booted since; such a process writes
+//! nothing any more. So `/proc` is believed only if it is that of our own namespace (in a sandbox it can be
+//! that of the namespace above), and a process whose other threads still are, in a system call that cannot be
+//! broken off, is not gone.
+//! Assumed: no two machines have name, machine id and the addresses of their network hardware in common. One
+//! that shows no such hardware (in a container) cannot prove that it was booted since.
 
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -43,7 +44,8 @@ pub struct OwnerInfo {
     /// The owner ends: its near end is gone, or was stopped. It is waited for, for soon it is proven dead.
     #[serde(default)]
     pub ends: bool,
-    /// The owner ended in good order before the job was complete: nothing of it is under way any more. What it was stays to be told.
+    /// The owner ended in good order before the job was complete: nothing of it is under way any more. What
+    /// it was stays to be told.
     #[serde(default)]
     pub over: bool,
     /// It took the job from a run that was not proven dead, and the journal does not say so yet.
@@ -128,7 +130,8 @@ fn parse_process(stat: &[u8]) -> Option<Process> {
     // The name of the program stands in parentheses and may hold anything, also parentheses.
     let after = stat.iter().rposition(|b| *b == b')')?;
     let mut fields = std::str::from_utf8(&stat[after + 1..]).ok()?.split_ascii_whitespace();
-    // Fields 3, 20 and 22: its state, the number of its threads (also of those of a dead first one), its start.
+    // Fields 3, 20 and 22: its state, the number of its threads (also of those of a dead first one), its
+    // start.
     let state = fields.next()?;
     let threads: u64 = fields.nth(16)?.parse().ok()?;
     let start = fields.nth(1)?.parse().ok()?;
@@ -142,8 +145,9 @@ fn parse_process(stat: &[u8]) -> Option<Process> {
     Some(Process { start, ended })
 }
 
-/// The name of our process namespace, where `proc` shows that one: a process of the same number in another would be taken for
-/// one of ours. And of our time namespace, by whose clock the starts of processes are told.
+/// The name of our process namespace, where `proc` shows that one: a process of the same number in another
+/// would be taken for one of ours. And of our time namespace, by whose clock the starts of processes are
+/// told.
 fn namespace_shown_by(proc: &std::path::Path, pid: u32) -> Option<String> {
     let me = std::fs::read_link(proc.join("self")).ok()?;
     if me.to_str() != Some(&pid.to_string()) && !haul_mutant::removed("proc-is-of-our-namespace") {
@@ -164,8 +168,8 @@ fn read_line(path: &str) -> String {
         .unwrap_or_default()
 }
 
-/// What tells this machine from another made of the same image: the addresses of its network hardware, as sysfs shows it in `net`.
-/// `None`: there is none to be seen.
+/// What tells this machine from another made of the same image: the addresses of its network hardware, as
+/// sysfs shows it in `net`. `None`: there is none to be seen.
 fn hardware(net: &std::path::Path) -> Option<String> {
     let mut addresses = Vec::new();
     for entry in std::fs::read_dir(net).ok()?.flatten() {
@@ -239,7 +243,8 @@ mod tests {
         assert_eq!(namespace_shown_by("/proc/self".as_ref(), me), None);
     }
 
-    /// Goal: machines of one image are told apart by their hardware, and one that shows none is not known again.
+    /// Goal: machines of one image are told apart by their hardware, and one that shows none is not known
+    /// again.
     #[test]
     fn machines_of_one_image_differ() {
         let make = |cards: &[(&str, &str, bool)]| {

@@ -1,7 +1,7 @@
 //! A destination that is looked at and never changed, for dry runs; and what a link would change there.
 //!
-//! In: directories and names as they are announced. Out: what stands there. Invariant: no call in here makes or changes
-//! anything, not even a time.
+//! In: directories and names as they are announced. Out: what stands there. Invariant: no call in here makes
+//! or changes anything, not even a time.
 //! Left out: what is made of it, which the policy says.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -87,7 +87,8 @@ impl Looker {
         }
     }
 
-    /// The granularity in which the file system keeps times, as the time of the last change shows it, which nobody sets.
+    /// The granularity in which the file system keeps times, as the time of the last change shows it, which
+    /// nobody sets.
     fn grain(&self, stat: &Stat) -> u32 {
         if self.fat {
             return FAT_GRAIN;
@@ -205,7 +206,8 @@ fn is_nothing(failure: &Failure) -> bool {
     failure.errno == Errno::NOENT.raw_os_error()
 }
 
-/// What a symbolic link to `target` changes; one that leads there already stays, and with `owner` gets its owner.
+/// What a symbolic link to `target` changes; one that leads there already stays, and with `owner` gets its
+/// owner.
 pub(super) fn link_change(
     tree: &SinkTree,
     dir: impl AsFd,

@@ -1,8 +1,8 @@
 //! Metadata of what stands at the destination: owner, mode, mtime, and what became of them.
 //!
 //! In: a descriptor and what the source has. Out: that set, what was refused counted, or a failure.
-//! What must hold: nothing is wider here than at its source without an error; what a system call or a file system did not
-//! do is counted, also where it said nothing.
+//! What must hold: nothing is wider here than at its source without an error; what a system call or a file
+//! system did not do is counted, also where it said nothing.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,8 +63,8 @@ pub(super) fn ids(meta: &Meta) -> Option<(Uid, Gid)> {
     (meta.uid != u32::MAX && meta.gid != u32::MAX).then(|| (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid)))
 }
 
-/// Sets owner and group by `chown`, each alone where both together are refused: a user may give a file to a group of his,
-/// but to nobody. Which of them the file has now.
+/// Sets owner and group by `chown`, each alone where both together are refused: a user may give a file to a
+/// group of his, but to nobody. Which of them the file has now.
 pub(super) fn set_owner(
     (uid, gid): (Uid, Gid),
     chown: impl Fn(Option<Uid>, Option<Gid>) -> rustix::io::Result<()>,
@@ -77,8 +77,8 @@ pub(super) fn set_owner(
     Ok((user, group))
 }
 
-/// Whether `stands` lets anybody do what `source` does not. To execute what one may read already is nothing new; to
-/// search a directory is.
+/// Whether `stands` lets anybody do what `source` does not. To execute what one may read already is nothing
+/// new; to search a directory is.
 pub(super) fn is_wider(stands: u32, source: u32, is_dir: bool) -> bool {
     let more = stands & !source & !0o1000;
     // The execute bit of each class that may read by the source's mode.
@@ -216,7 +216,8 @@ fn wider(path: &str, got: u32, source: u32) -> String {
     )
 }
 
-/// The mtime that was set is the one that stands, as finely as the file system keeps it: no grain is above 2 s (FAT).
+/// The mtime that was set is the one that stands, as finely as the file system keeps it: no grain is above 2
+/// s (FAT).
 fn is_held(set: Timestamp, stands: Timestamp) -> bool {
     set.secs.abs_diff(stands.secs) <= 2
 }
@@ -227,8 +228,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a mode is wider where somebody may do more with what is in the file or directory, and not where he may
-    /// execute what he reads.
+    /// Goal: a mode is wider where somebody may do more with what is in the file or directory, and not where
+    /// he may execute what he reads.
     /// Method: pairs of modes.
     #[test]
     fn wider_is_what_gives_somebody_more() {
@@ -245,7 +246,8 @@ mod tests {
         assert!(is_wider(0o755, 0o744, true) && !is_wider(0o755, 0o755, true));
     }
 
-    /// Goal: where owner and group together are refused each is tried alone, and it is known which of them holds.
+    /// Goal: where owner and group together are refused each is tried alone, and it is known which of them
+    /// holds.
     /// Method: a system that refuses one, the other, both or none.
     #[test]
     fn owner_and_group_are_tried_alone() {

@@ -1,11 +1,11 @@
 //! Direct or buffered: what a file system allows, and what the live transfer says.
 //!
-//! In: each write and sync as it begins and ends. Out: the mode for the next file (or the rest of one), and in
-//! words why. The decision itself is core's `Chooser`; here are its clock and its windows.
+//! In: each write and sync as it begins and ends. Out: the mode for the next file (or the rest of one), and
+//! in words why. The decision itself is core's `Chooser`; here are its clock and its windows.
 //!
-//! The clock of a mode runs while at least one write or sync of it is in flight, so waiting for the network does
-//! not count against storage, and parallel writes do not count twice. A window ends at a commit, behind its
-//! syncs: what the cache took in counts only together with the time to get it onto media.
+//! The clock of a mode runs while at least one write or sync of it is in flight, so waiting for the network
+//! does not count against storage, and parallel writes do not count twice. A window ends at a commit, behind
+//! its syncs: what the cache took in counts only together with the time to get it onto media.
 //!
 //! Without durability no sync is made for the comparison either. What is compared then is how fast data is
 //! taken, which is what such a copy is about; a sync would make it wait for what its user declined. For the
@@ -22,8 +22,8 @@ use rustix::io::Errno;
 
 use super::lock;
 
-/// What direct I/O asks of memory and offsets where the kernel does not tell (before Linux 6.1): a page, which
-/// is a multiple of every logical block in use.
+/// What direct I/O asks of memory and offsets where the kernel does not tell (before Linux 6.1): a page,
+/// which is a multiple of every logical block in use.
 const ALIGN_UNTOLD: u32 = 4096;
 
 /// What direct I/O on a file asks for, bytes.

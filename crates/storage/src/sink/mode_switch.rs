@@ -1,11 +1,11 @@
 //! One file's way to storage: through the page cache or past it, never both at once.
 //!
-//! In: writes that want to go, and the mode that is wished for now. Out: which may go, which are held, and when
-//! the file changes its mode. Pure bookkeeping: the syncing and the writing are done by who asks.
+//! In: writes that want to go, and the mode that is wished for now. Out: which may go, which are held, and
+//! when the file changes its mode. Pure bookkeeping: the syncing and the writing are done by who asks.
 //!
-//! What must hold: writes in flight of one file all have its mode; the mode changes only when none is in flight
-//! and all that was written before was synced. A page that is dirty in the cache and written past it at the
-//! same time may lose either.
+//! What must hold: writes in flight of one file all have its mode; the mode changes only when none is in
+//! flight and all that was written before was synced. A page that is dirty in the cache and written past it
+//! at the same time may lose either.
 //!
 //! What is held is bounded by the session, for each write holds a buffer that was granted.
 
@@ -100,8 +100,8 @@ impl<W> ModeSwitch<W> {
         self.in_flight == 0 && self.next.is_some()
     }
 
-    /// A write ended because the file system refuses its mode: it goes again, buffered. True: the change is to
-    /// be made now.
+    /// A write ended because the file system refuses its mode: it goes again, buffered. True: the change is
+    /// to be made now.
     ///
     /// # Errors
     /// The file failed meanwhile; the write comes back.
@@ -155,8 +155,8 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Goal: in flight there is one mode; a change comes only after a sync that began when nothing was in flight;
-    /// no write is lost or let through twice.
+    /// Goal: in flight there is one mode; a change comes only after a sync that began when nothing was in
+    /// flight; no write is lost or let through twice.
     /// Method: seeded random wishes, completions, refusals and syncs, against a model of what is dirty.
     #[test]
     fn one_mode_at_a_time_and_a_sync_between() {

@@ -58,8 +58,8 @@ fn clock_is_a_union() {
     assert_eq!(clock.take(at(300)), (0, Duration::ZERO));
 }
 
-/// Goal: the other mode is tried once enough was written, at a commit and not before; without durability a file
-/// under way keeps its mode; a refusal ends it.
+/// Goal: the other mode is tried once enough was written, at a commit and not before; without durability a
+/// file under way keeps its mode; a refusal ends it.
 /// Method: more than a trial's bytes in one write, with and without a commit behind it.
 #[test]
 fn trial_ends_at_a_commit() {

@@ -1,11 +1,11 @@
 //! The names that haul gives to what is not yet, or not, the user's data.
 //!
-//! A temporary lies beside its final name: `.NAME.haul~TAGNUMBER`, so that file systems which place files by name
-//! (GlusterFS: `^\.(.+)\.[^.]+$`) put it where the final one belongs; or `.haul~HASH.haul~TAGNUMBER` when that would be too
-//! long. The tag is the run's, the number the file's alone in that run. A job's journal is `.haul~KEY`, its owner
-//! files `.haul~KEY.own.N`.
-//! Invariant: both forms of a temporary end in tag and number, and no journal or owner file looks like one. A form proves
-//! nothing: a user's file may have it ([`super::here`] says whose it is).
+//! A temporary lies beside its final name: `.NAME.haul~TAGNUMBER`, so that file systems which place files by
+//! name (GlusterFS: `^\.(.+)\.[^.]+$`) put it where the final one belongs; or `.haul~HASH.haul~TAGNUMBER`
+//! when that would be too long. The tag is the run's, the number the file's alone in that run. A job's
+//! journal is `.haul~KEY`, its owner files `.haul~KEY.own.N`.
+//! Invariant: both forms of a temporary end in tag and number, and no journal or owner file looks like one. A
+//! form proves nothing: a user's file may have it ([`super::here`] says whose it is).
 
 use haul_core::entry::{NAME_LEN_MAX, Name};
 
@@ -54,7 +54,8 @@ fn legal(bytes: &[u8]) -> Name {
     Name::new(bytes).expect("names made here are legal: short, no '/', no NUL")
 }
 
-/// The temporary with this number, of the file `name`, in a run with this tag, of which the low 30 bits count.
+/// The temporary with this number, of the file `name`, in a run with this tag, of which the low 30 bits
+/// count.
 pub fn temp_name(name: &Name, tag: u32, number: u64) -> Name {
     let mut bytes = Vec::with_capacity(NAME_LEN_MAX);
     if 1 + name.as_bytes().len() + SUFFIX_LEN <= NAME_LEN_MAX {
@@ -166,10 +167,10 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Goal: a temporary's name is legal for names of every length, differs by name, by tag and by number, and tells
-    /// its tag; GlusterFS finds the final name in it.
-    /// Method: all lengths from 1 to 255 with three tags and numbers; GlusterFS takes what stands between the first dot
-    /// and the last.
+    /// Goal: a temporary's name is legal for names of every length, differs by name, by tag and by number,
+    /// and tells its tag; GlusterFS finds the final name in it.
+    /// Method: all lengths from 1 to 255 with three tags and numbers; GlusterFS takes what stands between the
+    /// first dot and the last.
     #[test]
     fn temporaries_carry_their_tag() {
         let mut seen = HashSet::new();

@@ -1,10 +1,11 @@
 //! Which files are ours: those that belong to whoever owns a file that we just made beside them.
 //!
-//! In: a directory. Out: the owner that files get which we make there, whatever a server makes of us (root is nobody where it is
-//! squashed), and whether owners and modes mean anything there.
-//! What must hold: a file is taken over only if it is a regular one of that owner, under one name, and nobody else may write it.
-//! Assumed: the kernel, or the server, keeps others from opening what their mode forbids them; whoever is the same user to
-//! it may do anything.
+//! In: a directory. Out: the owner that files get which we make there, whatever a server makes of us (root is
+//! nobody where it is squashed), and whether owners and modes mean anything there.
+//! What must hold: a file is taken over only if it is a regular one of that owner, under one name, and nobody
+//! else may write it.
+//! Assumed: the kernel, or the server, keeps others from opening what their mode forbids them; whoever is the
+//! same user to it may do anything.
 //! Left out: ACLs. They give others no more than the mode's group bits say, and those are looked at.
 
 use std::os::fd::AsFd;
@@ -26,14 +27,14 @@ const OTHERS_WRITE: u32 = 0o022;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ours {
     pub uid: u32,
-    /// Owners or modes are not what they were made with: they say nothing of whose a file is (vfat, CIFS, NFS with
-    /// `all_squash`).
+    /// Owners or modes are not what they were made with: they say nothing of whose a file is (vfat, CIFS, NFS
+    /// with `all_squash`).
     pub faked: bool,
 }
 
 impl Ours {
-    /// Makes a file of this name, looks at it by its descriptor, and removes it. A file of that name is another run's, which does
-    /// the same, or was left when one was killed at it.
+    /// Makes a file of this name, looks at it by its descriptor, and removes it. A file of that name is
+    /// another run's, which does the same, or was left when one was killed at it.
     ///
     /// # Errors
     /// It cannot be made.
@@ -54,7 +55,8 @@ impl Ours {
         Err(Errno::EXIST)
     }
 
-    /// The same in a directory of the user's, where no name belongs to haul: nothing that stands there is touched.
+    /// The same in a directory of the user's, where no name belongs to haul: nothing that stands there is
+    /// touched.
     ///
     /// # Errors
     /// It cannot be made.
@@ -124,7 +126,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Goal: what we make is ours; what others may write, what has two names and what is no file is not, nor what another owns.
+    /// Goal: what we make is ours; what others may write, what has two names and what is no file is not, nor
+    /// what another owns.
     /// Method: one file, changed in each way and back.
     #[test]
     fn only_what_we_made_is_ours() {

@@ -2,13 +2,14 @@
 //!
 //! In: a job's key and its directory. Out: ownership, or who holds it. An owner file is made with `O_EXCL`,
 //! says host, boot and process of its owner, and a counter in it beats. A dead owner is taken over by making
-//! N+1: at once where its process can be looked at, after watching its counter otherwise. One that says that it ends is
-//! waited for.
+//! N+1: at once where its process can be looked at, after watching its counter otherwise. One that says that
+//! it ends is waited for.
 //!
 //! What must hold: of several that try, one gets the job; an owner that was taken over (stopped, suspended,
-//! cut off) sees it in [`Owner::still_owner`] before it publishes anything more. Whether the former owner is proven dead is
-//! told ([`Owner::follows_unproven`]) and stays in the owner file until the journal says it: of one that is not, the
-//! files that it had open may still be written. An owner file of another user is never judged, only named.
+//! cut off) sees it in [`Owner::still_owner`] before it publishes anything more. Whether the former owner is
+//! proven dead is told ([`Owner::follows_unproven`]) and stays in the owner file until the journal says it:
+//! of one that is not, the files that it had open may still be written. An owner file of another user is
+//! never judged, only named.
 //! Left out: locks of the file system, which parallel and network file systems implement or do not.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -54,17 +55,17 @@ pub struct Patience {
     pub notice: Duration,
     /// One that ends is waited for so long.
     pub ending: Duration,
-    /// One that waits for its network gives way: to a run of the job, which goes on with its files, and to nobody who would
-    /// remove them.
+    /// One that waits for its network gives way: to a run of the job, which goes on with its files, and to
+    /// nobody who would remove them.
     pub takes_from_waiting: bool,
-    /// An owner that was not proven dead is followed: what it still has open is of no effect then. Not where it writes into the files
-    /// that this run would write into.
+    /// An owner that was not proven dead is followed: what it still has open is of no effect then. Not where
+    /// it writes into the files that this run would write into.
     pub takes_unproven: bool,
 }
 
 impl Default for Patience {
-    /// Five missed beats, so that a slow file system does not look like a death. An end that sends nothing does not see its
-    /// streams go for three seconds.
+    /// Five missed beats, so that a slow file system does not look like a death. An end that sends nothing
+    /// does not see its streams go for three seconds.
     fn default() -> Self {
         Patience {
             watch: Duration::from_secs(15),
@@ -232,11 +233,12 @@ impl JobDir {
     }
 
     /// Takes the job: its epoch exceeds `floor` (the last epoch in the journal) and every owner before.
-    /// Waits where only a beat can tell whether the owner lives, and for one that ends. `stop` is asked while it waits, and told
-    /// why, in words.
+    /// Waits where only a beat can tell whether the owner lives, and for one that ends. `stop` is asked while
+    /// it waits, and told why, in words.
     ///
     /// # Errors
-    /// Somebody else has it, it is another user's, `stop` said so, or the directory cannot be read or written.
+    /// Somebody else has it, it is another user's, `stop` said so, or the directory cannot be read or
+    /// written.
     pub fn acquire_unless(
         &self,
         floor: u32,
@@ -398,7 +400,8 @@ impl JobDir {
     }
 
     /// Makes the owner file. `known`: the owners when we looked, of whom the highest is dead and the others
-    /// had lost the job to it. `follows_unproven`: it may still write. `None`: another was faster; look again.
+    /// had lost the job to it. `follows_unproven`: it may still write. `None`: another was faster; look
+    /// again.
     fn create(
         &self,
         epoch: u32,
@@ -412,8 +415,8 @@ impl JobDir {
             Err(Errno::EXIST) => return Ok(None),
             other => other.map_err(|errno| self.fail("create", &name, errno))?,
         };
-        // It is a file that we made, so that no other has to be made to see how those look here: each more may lie on a storage
-        // target that hangs.
+        // It is a file that we made, so that no other has to be made to see how those look here: each more
+        // may lie on a storage target that hangs.
         if self.ours.get().is_none()
             && let Ok(ours) = Ours::of(&fd)
         {
@@ -535,8 +538,8 @@ impl Owner {
         &self.place
     }
 
-    /// The job was taken from a run that was not proven dead: what that one had open it may still write, and what it was about to
-    /// publish it may still publish.
+    /// The job was taken from a run that was not proven dead: what that one had open it may still write, and
+    /// what it was about to publish it may still publish.
     pub fn follows_unproven(&self) -> bool {
         self.follows_unproven
     }
@@ -547,7 +550,8 @@ impl Owner {
         self.tell(Word::Settled);
     }
 
-    /// This run is about to end, for its near end is gone: the next waits for that, and finds it proven dead. Does not wait.
+    /// This run is about to end, for its near end is gone: the next waits for that, and finds it proven dead.
+    /// Does not wait.
     pub fn set_ends(&self, ends: bool) {
         self.tell(Word::Ends(ends));
     }
@@ -559,8 +563,8 @@ impl Owner {
         }
     }
 
-    /// From now on another run may take the job over at once, or may not. Does not wait. An owner that lost it so
-    /// finds out before it publishes anything more, like any other.
+    /// From now on another run may take the job over at once, or may not. Does not wait. An owner that lost
+    /// it so finds out before it publishes anything more, like any other.
     pub fn set_yields(&self, yields: bool) {
         self.tell(Word::Yields(yields));
     }
@@ -624,8 +628,8 @@ impl Owner {
         }
     }
 
-    /// Gives the job up before it is complete, when nothing of it is under way any more: the owner file stays and says that, so that
-    /// whoever looks for interrupted copies learns what this one was.
+    /// Gives the job up before it is complete, when nothing of it is under way any more: the owner file stays
+    /// and says that, so that whoever looks for interrupted copies learns what this one was.
     pub fn leave(&self) {
         if !self.settled.load(Ordering::Acquire) || self.released.load(Ordering::Acquire) {
             return self.release();
@@ -641,8 +645,8 @@ impl Owner {
         lock(&self.beat).take();
     }
 
-    /// Gives the job up: stops the beat and removes the owner file if it is still ours. It stays where it alone says that the
-    /// run before was not proven dead.
+    /// Gives the job up: stops the beat and removes the owner file if it is still ours. It stays where it
+    /// alone says that the run before was not proven dead.
     pub fn release(&self) {
         if self.released.swap(true, Ordering::AcqRel) {
             return;

@@ -69,8 +69,8 @@ fn second_run_is_told_who_holds_the_job() {
     assert!(third.still_owner().is_err());
 }
 
-/// Goal: an owner that leaves says what it was, publishes nothing more, and the next has the job at once as that of a dead one, also
-/// while this process lives.
+/// Goal: an owner that leaves says what it was, publishes nothing more, and the next has the job at once as
+/// that of a dead one, also while this process lives.
 #[test]
 fn an_owner_that_leaves_is_known_and_dead() {
     let dir = tempfile::tempdir().expect("tempdir");
@@ -176,7 +176,8 @@ fn one_of_many_takers_wins() {
     }
 }
 
-/// Goal: whoever made an owner file that another run has overtaken meanwhile does not own the job, and leaves nothing.
+/// Goal: whoever made an owner file that another run has overtaken meanwhile does not own the job, and leaves
+/// nothing.
 /// Method: a file is made as for a job whose owner was looked at before a higher one came.
 #[test]
 fn a_taker_that_is_overtaken_gives_up() {
@@ -316,8 +317,10 @@ fn a_yielding_owner_is_taken_over() {
     }
 }
 
-/// Goal: an owner that waits for its network gives way to no one who would remove its files; a dead one that waited does.
-/// Method: a live owner of this very process says that it waits; then what it said stays behind a process that is gone.
+/// Goal: an owner that waits for its network gives way to no one who would remove its files; a dead one that
+/// waited does.
+/// Method: a live owner of this very process says that it waits; then what it said stays behind a process
+/// that is gone.
 #[test]
 fn who_waits_gives_way_to_runs_only() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -337,9 +340,10 @@ fn who_waits_gives_way_to_runs_only() {
     place.acquire(0, "a run", &short()).expect("taken over");
 }
 
-/// Goal: whether the former owner is proven dead is told, and is not forgotten by a chain of owners: one that took the job from
-/// an unproven one and died before its journal said so is itself no proof.
-/// Method: owners that are gone, that are silent, that follow an unproven one; and one that gives up before it has settled.
+/// Goal: whether the former owner is proven dead is told, and is not forgotten by a chain of owners: one that
+/// took the job from an unproven one and died before its journal said so is itself no proof.
+/// Method: owners that are gone, that are silent, that follow an unproven one; and one that gives up before
+/// it has settled.
 #[test]
 fn unproven_owners_are_remembered() {
     let gone = dead_pid();
@@ -381,9 +385,10 @@ fn unproven_owners_are_remembered() {
     }
 }
 
-/// Goal: an owner that ends is waited for, and then nothing is unproven; whoever waits can be stopped, and has taken nothing.
-/// Method: an owner of this very process that says that it ends; a taker that is stopped at its first question, then one in
-/// whose wait the owner goes.
+/// Goal: an owner that ends is waited for, and then nothing is unproven; whoever waits can be stopped, and
+/// has taken nothing.
+/// Method: an owner of this very process that says that it ends; a taker that is stopped at its first
+/// question, then one in whose wait the owner goes.
 #[test]
 fn an_ending_owner_is_waited_for() {
     let dir = tempfile::tempdir().expect("tempdir");
@@ -423,7 +428,8 @@ fn a_watch_can_be_stopped() {
     assert!(path.exists() && names(dir.path()).len() == 1);
 }
 
-/// Goal: owner files and journals of another user are refused by name, and what others may write is not believed.
+/// Goal: owner files and journals of another user are refused by name, and what others may write is not
+/// believed.
 /// Method: a dead owner and a journal, each given to another user (as root), and opened to all.
 #[test]
 fn jobs_of_others_are_refused() {

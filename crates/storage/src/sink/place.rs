@@ -1,7 +1,9 @@
-//! Why the destination, or where its journal lies, cannot be used: in the words of the command, with what to do.
+//! Why the destination, or where its journal lies, cannot be used: in the words of the command, with what to
+//! do.
 //!
-//! In: failures that name what haul itself was about to make or open; what stands at the name that was typed. Out: failures that name
-//! what the user wrote. The near end puts the host before the path (`copy::summary`), so each begins with the side.
+//! In: failures that name what haul itself was about to make or open; what stands at the name that was typed.
+//! Out: failures that name what the user wrote. The near end puts the host before the path (`copy::summary`),
+//! so each begins with the side.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -78,9 +80,10 @@ pub(crate) fn unwritable(failure: Failure, root: &Path, state: Option<&Path>) ->
     told(failure, format!("{place}: {why}"))
 }
 
-/// What the command names as its destination is no place for a file: a device, FIFO or socket, a link to one, or what lies in `/proc`, as
-/// what `/dev/stdout` leads to does. Whoever keeps a journal beside it would write into `/dev`, and the file would take the link's place.
-/// `root` as it is shown is the open directory `dir`; `name`: of the only file.
+/// What the command names as its destination is no place for a file: a device, FIFO or socket, a link to one,
+/// or what lies in `/proc`, as what `/dev/stdout` leads to does. Whoever keeps a journal beside it would
+/// write into `/dev`, and the file would take the link's place. `root` as it is shown is the open directory
+/// `dir`; `name`: of the only file.
 ///
 /// # Errors
 /// It is one of these. A device, FIFO or socket gives way where the user insists.
@@ -114,7 +117,8 @@ pub(super) fn refuse_special(
     refused(format!("destination {} is {what}, and was left alone; {but}", shown(&path)))
 }
 
-/// A link to a device, FIFO or socket, or one that passes `/proc`: what that names is of a process, and no place of the file's own.
+/// A link to a device, FIFO or socket, or one that passes `/proc`: what that names is of a process, and no
+/// place of the file's own.
 fn leads_to_special(dir: &OwnedFd, name: &Name) -> bool {
     if kind_of(dir, name.as_bytes(), AtFlags::empty()).is_some_and(is_special) {
         return true;
@@ -166,8 +170,8 @@ mod tests {
         Failure { kind: FailureKind::Create, errno: errno.raw_os_error(), text: text.into() }
     }
 
-    /// Goal: what cannot be used is named as it was typed, with the side and what to do, and no file of haul's own is; what says
-    /// more by itself stays.
+    /// Goal: what cannot be used is named as it was typed, with the side and what to do, and no file of
+    /// haul's own is; what says more by itself stays.
     #[test]
     fn places_are_named_as_typed() {
         let (root, own) = (Path::new("b/c"), "create b/c/.haul~x.own.1: Permission denied");

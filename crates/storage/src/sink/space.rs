@@ -5,8 +5,8 @@
 //!
 //! What must hold: zeros are never written. Raw `fallocate` says so where a file system cannot allocate
 //! (the C library would write every block then), and where even a longer size means
-//! zeros on media (FAT and its kin know no holes), the size is left to the writes. Where the file system compresses,
-//! nothing is allocated: what fits compressed must not fail for its length.
+//! zeros on media (FAT and its kin know no holes), the size is left to the writes. Where the file system
+//! compresses, nothing is allocated: what fits compressed must not fail for its length.
 //! Left out: small files. One write makes them, so there is nothing to tear apart.
 
 use std::collections::BTreeMap;
@@ -25,14 +25,14 @@ use haul_base::mounts::Mount;
 /// Magic numbers of file systems that fill a longer size with zeros: FAT, exFAT, HFS, HFS+.
 const FILLS_WITH_ZEROS: [FsWord; 4] = [0x4d44, 0x2011_bab0, 0x4244, 0x482b];
 
-/// Magic numbers of file systems that compress by options of theirs: btrfs, bcachefs, ZFS. ZFS says neither for which
-/// files nor lets blocks be kept for one, so that there is nothing to gain.
+/// Magic numbers of file systems that compress by options of theirs: btrfs, bcachefs, ZFS. ZFS says neither
+/// for which files nor lets blocks be kept for one, so that there is nothing to gain.
 const BTRFS: FsWord = 0x9123_683e;
 const BCACHEFS: FsWord = 0xca45_1a4e_u32 as FsWord;
 const ZFS: FsWord = 0x2fc1_2fc1;
 
-/// Whether what is written to the file may be compressed: then blocks in advance would hold all of its length, and on btrfs
-/// keep it from being compressed at all.
+/// Whether what is written to the file may be compressed: then blocks in advance would hold all of its
+/// length, and on btrfs keep it from being compressed at all.
 fn compresses(fd: impl AsFd) -> bool {
     let fd = fd.as_fd();
     let magic = rustix::fs::fstatfs(fd).map_or(0, |stat| stat.f_type);
@@ -65,8 +65,8 @@ pub enum Space {
     Unsupported,
 }
 
-/// Gives the file its full `size` and allocates blocks for its `extents` of data (offset and length; `None`: all
-/// of it). What the file holds already stays as it is.
+/// Gives the file its full `size` and allocates blocks for its `extents` of data (offset and length; `None`:
+/// all of it). What the file holds already stays as it is.
 ///
 /// Edge: extents are cut to the size. Nothing that is left out of them is allocated.
 ///
@@ -98,8 +98,8 @@ pub fn preallocate(fd: impl AsFd, size: u64, extents: Option<&[(u64, u64)]>) -> 
                 let _ = retry_on_intr(|| rustix::fs::ftruncate(fd, before));
                 return Err(told.err().unwrap_or(Errno::NOSPC));
             }
-            // EOPNOTSUPP, ENOSYS, EINVAL by file systems and kernels, EPERM by sandboxes. What is wrong beyond that
-            // the writes will tell.
+            // EOPNOTSUPP, ENOSYS, EINVAL by file systems and kernels, EPERM by sandboxes. What is wrong
+            // beyond that the writes will tell.
             Err(_) => return Ok(Space::Unsupported),
         }
     }

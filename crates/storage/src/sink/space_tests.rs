@@ -59,8 +59,8 @@ fn small_files_and_the_switch_are_left_alone() {
     }
 }
 
-/// Goal: a file that does not fit fails by name, with what it needs and what is free, and the room that others
-/// need is free again.
+/// Goal: a file that does not fit fails by name, with what it needs and what is free, and the room that
+/// others need is free again.
 /// Method: tmpfs of 8 MiB with 4 MiB of it taken; 6 MiB more, which fit into an empty one.
 #[test]
 fn too_large_is_named_and_leaves_nothing() {

@@ -47,7 +47,8 @@ pub(super) fn rights_of(stat: &Stat, me: Option<u32>) -> Rights {
     }
 }
 
-/// Whether this process may give files to others, or change those of others: as root, or by one of root's capabilities.
+/// Whether this process may give files to others, or change those of others: as root, or by one of root's
+/// capabilities.
 fn may_give() -> bool {
     static MAY: OnceLock<bool> = OnceLock::new();
     *MAY.get_or_init(|| {

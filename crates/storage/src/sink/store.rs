@@ -1,8 +1,10 @@
-//! A POSIX directory as a destination: whose job it is, what an earlier run left of it, and the engine that writes into it.
+//! A POSIX directory as a destination: whose job it is, what an earlier run left of it, and the engine that
+//! writes into it.
 //!
-//! In: a path as typed, what will come. Out: a claim, with the job's owner, its journal replayed and begun anew.
-//! Invariants: nothing is written before the job is ours; the journal that is begun names the tag of this run's temporaries before
-//! the first of them is made.
+//! In: a path as typed, what will come. Out: a claim, with the job's owner, its journal replayed and begun
+//! anew.
+//! Invariants: nothing is written before the job is ours; the journal that is begun names the tag of this
+//! run's temporaries before the first of them is made.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -124,8 +126,8 @@ impl SinkStore for Directory {
             let (errno, text) = (errno.raw_os_error(), "create a file there".into());
             Failure { kind: FailureKind::Open, errno, text }
         };
-        // As a copy has it: only the last component of a new destination is made for a single file, and one in which
-        // nothing can be written is told at the start.
+        // As a copy has it: only the last component of a new destination is made for a single file, and one
+        // in which nothing can be written is told at the start.
         if rename.is_some() && looker.is_nothing() {
             return Err(unopened(failed(Errno::NOENT), &self.typed, &root, rename.is_some()));
         }
@@ -252,8 +254,8 @@ fn in_place(coming: &Coming<'_>) -> Option<InPlace> {
     coming.in_place.then(|| InPlace::new(part, coming.policy.durable, sources()))
 }
 
-/// What a destination root becomes that has to be made: what the directory is whose contents come into it. Of several it allows what
-/// all of them do.
+/// What a destination root becomes that has to be made: what the directory is whose contents come into it. Of
+/// several it allows what all of them do.
 fn root_like(roots: &[SourceRoot]) -> Option<Meta> {
     let contents = roots.iter().filter_map(|root| match root {
         SourceRoot::Contents { meta, .. } => Some(*meta),
@@ -328,8 +330,8 @@ fn of_this_place(
     Ok(replayed)
 }
 
-/// How our files look in the destination. `None`: nobody can tell whose a file is there, so that nothing is taken over; that
-/// is said.
+/// How our files look in the destination. `None`: nobody can tell whose a file is there, so that nothing is
+/// taken over; that is said.
 fn whose(
     place: &JobDir,
     tree: &SinkTree,
@@ -368,8 +370,8 @@ fn whose(
     Ok(Some(ours))
 }
 
-/// What dead copies of other jobs left where this one keeps its journal, and how to remove it. Where that cannot be seen it is
-/// not told.
+/// What dead copies of other jobs left where this one keeps its journal, and how to remove it. Where that
+/// cannot be seen it is not told.
 fn debris_of_others(place: &JobDir, root: &Path, elsewhere: bool) -> Option<Finding> {
     if elsewhere {
         // The jobs of a state directory are of many destinations.
@@ -465,7 +467,8 @@ fn replay(place: &JobDir, durable: bool) -> Result<Option<Replayed>, Failure> {
 
 /// The destination root, and the new name of a single file.
 ///
-/// One file and a destination that is no directory and ends in no slash and no dots: the destination is the file.
+/// One file and a destination that is no directory and ends in no slash and no dots: the destination is the
+/// file.
 pub fn destination(
     path: &[u8],
     roots: &[SourceRoot],

@@ -1,9 +1,9 @@
 //! Stripes that new files are given because the user asked for them.
 //!
-//! In: what `--layout` says, how a file is cut at the source, or how the one is cut that it replaces. Out: temporaries with
-//! these stripes, made before the first byte; how many got them, and why others did not.
-//! Invariants: no target is named, only sizes and numbers; a file that cannot have its stripes is made as any other.
-//! How a file system takes stripes its provider knows ([`Provider::make`]).
+//! In: what `--layout` says, how a file is cut at the source, or how the one is cut that it replaces. Out:
+//! temporaries with these stripes, made before the first byte; how many got them, and why others did not.
+//! Invariants: no target is named, only sizes and numbers; a file that cannot have its stripes is made as any
+//! other. How a file system takes stripes its provider knows ([`Provider::make`]).
 //! Left out: pools.
 
 use std::os::fd::OwnedFd;
@@ -57,8 +57,8 @@ impl Stripes {
         }
     }
 
-    /// The stripes that a new file shall have, if that is more than the file system's own choice. `source`: how it is cut
-    /// there; `before`: how the file is cut that it replaces, if there is one.
+    /// The stripes that a new file shall have, if that is more than the file system's own choice. `source`:
+    /// how it is cut there; `before`: how the file is cut that it replaces, if there is one.
     pub(super) fn wanted(
         &self,
         source: Option<Striping>,
@@ -180,7 +180,8 @@ mod tests {
     }
 
     /// Goal: where stripes are refused the name is free again for a file without.
-    /// Method: a local file system, asked as Lustre, as CephFS, and as a FUSE file system that is none of these.
+    /// Method: a local file system, asked as Lustre, as CephFS, and as a FUSE file system that is none of
+    /// these.
     #[test]
     fn a_refusal_leaves_nothing() {
         for provider in [Provider::named("lustre"), Provider::named("cephfs"), Provider::Fuse("x".into())] {

@@ -2,14 +2,15 @@
 //!
 //! In: whoever wants what was written of an open file to be on media. Out: whether it is.
 //!
-//! The kernel tells an error of write-back once for each open descriptor: of two syncs of one descriptor, one would hear
-//! of it and the other would call the same data safe. So a file's syncs go through here, one at a time, and what one of
-//! them heard all later ones hear: after a failed sync nothing that was written since the last good one is believed, and
-//! no further sync can make it so.
+//! The kernel tells an error of write-back once for each open descriptor: of two syncs of one descriptor, one
+//! would hear of it and the other would call the same data safe. So a file's syncs go through here, one at a
+//! time, and what one of them heard all later ones hear: after a failed sync nothing that was written since
+//! the last good one is believed, and no further sync can make it so.
 //!
-//! Left out: the second descriptor, for direct I/O. It is never synced: errors belong to the inode, and the first
-//! descriptor, which is open for as long, hears of all of them. Nor does anything else that is done to the first one take
-//! an error away: `sync_file_range` without a wait, `fadvise` and `fstat` do not look at it.
+//! Left out: the second descriptor, for direct I/O. It is never synced: errors belong to the inode, and the
+//! first descriptor, which is open for as long, hears of all of them. Nor does anything else that is done to
+//! the first one take an error away: `sync_file_range` without a wait, `fadvise` and `fstat` do not look at
+//! it.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
@@ -77,7 +78,8 @@ mod tests {
         fault::failure(FailureKind::Sync, 5, "said once")
     }
 
-    /// Goal: of two syncs that run at once both hear of an error that the kernel tells once, and so does every later one.
+    /// Goal: of two syncs that run at once both hear of an error that the kernel tells once, and so does
+    /// every later one.
     /// Method: a kernel that tells it to who asks first, who has the second begin before it has its answer.
     #[test]
     fn an_error_told_once_is_heard_by_all() {

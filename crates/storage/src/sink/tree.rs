@@ -107,8 +107,8 @@ impl SinkTree {
         SinkTree::open_root_like(path, create, None)
     }
 
-    /// The same; a root that is made becomes what `like` is, of which contents come into it: at once in what others may do there, and
-    /// in the rest by [`SinkTree::finish_root`].
+    /// The same; a root that is made becomes what `like` is, of which contents come into it: at once in what
+    /// others may do there, and in the rest by [`SinkTree::finish_root`].
     ///
     /// # Errors
     /// The same, and the file system keeps a mode that allows more.
@@ -165,7 +165,8 @@ impl SinkTree {
         })
     }
 
-    /// Gives a root that this run made what `like` has besides: the rest of its mode, with `owner` whose it is, and its mtime.
+    /// Gives a root that this run made what `like` has besides: the rest of its mode, with `owner` whose it
+    /// is, and its mtime.
     ///
     /// # Errors
     /// The system refuses it, or with `durable` the sync.
@@ -228,8 +229,8 @@ impl SinkTree {
         let _ = self.own_tags.set(tags.into_iter().map(tag_bits).collect());
     }
 
-    /// Whether an entry of this name may be made in the directory: what a job here owns is not for a source to name, this
-    /// job's least of all.
+    /// Whether an entry of this name may be made in the directory: what a job here owns is not for a source
+    /// to name, this job's least of all.
     ///
     /// # Errors
     /// The name is that of a job's journal, owner file or temporary.
@@ -318,8 +319,8 @@ impl SinkTree {
         }
     }
 
-    /// The entry `who` has the inode that stands at `name`, in the directory open as `fd`. False: the destination takes the
-    /// names of two entries for one, and the other has it.
+    /// The entry `who` has the inode that stands at `name`, in the directory open as `fd`. False: the
+    /// destination takes the names of two entries for one, and the other has it.
     pub(super) fn claim(&self, dir: DirId, fd: &OwnedFd, name: &Name, inode: Inode, who: FileId) -> bool {
         let free = self.was_created(dir) || haul_mutant::removed("one-entry-per-inode");
         free || self.claims.claim(self.jail, (dir, fd), name, inode, who)
@@ -340,8 +341,8 @@ impl SinkTree {
         fault::failure(FailureKind::Publish, Errno::NOTUNIQ.raw_os_error(), text)
     }
 
-    /// The directory as it was when it was opened first, before anything was made in it. `None`: this run made it, or nothing
-    /// was asked of it yet.
+    /// The directory as it was when it was opened first, before anything was made in it. `None`: this run
+    /// made it, or nothing was asked of it yet.
     pub fn stood(&self, id: DirId) -> Option<Stat> {
         match &lock(&self.node(id).ok()?.slot).state {
             DirState::There { stood, .. } => stood.as_deref().copied(),
@@ -349,8 +350,8 @@ impl SinkTree {
         }
     }
 
-    /// In a tree that is looked at: the directory, or one above it, is ours and closed to us, so that nobody can look into it
-    /// before a copy has opened it.
+    /// In a tree that is looked at: the directory, or one above it, is ours and closed to us, so that nobody
+    /// can look into it before a copy has opened it.
     pub fn is_closed(&self, id: DirId) -> bool {
         let mut at = id;
         for _ in 0..=DEPTH_MAX {
@@ -515,8 +516,8 @@ impl SinkTree {
         Ok(fd)
     }
 
-    /// No other entry of this session has the directory that was made or found. `ours`: this session made the directory
-    /// above, so that what stands in it is of another entry, unless every name is its own there.
+    /// No other entry of this session has the directory that was made or found. `ours`: this session made the
+    /// directory above, so that what stands in it is of another entry, unless every name is its own there.
     fn is_free(
         &self,
         node: &Node,
@@ -532,8 +533,8 @@ impl SinkTree {
         Ok(self.claim(node.parent, parent, &node.name, inode, id.as_file()))
     }
 
-    /// Makes the directory, or opens the one that stands there; `state` says which, also if it cannot be opened then. One that
-    /// stands there is looked at first, for where it is closed to us it is opened up.
+    /// Makes the directory, or opens the one that stands there; `state` says which, also if it cannot be
+    /// opened then. One that stands there is looked at first, for where it is closed to us it is opened up.
     fn make(
         &self,
         state: &mut DirState,
@@ -616,7 +617,8 @@ impl Recent {
     }
 }
 
-/// Whether a copy would open this directory to us (`SinkTree::open`); `denied`: why it cannot be opened as it is.
+/// Whether a copy would open this directory to us (`SinkTree::open`); `denied`: why it cannot be opened as it
+/// is.
 fn would_be_opened(stat: &Stat, denied: Option<&Errno>) -> bool {
     let me = rustix::process::geteuid();
     let ours = !me.is_root() && stat.st_uid == me.as_raw();

@@ -196,7 +196,8 @@ fn shown_paths_are_bounded() {
     assert_eq!(tree.path_of(DirId::ROOT, &name("f")), format!("{}/f", dir.path().display()));
 }
 
-/// Goal: the names that lead to a destination are synced by every run, for who made them may have been killed before.
+/// Goal: the names that lead to a destination are synced by every run, for who made them may have been killed
+/// before.
 /// Method: a destination that stands already, three directories deep; how many above it were synced.
 #[test]
 fn names_above_the_destination_are_synced_by_every_run() {
@@ -209,7 +210,8 @@ fn names_above_the_destination_are_synced_by_every_run() {
     assert_eq!(SinkTree::open_root(&path, false).expect("root").synced_above(), 0, "nothing is made here");
 }
 
-/// Goal: a root that is made lets nobody do what its source does not, whatever the umask would give; one that is found stays as it is.
+/// Goal: a root that is made lets nobody do what its source does not, whatever the umask would give; one that
+/// is found stays as it is.
 /// Method: sources of several modes; the root before and after it is finished.
 #[test]
 fn a_root_is_made_no_wider_than_its_source() {

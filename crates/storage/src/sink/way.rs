@@ -1,4 +1,5 @@
-//! The way of one file's objects to storage: its descriptors, the mode that they are written in, and the writes that wait for it.
+//! The way of one file's objects to storage: its descriptors, the mode that they are written in, and the
+//! writes that wait for it.
 //!
 //! Left out: who sends a write on this way, and what becomes of it (`engine/data.rs`).
 

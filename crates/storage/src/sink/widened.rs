@@ -1,10 +1,12 @@
 //! Directories that were closed to us, and are opened to their owner while they are filled.
 //!
-//! In: directories of the destination that are about to be opened; those that a dead run left open, as its journal says.
+//! In: directories of the destination that are about to be opened; those that a dead run left open, as its
+//! journal says.
 //! Out: the journal knows each before it is opened; those that were left have their modes again.
-//! What must hold: a record proves nothing against whoever may write a journal. So what it can bring about is little: of a
-//! directory of ours below the destination, reached through no link, with the very inode and the very mode that opening it
-//! would have left, the bits are taken from its owner that opening it gives. Nothing gets wider.
+//! What must hold: a record proves nothing against whoever may write a journal. So what it can bring about is
+//! little: of a directory of ours below the destination, reached through no link, with the very inode and the
+//! very mode that opening it would have left, the bits are taken from its owner that opening it gives.
+//! Nothing gets wider.
 //! Left out: which records count, which is `core`'s.
 
 use std::os::fd::OwnedFd;
@@ -33,9 +35,9 @@ impl SinkTree {
         !lock(&self.widened).is_empty()
     }
 
-    /// Gives directories that were opened to us, and are not finished, the modes that they had; the deepest first, for then
-    /// the way to the others is still open. What cannot be reached any more stays as it is, and what has another mode by now. `may`
-    /// is asked before each.
+    /// Gives directories that were opened to us, and are not finished, the modes that they had; the deepest
+    /// first, for then the way to the others is still open. What cannot be reached any more stays as it is,
+    /// and what has another mode by now. `may` is asked before each.
     pub fn close_again(&self, may: &dyn Fn() -> bool) {
         let mut widened: Vec<(DirId, Mode)> = std::mem::take(&mut *lock(&self.widened)).into_iter().collect();
         widened.sort_by_key(|(id, _)| std::cmp::Reverse(self.depth(*id)));
@@ -79,7 +81,8 @@ impl SinkTree {
     }
 }
 
-/// Takes back what was given to the owner of a directory that had this mode. Where somebody gave it another one meanwhile, that counts.
+/// Takes back what was given to the owner of a directory that had this mode. Where somebody gave it another
+/// one meanwhile, that counts.
 fn close_as_it_was_left(fd: &OwnedFd, mode: Mode) {
     let mode = mode.as_raw_mode();
     let Ok(stat) = rustix::fs::fstat(fd) else { return };

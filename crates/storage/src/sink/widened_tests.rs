@@ -30,8 +30,10 @@ fn restored(root: &Path, ours: Ours, left: Vec<Widened>) -> Vec<Widened> {
     restore(&fd, jail, ours, left)
 }
 
-/// Goal: directories that were left open get the modes that they had, in each other too, and what was decided since stays.
-/// Method: three levels as a killed run leaves them; one that somebody gave another mode meanwhile; one that is gone.
+/// Goal: directories that were left open get the modes that they had, in each other too, and what was decided
+/// since stays.
+/// Method: three levels as a killed run leaves them; one that somebody gave another mode meanwhile; one that
+/// is gone.
 #[test]
 fn left_directories_are_closed() {
     let dir = tempfile::tempdir().expect("tempdir");
@@ -65,7 +67,8 @@ fn left_directories_are_closed() {
     set(&root.join("a"), 0o755);
 }
 
-/// Goal: whatever a record says, no directory gets wider, and none changes that is not as opening it would have left it.
+/// Goal: whatever a record says, no directory gets wider, and none changes that is not as opening it would
+/// have left it.
 /// Method: every mode of owner and others that matters, against every one that a record may say.
 #[test]
 fn no_record_widens() {
@@ -91,8 +94,10 @@ fn no_record_widens() {
     set(&at, 0o700);
 }
 
-/// Goal: a forged record reaches nothing outside the destination, nothing of others, and nothing that it does not know.
-/// Method: a directory outside by dots, by a link and by a link on the way; another's; another inode; a file; odd paths.
+/// Goal: a forged record reaches nothing outside the destination, nothing of others, and nothing that it does
+/// not know.
+/// Method: a directory outside by dots, by a link and by a link on the way; another's; another inode; a file;
+/// odd paths.
 #[test]
 fn forged_records_reach_nothing() {
     let dir = tempfile::tempdir().expect("tempdir");

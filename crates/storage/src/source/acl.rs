@@ -1,9 +1,11 @@
 //! What the group of a file may do that has an access control list.
 //!
-//! In: a file as `stat` showed it. Out: its mode with the group's own bits, for in `stat`'s place stands the list's mask: the most that
-//! any user or group of the list may do. Taken for the group's it would give the group more than it has.
-//! Only where the group's bits exceed those of others this can matter, and only there the file system is asked.
-//! Left out: the lists themselves, which are not copied. Those of NFSv4, which servers put into the mode by themselves.
+//! In: a file as `stat` showed it. Out: its mode with the group's own bits, for in `stat`'s place stands the
+//! list's mask: the most that any user or group of the list may do. Taken for the group's it would give the
+//! group more than it has. Only where the group's bits exceed those of others this can matter, and only there
+//! the file system is asked.
+//! Left out: the lists themselves, which are not copied. Those of NFSv4, which servers put into the mode by
+//! themselves.
 //!
 //! The form of `system.posix_acl_access`: `linux/posix_acl_xattr.h`, version 2, little-endian.
 

@@ -1,26 +1,29 @@
 //! How old a ctime must be before what is read of a file counts.
 //!
-//! In: the ctime that a `stat` showed, the file system's type, the clock from which this kernel takes the times of files. Out: for
-//! how long reading has to wait.
+//! In: the ctime that a `stat` showed, the file system's type, the clock from which this kernel takes the
+//! times of files. Out: for how long reading has to wait.
 //!
 //! # Why
 //!
-//! A change is told by a later ctime, and ctime goes in steps: the *grain* of the file system. Two changes within one step
-//! leave the same ctime. So a `stat` with a young ctime says nothing of a change that follows in the same step, and bytes read
-//! in that step may be older than it. A change that begins a grain after the `stat` gets another ctime. Therefore a read
-//! counts if it begins a grain after the `stat` returned, by the monotonic clock of this host; whoever changed the file before,
-//! all reads then see that, and who changes it later is seen by the look after the last read. Where ctime is already older
-//! than the grain by the clock that gives the times, no step is shared any more, and nothing has to be waited for.
+//! A change is told by a later ctime, and ctime goes in steps: the *grain* of the file system. Two changes
+//! within one step leave the same ctime. So a `stat` with a young ctime says nothing of a change that follows
+//! in the same step, and bytes read in that step may be older than it. A change that begins a grain after the
+//! `stat` gets another ctime. Therefore a read counts if it begins a grain after the `stat` returned, by the
+//! monotonic clock of this host; whoever changed the file before, all reads then see that, and who changes it
+//! later is seen by the look after the last read. Where ctime is already older than the grain by the clock
+//! that gives the times, no step is shared any more, and nothing has to be waited for.
 //!
 //! # What it assumes
 //!
-//! - A file system of this kernel ([`Clocked::Here`]) takes ctime from the kernel's coarse clock, which steps at least every 10 ms
-//!   (`CONFIG_HZ` is 100 or more; some take it finer). Five steps are waited for, for a tick can be late.
-//! - A ctime of whole seconds comes from a file system that keeps no more (ext4 with inodes of 128 bytes, or what lies
-//!   above one): two seconds. Any other ctime that has none of a second's parts merely waits longer.
-//! - All others, and those whose clock is another host's ([`Clocked::Elsewhere`]), keep it no coarser than two seconds (FAT). Such
-//!   a clock may be ahead or behind by [`SKEW_MAX`]: only a ctime that is older than that too is not waited for. However wrong the
-//!   clock is, the wait itself is by the monotonic one.
+//! - A file system of this kernel ([`Clocked::Here`]) takes ctime from the kernel's coarse clock, which steps
+//!   at least every 10 ms (`CONFIG_HZ` is 100 or more; some take it finer). Five steps are waited for, for a
+//!   tick can be late.
+//! - A ctime of whole seconds comes from a file system that keeps no more (ext4 with inodes of 128 bytes, or
+//!   what lies above one): two seconds. Any other ctime that has none of a second's parts merely waits
+//!   longer.
+//! - All others, and those whose clock is another host's ([`Clocked::Elsewhere`]), keep it no coarser than
+//!   two seconds (FAT). Such a clock may be ahead or behind by [`SKEW_MAX`]: only a ctime that is older than
+//!   that too is not waited for. However wrong the clock is, the wait itself is by the monotonic one.
 //! - A clock that is set back while a copy runs can give a ctime twice; nothing here sees that.
 
 use std::time::Duration;
@@ -67,8 +70,8 @@ impl Clocked {
     }
 }
 
-/// For how long after a `stat` that showed this ctime a read does not count; zero if it is old enough. `now`: the time of day at
-/// that `stat` or later.
+/// For how long after a `stat` that showed this ctime a read does not count; zero if it is old enough. `now`:
+/// the time of day at that `stat` or later.
 pub(crate) fn settle(ctime: Timestamp, now: Timestamp, clocked: Clocked) -> Duration {
     let whole_seconds = ctime.nanos == 0 && !haul_mutant::removed("whole-seconds-are-coarse");
     let grain = match clocked {
@@ -86,8 +89,8 @@ pub(crate) fn settle(ctime: Timestamp, now: Timestamp, clocked: Clocked) -> Dura
 mod tests {
     use super::*;
 
-    /// Goal: what may still change unseen is waited for, by the grain that its ctime can have; what is old is not, and a clock
-    /// that is wrong makes a wait longer, never shorter.
+    /// Goal: what may still change unseen is waited for, by the grain that its ctime can have; what is old is
+    /// not, and a clock that is wrong makes a wait longer, never shorter.
     /// Method: ctimes around each bound, and ahead of the clock.
     #[test]
     fn young_ctimes_settle() {

@@ -22,8 +22,8 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use haul_base::sys;
 
-/// Most questions that are asked about one range. A 4 MiB object needs 2,047 if every other page is cached; what is
-/// still unclear after so many is taken to be somebody else's.
+/// Most questions that are asked about one range. A 4 MiB object needs 2,047 if every other page is cached;
+/// what is still unclear after so many is taken to be somebody else's.
 pub(super) const QUESTIONS_MAX: u32 = 8192;
 /// File systems that are remembered; one session seldom sees more than a few.
 const FILE_SYSTEMS_MAX: usize = 1024;
@@ -109,8 +109,8 @@ impl Pages {
         }
     }
 
-    /// The pages of a range that are not cached. Where that cannot be known, all of them: our own pages would push
-    /// out more than what others have in this one file.
+    /// The pages of a range that are not cached. Where that cannot be known, all of them: our own pages would
+    /// push out more than what others have in this one file.
     pub(super) fn absent(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> Runs {
         let range = self.on_pages(offset, len);
         if range.is_empty() {
@@ -124,8 +124,8 @@ impl Pages {
         self.absent_by_mincore(fd, range.clone()).unwrap_or_else(|| vec![range])
     }
 
-    /// Whether the file system of an open file takes `RWF_DONTCACHE`. Asked once for each file system, by a read at
-    /// `size`, the end of the file, which reads nothing.
+    /// Whether the file system of an open file takes `RWF_DONTCACHE`. Asked once for each file system, by a
+    /// read at `size`, the end of the file, which reads nothing.
     pub(super) fn takes_dontcache(&self, fd: BorrowedFd<'_>, dev: u64, size: u64) -> bool {
         if let Some(known) = self.known_dontcache(dev) {
             return known;
@@ -214,9 +214,10 @@ impl Pages {
         (end, beyond)
     }
 
-    /// Reads a file from its begin until `room` is full or it ends, as [`Pages::read_at`] does, and says whether it gives bytes
-    /// beyond that: each read asks for one more, so that no read has to be added. `strictly`: it is at its end only where a read
-    /// gives nothing; else also where one gives less than was asked, as a regular file does.
+    /// Reads a file from its begin until `room` is full or it ends, as [`Pages::read_at`] does, and says
+    /// whether it gives bytes beyond that: each read asks for one more, so that no read has to be added.
+    /// `strictly`: it is at its end only where a read gives nothing; else also where one gives less than was
+    /// asked, as a regular file does.
     pub(super) fn read_whole(
         &self,
         fd: BorrowedFd<'_>,

@@ -20,7 +20,8 @@ fn runs_of(cached: &[bool], range: Range<usize>) -> Runs {
 }
 
 /// Goal: both ways of asking tell exactly which pages are absent, and how much of a range is there.
-/// Method: seeded patterns of cached pages in a file on a disk, ranges on and off page edges, against the pattern.
+/// Method: seeded patterns of cached pages in a file on a disk, ranges on and off page edges, against the
+/// pattern.
 #[test]
 fn absent_pages_are_known_exactly() {
     let Some(dir) = disk_dir() else { return };
@@ -60,8 +61,8 @@ fn absent_pages_are_known_exactly() {
 }
 
 /// Goal: a read through the cache leaves it as it was, by the kernel's help and without.
-/// Method: seeded patterns, the file read whole in pieces that end off page edges, each way of asking; the pattern
-/// after.
+/// Method: seeded patterns, the file read whole in pieces that end off page edges, each way of asking; the
+/// pattern after.
 #[test]
 fn reads_leave_the_cache_as_found() {
     let Some(dir) = disk_dir() else { return };

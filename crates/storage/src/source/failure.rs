@@ -36,8 +36,8 @@ pub fn strerror(errno: i32) -> String {
     }
 }
 
-/// A failure that the operating system reported of an entry that was found in its directory: "open data/x: Permission
-/// denied".
+/// A failure that the operating system reported of an entry that was found in its directory: "open data/x:
+/// Permission denied".
 pub(crate) fn os_failure(kind: FailureKind, op: &str, path: &[u8], errno: Errno) -> Failure {
     if errno == Errno::NOENT {
         let cause = "vanished (it was there when its directory was read)";
@@ -51,8 +51,8 @@ pub(crate) fn named_failure(kind: FailureKind, op: &str, path: &[u8], errno: Err
     make(kind, errno.raw_os_error(), op, path, &strerror(errno.raw_os_error()))
 }
 
-/// A failure of what the command names, or of what lies directly in a directory whose contents it names: "source u/x: open: Permission
-/// denied". The near end puts the host before the path.
+/// A failure of what the command names, or of what lies directly in a directory whose contents it names:
+/// "source u/x: open: Permission denied". The near end puts the host before the path.
 pub(crate) fn of_source(mut failure: Failure, op: &str, path: &[u8]) -> Failure {
     let named = make(failure.kind, failure.errno, op, path, "");
     let (cut, told) = (named.text.len().saturating_sub(2), named.text.len());
@@ -93,8 +93,8 @@ fn make(kind: FailureKind, errno: i32, op: &str, path: &[u8], cause: &str) -> Fa
 mod tests {
     use super::*;
 
-    /// Goal: what the command names fails in its words, with the side at the front, so that the near end can put the host there; within
-    /// the wire's limit too.
+    /// Goal: what the command names fails in its words, with the side at the front, so that the near end can
+    /// put the host there; within the wire's limit too.
     #[test]
     fn named_sources_are_told_as_typed() {
         let told =

@@ -1,8 +1,8 @@
 //! Where a file has data, and the digest of one with holes.
 //!
 //! In: files that may have holes. Out: extent maps; sparse roots, and values of parts with them.
-//! Invariants: a file system that does not know `SEEK_DATA`, or answers it with nonsense, has data everywhere; what is
-//! left out of a digest was seen to be a hole or zeros.
+//! Invariants: a file system that does not know `SEEK_DATA`, or answers it with nonsense, has data
+//! everywhere; what is left out of a digest was seen to be a hole or zeros.
 //! Left out: FIEMAP. Extents that are allocated and not written are what the seeks say they are.
 
 use std::os::fd::BorrowedFd;
@@ -38,7 +38,8 @@ impl Reader {
         }
     }
 
-    /// The sparse root of a file under this map, which is of its size, and the values of `parts`; see `SourceOp::HashFile`.
+    /// The sparse root of a file under this map, which is of its size, and the values of `parts`; see
+    /// `SourceOp::HashFile`.
     pub(super) fn hash_sparse(
         &mut self,
         id: FileId,
@@ -59,7 +60,8 @@ impl Reader {
         Ok(all)
     }
 
-    /// The root of what the map calls data, and the values of `parts`, which are nodes of its tree: each byte is read once for both.
+    /// The root of what the map calls data, and the values of `parts`, which are nodes of its tree: each byte
+    /// is read once for both.
     pub(super) fn hash_parts(
         &mut self,
         id: FileId,
@@ -116,7 +118,8 @@ impl Reader {
     }
 }
 
-/// The map of `size` bytes of an open file from `base` on, as the file system tells it. `None`: it was stopped.
+/// The map of `size` bytes of an open file from `base` on, as the file system tells it. `None`: it was
+/// stopped.
 fn seek_data(
     fd: BorrowedFd<'_>,
     (base, size): (u64, u64),

@@ -1,9 +1,9 @@
 //! Direct or buffered: what the user asked for, what file systems allow, and what was measured.
 //!
-//! In: reads that begin and end in each mode; refusals. Out: the mode of the next one, and the reason for people.
-//! A mode's clock runs while at least one of its reads is in flight, so that what many do at a time is counted
-//! once. Reads that the page cache answers are kept out of it. Modes change without a barrier: a read is right in
-//! either one, and stragglers of the mode before do not count.
+//! In: reads that begin and end in each mode; refusals. Out: the mode of the next one, and the reason for
+//! people. A mode's clock runs while at least one of its reads is in flight, so that what many do at a time
+//! is counted once. Reads that the page cache answers are kept out of it. Modes change without a barrier: a
+//! read is right in either one, and stragglers of the mode before do not count.
 //!
 //! Left out: a choice for each file system. One that refuses is remembered; the others are measured together.
 
@@ -63,8 +63,8 @@ impl BusyClock {
 }
 
 impl Modes {
-    /// Under [`IoPolicy::Auto`] direct comes first: it leaves the page cache alone and costs no copy, and where it is
-    /// slower that is found out.
+    /// Under [`IoPolicy::Auto`] direct comes first: it leaves the page cache alone and costs no copy, and
+    /// where it is slower that is found out.
     pub(super) fn new(policy: IoPolicy) -> Modes {
         Modes {
             is_direct_possible: policy != IoPolicy::Buffered,

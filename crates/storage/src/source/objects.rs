@@ -1,10 +1,11 @@
 //! Objects: ranges of open files, read by the I/O threads and hashed on their threads.
 //!
 //! In: read operations of files that are open. Out: their completions, posted from an I/O thread with the
-//! payload hashed while it is in the processor's cache. Each is answered once, also when a thread panics over it
-//! ([`Owed`]); after the engine is dropped, none is.
-//! Invariants: an object whose pages are cached is read from there, for direct I/O would flush and miss them. A
-//! direct read that is refused is made again through the cache. Pages that were absent before are absent after.
+//! payload hashed while it is in the processor's cache. Each is answered once, also when a thread panics over
+//! it ([`Owed`]); after the engine is dropped, none is.
+//! Invariants: an object whose pages are cached is read from there, for direct I/O would flush and miss them.
+//! A direct read that is refused is made again through the cache. Pages that were absent before are absent
+//! after.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,7 +34,8 @@ use haul_base::buffer::Buffer;
 use haul_base::digest;
 use haul_base::meter::Meter;
 
-/// Files of this size on are read direct where that is chosen. Below, the second open costs more than it wins.
+/// Files of this size on are read direct where that is chosen. Below, the second open costs more than it
+/// wins.
 pub(super) const DIRECT_FILE_MIN: u64 = 1 << 20;
 // The padding of a direct read lies in the slot that its last byte begins.
 const _: () = assert!(ALIGN_MAX <= SLOT_LEN);
@@ -142,8 +144,8 @@ impl Objects {
         &self.io_threads
     }
 
-    /// Takes a read whose descriptors are open; gives back what a reading thread has to look at first. Never waits
-    /// for storage.
+    /// Takes a read whose descriptors are open; gives back what a reading thread has to look at first. Never
+    /// waits for storage.
     pub(super) fn submit(&self, mut job: SourceJob) -> Result<(), SourceJob> {
         let SourceOp::Read { id, generation, len, .. } = job.op else { return Err(job) };
         let tree = &self.shared.tree;
@@ -200,8 +202,8 @@ impl Objects {
         Choice { mode: modes.mode(), is_sample, cached: Some(cached) }
     }
 
-    /// Hands a read to the I/O threads. It is owed an answer from here on, and who calls this gives it none, not even if this
-    /// panics; `owed`: it was before.
+    /// Hands a read to the I/O threads. It is owed an answer from here on, and who calls this gives it none,
+    /// not even if this panics; `owed`: it was before.
     fn send(
         &self,
         open: Arc<OpenFile>,
@@ -332,8 +334,8 @@ impl Shared {
         tag.owed.settle(Ok(SourceCompletion { done, buffer: Some(buffer) }));
     }
 
-    /// Some file systems take direct reads and answer them through the page cache (btrfs, what it compressed).
-    /// None of the object was there before.
+    /// Some file systems take direct reads and answer them through the page cache (btrfs, what it
+    /// compressed). None of the object was there before.
     fn hold_to_direct(&self, tag: &Tag, offset: u64, len: usize) {
         let open = &tag.open;
         if self.pages.cached(open.fd(), offset, len as u64) == Cached::All {

@@ -1,8 +1,8 @@
 //! Files opened for reading: that it is the file which was announced, and a second descriptor for direct I/O.
 //!
 //! In: what the tree knows of a file. Out: an open file, whose identity was held against the fingerprint.
-//! Invariants: both descriptors are of one file, or there is no second one. A file system without direct I/O is
-//! no error: the reason is kept for the report.
+//! Invariants: both descriptors are of one file, or there is no second one. A file system without direct I/O
+//! is no error: the reason is kept for the report.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -241,7 +241,8 @@ fn inode_of(stat: &Stat) -> u64 {
 mod tests {
     use super::*;
 
-    /// Goal: an alignment that our objects and buffers cannot keep means no direct I/O, never a wrong request.
+    /// Goal: an alignment that our objects and buffers cannot keep means no direct I/O, never a wrong
+    /// request.
     #[test]
     fn alignments_are_kept_or_refused() {
         for (memory, offset) in [(4, 512), (512, 512), (4096, 4096), (512, 65536)] {

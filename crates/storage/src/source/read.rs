@@ -1,5 +1,5 @@
-//! The operations of a reading thread, one at a time: bundles, looks and hashes, and the opening of files whose
-//! objects go through the I/O threads.
+//! The operations of a reading thread, one at a time: bundles, looks and hashes, and the opening of files
+//! whose objects go through the I/O threads.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ use haul_base::buffer::Buffer;
 use haul_base::digest::{self, Hasher};
 use haul_base::meter::Meter;
 
-/// Bytes that are read and hashed at a time where no payload is kept. Nothing is read ahead for these reads (it
-/// would stay in the page cache), so that they have to be large.
+/// Bytes that are read and hashed at a time where no payload is kept. Nothing is read ahead for these reads
+/// (it would stay in the page cache), so that they have to be large.
 const SCRATCH_LEN: usize = 4 << 20;
 /// Why a hash came to nothing.
 const CHANGED_READING: &str = "changed while it was read";
@@ -290,8 +290,9 @@ impl Reader {
         Ok(true)
     }
 
-    /// The root of a file that is what was `seen`, before and after it is hashed; ctime may differ from the fingerprint's. `None`: the
-    /// root of what its fingerprint calls the file, whatever lies behind that. With it, from the same bytes, the values of `parts`.
+    /// The root of a file that is what was `seen`, before and after it is hashed; ctime may differ from the
+    /// fingerprint's. `None`: the root of what its fingerprint calls the file, whatever lies behind that.
+    /// With it, from the same bytes, the values of `parts`.
     fn hash_file(
         &mut self,
         id: FileId,

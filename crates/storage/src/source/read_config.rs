@@ -1,7 +1,7 @@
 //! How a source is read.
 //!
-//! In: the user's options. Out: what its threads and I/O threads are made of, and how many reads the machine may have
-//! under way.
+//! In: the user's options. Out: what its threads and I/O threads are made of, and how many reads the machine
+//! may have under way.
 
 use haul_core::digest::DigestKind;
 use haul_core::io::slots::TARGET_DEPTHS;
@@ -39,8 +39,8 @@ impl ReadConfig {
         ReadConfig { readers: width, storage, ..self.clone() }
     }
 
-    /// Objects that may be read at a time: enough that storage has its depth while each I/O thread hashes one, as
-    /// far as the buffers go; at least two for each reading thread.
+    /// Objects that may be read at a time: enough that storage has its depth while each I/O thread hashes
+    /// one, as far as the buffers go; at least two for each reading thread.
     pub fn reads_max(&self, object_size: u32) -> u32 {
         let object_size = u64::from(object_size.max(1));
         let io_threads = self.io_settings().io_threads;
@@ -50,8 +50,9 @@ impl ReadConfig {
         self.bounded(u32::try_from(fitting.max(self.readers as u64 * 2)).unwrap_or(u32::MAX))
     }
 
-    /// Objects that may be read at a time where they lie on several targets: each target's depth, as far as half of the
-    /// buffers go, for what hangs may keep half as much again; at least [`ReadConfig::reads_max`].
+    /// Objects that may be read at a time where they lie on several targets: each target's depth, as far as
+    /// half of the buffers go, for what hangs may keep half as much again; at least
+    /// [`ReadConfig::reads_max`].
     pub fn reads_total(&self, object_size: u32) -> u32 {
         let one = self.reads_max(object_size);
         let fitting = self.memory / 2 / u64::from(object_size.max(1));
@@ -99,7 +100,8 @@ mod tests {
         assert_eq!([Some(0), Some(1), Some(9), Some(40)].map(reads), [(1, 1), (1, 1), (9, 9), (18, 40)]);
     }
 
-    /// Goal: with another width each operation has its share of the depth and of the I/O threads, and never none.
+    /// Goal: with another width each operation has its share of the depth and of the I/O threads, and never
+    /// none.
     #[test]
     fn depth_follows_the_width() {
         let storage = StorageOptions { depth: Some(16), threads: Some(2), ..Default::default() };

@@ -192,8 +192,8 @@ fn expand(typed: &[u8], home: Option<&Path>) -> Result<PathBuf, SourceError> {
     })
 }
 
-/// The source roots as the sink is told of them. A directory whose contents are copied is told by its own name, wherever it
-/// is reached from: what comes into it or goes must not make another job.
+/// The source roots as the sink is told of them. A directory whose contents are copied is told by its own
+/// name, wherever it is reached from: what comes into it or goes must not make another job.
 pub fn source_roots(specs: &[RootSpec]) -> Result<Vec<SourceRoot>, SourceError> {
     specs
         .iter()
@@ -242,7 +242,8 @@ pub fn is_inside(dir: BorrowedFd<'_>, specs: &[RootSpec]) -> Result<Option<usize
     Err(Errno::LOOP)
 }
 
-/// The source that a mount shows the directory in, or that has it mounted below itself: the way up from it meets neither.
+/// The source that a mount shows the directory in, or that has it mounted below itself: the way up from it
+/// meets neither.
 fn by_mounts(dir: BorrowedFd<'_>, specs: &[RootSpec]) -> Option<usize> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     specs.iter().position(|spec| {
@@ -356,7 +357,8 @@ mod tests {
         assert!(matches!(no_home, Err(SourceError::NoHome { .. })));
     }
 
-    /// Goal: one look names all sources that are not there, and says that nothing was copied; very many are counted.
+    /// Goal: one look names all sources that are not there, and says that nothing was copied; very many are
+    /// counted.
     #[test]
     fn all_missing_sources_are_named() {
         let temp = ground();
@@ -376,9 +378,10 @@ mod tests {
         assert!(many.len() < 1000 && many.contains(" more; nothing"), "{many}");
     }
 
-    /// Goal: contents are told by the last component of the directory that they are in, however it is reached, and not by
-    /// what is in it.
-    /// Method: one directory by several paths, before and after a name came into it; another directory; the root.
+    /// Goal: contents are told by the last component of the directory that they are in, however it is
+    /// reached, and not by what is in it.
+    /// Method: one directory by several paths, before and after a name came into it; another directory; the
+    /// root.
     #[test]
     fn contents_are_told_by_their_directory() {
         let temp = ground();

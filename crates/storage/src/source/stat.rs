@@ -6,8 +6,8 @@ use haul_core::entry::{Meta, Name, Timestamp};
 use rustix::fs::{AtFlags, FileType, Stat, Statx, StatxFlags, fstat, statat, statx};
 use rustix::io::Errno;
 
-/// By what one version of a file is told from another here. `st_dev` is not in it: it differs between the hosts of a shared file
-/// system. What others are told of it is in [`version`](super::version).
+/// By what one version of a file is told from another here. `st_dev` is not in it: it differs between the
+/// hosts of a shared file system. What others are told of it is in [`version`](super::version).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     pub size: u64,
@@ -90,7 +90,8 @@ pub(crate) fn look_at(dir: BorrowedFd<'_>, name: &Name) -> Result<Seen, Errno> {
     statat(dir, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW).map(Seen::from)
 }
 
-/// As [`look_at`], from whoever keeps the file: a network file system asks its server, whatever it has cached.
+/// As [`look_at`], from whoever keeps the file: a network file system asks its server, whatever it has
+/// cached.
 pub(crate) fn look_surely(dir: BorrowedFd<'_>, name: &Name) -> Result<Seen, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
     match statx(dir, name.as_bytes(), flags, StatxFlags::BASIC_STATS) {

@@ -34,7 +34,8 @@ impl Paths {
     /// What paths as typed mean.
     ///
     /// # Errors
-    /// One of them is not there, or is a directory that was not asked for. A part was asked for of what has none.
+    /// One of them is not there, or is a directory that was not asked for. A part was asked for of what has
+    /// none.
     pub fn find(sources: &Sources<'_>) -> Result<Paths, Failure> {
         let paths = sources.places.iter().map(|place| place.as_file().map(<[u8]>::to_vec));
         let paths = paths.collect::<Result<Vec<_>, _>>().map_err(PlaceError::misused)?;

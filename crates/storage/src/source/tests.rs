@@ -354,10 +354,10 @@ fn chmod_is_meta_only() {
     assert!(matches!(items[0].1.as_ref().expect("reads").look, Look::MetaOnly { .. }));
 }
 
-/// Goal: wherever a fingerprint is taken (walk, second try, a look that sees another ctime) it is said for how long a read does
-/// not count yet; the last look itself never waits.
-/// Method: a clock that a test sets, a grain before and behind the ctime of one file; that it lies on a file system of this
-/// kernel is what `age` tests.
+/// Goal: wherever a fingerprint is taken (walk, second try, a look that sees another ctime) it is said for
+/// how long a read does not count yet; the last look itself never waits.
+/// Method: a clock that a test sets, a grain before and behind the ctime of one file; that it lies on a file
+/// system of this kernel is what `age` tests.
 #[test]
 fn young_ctime_is_waited_out() {
     for (ahead, young) in [(0, true), (10, true), (-10, true), (3_000, false)] {
@@ -602,8 +602,8 @@ fn mistakes_are_answered() {
     assert!(matches!(bench.run(gone, None).done, SourceDone::Refresh { result: Err(_), .. }));
 }
 
-/// Goal: a file that gives bytes beyond its size is not taken for one that ends there, whichever way it is read; its second
-/// try is of what it gives, and ends there.
+/// Goal: a file that gives bytes beyond its size is not taken for one that ends there, whichever way it is
+/// read; its second try is of what it gives, and ends there.
 /// Method: files of `/proc`, whose size is 0; one that gives far more than a small file has.
 #[test]
 fn sizes_that_say_nothing_are_measured() {
@@ -672,8 +672,9 @@ fn read_error_says_where() {
     assert!(fs::File::open("/proc/self/mem").expect("open").read_at(&mut [0; 10], 4096).is_err());
 }
 
-/// Goal: the map says where a file has data, rounded to slots, and its sparse root is that of its pieces; a file whose
-/// ctime alone changed keeps its root, one of whose holes was filled is found out, zeros in a hole change nothing.
+/// Goal: the map says where a file has data, rounded to slots, and its sparse root is that of its pieces; a
+/// file whose ctime alone changed keeps its root, one of whose holes was filled is found out, zeros in a hole
+/// change nothing.
 /// Method: a file with data in three places, one odd; against `SubtreeSet` fed from the bytes.
 #[test]
 fn sparse_files_are_mapped_and_hashed_by_their_data() {

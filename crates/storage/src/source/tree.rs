@@ -5,7 +5,8 @@
 //! Invariants: an entry is reached by directory descriptors and one component at a time, never through a
 //! symlink below a source root. Memory holds what was announced and not yet forgotten, and the directories
 //! above it. No more is kept open than the two limits (a file has up to two descriptors) and one per base
-//! directory; what was closed is opened again when needed, and the caller checks that it is still the same file.
+//! directory; what was closed is opened again when needed, and the caller checks that it is still the same
+//! file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -158,8 +159,8 @@ impl SourceTree {
         }
     }
 
-    /// The path of an entry at this end, as the sources were named, and the version of it that the session knows; `None`: it is
-    /// forgotten, or no file.
+    /// The path of an entry at this end, as the sources were named, and the version of it that the session
+    /// knows; `None`: it is forgotten, or no file.
     pub(crate) fn origin_of(&self, id: FileId) -> Option<(Vec<u8>, Stamp)> {
         let inner = self.lock();
         let entry = inner.entries.get(&id)?;
@@ -265,14 +266,15 @@ impl SourceTree {
         inner.entries.insert(id, entry);
     }
 
-    /// For how long from now on a read of a file that was just seen does not count, for a change could leave what was seen
-    /// as it is.
+    /// For how long from now on a read of a file that was just seen does not count, for a change could leave
+    /// what was seen as it is.
     pub(crate) fn settle(&self, place: Place, seen: &Seen) -> Duration {
         let now = (self.clock)();
         age::settle(seen.stamp.ctime, now, self.lock().clocked(place, seen.dev))
     }
 
-    /// The fingerprint of a file that was just seen, as the far end is told it: with it a later run knows this version again.
+    /// The fingerprint of a file that was just seen, as the far end is told it: with it a later run knows
+    /// this version again.
     pub(crate) fn announced(&self, seen: &Seen) -> Fingerprint {
         let inner = self.lock();
         // Its own, for something else may be mounted on the file itself.

@@ -1,15 +1,17 @@
-//! What the far end is told of a file's inode, so that a later run knows whether it is the version that was read before.
+//! What the far end is told of a file's inode, so that a later run knows whether it is the version that was
+//! read before.
 //!
-//! In: the file system of a file. Out: a number that is mixed into the number of its inode; ctime and that as a version, which
-//! nobody but this module understands.
+//! In: the file system of a file. Out: a number that is mixed into the number of its inode; ctime and that as
+//! a version, which nobody but this module understands.
 //!
-//! Inode numbers are small and repeat from file system to file system, and so do ctimes, where they are kept in whole seconds,
-//! are the mtime under another name, or come with an image; and what is written through a memory map to a file that lies in
-//! memory (tmpfs) never moves it. So a version is known again only where both are worth something:
-//! the file system has an identity, and is of a kind that moves ctime with each change and keeps a number for one file. Of all
-//! others the number is another in each session: then parts that an earlier run left are compared with the source before they
-//! count, which costs reading them.
-//! Assumed: two file systems of one identity (a clone of a disk) were not changed apart within one step of their clock.
+//! Inode numbers are small and repeat from file system to file system, and so do ctimes, where they are kept
+//! in whole seconds, are the mtime under another name, or come with an image; and what is written through a
+//! memory map to a file that lies in memory (tmpfs) never moves it. So a version is known again only where
+//! both are worth something: the file system has an identity, and is of a kind that moves ctime with each
+//! change and keeps a number for one file. Of all others the number is another in each session: then parts
+//! that an earlier run left are compared with the source before they count, which costs reading them.
+//! Assumed: two file systems of one identity (a clone of a disk) were not changed apart within one step of
+//! their clock.
 //! Left out: telling versions apart within a run. There the descriptor and the device say which file it is.
 
 use std::hash::{BuildHasher, Hasher};
@@ -22,8 +24,8 @@ use super::stat::Stamp;
 const VERSION_LEN: usize = 20;
 const _: () = assert!(VERSION_LEN <= VERSION_LEN_MAX);
 
-/// Whether file systems of this type (`statfs`) move ctime with each change of a file, and never give its inode's number to
-/// another file of the same ctime.
+/// Whether file systems of this type (`statfs`) move ctime with each change of a file, and never give its
+/// inode's number to another file of the same ctime.
 fn keeps_versions(kind: u64) -> bool {
     const EXT4: u64 = 0xef53;
     const XFS: u64 = 0x5846_5342;
@@ -36,8 +38,8 @@ fn keeps_versions(kind: u64) -> bool {
         || crate::layout::keeps_versions(kind)
 }
 
-/// What is mixed into the inode numbers of a file system of this type and identity, the same in every session and on every host;
-/// `None` where a version cannot be known again.
+/// What is mixed into the inode numbers of a file system of this type and identity, the same in every session
+/// and on every host; `None` where a version cannot be known again.
 pub(super) fn mark(kind: u64, identity: Option<&[u8]>) -> Option<u64> {
     if haul_mutant::removed("versions-are-of-one-file-system") {
         return Some(0);
@@ -52,8 +54,9 @@ pub(super) fn salt() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }
 
-/// The fingerprint of what was seen, on a file system with this mark: ctime and inode are the version. Of a part of it the size is the
-/// part's, and size and offset are in the version, so that another part is another version.
+/// The fingerprint of what was seen, on a file system with this mark: ctime and inode are the version. Of a
+/// part of it the size is the part's, and size and offset are in the version, so that another part is another
+/// version.
 pub(super) fn fingerprint(stamp: &Stamp, mark: u64, part: Option<&FileRange>) -> Fingerprint {
     let Stamp { size, mtime, ctime, ino } = *stamp;
     let mut bytes = [0; VERSION_LEN];
@@ -75,7 +78,8 @@ pub(super) fn fingerprint(stamp: &Stamp, mark: u64, part: Option<&FileRange>) ->
 mod tests {
     use super::*;
 
-    /// Goal: a mark says which file system it is, and only of those whose inode numbers and ctimes say which version.
+    /// Goal: a mark says which file system it is, and only of those whose inode numbers and ctimes say which
+    /// version.
     #[test]
     fn marks_tell_file_systems_apart() {
         let (ext4, fuse) = (0xef53, 0x6573_5546);

@@ -47,8 +47,8 @@ impl FileView {
     pub(crate) fn is_measured(&self) -> bool {
         self.measured.is_some()
     }
-    /// What stands there `now` can be this file after it grew, and the user asked for the beginning of such files. Whether its
-    /// beginning is what it was is for a second reading to say.
+    /// What stands there `now` can be this file after it grew, and the user asked for the beginning of such
+    /// files. Whether its beginning is what it was is for a second reading to say.
     pub(crate) fn may_have_grown(&self, now: &Stamp) -> bool {
         let is_same_file = now.ino == self.stamp.ino || haul_mutant::removed("prefix-is-of-one-file");
         self.changed == OnChange::Prefix && !self.is_measured() && is_same_file && now.size >= self.stamp.size

@@ -1,4 +1,5 @@
-//! What stores that keep jobs have in common: whose a job is, under which names it writes, and how its journal begins.
+//! What stores that keep jobs have in common: whose a job is, under which names it writes, and how its
+//! journal begins.
 
 use std::collections::HashSet;
 
@@ -35,8 +36,8 @@ pub(crate) fn names_of(roots: &[SourceRoot], rename: Option<&Name>) -> Option<Ha
     roots.iter().map(name).collect()
 }
 
-/// Job key: the destination root's identity, the final top-level names, and which part of a file goes where in it; never host, source
-/// path or any other option.
+/// Job key: the destination root's identity, the final top-level names, and which part of a file goes where
+/// in it; never host, source path or any other option.
 pub(crate) fn job_of(
     root: &RootId,
     roots: &[SourceRoot],
@@ -106,7 +107,8 @@ mod tests {
         assert_ne!(key(b"one", &contents("data")), key(b"one", &whole));
     }
 
-    /// Goal: each part of a file that goes into one name is a job of its own, and so is the same part at another offset there.
+    /// Goal: each part of a file that goes into one name is a job of its own, and so is the same part at
+    /// another offset there.
     /// Method: parts that differ in one number, or in whether it is given, against each other.
     #[test]
     fn parts_of_a_file_are_jobs_of_their_own() {

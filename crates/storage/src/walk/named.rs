@@ -50,8 +50,8 @@ fn short_hash(name: &Name) -> [u8; 16] {
     short
 }
 
-/// Why a source that was named cannot be copied, and what to do. Below a directory such entries are skipped and counted; who names
-/// one wants what it gives.
+/// Why a source that was named cannot be copied, and what to do. Below a directory such entries are skipped
+/// and counted; who names one wants what it gives.
 pub(super) fn no_file(
     dir: BorrowedFd<'_>,
     name: &Name,
@@ -71,8 +71,8 @@ pub(super) fn no_file(
     }
 }
 
-/// Whether a symbolic link stands for a descriptor: as it is, it would lead nowhere at the destination. One to a device elsewhere
-/// (`/dev/null` masks a unit of systemd so) is a link like any other.
+/// Whether a symbolic link stands for a descriptor: as it is, it would lead nowhere at the destination. One
+/// to a device elsewhere (`/dev/null` masks a unit of systemd so) is a link like any other.
 fn is_descriptor(dir: BorrowedFd<'_>, name: &Name, target: &[u8]) -> bool {
     const PROC: u64 = 0x9fa0;
     if target.starts_with(b"/proc/self/fd/") || target.starts_with(b"/dev/fd/") {

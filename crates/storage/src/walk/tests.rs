@@ -176,7 +176,8 @@ fn walk_is_complete_and_in_order() {
     }
 }
 
-/// Goal: depth is no trouble up to its limit, and an error beyond it that says how many entries are left out, with all else walked.
+/// Goal: depth is no trouble up to its limit, and an error beyond it that says how many entries are left out,
+/// with all else walked.
 /// Method: chains of 300 and of 1030 directories of long names, made by descriptors, with a file at each
 /// level.
 #[test]
@@ -205,10 +206,11 @@ fn deep_trees_are_walked_to_the_limit() {
     }
 }
 
-/// Goal: a walk that closes what it comes from finds all on its way up, and never goes on in another directory than it left.
-/// Method: a chain of 40 directories, each with files and directories beside the next, and several reads long where it
-/// divides, walked with one to three levels open; then with one of them moved to another directory while the walk is below it, so
-/// that `..` leads elsewhere.
+/// Goal: a walk that closes what it comes from finds all on its way up, and never goes on in another
+/// directory than it left.
+/// Method: a chain of 40 directories, each with files and directories beside the next, and several reads long
+/// where it divides, walked with one to three levels open; then with one of them moved to another directory
+/// while the walk is below it, so that `..` leads elsewhere.
 #[test]
 fn closed_levels_are_found_again() {
     const DEEP: usize = 40;
@@ -260,10 +262,11 @@ fn closed_levels_are_found_again() {
     assert_eq!(failures(&items), []);
 }
 
-/// Goal: a directory that is gone on with after it was closed gives all of its names where positions in it are counts, also if names that
-/// were read are removed meanwhile.
-/// Method: a merged directory of an overlay with files of distinct sizes and chains of directories beside them; when the walk is at
-/// the bottom of a chain, files that it has seen are removed. One level is open at a time, besides the first, which is above it.
+/// Goal: a directory that is gone on with after it was closed gives all of its names where positions in it
+/// are counts, also if names that were read are removed meanwhile.
+/// Method: a merged directory of an overlay with files of distinct sizes and chains of directories beside
+/// them; when the walk is at the bottom of a chain, files that it has seen are removed. One level is open at
+/// a time, besides the first, which is above it.
 #[test]
 fn counted_positions_lose_no_names() {
     const FILES: u64 = 3000;
@@ -441,8 +444,10 @@ fn lost_directories_fail_alone() {
     assert_eq!(totals(&items).dirs, 3);
 }
 
-/// Goal: a source that is named and is no file fails by name and says what to do; a link to a device stays a link.
-/// Method: a FIFO, a socket, a device, a pipe's descriptor as a shell names it, and beside them a link to `/dev/null`.
+/// Goal: a source that is named and is no file fails by name and says what to do; a link to a device stays a
+/// link.
+/// Method: a FIFO, a socket, a device, a pipe's descriptor as a shell names it, and beside them a link to
+/// `/dev/null`.
 #[test]
 fn named_special_files_fail() {
     let temp = tempfile::tempdir().expect("tempdir");
@@ -561,9 +566,10 @@ fn broken_walk_does_not_hang() {
     assert!(!items.iter().any(|item| matches!(item, WalkItem::End(_))));
 }
 
-/// Goal: nothing is left out by its name: only what a job owns whose destination the source is, its journal, owner file and
-/// temporaries at any depth; and these are named.
-/// Method: a live job in the source, beside files that only look like a job's, one of them the copy of another's journal.
+/// Goal: nothing is left out by its name: only what a job owns whose destination the source is, its journal,
+/// owner file and temporaries at any depth; and these are named.
+/// Method: a live job in the source, beside files that only look like a job's, one of them the copy of
+/// another's journal.
 #[test]
 fn only_what_a_job_here_owns_is_left_out() {
     let temp = tempfile::tempdir().expect("tempdir");
@@ -618,8 +624,10 @@ fn only_what_a_job_here_owns_is_left_out() {
     }
 }
 
-/// Goal: only what its directory named can vanish; a source that the command names and that is gone is missing.
-/// Method: a file and a directory, contents and named, that are removed between the look at the command and the walk.
+/// Goal: only what its directory named can vanish; a source that the command names and that is gone is
+/// missing.
+/// Method: a file and a directory, contents and named, that are removed between the look at the command and
+/// the walk.
 #[test]
 fn a_named_source_does_not_vanish() {
     let temp = tempfile::tempdir().expect("tempdir");

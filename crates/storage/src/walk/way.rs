@@ -24,7 +24,8 @@ pub(super) struct About {
 
 /// What is known of a directory on the way down.
 pub(super) struct Here {
-    /// `ROOT` for the directory whose contents are a source. Of a level that is only counted: of the last that is not.
+    /// `ROOT` for the directory whose contents are a source. Of a level that is only counted: of the last
+    /// that is not.
     pub(super) id: DirId,
     pub(super) place: Place,
     /// Directories of the last read that are still to be entered.

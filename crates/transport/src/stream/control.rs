@@ -1,12 +1,13 @@
 //! The control stream: messages both ways, over one connection after another.
 //!
-//! In: messages to send, links (a first one, and others under higher epochs when it was lost). Out: the peer's messages,
-//! each once and in order, and the word that a link was lost. Each link has a writing and a reading thread.
-//! Invariants: nothing that a link of an older epoch brings has any effect once another was attached (one lock holds the
-//! epoch and the numbers); what was sent is kept until the peer said that it came, and sent again where it did not
-//! (`haul_core::resend`); sending never blocks. What was posted and not taken is bounded ([`WAITING_MAX`],
-//! [`WAITING_LEN_MAX`]): beyond that the link is not read. That cannot dead-lock, for whoever takes messages waits for
-//! nothing that control brings but these.
+//! In: messages to send, links (a first one, and others under higher epochs when it was lost). Out: the
+//! peer's messages, each once and in order, and the word that a link was lost. Each link has a writing and a
+//! reading thread.
+//! Invariants: nothing that a link of an older epoch brings has any effect once another was attached (one
+//! lock holds the epoch and the numbers); what was sent is kept until the peer said that it came, and sent
+//! again where it did not (`haul_core::resend`); sending never blocks. What was posted and not taken is
+//! bounded ([`WAITING_MAX`], [`WAITING_LEN_MAX`]): beyond that the link is not read. That cannot dead-lock,
+//! for whoever takes messages waits for nothing that control brings but these.
 
 use std::collections::VecDeque;
 use std::io::{BufReader, Read, Write};
@@ -26,8 +27,8 @@ use crate::{Link, Post, TransportError};
 
 /// Control frames are written together up to this many bytes (one more frame may go over it).
 const BATCH_LEN: usize = 256 * 1024;
-/// Most messages that were posted and wait to be taken, and how long their bodies may be together before no other is read,
-/// bytes. An honest peer rarely has a tenth of it on its way.
+/// Most messages that were posted and wait to be taken, and how long their bodies may be together before no
+/// other is read, bytes. An honest peer rarely has a tenth of it on its way.
 pub const WAITING_MAX: usize = 1024;
 pub const WAITING_LEN_MAX: usize = 8 * 1024 * 1024;
 /// How long a control stream that is being closed waits for what was sent to be written, and then for the
@@ -48,8 +49,8 @@ pub enum ControlEvent {
 }
 
 impl ControlEvent {
-    /// Tells the stream that this event was received: there is room for another. Whoever is posted to says so of each, or
-    /// nothing more comes.
+    /// Tells the stream that this event was received: there is room for another. Whoever is posted to says so
+    /// of each, or nothing more comes.
     pub fn taken(&self, handle: &ControlHandle) {
         if let ControlEvent::Message(_) = self {
             handle.taken();
@@ -125,8 +126,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The link of `epoch` is lost. Told once, and not at all when this end closes or has another link. `cut`: nothing
-    /// more can be written either.
+    /// The link of `epoch` is lost. Told once, and not at all when this end closes or has another link.
+    /// `cut`: nothing more can be written either.
     fn lose(&self, epoch: SessionEpoch, why: String, how: Loss, cut: bool) {
         let mut state = self.lock();
         if state.epoch != epoch {
@@ -211,8 +212,8 @@ fn start(shared: &Arc<Shared>, link: Link, epoch: SessionEpoch, again: bool) -> 
 }
 
 impl ControlHandle {
-    /// Queues a message. Never blocks; after the stream was closed the message is dropped. While the link is lost it
-    /// waits for the next.
+    /// Queues a message. Never blocks; after the stream was closed the message is dropped. While the link is
+    /// lost it waits for the next.
     ///
     /// Edge: when the peer leaves more untaken than `haul_core::resend` keeps, the link is lost for good.
     pub fn send(&self, message: Message) {
@@ -249,8 +250,8 @@ impl ControlHandle {
         }
     }
 
-    /// Goes on over another link, whose epoch must be higher than all before; else the link is dropped. Whatever the
-    /// link before it still brings has no effect.
+    /// Goes on over another link, whose epoch must be higher than all before; else the link is dropped.
+    /// Whatever the link before it still brings has no effect.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -289,14 +290,14 @@ impl ControlHandle {
     }
 
     /// Writes what was sent, says goodbye, gives the peer a moment to end too, and closes. Takes at most
-    /// 7 s, and no time when the peer closes as well or the link is lost. Messages may still be posted meanwhile;
-    /// `Lost` is not.
+    /// 7 s, and no time when the peer closes as well or the link is lost. Messages may still be posted
+    /// meanwhile; `Lost` is not.
     pub fn close(&mut self) {
         self.close_after(true);
     }
 
-    /// As [`ControlHandle::close`], where the peer has said its last word: a link with a connection of its own is left to
-    /// the kernel, which delivers what was written.
+    /// As [`ControlHandle::close`], where the peer has said its last word: a link with a connection of its
+    /// own is left to the kernel, which delivers what was written.
     pub fn close_at_once(&mut self) {
         let own = self.shared.lock().own;
         self.close_after(!own);

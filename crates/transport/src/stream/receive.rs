@@ -17,17 +17,18 @@ use haul_base::buffer::{Buffer, Pool};
 use haul_base::digest::{self, RangeHasher};
 use haul_base::meter::Meter;
 
-/// An object is hashed in multiples of this while it comes, bytes: few enough to be in the cache still, and whole subtrees.
+/// An object is hashed in multiples of this while it comes, bytes: few enough to be in the cache still, and
+/// whole subtrees.
 const SLICE_LEN: usize = 64 * 1024;
 
 /// What happens on a data stream at the sink.
 #[derive(Debug)]
 pub enum RecvEvent {
-    /// A frame arrived. `good` says for each entry whether its payload fits its digest; `buffer` holds the payload of
-    /// all entries, none if they have none.
+    /// A frame arrived. `good` says for each entry whether its payload fits its digest; `buffer` holds the
+    /// payload of all entries, none if they have none.
     Data { stream: StreamId, seq: u64, header: DataHeader, buffer: Option<Buffer>, good: Vec<bool> },
-    /// The stream is over after `frames` frames; `error` is `None` when the peer or this end closed it in good
-    /// order. The last event.
+    /// The stream is over after `frames` frames; `error` is `None` when the peer or this end closed it in
+    /// good order. The last event.
     Lost { stream: StreamId, frames: u64, error: Option<String> },
 }
 
@@ -107,7 +108,8 @@ fn receive_frames(mut reader: Box<dyn Read + Send>, shared: &RecvShared) -> Resu
     loop {
         let Some(header) = read_header(&mut reader)? else {
             return match &shared.keys {
-                // Whoever cuts a connection can make it look like an end; the frame that says so cannot be made.
+                // Whoever cuts a connection can make it look like an end; the frame that says so cannot be
+                // made.
                 Some(_) if !haul_mutant::removed("last-frame") => Err(CUT_OFF.into()),
                 _ => Ok(()),
             };
@@ -158,8 +160,8 @@ fn receive_frames(mut reader: Box<dyn Read + Send>, shared: &RecvShared) -> Resu
     }
 }
 
-/// Reads an object and holds it against its digest while it comes: what came is hashed before the next falls on it in the
-/// processor's cache.
+/// Reads an object and holds it against its digest while it comes: what came is hashed before the next falls
+/// on it in the processor's cache.
 fn read_object(reader: &mut impl Read, object: &DataEntry, payload: &mut [u8]) -> Result<bool, String> {
     let mut hasher = match object.root {
         true => RangeHasher::whole(object.digest),

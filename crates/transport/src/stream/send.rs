@@ -105,9 +105,9 @@ impl DataSender {
         Ok(sender)
     }
 
-    /// Queues a frame and returns its sequence number: 1, 2, 3... Never blocks; after the stream was lost or closed the
-    /// frame is dropped, and its buffer with it. `buffer` holds exactly the payload of `header`'s entries; none if they
-    /// have none.
+    /// Queues a frame and returns its sequence number: 1, 2, 3... Never blocks; after the stream was lost or
+    /// closed the frame is dropped, and its buffer with it. `buffer` holds exactly the payload of `header`'s
+    /// entries; none if they have none.
     ///
     /// Edge: when [`SEND_QUEUE_MAX`] frames wait already, the stream is lost.
     pub fn submit(&mut self, header: DataHeader, buffer: Option<Buffer>) -> u64 {

@@ -2,15 +2,17 @@
 //!
 //! In: a socket, the keys, what was read of it too much. Out: a [`Link`].
 //!
-//! Without records ([`Link::bare`]) bytes go between the socket and the caller's buffers as they are; their frames carry codes
-//! ([`crate::frames`]).
+//! Without records ([`Link::bare`]) bytes go between the socket and the caller's buffers as they are; their
+//! frames carry codes ([`crate::frames`]).
 //!
-//! Invariants: payload is touched by the cipher and by the kernel only, but for the record that ends a caller's buffer:
-//! that one is opened in place and copied. The halves share no lock but the one for new keys, which is taken once in
-//! [`Keys::limit`] records. A half that failed stays failed. A socket that ends without `close_notify` is an error.
+//! Invariants: payload is touched by the cipher and by the kernel only, but for the record that ends a
+//! caller's buffer: that one is opened in place and copied. The halves share no lock but the one for new
+//! keys, which is taken once in [`Keys::limit`] records. A half that failed stays failed. A socket that ends
+//! without `close_notify` is an error.
 //!
-//! Keys: the writer changes its own when they are worn; the reader follows the peer's changes, and tells the writer by
-//! a flag that the peer wants one of ours. How the reader failed the writer tells the peer when it is dropped.
+//! Keys: the writer changes its own when they are worn; the reader follows the peer's changes, and tells the
+//! writer by a flag that the peer wants one of ours. How the reader failed the writer tells the peer when it
+//! is dropped.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -31,13 +33,15 @@ use super::record::{
 use super::seal::Sealer;
 use crate::{Connection, Guard, Link};
 
-/// Sealed bytes that are written at once: large enough that a system call costs little, small enough that they are
-/// still in the cache when the kernel copies them. Whole records of full length.
+/// Sealed bytes that are written at once: large enough that a system call costs little, small enough that
+/// they are still in the cache when the kernel copies them. Whole records of full length.
 const WRITE_LEN: usize = 16 * RECORD_LEN_MAX;
-/// What one read of the socket takes at most, bytes. While a frame is hashed its successor piles up in the socket: half
-/// of that in one read saves a seventh of the CPU against a quarter; twice as much falls out of the cache.
+/// What one read of the socket takes at most, bytes. While a frame is hashed its successor piles up in the
+/// socket: half of that in one read saves a seventh of the CPU against a quarter; twice as much falls out of
+/// the cache.
 const READ_LEN: usize = 512 * 1024;
-/// Without records: reads up to this length take as much, and what is longer goes to its place at once, bytes.
+/// Without records: reads up to this length take as much, and what is longer goes to its place at once,
+/// bytes.
 const BARE_AHEAD: usize = 4096;
 /// Records without payload that a peer may send in a row. It needs one or two.
 const IDLE_RECORDS_MAX: u32 = 32;
@@ -193,8 +197,8 @@ impl Incoming {
         let filled = self.filled();
         Ok(record_len(filled)?.filter(|len| *len <= filled.len()))
     }
-    /// One read of the socket into all the room there is. A record that is there in part moves to the front first, so
-    /// that reads stay large.
+    /// One read of the socket into all the room there is. A record that is there in part moves to the front
+    /// first, so that reads stay large.
     pub(super) fn read_from(&mut self, from: impl Read) -> io::Result<usize> {
         self.read_some(from, usize::MAX)
     }
@@ -233,8 +237,8 @@ struct Reader {
 }
 
 impl Reader {
-    /// Opens the first record, which has `len` bytes: into the front of `out` if there is room, else in place. Tells how
-    /// much payload is in `out`.
+    /// Opens the first record, which has `len` bytes: into the front of `out` if there is room, else in
+    /// place. Tells how much payload is in `out`.
     fn open(&mut self, len: usize, out: &mut [u8]) -> Result<usize, Fault> {
         let start = self.incoming.start;
         let record = &mut self.incoming.filled()[..len];
@@ -288,8 +292,8 @@ impl Reader {
 }
 
 impl Reader {
-    /// Bytes as they are: those that came with the last record first, then payload from the socket to where it is wanted.
-    /// What is short is read ahead of, so that a frame's head costs one system call.
+    /// Bytes as they are: those that came with the last record first, then payload from the socket to where
+    /// it is wanted. What is short is read ahead of, so that a frame's head costs one system call.
     fn read_bare(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if !self.plain.is_empty() {
             return self.take(out).map_err(failure);
@@ -433,8 +437,8 @@ impl Write for Writer {
 }
 
 impl Drop for Writer {
-    /// Says goodbye, so that the peer knows that this was all, or why it is not. Nobody is left to hear of an error here:
-    /// the peer then sees a truncation, which is the truth.
+    /// Says goodbye, so that the peer knows that this was all, or why it is not. Nobody is left to hear of an
+    /// error here: the peer then sees a truncation, which is the truth.
     fn drop(&mut self) {
         if self.broken {
             return;

@@ -2,8 +2,9 @@
 //!
 //! In: a connection that rustls has not begun, a socket, a deadline. Out: a [`Link`].
 //!
-//! Invariants: the deadline is absolute, however slowly the peer sends. rustls is given no byte of the records behind the
-//! handshake: what it knew of them would be lost with it. A socket that did not become a link is shut down.
+//! Invariants: the deadline is absolute, however slowly the peer sends. rustls is given no byte of the
+//! records behind the handshake: what it knew of them would be lost with it. A socket that did not become a
+//! link is shut down.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
@@ -88,8 +89,8 @@ pub(super) fn agree<C: Role>(mut conn: C, stream: &TcpStream, deadline: Duration
 /// The handshake under an absolute deadline. What the peer sent beyond it comes back.
 fn shake<C: Role>(conn: &mut C, mut stream: &TcpStream, deadline: Instant) -> io::Result<Incoming> {
     let mut incoming = Incoming::new(HANDSHAKE_LEN_MAX);
-    // What rustls sees of it: whole records, one more each time that it cannot go on, and of the last one what is there,
-    // so that junk is refused early. A record in part is never consumed.
+    // What rustls sees of it: whole records, one more each time that it cannot go on, and of the last one
+    // what is there, so that junk is refused early. A record in part is never consumed.
     let (mut whole, mut shown) = (0, 0);
     let mut out = Vec::new();
     let remaining = || {

@@ -1,8 +1,9 @@
 //! Who the two ends of a connection are: a key pair for one session, and the key that the peer must hold.
 //!
-//! In: randomness; the peer's public key, from the trusted channel. Out: what rustls asks for to prove the one
-//! and to check the other. Invariant: a peer is believed only with the pinned key, and only after it signed this very
-//! handshake with it. Left out: names, chains, expiry: the key is the name and lives as long as the session.
+//! In: randomness; the peer's public key, from the trusted channel. Out: what rustls asks for to prove the
+//! one and to check the other. Invariant: a peer is believed only with the pinned key, and only after it
+//! signed this very handshake with it. Left out: names, chains, expiry: the key is the name and lives as long
+//! as the session.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
-//! Opening TLS 1.3 records: record in, payload out, in one pass of the cipher, to where the caller wants it or in place.
+//! Opening TLS 1.3 records: record in, payload out, in one pass of the cipher, to where the caller wants it
+//! or in place.
 //!
-//! Invariants: what was not sealed by the peer as its next record is never called payload; after an error nothing more
-//! opens. No panic on any bytes.
+//! Invariants: what was not sealed by the peer as its next record is never called payload; after an error
+//! nothing more opens. No panic on any bytes.
 
 use aws_lc_rs::aead::Aad;
 
@@ -23,8 +24,9 @@ impl Opener {
         len.saturating_sub(HEADER_LEN + TAG_LEN)
     }
 
-    /// Opens `record`, exactly one as by [`record_len`], into the front of `out`, which has [`Opener::room`] for it. Tells
-    /// its kind and the payload's length. What lies behind the payload in that room is scribbled upon.
+    /// Opens `record`, exactly one as by [`record_len`], into the front of `out`, which has [`Opener::room`]
+    /// for it. Tells its kind and the payload's length. What lies behind the payload in that room is
+    /// scribbled upon.
     ///
     /// # Errors
     /// It is not the peer's next record; `out` holds nothing of use then.
@@ -40,7 +42,8 @@ impl Opener {
         })
     }
 
-    /// Opens `record` where it is: the payload is behind the header, [`HEADER_LEN`]. Else like [`Opener::open_into`].
+    /// Opens `record` where it is: the payload is behind the header, [`HEADER_LEN`]. Else like
+    /// [`Opener::open_into`].
     ///
     /// # Errors
     /// As [`Opener::open_into`].

@@ -82,10 +82,10 @@ fn with_rustls(client: bool, crypto: &(dyn Fn() -> CryptoProvider + Sync)) -> (L
     })
 }
 
-/// Goal: plain rustls understands us and we understand it, in both roles, with both ciphers, across key updates that
-/// either side begins, and each other's end.
-/// Method: rounds of seeded data there and back; in some rustls asks for our new key too; in some series both ends are
-/// worn after 20 records; then rustls says goodbye, and we do.
+/// Goal: plain rustls understands us and we understand it, in both roles, with both ciphers, across key
+/// updates that either side begins, and each other's end.
+/// Method: rounds of seeded data there and back; in some rustls asks for our new key too; in some series both
+/// ends are worn after 20 records; then rustls says goodbye, and we do.
 #[test]
 fn plain_rustls_understands_us() {
     for suite in [TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256] {
@@ -186,7 +186,8 @@ fn read_all(link: &mut Link) -> (Vec<u8>, Result<(), String>) {
     }
 }
 
-/// Goal: what a peer must not send ends both halves with a clear error, and tells the peer by the right alert.
+/// Goal: what a peer must not send ends both halves with a clear error, and tells the peer by the right
+/// alert.
 /// Method: one misdeed each after some data that must arrive; our writer is tried, then dropped.
 #[test]
 fn misdeeds_end_the_connection() {
@@ -293,8 +294,10 @@ fn worn_keys_are_changed() {
     }
 }
 
-/// Goal: EOF is what `close_notify` says and nothing else; nothing behind it is read; the other direction goes on.
-/// Method: a socket that ends without it, between records and in each part of one; then data behind a `close_notify`.
+/// Goal: EOF is what `close_notify` says and nothing else; nothing behind it is read; the other direction
+/// goes on.
+/// Method: a socket that ends without it, between records and in each part of one; then data behind a
+/// `close_notify`.
 #[test]
 fn only_close_notify_is_an_end() {
     for missing in [0, 1, 16, 20, 24] {

@@ -1,11 +1,11 @@
 //! TLS 1.3 records (RFC 8446, section 5) and the few messages in them that may follow a handshake.
 //!
-//! In: bytes. Out: lengths, kinds, what a message wants. No I/O and no allocation; sealing is in [`super::seal`],
-//! opening in [`super::open`].
+//! In: bytes. Out: lengths, kinds, what a message wants. No I/O and no allocation; sealing is in
+//! [`super::seal`], opening in [`super::open`].
 //!
-//! Invariants: nothing of a record is believed before it was opened, but its length, and that is bounded. A [`Key`] gives
-//! each nonce once. Left out, because neither end of haul ever sends them: padding of our own, messages in parts,
-//! session tickets, certificates asked for later; they end the connection.
+//! Invariants: nothing of a record is believed before it was opened, but its length, and that is bounded. A
+//! [`Key`] gives each nonce once. Left out, because neither end of haul ever sends them: padding of our own,
+//! messages in parts, session tickets, certificates asked for later; they end the connection.
 
 use aws_lc_rs::aead::{Algorithm, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
@@ -99,8 +99,8 @@ pub struct Key {
 }
 
 impl Key {
-    /// A key of `algorithm`, AES-GCM or ChaCha20-Poly1305, whose next record is number `seq`. `None` if `key` is not
-    /// of the algorithm's length.
+    /// A key of `algorithm`, AES-GCM or ChaCha20-Poly1305, whose next record is number `seq`. `None` if `key`
+    /// is not of the algorithm's length.
     pub fn new(algorithm: &'static Algorithm, key: &[u8], iv: [u8; NONCE_LEN], seq: u64) -> Option<Key> {
         let key = UnboundKey::new(algorithm, key).ok()?;
         Some(Key { aead: LessSafeKey::new(key), iv, seq })

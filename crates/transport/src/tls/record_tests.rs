@@ -65,7 +65,8 @@ fn record_of_rfc_8448() {
     assert_eq!(data_encoding::HEXLOWER.encode(&record), expected.replace(' ', ""));
 }
 
-/// Goal: what is sealed opens to the same bytes, whatever its length, cipher and number, both ways of opening.
+/// Goal: what is sealed opens to the same bytes, whatever its length, cipher and number, both ways of
+/// opening.
 #[test]
 fn sealed_records_open() {
     for cipher in CIPHERS {

@@ -1,6 +1,7 @@
 //! Sealing TLS 1.3 records: payload in, record out, in one pass of the cipher.
 //!
-//! Invariants: the payload is read once and not changed; every byte of the output is written once. Left out: padding.
+//! Invariants: the payload is read once and not changed; every byte of the output is written once. Left out:
+//! padding.
 
 use aws_lc_rs::aead::Aad;
 
@@ -21,11 +22,12 @@ impl Sealer {
         self.key.seq()
     }
 
-    /// Puts the next record, `plain` as `kind`, at the front of `out` and returns its length: that of `plain`, at most
-    /// [`PLAIN_LEN_MAX`], with [`HEADER_LEN`] before and [`TRAILER_LEN`] behind.
+    /// Puts the next record, `plain` as `kind`, at the front of `out` and returns its length: that of
+    /// `plain`, at most [`PLAIN_LEN_MAX`], with [`HEADER_LEN`] before and [`TRAILER_LEN`] behind.
     ///
     /// # Errors
-    /// [`Fault::TooLong`] if `plain` is too long for a record or `out` too short for it; nothing is sealed then.
+    /// [`Fault::TooLong`] if `plain` is too long for a record or `out` too short for it; nothing is sealed
+    /// then.
     pub fn seal(&mut self, kind: Kind, plain: &[u8], out: &mut [u8]) -> Result<usize, Fault> {
         let len = HEADER_LEN + plain.len() + TRAILER_LEN;
         if plain.len() > PLAIN_LEN_MAX {

@@ -155,8 +155,8 @@ fn tls12_and_junk_are_refused() {
 }
 
 /// Goal: the deadline is one for the whole handshake: a peer that sends a byte now and then does not move it.
-/// Method: a client that sends the start of a record byte by byte, for far longer than the deadline, until it is
-/// cut off.
+/// Method: a client that sends the start of a record byte by byte, for far longer than the deadline, until it
+/// is cut off.
 #[test]
 fn trickling_peer_meets_the_deadline() {
     let [a, b] = [(); 2].map(|()| Identity::generate().unwrap());
@@ -242,7 +242,8 @@ fn data_crosses_key_updates() {
     });
 }
 
-/// Goal: what the client sends right behind its handshake is not lost with rustls, key updates and the end included.
+/// Goal: what the client sends right behind its handshake is not lost with rustls, key updates and the end
+/// included.
 /// Method: a relay holds back all that the client sends after its hello and delivers it in one piece.
 #[test]
 fn records_may_come_with_the_handshake() {

@@ -2,8 +2,10 @@
 
 use super::*;
 
-/// Goal: no more messages wait to be taken than may, by number and by bytes, and all come nevertheless, in order.
-/// Method: a peer that writes as fast as it can against a taker that takes one only when as many wait as may, or all came.
+/// Goal: no more messages wait to be taken than may, by number and by bytes, and all come nevertheless, in
+/// order.
+/// Method: a peer that writes as fast as it can against a taker that takes one only when as many wait as may,
+/// or all came.
 #[test]
 fn a_flood_of_control_is_held_back() {
     for len in [8, 30_000] {
@@ -47,7 +49,8 @@ fn a_flood_of_control_is_held_back() {
     }
 }
 
-/// Goal: an end that closes ends, and keeps no more than before, although the peer goes on and on and nobody takes it.
+/// Goal: an end that closes ends, and keeps no more than before, although the peer goes on and on and nobody
+/// takes it.
 #[test]
 fn closing_does_not_wait_for_a_flood() {
     let (near, mut far) = memory::pair(10_000);
@@ -122,9 +125,10 @@ fn stale_control_frames_are_dropped() {
     assert!(lost(&events).contains("number 1 instead of 2"));
 }
 
-/// Goal: control goes on over another link: every message once and in order, whatever was on its way; what an older link
-/// still brings has no effect; a link of an older epoch is refused.
-/// Method: both real ends over pairs of links that are cut in the middle of traffic, with thousands of messages each way.
+/// Goal: control goes on over another link: every message once and in order, whatever was on its way; what an
+/// older link still brings has no effect; a link of an older epoch is refused.
+/// Method: both real ends over pairs of links that are cut in the middle of traffic, with thousands of
+/// messages each way.
 #[test]
 fn control_goes_on_over_another_link() {
     let (near, far) = memory::pair(5_000);
@@ -182,7 +186,8 @@ fn control_goes_on_over_another_link() {
 }
 
 /// Goal: a peer that resumes where it cannot is found out, and the link is lost for good.
-/// Method: a hand-written far end that joins again and claims what was never sent, another epoch, or wants back what it had.
+/// Method: a hand-written far end that joins again and claims what was never sent, another epoch, or wants
+/// back what it had.
 #[test]
 fn false_resumes_are_found_out() {
     for (received, epoch, why) in

@@ -104,8 +104,8 @@ fn frames() -> Vec<(DataHeader, Vec<u8>)> {
     frames
 }
 
-/// Goal: data frames of every shape arrive as they were sent, numbered, judged good, and end cleanly; each is told as
-/// sent with its buffer back in the pool.
+/// Goal: data frames of every shape arrive as they were sent, numbered, judged good, and end cleanly; each is
+/// told as sent with its buffer back in the pool.
 #[test]
 fn data_frames_round_trip() {
     for make in TRANSPORTS {
@@ -218,7 +218,8 @@ fn over_grant_ends_the_stream() {
     }
 }
 
-/// Goal: a stream that is cut inside a frame is an error with the number of whole frames; the sender hears too.
+/// Goal: a stream that is cut inside a frame is an error with the number of whole frames; the sender hears
+/// too.
 #[test]
 fn cut_inside_a_frame_is_an_error() {
     for make in TRANSPORTS {
@@ -300,7 +301,8 @@ fn junk_ends_the_stream() {
         let sink = sink(near, 1 << 20);
         let (got, _, error) = sink.finish();
         assert!(!error.clone().unwrap_or_default().contains("panicked"), "seed {seed}: {error:?}");
-        // A changed byte is found: by the frame's rules, or by the digest, unless it is in what nobody can check.
+        // A changed byte is found: by the frame's rules, or by the digest, unless it is in what nobody can
+        // check.
         assert!(error.is_some() || got.iter().all(|frame| frame.0 == 1), "seed {seed}");
         assert!(got.iter().all(|frame| frame.2.len() <= 300), "seed {seed}");
     }

@@ -163,7 +163,8 @@ fn finish(screen: &mut Screen, args: &Args, probe: &Network) -> i32 {
     screen.finish(&args.forms, &reports, errors)
 }
 
-/// Keeps the probe as the network's passport, after it was compared with the one that is there. Where it lies.
+/// Keeps the probe as the network's passport, after it was compared with the one that is there. Where it
+/// lies.
 fn keep(probe: &Network, errors: &mut Vec<String>) -> Option<PathBuf> {
     let Some(state) = state_dir() else {
         errors.push("no network passport is kept: neither XDG_STATE_HOME nor HOME is set (--no-save)".into());

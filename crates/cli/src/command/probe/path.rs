@@ -1,4 +1,5 @@
-//! `haul probe path SRC DST`: says what it will cost, measures the five parts, reports, and keeps what was found.
+//! `haul probe path SRC DST`: says what it will cost, measures the five parts, reports, and keeps what was
+//! found.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -146,7 +147,8 @@ fn finish(screen: &mut Screen, args: &Args, probe: &PathProbe) -> i32 {
     screen.finish(&args.forms, &reports, errors)
 }
 
-/// Keeps what was found on this host: its storage's passport, and the network's. The far end has kept its own.
+/// Keeps what was found on this host: its storage's passport, and the network's. The far end has kept its
+/// own.
 fn keep(probe: &PathProbe, errors: &mut Vec<String>) {
     let Some(state) = state_dir() else {
         errors.push("no passport is kept: neither XDG_STATE_HOME nor HOME is set (--no-save)".into());

@@ -1,4 +1,5 @@
-//! What all probes share at the terminal: events on stdout, a live line or now and then a plain one on stderr, and the reports.
+//! What all probes share at the terminal: events on stdout, a live line or now and then a plain one on
+//! stderr, and the reports.
 
 use std::io::{self, Stdout, Write};
 use std::path::Path;
@@ -17,7 +18,8 @@ pub fn say(text: &str) {
     let _ = writeln!(io::stderr(), "haul: {text}");
 }
 
-/// Whether the reports can be written to where they shall go; if not, a sentence and an exit code. `others`: further files.
+/// Whether the reports can be written to where they shall go; if not, a sentence and an exit code. `others`:
+/// further files.
 pub fn check(forms: &Forms, others: &[&Path]) -> Result<(), (String, i32)> {
     if forms.json && forms.csv.as_deref().is_some_and(is_stdout) {
         return Err(("--json and --csv - both want stdout: give one of them a file".into(), USAGE));
@@ -67,7 +69,8 @@ impl Screen {
         say(&escape::text(text));
     }
 
-    /// Shows the line for so many columns that `line` makes, if it is time for one. `seconds`: since the probe began.
+    /// Shows the line for so many columns that `line` makes, if it is time for one. `seconds`: since the
+    /// probe began.
     pub fn progress(&mut self, seconds: f64, line: impl FnOnce(usize) -> String) {
         let every = if self.live { REDRAW } else { LOG_EVERY };
         // Saturates.
@@ -101,8 +104,8 @@ impl Screen {
         }
     }
 
-    /// Writes all reports that were asked for; the exit code. `errors`: what went wrong before. What cannot be written is said,
-    /// and the rest is written all the same.
+    /// Writes all reports that were asked for; the exit code. `errors`: what went wrong before. What cannot
+    /// be written is said, and the rest is written all the same.
     pub fn finish(&mut self, forms: &Forms, reports: &Reports, mut errors: Vec<String>) -> i32 {
         let csv = forms.csv.as_ref().map(|path| (path, (reports.csv)()));
         if let Some((path, text)) = csv.as_ref().filter(|(path, _)| !is_stdout(path)) {

@@ -111,7 +111,8 @@ fn path_bytes(plan: &Plan) -> &[u8] {
     plan.request.path.as_os_str().as_bytes()
 }
 
-/// Whether the probe may begin; if not, a sentence and an exit code. Where nobody can be asked the answer is no.
+/// Whether the probe may begin; if not, a sentence and an exit code. Where nobody can be asked the answer is
+/// no.
 fn permitted(
     network: bool,
     yes: bool,
@@ -213,7 +214,8 @@ fn finish(screen: &mut Screen, args: &Storage, probe: &Probe) -> i32 {
     screen.finish(&args.forms, &reports, errors)
 }
 
-/// Keeps the probe as its storage's passport, after it was compared with the one that is there. Where it lies.
+/// Keeps the probe as its storage's passport, after it was compared with the one that is there. Where it
+/// lies.
 fn keep(probe: &Probe, errors: &mut Vec<String>) -> Option<PathBuf> {
     let Some(state) = state_dir() else {
         errors.push("no storage passport is kept: neither XDG_STATE_HOME nor HOME is set (--no-save)".into());

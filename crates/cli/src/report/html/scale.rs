@@ -38,8 +38,8 @@ impl Unit {
     }
 }
 
-/// Ticks of an axis from zero that holds `max`, in steps of 1, 2, 2.5 or 5 times a power of ten; four to seven of
-/// them, the last one at or above `max`. What is no positive number gives the axis of 1.
+/// Ticks of an axis from zero that holds `max`, in steps of 1, 2, 2.5 or 5 times a power of ten; four to
+/// seven of them, the last one at or above `max`. What is no positive number gives the axis of 1.
 pub fn ticks(max: f64) -> Vec<f64> {
     let max = if max.is_finite() && max > 0.0 { max } else { 1.0 };
     let power = 10f64.powf((max / 5.0).log10().floor());
@@ -98,8 +98,8 @@ pub fn spread(index: usize, count: usize, steps: usize) -> usize {
     }
 }
 
-/// Moves positions, which must ascend, apart until neighbours are `gap` from each other, as little as possible in
-/// all (least squares) and within the bounds. Where there is too little room the gap shrinks.
+/// Moves positions, which must ascend, apart until neighbours are `gap` from each other, as little as
+/// possible in all (least squares) and within the bounds. Where there is too little room the gap shrinks.
 pub fn apart(positions: &[f64], gap: f64, low: f64, high: f64) -> Vec<f64> {
     let between = positions.len().saturating_sub(1);
     let gap = gap.min((high - low) / between.max(1) as f64);

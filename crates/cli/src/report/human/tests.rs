@@ -76,8 +76,8 @@ fn one_is_told_in_the_singular() {
     assert!(summary_of(Summary::default()).contains("copied 0 files, "));
 }
 
-/// Goal: the rate is that of data which was moved: holes and what an earlier run left are told apart, and what is not finished
-/// counts too.
+/// Goal: the rate is that of data which was moved: holes and what an earlier run left are told apart, and
+/// what is not finished counts too.
 #[test]
 fn rates_are_of_what_was_moved() {
     let of =
@@ -90,7 +90,8 @@ fn rates_are_of_what_was_moved() {
     assert!(unfinished.contains("0 B in 10 s; moved 1.52 GB, 152 MB/s\n"), "{unfinished}");
 }
 
-/// Goal: a run that did not come to its end says what of it a resume finds; one that did has nothing to resume.
+/// Goal: a run that did not come to its end says what of it a resume finds; one that did has nothing to
+/// resume.
 #[test]
 fn what_is_kept_for_a_resume_is_told() {
     let of = |status| told(Summary { status, kept: 176_000_000, ..Summary::default() }, Manner::default());

@@ -6,8 +6,9 @@ use haul_probe::network::Network;
 
 const HEADER: &str = "streams,window,congestion,rate,bytes,seconds,sent,resent,rtt_min,rtt_median,rtt_p99,cpu_seconds,limit,rising";
 
-/// All points, in the order of the probe. Sizes in bytes, rates in bytes per second, times in seconds; a window is empty
-/// where it was the kernel's own. Names of congestion controls are plain words, so that nothing is quoted.
+/// All points, in the order of the probe. Sizes in bytes, rates in bytes per second, times in seconds; a
+/// window is empty where it was the kernel's own. Names of congestion controls are plain words, so that
+/// nothing is quoted.
 pub fn points(probe: &Network) -> String {
     let mut out = format!("{HEADER}\r\n");
     for p in &probe.points {

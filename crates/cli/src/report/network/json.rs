@@ -1,6 +1,7 @@
 //! Probes of networks for programs: JSON objects, one a line, as docs/probe.schema.json says.
 //!
-//! Invariant: `network_started` comes first (when the ends have met) and `network_summary` last; it holds the whole probe.
+//! Invariant: `network_started` comes first (when the ends have met) and `network_summary` last; it holds the
+//! whole probe.
 
 use std::io::{self, Write};
 use std::net::IpAddr;

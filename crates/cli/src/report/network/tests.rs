@@ -103,8 +103,8 @@ fn poisoned() -> Network {
     probe
 }
 
-/// Goal: the table has each rate in its place, marks the one to use and those that rose, and shows what was not measured as
-/// such.
+/// Goal: the table has each rate in its place, marks the one to use and those that rose, and shows what was
+/// not measured as such.
 #[test]
 fn the_table_has_each_rate_in_its_place() {
     let text = table::probe(&synthetic());

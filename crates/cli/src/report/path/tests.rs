@@ -40,7 +40,8 @@ fn synthetic(word: &str) -> PathProbe {
     }
 }
 
-/// Goal: every form has all five parts and names the weakest and the rate to expect; what others wrote is made safe in each.
+/// Goal: every form has all five parts and names the weakest and the rate to expect; what others wrote is
+/// made safe in each.
 #[test]
 fn every_form_says_what_was_found() {
     let text = text(&synthetic("plain"));

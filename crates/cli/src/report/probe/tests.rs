@@ -220,7 +220,8 @@ fn pages_hold_everything() {
     table::probe(&odd);
 }
 
-/// Goal: the pairing says both settings, the rate to expect, what limits it, and what other settings would cost.
+/// Goal: the pairing says both settings, the rate to expect, what limits it, and what other settings would
+/// cost.
 #[test]
 fn pairings_say_what_to_expect() {
     let text = table::pairing(&synthetic(), &poisoned(), &matched());

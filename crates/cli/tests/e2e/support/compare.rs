@@ -156,7 +156,8 @@ pub fn assert_no_debris(dir: &Path) {
     assert!(left.is_empty(), "debris is left: {left:?}");
 }
 
-/// Mode, size, inode and times of everything below `dir` and of itself: what must not move when nothing may change.
+/// Mode, size, inode and times of everything below `dir` and of itself: what must not move when nothing may
+/// change.
 pub fn snapshot(dir: &Path) -> Vec<String> {
     snapshot_of(dir, |_| true)
 }

@@ -1,7 +1,7 @@
 //! Strangers at a port: many that hold a connection and say nothing, and many more that come and go.
 //!
-//! No connection waits for anything, so that a port whose queue is full, or that is not there yet, holds nobody up. It ends
-//! with its owner, and by itself after [`TURNS_MAX`] turns.
+//! No connection waits for anything, so that a port whose queue is full, or that is not there yet, holds
+//! nobody up. It ends with its owner, and by itself after [`TURNS_MAX`] turns.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -32,8 +32,8 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// In the network of `namespace`, from these addresses in turn: `held` silent connections to `to`, opened again whenever
-    /// they are closed, and the others.
+    /// In the network of `namespace`, from these addresses in turn: `held` silent connections to `to`, opened
+    /// again whenever they are closed, and the others.
     pub fn start(namespace: &str, from: &[Ipv4Addr], to: SocketAddrV4, held: usize) -> Flood {
         let (over, came) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let network = std::fs::File::open(format!("/run/netns/{namespace}")).expect("the namespace");

@@ -21,8 +21,8 @@ pub mod way;
 /// What still writes into a room that goes, as a far end that has just lost its near end, ends within this.
 const EMPTIED_WITHIN: Duration = Duration::from_secs(20);
 
-/// A folder of one test; removed with all that is in it, however the test ends. With `HAUL_TEST_KEEP` set that of a test that
-/// failed is kept, and named.
+/// A folder of one test; removed with all that is in it, however the test ends. With `HAUL_TEST_KEEP` set
+/// that of a test that failed is kept, and named.
 pub struct Room {
     path: PathBuf,
 }
@@ -59,8 +59,9 @@ impl Room {
 }
 
 impl Drop for Room {
-    /// A test that fails drops its guards in whatever order it holds them: what is mounted here goes first, and who still
-    /// writes here is outlasted. Read-only directories would keep a user who is not root from removing the room.
+    /// A test that fails drops its guards in whatever order it holds them: what is mounted here goes first,
+    /// and who still writes here is outlasted. Read-only directories would keep a user who is not root from
+    /// removing the room.
     fn drop(&mut self) {
         if std::thread::panicking() && std::env::var_os("HAUL_TEST_KEEP").is_some() {
             eprintln!("kept: {}", self.path.display());

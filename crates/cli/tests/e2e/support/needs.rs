@@ -10,9 +10,10 @@ use super::disk::{self, Kind};
 
 /// Leaves the test, aloud, unless the machine has all of these.
 ///
-/// The needs: `root`, `netns`, `sshd`, `ss`, `strace`, `tmpfs`, `setpriv`, `unshare` (namespaces of processes), `rsync`, `b3sum`,
-/// `xfs` and `ext4` (a loop device with it that can be shut down), `overlay`, `btrfs`, `prlimit`, `targets` (the model of `lab`, for
-/// which it must be built), `script`, `setsid`, `setarch`.
+/// The needs: `root`, `netns`, `sshd`, `ss`, `strace`, `tmpfs`, `setpriv`, `unshare` (namespaces of
+/// processes), `rsync`, `b3sum`, `xfs` and `ext4` (a loop device with it that can be shut down), `overlay`,
+/// `btrfs`, `prlimit`, `targets` (the model of `lab`, for which it must be built), `script`, `setsid`,
+/// `setarch`.
 macro_rules! need {
     ($($need:literal),+) => {
         if !$crate::support::needs::all_here(&[$($need),+]) {

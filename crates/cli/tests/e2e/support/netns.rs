@@ -14,7 +14,8 @@ pub const FAR6: &str = "fd79::2";
 /// The second NIC's addresses, see [`NetnsPair::second_nic`].
 pub const NEAR_SECOND: &str = "10.79.1.1";
 pub const FAR_SECOND: &str = "10.79.1.2";
-/// An address that the far host has too, to which nothing sent by the near host arrives: a firewall that drops.
+/// An address that the far host has too, to which nothing sent by the near host arrives: a firewall that
+/// drops.
 pub const FAR_BLOCKED: &str = "10.79.0.3";
 
 /// Two namespaces, `near` and `far`; removed on drop. Addresses are the same in every pair: they cannot meet.

@@ -45,8 +45,8 @@ fn of_mark(mark: &str, wanted: impl Fn(&str) -> bool) -> Vec<Pid> {
     found
 }
 
-/// When a process began, in ticks since the machine did (`man proc_pid_stat`, field 22). Its number says nothing about that:
-/// numbers begin again at 1.
+/// When a process began, in ticks since the machine did (`man proc_pid_stat`, field 22). Its number says
+/// nothing about that: numbers begin again at 1.
 fn began(pid: Pid) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     // The name, field 2, may hold anything, also spaces and parentheses.

@@ -85,7 +85,8 @@ impl Haul {
         self.wrapped(words).wrapped([to])
     }
 
-    /// Runs with a terminal as its stdout and stderr; what appears there is its stdout. No argument has a space.
+    /// Runs with a terminal as its stdout and stderr; what appears there is its stdout. No argument has a
+    /// space.
     pub fn on_a_terminal(self) -> Haul {
         let words = [self.program.as_os_str()].into_iter().chain(self.args.iter().map(OsString::as_os_str));
         let line = words.collect::<Vec<_>>().join(OsStr::new(" "));
@@ -113,7 +114,8 @@ impl Haul {
         self.wrapped(["taskset", "--cpu-list", "0"])
     }
 
-    /// Runs as a user who may not do everything. The program is copied into `room`, where that user can reach it.
+    /// Runs as a user who may not do everything. The program is copied into `room`, where that user can reach
+    /// it.
     pub fn run_by_nobody(self, room: &Room) -> Haul {
         self.run_by_nobody_with(room, &[])
     }
@@ -121,7 +123,8 @@ impl Haul {
     /// The same with these further words for `setpriv`.
     pub fn run_by_nobody_with(mut self, room: &Room, further: &[&str]) -> Haul {
         let copy = room.at("haul-of-nobody");
-        // Not by this process: what another test starts meanwhile would hold it open for writing, and nobody could run it.
+        // Not by this process: what another test starts meanwhile would hold it open for writing, and nobody
+        // could run it.
         let copied = Command::new("cp").args([&self.program, &copy]).status().expect("run cp");
         assert!(copied.success(), "copy the program");
         self.program = copy;
@@ -169,7 +172,8 @@ impl Haul {
         for variable in of_this_user.into_iter().chain(asks) {
             command.env_remove(variable);
         }
-        // What a killed haul leaves there goes with the room. Other copies of whoever runs the tests are none of theirs.
+        // What a killed haul leaves there goes with the room. Other copies of whoever runs the tests are none
+        // of theirs.
         command.env("XDG_RUNTIME_DIR", room.dir("run"));
         let runtime = self.variables.iter().rfind(|(name, _)| name == "XDG_RUNTIME_DIR");
         let runtime = runtime.map_or_else(|| room.at("run"), |(_, value)| PathBuf::from(value));

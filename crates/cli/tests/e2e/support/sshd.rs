@@ -1,7 +1,7 @@
 //! A real sshd with its own configuration, keys and home, ended with the test.
 //!
-//! It forwards nothing, accepts no environment, and knows one key: a site's strict setting, so that every test
-//! shows that haul needs no more than a command run by ssh.
+//! It forwards nothing, accepts no environment, and knows one key: a site's strict setting, so that every
+//! test shows that haul needs no more than a command run by ssh.
 
 use std::ffi::OsString;
 use std::fs;

@@ -23,8 +23,8 @@ impl Way {
         ways
     }
 
-    /// `haul cp --json OPTIONS... SOURCES... DESTINATION`, with hosts where the way has them. Nothing is added to
-    /// or taken from the paths, so that a slash at the end stays.
+    /// `haul cp --json OPTIONS... SOURCES... DESTINATION`, with hosts where the way has them. Nothing is
+    /// added to or taken from the paths, so that a slash at the end stays.
     pub fn cp(
         &self,
         options: &[&str],

@@ -1,8 +1,9 @@
 //! Announcements: entries that the source will send, directories and links to make.
 //!
 //! In: what the source announces. Out: open entries; lookups, directories and links for the engine.
-//! Invariants: ids rise within their shard, and only agreed shards have any; no entry is of a kind that was not agreed; parents are open, names of the root are among those agreed, nothing is deeper or more than
-//! the limits; a file that comes again is the one that was withdrawn, under a higher generation.
+//! Invariants: ids rise within their shard, and only agreed shards have any; no entry is of a kind that was
+//! not agreed; parents are open, names of the root are among those agreed, nothing is deeper or more than the
+//! limits; a file that comes again is the one that was withdrawn, under a higher generation.
 //! Left out: what stands at the destination already (`lookup`).
 
 use std::collections::BTreeMap;
@@ -45,7 +46,8 @@ impl Announced {
     }
 }
 
-/// What this session was not to have, if an entry is such a thing; each has a capability that no end names yet.
+/// What this session was not to have, if an entry is such a thing; each has a capability that no end names
+/// yet.
 fn was_not_agreed(entry: &wire::Announced, part: Option<&Part>) -> Option<&'static str> {
     if haul_mutant::removed("kinds-are-agreed") {
         return None;

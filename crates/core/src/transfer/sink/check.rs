@@ -1,11 +1,13 @@
-//! What an earlier run left in a temporary: expected, then read and held against the journal, while the rest is on its way.
+//! What an earlier run left in a temporary: expected, then read and held against the journal, while the rest
+//! is on its way.
 //!
-//! In: a temporary that was taken over, what the journal says of it, values that the engine made of what it read there.
+//! In: a temporary that was taken over, what the journal says of it, values that the engine made of what it
+//! read there.
 //! Out: ranges to read; parts that count as written; parts that are asked for again.
-//! Invariants: a value of the journal never goes into a file's digest, unless the user asked for trust: what goes in was
-//! made in this run of bytes that were read. What is expected and not read yet is neither digest nor durable; the
-//! journal goes on to promise it. What was found wrong is asked for again when the journal promises it
-//! no more. At most [`CHECKS_MAX`] reads are under way, of at most [`CHECK_LEN_MAX`] bytes each.
+//! Invariants: a value of the journal never goes into a file's digest, unless the user asked for trust: what
+//! goes in was made in this run of bytes that were read. What is expected and not read yet is neither digest
+//! nor durable; the journal goes on to promise it. What was found wrong is asked for again when the journal
+//! promises it no more. At most [`CHECKS_MAX`] reads are under way, of at most [`CHECK_LEN_MAX`] bytes each.
 //! Left out: the reading, which is the engine's.
 
 use std::collections::VecDeque;
@@ -19,7 +21,8 @@ use crate::journal::{Partial, SUBTREE_KEPT_MAX};
 use crate::transfer::op::SinkOp;
 use crate::wire::{Extent, Failure, HeldReport, ITEMS_MAX, Message, SUBTREES_MAX};
 
-/// Reads for checks that are under way, at most. Each takes one thread of the engine, and hashes as fast as one can.
+/// Reads for checks that are under way, at most. Each takes one thread of the engine, and hashes as fast as
+/// one can.
 const CHECKS_MAX: u32 = 6;
 /// What one of them reads, at most: bytes, and ranges.
 const CHECK_LEN_MAX: u64 = SUBTREE_KEPT_MAX;
@@ -64,7 +67,8 @@ impl Checks {
 }
 
 impl Sink {
-    /// What became so far of the parts that an earlier run left, and how many bytes of them are still to be read.
+    /// What became so far of the parts that an earlier run left, and how many bytes of them are still to be
+    /// read.
     pub fn held(&self) -> (HeldReport, u64) {
         (self.checks.report(self.now), self.checks.left)
     }
@@ -78,7 +82,8 @@ impl Sink {
         })
     }
 
-    /// The temporary of an earlier run is ours, `len` bytes long: what of it counts as held, as the source is told.
+    /// The temporary of an earlier run is ours, `len` bytes long: what of it counts as held, as the source is
+    /// told.
     pub(super) fn take_held(&mut self, id: FileId, partial: Option<Partial>, len: u64) -> Vec<Subtree> {
         let Some(file) = self.files.get_mut(&id) else { return Vec::new() };
         let (trust, now) = (self.config.policy.trust, self.now);
@@ -156,7 +161,8 @@ impl Sink {
         };
         let now = self.now;
         for ((offset, len), value) in ranges.into_iter().zip(values) {
-            // An object may be written over it meanwhile: then this says nothing of the file, and the journal hears the same.
+            // An object may be written over it meanwhile: then this says nothing of the file, and the journal
+            // hears the same.
             let Some(expected) = take_expected(file, offset, len) else { continue };
             self.checks.settle(len, now);
             add(&mut self.checks.counts.checked, len);

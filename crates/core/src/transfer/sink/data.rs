@@ -1,10 +1,10 @@
 //! Data: from a frame that arrived to bytes in the temporary.
 //!
-//! In: frames whose digests the stream's thread checked, streams that end, completions of writes. Out: writes, objects
-//! asked for again, buffers that are free.
-//! Invariants: more than was granted is a violation; a frame waits until its entries are announced and looked up; an
-//! object is written only if it has its place and length and its chaining values fit the file's tree; a buffer is free
-//! when its write is over, or at once when nothing of its frame is wanted.
+//! In: frames whose digests the stream's thread checked, streams that end, completions of writes. Out:
+//! writes, objects asked for again, buffers that are free.
+//! Invariants: more than was granted is a violation; a frame waits until its entries are announced and looked
+//! up; an object is written only if it has its place and length and its chaining values fit the file's tree;
+//! a buffer is free when its write is over, or at once when nothing of its frame is wanted.
 //! Left out: holes, which no data may fill; where they are is known from the map (`map`).
 
 use std::time::Duration;
@@ -113,16 +113,16 @@ impl Sink {
     }
 
     pub(super) fn take_deferred(&mut self) {
-        // No new entry comes after the end, so data of an unknown one would wait for ever. Its id may also be one
-        // that the announcements left out.
+        // No new entry comes after the end, so data of an unknown one would wait for ever. Its id may also be
+        // one that the announcements left out.
         if self.end.is_some()
             && self.stop.is_none()
             && self.waiting.keys().any(|id| !self.files.contains_key(id))
         {
             return self.violation("data of a file that was never announced");
         }
-        // Small files hold a descriptor each until their epoch is over, and many wait for those. Large files need few: a
-        // part of the bound is theirs, and they do not wait behind small ones.
+        // Small files hold a descriptor each until their epoch is over, and many wait for those. Large files
+        // need few: a part of the bound is theirs, and they do not wait behind small ones.
         let most = self.config.files_open_max;
         while let Some((frame, room)) = self.next_deferred(false, most) {
             self.take_frame(frame, room);
@@ -132,8 +132,8 @@ impl Sink {
         }
     }
 
-    /// The next frame of small files, or of others, for which there are descriptors if `most` may be open, and how many files
-    /// it may open.
+    /// The next frame of small files, or of others, for which there are descriptors if `most` may be open,
+    /// and how many files it may open.
     fn next_deferred(&mut self, small: bool, most: u32) -> Option<(Frame, u32)> {
         if self.stop.is_some() {
             return None;
@@ -153,8 +153,9 @@ impl Sink {
         if queue.front().is_some_and(ready) {
             return queue.pop_front().map(|frame| (frame, room));
         }
-        // Neither a write nor an epoch nor a read of what is held nor a file that is given up will free one: what completes an open file is taken first,
-        // wherever it waits; else one file more is opened, for what is open may come behind it.
+        // Neither a write nor an epoch nor a read of what is held nor a file that is given up will free one:
+        // what completes an open file is taken first, wherever it waits; else one file more is opened, for
+        // what is open may come behind it.
         let idle =
             self.writes == 0 && self.epochs.is_idle() && self.checks.is_idle() && self.drains.is_empty();
         if !idle || queue.is_empty() {
@@ -174,7 +175,8 @@ impl Sink {
         }
     }
 
-    /// Takes up one frame: writes what is wanted, drops the rest. At most `room` files are opened for it; those behind wait.
+    /// Takes up one frame: writes what is wanted, drops the rest. At most `room` files are opened for it;
+    /// those behind wait.
     fn take_frame(&mut self, mut frame: Frame, room: u32) {
         let open_max = self.files_open.saturating_add(room);
         // An entry that is not announced yet (its announcement is on another stream), or is being looked up.
@@ -209,8 +211,8 @@ impl Sink {
                 continue;
             }
             let len = u64::from(entry.len);
-            // A whole file is one object; over parts that are being written it could only be somebody's trick. (What an earlier
-            // run left of it, in shorter objects, is written over.)
+            // A whole file is one object; over parts that are being written it could only be somebody's
+            // trick. (What an earlier run left of it, in shorter objects, is written over.)
             let over_parts = *good && entry.root && file.writes > 0 && !file.digest.covers(0, len);
             if !fits(file, entry) || over_parts || entry.digest != self.config.agreed.digest {
                 self.violation("an object that does not fit its file");
@@ -258,7 +260,8 @@ impl Sink {
             }
             file.writes += 1;
             let sink_file = file.sink_file(entry.id);
-            // A large file in one object was made like those of several, and waits for its target's turn as they do.
+            // A large file in one object was made like those of several, and waits for its target's turn as
+            // they do.
             let alone = file.made == EarlyTemporary::Yes && frame.header.entries.len() == 1;
             if entry.root && !alone {
                 bundle.push(BundleWrite { file: sink_file, start: at });

@@ -1,8 +1,8 @@
 //! Files that are given up: what was written of them is removed.
 //!
 //! In: withdrawals, failures, a stop. Out: temporaries to remove; promises that the journal takes back.
-//! Invariants: a temporary is removed only when no write, no check and no commit of it is under way; its directory stays held, and
-//! the next generation waits, until it is gone.
+//! Invariants: a temporary is removed only when no write, no check and no commit of it is under way; its
+//! directory stays held, and the next generation waits, until it is gone.
 //! Left out: debris of earlier jobs, which the engine removes.
 
 use super::Sink;

@@ -1,9 +1,9 @@
 //! How entries come to their end: sealed, complete, failed.
 //!
-//! In: seals, results of files, links and directories. Out: files for the next epoch, entries that ended, what the
-//! source is told of them.
-//! Invariants: an entry ends once; its directory is released with it, or with its temporary if that is still to be
-//! removed; a full or read-only file system ends the run and not the file.
+//! In: seals, results of files, links and directories. Out: files for the next epoch, entries that ended,
+//! what the source is told of them.
+//! Invariants: an entry ends once; its directory is released with it, or with its temporary if that is still
+//! to be removed; a full or read-only file system ends the run and not the file.
 //! Left out: publication (`epoch`); who may publish, and when (`job::naming`).
 
 use super::file::{Mark, SinkPhase};
@@ -104,7 +104,8 @@ impl Sink {
         self.leave_file(id, failure);
     }
 
-    /// The same for a file of which this run has nothing: what an earlier run left of it stays, and stays promised.
+    /// The same for a file of which this run has nothing: what an earlier run left of it stays, and stays
+    /// promised.
     pub(super) fn leave_file(&mut self, id: FileId, failure: Failure) {
         let Some(file) = self.files.get(&id) else { return };
         let generation = file.kept.generation;
@@ -129,8 +130,9 @@ impl Sink {
         true
     }
 
-    /// The whole length of open files that the destination surely has no place for yet but in their temporaries. What may turn out to be
-    /// right already, takes the place of another file, or lies in temporaries that nobody can name is left out.
+    /// The whole length of open files that the destination surely has no place for yet but in their
+    /// temporaries. What may turn out to be right already, takes the place of another file, or lies in
+    /// temporaries that nobody can name is left out.
     fn surely_needed(&self) -> u64 {
         let needed = self.files.values().filter(|file| {
             let begun = !file.digest.is_empty() || file.writes > 0;
@@ -141,8 +143,8 @@ impl Sink {
         lens.fold(0, u64::saturating_add)
     }
 
-    /// What is written has no room: what the run still needs is said with its end, once. `room`: bytes that the file system
-    /// has left for us and those that the open temporaries have, if they are what limits.
+    /// What is written has no room: what the run still needs is said with its end, once. `room`: bytes that
+    /// the file system has left for us and those that the open temporaries have, if they are what limits.
     pub fn tell_room(&mut self, room: impl FnOnce() -> Option<u64>) {
         let Some(Lack { missing: needed, whole }) = self.lacks.take() else { return };
         let Some(SessionEnd::Failed(failure)) = &mut self.stop else { return };

@@ -4,15 +4,17 @@
 //! ones renamed), their directories are synced, one journal record says so. Only then does the source hear
 //! of it. The next epoch fills meanwhile.
 //!
-//! Files are synced in sets, each on its own: parts of large files, large files that are complete, and small files apart
-//! from each other, and, where the destination has several storage targets, by those that they lie on. So neither a
-//! target that hangs nor many small files, each of which is a sync of its own, keep what is written of others from
-//! becoming durable. What is synced meanwhile is journaled together, one record at a time. While a set is being synced, its
-//! next files are held; a file is in one set at a time.
+//! Files are synced in sets, each on its own: parts of large files, large files that are complete, and small
+//! files apart from each other, and, where the destination has several storage targets, by those that they
+//! lie on. So neither a target that hangs nor many small files, each of which is a sync of its own, keep what
+//! is written of others from becoming durable. What is synced meanwhile is journaled together, one record at
+//! a time. While a set is being synced, its next files are held; a file is in one set at a time.
 //!
-//! What the record says, and what holds when it is on media, is decided by `job::facts`, to which an epoch is told.
+//! What the record says, and what holds when it is on media, is decided by `job::facts`, to which an epoch is
+//! told.
 //!
-//! A set has as many files as were synced in [`SYNC_TIME`] before, so that what is in one is soon durable, on any storage.
+//! A set has as many files as were synced in [`SYNC_TIME`] before, so that what is in one is soon durable, on
+//! any storage.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -377,8 +379,8 @@ impl Sink {
             file.unmark(Mark::InCommit);
             let Err(failure) = result else { continue };
             failed.insert(id);
-            // The engine removed the temporary, for after a failed sync nothing in it can be believed. A write
-            // that is under way may make it again, so it is discarded behind the last of these.
+            // The engine removed the temporary, for after a failed sync nothing in it can be believed. A
+            // write that is under way may make it again, so it is discarded behind the last of these.
             file.mark(Mark::Broken);
             match file.phase == SinkPhase::Committing && failure.kind == FailureKind::Digest {
                 true => self.send_back(id, failure),
@@ -398,8 +400,8 @@ impl Sink {
         self.epoch_synced(closing);
     }
 
-    /// Storage gave back other bytes than were written. The source decides whether it comes once more, as another
-    /// generation.
+    /// Storage gave back other bytes than were written. The source decides whether it comes once more, as
+    /// another generation.
     fn send_back(&mut self, id: FileId, failure: Failure) {
         let Some(file) = self.files.get_mut(&id) else { return };
         let generation = file.kept.generation;

@@ -2,8 +2,8 @@
 //!
 //! In: nothing; the other parts of the machine write its fields. Out: whether it is whole.
 //! Invariant: it is whole only when every object is written and its digest tree is.
-//! Left out: the steps from phase to phase, which are beside their events; what is durable of it (`job::kept`), and whether it
-//! may have its name (`job::naming`).
+//! Left out: the steps from phase to phase, which are beside their events; what is durable of it
+//! (`job::kept`), and whether it may have its name (`job::naming`).
 
 use std::collections::BTreeMap;
 

@@ -1,11 +1,12 @@
 //! What stands at the destination already, and what of it is taken over.
 //!
-//! In: what a lookup found; what the journal of an earlier run promised. Out: the state that the source is told; files
-//! that are open for data.
-//! Invariants: a temporary is taken over only under a tag that the journal knows; where the journal promises parts that
-//! are not found, it takes the promise back before a new temporary is made; with `--force` nothing that stands is taken for
-//! the copy, whatever a journal says of it.
-//! Left out: the looking itself, which is the engine's; whether what was taken over is what the journal says (`check`).
+//! In: what a lookup found; what the journal of an earlier run promised. Out: the state that the source is
+//! told; files that are open for data.
+//! Invariants: a temporary is taken over only under a tag that the journal knows; where the journal promises
+//! parts that are not found, it takes the promise back before a new temporary is made; with `--force` nothing
+//! that stands is taken for the copy, whatever a journal says of it.
+//! Left out: the looking itself, which is the engine's; whether what was taken over is what the journal says
+//! (`check`).
 
 use super::file::{EarlyTemporary, File, Mark, SinkPhase};
 use super::{EEXIST, Sink};
@@ -144,7 +145,8 @@ impl Sink {
         self.open(id);
     }
 
-    /// The content is right, mode or owner is not: these alone are set, and the source hears of it when that is done.
+    /// The content is right, mode or owner is not: these alone are set, and the source hears of it when that
+    /// is done.
     fn amend(&mut self, id: FileId, found: Seen) {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.phase = SinkPhase::Amending;

@@ -1,8 +1,9 @@
 //! Maps of sparse files.
 //!
 //! In: `HOLES` of files that were announced as sparse. Out: files that are looked up or open.
-//! Invariants: a map is legal, comes once, and before anything else of its file is taken up; the extents of all open
-//! files stay within [`EXTENTS_OPEN_MAX`]; parts of an earlier run count only if they were made under the same map.
+//! Invariants: a map is legal, comes once, and before anything else of its file is taken up; the extents of
+//! all open files stay within [`EXTENTS_OPEN_MAX`]; parts of an earlier run count only if they were made
+//! under the same map.
 //! Left out: pre-allocation of the data extents, which is the engine's.
 
 use super::Sink;

@@ -1,11 +1,14 @@
-//! Storage targets of the destination, where it has several: where files lie, what each target may hold, whose turn it is.
+//! Storage targets of the destination, where it has several: where files lie, what each target may hold,
+//! whose turn it is.
 //!
-//! In: files that are open for data; where the engine says that they lie; frames that name a sink target; how long writes took.
-//! Out: files to be made ahead; `FILE_TARGETS`, grants of sink targets and `TARGET_HEALTH` for the source; objects in the order
-//! in which targets are to have them.
-//! Invariants: an object of a large file is written only when it is known where that file lies; what of a sink target arrives was
-//! granted to it, besides the general grant, which alone says that there is room; what was taken of a sink target comes back to
-//! it with its buffer, wherever the object went. Until a second target is met nothing is told and nothing waits here.
+//! In: files that are open for data; where the engine says that they lie; frames that name a sink target; how
+//! long writes took.
+//! Out: files to be made ahead; `FILE_TARGETS`, grants of sink targets and `TARGET_HEALTH` for the source;
+//! objects in the order in which targets are to have them.
+//! Invariants: an object of a large file is written only when it is known where that file lies; what of a
+//! sink target arrives was granted to it, besides the general grant, which alone says that there is room;
+//! what was taken of a sink target comes back to it with its buffer, wherever the object went. Until a second
+//! target is met nothing is told and nothing waits here.
 //! Left out: bundles, whose files are small: they go on the general grant, and straight to the engine.
 //!
 //! A sink target is a target's number and 1 ([`SinkTarget::of`]).
@@ -26,8 +29,8 @@ use crate::wire::{
     TargetHealth,
 };
 
-/// Files that are made before data of them came, at most; those that were longer ago than [`AHEAD_FOR`], or lie on a target
-/// that is not well, do not count.
+/// Files that are made before data of them came, at most; those that were longer ago than [`AHEAD_FOR`], or
+/// lie on a target that is not well, do not count.
 const AHEAD_MAX: usize = 64;
 const AHEAD_FOR: Duration = Duration::from_secs(1);
 /// So often they are looked at, when there are so many.
@@ -120,8 +123,8 @@ impl Targets {
         self.shares.handle_freed(sink_target, cost, service, now);
     }
 
-    /// A write is over. What only the cache took says something too: where the cache has no more room for a target, its
-    /// writers wait, and its peers' do not.
+    /// A write is over. What only the cache took says something too: where the cache has no more room for a
+    /// target, its writers wait, and its peers' do not.
     pub(super) fn written(&mut self, buffer: BufferId, took: Option<Took>, now: Time) {
         let Some((target, len)) = self.writing.remove(&buffer) else { return };
         match took {
@@ -130,8 +133,8 @@ impl Targets {
         }
     }
 
-    /// Files whose data do not come keep no others from being made: the target where they lie, at either end, may hang.
-    /// Of this end's it is known which are not well.
+    /// Files whose data do not come keep no others from being made: the target where they lie, at either end,
+    /// may hang. Of this end's it is known which are not well.
     fn look_at_ahead(&mut self, files: &HashMap<FileId, File>, now: Time) {
         if now < self.look_at {
             return;
@@ -430,8 +433,8 @@ impl Sink {
         }
     }
 
-    /// The targets that the file lies on, by which it is synced with others or apart from them. Empty: not known, or there
-    /// is but one. It stays what it was at first.
+    /// The targets that the file lies on, by which it is synced with others or apart from them. Empty: not
+    /// known, or there is but one. It stays what it was at first.
     pub(super) fn set_of(&mut self, id: FileId) -> Vec<SinkTarget> {
         let several = self.targets.as_ref().is_some_and(Targets::several);
         let Some(file) = self.files.get_mut(&id) else { return Vec::new() };

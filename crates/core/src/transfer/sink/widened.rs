@@ -1,8 +1,8 @@
 //! Directories of the destination that were closed to us and are open while the copy runs.
 //!
 //! In: what the engine is about to open; directories that were finished. Out: records of the journal.
-//! Invariants: the engine opens none before the journal says so, and what it says is what a later run may take back; what
-//! is open at a time is bounded.
+//! Invariants: the engine opens none before the journal says so, and what it says is what a later run may
+//! take back; what is open at a time is bounded.
 //! Left out: taking it back, which whoever reads the journal does.
 
 use super::{Sink, SinkAction};

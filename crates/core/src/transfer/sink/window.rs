@@ -1,17 +1,19 @@
 //! How much credit may be out at the source or in buffers here.
 //!
-//! In: what was granted, came and was freed so far, bytes of credit, and the path's round trip. Out: a window, which only
-//! grows. It begins small, for memory that nobody needs is not to be touched, and doubles while it is what holds the source.
+//! In: what was granted, came and was freed so far, bytes of credit, and the path's round trip. Out: a
+//! window, which only grows. It begins small, for memory that nobody needs is not to be touched, and doubles
+//! while it is what holds the source.
 
 use std::time::Duration;
 
 use crate::ids::Time;
 
-/// Credit that is always granted: bytes (or a quarter of the memory), and frames of the largest kind that came.
+/// Credit that is always granted: bytes (or a quarter of the memory), and frames of the largest kind that
+/// came.
 const LEN_MIN: u64 = 64 << 20;
 const FRAMES_MIN: u64 = 16;
-/// A path is full when one round trip's worth is out. Another is for what was freed and not granted yet, what storage has, and
-/// a rate that rises.
+/// A path is full when one round trip's worth is out. Another is for what was freed and not granted yet, what
+/// storage has, and a rate that rises.
 const TRIPS: u64 = 3;
 /// What comes within less time says nothing of a rate.
 const LOOK_MIN: Duration = Duration::from_millis(5);
@@ -57,12 +59,12 @@ impl Window {
         self.round_trip = round_trip;
     }
 
-    /// The window from now on, bytes. `frame_cost_max` is the dearest frame so far; `idle` says that a storage target which files
-    /// go to has nothing here.
+    /// The window from now on, bytes. `frame_cost_max` is the dearest frame so far; `idle` says that a
+    /// storage target which files go to has nothing here.
     ///
-    /// It doubles when storage keeps up and nearly all that was granted has come, or more than a part of it ([`TRIPS`]) comes
-    /// within a round trip: then a longer path, or a faster one, needs a larger one. It doubles as well for an idle target: what
-    /// others are slow to write must not keep it waiting.
+    /// It doubles when storage keeps up and nearly all that was granted has come, or more than a part of it
+    /// ([`TRIPS`]) comes within a round trip: then a longer path, or a faster one, needs a larger one. It
+    /// doubles as well for an idle target: what others are slow to write must not keep it waiting.
     pub(super) fn open(&mut self, now: Time, credit: Credit, frame_cost_max: u64, idle: bool) -> u64 {
         let floor = LEN_MIN.min(self.memory / 4).max(FRAMES_MIN * frame_cost_max);
         self.len = self.len.max(floor.min(self.memory));
@@ -100,8 +102,9 @@ mod tests {
     const MEMORY: u64 = 600 << 20;
     const FRAME: u64 = 4 << 20;
 
-    /// The window after ten seconds of a path of this length and rate (bytes per second), whose packets come evenly and whose
-    /// source has always something to send; storage holds what came for as long as `storage` says.
+    /// The window after ten seconds of a path of this length and rate (bytes per second), whose packets come
+    /// evenly and whose source has always something to send; storage holds what came for as long as `storage`
+    /// says.
     fn window_of(memory: u64, round_trip_ms: u64, rate: u64, storage_ms: u64) -> Window {
         let mut window = Window::new(memory, Some(Duration::from_millis(round_trip_ms)));
         // Per millisecond: the total granted by the end of it, and the total received.
@@ -122,8 +125,8 @@ mod tests {
         window
     }
 
-    /// Goal: a window is never what holds a path that memory suffices for, however evenly its packets come; and one that
-    /// suffices stays as it is.
+    /// Goal: a window is never what holds a path that memory suffices for, however evenly its packets come;
+    /// and one that suffices stays as it is.
     /// Method: paths of the papers' round trips, 1 and 10 Gbit/s.
     #[test]
     fn a_window_fills_any_path() {
@@ -148,7 +151,8 @@ mod tests {
         assert!(window_of(MEMORY, 27, 125_000_000, 1000).len <= 2 * LEN_MIN);
     }
 
-    /// Goal: memory that is too small for a path is named, and memory that suffices is not, nor where storage is slow.
+    /// Goal: memory that is too small for a path is named, and memory that suffices is not, nor where storage
+    /// is slow.
     #[test]
     fn too_little_memory_is_known() {
         assert!(window_of(64 << 20, 128, 1_250_000_000, 0).is_held_by_memory());

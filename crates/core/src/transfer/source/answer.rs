@@ -1,10 +1,10 @@
 //! What the sink answers about an entry: what it holds of it, and how it ended.
 //!
-//! In: states and outcomes; failures of this side. Out: files queued to be read, subtrees to compare, entries that
-//! ended.
-//! Invariants: a file counts as copied only if it was sealed and the sink's digest of it agrees with all that was read here;
-//! no value of the sink's is taken for one that was made here; held subtrees are disjoint nodes of the file's tree before
-//! anything is hashed for them.
+//! In: states and outcomes; failures of this side. Out: files queued to be read, subtrees to compare, entries
+//! that ended.
+//! Invariants: a file counts as copied only if it was sealed and the sink's digest of it agrees with all that
+//! was read here; no value of the sink's is taken for one that was made here; held subtrees are disjoint
+//! nodes of the file's tree before anything is hashed for them.
 //! Left out: parts that were lost or damaged (`seal`).
 
 use super::file::{Queue, SourcePhase};
@@ -105,8 +105,9 @@ impl Source {
         }
     }
 
-    /// What an earlier run left in a range that the sink said to hold is not what it wrote: it is sent. Nothing was damaged on its
-    /// way, so that this costs the sink nothing of what it may ask for again; each byte can be asked for once.
+    /// What an earlier run left in a range that the sink said to hold is not what it wrote: it is sent.
+    /// Nothing was damaged on its way, so that this costs the sink nothing of what it may ask for again; each
+    /// byte can be asked for once.
     pub(super) fn handle_not_held(&mut self, extent: Extent) {
         let Extent { id, generation, offset, len } = extent;
         let Some(file) = self.files.get_mut(&id).filter(|f| f.generation == generation) else { return };

@@ -1,22 +1,26 @@
 //! What becomes of a file that changed while it was copied, as the user chose ([`OnChange`]).
 //!
-//! In: looks that show another file than the one that was announced. Out: a second try, a failure, or a second reading.
-//! - `Retry`: the file is withdrawn and comes once more, in its new version, when everything else was read; then it fails.
+//! In: looks that show another file than the one that was announced. Out: a second try, a failure, or a
+//! second reading.
+//! - `Retry`: the file is withdrawn and comes once more, in its new version, when everything else was read;
+//!   then it fails.
 //! - `Fail`: it fails at once.
-//! - `Prefix`, for files that only grow: what is copied is the file up to the length of its fingerprint. A look that shows the
-//!   same inode, not shorter, with another size or mtime ([`Look::Grown`](crate::transfer::op::Look::Grown)) proves nothing of
-//!   those bytes; so all of them are hashed once more, and that has to give the root of what was read before. Every byte then
-//!   had one value before the look and behind it: unless something was changed and changed back, what is copied is the
-//!   beginning of the file as it was when it was looked at. No ctime is asked, so that none is waited for. Anything else (it is shorter,
-//!   another file, its beginning differs) fails at once, for a second try could prove no more.
+//! - `Prefix`, for files that only grow: what is copied is the file up to the length of its fingerprint. A
+//!   look that shows the same inode, not shorter, with another size or mtime
+//!   ([`Look::Grown`](crate::transfer::op::Look::Grown)) proves nothing of those bytes; so all of them are
+//!   hashed once more, and that has to give the root of what was read before. Every byte then had one value
+//!   before the look and behind it: unless something was changed and changed back, what is copied is the
+//!   beginning of the file as it was when it was looked at. No ctime is asked, so that none is waited for.
+//!   Anything else (it is shorter, another file, its beginning differs) fails at once, for a second try could
+//!   prove no more.
 //!
-//! What is published has the size and mtime of the fingerprint, which are of one look, and nothing was read within a grain of
-//! that look (`young`): another content that has both comes only from who sets an mtime back. So the next run sees that the
-//! source is not what was copied, whatever it became.
-//! Invariants: what the user chose never mends another trouble: a file that came back wrong from the sink's storage, or that has
-//! no size of its own, is tried once more however that is.
-//! Left out: looks that show the same content under another ctime (`seal`); parts of an earlier run whose file has grown since, which
-//! are not taken over, as those of any other version.
+//! What is published has the size and mtime of the fingerprint, which are of one look, and nothing was read
+//! within a grain of that look (`young`): another content that has both comes only from who sets an mtime
+//! back. So the next run sees that the source is not what was copied, whatever it became.
+//! Invariants: what the user chose never mends another trouble: a file that came back wrong from the sink's
+//! storage, or that has no size of its own, is tried once more however that is.
+//! Left out: looks that show the same content under another ctime (`seal`); parts of an earlier run whose
+//! file has grown since, which are not taken over, as those of any other version.
 
 use super::Source;
 use super::file::{File, Queue, SourcePhase};

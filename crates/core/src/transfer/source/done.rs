@@ -1,9 +1,9 @@
 //! Completions of the source's storage engine.
 //!
-//! In: what was read, looked at, hashed, compared or refreshed. Out: frames that wait for a stream; the next step
-//! of the file.
-//! Invariants: what comes back for an old generation changes no file; every buffer that came is put into a frame or
-//! freed, and what it and its credit counted goes with it.
+//! In: what was read, looked at, hashed, compared or refreshed. Out: frames that wait for a stream; the next
+//! step of the file.
+//! Invariants: what comes back for an old generation changes no file; every buffer that came is put into a
+//! frame or freed, and what it and its credit counted goes with it.
 //! Left out: what a look means for the file (`seal`).
 
 use super::file::SourcePhase;

@@ -1,8 +1,9 @@
 //! A file that the source announced: where it stands between its announcement and its end.
 //!
 //! In: nothing; the other parts of the machine write its fields. Out: what is to be read of an object.
-//! Invariants: a piece is given out once, unless it is asked for again; `queue` says whether it waits for a bundle, and
-//! its id is passed over wherever else it is left; `left` objects of it are in the schedule or waiting for room there.
+//! Invariants: a piece is given out once, unless it is asked for again; `queue` says whether it waits for a
+//! bundle, and its id is passed over wherever else it is left; `left` objects of it are in the schedule or
+//! waiting for room there.
 //! Left out: the steps from phase to phase, which are beside their events.
 
 use alloc::sync::Arc;
@@ -31,8 +32,8 @@ pub(super) enum SourcePhase {
     Sending,
     /// All read; a look at the fingerprint is under way or due.
     Looking,
-    /// ctime alone changed; the whole file is hashed, or is to be when its ctime is old enough. Or it grew, and what was read of
-    /// it is hashed a second time.
+    /// ctime alone changed; the whole file is hashed, or is to be when its ctime is old enough. Or it grew,
+    /// and what was read of it is hashed a second time.
     Hashing,
     /// Sealed; the sink will say how it ended.
     Sealed,
@@ -66,8 +67,8 @@ pub(super) struct File {
     pub(super) phase: SourcePhase,
     /// Chaining values of everything that was read here.
     pub(super) digest: SubtreeSet,
-    /// What was read once more when its first value had been merged already: by offset, length and value of that later
-    /// reading. A hash of the whole shows whether the first was the same.
+    /// What was read once more when its first value had been merged already: by offset, length and value of
+    /// that later reading. A hash of the whole shows whether the first was the same.
     pub(super) twice: BTreeMap<u64, (u64, Cv)>,
     /// What the sink holds: not to be sent unless it asks.
     pub(super) held: Held,
@@ -158,8 +159,8 @@ impl File {
         }
         all.root()
     }
-    /// This node was read, and is sent. False: it was read before, as something else. Of one that was merged meanwhile that is
-    /// not known at once: then the value is kept, for [`File::hashed`].
+    /// This node was read, and is sent. False: it was read before, as something else. Of one that was merged
+    /// meanwhile that is not known at once: then the value is kept, for [`File::hashed`].
     pub(super) fn take_reading(&mut self, offset: u64, len: u64, value: Cv) -> bool {
         let known = self.digest.covering(offset).filter(|node| node.offset + node.len >= offset + len);
         let first = match known {
@@ -176,15 +177,15 @@ impl File {
     pub(super) fn sent_twice(&self) -> Box<[(u64, u64)]> {
         self.twice.iter().map(|(offset, (len, _))| (*offset, *len)).collect()
     }
-    /// The whole file was hashed, after all that was read of it. Whether it was in each earlier reading what it was in that one;
-    /// `None`: what the sink says that it holds makes no whole.
+    /// The whole file was hashed, after all that was read of it. Whether it was in each earlier reading what
+    /// it was in that one; `None`: what the sink says that it holds makes no whole.
     pub(super) fn hashed(&self, all: &HashOk) -> Option<bool> {
         let parts = self.twice.values().map(|(_, value)| value).eq(&all.cvs);
         let first = self.root_with_held()?;
         Some(first == all.root && (parts || haul_mutant::removed("sent-twice-is-hashed")))
     }
-    /// The sink's digest of the whole agrees with what is known here. What was sent it checked object by object, and of what it
-    /// held before it says itself what it read.
+    /// The sink's digest of the whole agrees with what is known here. What was sent it checked object by
+    /// object, and of what it held before it says itself what it read.
     pub(super) fn agrees(&self, root: Root) -> bool {
         match self.digest.root() {
             Some(own) => own == root,

@@ -1,9 +1,10 @@
 //! What the sink holds of a file: ranges that need not be sent, and the values that it says they have.
 //!
-//! In: subtrees as the sink names them; ranges that it asks for after all. Out: where the next range is that it holds.
-//! Invariants: ranges are disjoint; a value that belongs to a range which was asked for again is forgotten with it. The
-//! values are another end's word: they are compared with what is read here, and never taken for it. What is asked for
-//! goes by its own way and stays out of the plan, so that it is not sent twice.
+//! In: subtrees as the sink names them; ranges that it asks for after all. Out: where the next range is that
+//! it holds.
+//! Invariants: ranges are disjoint; a value that belongs to a range which was asked for again is forgotten
+//! with it. The values are another end's word: they are compared with what is read here, and never taken for
+//! it. What is asked for goes by its own way and stays out of the plan, so that it is not sent twice.
 //! Left out: what was read here, which is the file's digest.
 
 use std::collections::BTreeMap;
@@ -108,7 +109,8 @@ mod tests {
         Subtree { offset, len, cv: [0; 32] }
     }
 
-    /// Goal: what is taken out is held no more, with the values that spoke of it, and nothing else is touched.
+    /// Goal: what is taken out is held no more, with the values that spoke of it, and nothing else is
+    /// touched.
     /// Method: ranges taken out at the begin, in the middle, over the end, twice, and where nothing is held.
     #[test]
     fn ranges_are_taken_out_exactly() {

@@ -1,8 +1,9 @@
 //! Sparse files: their maps, before anything of them is sent.
 //!
-//! In: files that may have holes, the maps that storage found. Out: maps to take; `HOLES` behind the announcement.
-//! Invariants: no data of a file goes before the last part of its map; the extents of all open files, with those of
-//! maps that are being taken, stay within [`EXTENTS_OPEN_MAX`].
+//! In: files that may have holes, the maps that storage found. Out: maps to take; `HOLES` behind the
+//! announcement.
+//! Invariants: no data of a file goes before the last part of its map; the extents of all open files, with
+//! those of maps that are being taken, stay within [`EXTENTS_OPEN_MAX`].
 //! Left out: what a map means for reading (`file`).
 
 use std::collections::VecDeque;

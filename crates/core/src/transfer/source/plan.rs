@@ -1,12 +1,12 @@
 //! Which objects wait for which storage target, between a file's start and its reads.
 //!
-//! In: files whose state at the sink is known, where they lie, objects that go again. Out: files to ask about; runs of
-//! objects for the schedule, which says what is read next.
-//! A file that lies on its device needs no question. Others are asked about in batches, as many ahead as keep targets
-//! busy: a layout is asked for when its file may be read soon, and no announcement waits for it.
-//! Invariants: an object that the file still needs is in the schedule, or its file waits in `adding`; what the
-//! schedule gives out of a file that ended or began afresh is put back. What waits is bounded by the schedule's room, and
-//! what goes again by what was sent.
+//! In: files whose state at the sink is known, where they lie, objects that go again. Out: files to ask
+//! about; runs of objects for the schedule, which says what is read next. A file that lies on its device
+//! needs no question. Others are asked about in batches, as many ahead as keep targets busy: a layout is
+//! asked for when its file may be read soon, and no announcement waits for it.
+//! Invariants: an object that the file still needs is in the schedule, or its file waits in `adding`; what
+//! the schedule gives out of a file that ended or began afresh is put back. What waits is bounded by the
+//! schedule's room, and what goes again by what was sent.
 //! Left out: whether a grant and a buffer can be had (`read`).
 
 use alloc::sync::Arc;
@@ -240,8 +240,8 @@ impl Source {
         }
     }
 
-    /// Storage said where files lie. Their objects are cut so that each lies on one target, and the sink hears of that
-    /// before any of them can come.
+    /// Storage said where files lie. Their objects are cut so that each lies on one target, and the sink
+    /// hears of that before any of them can come.
     pub(super) fn handle_located(&mut self, files: Vec<(FileId, Generation, Arc<Layout<TargetId>>)>) {
         let mut told = Vec::new();
         for (id, generation, layout) in files {
@@ -268,8 +268,8 @@ impl Source {
         }
     }
 
-    /// What the schedule gives out next, and the piece of it; `None`: nothing now. `ahead`: whether or not the sink has room
-    /// for it.
+    /// What the schedule gives out next, and the piece of it; `None`: nothing now. `ahead`: whether or not
+    /// the sink has room for it.
     pub(super) fn next_piece(&mut self, ahead: bool) -> Option<(Issue, u64, u32)> {
         loop {
             self.fill_plan();

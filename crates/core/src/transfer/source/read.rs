@@ -1,9 +1,11 @@
 //! What is read next, and what was read on its way to a stream.
 //!
-//! In: what the plan gives out, small files, the grant, free buffers and slots. Out: reads to make; frames for free streams.
-//! Invariants: a read starts only when a slot, a grant and a buffer could be had for it; what it took of grant and
-//! buffers goes on with its frame, or is given back when there is none. Small and large files take turns. Reads run ahead
-//! of the streams no further than keeps these busy: memory that was not touched yet is dear, and cold when it is sent.
+//! In: what the plan gives out, small files, the grant, free buffers and slots. Out: reads to make; frames
+//! for free streams.
+//! Invariants: a read starts only when a slot, a grant and a buffer could be had for it; what it took of
+//! grant and buffers goes on with its frame, or is given back when there is none. Small and large files take
+//! turns. Reads run ahead of the streams no further than keeps these busy: memory that was not touched yet is
+//! dear, and cold when it is sent.
 //! Left out: which object is next (`plan`); reads without a grant (`spill`).
 
 use super::file::{Queue, SourcePhase};
@@ -17,8 +19,8 @@ use crate::wire::{BUNDLE_ENTRIES_MAX, DataHeader, credit_cost};
 /// Bundles smaller than this wait for more files while other reads are under way.
 const BUNDLE_ENTRIES_MIN: usize = 64;
 
-/// What may always be read ahead of the streams: so many bytes (or an eighth of the memory), and so many frames. More
-/// whenever a stream was idle for want of it.
+/// What may always be read ahead of the streams: so many bytes (or an eighth of the memory), and so many
+/// frames. More whenever a stream was idle for want of it.
 const AHEAD_MIN: u64 = 32 << 20;
 const AHEAD_FRAMES: u64 = 8;
 
@@ -95,7 +97,8 @@ impl Source {
         AHEAD_MIN.min(self.config.memory / 8)
     }
 
-    /// A read came back. If a stream is idle for want of it while others were held back, they may run further ahead.
+    /// A read came back. If a stream is idle for want of it while others were held back, they may run further
+    /// ahead.
     fn run_further(&mut self) {
         let landed = std::mem::take(&mut self.landed);
         if landed > 0 && self.held_back && self.frames.is_empty() && self.streams.free().is_some() {

@@ -1,10 +1,10 @@
 //! From the last read of a file to its seal, and back when it changed or has to be sent again.
 //!
-//! In: what a look found, what the sink lost or got damaged, a new fingerprint. Out: looks and hashes to make, seals,
-//! files withdrawn and announced again.
-//! Invariants: a seal is of a look, and where that does not settle it of a hash, that began after the last read of its pass;
-//! what was read more than once for sending was the same each time, as far as the source's own tree or that hash can tell; the sink
-//! may ask for objects again only so often.
+//! In: what a look found, what the sink lost or got damaged, a new fingerprint. Out: looks and hashes to
+//! make, seals, files withdrawn and announced again.
+//! Invariants: a seal is of a look, and where that does not settle it of a hash, that began after the last
+//! read of its pass; what was read more than once for sending was the same each time, as far as the source's
+//! own tree or that hash can tell; the sink may ask for objects again only so often.
 //! Left out: what becomes of a file that changed (`changed`); when the second tries begin (`read`).
 
 use super::changed::differs;
@@ -204,7 +204,8 @@ impl Source {
         true
     }
 
-    /// The sink's storage gave back other bytes than were written: the file comes once more, as one that changed does.
+    /// The sink's storage gave back other bytes than were written: the file comes once more, as one that
+    /// changed does.
     pub(super) fn came_back_wrong(&mut self, id: FileId, failure: Failure) {
         let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == SourcePhase::Sealed) else { return };
         file.phase = SourcePhase::Sending;

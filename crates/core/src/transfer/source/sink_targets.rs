@@ -1,12 +1,12 @@
 //! The sink's storage targets as this end knows them: what may be sent for each, and which files go where.
 //!
-//! In: grants by sink target, how the sink targets fare, where the sink put files. Out: sink targets that are shut in the schedule; runs of
-//! objects anew, with their sink target.
-//! A sink target's credit lies below the general one: an object needs both. It is taken when the object's read begins (of one that
-//! waits on flash, when it is fetched), and given back when its frame does not go.
-//! Invariants: what was taken of a sink target is never more than was granted, but by one object where the longest object of a
-//! session came late; a sink target of which nothing was granted is shut. Without [`SourceConfig::targets`](super::SourceConfig)
-//! there are no sink targets.
+//! In: grants by sink target, how the sink targets fare, where the sink put files. Out: sink targets that are
+//! shut in the schedule; runs of objects anew, with their sink target. A sink target's credit lies below the
+//! general one: an object needs both. It is taken when the object's read begins (of one that waits on flash,
+//! when it is fetched), and given back when its frame does not go.
+//! Invariants: what was taken of a sink target is never more than was granted, but by one object where the
+//! longest object of a session came late; a sink target of which nothing was granted is shut. Without
+//! [`SourceConfig::targets`](super::SourceConfig) there are no sink targets.
 //! Left out: bundles, which are of no sink target.
 
 use alloc::sync::Arc;
@@ -32,8 +32,8 @@ struct Credit {
 }
 
 impl Source {
-    /// So many bytes may have been sent for a sink target since the session began, as [`Grant`](crate::wire::Message::Grant)
-    /// counts them. [`SinkTarget::ANY`]: in all.
+    /// So many bytes may have been sent for a sink target since the session began, as
+    /// [`Grant`](crate::wire::Message::Grant) counts them. [`SinkTarget::ANY`]: in all.
     pub fn handle_grant(&mut self, sink_target: SinkTarget, total: u64) {
         if sink_target == SinkTarget::ANY {
             self.credit = self.credit.max(total);
@@ -73,8 +73,8 @@ impl Source {
         }
     }
 
-    /// What goes to places that are not known yet is held back while there is something else: it could be for a target of
-    /// the sink that hangs, and would fill the sink's buffers.
+    /// What goes to places that are not known yet is held back while there is something else: it could be for
+    /// a target of the sink that hangs, and would fill the sink's buffers.
     pub(super) fn hold_unplaced(&mut self) {
         let placed = self.plan.schedule.has_placed() || self.spill.has_placed();
         let hold = self.config.agreed.targets && placed;

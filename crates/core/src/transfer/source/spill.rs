@@ -1,21 +1,23 @@
 //! Reading ahead while the sink stalls: frames that wait on flash for their grant.
 //!
-//! In: a file on flash as slots of one length; reads that no grant covers; credit and the time. Out: frames to store in
-//! a slot and to fetch from it again.
-//! A slot is reserved before its read begins. What comes back while credit is there by then goes to a stream at once; else
-//! it is stored, its buffer is free, and it is fetched when a grant covers it. What is stored for a sink target goes before what is
-//! not yet read for it, the oldest first; sink targets take turns.
+//! In: a file on flash as slots of one length; reads that no grant covers; credit and the time. Out: frames
+//! to store in a slot and to fetch from it again. A slot is reserved before its read begins. What comes back
+//! while credit is there by then goes to a stream at once; else it is stored, its buffer is free, and it is
+//! fetched when a grant covers it. What is stored for a sink target goes before what is not yet read for it,
+//! the oldest first; sink targets take turns.
 //!
-//! The sink stalls when nothing that waits may be sent, for want of general credit or of that of its sink target, in most of a
-//! while, and in that while less than a part of the usual was sent: a sink that crawls grants something now and then.
-//! When it takes more than the usual afterwards, storage goes on reading ahead while flash is emptied.
-//! Invariants: a slot has one frame at a time; what is on the way to flash holds at most a quarter of the memory, so
-//! that flash which hangs stops nothing else; a frame that cannot be stored waits in memory, one that cannot be fetched is
-//! read again at the source.
+//! The sink stalls when nothing that waits may be sent, for want of general credit or of that of its sink
+//! target, in most of a while, and in that while less than a part of the usual was sent: a sink that crawls
+//! grants something now and then. When it takes more than the usual afterwards, storage goes on reading ahead
+//! while flash is emptied.
+//! Invariants: a slot has one frame at a time; what is on the way to flash holds at most a quarter of the
+//! memory, so that flash which hangs stops nothing else; a frame that cannot be stored waits in memory, one
+//! that cannot be fetched is read again at the source.
 //!
-//! It pays only where storage is what the streams wait for whenever the sink takes something: what was read during a
-//! stall comes faster from flash then. So time without a stall is measured, and the share of it that storage was waited for
-//! decides. (That more could be read if more were granted says nothing: all grants may be under way in storage that is busy.)
+//! It pays only where storage is what the streams wait for whenever the sink takes something: what was read
+//! during a stall comes faster from flash then. So time without a stall is measured, and the share of it that
+//! storage was waited for decides. (That more could be read if more were granted says nothing: all grants may
+//! be under way in storage that is busy.)
 //! Left out: digests, which the frames keep in their headers.
 
 use std::collections::btree_map::Entry;
@@ -32,7 +34,8 @@ use crate::wire::{DataHeader, Failure, credit_cost};
 pub const SPILL_SLOTS_MAX: u32 = 1 << 20;
 /// Grants that are missed for so long are a stall; shorter waits belong to every path.
 pub const SPILL_STALL: Duration = Duration::from_millis(200);
-/// A stall begins when the sink takes less than one part in so many of what it takes else, and ends when it takes twice that.
+/// A stall begins when the sink takes less than one part in so many of what it takes else, and ends when it
+/// takes twice that.
 const STALL_PART: f64 = 4.0;
 /// .. and grants are missed in so much of the time.
 const STALL_SHARE: f64 = 0.75;
@@ -84,8 +87,8 @@ pub struct SpillCounts {
     /// Time in which nothing could be done for want of grants; some of it was a stall.
     pub missed: Duration,
     pub stalled: bool,
-    /// Time in which something was sent or read for that, without stalls, and how much of it storage was waited for; the past
-    /// counts less.
+    /// Time in which something was sent or read for that, without stalls, and how much of it storage was
+    /// waited for; the past counts less.
     pub flowing: Duration,
     pub starved: Duration,
 }
@@ -143,7 +146,8 @@ enum Spent {
 pub(super) struct Spill {
     config: Option<SpillConfig>,
     free: Vec<u32>,
-    /// Reads without a grant and the sink targets that they are for, and what they hold in memory; as many free slots are reserved.
+    /// Reads without a grant and the sink targets that they are for, and what they hold in memory; as many
+    /// free slots are reserved.
     reads: HashMap<ReadKey, SinkTarget>,
     reading: u64,
     slots: HashMap<u32, Slot>,
@@ -155,7 +159,8 @@ pub(super) struct Spill {
     storing: u64,
     /// Frames that could not be stored.
     kept: VecDeque<Ready>,
-    /// The sink stalls, as far as the last while says; or it takes more than storage gives, and something is stored.
+    /// The sink stalls, as far as the last while says; or it takes more than storage gives, and something is
+    /// stored.
     stalls: bool,
     catches_up: bool,
     /// When this stall, or the last one, began; and what there is to tell of it, if storage was read on.
@@ -325,8 +330,8 @@ impl Spill {
 }
 
 impl Source {
-    /// Frames may be stored on flash while the sink stalls. Before the first entry; more than [`SPILL_SLOTS_MAX`] slots
-    /// are not used.
+    /// Frames may be stored on flash while the sink stalls. Before the first entry; more than
+    /// [`SPILL_SLOTS_MAX`] slots are not used.
     pub fn use_spill(&mut self, config: SpillConfig) {
         let slots = config.slots.min(SPILL_SLOTS_MAX);
         self.spill.free = (0..slots).rev().collect();

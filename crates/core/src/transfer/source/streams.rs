@@ -66,7 +66,8 @@ impl Streams {
         true
     }
 
-    /// From now on so many streams get frames, the oldest; the others are parked. Returns how many are missing.
+    /// From now on so many streams get frames, the oldest; the others are parked. Returns how many are
+    /// missing.
     pub(super) fn want(&mut self, wanted: u16) -> u16 {
         self.wanted = Some(wanted);
         self.arrange();
@@ -190,8 +191,8 @@ impl Stream {
 mod tests {
     use super::*;
 
-    /// Goal: with fewer streams wanted only the oldest get frames, each up to its queue; a lost one makes room for the
-    /// next, one that joins fills a gap, and a parked one is used again when more are wanted.
+    /// Goal: with fewer streams wanted only the oldest get frames, each up to its queue; a lost one makes
+    /// room for the next, one that joins fills a gap, and a parked one is used again when more are wanted.
     #[test]
     fn only_wanted_streams_get_frames() {
         let mut streams = Streams::default();

@@ -1,11 +1,12 @@
 //! Files that changed so recently that a read proves nothing yet.
 //!
-//! In: files and until when each is young; time. Out: the step that a file waited with, when it is old enough.
-//! A fingerprint tells of a change only by a later ctime, and file systems keep ctime no finer than their grain. What was read
-//! within one grain after the look that gave the fingerprint can be of the version before a change that leaves the
-//! fingerprint as it is; what is read later cannot. So nothing of a file is read, mapped, compared or hashed before its
-//! `not_before`: no byte that was read has to be doubted afterwards, in this run or in one that resumes it, and nothing of this is
-//! on the wire or in a journal. The files go behind whatever is old enough, so that a copy waits for one grain at most, at its end.
+//! In: files and until when each is young; time. Out: the step that a file waited with, when it is old
+//! enough. A fingerprint tells of a change only by a later ctime, and file systems keep ctime no finer than
+//! their grain. What was read within one grain after the look that gave the fingerprint can be of the version
+//! before a change that leaves the fingerprint as it is; what is read later cannot. So nothing of a file is
+//! read, mapped, compared or hashed before its `not_before`: no byte that was read has to be doubted
+//! afterwards, in this run or in one that resumes it, and nothing of this is on the wire or in a journal. The
+//! files go behind whatever is old enough, so that a copy waits for one grain at most, at its end.
 //! Invariants: a file that waits is in `young` under its `not_before`, and in no other queue.
 //! Left out: how long a grain is, which storage knows.
 

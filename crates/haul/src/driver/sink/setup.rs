@@ -1,7 +1,7 @@
 //! What a sink agrees with the source, and claims at the destination, before the first entry.
 //!
-//! In: control, what the user asked. Out: what was agreed, the user's choices, a claim. Invariants: the far end takes no names but
-//! those that follow from the command.
+//! In: control, what the user asked. Out: what was agreed, the user's choices, a claim. Invariants: the far
+//! end takes no names but those that follow from the command.
 
 use std::collections::HashSet;
 
@@ -112,8 +112,8 @@ fn hear_sources<T>(
     }
 }
 
-/// The source roots that follow from what was typed: the last component of each path, or contents where it ends in
-/// none.
+/// The source roots that follow from what was typed: the last component of each path, or contents where it
+/// ends in none.
 struct Asked<'a> {
     names: HashSet<&'a [u8]>,
     made: Vec<Name>,

@@ -1,7 +1,7 @@
 //! The parts of a sink's session, made and put together.
 //!
-//! In: what was agreed and claimed, the request, the streams of the start. Out: an end in which the engine and the streams run, and
-//! nothing is under way yet.
+//! In: what was agreed and claimed, the request, the streams of the start. Out: an end in which the engine
+//! and the streams run, and nothing is under way yet.
 
 use std::collections::HashMap;
 

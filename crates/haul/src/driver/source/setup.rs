@@ -1,7 +1,7 @@
 //! What a source agrees with the sink before the first entry.
 //!
-//! In: control, the sources as typed. Out: a [`Setup`]: where the data comes from, what it is called at the sink, the
-//! limits of the session.
+//! In: control, the sources as typed. Out: a [`Setup`]: where the data comes from, what it is called at the
+//! sink, the limits of the session.
 
 use haul_core::entry::Name;
 use haul_core::wire::{Agreed, Capability, Failure, Message, ROOTS_PART_MAX, SourceRoot, capability};
@@ -14,7 +14,8 @@ use haul_storage::place::Sources;
 use haul_storage::store::SourceStore;
 use haul_storage::stores;
 
-/// Length of objects where nothing asks for another one, bytes; and what the stripes of a destination make of it at least.
+/// Length of objects where nothing asks for another one, bytes; and what the stripes of a destination make of
+/// it at least.
 const OBJECT_LEN: u32 = 4 << 20;
 const OBJECT_LEN_LEAST: u32 = 1 << 20;
 

@@ -1,7 +1,7 @@
 //! The parts of a source's session, made and put together.
 //!
-//! In: what was agreed, the request, the streams of the start. Out: an end in which walk, engine and streams run, and nothing is
-//! under way yet.
+//! In: what was agreed, the request, the streams of the start. Out: an end in which walk, engine and streams
+//! run, and nothing is under way yet.
 
 use std::collections::HashMap;
 

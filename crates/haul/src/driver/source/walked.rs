@@ -1,6 +1,7 @@
 //! What the walk of the sources found, on its way to the machine.
 //!
-//! In: batches of the walk. Out: entries to the machine, as long as it has room for another one; what is not copied, counted.
+//! In: batches of the walk. Out: entries to the machine, as long as it has room for another one; what is not
+//! copied, counted.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -33,7 +34,8 @@ pub(super) struct Walked {
     /// Of the entries that are no files.
     pub(super) kinds: HashMap<FileId, Kind>,
     pub(super) not_kept: [u64; NotKept::COUNT],
-    /// The first files of copies into the source, which are not copied, as a report shows them; and the first special files.
+    /// The first files of copies into the source, which are not copied, as a report shows them; and the first
+    /// special files.
     left_out: Vec<String>,
     special: Vec<String>,
 }

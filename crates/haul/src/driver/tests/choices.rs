@@ -27,8 +27,8 @@ fn chosen(name: &str, value: &str) -> Chosen {
     Chosen { name: name.into(), value: value.into() }
 }
 
-/// Goal: what the far end chose, and how busy its processors were, is in the near end's report, also when it comes last, but for what
-/// this end chose itself; choices of a peer that did not agree are a violation.
+/// Goal: what the far end chose, and how busy its processors were, is in the near end's report, also when it
+/// comes last, but for what this end chose itself; choices of a peer that did not agree are a violation.
 #[test]
 fn a_near_end_is_told() {
     let bench = Bench::new();

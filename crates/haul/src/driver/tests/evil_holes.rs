@@ -136,8 +136,8 @@ fn data_in_holes_is_refused() {
     ]);
 }
 
-/// Goal: a map that comes after its data, and in parts, serves it; files that fail before their map, or whose map
-/// never ends, do no harm.
+/// Goal: a map that comes after its data, and in parts, serves it; files that fail before their map, or whose
+/// map never ends, do no harm.
 #[test]
 fn late_maps_serve_their_data() {
     let bench = Bench::new();

@@ -238,8 +238,8 @@ fn file_targets(entry: &Announced) -> Message {
     Message::FileTargets { id: entry.id, generation: entry.generation, layout }
 }
 
-/// Goal: what a sink says of targets that are not there, of files that it never heard of, and of grants of all bytes there
-/// are, over and over, moves no byte that was not granted and ends nothing.
+/// Goal: what a sink says of targets that are not there, of files that it never heard of, and of grants of
+/// all bytes there are, over and over, moves no byte that was not granted and ends nothing.
 #[test]
 fn false_targets_do_no_harm() {
     session("targets", |evil| {
@@ -488,8 +488,8 @@ fn a_sink_cannot_plan_in_a_copy() {
 }
 
 /// Goal: a walk that ends because the copy is to stop is no broken one: the session ends as stopped.
-/// Method: the walk is held where it looks at its first file, until the source has said that it stops; the sink answers
-/// only after the source had many turns to see the walk's end.
+/// Method: the walk is held where it looks at its first file, until the source has said that it stops; the
+/// sink answers only after the source had many turns to see the walk's end.
 #[test]
 fn a_stop_during_the_walk_is_no_failure() {
     let bench = Bench::new();

@@ -273,7 +273,8 @@ fn wrong_announcements_are_refused() {
             withdraw(evil, 1, 0, true);
             announce(evil, vec![again(file(1, 0, "g", 1), 1)]);
         }),
-        // Its name says that the look at it ends only when it is let go: else its state might be told first, and then it is legal.
+        // Its name says that the look at it ends only when it is let go: else its state might be told first,
+        // and then it is legal.
         case("withdrawn before its state was told", "withdrawn", |evil| {
             let look = haul_storage::owed::Held::new("hold~split~state");
             evil.greet_sink();
@@ -338,7 +339,8 @@ fn names_that_were_not_asked_for_are_refused() {
     assert!(failure(&report).unwrap().contains(refusal), "{:?}", report.end);
 }
 
-/// Goal: data that does not fit what was announced ends the session or the stream; no wrong byte is published.
+/// Goal: data that does not fit what was announced ends the session or the stream; no wrong byte is
+/// published.
 #[test]
 fn wrong_data_is_refused() {
     const OBJECT: u64 = 64 * 1024;
@@ -458,7 +460,8 @@ fn wrong_data_is_refused() {
             // Its state is told when it was looked up; then it is written and waits for its epoch.
             state(evil);
             evil.data(&[RawEntry::whole(1, b"abc")], b"abc");
-            // Without more data an epoch stays open for a quarter of a second: this comes long before its end.
+            // Without more data an epoch stays open for a quarter of a second: this comes long before its
+            // end.
             settle(evil);
             withdraw(evil, 1, 7, true);
             withdraw(evil, 1, 0, true);

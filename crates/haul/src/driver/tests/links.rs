@@ -85,8 +85,8 @@ fn plant(bench: &Bench, files: &[(&str, usize)]) {
     }
 }
 
-/// Goal: under each digest a tree arrives exactly, damage is repaired, and what a run with one digest left is not taken
-/// for the other's: the next run begins those files afresh, and ends with the right bytes.
+/// Goal: under each digest a tree arrives exactly, damage is repaired, and what a run with one digest left is
+/// not taken for the other's: the next run begins those files afresh, and ends with the right bytes.
 /// Method: a run that is cut while it holds parts, then one with the other digest and one flipped byte.
 #[test]
 fn digests_do_not_mix_over_a_resume() {
@@ -120,8 +120,8 @@ fn digests_do_not_mix_over_a_resume() {
     }
 }
 
-/// Goal: with data that is authenticated and not encrypted, payload that is changed on the way is repaired object by object,
-/// and a stream whose heads are changed is done without; the bytes are right.
+/// Goal: with data that is authenticated and not encrypted, payload that is changed on the way is repaired
+/// object by object, and a stream whose heads are changed is done without; the bytes are right.
 #[test]
 fn a_man_in_the_middle_changes_nothing() {
     let run = Run { protection: Protection { auth_only: true, ..PLAIN }, ..RUN };
@@ -152,7 +152,8 @@ fn a_man_in_the_middle_changes_nothing() {
     }
 }
 
-/// Damages a file at the sink once all of it stands in its temporary and before its seal is let through, so many times.
+/// Damages a file at the sink once all of it stands in its temporary and before its seal is let through, so
+/// many times.
 struct Rot {
     inner: Box<dyn Write + Send>,
     dst: PathBuf,
@@ -207,9 +208,11 @@ impl Write for Rot {
     }
 }
 
-/// Goal: with `--verify=disk` bytes that change on their way to the disk are found before the file gets its name, and it is
-/// sent once more; when they change again, the file fails and what stood there stays. Without it, nobody notices.
-/// Method: a bit of the temporary is flipped behind the sink's back, never, once or twice, under both digests.
+/// Goal: with `--verify=disk` bytes that change on their way to the disk are found before the file gets its
+/// name, and it is sent once more; when they change again, the file fails and what stood there stays. Without
+/// it, nobody notices.
+/// Method: a bit of the temporary is flipped behind the sink's back, never, once or twice, under both
+/// digests.
 #[test]
 fn what_storage_changed_is_found_and_sent_again() {
     for digest in [DigestKind::Blake3, DigestKind::Xxh3] {
@@ -332,7 +335,8 @@ impl Write for Flip {
 }
 
 /// Goal: an object that arrives damaged is sent again alone, and the result is exact.
-/// Method: one payload byte of every k-th data frame is flipped on the way; files of one object's size and more.
+/// Method: one payload byte of every k-th data frame is flipped on the way; files of one object's size and
+/// more.
 #[test]
 fn damaged_payload_is_repaired_alone() {
     for every in [2, 5, 13] {
@@ -423,8 +427,8 @@ fn a_lost_stream_is_made_up_for_by_the_others() {
     }
 }
 
-/// Goal: without streams or without control both ends fail, and the same run again completes; what was on media
-/// is not sent again.
+/// Goal: without streams or without control both ends fail, and the same run again completes; what was on
+/// media is not sent again.
 #[test]
 fn cut_sessions_fail_and_resume() {
     let total = 4_000_000 + 300_000 + 5;

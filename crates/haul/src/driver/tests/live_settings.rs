@@ -1,4 +1,5 @@
-//! LiveSettings between two ends: what each applies and answers, and peers that do not know them or misuse them.
+//! LiveSettings between two ends: what each applies and answers, and peers that do not know them or misuse
+//! them.
 
 use std::sync::Arc;
 
@@ -40,8 +41,8 @@ fn ends() -> (Vec<Link>, Evil) {
     (ours, Evil::new(theirs))
 }
 
-/// Goal: a far end applies what it is told and answers how things stand, within its limits; one that was not told of
-/// live settings refuses them.
+/// Goal: a far end applies what it is told and answers how things stand, within its limits; one that was not
+/// told of live settings refuses them.
 #[test]
 fn a_far_end_follows_and_answers() {
     let bench = Bench::new();
@@ -75,8 +76,8 @@ fn a_far_end_follows_and_answers() {
     bench.check("far end");
 }
 
-/// Goal: a near end tells a far end that knows live settings, and believes its answer for what is the far end's alone: nothing
-/// that a far end says pauses or turns anything here.
+/// Goal: a near end tells a far end that knows live settings, and believes its answer for what is the far
+/// end's alone: nothing that a far end says pauses or turns anything here.
 #[test]
 fn a_near_end_tells_and_is_not_told() {
     let bench = Bench::new();
@@ -114,8 +115,8 @@ fn a_near_end_tells_and_is_not_told() {
     finish("told", source);
 }
 
-/// Goal: a sink that stores nothing has no writers: it is refused with that reason, and what was wished before that was
-/// known is dropped.
+/// Goal: a sink that stores nothing has no writers: it is refused with that reason, and what was wished
+/// before that was known is dropped.
 /// Method: a far sink whose answer says 0, as a null one's does.
 #[test]
 fn writers_of_nothing_cannot_be_turned() {
@@ -140,7 +141,8 @@ fn writers_of_nothing_cannot_be_turned() {
     finish("nothing", source);
 }
 
-/// Goal: where the other end is too old, what only it could change is refused with that reason, and the rest works.
+/// Goal: where the other end is too old, what only it could change is refused with that reason, and the rest
+/// works.
 #[test]
 fn an_older_peer_is_told_apart() {
     let bench = Bench::new();

@@ -70,7 +70,8 @@ fn plant(bench: &Bench) {
     std::os::unix::fs::symlink("d/f1", bench.src().join("l")).unwrap();
 }
 
-/// What both ends wrote in a session that went well: control and one data stream of the source, control of the sink.
+/// What both ends wrote in a session that went well: control and one data stream of the source, control of
+/// the sink.
 fn record() -> (Vec<Vec<u8>>, Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let bench = Bench::new();
     plant(&bench);
@@ -86,7 +87,8 @@ fn record() -> (Vec<Vec<u8>>, Vec<Vec<u8>>, Vec<Vec<u8>>) {
     (frames(&said[0]), frames(&said[1]), frames(&answered[0]))
 }
 
-/// Damages a list of frames; `renumber` makes the sequence right again, so that the damage reaches the machine.
+/// Damages a list of frames; `renumber` makes the sequence right again, so that the damage reaches the
+/// machine.
 fn damage(rng: &mut fastrand::Rng, frames: &mut Vec<Vec<u8>>, from: usize) {
     for _ in 0..rng.usize(1..4) {
         if frames.len() <= from {
@@ -128,8 +130,8 @@ fn damage(rng: &mut fastrand::Rng, frames: &mut Vec<Vec<u8>>, from: usize) {
     }
 }
 
-/// Goal: no damage to what a source says makes the sink panic, hang, leak, reach outside, or publish a wrong byte
-/// of content that was not itself damaged into a valid announcement.
+/// Goal: no damage to what a source says makes the sink panic, hang, leak, reach outside, or publish a wrong
+/// byte of content that was not itself damaged into a valid announcement.
 /// Method: a recorded session, mutated by seed, played to a real sink, which is left alone afterwards.
 #[test]
 fn damaged_words_of_a_source_do_no_harm() {

@@ -208,7 +208,8 @@ impl Observer for Seen {
     }
 }
 
-/// The links of the end that dials and of the one that listens, of a session over `net` with `streams` data streams.
+/// The links of the end that dials and of the one that listens, of a session over `net` with `streams` data
+/// streams.
 fn ends(net: &Arc<Net>, streams: u16, patience: Duration) -> (Links, Links) {
     let links = |mut all: Vec<(StreamId, Link)>, joins| Links {
         session: SESSION,
@@ -262,9 +263,10 @@ fn plant(bench: &Bench, large: usize, small: usize) {
     }
 }
 
-/// Goal: streams and control that are lost at any point are replaced, whichever end dials, and the copy is exact.
-/// Method: every link has a budget of bytes after which it is cut, also in the middle of a frame, and each that joins
-/// has one again; several seeds, so that the cuts lie anywhere.
+/// Goal: streams and control that are lost at any point are replaced, whichever end dials, and the copy is
+/// exact.
+/// Method: every link has a budget of bytes after which it is cut, also in the middle of a frame, and each
+/// that joins has one again; several seeds, so that the cuts lie anywhere.
 #[test]
 fn links_that_are_cut_are_replaced() {
     for seed in 0..8 {
@@ -293,7 +295,8 @@ fn later(report: &Report) -> Option<&str> {
     line.map(|(_, text)| text.as_str())
 }
 
-/// Goal: streams that join because more are wanted are not told as replacements, and those that replace others are.
+/// Goal: streams that join because more are wanted are not told as replacements, and those that replace
+/// others are.
 /// Method: two more are asked for, then one of all is cut; the copy is paused until all that has come.
 #[test]
 fn more_streams_are_no_replacements() {
@@ -376,8 +379,8 @@ fn darkness_is_waited_out_and_shown() {
     assert!(told());
 }
 
-/// Goal: a connection that is refused is waited out as one that is not answered, as long as nobody has said that the other end
-/// is gone.
+/// Goal: a connection that is refused is waited out as one that is not answered, as long as nobody has said
+/// that the other end is gone.
 /// Method: everything is cut and control is refused more often than a dead end is asked; then it comes back.
 #[test]
 fn refusals_are_waited_out() {
@@ -400,8 +403,8 @@ fn refusals_are_waited_out() {
     }
 }
 
-/// Goal: a network that does not come back ends both ends after the user's patience, one that lost the other end at
-/// once; the same copy again completes, and sends nothing again that was on media.
+/// Goal: a network that does not come back ends both ends after the user's patience, one that lost the other
+/// end at once; the same copy again completes, and sends nothing again that was on media.
 #[test]
 fn patience_ends() {
     for (refuses, pull) in [(false, false), (false, true), (true, false), (true, true)] {

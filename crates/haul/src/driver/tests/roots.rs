@@ -9,8 +9,8 @@ use haul_core::wire::{Capability, Hello, Message, ROOTS_MAX, ROOTS_PART_MAX, Sou
 use super::evil::*;
 use super::{Bench, Place, finish, link_pairs, sink_request, source_request, start_sink, start_source};
 
-/// Goal: as many sources as a command line holds are copied, whatever their names are; the near end that receives finds
-/// that they are what was typed.
+/// Goal: as many sources as a command line holds are copied, whatever their names are; the near end that
+/// receives finds that they are what was typed.
 /// Method: some more sources than a message holds, with the longest names there are, typed one by one.
 #[test]
 fn more_sources_than_a_message_holds_are_copied() {

@@ -45,8 +45,8 @@ fn at(path: &Path) -> Place {
     Place::file(path.as_os_str().as_encoded_bytes())
 }
 
-/// Goal: what lies on one store in memory comes to lie on another, whole and with nothing of ours beside it; a second run finds all
-/// of it there.
+/// Goal: what lies on one store in memory comes to lie on another, whole and with nothing of ours beside it;
+/// a second run finds all of it there.
 #[test]
 fn shelves_are_copied() {
     let places = [Place::sized(&MEMORY, 1), Place::sized(&MEMORY, 2)];
@@ -83,8 +83,8 @@ fn shelves_and_directories_copy_to_each_other() {
     bench.check("a shelf and a directory");
 }
 
-/// Goal: a store that a copy cannot go to is refused before anything is made there, with what it lacks; as a source it is copied, and
-/// the report says over what network.
+/// Goal: a store that a copy cannot go to is refused before anything is made there, with what it lacks; as a
+/// source it is copied, and the report says over what network.
 #[test]
 fn what_a_store_cannot_do_is_said() {
     let places = [Place::sized(&FTP_LIKE, 1), Place::sized(&FTP_LIKE, 2), Place::sized(&MEMORY, 5)];

@@ -1,5 +1,5 @@
-//! Tables of storage targets between two ends: who asks, who answers, what is shown of it, and peers that do not know them
-//! or misuse them.
+//! Tables of storage targets between two ends: who asks, who answers, what is shown of it, and peers that do
+//! not know them or misuse them.
 
 use std::sync::{Arc, Mutex};
 
@@ -70,8 +70,8 @@ fn asks(message: &Message) -> Option<()> {
     (*message == Message::AskTable).then_some(())
 }
 
-/// Goal: a far end answers questions, however many come at once, and says nothing that it was not asked; one that did not
-/// agree takes them for a violation. What only it may say has no effect on it.
+/// Goal: a far end answers questions, however many come at once, and says nothing that it was not asked; one
+/// that did not agree takes them for a violation. What only it may say has no effect on it.
 #[test]
 fn a_far_end_answers() {
     let bench = Bench::new();
@@ -101,8 +101,9 @@ fn a_far_end_answers() {
     bench.check("far end");
 }
 
-/// Goal: a near end asks while somebody looks, one question at a time; of the answers it keeps text and numbers, and what it
-/// did not ask for has no effect. What the far end says of unwell targets is in the report.
+/// Goal: a near end asks while somebody looks, one question at a time; of the answers it keeps text and
+/// numbers, and what it did not ask for has no effect. What the far end says of unwell targets is in the
+/// report.
 #[test]
 fn a_near_end_asks_while_somebody_looks() {
     let bench = Bench::new();
@@ -148,7 +149,8 @@ fn a_near_end_asks_while_somebody_looks() {
     assert!(seen.0.lock().unwrap().is_empty(), "events were not asked for");
 }
 
-/// Goal: where events of targets are asked for they come without anybody's look; a far end that is too old is said to be.
+/// Goal: where events of targets are asked for they come without anybody's look; a far end that is too old is
+/// said to be.
 #[test]
 fn an_older_peer_has_no_table() {
     let bench = Bench::new();

@@ -1,5 +1,5 @@
-//! Turns: what an end must have said before it has heard anything that it does not depend on. Each round trip that creeps
-//! in shows as an end that waits for a word which the other, played by hand, keeps back.
+//! Turns: what an end must have said before it has heard anything that it does not depend on. Each round trip
+//! that creeps in shows as an end that waits for a word which the other, played by hand, keeps back.
 
 use std::fs;
 
@@ -26,8 +26,8 @@ fn the_source_speaks_first() {
     bench.check("the source");
 }
 
-/// Goal: a sink says its hello before it has heard a word; where the sources are is answered with the first grant; and its
-/// last words come together, when nothing of the session is left at the destination.
+/// Goal: a sink says its hello before it has heard a word; where the sources are is answered with the first
+/// grant; and its last words come together, when nothing of the session is left at the destination.
 #[test]
 fn the_sink_answers_all_that_it_can() {
     let bench = Bench::new();

@@ -1,16 +1,18 @@
-//! What waits, which I/O thread gets it, and what becomes of transfers. Plain state; the I/O threads share it under a lock.
+//! What waits, which I/O thread gets it, and what becomes of transfers. Plain state; the I/O threads share it
+//! under a lock.
 //!
-//! In: transfers, I/O threads that are free or asleep, settled pieces, the time. Out: requests for I/O threads, I/O threads to be
-//! woken, transfers that ended.
+//! In: transfers, I/O threads that are free or asleep, settled pieces, the time. Out: requests for I/O
+//! threads, I/O threads to be woken, transfers that ended.
 //!
-//! A request is *released* when the ordering policy and the slots let it start and an I/O thread has room: it is in flight
-//! from then on, and that I/O thread is *owed* one. IoThreads that are awake release for themselves; for an I/O thread that
-//! sleeps the others do, and wake it. So an I/O thread is woken only for a request that is there for it, and a request
-//! that may start never waits for a sleeping I/O thread. Any I/O thread that is owed one takes the one released first (under
-//! strict: of its own), so that requests leave here in the order in which the policy let them go.
+//! A request is *released* when the ordering policy and the slots let it start and an I/O thread has room: it
+//! is in flight from then on, and that I/O thread is *owed* one. IoThreads that are awake release for
+//! themselves; for an I/O thread that sleeps the others do, and wake it. So an I/O thread is woken only for a
+//! request that is there for it, and a request that may start never waits for a sleeping I/O thread. Any I/O
+//! thread that is owed one takes the one released first (under strict: of its own), so that requests leave
+//! here in the order in which the policy let them go.
 //!
-//! Invariants: what is owed is what is released and not taken. An I/O thread has at most its share in flight, stuck
-//! requests not counted, and with them never more than its engine takes.
+//! Invariants: what is owed is what is released and not taken. An I/O thread has at most its share in flight,
+//! stuck requests not counted, and with them never more than its engine takes.
 //!
 //! Left out: giving up what waits of a transfer after its first errno; it fails as quickly.
 
@@ -28,8 +30,9 @@ use super::request::{Piece, Request, Settled};
 use super::{Assembly, ServiceStats, Transfer, TransferDone};
 use crate::Stuck;
 
-/// For so long requests are kept in the order in which they are taken, behind an I/O thread that is issuing. Who is longer at
-/// it hangs in the kernel (FUSE may block a request that is handed over), and order is not worth the wait.
+/// For so long requests are kept in the order in which they are taken, behind an I/O thread that is issuing.
+/// Who is longer at it hangs in the kernel (FUSE may block a request that is handed over), and order is not
+/// worth the wait.
 const ISSUE_MAX: Duration = Duration::from_millis(100);
 /// Most targets that are remembered: for their service, and for having refused uncached requests.
 const TARGETS_MAX: usize = 4096;
@@ -46,8 +49,8 @@ pub(super) struct Dispatch<T> {
     threads_wanted: usize,
     files: HashMap<FileKey, FileUse>,
     next_file: u64,
-    /// Files without transfers, the longest so first, that keep their names: the order queue knows whose turn it
-    /// is in them. Some may have transfers again.
+    /// Files without transfers, the longest so first, that keep their names: the order queue knows whose turn
+    /// it is in them. Some may have transfers again.
     unused: VecDeque<FileKey>,
     transfers: HashMap<u64, Assembly<T>>,
     next_transfer: u64,
@@ -216,9 +219,9 @@ impl<T> Dispatch<T> {
         self.queue.set_join_max(request_size);
     }
 
-    /// Whether an I/O thread may take requests and issue them now. Where they have to reach the engines in the order in which
-    /// they are taken only one I/O thread does at a time, from here to [`Dispatch::issued`]; nobody waits for it under a lock.
-    /// One that may not is woken when it may.
+    /// Whether an I/O thread may take requests and issue them now. Where they have to reach the engines in
+    /// the order in which they are taken only one I/O thread does at a time, from here to
+    /// [`Dispatch::issued`]; nobody waits for it under a lock. One that may not is woken when it may.
     pub(super) fn may_issue(&mut self, io_thread: usize, now: Instant) -> bool {
         if self.queue.policy() != OrderPolicy::Loose {
             return true;
@@ -401,7 +404,8 @@ impl<T> Dispatch<T> {
         if self.io_threads[io_thread].owed == 0 {
             return None;
         }
-        // Its own first: nobody else may take those. (There are none, or only such, unless the policy changed.)
+        // Its own first: nobody else may take those. (There are none, or only such, unless the policy
+        // changed.)
         let place = |only| self.released.iter().position(|(of, ..)| *of == only);
         let at = place(Some(io_thread)).or_else(|| place(None))?;
         let (_, id, mut request) = self.released.remove(at).expect("it was just found");
@@ -577,8 +581,9 @@ impl<T> Dispatch<T> {
         self.io_threads.iter().filter(|io_thread| io_thread.broken).count()
     }
 
-    /// An I/O thread panicked. What it left half done is no base to go on from: nothing is taken from now on, and nothing that is
-    /// here is ever answered. Returns all of it, to be dropped without the lock, and appends whom to wake.
+    /// An I/O thread panicked. What it left half done is no base to go on from: nothing is taken from now on,
+    /// and nothing that is here is ever answered. Returns all of it, to be dropped without the lock, and
+    /// appends whom to wake.
     pub(super) fn abandon(
         &mut self,
         io_thread: usize,

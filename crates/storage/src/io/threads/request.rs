@@ -1,5 +1,5 @@
-//! One request to storage: pieces of transfers side by side in a file, and what is done when it comes back short
-//! or with an errno.
+//! One request to storage: pieces of transfers side by side in a file, and what is done when it comes back
+//! short or with an errno.
 //!
 //! In: what an engine says of it. Out: pieces that are settled, and whether the request goes again.
 //!
@@ -188,8 +188,8 @@ impl Request {
             return self.next_aside();
         }
         if moved <= self.known {
-            // A further read that ends at the same byte says that the file does, for what lies aside too. One that
-            // ends before it says that of a file that shrinks; it is asked again.
+            // A further read that ends at the same byte says that the file does, for what lies aside too. One
+            // that ends before it says that of a file that shrinks; it is asked again.
             let tried = self.tries >= INTERRUPTED_MAX;
             if self.kind == IoKind::Read && (moved == self.known || tried) {
                 self.pieces.extend(self.aside.iter().map(|(piece, _)| *piece));

@@ -1,12 +1,14 @@
 //! An I/O thread: one thread, one engine.
 //!
-//! In: requests that were released for it, answers of its engine. Out: operations, settled pieces, completions.
+//! In: requests that were released for it, answers of its engine. Out: operations, settled pieces,
+//! completions.
 //!
-//! Invariants: new requests are issued before completions are told, so that storage is busy while the callback
-//! hashes. Requests that go again keep their place, their slot, and their I/O thread. The I/O thread sleeps only in its
-//! engine, at most [`WAIT_MAX`] at a time, and never while something is there that it may issue. It waits for no other
-//! I/O thread, and for nothing under the lock of `dispatch`: an engine that blocks holds up its own I/O thread. A panic outside of a
-//! callback ends all I/O threads, and nothing that they have is left unanswered.
+//! Invariants: new requests are issued before completions are told, so that storage is busy while the
+//! callback hashes. Requests that go again keep their place, their slot, and their I/O thread. The I/O thread
+//! sleeps only in its engine, at most [`WAIT_MAX`] at a time, and never while something is there that it may
+//! issue. It waits for no other I/O thread, and for nothing under the lock of `dispatch`: an engine that
+//! blocks holds up its own I/O thread. A panic outside of a callback ends all I/O threads, and nothing that
+//! they have is left unanswered.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -71,7 +73,8 @@ impl<T: Send + 'static> IoThread<T> {
         let (index, shared) = (self.index, self.shared.clone());
         shared
             .remark(format!("I/O thread {index} panicked, and all I/O threads ended: {}", words_of(&*panic)));
-        // What the engine has comes back to it, or is leaked: no memory goes that the kernel may still write to.
+        // What the engine has comes back to it, or is leaked: no memory goes that the kernel may still write
+        // to.
         drop(catch_unwind(AssertUnwindSafe(move || drop(self))));
         if haul_mutant::removed("io-thread-panics-end-all") {
             return;
@@ -92,8 +95,8 @@ impl<T: Send + 'static> IoThread<T> {
             if !finished.is_empty() {
                 let begun = Instant::now();
                 finished.into_iter().for_each(|done| self.tell(done));
-                // The callback's time is the callback's to count: storage only waits for it, and a device that
-                // works meanwhile is waited for less afterwards.
+                // The callback's time is the callback's to count: storage only waits for it, and a device
+                // that works meanwhile is waited for less afterwards.
                 let told = begun.elapsed();
                 self.shared.meter.add_blocked(self.shared.stage, told);
                 mark += told;
@@ -118,8 +121,8 @@ impl<T: Send + 'static> IoThread<T> {
         }
     }
 
-    /// Hands over what was answered, takes what may start and issues it. Returns what is to be told, whether the
-    /// I/O thread is to wait in its engine, and whether the I/O threads are closed.
+    /// Hands over what was answered, takes what may start and issues it. Returns what is to be told, whether
+    /// the I/O thread is to wait in its engine, and whether the I/O threads are closed.
     fn turn(&mut self, answers: &mut Vec<Answer>) -> (Vec<TransferDone<T>>, bool, bool) {
         let (mut finished, mut wakes) = (Vec::new(), Vec::new());
         let mut batch = Vec::new();

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use super::*;
 
-/// Goal: short transfers, interruptions, waits and refusals do not change a byte, in either mode, while the settings
-/// move; direct requests stay aligned.
+/// Goal: short transfers, interruptions, waits and refusals do not change a byte, in either mode, while the
+/// settings move; direct requests stay aligned.
 /// Method: seeded faults in a scripted engine that asserts alignment; write, then read back, with pad.
 #[test]
 fn faults_change_no_byte() {
@@ -120,7 +120,8 @@ fn the_end_of_file_is_no_error() {
     }
 }
 
-/// Goal: an errno is told with the first byte that it stands at, of the transfers that have it and of no others.
+/// Goal: an errno is told with the first byte that it stands at, of the transfers that have it and of no
+/// others.
 /// Method: everything from some byte on fails (a vanished device, a full disk), or one block does; an engine
 /// fails all of a request that touches it, or moves what lies before. Joined and cut requests.
 #[test]
@@ -242,7 +243,8 @@ fn a_panic_in_the_callback_is_survived() {
 }
 
 /// Goal: dropped I/O threads begin nothing more, leak no buffer, and wait for nobody.
-/// Method: a request that hangs and others behind it; then the I/O threads are dropped, and later it comes back.
+/// Method: a request that hangs and others behind it; then the I/O threads are dropped, and later it comes
+/// back.
 #[test]
 fn dropped_threads_leave_nothing_behind() {
     let (on_done, done) = listener();
@@ -298,8 +300,8 @@ fn broken_engines_are_given_up() {
     }
 }
 
-/// Goal: an engine that blocks where a request is handed over (as FUSE can have it) holds up its own I/O thread: neither who
-/// submits nor the other I/O threads wait for it, in any order.
+/// Goal: an engine that blocks where a request is handed over (as FUSE can have it) holds up its own I/O
+/// thread: neither who submits nor the other I/O threads wait for it, in any order.
 /// Method: one such request; then others, and questions, from a thread that would wait with them.
 #[test]
 fn a_blocked_engine_holds_up_nobody_else() {
@@ -333,7 +335,8 @@ fn a_blocked_engine_holds_up_nobody_else() {
     }
 }
 
-/// Goal: an I/O thread that panics leaves nothing unanswered: what is told of nobody is dropped, in all I/O threads, then and later.
+/// Goal: an I/O thread that panics leaves nothing unanswered: what is told of nobody is dropped, in all I/O
+/// threads, then and later.
 /// Method: tags that tell when they are dropped; a panic in one of two I/O threads, by the name of a file.
 #[test]
 fn a_thread_that_panics_drops_what_it_owes() {

@@ -2,8 +2,10 @@
 
 use super::*;
 
-/// Goal: requests go to as many I/O threads as are asked for, fewer and more than at the start, and none is lost.
-/// Method: an engine that holds on to what it has, so that every I/O thread in use gets its share of the depth.
+/// Goal: requests go to as many I/O threads as are asked for, fewer and more than at the start, and none is
+/// lost.
+/// Method: an engine that holds on to what it has, so that every I/O thread in use gets its share of the
+/// depth.
 #[test]
 fn threads_come_and_go() {
     let (on_done, done) = listener();
@@ -38,10 +40,10 @@ fn threads_come_and_go() {
     assert_eq!(by_thread(), [8, 4, 4, 4]);
 }
 
-/// Goal: a request that hangs is named, the rest of its target and other targets go on, and when it comes back
-/// its transfer is delivered.
-/// Method: depth 1, so that the target's only slot is the one that hangs; every I/O thread count and policy but serial
-/// for its own file.
+/// Goal: a request that hangs is named, the rest of its target and other targets go on, and when it comes
+/// back its transfer is delivered.
+/// Method: depth 1, so that the target's only slot is the one that hangs; every I/O thread count and policy
+/// but serial for its own file.
 #[test]
 fn a_hung_request_stops_nobody_else() {
     for (io_threads, order) in [(1, OrderPolicy::None), (1, OrderPolicy::Strict), (2, OrderPolicy::Loose)] {
@@ -121,8 +123,10 @@ fn a_dead_target_rests() {
     }
 }
 
-/// Goal: what lies on targets that freeze holds up itself, and nothing else of the same file, long before any deadline.
-/// Method: a file in stripes over eight targets of which three hang, more objects for each than all depths together.
+/// Goal: what lies on targets that freeze holds up itself, and nothing else of the same file, long before any
+/// deadline.
+/// Method: a file in stripes over eight targets of which three hang, more objects for each than all depths
+/// together.
 #[test]
 fn frozen_parts_of_a_file_hold_up_themselves() {
     const TARGETS: u64 = 8;
@@ -149,11 +153,11 @@ fn frozen_parts_of_a_file_hold_up_themselves() {
     }
 }
 
-/// Goal: each ordering policy is what the papers define, at the engine: strict deals a file's offsets round-robin
-/// and each I/O thread ascends; under serial nothing of a file is in flight when its next starts; loose issues in
-/// order. And no target has more than the depth in flight, nor all more than twice that.
-/// Method: seeded I/O threads and depths, transfers in order to three files on two targets; engines record issue and
-/// completion, and complete in any order.
+/// Goal: each ordering policy is what the papers define, at the engine: strict deals a file's offsets
+/// round-robin and each I/O thread ascends; under serial nothing of a file is in flight when its next starts;
+/// loose issues in order. And no target has more than the depth in flight, nor all more than twice that.
+/// Method: seeded I/O threads and depths, transfers in order to three files on two targets; engines record
+/// issue and completion, and complete in any order.
 #[test]
 fn policies_hold_at_the_engines() {
     let mut rng = fastrand::Rng::with_seed(5);
@@ -278,7 +282,8 @@ fn a_wake_for_each_request_that_starts() {
 }
 
 /// Goal: no wake is lost.
-/// Method: engines that sleep until they are woken, whatever their time; transfers one at a time and in bursts.
+/// Method: engines that sleep until they are woken, whatever their time; transfers one at a time and in
+/// bursts.
 #[test]
 fn no_wake_is_lost() {
     for order in OrderPolicy::ALL {

@@ -1,9 +1,9 @@
-//! What a ring has registered: files, so that they are not looked up for each operation, and memory, so that its
-//! pages are pinned once.
+//! What a ring has registered: files, so that they are not looked up for each operation, and memory, so that
+//! its pages are pinned once.
 //!
-//! In: the file or memory of an operation. Out: its index in the ring's table, or none, and then the operation
-//! goes without. Registration saves time and changes nothing else: where it fails it ends, and what is
-//! registered already stays.
+//! In: the file or memory of an operation. Out: its index in the ring's table, or none, and then the
+//! operation goes without. Registration saves time and changes nothing else: where it fails it ends, and what
+//! is registered already stays.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -21,8 +21,9 @@ pub(super) const FILES_MAX: u32 = 256;
 const ONCE_MAX: usize = 64;
 /// Most memories registered at a time.
 pub(super) const BUFFERS_MAX: u16 = 1024;
-/// Registered memory makes way for other memory when so many operations went by without it. Less, and a pool that
-/// is larger than what may be registered would be registered anew for each operation, which costs more than it saves.
+/// Registered memory makes way for other memory when so many operations went by without it. Less, and a pool
+/// that is larger than what may be registered would be registered anew for each operation, which costs more
+/// than it saves.
 pub(super) const STALE_OPS: u64 = 1024;
 
 /// Files in the ring's table. The kernel holds an entry's file open on its own, so this must not: it looks

@@ -54,8 +54,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Sets the owner of the link that was looked at, which leads where it should. `None`: it has other names, which may lie
-    /// elsewhere.
+    /// Sets the owner of the link that was looked at, which leads where it should. `None`: it has other
+    /// names, which may lie elsewhere.
     pub(super) fn amend_link(
         &self,
         item: &LinkItem,
@@ -160,8 +160,9 @@ impl Sink {
 }
 
 impl Sink {
-    /// Whether `now`, which is held, is what was looked at, and nobody changed it since. What it may be given is judged once more:
-    /// within one tick of the file system's clock it can have become another's with the same ctime.
+    /// Whether `now`, which is held, is what was looked at, and nobody changed it since. What it may be given
+    /// is judged once more: within one tick of the file system's clock it can have become another's with the
+    /// same ctime.
     fn may_amend(&self, item: &AmendItem, now: &Stat) -> bool {
         if haul_mutant::removed("amended-is-what-was-seen") {
             return true;

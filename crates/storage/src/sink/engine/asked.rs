@@ -1,6 +1,7 @@
 //! Who waits until the journal knows of a directory that is about to be opened to its owner.
 //!
-//! In: directories that are closed to us. Out: an answer, when the session has written down what mode each had, or will not.
+//! In: directories that are closed to us. Out: an answer, when the session has written down what mode each
+//! had, or will not.
 //! Left out: which directories these are, and what becomes of them (`widened`).
 
 use std::collections::HashMap;

@@ -2,7 +2,8 @@
 //!
 //! What must hold: nothing appears under its final name before all of it is there (and, if durable, on
 //! media); an entry that fails leaves what stood at its name untouched and its temporary removed; a run that
-//! lost its job publishes nothing, and removes nothing of which the journal may speak, for that may be the new owner's by now.
+//! lost its job publishes nothing, and removes nothing of which the journal may speak, for that may be the
+//! new owner's by now.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -121,7 +122,8 @@ impl Sink {
         self.give_name(file, (fd, made), publish.found, publish.no_replace)
     }
 
-    /// Renames the temporary, which is the inode `made` and open, to the final name: over what was `found` there, or over nothing.
+    /// Renames the temporary, which is the inode `made` and open, to the final name: over what was `found`
+    /// there, or over nothing.
     fn give_name(
         &self,
         file: &SinkFile,
@@ -136,7 +138,8 @@ impl Sink {
         if !self.tree.claim(file.parent, &dir, &temp, made, file.id) {
             return Err(self.tree.folded(file.parent, &file.name));
         }
-        // By its name it is renamed, and somebody may have put another file there: then that is not what was written.
+        // By its name it is renamed, and somebody may have put another file there: then that is not what was
+        // written.
         match jail.stat(&dir, &temp) {
             Ok(stat) if inode_of(&stat) == made || haul_mutant::removed("publish-the-made") => {}
             Ok(_) | Err(Errno::NOENT) => {
@@ -258,7 +261,8 @@ impl Sink {
             // The rename says so. Another entry may be it.
             return Ok(Some(found));
         }
-        // In a directory that this session made stands what another entry put there, unless every name is its own.
+        // In a directory that this session made stands what another entry put there, unless every name is its
+        // own.
         let other = self.tree.was_created(file.parent) && !is_exact(dir);
         if other || !self.tree.claim(file.parent, dir, &file.name, found.inode, file.id) {
             return Err(self.tree.folded(file.parent, &file.name));
@@ -273,8 +277,8 @@ impl Sink {
         }
     }
 
-    /// The link would take the place of the file that it leads to, seen from where it is made. Asked only where a file stands; the
-    /// link's text is the source's, so it is followed to look and for nothing else.
+    /// The link would take the place of the file that it leads to, seen from where it is made. Asked only
+    /// where a file stands; the link's text is the source's, so it is followed to look and for nothing else.
     fn leads_to_itself(&self, item: &LinkItem, dir: &OwnedFd) -> bool {
         let Ok(stands) = self.tree.jail().stat(dir, &item.file.name) else { return false };
         let is_file = FileType::from_raw_mode(stands.st_mode) == FileType::RegularFile;
@@ -304,8 +308,8 @@ impl Sink {
         })
     }
 
-    /// Opens the link that was just made, so that what is done to it is done to nothing else: whoever may write the directory can
-    /// put another file under its name at any time.
+    /// Opens the link that was just made, so that what is done to it is done to nothing else: whoever may
+    /// write the directory can put another file under its name at any time.
     pub(super) fn hold_link(&self, item: &LinkItem, dir: &OwnedFd) -> Result<OwnedFd, Failure> {
         let (jail, temp) = (self.tree.jail(), self.files.temp_name(&item.file));
         let fail = |errno| {
@@ -424,8 +428,8 @@ impl Sink {
         // A setgid that the directory has from its parent is the destination's own: it keeps the group of
         // project directories.
         let stat = rustix::fs::fstat(&fd).map_err(|errno| fail(FailureKind::Metadata, "stat", errno))?;
-        // Held against how it stood before this run: what was made in it since has changed its mtime. To learn how times are kept
-        // can change it too, so that comes first.
+        // Held against how it stood before this run: what was made in it since has changed its mtime. To
+        // learn how times are kept can change it too, so that comes first.
         let before = self.tree.stood(id);
         if let Some(before) = &before {
             self.note_others_dir(id, before, meta);
@@ -440,7 +444,8 @@ impl Sink {
         let keep = stat.st_mode & SETGID;
         let wanted = Wanted { meta, owner: self.dir_owner, keep, mtime: true };
         if self.leftovers.is_some() {
-            // That may have taken long, and a new owner may have given it what its source has now: ours may be wider.
+            // That may have taken long, and a new owner may have given it what its source has now: ours may
+            // be wider.
             self.fence()?;
         }
         self.set_meta(&fd, &wanted, &|| self.tree.path_of_dir(id))?;
@@ -532,8 +537,8 @@ impl Sink {
 }
 
 impl Sink {
-    /// Whoever a directory belongs to looks into it. One that another user had made before, under the name of one that is closed to
-    /// him at the source, is told.
+    /// Whoever a directory belongs to looks into it. One that another user had made before, under the name of
+    /// one that is closed to him at the source, is told.
     fn note_others_dir(&self, id: DirId, stood: &Stat, meta: &Meta) {
         let another = self.files.me().is_some_and(|me| stood.st_uid != me && stood.st_uid != 0);
         if another && stood.st_uid != meta.uid && meta.mode & OTHERS_LOOK != OTHERS_LOOK {

@@ -1,12 +1,13 @@
 //! The way of an object from its buffer into its file.
 //!
 //! In: `SinkOp::Write` with its buffer. Out: its completion, from an I/O thread. An object of a file that is
-//! ready goes to the I/O threads from the session's own thread, which never waits for storage; one whose file has no
-//! temporary yet goes to a thread of the engine first, which makes it and its space.
+//! ready goes to the I/O threads from the session's own thread, which never waits for storage; one whose file
+//! has no temporary yet goes to a thread of the engine first, which makes it and its space.
 //!
-//! What must hold: the buffer is back in its pool before the completion is posted; every write completes once,
-//! also when its file fails or a thread panics over it ([`Owed`]); a file is written in one mode at a time (`mode_switch`), and what is beyond the end of a
-//! file in a padded write is zeros, never older payload.
+//! What must hold: the buffer is back in its pool before the completion is posted; every write completes
+//! once, also when its file fails or a thread panics over it ([`Owed`]); a file is written in one mode at a
+//! time (`mode_switch`), and what is beyond the end of a file in a padded write is zeros, never older
+//! payload.
 //!
 //! Left out: bundles. Their files are written whole by the engine's threads, for making them costs more than
 //! writing them.
@@ -47,7 +48,8 @@ const WRITES_TARGETS: u32 = 64;
 /// How often an engine that ends looks whether all that is left hangs.
 const DRAIN_TICK: Duration = Duration::from_millis(100);
 
-/// A write as it came, and its answer. The buffer stands first: it is back in its pool before the answer is given up.
+/// A write as it came, and its answer. The buffer stands first: it is back in its pool before the answer is
+/// given up.
 pub(super) struct NewWrite {
     buffer: Option<Buffer>,
     file: SinkFile,
@@ -110,7 +112,8 @@ impl Data {
         lock(&self.io_threads).clone()
     }
 
-    /// Changes I/O threads and requests in flight: their share of `width` operations, see [`io_threads_of`] and [`depth_of`].
+    /// Changes I/O threads and requests in flight: their share of `width` operations, see [`io_threads_of`]
+    /// and [`depth_of`].
     pub(super) fn set_width(&self, width: usize, started: usize) {
         if let Some(io_threads) = self.io_threads() {
             io_threads.use_threads(io_threads_of(self.settings.io_threads.io_threads, width, started));
@@ -118,8 +121,8 @@ impl Data {
         }
     }
 
-    /// Writes of objects that may be in flight: at one target as many as the I/O threads give one, for each object is a request at
-    /// least; in all what buffers are good for.
+    /// Writes of objects that may be in flight: at one target as many as the I/O threads give one, for each
+    /// object is a request at least; in all what buffers are good for.
     pub(super) fn limits(&self) -> Limits {
         let each = u32::try_from(self.settings.io_threads.depth).unwrap_or(u32::MAX);
         let total = each.saturating_mul(WRITES_TARGETS);
@@ -141,7 +144,8 @@ impl Data {
         *lock(&self.open) > 0
     }
 
-    /// Waits until every write has completed, or none has for twice the deadline, however that comes; then ends the I/O threads.
+    /// Waits until every write has completed, or none has for twice the deadline, however that comes; then
+    /// ends the I/O threads.
     /// Says what is left: writes that hang, and complete as failures if they ever come back.
     pub(super) fn drain(&self) -> Vec<String> {
         let mut open = lock(&self.open);
@@ -292,8 +296,8 @@ impl Sink {
         }
     }
 
-    /// Does `work` on a file's way. A panic in it leaves the books of the file in doubt: the file fails, and with it
-    /// every write that is held; what was under way has its own answer.
+    /// Does `work` on a file's way. A panic in it leaves the books of the file in doubt: the file fails, and
+    /// with it every write that is held; what was under way has its own answer.
     fn watched(&self, open: &OpenFile, work: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
             let text = format!("internal error: {}", words_of(&*panic));
@@ -347,7 +351,8 @@ impl Sink {
         }
     }
 
-    /// Hands a write that the switch let through to the I/O threads. No lock is held: an I/O thread may want it.
+    /// Hands a write that the switch let through to the I/O threads. No lock is held: an I/O thread may want
+    /// it.
     fn launch(&self, open: &Arc<OpenFile>, way: &Way, pending: Pending) {
         let mode = way.mode;
         let shape = self.shape(open, &pending);
@@ -382,7 +387,8 @@ impl Sink {
     }
 
     fn take_written(self: &Arc<Self>, done: TransferDone<Tag>) {
-        // In this order: what is named later is dropped first, and the buffer must be back before the answer is given up.
+        // In this order: what is named later is dropped first, and the buffer must be back before the answer
+        // is given up.
         let TransferDone {
             tag: Tag { owed, mode, open },
             file,
@@ -532,7 +538,8 @@ impl Sink {
         })
     }
 
-    /// Has a file synced, alone ([`Syncs`]), and keeps the books of it: the switch's, and of large files the choice's clock.
+    /// Has a file synced, alone ([`Syncs`]), and keeps the books of it: the switch's, and of large files the
+    /// choice's clock.
     pub(super) fn synced(
         &self,
         open: &OpenFile,
@@ -560,8 +567,8 @@ impl Sink {
     }
 }
 
-/// The buffer with `pad` zeros behind the payload at `start`: memory is used again, and older payload must not
-/// get into a file.
+/// The buffer with `pad` zeros behind the payload at `start`: memory is used again, and older payload must
+/// not get into a file.
 fn with_zeros_behind(buffer: Buffer, start: usize, len: usize, pad: usize) -> Buffer {
     if pad == 0 {
         return buffer;

@@ -124,7 +124,8 @@ fn mount(kind: &str, options: &str, at: &FsPath) -> bool {
     good
 }
 
-/// Goal: any size arrives as it is, direct and buffered, with tails of any length; what was asked for is used.
+/// Goal: any size arrives as it is, direct and buffered, with tails of any length; what was asked for is
+/// used.
 /// Method: sizes around pages and objects, objects in seeded order at once, read back.
 #[test]
 fn any_size_and_tail_in_both_modes() {
@@ -245,8 +246,8 @@ fn unaligned_objects_go_through_the_cache() {
 }
 
 /// Goal: a file system without direct I/O is no error, and the report says so.
-/// Method: ramfs, whose open refuses it; then a write that is refused though the open was not (planned), after
-/// which everything goes through the cache and no byte is missing.
+/// Method: ramfs, whose open refuses it; then a write that is refused though the open was not (planned),
+/// after which everything goes through the cache and no byte is missing.
 #[test]
 fn refused_direct_is_buffered() {
     let dir = tempfile::tempdir().expect("tempdir");
@@ -356,8 +357,8 @@ fn space_comes_before_the_data() {
     }
 }
 
-/// Goal: where a file does not fit, its failure comes before any of its data is written; a new temporary goes, one
-/// of an earlier run stays for the next.
+/// Goal: where a file does not fit, its failure comes before any of its data is written; a new temporary
+/// goes, one of an earlier run stays for the next.
 /// Method: tmpfs of 1 MiB; a new file and an adopted one of 4 MiB.
 #[test]
 fn lack_of_space_is_told_before_data_moves() {
@@ -385,8 +386,8 @@ fn lack_of_space_is_told_before_data_moves() {
     drop(bench);
 }
 
-/// Goal: written pages leave the page cache, by the kernel's own flag and without it, at every commit of a part
-/// and of the whole, and small files too.
+/// Goal: written pages leave the page cache, by the kernel's own flag and without it, at every commit of a
+/// part and of the whole, and small files too.
 /// Method: 64 MiB and 200 small files; how many of their pages the kernel has after the commit.
 #[test]
 fn written_pages_leave_the_cache() {
@@ -426,8 +427,8 @@ fn written_pages_leave_the_cache() {
     }
 }
 
-/// Goal: each way in which storage fails gives the file's failure in words, with the errno, and the file alone:
-/// another is written by the same engine. What was merely interrupted is no failure.
+/// Goal: each way in which storage fails gives the file's failure in words, with the errno, and the file
+/// alone: another is written by the same engine. What was merely interrupted is no failure.
 /// Method: a planned fault in the first write, in both modes.
 #[test]
 fn storage_faults_are_told() {
@@ -501,9 +502,10 @@ fn pending(sink: &Arc<Sink>, file: &SinkFile, offset: u64, buffer: Buffer) -> Pe
     sink.take(write).expect("it fits").1
 }
 
-/// Goal: a commit does not call durable what a sync for another purpose, at the same time, heard the error of.
-/// Method: a kernel that tells an error once, to the sync before a change of mode; a commit that is asked for while that
-/// runs, and again after.
+/// Goal: a commit does not call durable what a sync for another purpose, at the same time, heard the error
+/// of.
+/// Method: a kernel that tells an error once, to the sync before a change of mode; a commit that is asked for
+/// while that runs, and again after.
 #[test]
 fn a_commit_hears_of_another_syncs_error() {
     let mut bench = Bench::new();
@@ -545,7 +547,8 @@ fn a_commit_hears_of_another_syncs_error() {
     assert!(bench.ls().is_empty(), "nothing of it is believed, so nothing is kept");
 }
 
-/// Goal: storage that hangs until the engine has ended, and then comes back, finds nothing to write to and says so.
+/// Goal: storage that hangs until the engine has ended, and then comes back, finds nothing to write to and
+/// says so.
 /// Method: a write that waits for a change of mode; the engine is ended, then the change is made.
 #[test]
 fn what_comes_back_after_the_end_fails_in_words() {

@@ -1,8 +1,8 @@
 //! Operations on many items: divided by storage target, done by threads side by side, told as one.
 //!
 //! In: items, and where each lies. Out: one completion with the results in the items' order.
-//! Invariants: items of one target are one task, so that a target which hangs holds up its own alone; every item has a
-//! result, also where its work panicked, or its task was dropped before it began.
+//! Invariants: items of one target are one task, so that a target which hangs holds up its own alone; every
+//! item has a result, also where its work panicked, or its task was dropped before it began.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,6 +1,7 @@
 //! The journal's thread: records are kept one after another, beside all other work of the engine.
 //!
-//! In: `SinkOp::Journal`, `SinkOp::Note` and `SinkOp::RemoveJournal`, in the session's order. Out: their completions, in the same order.
+//! In: `SinkOp::Journal`, `SinkOp::Note` and `SinkOp::RemoveJournal`, in the session's order. Out: their
+//! completions, in the same order.
 //! Invariant: the journal goes only when every name is on media and the job is still ours.
 //! Left out: what records mean, which is `core`'s, and their file ([`crate::sink::journal`]).
 
@@ -71,7 +72,8 @@ impl JournalWriter {
         }
     }
 
-    /// Nothing more comes. Waits until all is kept, in steps of `tick`; false: it hangs for longer than `deadline`.
+    /// Nothing more comes. Waits until all is kept, in steps of `tick`; false: it hangs for longer than
+    /// `deadline`.
     pub(super) fn end(&mut self, tick: Duration, deadline: Duration) -> bool {
         self.records = None;
         while self.over.recv_timeout(tick) == Err(RecvTimeoutError::Timeout) {
@@ -110,7 +112,8 @@ fn keep_journal(
                     sink.check_over()?;
                     (sink.still_owner)()?;
                     if let Some(leftovers) = &sink.leftovers {
-                        // It may take long: it does not hang as long as it goes on, and nobody who ends waits for it.
+                        // It may take long: it does not hang as long as it goes on, and nobody who ends waits
+                        // for it.
                         let goes_on = || {
                             *lock(begun) = Some(Instant::now());
                             sink.check_ends()
@@ -135,7 +138,8 @@ fn keep_journal(
                         published.confirm(&sink.tree)?;
                     }
                     match &mut store {
-                        // Only the journal knows the tag of what could not be removed; the next run and `haul clean` will.
+                        // Only the journal knows the tag of what could not be removed; the next run and
+                        // `haul clean` will.
                         Some(_) if sink.left().is_some() => Ok(()),
                         Some(store) => store.remove(),
                         None => Ok(()),

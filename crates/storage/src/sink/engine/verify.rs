@@ -1,14 +1,15 @@
 //! Reading back what was written, before it gets its name; and what an earlier run left in a temporary.
 //!
-//! In: a temporary whose data is synced, and the digest that the source and this end agree on. Out: whether storage gives
-//! back those bytes. Read past the page cache where the file system knows direct I/O; else the file's pages were dropped
-//! just before, so that they come from storage too.
+//! In: a temporary whose data is synced, and the digest that the source and this end agree on. Out: whether
+//! storage gives back those bytes. Read past the page cache where the file system knows direct I/O; else the
+//! file's pages were dropped just before, so that they come from storage too.
 //! In: temporaries that were taken over, ranges of them. Out: values of what storage gives back there.
-//! Invariants: nothing is taken from a journal; clean pages of a range are dropped before it is read, so that what was lost on
-//! its way to storage is not taken for what is there, and after it, for nobody will read them soon. Ranges are read through the
-//! cache: other ranges of the file are being written, in whatever mode.
-//! Left out: holes, which nobody wrote; what a disk's own cache holds; what a value should be, which the session knows; dirty
-//! pages, which the next sync writes.
+//! Invariants: nothing is taken from a journal; clean pages of a range are dropped before it is read, so that
+//! what was lost on its way to storage is not taken for what is there, and after it, for nobody will read
+//! them soon. Ranges are read through the cache: other ranges of the file are being written, in whatever
+//! mode.
+//! Left out: holes, which nobody wrote; what a disk's own cache holds; what a value should be, which the
+//! session knows; dirty pages, which the next sync writes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -67,8 +68,8 @@ impl Sink {
 }
 
 impl Sink {
-    /// The values of what the temporary of `file` holds in these ranges, nodes of its tree; `None` where storage gives too
-    /// little, or nothing.
+    /// The values of what the temporary of `file` holds in these ranges, nodes of its tree; `None` where
+    /// storage gives too little, or nothing.
     pub(super) fn check(
         &self,
         file: &SinkFile,
@@ -84,7 +85,8 @@ impl Sink {
             self.check_over()?;
             drop_range(fd, base + *offset, *len);
             let whole = *offset == 0 && *len == file.size;
-            // What cannot be read is not there; whoever writes it anew will hear if storage takes nothing either.
+            // What cannot be read is not there; whoever writes it anew will hear if storage takes nothing
+            // either.
             values.push(reader.node(kind, (*offset, *len), whole, || self.check_over()).unwrap_or(None));
             drop_range(fd, base + *offset, *len);
         }
@@ -116,7 +118,8 @@ impl<'a> Back<'a> {
         Back { fd, base, direct: None, room: vec![0; STEP + ALIGN] }
     }
 
-    /// The value of one node of the file's tree, of its root if it is the `whole` file; `None` if storage holds too little.
+    /// The value of one node of the file's tree, of its root if it is the `whole` file; `None` if storage
+    /// holds too little.
     fn node(
         &mut self,
         kind: DigestKind,

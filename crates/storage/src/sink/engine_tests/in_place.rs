@@ -7,8 +7,9 @@ fn bench(part: Option<u64>) -> Bench {
     Bench::with(move |config| config.in_place = Some(InPlace::new(part, true, Beside::default())))
 }
 
-/// Goal: a file in place is the same inode, looks unfinished from before its first byte to its end, and then is as long as it should be,
-/// with its metadata; while the journal may speak of it, it has a second name of this run, and neither before nor after.
+/// Goal: a file in place is the same inode, looks unfinished from before its first byte to its end, and then
+/// is as long as it should be, with its metadata; while the journal may speak of it, it has a second name of
+/// this run, and neither before nor after.
 /// Method: over a longer file, one of the same length, and none.
 #[test]
 fn a_file_looks_unfinished_until_it_is_whole() {
@@ -116,9 +117,10 @@ fn only_what_was_written_in_place_is_adopted() {
     }
 }
 
-/// Goal: a run that lost its job writes into nothing any more, not even to make it look unfinished; nor does it take over what an
-/// earlier run left.
-/// Method: a file that the next owner has finished; large, small and with a second name, and a job that is lost before.
+/// Goal: a run that lost its job writes into nothing any more, not even to make it look unfinished; nor does
+/// it take over what an earlier run left.
+/// Method: a file that the next owner has finished; large, small and with a second name, and a job that is
+/// lost before.
 #[test]
 fn a_loser_writes_into_nothing() {
     let mut bench = bench(None);
@@ -160,7 +162,8 @@ fn what_was_adopted_is_met() {
     assert_eq!(lock(&sink.files.adopt.taken).len(), 1);
 }
 
-/// Goal: a file that something else cut while it was written is not taken for whole, though its length is right again.
+/// Goal: a file that something else cut while it was written is not taken for whole, though its length is
+/// right again.
 /// Method: cut to nothing between two objects, with data everywhere and with a hole.
 #[test]
 fn a_file_that_was_cut_is_not_whole() {
@@ -185,7 +188,8 @@ fn a_file_that_was_cut_is_not_whole() {
     }
 }
 
-/// Goal: one file under two names is written for no entry that another one counts on, and stays unchanged for both.
+/// Goal: one file under two names is written for no entry that another one counts on, and stays unchanged for
+/// both.
 #[test]
 fn files_with_several_names_are_one_entrys() {
     let dir = tempfile::tempdir().expect("tempdir");

@@ -5,7 +5,8 @@ use crate::volume;
 use haul_core::ids::Holder;
 use haul_core::journal::{Record, Replayed, compact};
 
-/// Goal: a run that lost its job publishes nothing, finishes nothing, and removes nothing that the journal may speak of.
+/// Goal: a run that lost its job publishes nothing, finishes nothing, and removes nothing that the journal
+/// may speak of.
 /// Method: ownership is lost between write and commit, of a file of which a part was committed before.
 #[test]
 fn former_owner_publishes_nothing() {
@@ -82,8 +83,8 @@ fn lookup_tells_and_adopts() {
 }
 
 /// Goal: what another user may write, or made, is never published as ours.
-/// Method: temporaries of a dead run, opened to all, to the group, and given to another user; a descriptor of each that writes
-/// on; and a good one.
+/// Method: temporaries of a dead run, opened to all, to the group, and given to another user; a descriptor of
+/// each that writes on; and a good one.
 #[test]
 fn files_of_others_are_not_adopted() {
     let mut bench = Bench::new();
@@ -109,10 +110,11 @@ fn files_of_others_are_not_adopted() {
     }
 }
 
-/// Goal: what a run that lost its job has made, and no journal speaks of, goes with it, for nobody else would ever look for it; what
-/// the journal speaks of stays for the new owner, and what another put under such a name is his.
-/// Method: a file that was only written, one of which a part was committed, and one that was exchanged; the job is lost and the
-/// commit fails, or the engine ends before there was any.
+/// Goal: what a run that lost its job has made, and no journal speaks of, goes with it, for nobody else would
+/// ever look for it; what the journal speaks of stays for the new owner, and what another put under such a
+/// name is his.
+/// Method: a file that was only written, one of which a part was committed, and one that was exchanged; the
+/// job is lost and the commit fails, or the engine ends before there was any.
 #[test]
 fn losers_clear_their_own() {
     for commits in [true, false] {
@@ -157,9 +159,10 @@ fn losers_make_nothing() {
     assert!(bench.ls().is_empty(), "{:?}", bench.ls());
 }
 
-/// Goal: where it could for once not be seen whose the job is, a file fails, and leaves nothing when it is discarded.
-/// Method: one question comes to nothing, at the commit of a file of which a part was committed; then they are answered again, or
-/// never: then it stays, and so does the journal.
+/// Goal: where it could for once not be seen whose the job is, a file fails, and leaves nothing when it is
+/// discarded.
+/// Method: one question comes to nothing, at the commit of a file of which a part was committed; then they
+/// are answered again, or never: then it stays, and so does the journal.
 #[test]
 fn a_doubt_leaves_nothing() {
     use std::sync::atomic::AtomicU32;
@@ -190,8 +193,8 @@ fn a_doubt_leaves_nothing() {
 }
 
 /// Goal: what a run has open that was not seen to die is never published: its parts are copied to a new file.
-/// Method: a temporary of such a run, and one of a run of which nobody knows; a descriptor of each that writes on after the
-/// takeover, as a thawed process does, before and after publication.
+/// Method: a temporary of such a run, and one of a run of which nobody knows; a descriptor of each that
+/// writes on after the takeover, as a thawed process does, before and after publication.
 #[test]
 fn what_an_unproven_run_has_open_is_copied() {
     let mut bench = Bench::new();
@@ -213,8 +216,8 @@ fn what_an_unproven_run_has_open_is_copied() {
     }
 }
 
-/// Goal: whether the job is ours is asked directly before each rename, not only before the syncs; what was not published then
-/// is left alone.
+/// Goal: whether the job is ours is asked directly before each rename, not only before the syncs; what was
+/// not published then is left alone.
 /// Method: an owner that loses the job between the two questions, for a file and for a link.
 #[test]
 fn the_owner_is_asked_before_each_rename() {
@@ -252,8 +255,10 @@ fn the_owner_is_asked_before_each_rename() {
     assert!(fs::symlink_metadata(bench.root.join("l")).is_err());
 }
 
-/// Goal: a run that followed one which may still publish does not end well while something else stands at a name that it gave.
-/// Method: files at the top and below, one of them replaced by a rename as a thawed run's; and nothing replaced.
+/// Goal: a run that followed one which may still publish does not end well while something else stands at a
+/// name that it gave.
+/// Method: files at the top and below, one of them replaced by a rename as a thawed run's; and nothing
+/// replaced.
 #[test]
 fn published_names_are_confirmed() {
     for replaced in [None, Some("f"), Some("d/g")] {
@@ -278,7 +283,8 @@ fn published_names_are_confirmed() {
     }
 }
 
-/// Goal: nor does such a run end well over a file that it found right, and that was replaced after it was looked at.
+/// Goal: nor does such a run end well over a file that it found right, and that was replaced after it was
+/// looked at.
 /// Method: a file that stands there is looked up, and replaced by a rename as a thawed run's, or not.
 #[test]
 fn found_names_are_confirmed() {
@@ -308,8 +314,8 @@ fn found_names_are_confirmed() {
     }
 }
 
-/// Goal: an entry that takes the name of a file of a job here fails alone: of this job's temporaries, and of the journal,
-/// owner file or temporaries of another; the same names elsewhere are the user's.
+/// Goal: an entry that takes the name of a file of a job here fails alone: of this job's temporaries, and of
+/// the journal, owner file or temporaries of another; the same names elsewhere are the user's.
 /// Method: files, links and directories of such names beside a live job, and beside none.
 #[test]
 fn names_of_jobs_here_are_refused() {
@@ -443,7 +449,8 @@ fn journal_keeps_its_order() {
     assert!(kept.expect("set").still_owner().is_err(), "given up");
 }
 
-/// Goal: the journal outlives a run that could not remove one of its temporaries, for it alone knows their tag.
+/// Goal: the journal outlives a run that could not remove one of its temporaries, for it alone knows their
+/// tag.
 /// Method: a directory in the temporary's place; the file is discarded, then the job ends.
 #[test]
 fn journal_stays_while_temporaries_do() {

@@ -14,8 +14,9 @@ fn over(file: &SinkFile, found: Option<Seen>) -> CommitItem {
     item
 }
 
-/// Goal: what a look did not find is never put aside: where it found nothing, nothing is replaced, and where it found a file,
-/// that one alone; what appeared stays and the entry fails by name. What vanished meanwhile hinders nobody.
+/// Goal: what a look did not find is never put aside: where it found nothing, nothing is replaced, and where
+/// it found a file, that one alone; what appeared stays and the entry fails by name. What vanished meanwhile
+/// hinders nobody.
 /// Method: a file that appears, one that is replaced, one that goes, one that stays as it was.
 #[test]
 fn only_what_was_found_is_put_aside() {
@@ -62,9 +63,11 @@ fn change_in_place(path: &Path, content: &str) {
     assert_eq!((after.inode, after.size, after.mtime), (before.inode, before.size, before.mtime));
 }
 
-/// Goal: the number of an inode is no identity of a file that nobody holds open: what has the number of what was found, and
-/// is another file by its size, its mtime or its ctime, is not put aside. A file that got another name, or lost one, is the same.
-/// Method: each difference alone, made in place, which is what a file looks like that was made anew under the same number.
+/// Goal: the number of an inode is no identity of a file that nobody holds open: what has the number of what
+/// was found, and is another file by its size, its mtime or its ctime, is not put aside. A file that got
+/// another name, or lost one, is the same.
+/// Method: each difference alone, made in place, which is what a file looks like that was made anew under the
+/// same number.
 #[test]
 fn a_number_that_came_again_is_no_identity() {
     let mut bench = Bench::new();
@@ -92,9 +95,11 @@ fn a_number_that_came_again_is_no_identity() {
     assert_eq!(bench.ls().len(), 7, "{:?}", bench.ls());
 }
 
-/// Goal: rights are given to what was looked at only while nothing of it changed, and only if they may be given to what it is now.
-/// Method: a file that was changed in place with its size and mtime kept; then, as within one tick of the clock, looks that see the
-/// very file that stands there: one that has another name, and one that another user made (as root).
+/// Goal: rights are given to what was looked at only while nothing of it changed, and only if they may be
+/// given to what it is now.
+/// Method: a file that was changed in place with its size and mtime kept; then, as within one tick of the
+/// clock, looks that see the very file that stands there: one that has another name, and one that another
+/// user made (as root).
 #[test]
 fn rights_are_given_to_what_was_seen() {
     let mut bench = Bench::new();
@@ -131,8 +136,8 @@ fn rights_are_given_to_what_was_seen() {
     }
 }
 
-/// Goal: owner, time and name are given to the link that was made, whatever stands at its temporary name by then; and what
-/// stands there stays.
+/// Goal: owner, time and name are given to the link that was made, whatever stands at its temporary name by
+/// then; and what stands there stays.
 /// Method: another file takes the name before the link is held, and after.
 #[test]
 fn only_the_link_that_was_made_is_published() {
@@ -173,9 +178,10 @@ fn only_the_link_that_was_made_is_published() {
     assert_eq!(fs::read_link(bench.root.join("l")).expect("link").as_os_str(), "target");
 }
 
-/// Goal: a directory that another user had made before the copy, under the name of one that is closed at the source, is told; no
-/// other is.
-/// Method: as root, directories of another user that stood there, closed, open and his own at the source, and one of ours.
+/// Goal: a directory that another user had made before the copy, under the name of one that is closed at the
+/// source, is told; no other is.
+/// Method: as root, directories of another user that stood there, closed, open and his own at the source, and
+/// one of ours.
 #[test]
 fn directories_of_others_are_told() {
     if !is_root() {
@@ -212,8 +218,8 @@ fn only_what_was_written_is_published() {
     assert_eq!(fs::read_to_string(&temp).expect("it is not ours to remove"), "strange");
 }
 
-/// Goal: two entries that have one name in a directory of this session, as where case is folded, are one entry and one
-/// failure that says why; the live temporary of the first is not touched by the second.
+/// Goal: two entries that have one name in a directory of this session, as where case is folded, are one
+/// entry and one failure that says why; the live temporary of the first is not touched by the second.
 /// Method: files of one name, written in turns and one after the other.
 #[test]
 fn entries_of_one_name_fail_alone() {
@@ -231,7 +237,8 @@ fn entries_of_one_name_fail_alone() {
     assert_eq!(bench.ls(), ["f"]);
 }
 
-/// Goal: a FIFO is told as what it is, and stays where a link would take its place, unless that is insisted on.
+/// Goal: a FIFO is told as what it is, and stays where a link would take its place, unless that is insisted
+/// on.
 /// Method: a FIFO in a directory that stood before; a look, a link, a link with force.
 #[test]
 fn special_files_are_told_and_stay() {
@@ -256,10 +263,10 @@ fn special_files_are_told_and_stay() {
     }
 }
 
-/// Goal: no link takes the place of the file that it leads to, which would be lost; a link to anything else does, and to another
-/// hard link of that file.
-/// Method: links to the very name by its bare, a roundabout and its whole path, and to others, over files in a directory that stood
-/// before.
+/// Goal: no link takes the place of the file that it leads to, which would be lost; a link to anything else
+/// does, and to another hard link of that file.
+/// Method: links to the very name by its bare, a roundabout and its whole path, and to others, over files in
+/// a directory that stood before.
 #[test]
 fn no_link_takes_the_place_of_its_target() {
     let mut bench = Bench::new();
@@ -290,8 +297,8 @@ fn no_link_takes_the_place_of_its_target() {
     assert_eq!(fs::read_dir(bench.root.join("old")).expect("ls").count(), 6);
 }
 
-/// Goal: mode of a file is set alone, also where its owner may not read it; only of the inode that was looked at, and never
-/// through a link; and it is told whether anything changed.
+/// Goal: mode of a file is set alone, also where its owner may not read it; only of the inode that was looked
+/// at, and never through a link; and it is told whether anything changed.
 /// Method: modes from and to nothing, as somebody whom modes bind; another file and a link at the name.
 #[test]
 fn metadata_is_amended_where_it_was_looked_at() {
@@ -329,9 +336,10 @@ fn metadata_is_amended_where_it_was_looked_at() {
     assert_eq!(mode(&bench.root.join("g")), 0o640);
 }
 
-/// Goal: where a mode is refused and what stands allows more than the source, the entry fails; where it allows no more it is
-/// counted, as is an mtime that is refused.
-/// Method: a directory of somebody else, open to all, which nobody may change but its owner (as root, and as nobody).
+/// Goal: where a mode is refused and what stands allows more than the source, the entry fails; where it
+/// allows no more it is counted, as is an mtime that is refused.
+/// Method: a directory of somebody else, open to all, which nobody may change but its owner (as root, and as
+/// nobody).
 #[test]
 fn what_stays_wider_than_its_source_fails() {
     let theirs = |pid: u32| std::env::temp_dir().join(format!("haul-wider-{pid}"));
@@ -393,10 +401,10 @@ fn clamped_times_are_counted_and_compare() {
     assert_eq!(fs::read_dir(bench.root.join("old")).expect("ls").count(), 2);
 }
 
-/// Goal: a directory that was closed to us has its mode again when a run ends that did not finish it; one that was finished has
-/// that of its source; nothing is closed to a new owner of the job.
-/// Method: two closed directories in each other, opened by a use, as somebody whom modes bind; ends in good order, after one was
-/// finished, and after the job was lost.
+/// Goal: a directory that was closed to us has its mode again when a run ends that did not finish it; one
+/// that was finished has that of its source; nothing is closed to a new owner of the job.
+/// Method: two closed directories in each other, opened by a use, as somebody whom modes bind; ends in good
+/// order, after one was finished, and after the job was lost.
 #[test]
 fn directories_are_closed_again() {
     if as_nobody("sink::engine::tests::publish::directories_are_closed_again") {
@@ -429,9 +437,10 @@ fn directories_are_closed_again() {
     }
 }
 
-/// Goal: a directory that was opened to us, and got another mode meanwhile, keeps that when the run ends or gives it up.
-/// Method: as somebody whom modes bind, a closed directory that is opened by a use and made private by its owner; the run ends, or
-/// cannot finish it.
+/// Goal: a directory that was opened to us, and got another mode meanwhile, keeps that when the run ends or
+/// gives it up.
+/// Method: as somebody whom modes bind, a closed directory that is opened by a use and made private by its
+/// owner; the run ends, or cannot finish it.
 #[test]
 fn modes_given_meanwhile_stay() {
     if as_nobody("sink::engine::tests::publish::modes_given_meanwhile_stay") {
@@ -455,10 +464,10 @@ fn modes_given_meanwhile_stay() {
     }
 }
 
-/// Goal: a directory that is closed to us is not opened before the journal knows of it, and not at all if it cannot; nobody
-/// waits for an answer when the engine ends.
-/// Method: as somebody whom modes bind, a file in such a directory; the session's answer is kept back, given, refused, or
-/// never comes.
+/// Goal: a directory that is closed to us is not opened before the journal knows of it, and not at all if it
+/// cannot; nobody waits for an answer when the engine ends.
+/// Method: as somebody whom modes bind, a file in such a directory; the session's answer is kept back, given,
+/// refused, or never comes.
 #[test]
 fn directories_are_written_down_before_they_are_opened() {
     if as_nobody("sink::engine::tests::publish::directories_are_written_down_before_they_are_opened") {
@@ -517,7 +526,8 @@ fn directories_are_written_down_before_they_are_opened() {
     }
 }
 
-/// Goal: a directory that cannot be finished has its mode again, though the run goes on; nothing is closed to a new owner.
+/// Goal: a directory that cannot be finished has its mode again, though the run goes on; nothing is closed to
+/// a new owner.
 /// Method: as somebody whom modes bind; the job is doubted once, when the directory is finished, or lost.
 #[test]
 fn what_cannot_be_finished_is_closed_again() {

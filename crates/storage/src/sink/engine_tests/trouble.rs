@@ -64,8 +64,8 @@ fn exhausted_space_is_named() {
     }
 }
 
-/// Goal: an item that hangs is named; every other of its operation is done meanwhile, and other operations go on;
-/// when it comes back its operation completes.
+/// Goal: an item that hangs is named; every other of its operation is done meanwhile, and other operations go
+/// on; when it comes back its operation completes.
 /// Method: 40 files to publish, of which the first hangs in the question for the owner; then another bundle.
 #[test]
 fn an_item_that_hangs_holds_no_other() {
@@ -146,8 +146,8 @@ fn until(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Goal: wherever a thread panics over an operation, it ends as a failure of its own entry, with its buffer back; the
-/// engine ends as always, and after all but an I/O thread's panic others go on.
+/// Goal: wherever a thread panics over an operation, it ends as a failure of its own entry, with its buffer
+/// back; the engine ends as always, and after all but an I/O thread's panic others go on.
 /// Method: a panic at each point, by the name of the file.
 #[test]
 fn a_panic_is_a_failed_operation() {

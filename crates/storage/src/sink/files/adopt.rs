@@ -1,12 +1,13 @@
 //! Taking over the temporary of an earlier run of the job.
 //!
-//! In: a file's name, and the tag under which a run left a part of it. Out: its temporary under this run's tag, open.
-//! What must hold: only what that run made is taken over, looked at by its descriptor: a file of ours, under one name, that
-//! nobody else may write. What a run had open that was not seen to die is never published, for it may go on writing: of its
-//! file a copy is made, in an inode that only this run has ever opened, and what the copy holds is on media before the old
-//! one goes.
-//! Assumed: an inode that is named after a run was made by it, or by one that was proven dead when that run took it over. Each
-//! run keeps to this, so that to know a temporary's tag is enough.
+//! In: a file's name, and the tag under which a run left a part of it. Out: its temporary under this run's
+//! tag, open.
+//! What must hold: only what that run made is taken over, looked at by its descriptor: a file of ours, under
+//! one name, that nobody else may write. What a run had open that was not seen to die is never published, for
+//! it may go on writing: of its file a copy is made, in an inode that only this run has ever opened, and what
+//! the copy holds is on media before the old one goes.
+//! Assumed: an inode that is named after a run was made by it, or by one that was proven dead when that run
+//! took it over. Each run keeps to this, so that to know a temporary's tag is enough.
 //! Left out: whether its content is right; nothing here makes it believed.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,7 +30,8 @@ use crate::sink::{fault, lock};
 const COPY_LEN: usize = 64 << 20;
 const READ_LEN: usize = 1 << 20;
 
-/// Temporaries that the journal spoke of and this run took over, or found under their final names, by tag and number.
+/// Temporaries that the journal spoke of and this run took over, or found under their final names, by tag and
+/// number.
 pub(in crate::sink) type Taken = Arc<Mutex<Vec<(u32, u64)>>>;
 
 /// Which temporaries of earlier runs are taken over.
@@ -41,7 +43,8 @@ pub struct Adopt {
     pub former: Former,
     /// What was taken over, or has its name.
     pub(in crate::sink) taken: Taken,
-    /// With `--no-clobber`: second names of files that were begun in place, which this run fails over, and which stay for the next.
+    /// With `--no-clobber`: second names of files that were begun in place, which this run fails over, and
+    /// which stay for the next.
     pub(in crate::sink) begun: Option<Taken>,
 }
 
@@ -72,7 +75,8 @@ impl Adopt {
 }
 
 impl Files {
-    /// The temporary of the run with `tag`, under our name and open. `None` if it is not there, or is not what we left.
+    /// The temporary of the run with `tag`, under our name and open. `None` if it is not there, or is not
+    /// what we left.
     pub(super) fn take_over(
         &self,
         file: &SinkFile,
@@ -129,7 +133,8 @@ impl Files {
         Ok(Some(fd))
     }
 
-    /// A copy of what another run has open, under our name, in place of it. Where there is no room for two, there is none.
+    /// A copy of what another run has open, under our name, in place of it. Where there is no room for two,
+    /// there is none.
     fn copy_over(
         &self,
         file: &SinkFile,
@@ -167,8 +172,8 @@ fn is_same(a: &Stat, b: &Stat) -> bool {
     (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
 }
 
-/// Makes `to`, which is empty, what `from` is up to `size`: by sharing its blocks where the file system can, else extent by
-/// extent; holes stay holes.
+/// Makes `to`, which is empty, what `from` is up to `size`: by sharing its blocks where the file system can,
+/// else extent by extent; holes stay holes.
 pub(super) fn copy_all(from: impl AsFd, to: impl AsFd, size: u64) -> OsResult<()> {
     let (from, to) = (from.as_fd(), to.as_fd());
     if retry_on_intr(|| rustix::fs::ioctl_ficlone(to, from)).is_ok() {

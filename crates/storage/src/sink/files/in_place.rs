@@ -1,15 +1,18 @@
 //! Files that are written into what stands at their names: no temporary, no rename.
 //!
-//! In: a file whose objects come. Out: what stands at its name, or a new file there, open; a file that is whole.
-//! What must hold: nothing but a regular file is written into, no link is followed to one, and it is no source of the copy (`beside`).
-//! From before its first byte until all of it is on media and right, a file looks like no version of the source: it is longer than the
-//! new one, so that a later run never takes it for a copy, whatever its mtime is, and so that it is seen when something else cuts it. A
-//! file that holds more than the part that comes keeps that, and its mode, owner and size.
-//! What an earlier run wrote is gone on with only where that file still stands at the name: a second name of it, formed like a
-//! temporary, is made before the journal speaks of its parts, and says which inode they are in. No two entries write into one inode,
-//! nor into one that another entry counts on; nor do two runs: the file is locked while it is open.
-//! Left out: space in advance, for what stands has it; readers, who see what is written while it is; other programs that write, and
-//! know no locks; runs that were not proven dead, which the claim of the job keeps off (`store`).
+//! In: a file whose objects come. Out: what stands at its name, or a new file there, open; a file that is
+//! whole.
+//! What must hold: nothing but a regular file is written into, no link is followed to one, and it is no
+//! source of the copy (`beside`). From before its first byte until all of it is on media and right, a file
+//! looks like no version of the source: it is longer than the new one, so that a later run never takes it for
+//! a copy, whatever its mtime is, and so that it is seen when something else cuts it. A file that holds more
+//! than the part that comes keeps that, and its mode, owner and size. What an earlier run wrote is gone on
+//! with only where that file still stands at the name: a second name of it, formed like a temporary, is made
+//! before the journal speaks of its parts, and says which inode they are in. No two entries write into one
+//! inode, nor into one that another entry counts on; nor do two runs: the file is locked while it is open.
+//! Left out: space in advance, for what stands has it; readers, who see what is written while it is; other
+//! programs that write, and know no locks; runs that were not proven dead, which the claim of the job keeps
+//! off (`store`).
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -47,7 +50,8 @@ const ZEROS_LEN: u64 = 1 << 20;
 
 /// How files are written in place, in one session.
 pub struct InPlace {
-    /// Where the part that comes begins in the destination's file, which keeps the rest; `None`: files come as a whole.
+    /// Where the part that comes begins in the destination's file, which keeps the rest; `None`: files come
+    /// as a whole.
     part: Option<u64>,
     durable: bool,
     /// Sources on this host, which nothing is written into.
@@ -81,8 +85,8 @@ impl InPlace {
         self.part.is_some()
     }
 
-    /// Whether the entry may have the inode to write into: of those with several names another entry may have it already, or may
-    /// have counted on what is in it.
+    /// Whether the entry may have the inode to write into: of those with several names another entry may have
+    /// it already, or may have counted on what is in it.
     pub(in crate::sink) fn may_have(&self, stat: &Stat, id: FileId) -> bool {
         self.take_alias(stat, id, false)
     }
@@ -117,8 +121,8 @@ impl InPlace {
         true
     }
 
-    /// Keeps other runs that write in place away from an open file, for as long as its descriptor is open: a whole file is
-    /// nobody else's, parts of one go side by side. False: another has it.
+    /// Keeps other runs that write in place away from an open file, for as long as its descriptor is open: a
+    /// whole file is nobody else's, parts of one go side by side. False: another has it.
     fn keep(&self, fd: &OwnedFd) -> bool {
         if haul_mutant::removed("in-place-one-run-per-file") {
             return true;
@@ -227,8 +231,8 @@ impl Files {
         let before = rustix::fs::fstat(fd).map_err(|errno| fail("stat", errno))?;
         if !place.is_part() && before.st_mode & SETID != 0 && !haul_mutant::removed("in-place-runs-as-nobody")
         {
-            // Nobody runs what is half new as somebody else; at its end it gets the mode of its source. Who may not set it is no
-            // privileged writer, whose writes the kernel has clear these bits.
+            // Nobody runs what is half new as somebody else; at its end it gets the mode of its source. Who
+            // may not set it is no privileged writer, whose writes the kernel has clear these bits.
             let mode = Mode::from_raw_mode(before.st_mode & 0o7777 & !SETID);
             let _ = retry_on_intr(|| rustix::fs::fchmod(fd, mode));
         }
@@ -281,7 +285,8 @@ impl Files {
         fault::failure(FailureKind::Create, Errno::BUSY.raw_os_error(), text)
     }
 
-    /// What the run with `tag` wrote in place, under our tag and open. `None`: what stands at the name is not what it wrote.
+    /// What the run with `tag` wrote in place, under our tag and open. `None`: what stands at the name is not
+    /// what it wrote.
     pub(super) fn take_over_in_place(
         &self,
         place: &InPlace,
@@ -332,8 +337,8 @@ impl Files {
         Ok(Some(fd))
     }
 
-    /// Gives a file that is written in place its second name, by which a later run knows it again. Where it cannot have one, that
-    /// run begins the file anew.
+    /// Gives a file that is written in place its second name, by which a later run knows it again. Where it
+    /// cannot have one, that run begins the file anew.
     pub(in crate::sink) fn mark_in_place(&self, open: &OpenFile, fd: BorrowedFd<'_>) {
         if let Ok(dir) = self.tree.dirfd(open.parent) {
             let _ = self.tree.jail().link_open(fd, &dir, &open.temp);
@@ -357,8 +362,8 @@ pub(in crate::sink) fn is_a_source(path: &str) -> Failure {
     fault::failure(FailureKind::Create, Errno::NOTUNIQ.raw_os_error(), text)
 }
 
-/// How long a file of `len` bytes is at least while it is written: longer than any write to it makes it, so that it can be seen whether
-/// something else cut it meanwhile.
+/// How long a file of `len` bytes is at least while it is written: longer than any write to it makes it, so
+/// that it can be seen whether something else cut it meanwhile.
 pub(in crate::sink) fn unfinished_len(len: u64) -> u64 {
     match len > SMALL_LEN_MAX {
         true => len.next_multiple_of(PAD_MAX) + 1,
@@ -377,7 +382,8 @@ fn zero(fd: &OwnedFd, mut at: u64, mut len: u64) -> OsResult<()> {
     Ok(())
 }
 
-/// What a new file's mode is cut by. It can only be asked by being set, for a moment; the kernel tells it without that.
+/// What a new file's mode is cut by. It can only be asked by being set, for a moment; the kernel tells it
+/// without that.
 fn umask() -> u32 {
     let status = rustix::fs::open("/proc/self/status", rustix::fs::OFlags::RDONLY, Mode::empty());
     let mut text = vec![0; 4096];

@@ -1,9 +1,9 @@
 //! What stands at a name already, and what the destination makes of times.
 //!
-//! In: a name, and what was announced of it. Out: which inode stands there, of what kind, and how it compares; an mtime that
-//! the file system cannot hold is told as the announced one where its nearest stands.
-//! What must hold: nothing is opened for it, so that no FIFO is waited for and no device wakes up; what another entry of
-//! this session has is no entry's to find.
+//! In: a name, and what was announced of it. Out: which inode stands there, of what kind, and how it
+//! compares; an mtime that the file system cannot hold is told as the announced one where its nearest stands.
+//! What must hold: nothing is opened for it, so that no FIFO is waited for and no device wakes up; what
+//! another entry of this session has is no entry's to find.
 //! Left out: what follows from it, which the session decides.
 
 use std::ops::RangeInclusive;
@@ -94,7 +94,8 @@ impl Files {
         self.adopt.ours.filter(|ours| !ours.faked).map(|ours| ours.uid)
     }
 
-    /// What the file system of `dir` makes of an mtime that some cannot hold. `None`: all can, or nobody knows.
+    /// What the file system of `dir` makes of an mtime that some cannot hold. `None`: all can, or nobody
+    /// knows.
     fn holds_as(&self, dir: &OwnedFd, device: u64, mtime: Timestamp) -> Option<Timestamp> {
         if HELD_BY_ALL.contains(&mtime.secs) || haul_mutant::removed("clamped-times-compare") {
             return None;
@@ -121,8 +122,9 @@ impl Files {
         Some(mtime_of(&read.ok()?))
     }
 
-    /// The granularity of mtimes on the file system of `dir`, which is that `device`, nanoseconds. It is probed once for each, and only
-    /// when it could matter: an mtime that is no multiple of 100 ns proves that there is none.
+    /// The granularity of mtimes on the file system of `dir`, which is that `device`, nanoseconds. It is
+    /// probed once for each, and only when it could matter: an mtime that is no multiple of 100 ns proves
+    /// that there is none.
     pub(in crate::sink) fn grain_for(&self, dir: &OwnedFd, device: u64, mtime: Timestamp) -> u32 {
         if !mtime.nanos.is_multiple_of(100) {
             return 1;

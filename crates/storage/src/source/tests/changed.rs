@@ -71,9 +71,11 @@ fn second_hash(bench: &mut Bench, id: FileId, map: Option<ExtentMap>) -> Result<
     }
 }
 
-/// Goal: with `prefix`, a file that is the same inode and not shorter is read and looked at as one whose beginning may be what it was;
-/// anything else is changed, and so is each of these for who asked for nothing of the kind.
-/// Method: each act before the file is opened, between its first read and the look, and before it is read in a bundle.
+/// Goal: with `prefix`, a file that is the same inode and not shorter is read and looked at as one whose
+/// beginning may be what it was; anything else is changed, and so is each of these for who asked for nothing
+/// of the kind.
+/// Method: each act before the file is opened, between its first read and the look, and before it is read in
+/// a bundle.
 #[test]
 fn only_growth_makes_a_prefix() {
     let all = GROWS.iter().map(|act| (act, true)).chain(ENDS.iter().map(|act| (act, false)));
@@ -126,9 +128,10 @@ fn only_growth_makes_a_prefix() {
     }
 }
 
-/// Goal: the second reading of a file that grows is of as many bytes as were copied, of whatever version they are now, and fails where
-/// there are fewer.
-/// Method: a file that goes on growing, is altered, and is cut short; with its descriptor held, and opened again.
+/// Goal: the second reading of a file that grows is of as many bytes as were copied, of whatever version they
+/// are now, and fails where there are fewer.
+/// Method: a file that goes on growing, is altered, and is cut short; with its descriptor held, and opened
+/// again.
 #[test]
 fn a_prefix_is_hashed_as_it_is_now() {
     for held in [true, false] {
@@ -152,7 +155,8 @@ fn a_prefix_is_hashed_as_it_is_now() {
     }
 }
 
-/// Goal: so it is with a sparse file: what follows its end is nothing of its map, and a hole that was filled is a change.
+/// Goal: so it is with a sparse file: what follows its end is nothing of its map, and a hole that was filled
+/// is a change.
 #[test]
 fn a_sparse_prefix_is_hashed_by_its_map() {
     let size = 40 << 16;
@@ -179,9 +183,10 @@ fn a_sparse_prefix_is_hashed_by_its_map() {
     assert_eq!(failure.kind, wire::FailureKind::Changed);
 }
 
-/// Goal: the values of parts that are asked for are of the bytes that give the root, which is the same whatever is asked for.
-/// Method: an odd file and one with holes; parts at the edges, in the middle, side by side, all of it, and in odd places, for which
-/// there is no value.
+/// Goal: the values of parts that are asked for are of the bytes that give the root, which is the same
+/// whatever is asked for.
+/// Method: an odd file and one with holes; parts at the edges, in the middle, side by side, all of it, and in
+/// odd places, for which there is no value.
 #[test]
 fn parts_are_hashed_with_the_whole() {
     const A: u64 = 65_536;

@@ -57,8 +57,8 @@ impl Bench {
         offsets.len()
     }
 
-    /// Takes `count` completions: the offsets that were read well, with their bytes held against `content`; and the
-    /// failures.
+    /// Takes `count` completions: the offsets that were read well, with their bytes held against `content`;
+    /// and the failures.
     fn take_all(&mut self, count: usize, content: &[u8]) -> (Vec<u64>, Vec<(u64, wire::Failure)>) {
         let (mut good, mut failed) = (Vec::new(), Vec::new());
         for _ in 0..count {
@@ -97,8 +97,8 @@ fn uncache(bench: &Bench, name: &str) {
 }
 
 /// Goal: files of any size are read right in either mode, first and last byte and all between.
-/// Method: sizes around pages, objects and the smallest file that is read direct, with and without pages in the
-/// cache.
+/// Method: sizes around pages, objects and the smallest file that is read direct, with and without pages in
+/// the cache.
 #[test]
 fn any_size_is_read_in_any_mode() {
     const MIN: u64 = crate::source::objects::DIRECT_FILE_MIN;
@@ -185,8 +185,8 @@ fn passing_troubles_are_no_failures() {
     }
 }
 
-/// Goal: a direct read that is refused within an object is made again through the cache, and is no word on the file
-/// system: direct I/O ends within objects where a file shrank.
+/// Goal: a direct read that is refused within an object is made again through the cache, and is no word on
+/// the file system: direct I/O ends within objects where a file shrank.
 /// Method: the second object's request is short, and what is asked for then is refused.
 #[test]
 fn a_refusal_within_an_object_is_of_that_file() {
@@ -236,7 +236,8 @@ fn a_shortened_file_is_a_failure_in_each_mode() {
     }
 }
 
-/// Goal: a file system that refuses direct reads is no error: all is read through the cache, and the report says why.
+/// Goal: a file system that refuses direct reads is no error: all is read through the cache, and the report
+/// says why.
 /// Method: from the first or the fifth request on, every direct read is refused; asked for direct or auto.
 #[test]
 fn refused_direct_reads_are_made_buffered() {
@@ -318,8 +319,8 @@ fn a_hung_request_is_named_and_others_go_on() {
     assert_eq!((good, failed), (vec![missing], Vec::new()));
 }
 
-/// An engine that writes down in which mode it was asked, and which can answer direct reads through the page cache,
-/// as some file systems do.
+/// An engine that writes down in which mode it was asked, and which can answer direct reads through the page
+/// cache, as some file systems do.
 struct Watching {
     inner: Box<dyn Engine>,
     modes: Arc<Mutex<Vec<IoMode>>>,
@@ -363,8 +364,8 @@ impl Engine for Watching {
     }
 }
 
-/// A bench that tells the mode of each request. `instead`: the name of the file that is read through the cache where
-/// direct reads are asked for.
+/// A bench that tells the mode of each request. `instead`: the name of the file that is read through the
+/// cache where direct reads are asked for.
 fn watching(io: IoPolicy, instead: Option<&str>) -> Option<(Bench, Arc<Mutex<Vec<IoMode>>>)> {
     let modes: Arc<Mutex<Vec<IoMode>>> = Arc::default();
     let seen = modes.clone();
@@ -384,8 +385,8 @@ fn watching(io: IoPolicy, instead: Option<&str>) -> Option<(Bench, Arc<Mutex<Vec
     Some((bench, modes))
 }
 
-/// Goal: direct reads are for what storage has to answer: not for objects that are cached whole, nor for small files,
-/// nor where they were not asked for.
+/// Goal: direct reads are for what storage has to answer: not for objects that are cached whole, nor for
+/// small files, nor where they were not asked for.
 /// Method: a file with its first half cached and one page of the second, read in each mode; a small file.
 #[test]
 fn cached_objects_and_small_files_are_read_buffered() {
@@ -414,7 +415,8 @@ fn cached_objects_and_small_files_are_read_buffered() {
     }
 }
 
-/// Goal: where direct reads leave pages behind, these go, and the file system is read through the cache from then on.
+/// Goal: where direct reads leave pages behind, these go, and the file system is read through the cache from
+/// then on.
 /// Method: an engine that answers the first direct reads through the cache.
 #[test]
 fn direct_reads_through_the_cache_are_given_up() {

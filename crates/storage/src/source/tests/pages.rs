@@ -65,8 +65,8 @@ fn bench(dir: tempfile::TempDir, io: IoPolicy, helped: bool) -> Bench {
 }
 
 /// Goal: whatever is read, in whatever mode, the pages that were cached are cached after, and no others.
-/// Method: a file with one half and some odd pages cached, read as objects in random order, hashed, compared and in a
-/// bundle; direct and buffered, with and without the kernel's help.
+/// Method: a file with one half and some odd pages cached, read as objects in random order, hashed, compared
+/// and in a bundle; direct and buffered, with and without the kernel's help.
 #[test]
 fn the_cache_is_left_as_found() {
     for io in [IoPolicy::Buffered, IoPolicy::Direct, IoPolicy::Auto] {
