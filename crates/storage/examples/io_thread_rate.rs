@@ -1,7 +1,7 @@
 //! How fast I/O threads drive storage: one scratch file, read or written once from its beginning to its end,
 //! in objects of 4 MiB. To be compared with `fio` with the same pattern, size and depth.
 //!
-//! ` cargo run --release -p haul --example io_thread_rate -- read|write FILE BYTES IO_THREADS DEPTH
+//! `cargo run --release -p haul-storage --example io_thread_rate -- read|write FILE BYTES IO_THREADS DEPTH
 //! REQUEST_SIZE strict|serial|loose|none direct|buffered [auto|uring|pread] `
 //!
 //! Prints one JSON object: rate (bytes per second; what was written is synced within the time), seconds and

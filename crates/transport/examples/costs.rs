@@ -1,7 +1,7 @@
 //! What must be paid for each byte of a transfer at one end, at the least: digests and the cipher, one
 //! thread, over bytes that lie in the processor's cache and over bytes that come from memory.
 //!
-//! `cargo run --release -p haul --example costs -- [GIGABYTES]`
+//! `cargo run --release -p haul-transport --example costs -- [GIGABYTES]`
 //!
 //! Each line: what, CPU seconds per GB in the cache, and from memory. `scripts/bench-protect.sh` adds them to
 //! TCP's.
