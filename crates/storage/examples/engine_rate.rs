@@ -1,7 +1,7 @@
 //! How fast an I/O engine moves one file, with nothing else around it. To be compared with `fio`.
 //!
-//! ` cargo run --release -p haul-storage --example engine_rate -- PATH read|write REQUEST_SIZE DEPTH
-//! auto|uring|pread direct|buffered BYTES [SECONDS] [REGISTERED_MAX] `
+//! `cargo run --release -p haul-storage --example engine_rate -- PATH read|write REQUEST_SIZE DEPTH
+//! auto|uring|pread direct|buffered BYTES [SECONDS] [REGISTERED_MAX]`
 //!
 //! Requests follow each other from the beginning to byte BYTES of PATH (sizes may end in K, M or G), once, or
 //! again and again for SECONDS. A file that is written is made if need be, not cut, and synced at the end,

@@ -2,7 +2,7 @@
 //! in objects of 4 MiB. To be compared with `fio` with the same pattern, size and depth.
 //!
 //! `cargo run --release -p haul-storage --example io_thread_rate -- read|write FILE BYTES IO_THREADS DEPTH
-//! REQUEST_SIZE strict|serial|loose|none direct|buffered [auto|uring|pread] `
+//! REQUEST_SIZE strict|serial|loose|none direct|buffered [auto|uring|pread]`
 //!
 //! Prints one JSON object: rate (bytes per second; what was written is synced within the time), seconds and
 //! processor seconds of this process. A file that is to be read has
