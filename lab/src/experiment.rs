@@ -1,12 +1,13 @@
 //! `lab run` and `lab list`: questions put to programs on networks and storage of our own, answered by
 //! measurement.
 //!
-//! In: small TOML files, `lab/experiments/NAME.toml`. Out: `NAME.md`, `NAME.json` and `NAME.svg`.
+//! In: small TOML files, `lab/experiments/NAME.toml`. Out: `NAME.md`, `NAME.csv`, `NAME.svg`, and `NAME.json`, which is
+//! too long to be kept in the repository.
 //! Invariants: a result is of one build of haul; every combination is in it, also one that failed or could
 //! not run; bytes that were not compared are said to be; nothing is measured on a machine that is busy unless
 //! the result says so.
 //! Read in this order: `file` and `storage` (what is asked), `session` (the rounds), `site` (on what), `once`
-//! (a run), `result`, `table`, `plot` (what is told), `watch` and `flow` (what happens meanwhile), `bound`
+//! (a run), `result`, `table`, `runs`, `plot` (what is told), `watch` and `flow` (what happens meanwhile), `bound`
 //! (what would have been possible), `machine`, `build` (whether it counts), `own` (what is measured besides
 //! peers). A measurement that was stopped keeps its finished rounds; `--add` measures more of them with the
 //! very same program.
@@ -31,6 +32,7 @@ mod once;
 mod own;
 mod plot;
 mod result;
+mod runs;
 mod session;
 mod site;
 mod storage;
@@ -172,12 +174,17 @@ fn read(path: &Path) -> anyhow::Result<Results> {
     serde_json::from_slice(&text).with_context(|| format!("{} has no results of this lab", path.display()))
 }
 
-/// All three files, each whole or not at all.
+/// All files, each whole or not at all.
 fn write(results: &Results, out: &Path) -> anyhow::Result<()> {
     let picture = plot::svg(results);
     let json = serde_json::to_string_pretty(results).context("write the raw figures")?;
     let page = table::page(results, picture.is_some());
-    let files = [("json", Some(json + "\n")), ("svg", picture), ("md", Some(page))];
+    let files = [
+        ("json", Some(json + "\n")),
+        ("csv", Some(runs::csv(results))),
+        ("svg", picture),
+        ("md", Some(page)),
+    ];
     for (end, text) in files {
         let path = out.join(format!("{}.{end}", results.name));
         let Some(text) = text else {

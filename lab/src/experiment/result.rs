@@ -300,11 +300,10 @@ mod tests {
 
     /// Goal: rounds of another program, of other combinations, or on top of a quick look are refused; results
     /// of one sitting are read, whose date was a text.
-    /// Method: a committed result, and each difference alone.
+    /// Method: a recorded result, and each difference alone.
     #[test]
     fn rounds_join_only_their_own() {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/results/nics.json");
-        let results: Results = serde_json::from_slice(&std::fs::read(root).unwrap()).unwrap();
+        let results: Results = serde_json::from_str(super::super::table::tests::RECORDED).unwrap();
         assert_eq!(results.dates.len(), 1);
         results.takes(&results).unwrap();
         let refused = |change: &dyn Fn(&mut Results)| {

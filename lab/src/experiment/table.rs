@@ -343,7 +343,7 @@ fn set_up(results: &Results) -> String {
         let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
         let _ = writeln!(text, "| {} | {} | {} |", one.label, cell(&short(version)), cell(&one.about));
     }
-    let _ = writeln!(text, "\nAll runs with all that the programs said: [{0}.json]({0}.json).", results.name);
+    let _ = writeln!(text, "\nAll runs, one a line: [{0}.csv]({0}.csv).", results.name);
     text
 }
 

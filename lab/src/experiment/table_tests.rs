@@ -40,7 +40,7 @@ fn a_page_has_all_that_was_measured() {
         "2 x Some CPU, 24 GiB, Linux 6.1",
         "| lan | 0.200 | 0.210 / 0.233 | +0.010 | 9.20 / 9.41 | 61 / 900 |",
         "iperf 3.12",
-        "[name.json](name.json)",
+        "[name.csv](name.csv)",
     ] {
         assert!(page.contains(words), "{words:?} is not in {page}");
     }
