@@ -1,7 +1,7 @@
 #!/bin/bash
 # The four ordering policies at 1 to 32 threads, read and write, direct, on one scratch file.
 #
-# As in XDD's papers, a thread is a lane with one request in flight (lanes = threads = depth). Rounds are
+# As in XDD's papers, a thread has one request in flight (threads = depth). Rounds are
 # interleaved: each round measures every combination once, for a shared machine changes. The sync is within the
 # time of a write.
 #
