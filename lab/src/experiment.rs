@@ -1,16 +1,16 @@
 //! `lab run` and `lab list`: questions put to programs on networks and storage of our own, answered by
 //! measurement.
 //!
-//! In: small TOML files, `lab/experiments/NAME.toml`. Out: `NAME.md`, `NAME.csv`, `NAME.svg`, and `NAME.json`, which is
-//! too long to be kept in the repository.
+//! In: small TOML files, `lab/experiments/NAME.toml`. Out: `NAME.md`, `NAME.csv`, `NAME.svg`, and
+//! `NAME.json`, which is too long to be kept in the repository.
 //! Invariants: a result is of one build of haul; every combination is in it, also one that failed or could
 //! not run; bytes that were not compared are said to be; nothing is measured on a machine that is busy unless
 //! the result says so.
 //! Read in this order: `file` and `storage` (what is asked), `session` (the rounds), `site` (on what), `once`
-//! (a run), `result`, `table`, `runs`, `plot` (what is told), `watch` and `flow` (what happens meanwhile), `bound`
-//! (what would have been possible), `machine`, `build` (whether it counts), `own` (what is measured besides
-//! peers). A measurement that was stopped keeps its finished rounds; `--add` measures more of them with the
-//! very same program.
+//! (a run), `result`, `table`, `runs`, `plot` (what is told), `watch` and `flow` (what happens meanwhile),
+//! `bound` (what would have been possible), `machine`, `build` (whether it counts), `own` (what is measured
+//! besides peers). A measurement that was stopped keeps its finished rounds; `--add` measures more of them
+//! with the very same program.
 
 use std::fs;
 use std::io::Write as _;
