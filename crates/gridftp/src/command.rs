@@ -49,8 +49,8 @@ pub enum DataAuth<'a> {
 pub enum Command<'a> {
     /// A verb without an argument: `NOOP`, `QUIT`, `FEAT`, `PASV`, `SPAS`, `PWD`, `CDUP`, `SYST`, `ABOR`.
     Bare(&'a str),
-    /// A verb and a path: `RETR`, `STOR`, `APPE`, `SIZE`, `MDTM`, `MLSD`, `MLST`, `NLST`, `LIST`, `CWD`, `MKD`,
-    /// `RMD`, `DELE`, `RNFR`, `RNTO`.
+    /// A verb and a path: `RETR`, `STOR`, `APPE`, `SIZE`, `MDTM`, `MLSD`, `MLST`, `NLST`, `LIST`, `CWD`,
+    /// `MKD`, `RMD`, `DELE`, `RNFR`, `RNTO`.
     Path(&'a str, &'a [u8]),
     /// A verb and any argument, which may be empty: `USER`, `PASS`, `AUTH`, `ADAT`, `SITE`, `OPTS`, `DCSC`,
     /// `HELP`, and whatever has no form of its own here.
@@ -187,7 +187,7 @@ impl Command<'_> {
                         return Err(FtpError::BadValue { what: "block size of stripes", value });
                     }
                 }
-                // To begin with, at least and at most: Globus takes all three and uses the first.
+                // To begin with, at least and at most; Globus always sends one number thrice.
                 put_line(line, format_args!("Parallelism={parallelism},{parallelism},{parallelism};"))
             }
             Command::OptsDelayedPassive => put_line(line, format_args!("OPTS PASV AllowDelayed=1;")),
@@ -228,7 +228,7 @@ impl Command<'_> {
 /// Takes a line of a command apart: its verb in capitals, and what stands behind the space.
 ///
 /// # Errors
-/// If it begins with no verb, is too long, or holds CR or NUL: vsftpd takes NUL for LF, nobody else does.
+/// If it begins with no verb, is too long, or holds CR or NUL, which no two servers understand alike.
 pub fn split_command(line: &[u8]) -> Result<(String, &[u8]), FtpError> {
     if line.len() > COMMAND_LEN_MAX {
         return Err(FtpError::TooMany { what: "bytes of a command", max: COMMAND_LEN_MAX as u64 });

@@ -3,8 +3,8 @@
 //! In: bytes as they arrive. Out: whole lines without their end.
 //! Invariants: no line is longer than the reader's maximum; the reader keeps no more than one line. After an
 //! error it yields the same error for ever.
-//! CRLF ends a line, and LF alone does, for there are servers that write no more. Any other CR, and a NUL, are
-//! bytes of the line: what takes a line apart says which bytes may be in it.
+//! CRLF ends a line, and LF alone does, for there are servers that write no more. Any other CR, and a NUL,
+//! are bytes of the line: what takes a line apart says which bytes may be in it.
 
 use crate::FtpError;
 
@@ -13,9 +13,9 @@ const IAC: u8 = 0xff;
 
 /// How the byte 0xff travels on the control connection.
 ///
-/// RFC 959 makes that connection Telnet's, which doubles the byte. proftpd and vsftpd do so; curl and many
-/// servers do not, and take two for two. So it is asked for and not decided here, for a name with that byte
-/// is another file otherwise; what the standard wants is the default.
+/// RFC 959 makes that connection Telnet's, which doubles the byte. Some programs do so, others do not and take
+/// two for two. So it is asked for and not decided here, for a name with that byte is another file otherwise;
+/// what the standard wants is the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Iac {
     /// As RFC 959 wants.

@@ -4,12 +4,12 @@
 //! Invariants: a name is as in [`check_name`]; a line that is not understood is an error and never guessed.
 //! Understood are:
 //! - Unix: `-rw-r--r--   1 root root 20000000 Nov 20 21:29 name`, with a year in place of the time, with `+`,
-//!   `.` or `@` behind the mode, devices with two numbers for a size, symlinks with ` -> ` and the target, and
-//!   `total N`, which is no entry;
+//!   `.` or `@` behind the mode, devices with two numbers for a size, symlinks with ` -> ` and the target,
+//!   and `total N`, which is no entry;
 //! - DOS: `11-20-26  09:29PM    20000000 name`, `11-20-2026  21:29       <DIR>          name`.
 //!
-//! Left out: listings without owner or group, with months in other languages, of VMS and mainframes. Times are
-//! told as they stand, for neither form says the zone, and one of Unix' not the year.
+//! Left out: listings without owner or group, with months in other languages, of VMS and mainframes. Times
+//! are told as they stand, for neither form says the zone, and one of Unix' not the year.
 
 use crate::FtpError;
 use crate::listing::{Kind, LISTING_LINE_LEN_MAX, check_name};
@@ -191,7 +191,7 @@ fn parse_dos(line: &[u8]) -> Result<ListEntry<'_>, FtpError> {
     let time = ListTime::Minute { year, month, day, hour, minute };
     check_time(&time)?;
     let (kind, size, name) = if what == b"<DIR>" {
-        // The column has 14 bytes more than a size has; a space beyond these is the name's.
+        // IIS writes ten spaces there, to the end of its column; one beyond these is the name's.
         let blanks = rest.iter().take_while(|b| **b == b' ').count().min(10);
         (Kind::Dir, None, &rest[blanks..])
     } else {

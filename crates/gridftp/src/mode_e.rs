@@ -268,8 +268,8 @@ impl Transfer {
     /// A connection told its mark.
     ///
     /// # Errors
-    /// If the promise cannot be kept any more: a count of 0, one that is too large, more EODs than promised or
-    /// than there are connections, one EOF too many.
+    /// If the promise cannot be kept any more: a count of 0, one that is too large, more EODs than promised
+    /// or than there are connections, one EOF too many.
     pub fn handle_mark(&mut self, mark: Mark) -> Result<(), FtpError> {
         self.check()?;
         self.eods += u64::from(mark.eod);

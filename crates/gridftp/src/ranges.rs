@@ -1,8 +1,8 @@
 //! Ranges of a file as restart markers and `REST` have them.
 //!
 //! In: ranges in any order, or their text. Out: a set of bytes as sorted ranges that do not touch; its text.
-//! Invariants: `start < end` in each range, `end` of one below `start` of the next, at most [`RANGES_MAX`], no
-//! end above [`FILE_LEN_MAX`].
+//! Invariants: `start < end` in each range, `end` of one below `start` of the next, at most [`RANGES_MAX`],
+//! no end above [`FILE_LEN_MAX`].
 //! **Half-open**: `0-100` is bytes 0 to 99. The examples of GFD.020 (`0-29,30-89`) can be read as inclusive;
 //! Globus writes and reads the last byte plus one, and so does everything that talks to it.
 //! Not `haul_core::extents`: a map of data has aligned extents and is never added to.
@@ -117,7 +117,7 @@ impl Ranges {
         starts.zip(ends).map(move |(start, end)| (start, end.min(size))).filter(|(start, end)| start < end)
     }
 
-    /// Appends the text. Of an empty set that is `0-0`, as Globus has it, for there is no other.
+    /// Appends the text. Of an empty set that is `0-0`, for the grammar has no empty one.
     pub fn encode(&self, out: &mut Vec<u8>) {
         if self.list.is_empty() {
             out.extend_from_slice(b"0-0");

@@ -147,7 +147,8 @@ fn a_transfer_is_complete_with_its_last_end() {
                 transfer.handle_channel().expect("as promised");
                 Channel::new()
             });
-            let piece: Vec<u8> = streams[i].drain(..rng.usize(1..=streams[i].len())).collect();
+            let len = rng.usize(1..=streams[i].len());
+            let piece: Vec<u8> = streams[i].drain(..len).collect();
             let (bytes, marks, _) = read(channel, &[&piece]).expect("good blocks");
             for (offset, byte) in bytes {
                 assert_eq!(got[offset as usize].replace(byte), None);

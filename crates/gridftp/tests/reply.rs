@@ -59,7 +59,7 @@ fn a_session_of_globus_is_understood() {
     assert_eq!(parse_restart(&replies[8]).map(|ranges| ranges.list().len()), Ok(3));
     let stripes = parse_spas(&replies[10]).expect("stripes");
     assert_eq!(stripes.iter().map(|a| a.port()).collect::<Vec<_>>(), [37_119, 47_823]);
-    assert_eq!(replies[11].inner().nth(1), Some(&b"GridFTP-Errno: 17"[..]));
+    assert_eq!(replies[11].inner().next(), Some(&b"GridFTP-Errno: 17"[..]));
     assert_eq!(replies[11].class(), Class::Permanent);
     let (facts, path) = parse_mlst(&replies[12].lines()[1]).expect("facts");
     assert_eq!((facts.size, path), (Some(20_000_000), &b"/path"[..]));
