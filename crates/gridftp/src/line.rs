@@ -13,9 +13,9 @@ const IAC: u8 = 0xff;
 
 /// How the byte 0xff travels on the control connection.
 ///
-/// RFC 959 makes that connection Telnet's, which doubles the byte. Some programs do so, others do not and take
-/// two for two. So it is asked for and not decided here, for a name with that byte is another file otherwise;
-/// what the standard wants is the default.
+/// RFC 959 makes that connection Telnet's, which doubles the byte. Some programs do so, others do not and
+/// take two for two. So it is asked for and not decided here, for a name with that byte is another file
+/// otherwise; what the standard wants is the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Iac {
     /// As RFC 959 wants.

@@ -10,7 +10,8 @@
 use crate::FtpError;
 use crate::line::{Iac, LineReader};
 
-/// Longest line of a reply, without its end. ADAT tokens take 20 kB; a marker has as many ranges as one may have.
+/// Longest line of a reply, without its end. ADAT tokens take 20 kB; a marker has as many ranges as one may
+/// have.
 pub const REPLY_LINE_LEN_MAX: usize = 1 << 20;
 /// Most lines of a reply: an MLSC or STAT of a directory is one.
 pub const REPLY_LINES_MAX: usize = 65_536;
