@@ -49,8 +49,9 @@ pub struct ListEntry<'a> {
 /// # Errors
 /// If what is left is no legal name.
 pub fn parse_nlst<'a>(line: &'a [u8], dir: &[u8]) -> Result<&'a [u8], FtpError> {
-    let dir = dir.strip_suffix(b"/").unwrap_or(dir);
-    let behind = line.strip_prefix(dir).and_then(|rest| rest.strip_prefix(b"/"));
+    // Of `/` nothing is left but the slash that is there; of no directory at all no slash may be.
+    let head = dir.strip_suffix(b"/").unwrap_or(dir);
+    let behind = line.strip_prefix(head).and_then(|rest| rest.strip_prefix(b"/")).filter(|_| !dir.is_empty());
     let name = behind.unwrap_or(line);
     check_name(name)?;
     Ok(name)

@@ -104,6 +104,8 @@ fn bad_names_are_refused() {
     }
     assert_eq!(parse_nlst(b"/some/dir/x", b"/some/dir/"), Ok(&b"x"[..]));
     assert_eq!(parse_nlst(b"/some/dir/x", b"/some/dir"), Ok(&b"x"[..]));
+    assert_eq!(parse_nlst(b"/x", b"/"), Ok(&b"x"[..]));
+    assert!(parse_nlst(b"/x", b"").is_err(), "an absolute path where no directory was asked for");
     for outside in [&b"/some/dirx/y"[..], b"/some/dir/../x", b"/some/dir/", b"/some/dir/.."] {
         assert!(parse_nlst(outside, b"/some/dir").is_err());
     }

@@ -217,6 +217,8 @@ fn wrong_counts_are_told() {
         assert!(t.handle_mark(eof(giant)).is_err());
         assert!(t.handle_mark(eod).is_err() && !t.is_complete(), "an error stays");
     }
+    let mut t = Transfer::new(2).expect("two senders");
+    assert!(t.handle_mark(eof(0)).is_err(), "told at once, though the other sender has not promised yet");
     // Fewer than there are, whichever is known first.
     assert!(tell(&mut transfer(2), &[eof(1)]).is_err());
     let mut t = transfer(1);
