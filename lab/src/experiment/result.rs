@@ -181,6 +181,21 @@ impl Run {
         }
     }
 
+    /// What held it back, in its own words.
+    pub fn limited_by(&self) -> Option<&str> {
+        self.said["limited_by"].as_str()
+    }
+
+    /// Objects that it sent again.
+    pub fn resent(&self) -> Option<f64> {
+        self.said["objects_resent"].as_f64()
+    }
+
+    /// How late the emulator of its network was with packets, µs: `p99` or `max`.
+    pub fn late(&self, which: &str) -> Option<f64> {
+        self.network_stats["lateness_us"][which].as_f64()
+    }
+
     /// Share of `processors` that were busy, emulators included.
     pub fn busy(&self, processors: usize) -> f64 {
         let emulators = self.emulator_seconds * self.seconds / self.wall_seconds.max(f64::MIN_POSITIVE);

@@ -9,8 +9,9 @@ use serde_json::Value;
 use super::file::Figure;
 use super::machine::STOLEN_MOST;
 use super::result::{Group, Outcome, Results, Run, Spread};
+use super::watch::{Befell, Trace};
 
-/// Words of a failure in the table; the JSON file has more.
+/// Words of a failure in the table; the file of all runs has more.
 const WORDS_MAX: usize = 200;
 
 /// The whole page. `picture` says that NAME.svg lies beside it.
@@ -197,7 +198,7 @@ fn remark(results: &Results, group: &Group<'_>) -> String {
     if count(&|run| run.outcome == Outcome::Ok && !run.checked) > 0 {
         remarks.push("no files to check".into());
     }
-    let mut limits: Vec<&str> = group.runs.iter().filter_map(|run| run.said["limited_by"].as_str()).collect();
+    let mut limits: Vec<&str> = group.runs.iter().filter_map(|run| run.limited_by()).collect();
     limits.sort_unstable();
     limits.dedup();
     if !limits.is_empty() {
@@ -211,13 +212,8 @@ fn remark(results: &Results, group: &Group<'_>) -> String {
 /// What befell the runs, and what it cost them.
 fn troubles(group: &Group<'_>) -> Option<String> {
     let good = || group.runs.iter().filter(|run| run.outcome == Outcome::Ok);
-    let traces = || good().filter_map(|run| run.trace.as_ref());
-    let count = |word: &str| {
-        traces().flat_map(|trace| &trace.troubles).filter(|(_, what)| what.starts_with(word)).count()
-    };
-    let (kills, downs) = (count("kill"), count("down"));
-    let failed =
-        traces().flat_map(|trace| &trace.troubles).filter(|(_, what)| what.contains("failed")).count();
+    let all = good().filter_map(|run| run.trace.as_ref()).map(Trace::befell);
+    let Befell { kills, downs, failed } = all.fold(Befell::default(), Befell::and);
     if kills + downs == 0 {
         return None;
     }
@@ -225,7 +221,7 @@ fn troubles(group: &Group<'_>) -> Option<String> {
     if failed > 0 {
         let _ = write!(text, " ({failed} of these failed)");
     }
-    let again = Spread::of(good().filter_map(|run| run.said["objects_resent"].as_f64()));
+    let again = Spread::of(good().filter_map(|run| run.resent()));
     if let Some(again) = again {
         let _ = write!(text, "; objects sent again: {}", spread(Some(again)));
     }
@@ -280,9 +276,7 @@ fn remarks(results: &Results) -> String {
             let number = |key: &str| seen[key].as_f64().unwrap_or(f64::NAN);
             let runs =
                 || results.runs.iter().filter(|run| run.key.network == *name && run.outcome == Outcome::Ok);
-            let late = |key: &str| {
-                runs().filter_map(|run| run.network_stats["lateness_us"][key].as_f64()).fold(0.0, f64::max)
-            };
+            let late = |key: &str| runs().filter_map(|run| run.late(key)).fold(0.0, f64::max);
             let share = Spread::of(runs().map(|run| run.emulator_seconds / run.wall_seconds));
             let _ = writeln!(
                 text,

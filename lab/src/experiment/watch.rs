@@ -78,6 +78,28 @@ pub struct Trace {
     pub troubles: Vec<(f64, String)>,
 }
 
+/// How many troubles there were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Befell {
+    /// Connections that were reset, or should have been.
+    pub kills: usize,
+    /// Times that lines were taken down, or should have been.
+    pub downs: usize,
+    /// Those of either that failed, and lines that did not come up again.
+    pub failed: usize,
+}
+
+impl Befell {
+    /// Of two runs.
+    pub fn and(self, other: Befell) -> Befell {
+        Befell {
+            kills: self.kills + other.kills,
+            downs: self.downs + other.downs,
+            failed: self.failed + other.failed,
+        }
+    }
+}
+
 /// What a trace comes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Steady {
@@ -111,6 +133,16 @@ impl Trace {
             flows.map_or(f64::INFINITY, |(now, ..)| now - up)
         });
         Some(Steady { rate, reach: first.0, back: back.reduce(f64::max) })
+    }
+
+    /// What was done, counted.
+    pub fn befell(&self) -> Befell {
+        let count = |test: &dyn Fn(&str) -> bool| self.troubles.iter().filter(|(_, what)| test(what)).count();
+        Befell {
+            kills: count(&|what| what.starts_with("kill")),
+            downs: count(&|what| what.starts_with("down")),
+            failed: count(&|what| what.contains("failed")),
+        }
     }
 }
 
