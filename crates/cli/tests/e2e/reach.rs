@@ -107,6 +107,8 @@ fn two_nics_carry_data() {
     need!("netns", "sshd");
     let hosts = Hosts::new(30, 20, 128 << 20);
     hosts.pair.second_nic();
+    // Whose thread has a processor decides how much a stream carries, where nothing else does.
+    hosts.pair.slow_nics("400mbit");
     let named = format!("{FAR},{FAR_SECOND}");
     for options in [&[][..], &["--via", &named]] {
         for push in [true, false] {
@@ -120,9 +122,7 @@ fn two_nics_carry_data() {
             let ended = haul.run().sane().exits(0);
             let carried = ["veth0", "veth1"].map(|nic| hosts.pair.carried(nic));
             let carried = [carried[0] - before[0], carried[1] - before[1]];
-            // How much each carries is a matter of whose threads get a processor; one that is only dialled
-            // carries less than a thousandth.
-            let least = carried.iter().sum::<u64>() / 10;
+            let least = carried.iter().sum::<u64>() / 4;
             assert!(carried.iter().all(|n| *n >= least), "{carried:?}\n{}", ended.describe());
             let said = ended.summary().0.to_string();
             assert!(said.contains("2 paths: ") && said.contains("(2 streams)"), "{said}");

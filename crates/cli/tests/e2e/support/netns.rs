@@ -86,6 +86,16 @@ impl NetnsPair {
         ip(&["-n", &self.near, "link", "set", "veth1", if up { "up" } else { "down" }]);
     }
 
+    /// Makes both NICs of both hosts so slow, as `tc` writes it: they limit a copy then, and not the processors.
+    pub fn slow_nics(&self, rate: &str) {
+        for (namespace, nic) in
+            [&self.near, &self.far].into_iter().flat_map(|one| [(one, "veth0"), (one, "veth1")])
+        {
+            let words = ["netns", "exec", namespace, "tc", "qdisc", "add", "dev", nic, "root", "tbf"];
+            ip(&[&words[..], &["rate", rate, "burst", "256kb", "latency", "50ms"]].concat());
+        }
+    }
+
     /// Bytes that a NIC of the near host has sent and received.
     pub fn carried(&self, nic: &str) -> u64 {
         let read = |what: &str| {
