@@ -170,7 +170,13 @@ fn root() -> anyhow::Result<PathBuf> {
 
 /// The raw figures of an earlier measurement.
 fn read(path: &Path) -> anyhow::Result<Results> {
-    let text = fs::read(path).with_context(|| format!("read {}, to add to it", path.display()))?;
+    let text = fs::read(path).with_context(|| {
+        format!(
+            "read {}, to add to it (the repository does not keep these files: rounds can be added where the first ones \
+             were measured)",
+            path.display()
+        )
+    })?;
     serde_json::from_slice(&text).with_context(|| format!("{} has no results of this lab", path.display()))
 }
 

@@ -34,8 +34,6 @@ const THREADS_MAX: i64 = 256;
 /// Object sizes that the wire allows, bytes.
 pub const OBJECT_SIZE_MIN: u64 = 64 << 10;
 pub const OBJECT_SIZE_MAX: u64 = 64 << 20;
-/// The object size when none is given, bytes.
-pub const OBJECT_SIZE_DEFAULT: u64 = 4 << 20;
 /// What is said of `--schedule` behind its first line.
 const SCHEDULE_HELP: &str = "Matters where the source's files lie on several storage targets. adaptive goes round those that are slow at the moment, \
      and has nothing to set; the others are there to compare with: targets in turns, one file after another, and turns that \

@@ -57,16 +57,34 @@ const PIPE_LEN: usize = 1024 * 1024;
 
 /// Runs a copy; what goes wrong is in the summary.
 pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, handle: Handle) -> Summary {
+    /// Also where an observer panics.
+    struct Ends<'a>(&'a Handle);
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.end();
+        }
+    }
+    handle.begin();
+    let _ends = Ends(&handle);
+    run_begun(request, observer, &handle)
+}
+
+fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle) -> Summary {
     let start = Instant::now();
     let forbidden = request.options.protect < policy::least_protect(None);
     let refused = forbidden.then_some(policy::FORBIDDEN).or(request.options.check().err());
-    if let Some(error) = refused {
+    let refused = refused.map(str::to_owned);
+    let refused = refused.or_else(|| request.options.check_numbers().err());
+    let fit = || crate::endpoint::fit(&request.sources, &request.destination).err().map(|e| e.to_string());
+    if let Some(error) = refused.or_else(fit) {
         return Summary { error: Some(Error::usage(error)), usage: true, ..Summary::default() };
     }
     let mut request = request.clone();
-    request.options.dry_run = request.dry_run;
+    // Whoever says it in one of the two places means it.
+    let dry_run = request.dry_run || request.options.dry_run;
+    (request.dry_run, request.options.dry_run) = (dry_run, dry_run);
     let (request, adopted) = &passport::adopt_local(&request);
-    let joined = match join(request, &observer, &handle) {
+    let joined = match join(request, &observer, handle) {
         Ok(joined) => joined,
         Err(error) => {
             let status = if handle.stopped() { Status::Interrupted } else { Status::Failed };

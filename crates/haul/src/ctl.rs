@@ -48,7 +48,8 @@ pub enum Request {
     Resume,
     /// Change one of its live settings.
     Set {
-        /// Which one.
+        /// Which one. The word on the socket is that of older versions, whose copies may still run.
+        #[serde(rename = "knob")]
         setting: LiveSetting,
         /// To what; see [`LiveSetting::range`].
         value: u64,
@@ -247,6 +248,7 @@ impl fmt::Display for CopyPhase {
             CopyPhase::Running => "running",
             CopyPhase::Paused => "paused",
             CopyPhase::Stopping => "stopping",
+            CopyPhase::Ended => "ended",
         })
     }
 }

@@ -200,9 +200,28 @@ pub fn resolve(words: &[OsString]) -> Result<(Vec<Endpoint>, Endpoint), Endpoint
     let parsed = words.iter().map(|word| Endpoint::parse(word, exists));
     let mut sources = parsed.collect::<Result<Vec<_>, _>>()?;
     let destination = sources.pop().ok_or(EndpointError::Nothing)?;
-    let Some((first, others)) = sources.split_first() else {
+    if sources.is_empty() {
         return Err(EndpointError::NoDestination);
-    };
+    }
+    fit(&sources, &destination)?;
+    Ok((sources, destination))
+}
+
+/// Whether these can be the ends of one copy, however they were made: one host reads all sources, and only
+/// one of the two ends is elsewhere.
+///
+/// # Errors
+/// What does not fit together, or names nothing.
+pub(crate) fn fit(sources: &[Endpoint], destination: &Endpoint) -> Result<(), EndpointError> {
+    let (first, others) = sources.split_first().ok_or(EndpointError::Nothing)?;
+    for one in sources.iter().chain([destination]) {
+        if one.place.file_path().is_some_and(<[u8]>::is_empty) {
+            return Err(EndpointError::EmptyPath);
+        }
+        if one.host.as_ref().is_some_and(String::is_empty) {
+            return Err(EndpointError::EmptyHost);
+        }
+    }
     if let Some(other) = others.iter().find(|other| other.host != first.host) {
         return Err(EndpointError::Sides { one: first.host.clone(), other: other.host.clone() });
     }
@@ -215,7 +234,7 @@ pub fn resolve(words: &[OsString]) -> Result<(Vec<Endpoint>, Endpoint), Endpoint
     }
     sources_fit(sources.iter().map(Endpoint::place))?;
     destination.place.fits(Role::Sink)?;
-    Ok((sources, destination))
+    Ok(())
 }
 
 /// A host by itself, as for ssh.

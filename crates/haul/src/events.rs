@@ -9,8 +9,8 @@ use crate::target_tables::TargetTable;
 
 /// Hears what happens. Called from haul's own threads; must not block.
 pub trait Observer: Send + Sync {
-    /// Something happened. Called from threads of haul, one after another; whoever blocks here holds up the
-    /// copy.
+    /// Something happened. Called from the thread that runs the copy, and from others of haul's; whoever
+    /// blocks here holds up the copy, and whoever panics here breaks it off.
     fn event(&self, event: Event);
 }
 

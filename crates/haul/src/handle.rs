@@ -88,8 +88,10 @@ pub enum CopyPhase {
     Running,
     /// Nothing new is read or sent.
     Paused,
-    /// It was told to stop, or is at its end.
+    /// It was told to stop.
     Stopping,
+    /// It is over; its summary says how it ended.
+    Ended,
 }
 
 /// All that can be seen of a copy that runs.
@@ -111,6 +113,7 @@ pub struct Handle(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
+    ended: AtomicBool,
     paused: AtomicBool,
     /// Counts wishes, so that a driver need not look at them each time.
     changes: AtomicU64,
@@ -143,7 +146,20 @@ impl Handle {
         Handle::default()
     }
 
-    /// Asks for a graceful end: the open epoch is closed, the job can be resumed. May be called often.
+    /// A copy begins. Only a stop outlives the copy before: whoever asked for it may not have known which one
+    /// runs.
+    pub(crate) fn begin(&self) {
+        self.0.ended.store(false, Ordering::Release);
+        self.lock().joined = false;
+    }
+
+    /// Its copy is over.
+    pub(crate) fn end(&self) {
+        self.0.ended.store(true, Ordering::Release);
+    }
+
+    /// Asks for a graceful end: the open epoch is closed, the job can be resumed. May be called often. It
+    /// holds for good: a copy that is given this handle later is over at once.
     pub fn stop(&self) {
         self.0.stop.store(true, Ordering::Release);
     }
@@ -209,6 +225,7 @@ impl Handle {
     pub fn state(&self) -> CopyState {
         let inner = self.lock();
         let phase = match (inner.joined, self.stopped(), self.paused()) {
+            _ if self.0.ended.load(Ordering::Acquire) => CopyPhase::Ended,
             (_, true, _) => CopyPhase::Stopping,
             (false, ..) => CopyPhase::Starting,
             (true, false, true) => CopyPhase::Paused,

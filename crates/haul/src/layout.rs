@@ -11,8 +11,8 @@ use crate::error::Error;
 pub struct FileLayout {
     /// Bytes.
     pub size: u64,
-    /// The parallel file system that says so, a FUSE file system by its own name; `flat` where none says more
-    /// than the device.
+    /// The parallel file system that says so. A FUSE file system that haul does not know, and that answers as
+    /// Lustre does, goes by its own name. `flat` where nobody says more than the device.
     pub provider: String,
     /// Which range lies on which storage target.
     pub layout: Layout,

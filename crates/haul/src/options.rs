@@ -1,12 +1,14 @@
 //! A job as the user asked for it, and as the near end tells it to the far end.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use haul_core::digest::DigestKind;
 pub use haul_core::entry::Part;
 pub use haul_core::schedule::Policy;
 use haul_core::transfer::source::OnChange;
-use haul_core::wire::FILE_LEN_MAX;
+use haul_core::tune::rate::RATE_MIN;
+use haul_core::wire::{FILE_LEN_MAX, LIVE_THREADS_MAX, STREAMS_MAX};
 use serde::{Deserialize, Serialize};
 
 pub use haul_base::bytes::PathBytes;
@@ -18,6 +20,9 @@ pub use haul_transport::path::Start;
 pub use haul_transport::tcp::CONTROL_LEN_MAX;
 
 use crate::passport::Direction;
+
+/// Length of objects where none is asked for, bytes.
+pub const OBJECT_SIZE_DEFAULT: u64 = 4 << 20;
 
 /// What a finished file is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,7 +110,7 @@ pub struct Range {
     pub len: Option<u64>,
 }
 
-/// LiveSettings and choices. Every default is in [`Options::default`] with its reason.
+/// All that can be chosen. Every default is in [`Options::default`] with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Options {
@@ -121,19 +126,21 @@ pub struct Options {
     pub no_clobber: bool,
     /// Replace only what is older than the source.
     pub update: bool,
-    /// Most payload bytes in memory at each end; `None`: chosen from RAM and the cgroup's limit.
+    /// Most payload bytes in memory at each end, two objects at least; `None`: chosen from RAM and the
+    /// cgroup's limit.
     pub memory: Option<u64>,
     /// Data streams, 1 to 64; `None`: chosen.
     pub streams: Option<u16>,
-    /// Bytes per second of payload and frames, all streams together; `None`: no limit.
+    /// Bytes per second of payload and frames, all streams together, 64 KiB at least; `None`: no limit.
     pub rate: Option<u64>,
-    /// Bytes that each stream's buffers shall hold under way, at both ends; `None`: the kernel's own growth.
+    /// Bytes that each stream's buffers shall hold under way, at both ends, 64 KiB to 1 GiB; `None`: the
+    /// kernel's own growth.
     pub window: Option<u64>,
     /// Congestion control of the data streams; `None`: chosen.
     pub congestion: Option<String>,
-    /// Threads that read at the source; `None`: chosen.
+    /// Threads that read at the source, 1 to 256; `None`: chosen.
     pub readers: Option<u16>,
-    /// Threads that write at the sink; `None`: chosen.
+    /// Threads that write at the sink, 1 to 256; `None`: chosen.
     pub writers: Option<u16>,
     /// Object size, bytes, a power of two from 64 KiB to 64 MiB; `None`: 4 MiB.
     pub object_size: Option<u32>,
@@ -256,6 +263,64 @@ impl Options {
         {
             return Err("--protect=integrity guards data by its digest alone, and xxh3 stops no attacker: \
                         use --digest=blake3 with it, or --protect=tls");
+        }
+        Ok(())
+    }
+
+    /// Numbers that are not in their range.
+    ///
+    /// # Errors
+    /// Says which, and the range.
+    pub(crate) fn check_numbers(&self) -> Result<(), String> {
+        fn within<T: Copy + PartialOrd + Display>(
+            what: &str,
+            asked: Option<T>,
+            range: [T; 2],
+        ) -> Result<(), String> {
+            let [least, most] = range;
+            match asked {
+                Some(asked) if asked < least || asked > most => {
+                    Err(format!("{what}: {asked} was asked for, and there can be {least} to {most}"))
+                }
+                _ => Ok(()),
+            }
+        }
+        fn power_of_two(what: &str, asked: Option<u32>) -> Result<(), String> {
+            match asked {
+                Some(asked) if !asked.is_power_of_two() => Err(format!("{what}: {asked} is no power of two")),
+                _ => Ok(()),
+            }
+        }
+        within("streams", self.streams, [1, STREAMS_MAX])?;
+        if let Some(rate) = self.rate.filter(|rate| *rate < RATE_MIN) {
+            return Err(format!(
+                "rate: {rate} bytes per second were asked for, and {RATE_MIN} are the least"
+            ));
+        }
+        within("window, bytes", self.window, [64 << 10, 1 << 30])?;
+        within("readers", self.readers, [1, LIVE_THREADS_MAX])?;
+        within("writers", self.writers, [1, LIVE_THREADS_MAX])?;
+        within("object size, bytes", self.object_size, [64 << 10, 64 << 20])?;
+        power_of_two("object size, bytes", self.object_size)?;
+        // One object at rest and one in flight is the least that moves at all. What lies above the most is no
+        // memory.
+        let two = 2 * self.object_size.map_or(OBJECT_SIZE_DEFAULT, u64::from);
+        if self.memory.is_some_and(|memory| memory < two) {
+            return Err(format!("memory must hold two objects at least, {} MiB here", two.div_ceil(1 << 20)));
+        }
+        within("memory, bytes", self.memory, [1, 1 << 60])?;
+        within("patience, seconds", self.patience, [0, 86_400])?;
+        if self.spill_size == Some(0) {
+            return Err("spill size: no bytes hold nothing".into());
+        }
+        for (side, storage) in [("source", &self.source_storage), ("sink", &self.sink_storage)] {
+            let named = |what: &str| format!("{what} of the {side}");
+            within(&named("request size, bytes"), storage.request_size, [4 << 10, 64 << 20])?;
+            power_of_two(&named("request size, bytes"), storage.request_size)?;
+            within(&named("depth"), storage.depth, [1, 256])?;
+            within(&named("objects in flight"), storage.in_flight, [1, 2048])?;
+            within(&named("I/O threads"), storage.threads, [1, 64])?;
+            within(&named("deadline, milliseconds"), storage.deadline_ms, [1, 3_600_000])?;
         }
         Ok(())
     }

@@ -100,7 +100,7 @@ pub struct Summary {
     pub dirs: u64,
     /// Symbolic links that were made.
     pub symlinks: u64,
-    /// Entries that were there already.
+    /// Files that were there already.
     pub unchanged: u64,
     /// Those of the unchanged files whose mode or owner was brought up to date.
     pub amended: u64,

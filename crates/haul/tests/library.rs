@@ -3,8 +3,8 @@
 use std::fs;
 use std::sync::Mutex;
 
-use haul::api::{Copy, ErrorKind, Event, Handle, Observer, Status};
-use haul::options::Options;
+use haul::api::{Copy, CopyPhase, Endpoint, ErrorKind, Event, Handle, Observer, Progress, Status};
+use haul::options::{Options, StorageOptions};
 
 /// Stops the copy as soon as something has moved, and keeps what it heard.
 struct Stopper {
@@ -71,4 +71,150 @@ fn errors_say_whose_fault_it_is() {
     assert_eq!(kind(Copy::from([path("tree")]).to(far).recursive().remote(remote)), Some(ErrorKind::Network));
     assert_eq!(haul::api::clean(&path("no"), None, false).map(drop).unwrap_err().kind, ErrorKind::Storage);
     assert_eq!(haul::api::layout(&path("tree")).map(drop).unwrap_err().kind, ErrorKind::Usage);
+}
+
+/// Goal: a dry run is one wherever it was asked for, and whatever was said after it.
+#[test]
+fn a_dry_run_makes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("data"), dir.path().join("copy"));
+    fs::write(&from, b"data").unwrap();
+    let dry = || Options { dry_run: true, ..Options::default() };
+    let copy = || Copy::from([&from]).to(&to);
+    for asked in [
+        copy().options(dry()),
+        copy().dry_run(),
+        copy().dry_run().options(Options::default()),
+        copy().dry_run().options(dry()),
+    ] {
+        let summary = asked.run();
+        assert_eq!((summary.status, summary.bytes_sent), (Status::Complete, 0));
+        assert!(!to.exists());
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else was made either");
+}
+
+/// Goal: ends that no copy can have are refused before anything is read: no host but the one that is named is
+/// asked.
+/// Method: each of them, with a file of that path here, which must not be taken.
+#[test]
+fn ends_that_do_not_fit_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mine, to) = (dir.path().join("mine"), dir.path().join("to"));
+    fs::write(&mine, b"mine").unwrap();
+    let here = || Endpoint::from(&mine);
+    let at = |host: &str| Endpoint::remote(host, mine.to_str().unwrap());
+    let local = || Endpoint::from(&to);
+    for (sources, destination) in [
+        (vec![at("a.invalid"), here()], local()),
+        (vec![here(), at("a.invalid")], local()),
+        (vec![at("a.invalid"), at("b.invalid")], local()),
+        (vec![at("a.invalid")], at("b.invalid")),
+        (vec![at("a.invalid")], at("a.invalid")),
+        (vec![at("")], local()),
+        (vec![here()], Endpoint::local("")),
+        (vec![Endpoint::local("")], local()),
+        (vec![here(), Endpoint::local("")], local()),
+        (vec![here()], Endpoint::remote("a.invalid", "")),
+        (vec![], local()),
+    ] {
+        let case = format!("{sources:?} {destination:?}");
+        let summary = Copy::from(sources).to(destination).run();
+        let kind = summary.error.map(|error| error.kind);
+        assert_eq!(
+            (summary.status, kind, summary.files),
+            (Status::Failed, Some(ErrorKind::Usage), 0),
+            "{case}"
+        );
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+/// Goal: numbers out of their range are wrong usage, and those at its edges are not.
+#[test]
+fn numbers_are_held_to_their_ranges() {
+    let storage = |change: &dyn Fn(&mut StorageOptions)| {
+        let mut storage = StorageOptions::default();
+        change(&mut storage);
+        storage
+    };
+    let good = Options::default;
+    let bad = [
+        Options { object_size: Some(0), ..good() },
+        Options { object_size: Some(7), ..good() },
+        Options { object_size: Some(100_000), ..good() },
+        Options { object_size: Some(4096), ..good() },
+        Options { object_size: Some(128 << 20), ..good() },
+        Options { memory: Some(1), ..good() },
+        Options { memory: Some(u64::MAX), ..good() },
+        Options { rate: Some(0), ..good() },
+        Options { rate: Some(1), ..good() },
+        Options { streams: Some(0), ..good() },
+        Options { streams: Some(65), ..good() },
+        Options { readers: Some(0), ..good() },
+        Options { writers: Some(60_000), ..good() },
+        Options { window: Some(1), ..good() },
+        Options { patience: Some(u32::MAX), ..good() },
+        Options { spill_size: Some(0), ..good() },
+        Options { source_storage: storage(&|s| s.depth = Some(0)), ..good() },
+        Options { sink_storage: storage(&|s| s.request_size = Some(5000)), ..good() },
+        Options { sink_storage: storage(&|s| s.threads = Some(65)), ..good() },
+        Options { source_storage: storage(&|s| s.in_flight = Some(0)), ..good() },
+        Options { source_storage: storage(&|s| s.deadline_ms = Some(0)), ..good() },
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("data"), dir.path().join("copy"));
+    fs::write(&from, vec![7; 100_000]).unwrap();
+    for options in bad {
+        let case = format!("{options:?}");
+        let summary = Copy::from([&from]).to(&to).options(options).run();
+        assert_eq!(summary.error.map(|error| error.kind), Some(ErrorKind::Usage), "{case}");
+        assert!(summary.usage && !to.exists(), "{case}");
+    }
+    for options in [
+        Options { object_size: Some(64 << 10), memory: Some(128 << 10), ..good() },
+        Options { object_size: Some(64 << 20), memory: Some(1 << 60), ..good() },
+        Options { streams: Some(64), readers: Some(256), writers: Some(256), ..good() },
+        Options { rate: Some(64 << 10), window: Some(64 << 10), patience: Some(0), ..good() },
+    ] {
+        let case = format!("{options:?}");
+        let summary = Copy::from([&from]).to(&to).options(options).run();
+        assert_eq!((summary.status, summary.error), (Status::Complete, None), "{case}");
+        assert!(fs::read(&to).unwrap() == vec![7; 100_000]);
+        fs::remove_file(&to).unwrap();
+    }
+}
+
+/// Keeps the last progress.
+struct Last(Mutex<Progress>);
+
+impl Observer for &'static Last {
+    fn event(&self, event: Event) {
+        if let Event::Progress(progress) = event {
+            *self.0.lock().unwrap() = progress;
+        }
+    }
+}
+
+/// Goal: who watches a copy sees that it is over, and how far it came.
+/// Method: a quick one, a failed one, and the handle used again.
+#[test]
+fn a_copy_that_is_over_is_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("data"), dir.path().join("copy"));
+    fs::write(&from, vec![7; 1_000_000]).unwrap();
+    let last: &'static Last = Box::leak(Box::new(Last(Mutex::default())));
+    let handle = Handle::new();
+    assert_eq!(handle.state().phase, CopyPhase::Starting);
+    assert_eq!(Copy::from([&from]).to(&to).observer(last).handle(&handle).run().status, Status::Complete);
+    let state = handle.state();
+    let told = last.0.lock().unwrap();
+    for progress in [&*told, &state.progress] {
+        assert_eq!((progress.bytes_done, progress.bytes_total), (1_000_000, 1_000_000));
+        assert_eq!((progress.files_done, progress.files_total, progress.counting), (1, 1, false));
+    }
+    assert_eq!(state.phase, CopyPhase::Ended);
+    drop(told);
+    assert_eq!(Copy::from([dir.path().join("no")]).to(&to).handle(&handle).run().status, Status::Failed);
+    assert_eq!(handle.state().phase, CopyPhase::Ended);
 }

@@ -39,7 +39,8 @@ const ANSWER_MAX: usize = 64 * 1024;
 pub struct Parallel {
     /// As reports and JSON name it.
     name: &'static str,
-    /// What `statfs` calls it; `None`: it is a FUSE file system.
+    /// What `statfs` calls it; `None`: it is always a FUSE file system. One that has it may be mounted by
+    /// FUSE as well.
     magic: Option<u32>,
     /// What its mounts say that they are; of FUSE as `fuse.NAME`.
     kinds: &'static [&'static str],
@@ -174,9 +175,16 @@ pub(super) fn keeps_versions(magic: u64) -> bool {
     by_magic(magic).is_some_and(|known| known.keeps_versions)
 }
 
-/// Whether mounts of a parallel file system say that they are of this kind.
-pub fn is_parallel(kind: &str) -> bool {
-    PROVIDERS.iter().any(|known| known.kinds.contains(&kind))
+/// Whether a mount that says this of itself is one of a parallel file system.
+pub fn is_parallel(kind: &str, source: &str) -> bool {
+    by_mount(kind, source).is_some()
+}
+
+/// The one of the list that mounts itself so.
+fn by_mount(kind: &str, source: &str) -> Option<&'static Parallel> {
+    let by_source =
+        |known: &Parallel| kind == "fuse" && known.source.is_some_and(|is| source.starts_with(is));
+    PROVIDERS.iter().find(|known| known.kinds.contains(&kind) || by_source(known))
 }
 
 /// Who is to be asked, from what `statfs` says and, for FUSE, from the mount.
@@ -188,10 +196,7 @@ fn provider_of(magic: FsWord, mount: impl FnOnce() -> Option<Mount>) -> Provider
         return Provider::Flat;
     }
     let Some(Mount { kind, source, .. }) = mount() else { return Provider::Fuse("fuse".into()) };
-    let by_source =
-        |known: &Parallel| kind == "fuse" && known.source.is_some_and(|is| source.starts_with(is));
-    let known = PROVIDERS.iter().find(|known| known.kinds.contains(&&*kind) || by_source(known));
-    known.map_or_else(|| Provider::Fuse(fuse::name_of(&kind)), Provider::Known)
+    by_mount(&kind, &source).map_or_else(|| Provider::Fuse(fuse::name_of(&kind)), Provider::Known)
 }
 
 /// Where an open file of `size` bytes lies. Never fails: who cannot say is one target.

@@ -12,7 +12,7 @@ use haul::options;
 
 use super::surroundings::{self, Surroundings};
 use super::{FAILED, USAGE, complain};
-use crate::args::{Changed, Cp, Dial, Durability, OBJECT_SIZE_DEFAULT};
+use crate::args::{Changed, Cp, Dial, Durability};
 use crate::manifest::Part;
 use crate::report::human::Manner;
 use crate::report::{Reporter, Settings, lists};
@@ -122,7 +122,7 @@ fn job_name(source: &Endpoint) -> String {
 /// A sentence for people about wrong usage.
 fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String> {
     let (sources, destination) = endpoint::resolve(&args.paths.all()).map_err(|e| e.to_string())?;
-    let object_size = args.object_size.map_or(OBJECT_SIZE_DEFAULT, u64::from);
+    let object_size = args.object_size.map_or(options::OBJECT_SIZE_DEFAULT, u64::from);
     // One object at rest and one in flight is the least that moves at all.
     if args.memory.is_some_and(|memory| memory < 2 * object_size) {
         return Err(format!(

@@ -88,7 +88,10 @@ fn first(job: &Found) -> Result<Answer, String> {
     loop {
         let answer = ask(job)?;
         let whole = known(&answer.sides.source) && known(&answer.sides.sink);
-        if whole || begin.elapsed() >= FIRST_MAX || answer.job.state == CopyPhase::Stopping {
+        if whole
+            || begin.elapsed() >= FIRST_MAX
+            || matches!(answer.job.state, CopyPhase::Stopping | CopyPhase::Ended)
+        {
             return Ok(answer);
         }
         sleep(FIRST_EVERY);

@@ -130,10 +130,10 @@ fn what_is_no_request_is_refused() {
         "null\n",
         "\"show\"\n",
         "{\"do\":\"explode\"}\n",
-        "{\"do\":\"set\",\"setting\":\"rate\"}\n",
-        "{\"do\":\"set\",\"setting\":\"rate\",\"value\":-1}\n",
-        "{\"do\":\"set\",\"setting\":\"colour\",\"value\":1}\n",
-        "{\"do\":\"set\",\"setting\":\"readers\",\"value\":1,\"more\":2}\n",
+        "{\"do\":\"set\",\"knob\":\"rate\"}\n",
+        "{\"do\":\"set\",\"knob\":\"rate\",\"value\":-1}\n",
+        "{\"do\":\"set\",\"knob\":\"colour\",\"value\":1}\n",
+        "{\"do\":\"set\",\"knob\":\"readers\",\"value\":1,\"more\":2}\n",
         "\u{0}\u{1}\n",
     ] {
         let reply = reply_to(&bench.raw("data"), line.as_bytes());

@@ -309,6 +309,8 @@ impl<T: Send + 'static> Session<'_, T> {
         }
         loop {
             if let Some(how) = end.act(self) {
+                // Whoever draws a bar sees where it ended.
+                Teller::new().tell(watch, || end.progress(self));
                 return how;
             }
             if E::HAS_LIVE_SETTINGS {

@@ -56,7 +56,7 @@ pub fn identify(path: &Path) -> Result<StorageIdentity, Unidentified> {
         source: "unknown".into(),
         options: String::new(),
     });
-    let network = is_network(&mount.kind);
+    let network = is_network(&mount.kind, &mount.source);
     Ok(StorageIdentity {
         id: id_of(&mount, network, device_uuid(&mount), stat.f_fsid),
         size: stat.f_blocks.saturating_mul(stat.f_frsize),
@@ -90,10 +90,10 @@ fn open_nearest(path: &Path) -> Result<(PathBuf, OwnedFd), Unidentified> {
 }
 
 /// `fuse.glusterfs` is as much a network file system as `glusterfs`.
-fn is_network(kind: &str) -> bool {
+fn is_network(kind: &str, source: &str) -> bool {
     let plain = kind.strip_prefix("fuse.").unwrap_or(kind);
     let plain = plain.strip_suffix("-fuse").unwrap_or(plain);
-    NETWORK.contains(&plain) || is_parallel(kind) || is_parallel(plain)
+    NETWORK.contains(&plain) || is_parallel(kind, source) || is_parallel(plain, source)
 }
 
 /// The UUID that udev found on the mount's device.
@@ -158,10 +158,12 @@ mod tests {
         for kind in
             ["nfs", "nfs4", "cifs", "lustre", "ceph", "fuse.ceph-fuse", "fuse.glusterfs", "beegfs", "9p"]
         {
-            assert!(is_network(kind), "{kind}");
+            assert!(is_network(kind, "x"), "{kind}");
         }
+        assert!(is_network("fuse.mfs", "mfs#master:9421"), "as FUSE tells it");
+        assert!(is_network("fuse", "mfs#master:9421"), "and where it does not");
         for kind in ["ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "fuse", "fuseblk"] {
-            assert!(!is_network(kind), "{kind}");
+            assert!(!is_network(kind, "/dev/sdb1"), "{kind}");
         }
     }
 

@@ -150,7 +150,11 @@ fn hints(passport: &Passport) -> Vec<String> {
                 hints.push("its size has changed since: probe again".into());
             }
         }
-        _ => hints.push(format!("not mounted on {} now", storage.mount_point)),
+        Ok(_) => hints.push(format!(
+            "another file system is mounted on {} now, or this haul knows it by another name: probe again",
+            storage.mount_point
+        )),
+        Err(_) => hints.push(format!("not mounted on {} now", storage.mount_point)),
     }
     hints
 }

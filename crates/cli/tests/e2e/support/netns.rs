@@ -86,7 +86,8 @@ impl NetnsPair {
         ip(&["-n", &self.near, "link", "set", "veth1", if up { "up" } else { "down" }]);
     }
 
-    /// Makes both NICs of both hosts so slow, as `tc` writes it: they limit a copy then, and not the processors.
+    /// Makes both NICs of both hosts so slow, as `tc` writes it: they limit a copy then, and not the
+    /// processors.
     pub fn slow_nics(&self, rate: &str) {
         for (namespace, nic) in
             [&self.near, &self.far].into_iter().flat_map(|one| [(one, "veth0"), (one, "veth1")])

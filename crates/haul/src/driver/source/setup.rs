@@ -16,7 +16,7 @@ use haul_storage::stores;
 
 /// Length of objects where nothing asks for another one, bytes; and what the stripes of a destination make of
 /// it at least.
-const OBJECT_LEN: u32 = 4 << 20;
+const OBJECT_LEN: u32 = crate::options::OBJECT_SIZE_DEFAULT as u32;
 const OBJECT_LEN_LEAST: u32 = 1 << 20;
 
 /// What a sink says before the first entry.
