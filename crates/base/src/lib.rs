@@ -1,5 +1,5 @@
 //! What storage and transport have in common: payload buffers, digests, meters of the stages, system calls
-//! that no library wraps, and names that are safe to show. Neither knows the other.
+//! that no library wraps, the words of errors, and names that are safe to show. Neither knows the other.
 //!
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
@@ -9,6 +9,7 @@ use std::sync::Arc;
 pub mod buffer;
 pub mod bytes;
 pub mod digest;
+pub mod errno;
 pub mod escape;
 pub mod kernel;
 pub mod meter;

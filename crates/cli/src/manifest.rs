@@ -242,7 +242,10 @@ impl Manifest {
                 let json = beside.path().display();
                 Err(io::Error::new(
                     error.kind(),
-                    format!("it is written, but {json} beside it is not its own: {error}"),
+                    format!(
+                        "it is written, but {json} beside it is not its own: {}",
+                        haul::errno::text(&error)
+                    ),
                 ))
             }
         }

@@ -9,6 +9,7 @@
 //! as the kernel does where it is told to. A file is never written in place, for it may have further names
 //! (hard links) that nobody meant.
 
+use haul::errno;
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
@@ -181,7 +182,7 @@ fn is_planted(dir: &Stat, entry: &Stat) -> bool {
 /// # Errors
 /// A sentence for people.
 pub fn check(path: &Path) -> Result<(), String> {
-    let failed = |error: io::Error| format!("cannot write {}: {error}", path.display());
+    let failed = |error: io::Error| format!("cannot write {}: {}", path.display(), errno::text(error));
     let denied = match place(path).map_err(failed)? {
         Place::File(spot) => accessat(&*spot.dir, ".", Access::WRITE_OK, AtFlags::EACCESS),
         Place::Stream(spot) => accessat(&*spot.dir, &spot.name, Access::WRITE_OK, AtFlags::EACCESS),
@@ -199,7 +200,7 @@ pub fn write(path: &Path, content: &[u8]) -> Result<(), String> {
         file.write_all(content)?;
         temporary.map_or(Ok(()), |temporary| temporary.put(&file))
     })();
-    written.map_err(|error: io::Error| format!("cannot write {}: {error}", path.display()))
+    written.map_err(|error: io::Error| format!("cannot write {}: {}", path.display(), errno::text(error)))
 }
 
 /// Begins to write: into a temporary beside a file, or straight into a stream.

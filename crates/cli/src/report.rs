@@ -15,6 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use haul::api::{CopyRequest, Event, Observer, Side, Sides, Status, Summary, TargetTable};
+use haul::errno;
 use haul::options::Role;
 
 use crate::command::FAILED;
@@ -209,7 +210,7 @@ fn spawn<T: Send + 'static>(
     thread::Builder::new()
         .name(name.into())
         .spawn(body)
-        .map_err(|error| (format!("cannot start a thread: {error}"), FAILED))
+        .map_err(|error| (format!("cannot start a thread: {}", errno::text(error)), FAILED))
 }
 
 fn exit_code(summary: &Summary, interrupted_code: i32) -> i32 {
@@ -427,7 +428,8 @@ impl<O: Write, E: Write> Screen<O, E> {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                 self.lost = !haul_mutant::removed("lost-stdout-is-no-success");
                 self.say(&self.manner.error(&format!(
-                    "stdout cannot be written any more: {error}; the run goes on, but does not end as a success"
+                    "stdout cannot be written any more: {}; the run goes on, but does not end as a success",
+                    errno::text(error)
                 )));
             }
             _ => {}

@@ -12,6 +12,7 @@ use std::time::Duration;
 use haul_core::journal::{FORMAT_VERSION, JournalError, Replay, Replayed};
 
 use crate::error::Error;
+use haul_base::errno;
 use haul_base::kernel::boot_id;
 use haul_base::users::name_of;
 use haul_storage::jail::Jail;
@@ -81,8 +82,8 @@ struct Told {
 /// dead ones left if `remove`.
 pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<CleanReport, Error> {
     let place = state.unwrap_or(root);
-    let dir =
-        Jail::open_root(root).map_err(|e| Error::storage(format!("destination {}: {e}", root.display())))?;
+    let dir = Jail::open_root(root)
+        .map_err(|e| Error::storage(format!("destination {}: {}", root.display(), errno::text(e))))?;
     let jobs = find_debris(place).map_err(|failure| Error::storage(failure.text))?;
     let told: Vec<Told> = jobs.iter().map(|job| replay(place, job)).collect::<Result<_, _>>()?;
     let all = temporaries(root)?;
@@ -240,7 +241,7 @@ fn replay(place: &Path, job: &Job) -> Result<Told, Error> {
 
 fn temporaries(root: &Path) -> Result<Vec<Temporary>, Error> {
     let fd = Jail::open_root(root)
-        .map_err(|e| Error::storage(format!("open directory {}: {e}", root.display())))?;
+        .map_err(|e| Error::storage(format!("open directory {}: {}", root.display(), errno::text(e))))?;
     Ok(list_temporaries(&Arc::new(fd), Duration::ZERO))
 }
 

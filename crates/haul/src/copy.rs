@@ -108,7 +108,12 @@ fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, handle: &Handle) ->
             let (request, observer) = (request.clone(), observer.clone());
             let work = move || hash_unchanged(&request, &paths, &*observer);
             let thread = thread::Builder::new().name("haul-manifest".into()).spawn(work);
-            (Some(sender), Some(thread.map_err(|e| Error::local(format!("starting a thread: {e}")))?))
+            (
+                Some(sender),
+                Some(thread.map_err(|e| {
+                    Error::local(format!("starting a thread: {}", haul_base::errno::text(e)))
+                })?),
+            )
         }
         false => (None, None),
     };

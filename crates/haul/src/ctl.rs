@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::handle::{CopyPhase, CopyState, Handle, LiveSetting, SettingState};
 use crate::target_tables::Sides;
+use haul_base::errno;
 
 mod client;
 mod server;
@@ -154,7 +155,7 @@ struct Label {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // The text of each says it.
 pub enum CtlError {
-    #[error("{op} {}: {source}", path.display())]
+    #[error("{op} {}: {}", path.display(), errno::text(source))]
     System { op: &'static str, path: PathBuf, source: io::Error },
     #[error("{} is {what}; it must be a directory of this user that is closed to others", path.display())]
     NotPrivate { path: PathBuf, what: &'static str },

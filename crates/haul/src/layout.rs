@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use haul_base::errno;
 use haul_core::layout::Layout;
 
 use crate::error::Error;
@@ -26,13 +27,13 @@ pub struct FileLayout {
 /// It cannot be opened, or is no regular file.
 pub fn layout(path: &Path) -> Result<FileLayout, Error> {
     use rustix::fs::{FileType, Mode, OFlags, fstat, open};
-    let failed = |what: &str, error: &dyn std::fmt::Display| {
-        Error::storage(format!("{what} {}: {error}", path.display()))
+    let failed = |what: &str, error: rustix::io::Errno| {
+        Error::storage(format!("{what} {}: {}", path.display(), errno::text(error)))
     };
     // Without waiting, for it may turn out to be a pipe.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = open(path, flags, Mode::empty()).map_err(|e| failed("open", &e))?;
-    let stat = fstat(&file).map_err(|e| failed("look at", &e))?;
+    let file = open(path, flags, Mode::empty()).map_err(|e| failed("open", e))?;
+    let stat = fstat(&file).map_err(|e| failed("look at", e))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(Error::usage(format!("{} is no regular file; only these have a layout", path.display())));
     }

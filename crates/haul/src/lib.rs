@@ -22,4 +22,4 @@ mod summary;
 mod target_tables;
 pub mod trial;
 
-pub use haul_base::{escape, kernel, size};
+pub use haul_base::{errno, escape, kernel, size};

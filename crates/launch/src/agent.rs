@@ -30,6 +30,7 @@ use super::request::Request;
 use super::reverse;
 use super::shell::escape;
 use super::{BootstrapError, BootstrapKind, Path, channel_listener};
+use haul_base::errno;
 use haul_base::role::Role;
 use haul_transport::Protect;
 use haul_transport::path::EndFacts;
@@ -224,14 +225,15 @@ where
                         addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
                     }
                 };
-                format!("cannot listen on {at}{ports}: {e}")
+                format!("cannot listen on {at}{ports}: {}", errno::text(e))
             })
         }
     };
     let listening = match &listener {
         Ok(l) => {
             let port = env.hooks.port.unwrap_or(l.addr.port());
-            let failed = l.failed.iter().map(|(address, e)| format!("{address}: {e}")).collect();
+            let failed =
+                l.failed.iter().map(|(address, e)| format!("{address}: {}", errno::text(e))).collect();
             let works = |via: &IpAddr| l.failed.iter().all(|(failed, _)| failed != via);
             let vias: Vec<IpAddr> = vias.into_iter().filter(works).collect();
             Ok(named(&vias, server.unwrap_or(l.addr.ip()), &routes::addresses(), port, failed))

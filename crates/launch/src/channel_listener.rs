@@ -132,7 +132,10 @@ pub(super) fn answer(
     let wrong = |what: &str| BootstrapError::new(BootstrapKind::Peer, what);
     let (mut listener, reply) = match ChannelListener::open() {
         Ok((listener, at)) => (Some(listener), ChannelReply::At(at)),
-        Err(error) => (None, ChannelReply::None(format!("no socket for further channels: {error}"))),
+        Err(error) => (
+            None,
+            ChannelReply::None(format!("no socket for further channels: {}", haul_base::errno::text(error))),
+        ),
     };
     say(&reply)?;
     let deadline = Instant::now() + JOIN_WAIT;

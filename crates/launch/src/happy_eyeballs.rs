@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use haul_base::errno;
 use haul_core::ids::{SessionEpoch, StreamId};
 
 use super::join_handshake::{self, Connected, Session};
@@ -140,7 +141,10 @@ impl Caller {
         let left = || deadline.saturating_duration_since(Instant::now());
         let window = self.window.filter(|_| data);
         let socket = tcp::connect(&way.remote, way.local, window, left().min(connect)).map_err(|e| {
-            TransportError { what: format!("connecting to {}: {e}", way.remote), source: Some(e) }
+            TransportError {
+                what: format!("connecting to {}: {}", way.remote, errno::text(&e)),
+                source: Some(e),
+            }
         })?;
         join_handshake::handshake(socket, &self.identity, &self.pin, left())
     }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use haul_base::errno;
 use haul_core::ids::{SessionEpoch, StreamId};
 
 use super::coming::Coming;
@@ -223,7 +224,11 @@ impl Dial for Redialler {
             post(joined.unwrap_or_else(|Failed { why, refused }| JoinEvent::Failed { stream, why, refused }));
         };
         if let Err(e) = thread::Builder::new().name("haul-dial".into()).spawn(work) {
-            failed(JoinEvent::Failed { stream, why: format!("starting a thread: {e}"), refused: false });
+            failed(JoinEvent::Failed {
+                stream,
+                why: format!("starting a thread: {}", errno::text(e)),
+                refused: false,
+            });
         }
     }
 

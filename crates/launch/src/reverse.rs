@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
+use haul_base::errno;
 use haul_core::ids::StreamId;
 
 use super::arrived::{Arrived, Decided, JOIN_WAIT, watch_pipe};
@@ -142,7 +143,7 @@ fn listen(terms: Terms<'_>) -> Result<(Listener, Listening), String> {
             At::Everywhere => "any address".into(),
             At::Only(list) => list.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", "),
         };
-        format!("this host cannot listen on {at}{ports}: {e}")
+        format!("this host cannot listen on {at}{ports}: {}", errno::text(e))
     })?;
     let works = |via: &&IpAddr| listener.failed.iter().all(|(failed, _)| failed != *via);
     let vias: Vec<IpAddr> = vias.iter().filter(works).copied().collect();

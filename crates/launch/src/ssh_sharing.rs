@@ -24,6 +24,7 @@ use rustix::fs::{FileType, Mode};
 use super::join_handshake::random;
 use super::ssh::destination;
 use super::{Dialler, RemoteSpec};
+use haul_base::errno;
 
 /// How long ssh may take to tell its configuration.
 const CONFIG_WAIT: Duration = Duration::from_secs(10);
@@ -179,7 +180,7 @@ fn own_socket(dirs: &[PathBuf]) -> Result<OwnSocket, String> {
     for dir in dirs {
         match own_socket_in(dir) {
             Ok(socket) => return Ok(socket),
-            Err(error) => last = format!("no socket in {}: {error}", dir.display()),
+            Err(error) => last = format!("no socket in {}: {}", dir.display(), errno::text(error)),
         }
     }
     Err(last)

@@ -18,6 +18,7 @@ use rustix::fs::{FsWord, fstat, fstatfs};
 use rustix::io::Errno;
 
 use crate::jail::Jail;
+use haul_base::errno;
 use haul_base::mounts::Mount;
 
 mod beegfs;
@@ -149,7 +150,7 @@ pub struct Found {
 /// Why a file system gave no layout.
 #[derive(Debug, thiserror::Error)]
 enum AskError {
-    #[error("{0}")]
+    #[error("{}", errno::text(.0))]
     System(#[from] Errno),
     #[error("{0}")]
     Answer(#[from] LayoutError),

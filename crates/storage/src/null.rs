@@ -231,7 +231,7 @@ fn completion(kind: DigestKind, end: TransferDone<ReadTag>) -> (Owed<SourceCompl
         Some((errno, at)) => Err(Failure {
             kind: FailureKind::Read,
             errno: errno.raw_os_error(),
-            text: format!("read of nothing at byte {at}: {errno}").into(),
+            text: format!("read of nothing at byte {at}: {}", haul_base::errno::text(errno)).into(),
         }),
         None => {
             let payload = buffer.as_slice();
@@ -455,7 +455,7 @@ impl SourceStore for Synthetic {
         let Reading { agreed, readers, storage, memory, object_size, meter, post, .. } = reading;
         let config = ReadConfig { readers, storage, memory, digest: agreed.digest };
         let engine = SyntheticEngine::start(*self, config, object_size, meter, post).map_err(|e| {
-            let text = format!("starting the reading threads: {e}");
+            let text = format!("starting the reading threads: {}", haul_base::errno::text(e));
             Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
         })?;
         let names = SyntheticNames { name: self.name(), targets: Targets::new() };

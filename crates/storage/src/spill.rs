@@ -29,6 +29,7 @@ use super::source::failure::{os_failure, own_failure};
 use crate::options::EngineName;
 use crate::sink::space::fits;
 use haul_base::buffer::Buffer;
+use haul_base::errno;
 use haul_base::meter::Meter;
 
 /// Slots begin at multiples of this, and are whole ones of it: what direct I/O asks for at most on any device
@@ -60,7 +61,7 @@ pub struct SpillDone {
 /// Why there is no spill file: which directory, what was tried, why not, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum SpillError {
-    #[error("cannot spill to {path}: {what}: {source}{remedy}")]
+    #[error("cannot spill to {path}: {what}: {}{remedy}", errno::text(source))]
     Io { path: String, what: &'static str, source: std::io::Error, remedy: &'static str },
     #[error("cannot spill to {path}: {size} bytes hold no frame of {slot_len}; use a larger --spill-size")]
     Small { path: String, size: u64, slot_len: u64 },

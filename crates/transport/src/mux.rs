@@ -23,6 +23,7 @@ use std::io::{self, Read, Write};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use haul_base::errno;
 use haul_core::wire::{SUBFRAME_LEN_MAX, SUBHEADER_LEN, SubHeader};
 
 use super::memory::{Pipe, PipeReader};
@@ -83,7 +84,7 @@ pub fn mux(
             if result.is_err() {
                 shared.break_off();
             }
-            on_end(result.err().map(|error| error.to_string()));
+            on_end(result.err().map(errno::text));
         };
         std::thread::Builder::new().name("haul-mux-read".into()).spawn(run).map_err(failed)?;
     }

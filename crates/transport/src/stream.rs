@@ -16,6 +16,7 @@ use std::io::{self, Read};
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
+use haul_base::errno;
 use haul_core::wire::{FrameHeader, HEADER_LEN, WireError};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -88,12 +89,12 @@ fn read_some(reader: &mut impl Read, out: &mut [u8]) -> Result<usize, String> {
 fn read_failed(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => CUT_OFF.into(),
-        _ => format!("reading from the peer: {error}"),
+        _ => format!("reading from the peer: {}", errno::text(error)),
     }
 }
 
 fn write_failed(error: io::Error) -> String {
-    format!("writing to the peer: {error}")
+    format!("writing to the peer: {}", errno::text(error))
 }
 
 fn bad_frame(error: WireError) -> String {

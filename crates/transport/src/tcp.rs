@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::Connection;
+use haul_base::errno;
 use haul_base::sys;
 
 /// Room for the kernel's structure, bytes. It grew from 104 to some 250 and goes on growing; what lies behind
@@ -278,7 +279,7 @@ pub fn set_control(socket: impl AsFd, name: &str) -> io::Result<()> {
         let can = controls().join(", ");
         let text = format!(
             "congestion control '{name}' cannot be used here ({}); possible are: {can}",
-            io::Error::from(error)
+            errno::text(error)
         );
         io::Error::new(io::ErrorKind::InvalidInput, text)
     })

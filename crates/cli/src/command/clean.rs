@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use haul::api::{CleanReport, age_in_words};
+use haul::errno;
 use serde::Serialize;
 
 use super::{FAILED, USAGE, complain};
@@ -54,7 +55,7 @@ fn run(args: &Clean) -> i32 {
     };
     let text = if args.json { json(args.root.as_bytes(), &report) } else { table(&report, !args.dry_run) };
     if let Err(error) = std::io::stdout().write_all(text.as_bytes()) {
-        return complain(&format!("cannot write to stdout: {error}"), FAILED);
+        return complain(&format!("cannot write to stdout: {}", errno::text(error)), FAILED);
     }
     report.jobs.iter().filter(|job| job.failed).fold(0, |_, job| {
         let (key, state) = (escape::name(job.key.as_bytes()), escape::text(&job.state));

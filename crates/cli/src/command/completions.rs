@@ -24,6 +24,7 @@ complete -F _haul_jobs -o bashdefault -o default haul
 "#;
 
 use super::{FAILED, complain};
+use haul::errno;
 
 #[derive(Args, Debug)]
 pub struct Script {
@@ -40,7 +41,7 @@ fn run(shell: Shell) -> i32 {
     // Into memory first: the generator panics when its writer fails.
     match std::io::stdout().write_all(&script(shell)) {
         Ok(()) => 0,
-        Err(error) => complain(&format!("cannot write to stdout: {error}"), FAILED),
+        Err(error) => complain(&format!("cannot write to stdout: {}", errno::text(error)), FAILED),
     }
 }
 

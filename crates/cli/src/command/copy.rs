@@ -8,6 +8,7 @@ use std::sync::Arc;
 use haul::api::{CopyRequest, Dialler, Endpoint, ErrorKind, Handle, RemoteOptions, Summary};
 use haul::ctl::Server;
 use haul::endpoint;
+use haul::errno;
 use haul::options;
 
 use super::surroundings::{self, Surroundings};
@@ -77,7 +78,8 @@ fn run(args: &Cp) -> i32 {
             reporter.finish(summary, asked.exit_code())
         }
         Err(error) => {
-            let (kind, text) = (ErrorKind::Local, format!("cannot watch for signals: {error}"));
+            let (kind, text) =
+                (ErrorKind::Local, format!("cannot watch for signals: {}", errno::text(error)));
             let error = Some(haul::api::Error { kind, text });
             reporter.finish(Summary { error, ..Summary::default() }, FAILED)
         }

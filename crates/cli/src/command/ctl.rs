@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use haul::api::{CopyPhase, LiveSetting, SettingState};
 use haul::ctl::{self, Found, Job, Lost, Request};
+use haul::errno;
 use serde::Serialize;
 
 use super::{FAILED, complain, surroundings};
@@ -48,7 +49,8 @@ fn run(args: &Ctl) -> i32 {
     };
     let wrote = text.and_then(|text| {
         let mut out = std::io::stdout();
-        out.write_all(text.as_bytes()).map_err(|error| format!("cannot write to stdout: {error}"))
+        out.write_all(text.as_bytes())
+            .map_err(|error| format!("cannot write to stdout: {}", errno::text(error)))
     });
     match wrote {
         Ok(()) => 0,

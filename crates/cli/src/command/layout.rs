@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use haul::api::FileLayout;
+use haul::errno;
 use serde::Serialize;
 
 use super::{FAILED, complain};
@@ -60,7 +61,7 @@ fn run(args: &LayoutArgs) -> i32 {
         };
         let text = if args.json { json(bytes, &layout) } else { lines(bytes, &layout) };
         if let Err(error) = std::io::stdout().write_all(text.as_bytes()) {
-            return complain(&format!("cannot write to stdout: {error}"), FAILED);
+            return complain(&format!("cannot write to stdout: {}", errno::text(error)), FAILED);
         }
     }
     code

@@ -9,6 +9,7 @@ use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
 
 use super::{FAILED, complain};
+use haul::errno;
 
 /// What the help of a command that ends in codes begins its last words with.
 const CODES: &str = "Exit codes: ";
@@ -57,11 +58,14 @@ fn run(dir: Option<&Path>) -> i32 {
     match dir {
         None => match page(&command).and_then(|page| io::stdout().write_all(&page)) {
             Ok(()) => 0,
-            Err(error) => complain(&format!("cannot write to stdout: {error}"), FAILED),
+            Err(error) => complain(&format!("cannot write to stdout: {}", errno::text(error)), FAILED),
         },
         Some(dir) => match std::fs::create_dir_all(dir).and_then(|()| write_pages(&command, dir)) {
             Ok(()) => 0,
-            Err(error) => complain(&format!("cannot write pages into {}: {error}", dir.display()), FAILED),
+            Err(error) => complain(
+                &format!("cannot write pages into {}: {}", dir.display(), errno::text(error)),
+                FAILED,
+            ),
         },
     }
 }

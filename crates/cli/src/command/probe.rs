@@ -4,6 +4,7 @@ use std::io::Write;
 
 use super::{FAILED, complain};
 use crate::args::probe::Probe;
+use haul::errno;
 
 mod network;
 mod pair;
@@ -37,6 +38,6 @@ fn print(text: &[u8]) -> i32 {
     let mut out = std::io::stdout();
     match out.write_all(text).and_then(|()| out.flush()) {
         Ok(()) => 0,
-        Err(error) => complain(&format!("cannot write to stdout: {error}"), FAILED),
+        Err(error) => complain(&format!("cannot write to stdout: {}", errno::text(error)), FAILED),
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use haul::api::{CopyPhase, Side, Sides};
 use haul::ctl::{self, Found, Job, Request};
+use haul::errno;
 use serde::Serialize;
 
 use super::surroundings::{Surroundings, control_dirs};
@@ -160,6 +161,6 @@ fn print(text: &str) -> Result<(), String> {
     let mut out = std::io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
-        wrote => wrote.map_err(|error| format!("cannot write to stdout: {error}")),
+        wrote => wrote.map_err(|error| format!("cannot write to stdout: {}", errno::text(error))),
     }
 }

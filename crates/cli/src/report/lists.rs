@@ -14,6 +14,7 @@ use super::{Settings, json};
 use crate::command::{FAILED, USAGE};
 use crate::manifest::{self, Counts, Manifest};
 use crate::output::{self, Place, Temporary};
+use haul::errno;
 
 /// What became of the lists.
 #[derive(Debug, Default)]
@@ -113,7 +114,9 @@ impl Files {
     /// # Errors
     /// A sentence for people and the exit code: a list cannot be written, or may not have its name.
     pub(super) fn open(settings: &Settings) -> Result<Option<Files>, (String, i32)> {
-        let failed = |path: &Path, error| (format!("cannot write {}: {error}", path.display()), FAILED);
+        let failed = |path: &Path, error: io::Error| {
+            (format!("cannot write {}: {}", path.display(), errno::text(error)), FAILED)
+        };
         if let Some(path) = &settings.manifest
             && let Some(why) = manifest::foreign_json(path)
         {
@@ -231,7 +234,10 @@ impl Files {
 
     fn broken(&mut self, what: &str, path: &Path, error: &io::Error) {
         let path = path.display();
-        let text = format!("the {what} {path} could not be written: {error}; the copy is not concerned");
+        let text = format!(
+            "the {what} {path} could not be written: {}; the copy is not concerned",
+            errno::text(error)
+        );
         self.ended.errors.push(text);
     }
 }

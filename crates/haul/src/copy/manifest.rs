@@ -68,7 +68,7 @@ pub(super) fn hash_unchanged(request: &CopyRequest, files: &Receiver<Unmoved>, o
                     path,
                     stage,
                     errno,
-                    text: format!("hashing for the manifest: {e}"),
+                    text: format!("hashing for the manifest: {}", haul_base::errno::text(e)),
                 });
             }
             None => {

@@ -14,6 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Pid;
 
 use super::{CtlError, PATIENCE, Place, REPLY_LEN_MAX, Reply, Request, parse_file, system};
+use haul_base::errno;
 
 /// Most jobs that are looked at.
 const JOBS_MAX: usize = 1024;
@@ -146,7 +147,7 @@ pub fn ask(job: &Found, request: &Request) -> Result<Reply, CtlError> {
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
             return Err(no_answer(format!("no answer within {} s; is it stopped?", PATIENCE.as_secs())));
         }
-        Err(error) => return Err(no_answer(error.to_string())),
+        Err(error) => return Err(no_answer(errno::text(error))),
     }
     if reply.is_empty() {
         return Err(no_answer("it ended before it answered".into()));

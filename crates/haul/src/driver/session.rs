@@ -29,6 +29,7 @@ use super::view::{Idle, View};
 use super::{Clock, EPOCH, Links, Notices, Pulse, Report, Stopping, TICK, Tally, Teller, Watch, local, lost};
 use crate::events::Progress;
 use crate::handle::LiveSetting;
+use haul_base::errno;
 use haul_base::meter::Meter;
 use haul_base::role::Role;
 use haul_storage::{Post, Stuck};
@@ -242,7 +243,7 @@ pub(super) fn run<E: End>(links: Links, request: &E::Request, watch: &Watch) -> 
     };
     let control = match ControlStream::spawn(links.control, EPOCH, post) {
         Ok(control) => control,
-        Err(e) => return Report::failed(local(e.to_string()), watch),
+        Err(e) => return Report::failed(local(errno::text(e)), watch),
     };
     let opening = Opening {
         mailbox: &mailbox,

@@ -29,6 +29,7 @@ use crate::events::Progress;
 use crate::handle::LiveSetting;
 use crate::summary::DEBRIS;
 use haul_base::buffer::{Buffer, Pool};
+use haul_base::errno;
 use haul_base::role::Role;
 use haul_storage::descriptors::{Claim, FEW_DESCRIPTORS};
 use haul_storage::options::{LayoutChoice, StorageOptions};
@@ -167,7 +168,7 @@ fn start_receiver(
     session: &Session<'_>,
 ) -> Result<DataReceiver, Failure> {
     let (meter, post) = (session.meter.clone(), session.mailbox.post(Own::Recv));
-    DataReceiver::spawn(link, stream, epoch, pool.clone(), meter, post).map_err(|e| local(e.to_string()))
+    DataReceiver::spawn(link, stream, epoch, pool.clone(), meter, post).map_err(|e| local(errno::text(e)))
 }
 
 /// The path of an entry below the destination root.

@@ -11,6 +11,7 @@
 
 use std::time::{Duration, Instant};
 
+use haul_base::errno;
 use haul_core::ids::{SessionEpoch, StreamId, Time};
 use haul_core::transfer::stream_dialler::{Backoff, StreamDialler};
 use haul_core::wire::{Failure, Message};
@@ -260,7 +261,7 @@ impl Lines {
                         self.dialler.set_dark(false, now);
                     }
                     Ok(()) => {}
-                    Err(e) => self.redial(&e.to_string(), false),
+                    Err(e) => self.redial(&errno::text(e), false),
                 }
             }
             JoinEvent::Failed { stream: StreamId(0), why, refused } => self.redial(&why, refused),

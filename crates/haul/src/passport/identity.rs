@@ -15,12 +15,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, StatVfs};
 
 use super::StorageIdentity;
+use haul_base::errno;
 use haul_base::mounts::Mount;
 use haul_storage::layout::is_parallel;
 
 /// The system does not tell which file system it is.
 #[derive(Debug, thiserror::Error)]
-#[error("{op} {}: {source}", path.display())]
+#[error("{op} {}: {}", path.display(), errno::text(source))]
 pub struct Unidentified {
     /// What was tried.
     pub op: &'static str,

@@ -10,6 +10,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use haul_base::errno;
 use haul_core::io::IoPolicy;
 use serde_json::Value;
 
@@ -47,7 +48,7 @@ pub enum PassportError {
     Newer { path: PathBuf, format: u64 },
     #[error("the passport {} is damaged and ignored ({why}): probe again to replace it", path.display())]
     Damaged { path: PathBuf, why: String },
-    #[error("{op} {}: {source}", path.display())]
+    #[error("{op} {}: {}", path.display(), errno::text(source))]
     Io { op: &'static str, path: PathBuf, source: io::Error },
 }
 

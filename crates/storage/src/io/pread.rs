@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::{DEPTH_MAX, Engine, EngineFacts, Full, IoDone, IoKind, IoOp, RWF_DONTCACHE, Waker};
+use haul_base::errno;
 
 /// Bytes of a thread's stack: it makes one system call from a short frame.
 const STACK_LEN: usize = 128 << 10;
@@ -80,7 +81,11 @@ impl Pread {
         state.threads -= 1;
         if !self.said {
             self.said = true;
-            self.remarks.push(format!("no more than {} threads could be started: {error}", state.threads));
+            self.remarks.push(format!(
+                "no more than {} threads could be started: {}",
+                state.threads,
+                errno::text(error)
+            ));
         }
         if state.threads == 0 {
             let completed = Instant::now();

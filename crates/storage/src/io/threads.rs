@@ -29,6 +29,7 @@ use rustix::io::Errno;
 use super::{DEPTH_MAX, Engine, EngineConfig, EngineFacts, IoFile, IoKind, IoTarget, Waker};
 use crate::Stuck;
 use haul_base::buffer::Buffer;
+use haul_base::errno;
 use haul_base::meter::Meter;
 
 mod dispatch;
@@ -212,7 +213,9 @@ impl<T: Send + 'static> IoThreads<T> {
         let _alone = lock(&self.starting);
         for index in self.count()..count {
             if let Err(error) = self.start_thread() {
-                return self.shared.remark(format!("{index} I/O threads instead of {count}: {error}"));
+                return self
+                    .shared
+                    .remark(format!("{index} I/O threads instead of {count}: {}", errno::text(error)));
             }
         }
     }

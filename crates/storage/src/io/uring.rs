@@ -39,6 +39,7 @@ use rustix::io::Errno;
 use super::{DEPTH_MAX, Engine, EngineConfig, EngineFacts, Full, IoDone, IoKind, IoOp, RWF_DONTCACHE, Waker};
 
 use haul_base::buffer::Part;
+use haul_base::errno;
 use table::{BUFFERS_MAX, Buffers, FILES_MAX, Files};
 
 mod table;
@@ -167,7 +168,7 @@ impl Uring {
             && let Err(error) = submitter.register_buffers_sparse(BUFFERS_MAX.into())
         {
             buffers.on = false;
-            remarks.push(format!("buffers are not registered: {error} (needs Linux 5.19)"));
+            remarks.push(format!("buffers are not registered: {} (needs Linux 5.19)", errno::text(error)));
         }
         // A ring that is more open than it need be works as well, and says so.
         restrict(&submitter, &mut remarks);
@@ -386,7 +387,10 @@ impl Engine for Uring {
                 return Ok(());
             }
             if let Some(errno) = self.broken {
-                return Err(io::Error::new(errno.kind(), format!("io_uring does not go on: {errno}")));
+                return Err(io::Error::new(
+                    errno.kind(),
+                    format!("io_uring does not go on: {}", errno::text(errno)),
+                ));
             }
             let now = Instant::now();
             let left = deadline.map_or(WAIT_MAX, |deadline| deadline.saturating_duration_since(now));
@@ -490,7 +494,8 @@ fn new_ring(depth: usize) -> io::Result<IoUring> {
 /// Has the ring refuse what haul never asks of it.
 fn restrict(submitter: &Submitter<'_>, remarks: &mut Vec<String>) {
     if let Err(error) = submitter.register_restrictions(&mut restrictions()) {
-        remarks.push(format!("the ring is not restricted to the calls that haul needs: {error}"));
+        remarks
+            .push(format!("the ring is not restricted to the calls that haul needs: {}", errno::text(error)));
     }
 }
 
@@ -546,7 +551,7 @@ fn explain(what: &str, error: &io::Error) -> io::Error {
         Some(Errno::NOMEM) => "; raise the limit of locked memory (ulimit -l)".into(),
         _ => String::new(),
     };
-    io::Error::new(error.kind(), format!("io_uring cannot be used: {what}: {error}{advice}"))
+    io::Error::new(error.kind(), format!("io_uring cannot be used: {what}: {}{advice}", errno::text(error)))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use haul_base::errno;
 use haul_core::tune::show_amount;
 use haul_core::wire::{Failure, FailureKind, TEXT_LEN_MAX};
 use rustix::io::Errno;
@@ -16,14 +17,14 @@ pub(super) fn failure(kind: FailureKind, errno: i32, text: impl Into<String>) ->
 
 /// A failed system call: `what` was tried (`"create"`) on `path`.
 pub(super) fn os(kind: FailureKind, what: &str, path: &str, errno: Errno) -> Failure {
-    failure(kind, errno.raw_os_error(), format!("{what} {path}: {}", cause(errno)))
+    failure(kind, errno.raw_os_error(), format!("{what} {path}: {}", errno::text(errno)))
 }
 
 /// Like [`os`], and where space ran out says which resource of the file system that holds `fd` it was.
 pub(super) fn os_at(kind: FailureKind, what: &str, path: &str, errno: Errno, fd: impl AsFd) -> Failure {
     match space(errno, fd) {
         Some(space) => {
-            failure(kind, errno.raw_os_error(), format!("{what} {path}: {}; {space}", cause(errno)))
+            failure(kind, errno.raw_os_error(), format!("{what} {path}: {}; {space}", errno::text(errno)))
         }
         None => os(kind, what, path, errno),
     }
@@ -35,10 +36,6 @@ pub(crate) fn free(fd: impl AsFd) -> Option<u64> {
     let room = rustix::fs::fstatvfs(fd).ok()?;
     let inodes = room.f_files == 0 || room.f_favail > 0;
     inodes.then(|| room.f_bavail.saturating_mul(room.f_frsize))
-}
-
-fn cause(errno: Errno) -> String {
-    std::io::Error::from_raw_os_error(errno.raw_os_error()).to_string()
 }
 
 /// What ran out and what is left, if that is what `errno` says.

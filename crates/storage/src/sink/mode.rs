@@ -206,8 +206,7 @@ impl Choice {
         let mut state = lock(&self.state);
         if !state.refused {
             state.refused = true;
-            let cause = std::io::Error::from_raw_os_error(errno.raw_os_error()).to_string();
-            state.chooser.on_refused(cause);
+            state.chooser.on_refused(haul_base::errno::text(errno));
         }
     }
 

@@ -32,9 +32,9 @@ use super::{
 use crate::SinkEngine;
 use crate::jail::Jail;
 use crate::place::{Destination, PlaceError};
-use crate::source::failure::strerror;
 use crate::store::job::{begin_journal, fresh_tag, job_of, names_of};
 use crate::store::{Capabilities, Claimed, Coming, Finding, HeldJob, Looks, SinkStore, Waiting, Writing};
+use haul_base::errno;
 use haul_base::kernel::boot_id;
 use haul_base::users::{self, Unexpanded, name_of};
 
@@ -235,7 +235,7 @@ impl HeldJob for HeldDirectory {
 }
 
 fn started(why: impl std::fmt::Display) -> Failure {
-    let text = format!("starting the writing threads: {why}");
+    let text = format!("starting the writing threads: {}", errno::text(why));
     Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
 }
 
@@ -342,7 +342,7 @@ fn whose(
     let ours = match elsewhere {
         false => kept,
         true => Ours::learn_beside(tree.jail(), &**tree.root()).map_err(|errno| {
-            let text = format!("create a file in the destination: {}", strerror(errno.raw_os_error()));
+            let text = format!("create a file in the destination: {}", errno::text(errno));
             Failure { kind: FailureKind::Create, errno: errno.raw_os_error(), text: text.into() }
         })?,
     };

@@ -93,7 +93,7 @@ impl Stripes {
             Err(Errno::EXIST) => Err(Errno::EXIST),
             Err(errno) => {
                 let _ = jail.unlink(dir, name);
-                self.missed(|| format!("{} refused: {errno}", self.place()));
+                self.missed(|| format!("{} refused: {}", self.place(), haul_base::errno::text(errno)));
                 Ok(None)
             }
         }

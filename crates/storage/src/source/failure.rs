@@ -1,8 +1,8 @@
 //! Failures in words: one line of operation, path and cause, whatever bytes the path holds.
 
 use std::fmt::Write as _;
-use std::io;
 
+use haul_base::errno;
 use haul_core::wire::{Failure, FailureKind, TEXT_LEN_MAX};
 use rustix::io::Errno;
 
@@ -27,15 +27,6 @@ pub fn printable(path: &[u8]) -> String {
     text
 }
 
-/// The operating system's words for `errno`, without the number.
-pub fn strerror(errno: i32) -> String {
-    let text = io::Error::from_raw_os_error(errno).to_string();
-    match text.rfind(" (os error") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
-    }
-}
-
 /// A failure that the operating system reported of an entry that was found in its directory: "open data/x:
 /// Permission denied".
 pub(crate) fn os_failure(kind: FailureKind, op: &str, path: &[u8], errno: Errno) -> Failure {
@@ -48,7 +39,7 @@ pub(crate) fn os_failure(kind: FailureKind, op: &str, path: &[u8], errno: Errno)
 
 /// The same of a source that the command names: one that is not there is no entry that vanished.
 pub(crate) fn named_failure(kind: FailureKind, op: &str, path: &[u8], errno: Errno) -> Failure {
-    make(kind, errno.raw_os_error(), op, path, &strerror(errno.raw_os_error()))
+    make(kind, errno.raw_os_error(), op, path, &errno::text(errno))
 }
 
 /// A failure of what the command names, or of what lies directly in a directory whose contents it names:

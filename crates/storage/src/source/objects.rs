@@ -303,7 +303,7 @@ impl Shared {
         {
             // Further on it can be the end of a file that shrank, which is no word on the file system.
             if failed_at == at {
-                let why = format!("a read was refused: {}", super::failure::strerror(errno.raw_os_error()));
+                let why = format!("a read was refused: {}", haul_base::errno::text(errno));
                 self.modes.on_refused(tag.open.dev(), &why);
             }
             tag.open.fail_direct();

@@ -16,8 +16,9 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, stat
 use rustix::io::Errno;
 
 use super::acl::told_at;
-use super::failure::{printable, strerror};
+use super::failure::printable;
 use super::stat::Seen;
+use haul_base::errno;
 use haul_base::mounts::ways_below;
 use haul_base::users::{self, Unexpanded};
 
@@ -163,7 +164,7 @@ fn resolve(typed: &[u8], recursive: bool, home: Option<&Path>) -> Result<RootSpe
     let stat = statat(CWD, &path, flags).map_err(|errno| SourceError::Unreachable {
         path: shown(),
         errno: errno.raw_os_error(),
-        cause: strerror(errno.raw_os_error()),
+        cause: errno::text(errno),
         hint: if errno == Errno::NOENT && looks_unexpanded(typed) { HINT } else { "" },
     })?;
     let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
@@ -203,7 +204,7 @@ pub fn source_roots(specs: &[RootSpec]) -> Result<Vec<SourceRoot>, SourceError> 
                 let unreachable = |e: std::io::Error| SourceError::Unreachable {
                     path: printable(spec.path.as_os_str().as_bytes()),
                     errno: e.raw_os_error().unwrap_or(0),
-                    cause: e.raw_os_error().map_or_else(|| e.to_string(), strerror),
+                    cause: errno::text(e),
                     hint: "",
                 };
                 let path = std::fs::canonicalize(&spec.path).map_err(unreachable)?;

@@ -116,7 +116,7 @@ impl SourceStore for Paths {
         let tree = Arc::new(SourceTree::with_clock(clock).on_change(changed).of_part(self.part));
         let config = ReadConfig { readers, storage, memory, digest: agreed.digest };
         let failed = |what: &str, why: std::io::Error| {
-            let text = format!("starting the {what}: {why}");
+            let text = format!("starting the {what}: {}", haul_base::errno::text(why));
             Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
         };
         let engine =

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use haul::api::{Dialler, Handle};
 use haul::endpoint;
+use haul::errno;
 use haul_probe::network::{
     self, Event, Network, NetworkError, Only, Request, TIME_LIMIT_DEFAULT, Way, passport,
 };
@@ -45,7 +46,7 @@ pub fn run(args: &Args) -> i32 {
     });
     let asked = match watched {
         Ok(asked) => asked,
-        Err(error) => return complain(&format!("cannot watch for signals: {error}"), FAILED),
+        Err(error) => return complain(&format!("cannot watch for signals: {}", errno::text(error)), FAILED),
     };
     let screen =
         Arc::new(Mutex::new(Telling { screen: Screen::new(args.forms.json, &surroundings), best: 0.0 }));

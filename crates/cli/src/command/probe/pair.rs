@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use haul::errno;
 use haul_probe::Probe;
 use haul_probe::passport::{self, PassportError};
 
@@ -35,7 +36,7 @@ pub fn run(args: &Pair) -> i32 {
 
 /// Reads a probe from any of the files that hold one.
 fn read(path: &Path) -> Result<Probe, String> {
-    let failed = |error| format!("cannot read {}: {error}", path.display());
+    let failed = |error| format!("cannot read {}: {}", path.display(), errno::text(error));
     let mut content = Vec::new();
     let file = File::open(path).map_err(failed)?;
     file.take(FILE_LEN_MAX + 1).read_to_end(&mut content).map_err(failed)?;

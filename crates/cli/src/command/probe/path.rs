@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use haul::api::{Dialler, Handle};
 use haul::endpoint;
+use haul::errno;
 use haul_probe::path::{
     self, BYTES_LIMIT_DEFAULT, BYTES_LIMIT_QUICK, Event, PathError, PathProbe, Request, TIME_LIMIT_DEFAULT,
     TIME_LIMIT_QUICK,
@@ -54,7 +55,7 @@ pub fn run(args: &Args) -> i32 {
     });
     let asked = match watched {
         Ok(asked) => asked,
-        Err(error) => return complain(&format!("cannot watch for signals: {error}"), FAILED),
+        Err(error) => return complain(&format!("cannot watch for signals: {}", errno::text(error)), FAILED),
     };
     let costs = (planned.time().as_secs_f64(), planned.bytes());
     screen.write(|out| json::started(out, costs, &planned.warnings, now()));

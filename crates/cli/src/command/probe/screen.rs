@@ -9,6 +9,7 @@ use super::super::{FAILED, USAGE, complain};
 use crate::args::forms::Forms;
 use crate::report::{LOG_EVERY, REDRAW, now, width};
 use crate::{escape, output};
+use haul::errno;
 
 /// How the CSV's path names stdout.
 const STDOUT: &str = "-";
@@ -124,7 +125,10 @@ impl Screen {
                 code = FAILED;
                 // A reader that went away knows it.
                 if error.kind() != io::ErrorKind::BrokenPipe {
-                    complain(&format!("events cannot be written to stdout any more: {error}"), FAILED);
+                    complain(
+                        &format!("events cannot be written to stdout any more: {}", errno::text(error)),
+                        FAILED,
+                    );
                 }
             }
         } else if let Some((_, text)) = csv.filter(|(path, _)| is_stdout(path)) {

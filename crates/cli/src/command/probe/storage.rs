@@ -5,6 +5,7 @@ use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 
 use haul::api::Handle;
+use haul::errno;
 use haul::options;
 use haul_probe::{BYTES_LIMIT_DEFAULT, TIME_LIMIT_DEFAULT, passport};
 use haul_probe::{Direction, Io, Only, Pattern, Plan, Probe, ProbeError, ProbeEvent, Request};
@@ -152,7 +153,7 @@ fn measure(args: &Storage, plan: &Plan, surroundings: &Surroundings) -> i32 {
     });
     let asked = match watched {
         Ok(asked) => asked,
-        Err(error) => return complain(&format!("cannot watch for signals: {error}"), FAILED),
+        Err(error) => return complain(&format!("cannot watch for signals: {}", errno::text(error)), FAILED),
     };
     let screen = RefCell::new(Screen::new(args.forms.json, surroundings));
     screen.borrow_mut().write(|out| json::started(out, plan, now()));

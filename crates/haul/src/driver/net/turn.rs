@@ -46,7 +46,8 @@ impl Net {
             self.window = Some(window);
             for flow in self.flows.values() {
                 if let Err(error) = flow.socket.fix_send(window.saturating_mul(2)) {
-                    trouble = Some(format!("the send buffer cannot be set: {error}"));
+                    trouble =
+                        Some(format!("the send buffer cannot be set: {}", haul_base::errno::text(error)));
                 }
             }
         }

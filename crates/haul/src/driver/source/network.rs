@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use haul_base::errno;
 use haul_core::ids::{SessionEpoch, StreamId, Time};
 use haul_core::transfer::SessionEnd;
 use haul_core::wire::Failure;
@@ -38,7 +39,7 @@ pub(super) fn start_sender(
 ) -> Result<DataSender, Failure> {
     let post = session.mailbox.post(Own::Send);
     let started = DataSender::spawn(link, stream, epoch, session.meter.clone(), post, pacer.clone());
-    started.map_err(|e| local(e.to_string()))
+    started.map_err(|e| local(errno::text(e)))
 }
 
 impl Network {

@@ -22,6 +22,7 @@ use super::request::{Next, Request, Settled};
 use super::{Shared, TransferDone};
 use crate::owed::{panic_point, words_of};
 use haul_base::buffer::Part;
+use haul_base::errno;
 
 /// A waiting I/O thread looks at the deadlines, and counts its time, this often.
 const WAIT_MAX: Duration = Duration::from_millis(100);
@@ -208,7 +209,11 @@ impl<T: Send + 'static> IoThread<T> {
             Err(error) => {
                 self.failures = self.failures.saturating_add(1);
                 if self.failures == FAILURES_MAX {
-                    self.shared.remark(format!("I/O thread {} gave up its engine: {error}", self.index));
+                    self.shared.remark(format!(
+                        "I/O thread {} gave up its engine: {}",
+                        self.index,
+                        errno::text(error)
+                    ));
                     self.broken = true;
                 }
                 std::thread::sleep(FAILURE_PAUSE);

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use super::update_buffer;
 use crate::io::IoFile;
 use haul_base::buffer::Slab;
+use haul_base::errno;
 
 /// Most files registered at a time; more are used by their descriptors.
 pub(super) const FILES_MAX: u32 = 256;
@@ -179,7 +180,10 @@ impl Buffers {
                 Some(Errno::NOMEM | Errno::PERM) => "; raise the limit of locked memory (ulimit -l)",
                 _ => "",
             };
-            remarks.push(format!("no more than {kept} MiB of buffers are registered: {error}{hint}"));
+            remarks.push(format!(
+                "no more than {kept} MiB of buffers are registered: {}{hint}",
+                errno::text(error)
+            ));
             return None;
         }
         if index == self.entries.len() {
