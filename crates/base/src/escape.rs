@@ -8,11 +8,39 @@ use std::fmt::Write;
 
 /// A name or path on one line. Unambiguous: a backslash shows as `\\`, a byte that is not UTF-8 as `\xNN`.
 pub fn name(bytes: &[u8]) -> String {
+    one_line(bytes, r"\\")
+}
+
+/// What somebody else said, on one line: a line of ssh's, the words of a peer. As [`name`], but backslashes
+/// stay single.
+pub fn line(bytes: &[u8]) -> String {
+    if haul_mutant::removed("escaped-words") {
+        return String::from_utf8_lossy(bytes).into_owned();
+    }
+    one_line(bytes, r"\")
+}
+
+/// A name or path within the text of a failure, on one line: what is not UTF-8 is replaced, control
+/// characters are escaped. Who shows the whole passes it through [`text`], for what reorders text is still in
+/// it.
+pub fn within(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for c in String::from_utf8_lossy(bytes).chars() {
+        if c.is_control() {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+fn one_line(bytes: &[u8], backslash: &str) -> String {
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
             match c {
-                '\\' => out.push_str("\\\\"),
+                '\\' => out.push_str(backslash),
                 '\n' => out.push_str("\\n"),
                 _ => push(&mut out, c),
             }
@@ -90,6 +118,35 @@ mod tests {
             let lossy = String::from_utf8_lossy(&bytes);
             assert!(!text(&lossy).chars().any(|c| (c.is_control() && c != '\n') || steers(c)));
         }
+    }
+
+    /// Goal: whatever bytes come, the escaped text has no control or direction-changing character.
+    /// Method: all single bytes, all characters of the basic plane, random strings.
+    #[test]
+    fn escaped_text_is_harmless() {
+        let harmless = |text: &str| {
+            text.chars()
+                .all(|c| !c.is_control() && !('\u{202a}'..='\u{202e}').contains(&c) && c != '\u{200f}')
+        };
+        for byte in 0..=255u8 {
+            assert!(harmless(&line(&[byte])));
+        }
+        for c in '\0'..='\u{ffff}' {
+            assert!(harmless(&line(c.to_string().as_bytes())), "{c:?}");
+        }
+        let mut rng = fastrand::Rng::with_seed(7);
+        for _ in 0..1000 {
+            let bytes: Vec<u8> = (0..rng.usize(..40)).map(|_| rng.u8(..)).collect();
+            assert!(harmless(&line(&bytes)), "{bytes:?}");
+        }
+        assert_eq!(line("Zürich 東京".as_bytes()), "Zürich 東京");
+    }
+
+    /// Goal: within a text a name is one line of characters that can be printed.
+    #[test]
+    fn names_within_texts_are_harmless() {
+        assert_eq!(within(b"a\x1b[31m\n\xff"), "a\\u{1b}[31m\\n\u{fffd}");
+        assert_eq!(within("back\\slash, Größe".as_bytes()), "back\\slash, Größe");
     }
 
     /// Goal: two names never look the same.

@@ -28,9 +28,9 @@ use super::message::{
 use super::named::{named, place};
 use super::request::Request;
 use super::reverse;
-use super::shell::escape;
 use super::{BootstrapError, BootstrapKind, Path, channel_listener};
 use haul_base::errno;
+use haul_base::escape;
 use haul_base::role::Role;
 use haul_transport::Protect;
 use haul_transport::path::EndFacts;
@@ -288,7 +288,7 @@ where
         path,
         protect: path.protect(needs.protect),
         protocol: near.protocol,
-        near_version: escape(program.as_bytes()),
+        near_version: escape::line(program.as_bytes()),
         strays,
     };
     Ok((near.request, connected))

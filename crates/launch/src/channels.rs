@@ -22,13 +22,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
+use haul_base::escape;
 use haul_core::tune::Choice;
 
 use super::BootstrapError;
 use super::channel_listener::{ChannelAddress, ChannelReply, HelperTask};
 use super::clients::Clients;
 use super::message::{self, CHANNEL_MAGIC, Decision, FURTHER_MAX};
-use super::shell::{Notes, escape};
+use super::shell::Notes;
 use super::ssh::Ssh;
 use super::ssh_sharing::Sharing;
 use haul_transport::{Link, pipe};
@@ -96,7 +97,7 @@ pub(super) fn open(
         ChannelReply::At(at) => at,
         ChannelReply::None(why) => {
             let why: String = why.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
-            return Ok(Further::none(format!("the far end: {}", escape(why.as_bytes()))));
+            return Ok(Further::none(format!("the far end: {}", escape::line(why.as_bytes()))));
         }
     };
     let rtt = begin.elapsed();

@@ -66,7 +66,7 @@ pub use message::ADDRESSES_MAX;
 pub use message::read_any;
 pub use near::{connect, connect_and_hear};
 pub use request::{Needs, Request};
-pub use shell::{escape, split_command};
+pub use shell::split_command;
 pub use ssh::SshGuard;
 
 /// Most channels of one ssh connection.

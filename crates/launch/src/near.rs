@@ -25,11 +25,11 @@ use super::push::{stage0, start_haul};
 use super::redial::{Other, Redial, Redialler};
 use super::request::{Needs, Request};
 use super::reverse::{self, Taken, Terms};
-use super::shell::escape;
 use super::ssh::{ANSWER_WAIT, Ssh, dial_name};
 use super::ssh_sharing::Sharing;
 use super::start::{self, Dialled};
 use super::{BootstrapError, BootstrapKind, Connected, Dialler, Path, RemoteSpec, SSH_CHANNELS_MAX};
+use haul_base::escape;
 use haul_base::role::Role;
 use haul_transport::Protect;
 use haul_transport::path::{self, EndFacts, Plan};
@@ -228,7 +228,7 @@ impl<'a> NearHandshake<'a> {
 
         let hello: AgentHello = ssh.read_frame(notes)?;
         let program: String = hello.program.chars().take(PROGRAM_LEN_MAX).collect();
-        let remote_version = escape(program.as_bytes());
+        let remote_version = escape::line(program.as_bytes());
         let protocol = agree(&hello, &remote_version, ssh.host())?;
         if !told {
             // Somebody else may have read the words that were too early; what they said is never used.
@@ -477,7 +477,7 @@ impl<'a> NearHandshake<'a> {
 /// What the far end says, for people.
 fn shown(text: &str) -> String {
     let text: String = text.chars().take(haul_core::wire::TEXT_LEN_MAX).collect();
-    escape(text.as_bytes())
+    escape::line(text.as_bytes())
 }
 
 /// What one path needs, for each of `paths`.

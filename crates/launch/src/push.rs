@@ -41,9 +41,10 @@ use std::path::Path;
 use aws_lc_rs::digest;
 use haul_core::wire::{VERSION, VERSION_MIN};
 
-use super::shell::{Notes, escape};
+use super::shell::Notes;
 use super::ssh::{Mark, Ssh};
 use super::{BootstrapError, BootstrapKind, PROTOCOL_WORD, RemoteSpec};
+use haul_base::escape;
 use haul_base::kernel;
 
 /// The remote command. Never changes with host, user or paths.
@@ -250,13 +251,13 @@ pub(super) fn start_haul(
                 let (machine, release) = rest.split_once(' ').unwrap_or((rest, ""));
                 let shown = format!("{} runs", ssh.host());
                 if let Err(why) = kernel::fits(system, release, &shown) {
-                    return Err(BootstrapError::new(BootstrapKind::Kernel, escape(why.as_bytes())));
+                    return Err(BootstrapError::new(BootstrapKind::Kernel, escape::line(why.as_bytes())));
                 }
                 uname = (system.to_string(), machine.to_string());
             }
             ("found", _) => {}
             ("bad-path", _) => {
-                let path = escape(
+                let path = escape::line(
                     spec.remote_haul.as_deref().map_or(&b""[..], |p| p.as_os_str().as_encoded_bytes()),
                 );
                 return Err(BootstrapError::new(
@@ -298,7 +299,7 @@ pub(super) fn start_haul(
                     "pushing haul ({:.1} MB) to {}:{}",
                     program.size as f64 / 1e6,
                     ssh.host(),
-                    escape(rest.as_bytes())
+                    escape::line(rest.as_bytes())
                 ));
                 send_program(ssh, spec, program, notes)?;
             }
@@ -336,7 +337,7 @@ fn unfit_why(versions: &str) -> String {
     match versions {
         "" => "does not answer as haul does".into(),
         versions => {
-            let said = escape(versions.as_bytes());
+            let said = escape::line(versions.as_bytes());
             format!("speaks protocol {said}, this one {VERSION_MIN}-{VERSION}")
         }
     }
@@ -344,7 +345,7 @@ fn unfit_why(versions: &str) -> String {
 
 /// A place and why it is passed over: in the words of the far end, if it has some, behind ours.
 fn reason(said: &str, ours: &str) -> String {
-    let said = escape(said.as_bytes());
+    let said = escape::line(said.as_bytes());
     match said.split_once(": ") {
         Some((place, theirs)) => format!("{place}: {ours} ({theirs})"),
         None => format!("{} {ours}", said.trim_end()),
@@ -381,8 +382,8 @@ fn permitted(
             kind,
             format!(
                 "{there}; the system is {} on {}, so this program ({}) cannot run there",
-                escape(system.as_bytes()),
-                escape(machine.as_bytes()),
+                escape::line(system.as_bytes()),
+                escape::line(machine.as_bytes()),
                 std::env::consts::ARCH
             ),
         )
@@ -422,7 +423,7 @@ fn send_program(
 
 fn push_failed(ssh: &Ssh, word: &str, rest: &str, machine: &str, hash: &str) -> BootstrapError {
     let host = ssh.host();
-    let rest = escape(rest.as_bytes());
+    let rest = escape::line(rest.as_bytes());
     let (what, remedy) = match word {
         "damaged" => (
             format!("the pushed haul arrived damaged at {host} (its SHA-256 is not {hash})"),
@@ -449,7 +450,7 @@ fn push_failed(ssh: &Ssh, word: &str, rest: &str, machine: &str, hash: &str) -> 
 }
 
 fn unintelligible(ssh: &Ssh, line: &[u8]) -> BootstrapError {
-    let line = escape(&line[..line.len().min(100)]);
+    let line = escape::line(&line[..line.len().min(100)]);
     BootstrapError::new(BootstrapKind::Peer, format!("{} answered '{line}' before haul started", ssh.host()))
 }
 

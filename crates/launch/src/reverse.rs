@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use haul_base::errno;
+use haul_base::escape;
 use haul_core::ids::StreamId;
 
 use super::arrived::{Arrived, Decided, JOIN_WAIT, watch_pipe};
@@ -25,7 +26,7 @@ use super::listener::{At, FIRST_EPOCH, Listener};
 use super::message::{self, Decision, FarDialled, Listening};
 use super::named;
 use super::redial::{Other, Redial, Redialler};
-use super::shell::{Notes, escape};
+use super::shell::Notes;
 use super::ssh::Ssh;
 use super::start::{DIAL_WAIT, connect_all};
 use super::{BootstrapError, BootstrapKind};
@@ -85,7 +86,7 @@ pub(super) fn offer(
     let paths = match ssh.read_frame(notes)? {
         FarDialled::Joined { paths } => usize::from(paths.clamp(1, most)),
         FarDialled::Failed(why) => {
-            let why = escape(&why.as_bytes()[..why.len().min(WHY_LEN_MAX)]);
+            let why = escape::line(&why.as_bytes()[..why.len().min(WHY_LEN_MAX)]);
             return Ok(Err(format!("port {} of this host is closed to {}: {why}", at.port, ssh.host())));
         }
     };

@@ -1,10 +1,12 @@
 //! Words: a command line that the user typed, and lines that somebody else wrote.
 //!
-//! Invariant: what comes out of [`escape`] and [`Lines`] can be printed on any terminal.
+//! Invariant: what comes out of [`Lines`] can be printed on any terminal.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use haul_base::escape;
 
 use super::{BootstrapError, BootstrapKind};
 
@@ -18,32 +20,6 @@ const QUOTE_LEN_MAX: usize = 200;
 /// Receives lines for the user.
 pub(super) type Notes<'a> = &'a mut dyn FnMut(String);
 
-/// Makes bytes from elsewhere fit for a terminal: control, bidirectional and invalid bytes become `\xNN` or
-/// `\u{...}`, the rest stays.
-pub fn escape(bytes: &[u8]) -> String {
-    if haul_mutant::removed("escaped-words") {
-        return String::from_utf8_lossy(bytes).into_owned();
-    }
-    let mut text = String::new();
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            let hidden = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-            match c {
-                '\t' => text.push_str("\\t"),
-                '\n' => text.push_str("\\n"),
-                '\r' => text.push_str("\\r"),
-                c if c.is_ascii_control() => text.push_str(&format!("\\x{:02x}", c as u32)),
-                c if c.is_control() || hidden => text.push_str(&format!("\\u{{{:x}}}", c as u32)),
-                c => text.push(c),
-            }
-        }
-        for byte in chunk.invalid() {
-            text.push_str(&format!("\\x{byte:02x}"));
-        }
-    }
-    text
-}
-
 /// Splits a command line as a shell would: blanks separate; single quotes, double quotes and backslashes
 /// protect. Nothing is expanded and no shell runs.
 ///
@@ -53,7 +29,7 @@ pub fn split_command(text: &str) -> Result<Vec<String>, BootstrapError> {
     let unclosed = |what: &str| {
         BootstrapError::new(
             BootstrapKind::Usage,
-            format!("the ssh command '{}' has an open {what}", escape(text.as_bytes())),
+            format!("the ssh command '{}' has an open {what}", escape::line(text.as_bytes())),
         )
     };
     let mut words = Vec::new();
@@ -99,7 +75,7 @@ pub fn split_command(text: &str) -> Result<Vec<String>, BootstrapError> {
 pub(super) fn quote(bytes: &[u8]) -> String {
     let shown = &bytes[..bytes.len().min(QUOTE_LEN_MAX)];
     let dots = if bytes.len() > shown.len() { "..." } else { "" };
-    format!("\"{}{dots}\"", escape(shown))
+    format!("\"{}{dots}\"", escape::line(shown))
 }
 
 /// What the `sh` stage says on stderr when haul has ended; what follows is its exit code.
@@ -134,7 +110,7 @@ impl Lines {
             self.partial.clear();
             return;
         }
-        let text = escape(line);
+        let text = escape::line(line);
         self.partial.clear();
         if text.is_empty() {
             return;
@@ -178,28 +154,6 @@ mod tests {
         for text in ["", "  ", "ssh 'x", "ssh \"x", "ssh \"x\\", "ssh \\"] {
             assert!(split_command(text).is_err(), "{text}");
         }
-    }
-
-    /// Goal: whatever bytes come, the escaped text has no control or direction-changing character.
-    /// Method: all single bytes, all characters of the basic plane, random strings.
-    #[test]
-    fn escaped_text_is_harmless() {
-        let harmless = |text: &str| {
-            text.chars()
-                .all(|c| !c.is_control() && !('\u{202a}'..='\u{202e}').contains(&c) && c != '\u{200f}')
-        };
-        for byte in 0..=255u8 {
-            assert!(harmless(&escape(&[byte])));
-        }
-        for c in '\0'..='\u{ffff}' {
-            assert!(harmless(&escape(c.to_string().as_bytes())), "{c:?}");
-        }
-        let mut rng = fastrand::Rng::with_seed(7);
-        for _ in 0..1000 {
-            let bytes: Vec<u8> = (0..rng.usize(..40)).map(|_| rng.u8(..)).collect();
-            assert!(harmless(&escape(&bytes)), "{bytes:?}");
-        }
-        assert_eq!(escape("Zürich 東京".as_bytes()), "Zürich 東京");
     }
 
     /// Goal: that haul has ended there is heard, however it comes, and shown to nobody.

@@ -22,8 +22,9 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::clients::{Clients, wait_child};
 use super::message::{self, CHATTER_MAX, MAGIC};
-use super::shell::{Lines, Notes, escape, quote};
+use super::shell::{Lines, Notes, quote};
 use super::{BootstrapError, BootstrapKind, RemoteSpec};
+use haul_base::escape;
 
 /// How long the far end may be silent once it has said its first word.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(60);
@@ -60,7 +61,7 @@ pub(super) fn destination(spec: &RemoteSpec) -> Result<String, BootstrapError> {
         let bad = |why: &str| {
             Err(BootstrapError::new(
                 BootstrapKind::Usage,
-                format!("'{}' cannot be a {what}: it {why}", escape(text.as_bytes())),
+                format!("'{}' cannot be a {what}: it {why}", escape::line(text.as_bytes())),
             ))
         };
         if text.is_empty() {
@@ -197,7 +198,7 @@ impl Ssh {
             chatter: Vec::new(),
             words: Lines::default(),
             held: (Vec::new(), None),
-            shown: escape(dial_name(spec).as_bytes()),
+            shown: escape::line(dial_name(spec).as_bytes()),
             silence,
             spoke: false,
             child: Process(child),

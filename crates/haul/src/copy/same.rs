@@ -11,10 +11,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use haul_base::escape;
 use rustix::fs::{AtFlags, CWD, FileType, Stat, readlinkat, stat, statat};
 
 use haul_storage::sink::store::destination;
-use haul_storage::source::failure::printable;
 use haul_storage::source::roots::{RootSpec, RootTarget, source_roots};
 
 /// Links behind each other that are followed, as many as Linux does.
@@ -74,7 +74,7 @@ pub(super) fn refuse_itself(specs: &[RootSpec], typed: &[u8], in_place: bool) ->
         let name = rename.as_ref().unwrap_or(name);
         let place = root.join(OsString::from_vec(name.as_bytes().to_vec()));
         let Some(there) = Entry::at(&place) else { continue };
-        let shown = |path: &Path| printable(path.as_os_str().as_bytes());
+        let shown = |path: &Path| escape::within(path.as_os_str().as_bytes());
         // What is written to one name of a file is in all of them.
         let same = |stat: &Stat| (stat.st_dev, stat.st_ino) == (there.stat.st_dev, there.stat.st_ino);
         let written =

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use haul_base::escape;
 use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::journal::Widened;
 use haul_core::wire::{Failure, FailureKind};
@@ -158,7 +159,7 @@ pub fn remove_debris(
     let patience = Patience { takes_from_waiting: false, ..patience.clone() };
     let owner = place.acquire(0, "haul clean", &patience)?;
     let tree = Jail::open_root(root).map_err(|errno| {
-        let path = fault::show(root.as_os_str().as_encoded_bytes());
+        let path = escape::within(root.as_os_str().as_encoded_bytes());
         AcquireError::Failed(fault::os(FailureKind::Open, "open directory", &path, errno))
     })?;
     if debris.claim.is_shared() && !place.ours().map_err(AcquireError::Failed)?.faked {

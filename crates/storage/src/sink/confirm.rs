@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use haul_base::escape;
 use haul_core::entry::Name;
 use haul_core::ids::DirId;
 use haul_core::transfer::op::Seen;
@@ -72,8 +73,12 @@ impl Published {
                 if stands.is_none_or(|stat| !meant.is_still(&seen_of(&stat))) {
                     lost += 1;
                     first.get_or_insert_with(|| {
-                        let names: Vec<String> =
-                            dir.path.iter().chain([name]).map(|name| fault::show(name.as_bytes())).collect();
+                        let names: Vec<String> = dir
+                            .path
+                            .iter()
+                            .chain([name])
+                            .map(|name| escape::within(name.as_bytes()))
+                            .collect();
                         names.join("/")
                     });
                 }

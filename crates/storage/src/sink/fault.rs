@@ -55,19 +55,6 @@ fn space(errno: Errno, fd: impl AsFd) -> Option<String> {
     })
 }
 
-/// Bytes of a name or path for a message: control bytes escaped, other than UTF-8 replaced.
-pub(crate) fn show(bytes: &[u8]) -> String {
-    let mut shown = String::new();
-    for c in String::from_utf8_lossy(bytes).chars() {
-        if c.is_control() {
-            shown.extend(c.escape_default());
-        } else {
-            shown.push(c);
-        }
-    }
-    shown
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,6 +65,6 @@ mod tests {
     fn texts_are_bounded_and_harmless() {
         let failure = os(FailureKind::Write, "write", &"é".repeat(TEXT_LEN_MAX), Errno::IO);
         assert!(failure.text.len() <= TEXT_LEN_MAX);
-        assert_eq!(show(b"a\x1b[31m\n\xff"), "a\\u{1b}[31m\\n\u{fffd}");
+        assert_eq!(haul_base::escape::within(b"a\x1b[31m\n\xff"), "a\\u{1b}[31m\\n\u{fffd}");
     }
 }

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use haul_base::escape;
 use haul_core::entry::{Name, Timestamp};
 use haul_core::extents::ExtentMap;
 use haul_core::ids::{DirId, FileId, TargetId};
@@ -560,7 +561,7 @@ impl Files {
     fn io_file(&self, open: &OpenFile, fd: OwnedFd) -> Arc<IoFile> {
         // Small files come many at a time and hardly ever on their own: their name alone must do.
         let name = match open.size <= SMALL_LEN_MAX {
-            true => fault::show(open.name.as_bytes()),
+            true => escape::within(open.name.as_bytes()),
             false => self.tree.path_of(open.parent, &open.name),
         };
         let device = rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_dev);

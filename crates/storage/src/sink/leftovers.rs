@@ -17,6 +17,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
+use haul_base::escape;
 use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::ids::DirId;
 use haul_core::wire::{Failure, FailureKind};
@@ -398,7 +399,7 @@ fn shown(tree: &SinkTree, way: &[Name]) -> String {
     let mut path = tree.path_of_dir(DirId::ROOT);
     for name in way {
         path.push('/');
-        path += &fault::show(name.as_bytes());
+        path += &escape::within(name.as_bytes());
     }
     path
 }

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, unbounded};
+use haul_base::escape;
 use haul_core::entry::Name;
 use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{AtFlags, Stat, StatxFlags};
@@ -148,7 +149,12 @@ impl JobDir {
     /// The directory `path` (the destination root, or a state directory), which must exist.
     pub fn open(path: &Path, key: JobKey) -> Result<JobDir, Failure> {
         let fd = Jail::open_root(path).map_err(|errno| {
-            fault::os(FailureKind::Open, "open directory", &fault::show(path.as_os_str().as_bytes()), errno)
+            fault::os(
+                FailureKind::Open,
+                "open directory",
+                &escape::within(path.as_os_str().as_bytes()),
+                errno,
+            )
         })?;
         let jail = Jail::probe(&fd);
         Ok(JobDir {
@@ -180,7 +186,7 @@ impl JobDir {
         self.jail
     }
     pub(super) fn path_of(&self, name: &Name) -> String {
-        format!("{}/{}", fault::show(self.path.as_os_str().as_bytes()), fault::show(name.as_bytes()))
+        format!("{}/{}", escape::within(self.path.as_os_str().as_bytes()), escape::within(name.as_bytes()))
     }
 
     /// How files look that we make here; a file is made for that, once.

@@ -10,12 +10,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use haul_base::escape;
 use haul_core::entry::Name;
 use haul_core::wire::{Failure, FailureKind, SinkOptions};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, PROC_SUPER_MAGIC, fstatfs, openat, readlinkat, statat};
 use rustix::io::Errno;
 
-use crate::source::failure::printable;
 use crate::store::Coming;
 
 /// Links that the kernel follows at most.
@@ -23,7 +23,7 @@ const LINKS_MAX: usize = 40;
 
 /// The destination root did not open. `single`: the destination is the name of one file.
 pub(crate) fn unopened(failure: Failure, typed: &[u8], root: &Path, single: bool) -> Failure {
-    let (typed, root) = (printable(typed), shown(root));
+    let (typed, root) = (escape::within(typed), shown(root));
     match Errno::from_raw_os_error(failure.errno) {
         Errno::NOENT if single => told(
             failure,
@@ -155,7 +155,7 @@ fn is_special(kind: FileType) -> bool {
 }
 
 fn shown(path: &Path) -> String {
-    printable(path.as_os_str().as_bytes())
+    escape::within(path.as_os_str().as_bytes())
 }
 
 fn told(failure: Failure, text: String) -> Failure {

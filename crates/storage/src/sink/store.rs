@@ -27,7 +27,7 @@ use super::place::{no_state, refuse_special, unopened, unwritable};
 use super::widened::restore;
 use super::{
     AcquireError, Adopt, Beside, EngineConfig, Ground, InPlace, JobDir, JobKey, Journal, Left,
-    NotKeptCounters, Ours, Owner, Patience, SinkLayout, SinkTree, Stripes, WriteEngine, fault,
+    NotKeptCounters, Ours, Owner, Patience, SinkLayout, SinkTree, Stripes, WriteEngine,
 };
 use crate::SinkEngine;
 use crate::jail::Jail;
@@ -35,6 +35,7 @@ use crate::place::{Destination, PlaceError};
 use crate::store::job::{begin_journal, fresh_tag, job_of, names_of};
 use crate::store::{Capabilities, Claimed, Coming, Finding, HeldJob, Looks, SinkStore, Waiting, Writing};
 use haul_base::errno;
+use haul_base::escape;
 use haul_base::kernel::boot_id;
 use haul_base::users::{self, Unexpanded, name_of};
 
@@ -429,9 +430,9 @@ fn described(coming: &Coming<'_>) -> String {
         .roots
         .iter()
         .map(|root| match root {
-            SourceRoot::Named { name, .. } => fault::show(name.as_bytes()),
+            SourceRoot::Named { name, .. } => escape::within(name.as_bytes()),
             SourceRoot::Contents { of, .. } => {
-                fault::show(of.as_ref().map_or(b"".as_slice(), |of| of.as_bytes())) + "/"
+                escape::within(of.as_ref().map_or(b"".as_slice(), |of| of.as_bytes())) + "/"
             }
         })
         .collect();

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use haul_base::escape;
 use haul_core::entry::{DEPTH_MAX, Meta, Name};
 use haul_core::ids::{DirId, FileId};
 use haul_core::journal::{RootId, Widened};
@@ -113,7 +114,7 @@ impl SinkTree {
     /// # Errors
     /// The same, and the file system keeps a mode that allows more.
     pub fn open_root_like(path: &Path, create: bool, like: Option<&Meta>) -> Result<SinkTree, Failure> {
-        let shown = fault::show(path.as_os_str().as_bytes());
+        let shown = escape::within(path.as_os_str().as_bytes());
         let mut created = false;
         let opened = match Jail::open_root(path) {
             Err(Errno::NOENT) if create => {
@@ -426,14 +427,14 @@ impl SinkTree {
     }
 
     fn shown_path(&self, dir: DirId, name: Option<&Name>) -> String {
-        let mut parts: Vec<String> = name.iter().map(|name| fault::show(name.as_bytes())).collect();
+        let mut parts: Vec<String> = name.iter().map(|name| escape::within(name.as_bytes())).collect();
         let mut at = dir;
         while at != DirId::ROOT && parts.len() <= DEPTH_MAX {
             let Ok(node) = self.node(at) else { break };
-            parts.push(fault::show(node.name.as_bytes()));
+            parts.push(escape::within(node.name.as_bytes()));
             at = node.parent;
         }
-        parts.push(fault::show(self.root_path.as_os_str().as_bytes()));
+        parts.push(escape::within(self.root_path.as_os_str().as_bytes()));
         parts.reverse();
         let path = parts.join("/");
         if path.len() <= SHOWN_PATH_LEN_MAX {

@@ -1,8 +1,6 @@
 //! Failures in words: one line of operation, path and cause, whatever bytes the path holds.
 
-use std::fmt::Write as _;
-
-use haul_base::errno;
+use haul_base::{errno, escape};
 use haul_core::wire::{Failure, FailureKind, TEXT_LEN_MAX};
 use rustix::io::Errno;
 
@@ -12,20 +10,6 @@ const PATH_TEXT_MAX: usize = 640;
 /// Most bytes of operation and cause together, beyond which the cause is cut.
 const CAUSE_TEXT_MAX: usize = 300;
 const _: () = assert!(PATH_TEXT_MAX + CAUSE_TEXT_MAX + 8 <= TEXT_LEN_MAX);
-
-/// Bytes of a path as one line for people: what is not UTF-8 is replaced, control characters are escaped.
-pub fn printable(path: &[u8]) -> String {
-    let mut text = String::with_capacity(path.len());
-    for c in String::from_utf8_lossy(path).chars() {
-        if c.is_control() {
-            // Writing to a String does not fail.
-            let _ = write!(text, "{}", c.escape_default());
-        } else {
-            text.push(c);
-        }
-    }
-    text
-}
 
 /// A failure that the operating system reported of an entry that was found in its directory: "open data/x:
 /// Permission denied".
@@ -63,7 +47,7 @@ pub(crate) fn own_failure(kind: FailureKind, op: &str, path: &[u8], cause: &str)
 }
 
 fn make(kind: FailureKind, errno: i32, op: &str, path: &[u8], cause: &str) -> Failure {
-    let path = printable(path);
+    let path = escape::within(path);
     let path = if path.len() <= PATH_TEXT_MAX {
         path
     } else {

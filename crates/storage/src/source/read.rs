@@ -21,7 +21,7 @@ use rustix::io::Errno;
 
 use super::acl;
 use super::cache::ReadEnd;
-use super::failure::{own_failure, printable};
+use super::failure::own_failure;
 use super::objects::{Objects, Shared, read_failure, short_failure};
 use super::open::{OpenError, OpenFile, device_of, open_view};
 use super::stat::{Seen, look_into, look_surely};
@@ -32,6 +32,7 @@ use crate::blocking_pool::{Doing, Track, Turn};
 use crate::layout::layout_by;
 use haul_base::buffer::Buffer;
 use haul_base::digest::{self, Hasher};
+use haul_base::escape;
 use haul_base::meter::Meter;
 
 /// Bytes that are read and hashed at a time where no payload is kept. Nothing is read ahead for these reads
@@ -436,7 +437,7 @@ impl Reader {
             return Ok(open);
         }
         let opened = self.storage(|| {
-            let name = printable(&self.tree.path_of(id)).into();
+            let name = escape::within(&self.tree.path_of(id)).into();
             let open = OpenFile::open(|| self.tree.dir_fd(view.place), view, name)?;
             // Known from here on, so that no object has to ask.
             self.shared.pages.takes_dontcache(open.fd(), open.dev(), view.size());
@@ -554,7 +555,7 @@ fn track(turn: &Turn<SourceJob>, tree: &Arc<SourceTree>, op: &SourceOp) -> Optio
 }
 
 fn doing(tree: &SourceTree, what: &'static str, id: FileId, offset: u64) -> Doing {
-    Doing { what, name: printable(&tree.path_of(id)), offset }
+    Doing { what, name: escape::within(&tree.path_of(id)), offset }
 }
 
 /// The answer to an operation in which the thread panicked.

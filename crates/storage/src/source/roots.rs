@@ -16,9 +16,9 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, stat
 use rustix::io::Errno;
 
 use super::acl::told_at;
-use super::failure::printable;
 use super::stat::Seen;
 use haul_base::errno;
+use haul_base::escape;
 use haul_base::mounts::ways_below;
 use haul_base::users::{self, Unexpanded};
 
@@ -123,9 +123,9 @@ pub fn resolve_sources(
             && !haul_mutant::removed("sources-do-not-clash")
         {
             return Err(SourceError::SameName {
-                first: printable(&paths[first]),
-                second: printable(typed),
-                name: printable(name.as_bytes()),
+                first: escape::within(&paths[first]),
+                second: escape::within(typed),
+                name: escape::within(name.as_bytes()),
             });
         }
         specs.push(spec);
@@ -153,7 +153,7 @@ fn resolve(typed: &[u8], recursive: bool, home: Option<&Path>) -> Result<RootSpe
     if typed.is_empty() {
         return Err(SourceError::Empty);
     }
-    let shown = || printable(typed);
+    let shown = || escape::within(typed);
     let path = expand(typed, home)?;
     let bytes = path.as_os_str().as_bytes();
     // The part behind the last slash, and none when the path ends in one.
@@ -186,7 +186,7 @@ fn looks_unexpanded(typed: &[u8]) -> bool {
 /// With what a tilde stands for, where no shell has seen it.
 fn expand(typed: &[u8], home: Option<&Path>) -> Result<PathBuf, SourceError> {
     let Some(home) = home else { return Ok(PathBuf::from(OsString::from_vec(typed.to_vec()))) };
-    let path = || printable(typed);
+    let path = || escape::within(typed);
     users::expand(typed, home).map_err(|why| match why {
         Unexpanded::NoHome => SourceError::NoHome { path: path() },
         Unexpanded::NoUser => SourceError::NoUser { path: path() },
@@ -202,7 +202,7 @@ pub fn source_roots(specs: &[RootSpec]) -> Result<Vec<SourceRoot>, SourceError> 
             RootTarget::Named(name) => Ok(SourceRoot::Named { name: name.clone(), is_dir: spec.is_dir }),
             RootTarget::Contents => {
                 let unreachable = |e: std::io::Error| SourceError::Unreachable {
-                    path: printable(spec.path.as_os_str().as_bytes()),
+                    path: escape::within(spec.path.as_os_str().as_bytes()),
                     errno: e.raw_os_error().unwrap_or(0),
                     cause: errno::text(e),
                     hint: "",

@@ -4,13 +4,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use haul_base::escape;
 use haul_core::entry::{FileRange, Part};
 use haul_core::ids::FileId;
 use haul_core::transfer::source::Lies;
 use haul_core::wire::{Failure, FailureKind, SourceRoot};
 use rustix::fs::{AtFlags, CWD, FileType, statat};
 
-use super::failure::{os_failure, printable};
+use super::failure::os_failure;
 use super::roots::{RootSpec, SourceError, resolve_sources, source_roots};
 use super::stat::Seen;
 use super::tree::SourceTree;
@@ -67,7 +68,7 @@ fn range_of(roots: &[RootSpec], part: &Part) -> Result<FileRange, Failure> {
         let text = format!("--range takes a part of one file, and {} sources are given", roots.len());
         return Err(usage(text));
     };
-    let shown = printable(root.path.as_os_str().as_bytes());
+    let shown = escape::within(root.path.as_os_str().as_bytes());
     let stat = statat(CWD, &root.path, AtFlags::SYMLINK_NOFOLLOW)
         .map(Seen::from)
         .map_err(|errno| os_failure(FailureKind::Walk, "stat", root.path.as_os_str().as_bytes(), errno))?;

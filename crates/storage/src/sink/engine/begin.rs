@@ -14,9 +14,9 @@ use super::{Sink, Task, guard, slice};
 use crate::blocking_pool::{Doing, Turn};
 use crate::io::IoTarget;
 use crate::owed::{Owed, panic_point};
-use crate::sink::fault;
 use crate::{Payload, SinkCompletion};
 use haul_base::buffer::Buffer;
+use haul_base::escape;
 
 impl Sink {
     /// Begins one operation; never waits for storage.
@@ -104,7 +104,7 @@ impl Sink {
                 let owed = self
                     .owed(FailureKind::Create, move |failure| SinkDone::Create { id, result: Err(failure) });
                 self.task(self.tree.target_of(place.0), "create", place, owed, move |sink, _| {
-                    panic_point("panic~create", &fault::show(file.name.as_bytes()));
+                    panic_point("panic~create", &escape::within(file.name.as_bytes()));
                     let result = guard(FailureKind::Create, || {
                         sink.may_make()?;
                         sink.files.want(&file, striping);

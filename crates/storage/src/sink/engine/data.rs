@@ -42,6 +42,7 @@ use crate::sink::way::{DirectFile, Path, Pending, Way};
 use crate::sink::{fault, lock};
 use crate::{Payload, SinkCompletion, SinkJob};
 use haul_base::buffer::Buffer;
+use haul_base::escape;
 
 /// For so many targets there may be writes in flight at a time.
 const WRITES_TARGETS: u32 = 64;
@@ -258,7 +259,7 @@ impl Sink {
     /// Makes the file ready and takes the write.
     pub(super) fn write_first(self: &Arc<Self>, write: NewWrite) {
         let Some((file, pending)) = self.take(write) else { return };
-        panic_point("panic~write_first", &fault::show(file.name.as_bytes()));
+        panic_point("panic~write_first", &escape::within(file.name.as_bytes()));
         let ready = guard(FailureKind::Write, || {
             self.may_make()?;
             self.files.ready(&file, |open, file| self.begin_path(open, file))
@@ -308,7 +309,7 @@ impl Sink {
     /// Sends a write to the I/O threads, or holds it while its file changes its mode.
     fn route(self: &Arc<Self>, open: &Arc<OpenFile>, pending: Pending) {
         self.watched(open, || {
-            panic_point("panic~route", &fault::show(open.name.as_bytes()));
+            panic_point("panic~route", &escape::within(open.name.as_bytes()));
             let mut path = lock(&open.path);
             let shape = self.shape(open, &pending);
             if path.alignment.is_some_and(|alignment| alignment.pad(&shape).is_none()) {
@@ -402,7 +403,7 @@ impl Sink {
             buffer,
         } = done;
         let offset = at.saturating_sub(self.files.base());
-        panic_point("panic~on_written", &fault::show(open.name.as_bytes()));
+        panic_point("panic~on_written", &escape::within(open.name.as_bytes()));
         if refused_uncached {
             self.data.cache.on_refused();
         }
@@ -533,7 +534,7 @@ impl Sink {
             retry_on_intr(|| self.data.sync(descriptor(file), Extent::Data)).map_err(|errno| {
                 let in_place = self.files.in_place.is_some();
                 let name = if in_place { &open.name } else { &open.temp };
-                unsynced(&fault::show(name.as_bytes()), errno, descriptor(file), in_place)
+                unsynced(&escape::within(name.as_bytes()), errno, descriptor(file), in_place)
             })
         })
     }

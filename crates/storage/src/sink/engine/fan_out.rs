@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use haul_base::escape;
 use haul_core::entry::Name;
 use haul_core::ids::DirId;
 use haul_core::transfer::op::SinkDone;
@@ -46,7 +47,7 @@ impl Sink {
             let work = work.clone();
             move |sink: &Arc<Sink>, turn: &Turn<Task>| {
                 if let Some(Place(_, Some(name))) = group.first().map(|i| lies(sink, &fan_out.items[*i])) {
-                    panic_point("panic~split", &fault::show(name.as_bytes()));
+                    panic_point("panic~split", &escape::within(name.as_bytes()));
                 }
                 let group = Arc::new(group);
                 let (told, items) = (sink.clone(), fan_out.items.clone());
