@@ -13,11 +13,12 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use haul_base::Post;
 use haul_base::buffer::{Buffer, Pool};
 use haul_base::meter::Meter;
 use haul_core::io::{IoMode, OrderPolicy};
 use haul_core::stage::Stage;
-use haul_storage::io::threads::{IoThreads, IoThreadsConfig, OnDone, Transfer, TransferDone};
+use haul_storage::io::threads::{IoThreads, IoThreadsConfig, Transfer, TransferDone};
 use haul_storage::io::{EngineConfig, IoFile, IoKind, IoTarget};
 use haul_storage::options::EngineName;
 
@@ -76,7 +77,7 @@ fn main() {
         thread_name: "haul-io",
     };
     let (send, done) = channel();
-    let on_done: OnDone<()> = Arc::new(move |done| drop(send.send(done)));
+    let on_done: Post<TransferDone<()>> = Arc::new(move |done| drop(send.send(done)));
     let io_threads = IoThreads::start(config, Arc::new(Meter::default()), on_done).expect("io threads");
     let take = || -> Buffer { pool.take(OBJECT).expect("room in the pool") };
     // Memory is made before the clock runs.

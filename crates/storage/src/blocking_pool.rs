@@ -22,6 +22,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use haul_base::Post;
 use haul_core::ids::Time;
 use haul_core::io::slots::Slots;
 
@@ -47,9 +48,6 @@ pub fn with_spare(threads: usize) -> usize {
     (2 * threads + (2 * threads).max(SPARE_MIN)).min(THREADS_MAX)
 }
 
-/// Hears how long a thread worked, or waited. Called often, on the pool's threads.
-pub type OnTime = Arc<dyn Fn(Duration) + Send + Sync>;
-
 /// What a job is doing, in words: asked for only when it is stuck.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doing {
@@ -73,8 +71,10 @@ pub struct BlockingPoolConfig {
     pub threads_max: usize,
     /// After so long without a step a job loses its slot.
     pub deadline: Duration,
-    pub on_busy: OnTime,
-    pub on_idle: OnTime,
+    /// Hears how long a thread worked. Called often, on the pool's threads; so is `on_idle`.
+    pub on_busy: Post<Duration>,
+    /// Hears how long a thread waited.
+    pub on_idle: Post<Duration>,
 }
 
 /// Threads that do jobs. When it is dropped, jobs that wait are dropped with it, and those under way end by
@@ -541,7 +541,7 @@ fn live<J: Send + 'static, S>(
     // Dropped outside of the lock, like all that comes from the caller.
     let mut spent = None;
     let mut since = Instant::now();
-    let tell = |hook: &OnTime, since: &mut Instant| {
+    let tell = |hook: &Post<Duration>, since: &mut Instant| {
         let now = Instant::now();
         hook(now - std::mem::replace(since, now));
     };

@@ -18,7 +18,7 @@ type Job = Box<dyn FnOnce(&Turn<Job2>) + Send>;
 struct Job2(Job);
 
 fn config(threads: usize, threads_max: usize, deadline: Duration) -> BlockingPoolConfig {
-    let nothing: OnTime = Arc::new(|_| {});
+    let nothing: Post<Duration> = Arc::new(|_| {});
     let (on_busy, on_idle) = (nothing.clone(), nothing);
     BlockingPoolConfig { name: "test-pool", threads, threads_max, deadline, on_busy, on_idle }
 }
@@ -399,8 +399,8 @@ fn a_step_counts_the_deadline_anew() {
 #[test]
 fn time_is_told() {
     let ((busy, busies), (idle, idles)) = (unbounded(), unbounded());
-    let on_busy: OnTime = Arc::new(move |time| busy.send(time).unwrap());
-    let on_idle: OnTime = Arc::new(move |time| {
+    let on_busy: Post<Duration> = Arc::new(move |time| busy.send(time).unwrap());
+    let on_idle: Post<Duration> = Arc::new(move |time| {
         let _ = idle.send(time);
     });
     let config = BlockingPoolConfig { on_busy, on_idle, ..config(1, 2, NEVER) };

@@ -22,7 +22,7 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Post;
-use super::io::threads::{IoThreads, IoThreadsConfig, OnDone, Transfer, TransferDone};
+use super::io::threads::{IoThreads, IoThreadsConfig, Transfer, TransferDone};
 use super::io::{EngineConfig, IoFile, IoKind, IoTarget};
 use super::owed::Owed;
 use super::source::failure::{os_failure, own_failure};
@@ -153,7 +153,7 @@ impl SpillFile {
         let mode = if direct { IoMode::Direct } else { IoMode::Buffered };
         let name = format!("spill file in {}", dir.display()).into();
         let file = Arc::new(IoFile { fd: Some(fd), mode, target, one_writer: false, name });
-        let on_done: OnDone<Tag> = Arc::new(finished);
+        let on_done: Post<TransferDone<Tag>> = Arc::new(finished);
         let config = IoThreadsConfig {
             engine: EngineConfig { name: EngineName::Auto, depth: DEPTH, registered_max: 0 },
             io_threads: IO_THREADS,

@@ -28,6 +28,7 @@ use rustix::io::Errno;
 
 use super::{DEPTH_MAX, Engine, EngineConfig, EngineFacts, IoFile, IoKind, IoTarget, Waker};
 use crate::Stuck;
+use haul_base::Post;
 use haul_base::buffer::Buffer;
 use haul_base::errno;
 use haul_base::meter::Meter;
@@ -119,9 +120,6 @@ pub struct ServiceStats {
     pub max: Duration,
 }
 
-/// Hears of completions, on an I/O thread.
-pub type OnDone<T> = Arc<dyn Fn(TransferDone<T>) + Send + Sync>;
-
 /// The I/O threads of one end.
 ///
 /// Dropped, they take nothing more. Transfers of which something was not begun are dropped unanswered; what
@@ -142,7 +140,7 @@ type MakeEngine = dyn Fn() -> std::io::Result<Box<dyn Engine>> + Send + Sync;
 struct Shared<T> {
     dispatch: Mutex<Dispatch<T>>,
     facts: Mutex<EngineFacts>,
-    on_done: OnDone<T>,
+    on_done: Post<TransferDone<T>>,
     meter: Arc<Meter>,
     stage: Stage,
     /// For this long a closed I/O thread waits for what its engine has.
@@ -158,7 +156,7 @@ impl<T: Send + 'static> IoThreads<T> {
     pub fn start(
         config: IoThreadsConfig,
         meter: Arc<Meter>,
-        on_done: OnDone<T>,
+        on_done: Post<TransferDone<T>>,
     ) -> std::io::Result<IoThreads<T>> {
         let engine = EngineConfig { depth: engine_depth(&config), ..config.engine.clone() };
         IoThreads::start_with(config, meter, on_done, move || super::open(&engine))
@@ -172,7 +170,7 @@ impl<T: Send + 'static> IoThreads<T> {
     pub fn start_with(
         config: IoThreadsConfig,
         meter: Arc<Meter>,
-        on_done: OnDone<T>,
+        on_done: Post<TransferDone<T>>,
         make_engine: impl Fn() -> std::io::Result<Box<dyn Engine>> + Send + Sync + 'static,
     ) -> std::io::Result<IoThreads<T>> {
         let request_size = clamp_request_size(config.request_size);

@@ -34,7 +34,7 @@ fn config(io_threads: usize, depth: usize, request_size: u32, order: OrderPolicy
 }
 
 /// A channel that hears of completions.
-fn listener<T: Send + 'static>() -> (OnDone<T>, Receiver<TransferDone<T>>) {
+fn listener<T: Send + 'static>() -> (Post<TransferDone<T>>, Receiver<TransferDone<T>>) {
     let (send, receive) = channel();
     (Arc::new(move |done| drop(send.send(done))), receive)
 }
@@ -115,7 +115,11 @@ impl World {
         }
     }
 
-    fn start<T: Send>(self, config: IoThreadsConfig, on_done: OnDone<T>) -> (IoThreads<T>, Arc<World>) {
+    fn start<T: Send>(
+        self,
+        config: IoThreadsConfig,
+        on_done: Post<TransferDone<T>>,
+    ) -> (IoThreads<T>, Arc<World>) {
         let world = Arc::new(self);
         let made = world.clone();
         let make = move || -> std::io::Result<Box<dyn Engine>> { Ok(Box::new(Scripted::new(made.clone()))) };

@@ -39,7 +39,7 @@ use super::tree::SinkTree;
 use super::{fault, lock};
 use crate::blocking_pool::{self, BlockingPool, BlockingPoolConfig, Doing, Turn};
 use crate::descriptors::budget;
-use crate::io::threads::{IoThreads, IoThreadsConfig, OnDone};
+use crate::io::threads::{IoThreads, IoThreadsConfig, TransferDone};
 use crate::io::{IoFile, IoTarget};
 use crate::io_settings::IoSettings;
 use crate::options::StorageOptions;
@@ -178,7 +178,11 @@ impl WriteEngine {
         config: EngineConfig,
         meter: Arc<Meter>,
         post: Post<SinkCompletion>,
-        start_threads: impl FnOnce(IoThreadsConfig, Arc<Meter>, OnDone<Tag>) -> std::io::Result<IoThreads<Tag>>,
+        start_threads: impl FnOnce(
+            IoThreadsConfig,
+            Arc<Meter>,
+            Post<TransferDone<Tag>>,
+        ) -> std::io::Result<IoThreads<Tag>>,
     ) -> std::io::Result<WriteEngine> {
         let threads = config.threads.clamp(1, THREADS_MAX);
         let no_preallocate = config.storage.no_preallocate;
@@ -220,7 +224,7 @@ impl WriteEngine {
             asked: Mutex::default(),
             post,
         });
-        let on_done: OnDone<Tag> = {
+        let on_done: Post<TransferDone<Tag>> = {
             let sink = sink.clone();
             Arc::new(move |done| sink.on_written(done))
         };

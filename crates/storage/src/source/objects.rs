@@ -26,7 +26,7 @@ use super::failure::own_failure;
 use super::mode::Modes;
 use super::open::{ALIGN_MAX, OpenFile};
 use super::tree::SourceTree;
-use crate::io::threads::{IoThreads, OnDone, Transfer, TransferDone};
+use crate::io::threads::{IoThreads, Transfer, TransferDone};
 use crate::io::{IoKind, IoTarget};
 use crate::owed::{Owed, panic_point};
 use crate::{Post, SourceCompletion, SourceJob};
@@ -261,7 +261,7 @@ impl Objects {
 }
 
 /// What the I/O threads call.
-pub(super) fn on_done(shared: &Arc<Shared>) -> OnDone<Tag> {
+pub(super) fn on_done(shared: &Arc<Shared>) -> Post<TransferDone<Tag>> {
     let shared = shared.clone();
     Arc::new(move |done| shared.finish(done))
 }

@@ -227,7 +227,7 @@ fn a_refusal_is_remembered() {
 #[test]
 fn a_panic_in_the_callback_is_survived() {
     let (send, done) = channel();
-    let on_done: OnDone<u64> = Arc::new(move |done| {
+    let on_done: Post<TransferDone<u64>> = Arc::new(move |done| {
         assert!(done.tag % 2 == 0, "as planned");
         send.send(done.tag).unwrap();
     });
