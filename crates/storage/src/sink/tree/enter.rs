@@ -1,0 +1,175 @@
+//! One directory of the destination: found or made, and opened, in the one above that is open.
+//!
+//! What must hold: what stands there is looked at before it is entered; one that is ours and closed to us is
+//! opened to us, and that is noted before.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use haul_core::entry::Name;
+use haul_core::ids::DirId;
+use haul_core::wire::{Failure, FailureKind};
+use rustix::fs::{FileType, Mode, Stat};
+use rustix::io::Errno;
+
+use super::{DirState, Node, SinkTree, not_a_directory};
+use crate::io::IoTarget;
+use crate::sink::fold::is_exact;
+use crate::sink::stat::inode_of;
+use crate::sink::{fault, lock};
+
+impl SinkTree {
+    /// Opens one directory whose parent is open.
+    pub(super) fn enter(&self, id: DirId, node: &Node, parent: &OwnedFd) -> Result<Arc<OwnedFd>, Failure> {
+        let ours = self.was_created(node.parent);
+        let mut slot = lock(&node.slot);
+        if let Some(fd) = &slot.fd {
+            return Ok(fd.clone());
+        }
+        let opened = match &slot.state {
+            DirState::Failed(failure) => return Err(failure.clone()),
+            _ if self.looks && !haul_mutant::removed("dry-run-looks-only") => {
+                self.jail.stat(parent, &node.name).and_then(|stat| {
+                    let opened = self.jail.open_dir(parent, &node.name);
+                    if would_be_opened(&stat, opened.as_ref().err()) {
+                        slot.closed = true;
+                    }
+                    let fd = opened.and_then(|fd| if slot.closed { Err(Errno::ACCESS) } else { Ok(fd) });
+                    if fd.is_ok() || slot.closed {
+                        slot.state = DirState::There { created: false, stood: Some(Box::new(stat)) };
+                    }
+                    fd
+                })
+            }
+            DirState::There { .. } => self.open(parent, &node.name, id),
+            DirState::Unmade => {
+                if let Err(failure) = self.may_take(parent, node.parent, &node.name) {
+                    slot.state = DirState::Failed(failure.clone());
+                    return Err(failure);
+                }
+                self.make(&mut slot.state, parent, &node.name, id).and_then(|fd| {
+                    let created = matches!(slot.state, DirState::There { created: true, .. });
+                    match self.is_free(node, parent, &fd, (ours, created), id)? {
+                        true => Ok(fd),
+                        false => Err(Errno::NOTUNIQ),
+                    }
+                })
+            }
+        };
+        let fd = match opened {
+            Ok(fd) => Arc::new(fd),
+            Err(errno) => {
+                let path = self.path_of(node.parent, &node.name);
+                let failure = match errno {
+                    Errno::NOTUNIQ => self.folded(node.parent, &node.name),
+                    Errno::NOTDIR | Errno::LOOP => match self.jail.stat(parent, &node.name) {
+                        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
+                            a_link(&path)
+                        }
+                        _ => not_a_directory(&path),
+                    },
+                    _ => fault::os_at(FailureKind::Create, "create directory", &path, errno, parent),
+                };
+                // What this process ran out of may be there again for the next operation.
+                if !slot.closed && !matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM) {
+                    slot.state = DirState::Failed(failure.clone());
+                }
+                return Err(failure);
+            }
+        };
+        slot.fd = Some(fd.clone());
+        drop(slot);
+        if *node.target.get_or_init(|| IoTarget::of(&*fd)) != self.root_target {
+            self.several.store(true, Ordering::Relaxed);
+        }
+        self.touch(id);
+        Ok(fd)
+    }
+
+    /// No other entry of this session has the directory that was made or found. `ours`: this session made the
+    /// directory above, so that what stands in it is of another entry, unless every name is its own there.
+    fn is_free(
+        &self,
+        node: &Node,
+        parent: &OwnedFd,
+        fd: &OwnedFd,
+        (ours, created): (bool, bool),
+        id: DirId,
+    ) -> rustix::io::Result<bool> {
+        if ours {
+            return Ok(created || is_exact(parent) || haul_mutant::removed("one-entry-per-inode"));
+        }
+        let inode = inode_of(&rustix::fs::fstat(fd)?);
+        Ok(self.claim(node.parent, parent, &node.name, inode, id.as_file()))
+    }
+
+    /// Makes the directory, or opens the one that stands there; `state` says which, also if it cannot be
+    /// opened then. One that stands there is looked at first, for where it is closed to us it is opened up.
+    fn make(
+        &self,
+        state: &mut DirState,
+        parent: &OwnedFd,
+        name: &Name,
+        id: DirId,
+    ) -> rustix::io::Result<OwnedFd> {
+        let stands =
+            || self.jail.stat(parent, name).and_then(|stat| Ok((self.open(parent, name, id)?, stat)));
+        let (fd, stood) = match self.jail.make_dir(parent, name) {
+            Ok(()) => {
+                *state = DirState::There { created: true, stood: None };
+                return self.jail.open_dir(parent, name);
+            }
+            Err(Errno::EXIST) => stands()?,
+            // Some file systems check the permission to create before they look whether it exists.
+            Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => match stands() {
+                Ok(stood) => stood,
+                Err(Errno::NOENT) => return Err(errno),
+                Err(other) => return Err(other),
+            },
+            Err(errno) => return Err(errno),
+        };
+        *state = DirState::There { created: false, stood: Some(Box::new(stood)) };
+        Ok(fd)
+    }
+
+    /// Opens a directory that stood there before. Where it is ours and closed to us, it is opened to us until
+    /// it is finished, for read-only directories are legal and must be filled.
+    fn open(&self, parent: &OwnedFd, name: &Name, id: DirId) -> rustix::io::Result<OwnedFd> {
+        let fd = match self.jail.open_dir(parent, name) {
+            Err(Errno::ACCESS) => {
+                return self.jail.open_dir_by_force(parent, name, |stat| self.before_widening(id, stat));
+            }
+            other => other?,
+        };
+        let me = rustix::process::geteuid();
+        if !me.is_root() {
+            let stat = rustix::fs::fstat(&fd)?;
+            if stat.st_uid == me.as_raw() && stat.st_mode & 0o300 != 0o300 {
+                self.before_widening(id, &stat)?;
+                rustix::fs::fchmod(&fd, Mode::from_raw_mode(stat.st_mode & 0o7777) | Mode::RWXU)?;
+            }
+        }
+        Ok(fd)
+    }
+}
+
+/// Whether a copy would open this directory to us (`SinkTree::open`); `denied`: why it cannot be opened as it
+/// is.
+fn would_be_opened(stat: &Stat, denied: Option<&Errno>) -> bool {
+    let me = rustix::process::geteuid();
+    let ours = !me.is_root() && stat.st_uid == me.as_raw();
+    let searchable = stat.st_mode & 0o100 != 0;
+    ours && (denied == Some(&Errno::ACCESS) || (denied.is_none() && !searchable))
+}
+
+fn a_link(path: &str) -> Failure {
+    fault::failure(
+        FailureKind::Create,
+        Errno::NOTDIR.raw_os_error(),
+        format!(
+            "{path} is a symbolic link where a directory should go, and no link below the destination is followed; remove the link, or \
+             copy to where it leads"
+        ),
+    )
+}
