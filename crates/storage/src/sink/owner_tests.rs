@@ -1,8 +1,9 @@
-use super::super::life::{Ended, process};
+use super::super::life::{Ended, judge, process};
 use super::*;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::Instant;
 
 fn place(dir: &Path) -> JobDir {
     JobDir::open(dir, JobKey::new(&[1; 16])).expect("a place")
