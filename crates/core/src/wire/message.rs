@@ -39,7 +39,7 @@ pub const STREAMS_MAX: u16 = 64;
 pub const PATH_LEN_MAX: usize = 16 * 1024;
 /// Most threads or requests that a live setting can ask for at one end.
 pub const LIVE_THREADS_MAX: u16 = 256;
-/// SinkTargets of the sink's targets are numbers below this; 0 is any target.
+/// The numbers of a sink's targets are below this; 0 is any target.
 pub const SINK_TARGETS_MAX: u16 = 4096;
 /// Most components of one [`Message::FileTargets`], and most sink targets in all of them. Where a file has
 /// more, the sink tells of its beginning, and of the rest that it may be anywhere.

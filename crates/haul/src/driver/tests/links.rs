@@ -19,7 +19,7 @@ use crate::options::Verify;
 use haul_transport::Link;
 use haul_transport::frames::{CODE_LEN, FrameKeys};
 
-/// LiveSettings of one run.
+/// The settings of one run.
 #[derive(Clone)]
 struct Run {
     streams: u16,

@@ -1,4 +1,4 @@
-//! LiveSettings between two ends: what each applies and answers, and peers that do not know them or misuse
+//! Live settings between two ends: what each applies and answers, and peers that do not know them or misuse
 //! them.
 
 use std::sync::Arc;
