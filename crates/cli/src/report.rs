@@ -186,8 +186,8 @@ impl Observer for Reporter {
                 Event::Progress(_) if !self.lists_began.swap(true, Ordering::Relaxed) => {
                     let _ = lists.send(ToLists::Begin);
                 }
-                Event::Failed { path, stage, errno, text } => {
-                    let (path, stage, text) = (path.clone(), stage.clone(), text.clone());
+                Event::Failed { path, operation, errno, text, .. } => {
+                    let (path, stage, text) = (path.clone(), operation.name(), text.clone());
                     let _ = lists.send(ToLists::Failed { path, stage, errno: *errno, text });
                 }
                 Event::Digest { path, root, bytes } => {
@@ -320,7 +320,7 @@ impl<O: Write, E: Write> Screen<O, E> {
                     self.heard(wrote);
                 }
             }
-            Event::Failed { path, stage, text, .. } => self.failed(path, stage, text),
+            Event::Failed { path, operation, text, .. } => self.failed(path, operation.name(), text),
             // What a dry run looks at is not moved.
             Event::Progress(_) if !self.quiet && !self.manner.dry_run => self.progress(),
             Event::Targets(table) => {

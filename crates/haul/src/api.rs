@@ -14,7 +14,7 @@ pub use haul_core::tune::rate::RATE_MIN;
 
 pub use crate::clean::{CleanJob, CleanReport};
 pub use crate::endpoint::{Endpoint, EndpointError, Place, PlaceError, Scheme};
-pub use crate::error::{Error, ErrorKind};
+pub use crate::error::{Error, ErrorKind, Operation};
 pub use crate::events::{Checking, EntryEnd, EntryKind, Event, Observer, Progress};
 pub use crate::handle::{CopyPhase, CopyState, Handle, LiveSetting, SettingState};
 pub use crate::layout::{FileLayout, layout};
@@ -22,6 +22,7 @@ use crate::options::Options;
 pub use crate::request::{CopyRequest, RemoteOptions};
 pub use crate::summary::{Chosen, ChosenKind, Held, Status, Summary};
 pub use crate::target_tables::{Side, Sides, SlowTarget, TargetRow, TargetTable};
+pub use haul_base::role::Role;
 pub use haul_launch::{Dialler, SSH_CHANNELS_MAX, protocol_line};
 pub use haul_storage::sink::clean::age_in_words;
 
@@ -51,7 +52,7 @@ pub fn copy(request: CopyRequest, observer: Arc<dyn Observer>, handle: Handle) -
 ///
 /// // What failed can be matched on, and has a sentence for people.
 /// let nowhere = Copy::from([here.path().join("no")]).to(Endpoint::local("/tmp/x")).run();
-/// assert_eq!(nowhere.error.map(|error| error.kind), Some(haul::api::ErrorKind::Storage));
+/// assert_eq!(nowhere.error.map(|error| error.kind), Some(haul::api::ErrorKind::NotFound));
 /// # Ok(())
 /// # }
 /// ```

@@ -223,7 +223,8 @@ fn connect_and_hear(
         sockets: remote.sockets.clone(),
     };
     let mut notes = |note| observer.event(Event::Note(note));
-    let connected = haul_launch::connect_and_hear(&spec, ask, &mut notes, hear)?;
+    let connected = haul_launch::connect_and_hear(&spec, ask, &mut notes, hear)
+        .map_err(|error| Error::launch(&error, ask.role))?;
     let paths = show_paths(&connected.paths());
     let path::Plan { streams, advice, .. } = connected.plan;
     let links = Links {
@@ -403,10 +404,7 @@ fn refuse_inside(request: &CopyRequest) -> Result<(), Error> {
         return Ok(());
     };
     let recursive = options.recursive || options.archive || options.range.is_some();
-    let refused = |e: SourceError| {
-        let kind = if e.is_usage() { ErrorKind::Usage } else { ErrorKind::Storage };
-        Error::new(kind, e.to_string())
-    };
+    let refused = |e: SourceError| summary::named(Error::failed(&e.into()), request);
     let specs = resolve_sources(&paths, recursive, None).map_err(refused)?;
     same::refuse_itself(&specs, destination, options.is_in_place())?;
     let mut above: &Path = Path::new(OsStr::from_bytes(destination));

@@ -5,6 +5,7 @@ use std::time::Duration;
 use haul_base::role::Role;
 use haul_core::change::Change;
 
+use crate::error::{ErrorKind, Operation};
 use crate::target_tables::TargetTable;
 
 /// Hears what happens. Called from haul's own threads; must not block.
@@ -60,8 +61,10 @@ pub enum Event {
     Failed {
         /// Below the destination.
         path: Vec<u8>,
-        /// What failed, in a word: see `docs/stable.md`.
-        stage: String,
+        /// Whose fault it is.
+        kind: ErrorKind,
+        /// What failed.
+        operation: Operation,
         /// Of the system call that failed; 0 if none did.
         errno: i32,
         /// The same for people.

@@ -3,7 +3,9 @@
 use std::fs;
 use std::sync::Mutex;
 
-use haul::api::{Copy, CopyPhase, Endpoint, ErrorKind, Event, Handle, Observer, Progress, Status};
+use haul::api::{
+    Copy, CopyPhase, Endpoint, ErrorKind, Event, Handle, Observer, Operation, Progress, Role, Status,
+};
 use haul::options::{Options, StorageOptions};
 
 /// Stops the copy as soon as something has moved, and keeps what it heard.
@@ -64,12 +66,12 @@ fn errors_say_whose_fault_it_is() {
     let path = |name: &str| dir.path().join(name);
     // A directory without `recursive`.
     assert_eq!(kind(Copy::from([path("tree")]).to(path("x"))), Some(ErrorKind::Usage));
-    assert_eq!(kind(Copy::from([path("no")]).to(path("x"))), Some(ErrorKind::Storage));
+    assert_eq!(kind(Copy::from([path("no")]).to(path("x"))), Some(ErrorKind::NotFound));
     let ssh = vec!["/nonexistent/ssh".into()];
     let remote = haul::api::RemoteOptions { ssh, ..haul::api::RemoteOptions::default() };
     let far = haul::api::Endpoint::remote("h", "x");
-    assert_eq!(kind(Copy::from([path("tree")]).to(far).recursive().remote(remote)), Some(ErrorKind::Network));
-    assert_eq!(haul::api::clean(&path("no"), None, false).map(drop).unwrap_err().kind, ErrorKind::Storage);
+    assert_eq!(kind(Copy::from([path("tree")]).to(far).recursive().remote(remote)), Some(ErrorKind::Launch));
+    assert_eq!(haul::api::clean(&path("no"), None, false).map(drop).unwrap_err().kind, ErrorKind::NotFound);
     assert_eq!(haul::api::layout(&path("tree")).map(drop).unwrap_err().kind, ErrorKind::Usage);
 }
 
@@ -217,4 +219,70 @@ fn a_copy_that_is_over_is_told_so() {
     drop(told);
     assert_eq!(Copy::from([dir.path().join("no")]).to(&to).handle(&handle).run().status, Status::Failed);
     assert_eq!(handle.state().phase, CopyPhase::Ended);
+}
+
+/// Goal: an error has what a caller needs to act: the kind, what the system said, which end, and which path.
+/// Method: as root the only thing that refuses is a file system, so the rest is told by errno alone (see
+/// `error.rs`).
+#[test]
+fn errors_tell_what_and_where() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let bytes = |path: &std::path::Path| path.to_str().unwrap().as_bytes().to_vec();
+    let failed = |copy: Copy| copy.run().error.expect("it fails");
+    fs::write(path("file"), b"x").unwrap();
+
+    let error = failed(Copy::from([path("file"), path("no")]).to(path("to")));
+    assert_eq!((error.kind, error.errno(), error.end()), (ErrorKind::NotFound, Some(2), Some(Role::Source)));
+    assert_eq!(error.path(), Some(&bytes(&path("no"))[..]));
+
+    let below = path("file").join("below");
+    let error = failed(Copy::from([path("file")]).to(&below));
+    assert_eq!((error.errno(), error.end()), (Some(20), Some(Role::Sink)), "{error:?}");
+    assert_eq!(error.path(), Some(&bytes(&below)[..]));
+
+    let error = failed(Copy::from([path("file")]).to(Endpoint::local("/proc/x")));
+    assert_eq!((error.kind, error.end()), (ErrorKind::Storage, Some(Role::Sink)), "{error:?}");
+
+    let error = haul::api::clean(&path("no"), None, false).map(drop).unwrap_err();
+    assert_eq!((error.errno(), error.path()), (Some(2), Some(&bytes(&path("no"))[..])));
+    let error =
+        failed(Copy::from([path("file")]).to(path("to")).options(Options { rate: Some(1), ..good() }));
+    assert_eq!((error.kind, error.errno(), error.end(), error.path()), (ErrorKind::Usage, None, None, None));
+}
+
+fn good() -> Options {
+    Options::default()
+}
+
+/// Goal: what failed at an entry can be matched on, and whose fault it was.
+/// Method: a directory stands where a file is to go.
+#[test]
+fn a_failed_entry_tells_its_operation() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("data"), dir.path().join("to"));
+    fs::create_dir_all(to.join("a")).unwrap();
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("a"), b"x").unwrap();
+    let heard: &'static Failures = Box::leak(Box::default());
+    let copy = Copy::from([Endpoint::local(from.join(".").to_str().unwrap())]).to(&to).recursive();
+    let summary = copy.observer(heard).run();
+    assert_eq!((summary.status, summary.failed), (Status::Partial, 1));
+    let heard = heard.0.lock().unwrap();
+    assert!(
+        matches!(&heard[..], [(path, ErrorKind::Storage, Operation::Publish | Operation::Create)] if path == b"a"),
+        "{heard:?}"
+    );
+}
+
+/// Keeps what failed.
+#[derive(Default)]
+struct Failures(Mutex<Vec<(Vec<u8>, ErrorKind, Operation)>>);
+
+impl Observer for &'static Failures {
+    fn event(&self, event: Event) {
+        if let Event::Failed { path, kind, operation, .. } = event {
+            self.0.lock().unwrap().push((path, kind, operation));
+        }
+    }
 }

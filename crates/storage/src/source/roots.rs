@@ -11,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use haul_core::entry::{Name, NameError};
-use haul_core::wire::{ROOTS_MAX, SourceRoot};
+use haul_core::wire::{Failure, FailureKind, ROOTS_MAX, SourceRoot};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
 
@@ -82,6 +82,15 @@ impl SourceError {
                 false
             }
         }
+    }
+}
+
+impl From<SourceError> for Failure {
+    /// [`FailureKind::Usage`] where the command says so, and not what lies there.
+    fn from(why: SourceError) -> Failure {
+        let kind = if why.is_usage() { FailureKind::Usage } else { FailureKind::Walk };
+        let errno = if let SourceError::Unreachable { errno, .. } = &why { *errno } else { 0 };
+        Failure { kind, errno, text: why.to_string().into() }
     }
 }
 

@@ -11,7 +11,7 @@ use haul_core::wire::{Failure, FailureKind, SourceRoot};
 use rustix::fs::{AtFlags, CWD, FileType, statat};
 
 use super::failure::{os_failure, printable};
-use super::roots::{RootSpec, SourceError, resolve_sources, source_roots};
+use super::roots::{RootSpec, resolve_sources, source_roots};
 use super::stat::Seen;
 use super::tree::SourceTree;
 use super::{ReadConfig, ReadEngine};
@@ -40,7 +40,7 @@ impl Paths {
         let paths = sources.places.iter().map(|place| place.as_file().map(<[u8]>::to_vec));
         let paths = paths.collect::<Result<Vec<_>, _>>().map_err(PlaceError::misused)?;
         let (recursive, home) = (sources.recursive || sources.part.is_some(), sources.home);
-        let roots = resolve_sources(&paths, recursive, home).map_err(refused)?;
+        let roots = resolve_sources(&paths, recursive, home).map_err(Failure::from)?;
         let part = sources.part.map(|part| range_of(&roots, &part)).transpose()?;
         Ok(Paths { roots, part })
     }
@@ -49,12 +49,6 @@ impl Paths {
 /// Finds sources that are paths.
 pub(crate) fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
     Ok(Box::new(Paths::find(sources)?))
-}
-
-/// `FailureKind::Usage`: for the command says so, and not what lies there.
-fn refused(why: SourceError) -> Failure {
-    let kind = if why.is_usage() { FailureKind::Usage } else { FailureKind::Walk };
-    Failure { kind, errno: 0, text: why.to_string().into() }
 }
 
 /// The range that the part is of the only source.
@@ -108,7 +102,7 @@ impl SourceStore for Paths {
     }
 
     fn roots(&self) -> Result<Vec<SourceRoot>, Failure> {
-        source_roots(&self.roots).map_err(refused)
+        source_roots(&self.roots).map_err(Failure::from)
     }
 
     fn start(self: Box<Self>, reading: Reading) -> Result<SourceParts, Failure> {
