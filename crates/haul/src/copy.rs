@@ -24,7 +24,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::driver::{Links, Mapping, Protection, Report, Watch};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
-use crate::events::{Event, Observer};
+use crate::events::{Contained, Event, Observer};
 use crate::handle::Handle;
 use crate::options::{AgentRequest, Options};
 use crate::request::CopyRequest;
@@ -57,7 +57,7 @@ const PIPE_LEN: usize = 1024 * 1024;
 
 /// Runs a copy; what goes wrong is in the summary.
 pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, handle: Handle) -> Summary {
-    /// Also where an observer panics.
+    /// Also where something panics.
     struct Ends<'a>(&'a Handle);
     impl Drop for Ends<'_> {
         fn drop(&mut self) {
@@ -66,7 +66,10 @@ pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, handle: Ha
     }
     handle.begin();
     let _ends = Ends(&handle);
-    run_begun(request, observer, &handle)
+    let observer = Arc::new(Contained::new(observer, handle.clone()));
+    let summary = run_begun(request, observer.clone(), &handle);
+    observer.resume();
+    summary
 }
 
 fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle) -> Summary {

@@ -1,18 +1,90 @@
 //! What a copy that runs tells its observer.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use haul_base::role::Role;
 use haul_core::change::Change;
 
 use crate::error::{ErrorKind, Operation};
+use crate::handle::Handle;
 use crate::target_tables::TargetTable;
 
-/// Hears what happens. Called from haul's own threads; must not block.
+/// Hears what happens. A reference, a `Box` and an `Arc` of an observer are observers, and so is a closure in
+/// [`OnEvent`].
 pub trait Observer: Send + Sync {
     /// Something happened. Called from the thread that runs the copy, and from others of haul's; whoever
-    /// blocks here holds up the copy, and whoever panics here breaks it off.
+    /// blocks here holds up the copy. Whoever panics here ends it, as a stop does: what was written is kept
+    /// for the same copy again, nothing more is told, and the panic goes on where the copy was run.
     fn event(&self, event: Event);
+}
+
+impl<T: Observer + ?Sized> Observer for &T {
+    fn event(&self, event: Event) {
+        T::event(self, event);
+    }
+}
+
+impl<T: Observer + ?Sized> Observer for Box<T> {
+    fn event(&self, event: Event) {
+        T::event(self, event);
+    }
+}
+
+impl<T: Observer + ?Sized> Observer for Arc<T> {
+    fn event(&self, event: Event) {
+        T::event(self, event);
+    }
+}
+
+/// A closure that hears what happens.
+#[derive(Clone, Copy, Debug)]
+pub struct OnEvent<F>(pub F);
+
+impl<F: Fn(Event) + Send + Sync> Observer for OnEvent<F> {
+    fn event(&self, event: Event) {
+        (self.0)(event);
+    }
+}
+
+/// An observer whose panics do not pass through haul's threads: the first one stops the copy, and is kept.
+pub(crate) struct Contained {
+    observer: Arc<dyn Observer>,
+    handle: Handle,
+    panicked: AtomicBool,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+impl Contained {
+    /// Of the copy that `handle` can stop.
+    pub(crate) fn new(observer: Arc<dyn Observer>, handle: Handle) -> Contained {
+        Contained { observer, handle, panicked: AtomicBool::new(false), panic: Mutex::new(None) }
+    }
+
+    /// Goes on with the panic, if there was one.
+    pub(crate) fn resume(&self) {
+        let panic = self.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Observer for Contained {
+    fn event(&self, event: Event) {
+        if self.panicked.load(Ordering::Acquire) {
+            return;
+        }
+        // Whatever state it is in: it hears nothing more.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.observer.event(event))) {
+            self.panicked.store(true, Ordering::Release);
+            self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
+            self.handle.break_off();
+        }
+    }
 }
 
 /// Something that happened. Paths are bytes, as the systems have them.

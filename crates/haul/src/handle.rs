@@ -113,6 +113,8 @@ pub struct Handle(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
+    /// This copy alone is to stop: its observer panicked.
+    broken: AtomicBool,
     ended: AtomicBool,
     paused: AtomicBool,
     /// Counts wishes, so that a driver need not look at them each time.
@@ -150,6 +152,7 @@ impl Handle {
     /// runs.
     pub(crate) fn begin(&self) {
         self.0.ended.store(false, Ordering::Release);
+        self.0.broken.store(false, Ordering::Release);
         self.lock().joined = false;
     }
 
@@ -164,9 +167,14 @@ impl Handle {
         self.0.stop.store(true, Ordering::Release);
     }
 
+    /// The same for the copy that runs, and for none after it.
+    pub(crate) fn break_off(&self) {
+        self.0.broken.store(true, Ordering::Release);
+    }
+
     /// Whether somebody asked for an end.
     pub fn stopped(&self) -> bool {
-        self.0.stop.load(Ordering::Acquire)
+        self.0.stop.load(Ordering::Acquire) || self.0.broken.load(Ordering::Acquire)
     }
 
     /// Pauses the copy or lets it go on, effective within a second: nothing new is read or sent, what is on
