@@ -22,6 +22,7 @@ use crate::live::Block;
 use crate::manifest::Part;
 use crate::progress::Tracker;
 use crate::table;
+use crate::typed::typed;
 
 pub mod html;
 pub mod human;
@@ -139,7 +140,13 @@ impl Reporter {
     /// Finishes the lists, says how the run ended, and returns the exit code: that of the run, or 1 if a list
     /// that was asked for, in a file or on stdout, could not be written. `interrupted_code`: which signal it
     /// was.
-    pub fn finish(&self, summary: Summary, interrupted_code: i32) -> i32 {
+    pub fn finish(&self, mut summary: Summary, interrupted_code: i32) -> i32 {
+        if let Some(error) = &mut summary.error {
+            error.text = typed(&error.text);
+        }
+        for line in &mut summary.chosen {
+            line.value = typed(&line.value);
+        }
         let threads = self.threads.lock().ok().and_then(|mut threads| threads.take());
         let Some(Threads { screen, lists }) = threads else { return exit_code(&summary, interrupted_code) };
         let keep = matches!(summary.status, Status::Complete | Status::Partial);
@@ -180,7 +187,10 @@ impl Reporter {
 }
 
 impl Observer for Reporter {
-    fn event(&self, event: Event) {
+    fn event(&self, mut event: Event) {
+        if let Event::Note(text) | Event::Failed { text, .. } = &mut event {
+            *text = typed(text);
+        }
         if let Some(lists) = &self.lists {
             match &event {
                 Event::Progress(_) if !self.lists_began.swap(true, Ordering::Relaxed) => {

@@ -24,7 +24,9 @@ pub use crate::request::{CopyRequest, RemoteOptions};
 pub use crate::summary::{Chosen, ChosenKind, Held, Status, Summary};
 pub use crate::target_tables::{Side, Sides, SlowTarget, TargetRow, TargetTable};
 pub use haul_base::role::Role;
-pub use haul_launch::{Dialler, SSH_CHANNELS_MAX, protocol_line};
+#[doc(hidden)]
+pub use haul_launch::protocol_line;
+pub use haul_launch::{Dialler, SSH_CHANNELS_MAX};
 pub use haul_storage::sink::clean::age_in_words;
 
 /// Runs a copy to its end; see [`Copy`], which asks for one step by step. What goes wrong is in the summary.
@@ -178,9 +180,9 @@ impl Copy {
     }
 }
 
-/// A copy that runs on a thread of its own; see [`Copy::spawn`]. Whoever drops it lets the copy go on, and may
-/// stop it by a handle that was kept. A program that returns from `main` meanwhile ends it as a kill does:
-/// the same copy again goes on from there.
+/// A copy that runs on a thread of its own; see [`Copy::spawn`]. Whoever drops it lets the copy go on, and
+/// may stop it by a handle that was kept. A program that returns from `main` meanwhile ends it as a kill
+/// does: the same copy again goes on from there.
 #[derive(Debug)]
 pub struct Running {
     handle: Handle,
@@ -232,11 +234,12 @@ pub fn lists_are_apart(request: &CopyRequest, files: &[PathBuf]) -> Result<(), E
     crate::copy::lists::are_apart(request, files)
 }
 
-/// `haul agent`: serves one session over stdin and stdout. Returns the exit code.
+/// For the program `haul`. `haul agent`: serves one session over stdin and stdout. Returns the exit code.
 ///
 /// `home`: the user's home directory; `ssh_connection`: what sshd says of the connection
 /// (`SSH_CONNECTION`), from which the address to listen on is taken; `prober`: what it does where it is asked
 /// to measure.
+#[doc(hidden)]
 pub fn agent(
     home: Option<PathBuf>,
     ssh_connection: Option<String>,
@@ -245,8 +248,10 @@ pub fn agent(
     crate::copy::serve(home, ssh_connection, prober)
 }
 
-/// `haul agent --channel`: brings a further channel of an ssh connection to the agent of this user that the
-/// near end names on stdin, and waits until that has done with it. Returns the exit code.
+/// For the program `haul`. `haul agent --channel`: brings a further channel of an ssh connection to the agent
+/// of this user that the near end names on stdin, and waits until that has done with it. Returns the exit
+/// code.
+#[doc(hidden)]
 pub fn agent_channel() -> i32 {
     use std::os::fd::AsFd;
     let handed = haul_launch::channel(std::io::stdin().as_fd(), std::io::stdout().as_fd());

@@ -21,10 +21,11 @@ use haul_core::tune::Choice;
 use haul_core::wire::STREAMS_MAX;
 use rustix::fs::{Mode, OFlags};
 
+use crate::contained::Contained;
 use crate::driver::{Links, Mapping, Protection, Report, Watch};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
-use crate::events::{Contained, Event, Observer};
+use crate::events::{Event, Observer};
 use crate::handle::Handle;
 use crate::options::{AgentRequest, Options};
 use crate::request::CopyRequest;

@@ -7,8 +7,8 @@ use haul_core::wire::{Failure, FailureKind};
 use haul_launch::{BootstrapError, BootstrapKind};
 use rustix::io::Errno;
 
-/// Why a call failed: whose fault it is, to be matched on, and a sentence for people. What else is known of it
-/// is told by [`errno`](Error::errno), [`end`](Error::end) and [`path`](Error::path).
+/// Why a call failed: whose fault it is, to be matched on, and a sentence for people. What else is known of
+/// it is told by [`errno`](Error::errno), [`end`](Error::end) and [`path`](Error::path).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     /// Whose fault it is.

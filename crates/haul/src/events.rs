@@ -1,16 +1,12 @@
 //! What a copy that runs tells its observer.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use haul_base::role::Role;
 use haul_core::change::Change;
 
 use crate::error::{ErrorKind, Operation};
-use crate::handle::Handle;
 use crate::target_tables::TargetTable;
 
 /// Hears what happens. A reference, a `Box` and an `Arc` of an observer are observers, and so is a closure in
@@ -47,43 +43,6 @@ pub struct OnEvent<F>(pub F);
 impl<F: Fn(Event) + Send + Sync> Observer for OnEvent<F> {
     fn event(&self, event: Event) {
         (self.0)(event);
-    }
-}
-
-/// An observer whose panics do not pass through haul's threads: the first one stops the copy, and is kept.
-pub(crate) struct Contained {
-    observer: Arc<dyn Observer>,
-    handle: Handle,
-    panicked: AtomicBool,
-    panic: Mutex<Option<Box<dyn Any + Send>>>,
-}
-
-impl Contained {
-    /// Of the copy that `handle` can stop.
-    pub(crate) fn new(observer: Arc<dyn Observer>, handle: Handle) -> Contained {
-        Contained { observer, handle, panicked: AtomicBool::new(false), panic: Mutex::new(None) }
-    }
-
-    /// Goes on with the panic, if there was one.
-    pub(crate) fn resume(&self) {
-        let panic = self.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(panic) = panic {
-            resume_unwind(panic);
-        }
-    }
-}
-
-impl Observer for Contained {
-    fn event(&self, event: Event) {
-        if self.panicked.load(Ordering::Acquire) {
-            return;
-        }
-        // Whatever state it is in: it hears nothing more.
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.observer.event(event))) {
-            self.panicked.store(true, Ordering::Release);
-            self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
-            self.handle.break_off();
-        }
     }
 }
 

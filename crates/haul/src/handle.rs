@@ -71,7 +71,8 @@ impl LiveSetting {
 pub struct SettingState {
     /// What somebody wished while the copy ran.
     pub asked: Option<u64>,
-    /// What is so; `None`: not known (yet), and for the rate: no limit.
+    /// What is so. `None` before the two ends have met, and of what an end does not tell or does not have. Of
+    /// the rate, from then on ([`CopyPhase::Running`]), `None` is no limit: an end that keeps to one says so.
     pub now: Option<u64>,
     /// Why it cannot be changed while this copy runs.
     pub fixed: Option<String>,
@@ -221,7 +222,7 @@ impl Handle {
         {
             return Err(Error::usage(format!(
                 "streams {value}: this copy has {max}, and no more can join it: both ends are in one process, its \
-                 data goes through ssh, or its --patience is 0s"
+                 data goes through ssh, or its `patience` is 0"
             )));
         }
         inner.asked[setting as usize] = Some(value);

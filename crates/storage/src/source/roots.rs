@@ -56,7 +56,7 @@ pub enum SourceError {
     Empty,
     #[error("source {path}: {cause}{hint}")]
     Unreachable { path: String, errno: i32, cause: String, hint: &'static str },
-    #[error("source {path} is a directory (use -r)")]
+    #[error("source {path} is a directory (use `recursive`)")]
     IsDirectory { path: String },
     #[error("source {path}: '~' cannot be expanded, for HOME is not set")]
     NoHome { path: String },
@@ -97,7 +97,7 @@ impl From<SourceError> for Failure {
 /// Most bytes about further sources that are missing.
 const MISSING_LEN_MAX: usize = 500;
 
-const HINT: &str = " (globs and variables are literal on this side of the colon; name the files, or their directory with -r)";
+const HINT: &str = " (globs and variables are literal on this side of the colon; name the files, or their directory with `recursive`)";
 
 /// Maps the sources as typed to source roots. `home`: what `~` stands for, where the shell did not expand it
 /// (the far side of a colon); `None` leaves it as it is.
@@ -328,9 +328,9 @@ mod tests {
             let paths: Vec<_> = tails.iter().map(|tail| bytes(temp.path(), tail)).collect();
             resolve_sources(&paths, recursive, None).expect_err("refused").to_string()
         };
-        assert!(refused(&["/data"], false).ends_with("data is a directory (use -r)"));
-        assert!(refused(&["/data/"], false).ends_with("data/ is a directory (use -r)"));
-        assert!(refused(&["/link/"], false).contains("(use -r)"));
+        assert!(refused(&["/data"], false).ends_with("data is a directory (use `recursive`)"));
+        assert!(refused(&["/data/"], false).ends_with("data/ is a directory (use `recursive`)"));
+        assert!(refused(&["/link/"], false).contains("(use `recursive`)"));
         assert!(refused(&["/file/"], true).ends_with("file/: Not a directory; nothing was copied"));
         assert!(
             refused(&["/dangling/"], true)

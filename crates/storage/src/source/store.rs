@@ -58,7 +58,7 @@ pub(crate) fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failur
 fn range_of(roots: &[RootSpec], part: &Part) -> Result<FileRange, Failure> {
     let usage = |text: String| Failure { kind: FailureKind::Usage, errno: 0, text: text.into() };
     let [root] = roots else {
-        let text = format!("--range takes a part of one file, and {} sources are given", roots.len());
+        let text = format!("`range` takes a part of one file, and {} sources are given", roots.len());
         return Err(usage(text));
     };
     let shown = printable(root.path.as_os_str().as_bytes());
@@ -68,14 +68,14 @@ fn range_of(roots: &[RootSpec], part: &Part) -> Result<FileRange, Failure> {
     if !stat.is_file() {
         let text = match stat.kind {
             FileType::Directory => {
-                format!("--range takes a part of one file, and source {shown} is a directory")
+                format!("`range` takes a part of one file, and source {shown} is a directory")
             }
             FileType::Symlink => {
                 format!(
-                    "--range takes a part of one file, and source {shown} is a symbolic link; name what it leads to"
+                    "`range` takes a part of one file, and source {shown} is a symbolic link; name what it leads to"
                 )
             }
-            _ => format!("--range takes a part of one file, and source {shown} is no regular file"),
+            _ => format!("`range` takes a part of one file, and source {shown} is no regular file"),
         };
         return Err(usage(text));
     }
@@ -87,7 +87,7 @@ fn range_of(roots: &[RootSpec], part: &Part) -> Result<FileRange, Failure> {
             let asked = Part { sink: None, ..*part }.in_words();
             let instead = match rest {
                 0 => String::new(),
-                _ => format!(" (--range {}: copies what is there from there on)", part.source),
+                _ => format!(" (`range` {}: copies what is there from there on)", part.source),
             };
             Err(usage(format!(
                 "source {shown} has {size} bytes, and no such part: {asked}; nothing was copied{instead}"
