@@ -6,6 +6,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::args::probe::Probe;
 use crate::args::{Clean, Cp, LayoutArgs, ctl::Ctl, top::Top};
+use crate::typed::typed;
 
 mod agent;
 mod clean;
@@ -110,8 +111,9 @@ pub fn is_hidden(name: &str) -> bool {
     Args::command().find_subcommand(name).is_some_and(clap::Command::is_hide_set)
 }
 
-/// Says on stderr why a command ends, and returns `code`. A closed stderr is no reason to panic.
+/// Says on stderr, with options as they are typed, why a command ends, and returns `code`. A closed stderr is
+/// no reason to panic.
 fn complain(text: &str, code: i32) -> i32 {
-    let _ = writeln!(std::io::stderr(), "haul: {text}");
+    let _ = writeln!(std::io::stderr(), "haul: {}", typed(text));
     code
 }

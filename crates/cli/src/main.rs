@@ -12,6 +12,7 @@ mod progress;
 mod report;
 mod signals;
 mod table;
+mod typed;
 
 use std::io::Write;
 

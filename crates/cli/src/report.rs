@@ -23,6 +23,7 @@ use crate::live::Block;
 use crate::manifest::Part;
 use crate::progress::Tracker;
 use crate::table;
+use crate::typed::typed;
 
 pub mod html;
 pub mod human;
@@ -140,7 +141,13 @@ impl Reporter {
     /// Finishes the lists, says how the run ended, and returns the exit code: that of the run, or 1 if a list
     /// that was asked for, in a file or on stdout, could not be written. `interrupted_code`: which signal it
     /// was.
-    pub fn finish(&self, summary: Summary, interrupted_code: i32) -> i32 {
+    pub fn finish(&self, mut summary: Summary, interrupted_code: i32) -> i32 {
+        if let Some(error) = &mut summary.error {
+            error.text = typed(&error.text);
+        }
+        for line in &mut summary.chosen {
+            line.value = typed(&line.value);
+        }
         let threads = self.threads.lock().ok().and_then(|mut threads| threads.take());
         let Some(Threads { screen, lists }) = threads else { return exit_code(&summary, interrupted_code) };
         let keep = matches!(summary.status, Status::Complete | Status::Partial);
@@ -181,14 +188,17 @@ impl Reporter {
 }
 
 impl Observer for Reporter {
-    fn event(&self, event: Event) {
+    fn event(&self, mut event: Event) {
+        if let Event::Note(text) | Event::Failed { text, .. } = &mut event {
+            *text = typed(text);
+        }
         if let Some(lists) = &self.lists {
             match &event {
                 Event::Progress(_) if !self.lists_began.swap(true, Ordering::Relaxed) => {
                     let _ = lists.send(ToLists::Begin);
                 }
-                Event::Failed { path, stage, errno, text } => {
-                    let (path, stage, text) = (path.clone(), stage.clone(), text.clone());
+                Event::Failed { path, operation, errno, text, .. } => {
+                    let (path, stage, text) = (path.clone(), operation.name(), text.clone());
                     let _ = lists.send(ToLists::Failed { path, stage, errno: *errno, text });
                 }
                 Event::Digest { path, root, bytes } => {
@@ -321,7 +331,7 @@ impl<O: Write, E: Write> Screen<O, E> {
                     self.heard(wrote);
                 }
             }
-            Event::Failed { path, stage, text, .. } => self.failed(path, stage, text),
+            Event::Failed { path, operation, text, .. } => self.failed(path, operation.name(), text),
             // What a dry run looks at is not moved.
             Event::Progress(_) if !self.quiet && !self.manner.dry_run => self.progress(),
             Event::Targets(table) => {

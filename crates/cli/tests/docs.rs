@@ -20,6 +20,7 @@ const PAGES: &[&str] = &[
     "docs/semantics.md",
     "docs/security.md",
     "docs/tuning.md",
+    "docs/library.md",
     "docs/stable.md",
 ];
 

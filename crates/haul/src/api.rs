@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 pub use haul_core::change::Change;
 pub use haul_core::layout::{Component, Layout};
@@ -14,15 +15,18 @@ pub use haul_core::tune::rate::RATE_MIN;
 
 pub use crate::clean::{CleanJob, CleanReport};
 pub use crate::endpoint::{Endpoint, EndpointError, Place, PlaceError, Scheme};
-pub use crate::error::{Error, ErrorKind};
-pub use crate::events::{Checking, EntryEnd, EntryKind, Event, Observer, Progress};
+pub use crate::error::{Error, ErrorKind, Operation};
+pub use crate::events::{Checking, EntryEnd, EntryKind, Event, Observer, OnEvent, Progress};
 pub use crate::handle::{CopyPhase, CopyState, Handle, LiveSetting, SettingState};
 pub use crate::layout::{FileLayout, layout};
 use crate::options::Options;
 pub use crate::request::{CopyRequest, RemoteOptions};
 pub use crate::summary::{Chosen, ChosenKind, Held, Status, Summary};
 pub use crate::target_tables::{Side, Sides, SlowTarget, TargetRow, TargetTable};
-pub use haul_launch::{Dialler, SSH_CHANNELS_MAX, protocol_line};
+pub use haul_base::role::Role;
+#[doc(hidden)]
+pub use haul_launch::protocol_line;
+pub use haul_launch::{Dialler, SSH_CHANNELS_MAX};
 pub use haul_storage::sink::clean::age_in_words;
 
 /// Runs a copy to its end; see [`Copy`], which asks for one step by step. What goes wrong is in the summary.
@@ -51,7 +55,7 @@ pub fn copy(request: CopyRequest, observer: Arc<dyn Observer>, handle: Handle) -
 ///
 /// // What failed can be matched on, and has a sentence for people.
 /// let nowhere = Copy::from([here.path().join("no")]).to(Endpoint::local("/tmp/x")).run();
-/// assert_eq!(nowhere.error.map(|error| error.kind), Some(haul::api::ErrorKind::Storage));
+/// assert_eq!(nowhere.error.map(|error| error.kind), Some(haul::api::ErrorKind::NotFound));
 /// # Ok(())
 /// # }
 /// ```
@@ -108,6 +112,31 @@ impl Copy {
         self
     }
 
+    /// Calls `hear` with what happens; see [`Copy::observer`].
+    ///
+    /// ```
+    /// use haul::api::{Copy, Event, Status};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let here = tempfile::tempdir()?;
+    /// # let (from, to) = (here.path().join("a"), here.path().join("b"));
+    /// # std::fs::write(&from, b"forty-two")?;
+    /// let (tell, told) = std::sync::mpsc::channel();
+    /// let hear = move |event| {
+    ///     if let Event::Entry { path, bytes, .. } = event {
+    ///         let _ = tell.send((path, bytes));
+    ///     }
+    /// };
+    /// let summary = Copy::from([&from]).to(&to).on_event(hear).run();
+    /// assert_eq!(summary.status, Status::Complete);
+    /// assert_eq!(told.iter().collect::<Vec<_>>(), [(b"b".to_vec(), 9)]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_event(self, hear: impl Fn(Event) + Send + Sync + 'static) -> Copy {
+        self.observer(OnEvent(hear))
+    }
+
     /// Another thread stops, pauses or steers the copy by a clone of `handle`.
     pub fn handle(mut self, handle: &Handle) -> Copy {
         self.handle = handle.clone();
@@ -117,6 +146,63 @@ impl Copy {
     /// Runs it to its end, and blocks until then.
     pub fn run(self) -> Summary {
         copy(self.request, self.observer, self.handle)
+    }
+
+    /// Runs it on a thread of its own.
+    ///
+    /// ```
+    /// use haul::api::{Copy, Status};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let here = tempfile::tempdir()?;
+    /// # let (from, to) = (here.path().join("data"), here.path().join("backup"));
+    /// std::fs::write(&from, vec![7; 1_000_000])?;
+    /// let running = Copy::from([&from]).to(&to).spawn()?;
+    /// while !running.is_finished() {
+    ///     let state = running.handle().state();
+    ///     assert!(state.progress.bytes_done <= 1_000_000);
+    ///     std::thread::yield_now();
+    /// }
+    /// let summary = running.join();
+    /// assert_eq!((summary.status, summary.bytes), (Status::Complete, 1_000_000));
+    /// assert_eq!(std::fs::read(&to)?, vec![7; 1_000_000]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Local`]: there is no thread for it, and nothing was done.
+    pub fn spawn(self) -> Result<Running, Error> {
+        let handle = self.handle.clone();
+        let thread = std::thread::Builder::new().name("haul-copy".into()).spawn(move || self.run());
+        let thread = thread.map_err(|error| Error::local(format!("starting a thread: {error}")))?;
+        Ok(Running { handle, thread })
+    }
+}
+
+/// A copy that runs on a thread of its own; see [`Copy::spawn`]. Whoever drops it lets the copy go on, and
+/// may stop it by a handle that was kept. A program that returns from `main` meanwhile ends it as a kill
+/// does: the same copy again goes on from there.
+#[derive(Debug)]
+pub struct Running {
+    handle: Handle,
+    thread: JoinHandle<Summary>,
+}
+
+impl Running {
+    /// Stops, pauses and steers the copy.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Whether [`Running::join`] returns at once.
+    pub fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits for its end. A panic of the copy's observer goes on here.
+    pub fn join(self) -> Summary {
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
@@ -148,11 +234,12 @@ pub fn lists_are_apart(request: &CopyRequest, files: &[PathBuf]) -> Result<(), E
     crate::copy::lists::are_apart(request, files)
 }
 
-/// `haul agent`: serves one session over stdin and stdout. Returns the exit code.
+/// For the program `haul`. `haul agent`: serves one session over stdin and stdout. Returns the exit code.
 ///
 /// `home`: the user's home directory; `ssh_connection`: what sshd says of the connection
 /// (`SSH_CONNECTION`), from which the address to listen on is taken; `prober`: what it does where it is asked
 /// to measure.
+#[doc(hidden)]
 pub fn agent(
     home: Option<PathBuf>,
     ssh_connection: Option<String>,
@@ -161,8 +248,10 @@ pub fn agent(
     crate::copy::serve(home, ssh_connection, prober)
 }
 
-/// `haul agent --channel`: brings a further channel of an ssh connection to the agent of this user that the
-/// near end names on stdin, and waits until that has done with it. Returns the exit code.
+/// For the program `haul`. `haul agent --channel`: brings a further channel of an ssh connection to the agent
+/// of this user that the near end names on stdin, and waits until that has done with it. Returns the exit
+/// code.
+#[doc(hidden)]
 pub fn agent_channel() -> i32 {
     use std::os::fd::AsFd;
     let handed = haul_launch::channel(std::io::stdin().as_fd(), std::io::stdout().as_fd());

@@ -5,15 +5,19 @@
 //! have left, and only in the directory that its head names.
 
 use std::collections::{HashMap, HashSet};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use haul_core::journal::{FORMAT_VERSION, JournalError, Replay, Replayed};
+use haul_core::wire::Failure;
+use rustix::io::Errno;
 
 use crate::error::Error;
 use haul_base::errno;
 use haul_base::kernel::boot_id;
+use haul_base::role::Role;
 use haul_base::users::name_of;
 use haul_storage::jail::Jail;
 use haul_storage::sink::claim::{Claim, Debris};
@@ -82,9 +86,9 @@ struct Told {
 /// dead ones left if `remove`.
 pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<CleanReport, Error> {
     let place = state.unwrap_or(root);
-    let dir = Jail::open_root(root)
-        .map_err(|e| Error::storage(format!("destination {}: {}", root.display(), errno::text(e))))?;
-    let jobs = find_debris(place).map_err(|failure| Error::storage(failure.text))?;
+    let dir =
+        Jail::open_root(root).map_err(|e| unread(root, e, format!("destination {}: {}", root.display(), errno::text(e))))?;
+    let jobs = find_debris(place).map_err(|failure| of(place, &failure))?;
     let told: Vec<Told> = jobs.iter().map(|job| replay(place, job)).collect::<Result<_, _>>()?;
     let all = temporaries(root)?;
     let mut report = CleanReport::default();
@@ -214,7 +218,7 @@ fn state_of(job: &Job) -> String {
 
 /// What the job's journal says; nothing if it has none that can be read.
 fn replay(place: &Path, job: &Job) -> Result<Told, Error> {
-    let place = JobDir::open(place, job.key.clone()).map_err(|failure| Error::storage(failure.text))?;
+    let (at, place) = (place, JobDir::open(place, job.key.clone()).map_err(|failure| of(place, &failure))?);
     let mut replay = Replay::new();
     let mut bad = None;
     let found = place.load_any(&mut |bytes| {
@@ -223,7 +227,7 @@ fn replay(place: &Path, job: &Job) -> Result<Told, Error> {
         }
         (bad.is_none() && !replay.is_over()) || haul_mutant::removed("bad-journals-are-read-no-further")
     });
-    let Some(stat) = found.map_err(|failure| Error::storage(failure.text))? else {
+    let Some(stat) = found.map_err(|failure| of(at, &failure))? else {
         let (replayed, claim) = (Replayed::default(), Some(Claim::default()));
         return Ok(Told { replayed, claim, other_format: None });
     };
@@ -239,9 +243,17 @@ fn replay(place: &Path, job: &Job) -> Result<Told, Error> {
     Ok(Told { replayed, claim, other_format })
 }
 
+fn unread(root: &Path, errno: Errno, text: String) -> Error {
+    Error::system(text, errno.raw_os_error()).about(Role::Sink, Some(root.as_os_str().as_bytes()))
+}
+
+fn of(place: &Path, failure: &Failure) -> Error {
+    Error::failed(failure).about(Role::Sink, Some(place.as_os_str().as_bytes()))
+}
+
 fn temporaries(root: &Path) -> Result<Vec<Temporary>, Error> {
     let fd = Jail::open_root(root)
-        .map_err(|e| Error::storage(format!("open directory {}: {}", root.display(), errno::text(e))))?;
+        .map_err(|e| unread(root, e, format!("open directory {}: {}", root.display(), errno::text(e))))?;
     Ok(list_temporaries(&Arc::new(fd), Duration::ZERO))
 }
 

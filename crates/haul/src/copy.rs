@@ -21,6 +21,7 @@ use haul_core::tune::Choice;
 use haul_core::wire::STREAMS_MAX;
 use rustix::fs::{Mode, OFlags};
 
+use crate::contained::Contained;
 use crate::driver::{Links, Mapping, Protection, Report, Watch};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
@@ -57,7 +58,7 @@ const PIPE_LEN: usize = 1024 * 1024;
 
 /// Runs a copy; what goes wrong is in the summary.
 pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, handle: Handle) -> Summary {
-    /// Also where an observer panics.
+    /// Also where something panics.
     struct Ends<'a>(&'a Handle);
     impl Drop for Ends<'_> {
         fn drop(&mut self) {
@@ -66,7 +67,10 @@ pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, handle: Ha
     }
     handle.begin();
     let _ends = Ends(&handle);
-    run_begun(request, observer, &handle)
+    let observer = Arc::new(Contained::new(observer, handle.clone()));
+    let summary = run_begun(request, observer.clone(), &handle);
+    observer.resume();
+    summary
 }
 
 fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle) -> Summary {
@@ -228,7 +232,8 @@ fn connect_and_hear(
         sockets: remote.sockets.clone(),
     };
     let mut notes = |note| observer.event(Event::Note(note));
-    let connected = haul_launch::connect_and_hear(&spec, ask, &mut notes, hear)?;
+    let connected = haul_launch::connect_and_hear(&spec, ask, &mut notes, hear)
+        .map_err(|error| Error::launch(&error, ask.role))?;
     let paths = show_paths(&connected.paths());
     let path::Plan { streams, advice, .. } = connected.plan;
     let links = Links {
@@ -408,10 +413,7 @@ fn refuse_inside(request: &CopyRequest) -> Result<(), Error> {
         return Ok(());
     };
     let recursive = options.recursive || options.archive || options.range.is_some();
-    let refused = |e: SourceError| {
-        let kind = if e.is_usage() { ErrorKind::Usage } else { ErrorKind::Storage };
-        Error::new(kind, e.to_string())
-    };
+    let refused = |e: SourceError| summary::named(Error::failed(&e.into()), request);
     let specs = resolve_sources(&paths, recursive, None).map_err(refused)?;
     same::refuse_itself(&specs, destination, options.is_in_place())?;
     let mut above: &Path = Path::new(OsStr::from_bytes(destination));

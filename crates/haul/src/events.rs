@@ -1,17 +1,49 @@
 //! What a copy that runs tells its observer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use haul_base::role::Role;
 use haul_core::change::Change;
 
+use crate::error::{ErrorKind, Operation};
 use crate::target_tables::TargetTable;
 
-/// Hears what happens. Called from haul's own threads; must not block.
+/// Hears what happens. A reference, a `Box` and an `Arc` of an observer are observers, and so is a closure in
+/// [`OnEvent`].
 pub trait Observer: Send + Sync {
     /// Something happened. Called from the thread that runs the copy, and from others of haul's; whoever
-    /// blocks here holds up the copy, and whoever panics here breaks it off.
+    /// blocks here holds up the copy. Whoever panics here ends it, as a stop does: what was written is kept
+    /// for the same copy again, nothing more is told, and the panic goes on where the copy was run.
     fn event(&self, event: Event);
+}
+
+impl<T: Observer + ?Sized> Observer for &T {
+    fn event(&self, event: Event) {
+        T::event(self, event);
+    }
+}
+
+impl<T: Observer + ?Sized> Observer for Box<T> {
+    fn event(&self, event: Event) {
+        T::event(self, event);
+    }
+}
+
+impl<T: Observer + ?Sized> Observer for Arc<T> {
+    fn event(&self, event: Event) {
+        T::event(self, event);
+    }
+}
+
+/// A closure that hears what happens.
+#[derive(Clone, Copy, Debug)]
+pub struct OnEvent<F>(pub F);
+
+impl<F: Fn(Event) + Send + Sync> Observer for OnEvent<F> {
+    fn event(&self, event: Event) {
+        (self.0)(event);
+    }
 }
 
 /// Something that happened. Paths are bytes, as the systems have them.
@@ -60,8 +92,10 @@ pub enum Event {
     Failed {
         /// Below the destination.
         path: Vec<u8>,
-        /// What failed, in a word: see `docs/stable.md`.
-        stage: String,
+        /// Whose fault it is.
+        kind: ErrorKind,
+        /// What failed.
+        operation: Operation,
         /// Of the system call that failed; 0 if none did.
         errno: i32,
         /// The same for people.

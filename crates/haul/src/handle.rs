@@ -71,7 +71,8 @@ impl LiveSetting {
 pub struct SettingState {
     /// What somebody wished while the copy ran.
     pub asked: Option<u64>,
-    /// What is so; `None`: not known (yet), and for the rate: no limit.
+    /// What is so. `None` before the two ends have met, and of what an end does not tell or does not have. Of
+    /// the rate, from then on ([`CopyPhase::Running`]), `None` is no limit: an end that keeps to one says so.
     pub now: Option<u64>,
     /// Why it cannot be changed while this copy runs.
     pub fixed: Option<String>,
@@ -113,6 +114,8 @@ pub struct Handle(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
+    /// This copy alone is to stop: its observer panicked.
+    broken: AtomicBool,
     ended: AtomicBool,
     paused: AtomicBool,
     /// Counts wishes, so that a driver need not look at them each time.
@@ -150,6 +153,7 @@ impl Handle {
     /// runs.
     pub(crate) fn begin(&self) {
         self.0.ended.store(false, Ordering::Release);
+        self.0.broken.store(false, Ordering::Release);
         self.lock().joined = false;
     }
 
@@ -164,9 +168,14 @@ impl Handle {
         self.0.stop.store(true, Ordering::Release);
     }
 
+    /// The same for the copy that runs, and for none after it.
+    pub(crate) fn break_off(&self) {
+        self.0.broken.store(true, Ordering::Release);
+    }
+
     /// Whether somebody asked for an end.
     pub fn stopped(&self) -> bool {
-        self.0.stop.load(Ordering::Acquire)
+        self.0.stop.load(Ordering::Acquire) || self.0.broken.load(Ordering::Acquire)
     }
 
     /// Pauses the copy or lets it go on, effective within a second: nothing new is read or sent, what is on
@@ -213,7 +222,7 @@ impl Handle {
         {
             return Err(Error::usage(format!(
                 "streams {value}: this copy has {max}, and no more can join it: both ends are in one process, its \
-                 data goes through ssh, or its --patience is 0s"
+                 data goes through ssh, or its `patience` is 0"
             )));
         }
         inner.asked[setting as usize] = Some(value);

@@ -1,9 +1,12 @@
 //! Where a file lies, as its file system tells.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use haul_base::errno;
+use haul_base::role::Role;
 use haul_core::layout::Layout;
+use rustix::io::Errno;
 
 use crate::error::Error;
 
@@ -27,15 +30,18 @@ pub struct FileLayout {
 /// It cannot be opened, or is no regular file.
 pub fn layout(path: &Path) -> Result<FileLayout, Error> {
     use rustix::fs::{FileType, Mode, OFlags, fstat, open};
-    let failed = |what: &str, error: rustix::io::Errno| {
-        Error::storage(format!("{what} {}: {}", path.display(), errno::text(error)))
+    let bytes = Some(path.as_os_str().as_bytes());
+    let failed = |what: &str, error: Errno| {
+        let text = format!("{what} {}: {}", path.display(), errno::text(error));
+        Error::system(text, error.raw_os_error()).about(Role::Source, bytes)
     };
     // Without waiting, for it may turn out to be a pipe.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = open(path, flags, Mode::empty()).map_err(|e| failed("open", e))?;
     let stat = fstat(&file).map_err(|e| failed("look at", e))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(Error::usage(format!("{} is no regular file; only these have a layout", path.display())));
+        let text = format!("{} is no regular file; only these have a layout", path.display());
+        return Err(Error::usage(text).about(Role::Source, bytes));
     }
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     let found = haul_storage::layout::layout_of(&file, size);

@@ -1,11 +1,16 @@
 //! The library: copies between two ends, and what steers and watches them.
 //!
 #![doc = include_str!("../README.md")]
+//!
+//! Some items are public and not shown here: the agent and what it is asked for, and sessions that are
+//! measured. They are for the program `haul` and for `haul-probe`, which are other crates, and are no part of
+//! what `docs/stable.md` promises.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod api;
 mod clean;
+mod contained;
 mod copy;
 pub mod ctl;
 mod driver;
@@ -20,6 +25,7 @@ pub mod process;
 mod request;
 mod summary;
 mod target_tables;
+#[doc(hidden)]
 pub mod trial;
 
 pub use haul_base::{errno, escape, kernel, size};

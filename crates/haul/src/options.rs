@@ -246,14 +246,14 @@ impl Options {
     pub fn check(&self) -> Result<(), &'static str> {
         if self.digest == Digest::Xxh3 && self.manifest {
             return Err(
-                "a manifest holds BLAKE3 hashes, and --digest=xxh3 makes none; leave one of them out",
+                "a manifest holds BLAKE3 hashes, and `digest=xxh3` makes none; leave one of them out",
             );
         }
         self.check_range()?;
         self.check_in_place()?;
         if self.resume == Resume::Trust && self.manifest && !haul_mutant::removed("trust-makes-no-manifest") {
             return Err(
-                "a manifest holds hashes of what was read, and --resume=trust leaves parts of files unread; \
+                "a manifest holds hashes of what was read, and `resume=trust` leaves parts of files unread; \
                         leave one of them out",
             );
         }
@@ -261,8 +261,8 @@ impl Options {
             && self.protect == Protect::Integrity
             && !haul_mutant::removed("integrity-needs-blake3")
         {
-            return Err("--protect=integrity guards data by its digest alone, and xxh3 stops no attacker: \
-                        use --digest=blake3 with it, or --protect=tls");
+            return Err("`protect=integrity` guards data by its digest alone, and xxh3 stops no attacker: \
+                        use `digest=blake3` with it, or `protect=tls`");
         }
         Ok(())
     }
@@ -329,17 +329,17 @@ impl Options {
         let Some(Range { offset, len }) = self.range else {
             return match self.to {
                 Some(_) => {
-                    Err("--to says where in the destination's file a part goes; say which part with --range")
+                    Err("`to` says where in the destination's file a part goes; say which part with `range`")
                 }
                 None => Ok(()),
             };
         };
         let ends = |from: u64| from.checked_add(len.unwrap_or(0)).is_some_and(|end| end <= FILE_LEN_MAX);
         if len == Some(0) {
-            return Err("--range has a length of 0 bytes: there is nothing to copy");
+            return Err("`range` has a length of 0 bytes: there is nothing to copy");
         }
         if !ends(offset) || !ends(self.to.unwrap_or(0)) {
-            return Err("--range or --to goes beyond what the longest file can have");
+            return Err("`range` or `to` goes beyond what the longest file can have");
         }
         Ok(())
     }
@@ -347,14 +347,14 @@ impl Options {
     fn check_in_place(&self) -> Result<(), &'static str> {
         if self.is_in_place() && (self.no_clobber || self.update) {
             return Err(
-                "--in-place (and --to) leaves a file that is partly new where it is interrupted, which --no-clobber and \
-                        --update would take for one to leave alone; leave one of them out",
+                "`in_place` (and `to`) leaves a file that is partly new where it is interrupted, which `no_clobber` and \
+                        `update` would take for one to leave alone; leave one of them out",
             );
         }
         if self.is_in_place() && self.resume == Resume::Trust {
             return Err(
-                "--in-place (and --to) goes on with a file that anybody could change meanwhile, so that what is there is read \
-                        before it counts; leave --resume=trust out",
+                "`in_place` (and `to`) goes on with a file that anybody could change meanwhile, so that what is there is read \
+                        before it counts; leave `resume=trust` out",
             );
         }
         Ok(())
@@ -378,6 +378,7 @@ mod policy_text {
 
 /// What the near end asks of the agent that it started, as JSON over its stdin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[doc(hidden)]
 pub struct AgentRequest {
     /// The role of the agent.
     pub role: Role,
@@ -428,6 +429,7 @@ impl haul_launch::Request for AgentRequest {
 /// What a source at the far end shall measure, and what that may cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[doc(hidden)]
 pub struct NetworkTrial {
     /// For how long, milliseconds.
     pub time_ms: u64,
@@ -455,6 +457,7 @@ pub struct Only {
 
 /// A probe of the storage at the far end, and what that may cost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[doc(hidden)]
 pub struct StorageQuestion {
     /// What was typed after the colon.
     pub place: Place,

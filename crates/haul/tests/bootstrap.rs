@@ -330,7 +330,7 @@ fn blocked_port_falls_back_to_ssh() {
         assert_eq!((connected.path, connected.protect), (Path::Ssh, "ssh"));
         let note = notes.iter().find(|n| n.contains("closed to us")).expect("a note");
         for fact in
-            [&format!("tcp port {port} of far.invalid"), "from 127.0.0.1 to 127.0.0.1", "--port 50000-50031"]
+            [&format!("tcp port {port} of far.invalid"), "from 127.0.0.1 to 127.0.0.1", "`ports` 50000-50031"]
         {
             assert!(note.contains(fact), "{note}");
         }
@@ -405,7 +405,7 @@ fn a_pinned_direction_that_is_closed_is_an_error() {
     far.env = format!("AGENT_ECHO_PORT={}", free_port());
     let error = start(&RemoteSpec { dial: Dialler::Source, ..far.spec() }).0.unwrap_err();
     assert_eq!(error.kind, BootstrapKind::Closed, "{error}");
-    assert!(error.to_string().contains("allow tcp") && error.to_string().contains("--dial auto"), "{error}");
+    assert!(error.to_string().contains("allow tcp") && error.to_string().contains("`dial=auto`"), "{error}");
     let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = taken.local_addr().unwrap().port();
     let far = Far::with_haul();
@@ -423,7 +423,7 @@ fn unknown_address_opens_no_port() {
     let (result, notes) = start(&far.spec());
     let connected = result.unwrap();
     assert_eq!(connected.path, Path::Ssh);
-    assert!(notes.iter().any(|n| n.contains("--via")), "{notes:?}");
+    assert!(notes.iter().any(|n| n.contains("`via`")), "{notes:?}");
     check_echo(connected);
     let spec = RemoteSpec { via: vec![Ipv4Addr::LOCALHOST.into()], ..far.spec() };
     assert!(matches!(start(&spec).0.unwrap().path, Path::Direct { .. }));
@@ -533,7 +533,7 @@ fn an_unfit_haul_is_passed_over() {
         assert!(notes[0].contains(why) && notes[0].contains("passed over"), "{notes:?}");
         let error = start(&far.spec()).0.unwrap_err();
         assert_eq!(error.kind, BootstrapKind::Version, "{error}");
-        assert!(error.to_string().contains(why) && error.to_string().contains("--no-push"), "{error}");
+        assert!(error.to_string().contains(why) && error.to_string().contains("`no_push`"), "{error}");
     }
 }
 

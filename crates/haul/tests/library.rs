@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use haul::api::{Copy, CopyPhase, Endpoint, ErrorKind, Event, Handle, Observer, Progress, Status};
+use haul::api::{
+    Copy, CopyPhase, Endpoint, ErrorKind, Event, Handle, Observer, OnEvent, Operation, Progress, Role, Status,
+};
 use haul::options::{Options, StorageOptions};
 
 /// Stops the copy as soon as something has moved, and keeps what it heard.
@@ -12,7 +15,7 @@ struct Stopper {
     heard: Mutex<Vec<&'static str>>,
 }
 
-impl Observer for &'static Stopper {
+impl Observer for Stopper {
     fn event(&self, event: Event) {
         let what = match event {
             Event::Progress(progress) if progress.bytes_done > 0 => {
@@ -64,12 +67,12 @@ fn errors_say_whose_fault_it_is() {
     let path = |name: &str| dir.path().join(name);
     // A directory without `recursive`.
     assert_eq!(kind(Copy::from([path("tree")]).to(path("x"))), Some(ErrorKind::Usage));
-    assert_eq!(kind(Copy::from([path("no")]).to(path("x"))), Some(ErrorKind::Storage));
+    assert_eq!(kind(Copy::from([path("no")]).to(path("x"))), Some(ErrorKind::NotFound));
     let ssh = vec!["/nonexistent/ssh".into()];
     let remote = haul::api::RemoteOptions { ssh, ..haul::api::RemoteOptions::default() };
     let far = haul::api::Endpoint::remote("h", "x");
-    assert_eq!(kind(Copy::from([path("tree")]).to(far).recursive().remote(remote)), Some(ErrorKind::Network));
-    assert_eq!(haul::api::clean(&path("no"), None, false).map(drop).unwrap_err().kind, ErrorKind::Storage);
+    assert_eq!(kind(Copy::from([path("tree")]).to(far).recursive().remote(remote)), Some(ErrorKind::Launch));
+    assert_eq!(haul::api::clean(&path("no"), None, false).map(drop).unwrap_err().kind, ErrorKind::NotFound);
     assert_eq!(haul::api::layout(&path("tree")).map(drop).unwrap_err().kind, ErrorKind::Usage);
 }
 
@@ -188,7 +191,7 @@ fn numbers_are_held_to_their_ranges() {
 /// Keeps the last progress.
 struct Last(Mutex<Progress>);
 
-impl Observer for &'static Last {
+impl Observer for Last {
     fn event(&self, event: Event) {
         if let Event::Progress(progress) = event {
             *self.0.lock().unwrap() = progress;
@@ -217,4 +220,155 @@ fn a_copy_that_is_over_is_told_so() {
     drop(told);
     assert_eq!(Copy::from([dir.path().join("no")]).to(&to).handle(&handle).run().status, Status::Failed);
     assert_eq!(handle.state().phase, CopyPhase::Ended);
+}
+
+/// Goal: an error has what a caller needs to act: the kind, what the system said, which end, and which path.
+/// Method: as root the only thing that refuses is a file system, so the rest is told by errno alone (see
+/// `error.rs`).
+#[test]
+fn errors_tell_what_and_where() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let bytes = |path: &std::path::Path| path.to_str().unwrap().as_bytes().to_vec();
+    let failed = |copy: Copy| copy.run().error.expect("it fails");
+    fs::write(path("file"), b"x").unwrap();
+
+    let error = failed(Copy::from([path("file"), path("no")]).to(path("to")));
+    assert_eq!((error.kind, error.errno(), error.end()), (ErrorKind::NotFound, Some(2), Some(Role::Source)));
+    assert_eq!(error.path(), Some(&bytes(&path("no"))[..]));
+
+    let below = path("file").join("below");
+    let error = failed(Copy::from([path("file")]).to(&below));
+    assert_eq!((error.errno(), error.end()), (Some(20), Some(Role::Sink)), "{error:?}");
+    assert_eq!(error.path(), Some(&bytes(&below)[..]));
+
+    let error = failed(Copy::from([path("file")]).to(Endpoint::local("/proc/x")));
+    assert_eq!((error.kind, error.end()), (ErrorKind::Storage, Some(Role::Sink)), "{error:?}");
+
+    let error = haul::api::clean(&path("no"), None, false).map(drop).unwrap_err();
+    assert_eq!((error.errno(), error.path()), (Some(2), Some(&bytes(&path("no"))[..])));
+    let error =
+        failed(Copy::from([path("file")]).to(path("to")).options(Options { rate: Some(1), ..good() }));
+    assert_eq!((error.kind, error.errno(), error.end(), error.path()), (ErrorKind::Usage, None, None, None));
+}
+
+fn good() -> Options {
+    Options::default()
+}
+
+/// Goal: what failed at an entry can be matched on, and whose fault it was.
+/// Method: a directory stands where a file is to go.
+#[test]
+fn a_failed_entry_tells_its_operation() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("data"), dir.path().join("to"));
+    fs::create_dir_all(to.join("a")).unwrap();
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("a"), b"x").unwrap();
+    let heard: &'static Failures = Box::leak(Box::default());
+    let copy = Copy::from([Endpoint::local(from.join(".").to_str().unwrap())]).to(&to).recursive();
+    let summary = copy.observer(heard).run();
+    assert_eq!((summary.status, summary.failed), (Status::Partial, 1));
+    let heard = heard.0.lock().unwrap();
+    assert!(
+        matches!(&heard[..], [(path, ErrorKind::Storage, Operation::Publish | Operation::Create)] if path == b"a"),
+        "{heard:?}"
+    );
+}
+
+/// Keeps what failed.
+#[derive(Default)]
+struct Failures(Mutex<Vec<(Vec<u8>, ErrorKind, Operation)>>);
+
+impl Observer for Failures {
+    fn event(&self, event: Event) {
+        if let Event::Failed { path, kind, operation, .. } = event {
+            self.0.lock().unwrap().push((path, kind, operation));
+        }
+    }
+}
+
+/// Panics at an event that `at` names, once.
+struct Panics {
+    at: fn(&Event) -> bool,
+    heard_after: AtomicUsize,
+    panicked: AtomicBool,
+}
+
+impl Observer for Panics {
+    fn event(&self, event: Event) {
+        if self.panicked.load(Ordering::SeqCst) {
+            self.heard_after.fetch_add(1, Ordering::SeqCst);
+        } else if (self.at)(&event) {
+            self.panicked.store(true, Ordering::SeqCst);
+            std::panic::panic_any("that one");
+        }
+    }
+}
+
+/// Goal: an observer that panics ends its copy as a stop does: what was written is kept for the same call
+/// again, nothing more is told, and the panic goes on in the thread that runs the copy.
+/// Method: at the first progress that tells of bytes, in the driver's thread; and at the hash of a file that
+/// was not moved, in the thread that makes it.
+#[test]
+fn a_panic_of_an_observer_ends_the_copy_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("data"), dir.path().join("copy"));
+    let mut rng = fastrand::Rng::with_seed(11);
+    let data: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(64 << 20).collect();
+    fs::write(&from, &data).unwrap();
+    let handle = Handle::new();
+    let observer = |at: fn(&Event) -> bool| -> &'static Panics {
+        Box::leak(Box::new(Panics { at, heard_after: AtomicUsize::new(0), panicked: AtomicBool::new(false) }))
+    };
+    let panics = |copy: Copy| {
+        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| copy.run()));
+        let payload = ran.map(|summary| summary.error).expect_err("the panic goes on");
+        assert_eq!(payload.downcast_ref(), Some(&"that one"));
+    };
+    let at_bytes = observer(|event| matches!(event, Event::Progress(progress) if progress.bytes_done > 0));
+    let options = Options { rate: Some(32 << 20), ..Options::default() };
+    panics(Copy::from([&from]).to(&to).options(options).observer(at_bytes).handle(&handle));
+    assert_eq!(at_bytes.heard_after.load(Ordering::SeqCst), 0);
+    assert_eq!(handle.state().phase, CopyPhase::Ended);
+
+    // The handle is as good as new: nobody asked it for a stop.
+    let again = Copy::from([&from]).to(&to).handle(&handle).run();
+    assert_eq!((again.status, again.files, again.resumed), (Status::Complete, 1, true));
+    assert!(again.held.checked > 0, "what was written before the panic was kept: {:?}", again.held);
+    assert!(fs::read(&to).unwrap() == data);
+
+    let at_hash = observer(|event| matches!(event, Event::Digest { .. }));
+    let options = Options { manifest: true, ..Options::default() };
+    panics(Copy::from([&from]).to(&to).options(options).observer(at_hash));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing but the source and its copy");
+}
+
+/// Goal: a copy runs beside its caller, who can stop it; a panic of its observer reaches who joins.
+#[test]
+fn a_copy_runs_beside_its_caller() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("data"), dir.path().join("copy"));
+    fs::write(&from, vec![7; 4 << 20]).unwrap();
+    let slow = Options { rate: Some(64 << 10), ..Options::default() };
+    let running = Copy::from([&from]).to(&to).options(slow).spawn().unwrap();
+    assert!(!running.is_finished(), "it takes a minute");
+    running.handle().stop();
+    assert_eq!(running.join().status, Status::Interrupted);
+
+    let panics = Copy::from([&from]).to(&to).on_event(|_| std::panic::panic_any("that one")).spawn().unwrap();
+    let joined = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| panics.join().status));
+    assert_eq!(joined.unwrap_err().downcast_ref(), Some(&"that one"));
+    assert_eq!(Copy::from([&from]).to(&to).spawn().unwrap().join().status, Status::Complete);
+}
+
+/// Goal: what points to an observer is one.
+#[test]
+fn pointers_to_observers_are_observers() {
+    fn takes<T: Observer>(_: &T) {}
+    let heard: &'static Failures = Box::leak(Box::default());
+    takes(&heard);
+    takes(&std::sync::Arc::new(Failures::default()));
+    let boxed: Box<dyn Observer> = Box::new(std::sync::Arc::new(OnEvent(|_| {})));
+    takes(&boxed);
 }

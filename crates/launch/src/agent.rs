@@ -182,7 +182,7 @@ where
         return Err(BootstrapError::new(BootstrapKind::Usage, error.to_string()));
     }
     if needs.protect < env.least_protect {
-        let what = "data without encryption is forbidden here (see docs/security.md); leave out --protect";
+        let what = "data without encryption is forbidden here (see docs/security.md); leave out `protect`";
         say(&AgentReply::Error(what.into()))?;
         return Err(BootstrapError::new(BootstrapKind::Refused, what));
     }
@@ -209,7 +209,7 @@ where
     let window = needs.window.filter(|_| needs.role == Role::Sink);
     let listener = match place(&vias, server) {
         _ if near.dial == Wish::Far => Err("this end is to dial".to_string()),
-        None => Err("the address that ssh reached is not known; name one with --via".to_string()),
+        None => Err("the address that ssh reached is not known; name one with `via`".to_string()),
         Some(at) => {
             let pin = tls::Pin(near.key.0.clone());
             let (session, identity) = (session.clone(), identity.clone());

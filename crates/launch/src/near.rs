@@ -98,7 +98,7 @@ fn tickets(spec: &RemoteSpec) -> Result<u16, BootstrapError> {
     let why = if !(1..=STREAMS_MAX).contains(&tickets) {
         format!("{tickets} data streams, 1 to {STREAMS_MAX} are possible")
     } else if spec.ports.is_some_and(|(a, b)| a == 0 || a > b) {
-        "the port range of --port is empty or starts at 0".into()
+        "the port range of `ports` is empty or starts at 0".into()
     } else if spec.ssh_channels.is_some_and(|n| !(1..=SSH_CHANNELS_MAX).contains(&n)) {
         format!("1 to {SSH_CHANNELS_MAX} channels of the ssh connection are possible")
     } else if spec.via.len() > ADDRESSES_MAX {
@@ -391,7 +391,7 @@ impl<'a> NearHandshake<'a> {
         if self.wish != Wish::Either {
             let error = BootstrapError::new(BootstrapKind::Closed, what);
             return Err(error.remedy(format!(
-                "{}--dial auto tries every way",
+                "{}`dial=auto` tries every way",
                 ask.map_or(String::new(), |ask| ask + "; ")
             )));
         }
@@ -504,7 +504,7 @@ fn agree(hello: &AgentHello, program: &str, host: &str) -> Result<u16, Bootstrap
             hello.protocol_max
         ),
     )
-    .remedy(format!("update {older}, or name a fitting one on {host} with --remote-haul PATH")))
+    .remedy(format!("update {older}, or name a fitting one on {host} with `remote_haul`")))
 }
 
 /// Own connections that are up, and what belongs to them.
@@ -543,7 +543,7 @@ fn explain(closed: &[Closed], ports: Option<(u16, u16)>) -> (String, Option<Stri
     let asks = closed.iter().filter_map(|closed| closed.ask.as_ref());
     let asks: Vec<_> = asks.map(|Ask { from, to }| format!("from {from} to {to}")).collect();
     let (first, last) = ports.unwrap_or(PORTS_SUGGESTED);
-    let ask = format!("allow tcp {first}-{last} {}, and run with --port {first}-{last}", asks.join(" or "));
+    let ask = format!("allow tcp {first}-{last} {}, and run with `ports` {first}-{last}", asks.join(" or "));
     (what, (!asks.is_empty()).then_some(ask))
 }
 
@@ -603,7 +603,7 @@ mod tests {
         let both = [closed("a", Some(("n", "f"))), closed("b", Some(("f", "n")))];
         let (what, ask) = explain(&both, Some((7, 9)));
         assert_eq!(what, "a; b");
-        assert_eq!(ask.unwrap(), "allow tcp 7-9 from n to f or from f to n, and run with --port 7-9");
+        assert_eq!(ask.unwrap(), "allow tcp 7-9 from n to f or from f to n, and run with `ports` 7-9");
         assert_eq!(explain(&[closed("a", None)], None), ("a".into(), None));
     }
 }

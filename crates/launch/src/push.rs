@@ -221,7 +221,7 @@ pub(super) fn start_haul(
     if first.contains(&b'\n') || first.contains(&0) {
         return Err(BootstrapError::new(
             BootstrapKind::Usage,
-            "a newline or NUL in the path of --remote-haul",
+            "a newline or NUL in the path of `remote_haul`",
         ));
     }
     first.extend_from_slice(format!("\n{VERSION_MIN} {VERSION}\n").as_bytes());
@@ -353,7 +353,7 @@ fn reason(said: &str, ours: &str) -> String {
 }
 
 /// What does instead of a pushed program.
-const ELSEWHERE: &str = "or install haul there and name it with --remote-haul PATH";
+const ELSEWHERE: &str = "or install haul there and name it with `remote_haul`";
 
 /// The program to push, if there is one, it may be pushed, and the far end's machine can run it. `unfit`:
 /// what is wrong with the one that is there.
@@ -368,12 +368,10 @@ fn permitted(
         None => (BootstrapKind::NoProgram, format!("{host} has no haul in its PATH")),
         Some(why) => (BootstrapKind::Version, format!("the haul on {host} {why}")),
     };
-    let install =
-        "install haul there (in the PATH of non-interactive shells) or name it with --remote-haul PATH";
+    let install = "install haul there (in the PATH of non-interactive shells) or name it with `remote_haul`";
     let Some(path) = &spec.push else {
-        return Err(
-            BootstrapError::new(kind, format!("{there}, and --no-push forbids to bring one")).remedy(install)
-        );
+        let remedy = format!("{install}, or let one be brought (leave out `no_push`)");
+        return Err(BootstrapError::new(kind, format!("{there}, and none is brought")).remedy(remedy));
     };
     let program = Program::open(path)?;
     let (system, machine) = uname;
@@ -440,7 +438,7 @@ fn push_failed(ssh: &Ssh, word: &str, rest: &str, machine: &str, hash: &str) -> 
                 format!(
                     "the haul pushed to {host} ({machine}) cannot run: {why} (exit code {code}: {words})"
                 ),
-                "build haul for that system (a static build runs on any Linux from 4.18) and name it with --remote-haul PATH"
+                "build haul for that system (a static build runs on any Linux from 4.18) and name it with `remote_haul`"
                     .to_string(),
             )
         }

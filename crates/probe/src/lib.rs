@@ -25,6 +25,7 @@ pub use haul::passport::{
 };
 use haul_storage::options::{EngineName, Order};
 
+mod ask;
 mod deal;
 mod judge;
 mod measure;
@@ -36,6 +37,7 @@ mod run;
 mod scratch;
 mod sweep;
 
+pub use ask::{Ask, Measure};
 pub use pair::pair;
 pub use plan::plan;
 pub use run::run;

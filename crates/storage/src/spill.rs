@@ -63,7 +63,7 @@ pub struct SpillDone {
 pub enum SpillError {
     #[error("cannot spill to {path}: {what}: {}{remedy}", errno::text(source))]
     Io { path: String, what: &'static str, source: std::io::Error, remedy: &'static str },
-    #[error("cannot spill to {path}: {size} bytes hold no frame of {slot_len}; use a larger --spill-size")]
+    #[error("cannot spill to {path}: {size} bytes hold no frame of {slot_len}; use a larger `spill_size`")]
     Small { path: String, size: u64, slot_len: u64 },
 }
 
@@ -146,7 +146,7 @@ impl SpillFile {
         match allocated {
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
             Err(errno) => {
-                return Err(failed("allocating it", "; make room, or use a smaller --spill-size")(errno));
+                return Err(failed("allocating it", "; make room, or use a smaller `spill_size`")(errno));
             }
         }
         let target = IoTarget::of(&fd);

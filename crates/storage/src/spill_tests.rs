@@ -67,7 +67,7 @@ fn what_cannot_be_is_said_at_the_start() {
     let create =
         |path: &Path, size| SpillFile::create(path, size, 1 << 20, Arc::new(drop)).map(drop).unwrap_err();
     let small = create(dir.path(), 1000).to_string();
-    assert!(small.contains("1000 bytes") && small.contains("--spill-size"), "{small}");
+    assert!(small.contains("1000 bytes") && small.contains("`spill_size`"), "{small}");
     let missing = create(&dir.path().join("none"), 1 << 20).to_string();
     assert!(missing.contains("none") && missing.contains("No such file"), "{missing}");
     assert!(missing.contains("make the directory"), "{missing}");
@@ -77,7 +77,7 @@ fn what_cannot_be_is_said_at_the_start() {
     let proc = create(Path::new("/proc/self"), 1 << 20).to_string();
     assert!(proc.contains("/proc/self") && proc.contains("making a file"), "{proc}");
     let huge = create(dir.path(), 1 << 40).to_string();
-    assert!(huge.contains("allocating") && huge.contains("--spill-size"), "{huge}");
+    assert!(huge.contains("allocating") && huge.contains("`spill_size`"), "{huge}");
     // What was allocated before it failed is free again: the file is gone.
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

@@ -385,9 +385,9 @@ pub trait Looks: Send {
 
 /// What stands where it must not be replaced or written into, in the words of a copy and of a dry run.
 pub(crate) const DIRECTORY: &str = "a directory stands there; nothing was removed";
-pub(crate) const NOT_IN_PLACE: &str = "a link, device, FIFO or socket stands there, and nothing is written into one: it was left alone; without --in-place a link is replaced";
+pub(crate) const NOT_IN_PLACE: &str = "a link, device, FIFO or socket stands there, and nothing is written into one: it was left alone; without `in_place` a link is replaced";
 pub(crate) const SPECIAL: &str =
-    "a device, FIFO or socket stands there and was left alone; --force replaces it";
+    "a device, FIFO or socket stands there and was left alone; `force` replaces it";
 
 /// A file or link takes no directory's place.
 pub fn dir_stands() -> Failure {

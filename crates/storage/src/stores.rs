@@ -20,7 +20,7 @@ pub fn source(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
     sources_fit(sources.places).map_err(PlaceError::misused)?;
     let scheme = sources.places.first().map_or(&FILE, |place| place.scheme());
     if sources.part.is_some() && scheme.name != FILE.name {
-        let text = format!("--range takes a part of a file, and {}:// has none", scheme.name);
+        let text = format!("`range` takes a part of a file, and {}:// has none", scheme.name);
         return Err(Failure { kind: FailureKind::Usage, errno: 0, text: text.into() });
     }
     // What is not copied alone is a path.

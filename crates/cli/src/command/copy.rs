@@ -78,9 +78,8 @@ fn run(args: &Cp) -> i32 {
             reporter.finish(summary, asked.exit_code())
         }
         Err(error) => {
-            let (kind, text) =
-                (ErrorKind::Local, format!("cannot watch for signals: {}", errno::text(error)));
-            let error = Some(haul::api::Error { kind, text });
+            let text = format!("cannot watch for signals: {}", errno::text(error));
+            let error = Some(haul::api::Error::new(ErrorKind::Local, text));
             reporter.finish(Summary { error, ..Summary::default() }, FAILED)
         }
     }

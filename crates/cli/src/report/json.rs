@@ -293,8 +293,8 @@ impl<W: Write> Events<W> {
                 };
                 Line::Entry { path: PathFields::new(path), kind, change, bytes: *bytes }
             }
-            Event::Failed { path, stage, errno, text } => {
-                Line::Failed(Failure::new(path, stage, *errno, text))
+            Event::Failed { path, operation, errno, text, .. } => {
+                Line::Failed(Failure::new(path, operation.name(), *errno, text))
             }
             // Digests and the word that there are no targets are for the manifest and the screen.
             _ => return Ok(()),

@@ -30,7 +30,7 @@ pub(super) enum ToLists {
     Begin,
     Failed {
         path: Vec<u8>,
-        stage: String,
+        stage: &'static str,
         errno: i32,
         text: String,
     },
@@ -180,7 +180,7 @@ impl Files {
             match message {
                 ToLists::Begin => self.failures_do(Failures::begin),
                 ToLists::Failed { path, stage, errno, text } => {
-                    let line = json::Failure::new(&path, &stage, errno, &text);
+                    let line = json::Failure::new(&path, stage, errno, &text);
                     self.failures_do(|failures| failures.add(&line));
                 }
                 ToLists::Digest { path, root, bytes } => self.digest(&path, &root, bytes),

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use haul::api::{
-    Change, Endpoint, EntryEnd, EntryKind, Health, Held, Processors, Progress, RemoteOptions, SlowTarget,
-    Stage, StageTime, TargetRow,
+    Change, Endpoint, EntryEnd, EntryKind, ErrorKind, Health, Held, Operation, Processors, Progress,
+    RemoteOptions, SlowTarget, Stage, StageTime, TargetRow,
 };
 use haul::options::{Durability, Options, Verify};
 use serde_json::Value;
@@ -48,7 +48,12 @@ fn no_list() -> List<Sheet> {
 }
 
 fn broken(text: &str) -> haul::api::Error {
-    haul::api::Error { kind: haul::api::ErrorKind::Network, text: text.into() }
+    haul::api::Error::new(haul::api::ErrorKind::Network, text)
+}
+
+fn not_opened(path: &[u8], text: String) -> Event {
+    let (kind, operation) = (ErrorKind::Permission, Operation::Open);
+    Event::Failed { path: path.to_vec(), kind, operation, errno: 13, text }
 }
 
 fn request() -> CopyRequest {
@@ -140,7 +145,8 @@ fn script() -> Vec<Event> {
         entry(EntryEnd::Skipped, b"left"),
         Event::Failed {
             path: b"bad\n".to_vec(),
-            stage: "open".into(),
+            kind: ErrorKind::Permission,
+            operation: Operation::Open,
             errno: 13,
             text: "Permission denied".into(),
         },
@@ -504,7 +510,8 @@ fn failures_do_not_flood() {
         let mut screen = Screen::new(&settings, (Events::new(None::<Sheet>), no_list()), err.clone());
         for i in 0..100 {
             let path = format!("f{i}").into_bytes();
-            screen.event(&Event::Failed { path, stage: "read".into(), errno: 5, text: "I/O".into() });
+            let (kind, operation) = (ErrorKind::Storage, Operation::Read);
+            screen.event(&Event::Failed { path, kind, operation, errno: 5, text: "I/O".into() });
         }
         assert_eq!(err.text().lines().count() as u64, shown);
     }
@@ -537,7 +544,7 @@ fn lists_lose_nothing() {
         // One thread only: a test run should not print thousands of failures.
         for _ in 0..3 {
             let text = "Permission denied".into();
-            reporter.event(Event::Failed { path: b"x\xff".to_vec(), stage: "open".into(), errno: 13, text });
+            reporter.event(not_opened(b"x\xff", text));
         }
     });
     assert_eq!(reporter.finish(Summary { status: Status::Partial, failed: 3, ..Summary::default() }, 130), 3);
@@ -630,7 +637,7 @@ fn failures_stand_in_their_list_at_once() {
     await_list(0);
     for lines in 1..4 {
         let text = "Permission denied".into();
-        reporter.event(Event::Failed { path: b"x".to_vec(), stage: "open".into(), errno: 13, text });
+        reporter.event(not_opened(b"x", text));
         await_list(lines);
     }
     assert_eq!(reporter.finish(Summary { status: Status::Interrupted, ..Summary::default() }, 130), 130);

@@ -70,7 +70,7 @@ pub fn streams(path: &Path) -> Choice<u16> {
     let mut why = format!("window limit {} over {}, for {rate}", show_size(window), show_ms(rtt));
     if u64::from(value) < needed {
         let what =
-            if most == by_memory && most < max { "--memory holds no more" } else { "the most there can be" };
+            if most == by_memory && most < max { "`memory` holds no more" } else { "the most there can be" };
         why = format!("{why}; {needed} would be needed, {what}");
     }
     Choice { value, why }
@@ -106,7 +106,7 @@ mod tests {
         assert!(why(&path(128_000, Some(6 << 20))).starts_with("window limit 6 MiB over 128 ms"));
         assert!(why(&path(128_000, Some(1 << 20))).contains("153 would be needed"));
         assert!(why(&path(26_800, Some(64 << 20))).contains("1.25 GB/s"));
-        assert!(why(&Path { memory: 48 << 20, ..path(128_000, Some(1 << 20)) }).contains("--memory"));
+        assert!(why(&Path { memory: 48 << 20, ..path(128_000, Some(1 << 20)) }).contains("`memory`"));
     }
 
     /// Goal: no number that a peer can say breaks it.

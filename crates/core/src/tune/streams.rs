@@ -434,7 +434,7 @@ impl Streams {
             Limit::Path => "the path limits",
             Limit::Full => "the line is full",
             Limit::Ends => "an end limits",
-            Limit::Rate => "--rate limits",
+            Limit::Rate => "`rate` limits",
         };
         let (rate, was) = (show_rate(rate), show_rate(was));
         self.why = match (better, count > n) {

@@ -197,8 +197,8 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Agreed, WireError> {
         false => Err(WireError::OneSided { what }),
     };
     let auth_only = alike(capability::AUTH_ONLY, "data that is authenticated and not encrypted")?;
-    let parts = alike(capability::RANGES, "a part of a file (--range)")?;
-    let in_place = alike(capability::IN_PLACE, "files written in place (--in-place)")?;
+    let parts = alike(capability::RANGES, "a part of a file (`range`)")?;
+    let in_place = alike(capability::IN_PLACE, "files written in place (`in_place`)")?;
     let digest = match alike(capability::XXH3, "xxh3 as digest")? {
         true => DigestKind::Xxh3,
         false => DigestKind::Blake3,

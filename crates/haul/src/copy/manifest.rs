@@ -15,10 +15,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crossbeam_channel::Receiver;
+use haul_core::wire::FailureKind;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::driver::Unmoved;
+use crate::error::{ErrorKind, Operation};
 use crate::events::{Event, Observer};
 use crate::options::Changed;
 use crate::request::CopyRequest;
@@ -63,20 +66,22 @@ pub(super) fn hash_unchanged(request: &CopyRequest, files: &Receiver<Unmoved>, o
             Some(Ok(root)) => observer.event(Event::Digest { path, root, bytes: len }),
             Some(Err(e)) => {
                 let e: io::Error = e;
-                let (stage, errno) = ("read".to_owned(), e.raw_os_error().unwrap_or(0));
-                observer.event(Event::Failed {
-                    path,
-                    stage,
-                    errno,
-                    text: format!("hashing for the manifest: {}", haul_base::errno::text(e)),
-                });
+                let errno = e.raw_os_error().unwrap_or(0);
+                let text = format!("hashing for the manifest: {}", haul_base::errno::text(e));
+                observer.event(unread(path, errno, text));
             }
             None => {
                 let text = "the file is gone, it is not in the manifest".to_owned();
-                observer.event(Event::Failed { path, stage: "read".into(), errno: 2, text });
+                observer.event(unread(path, Errno::NOENT.raw_os_error(), text));
             }
         }
     }
+}
+
+/// A file that was not hashed.
+fn unread(path: Vec<u8>, errno: i32, text: String) -> Event {
+    let kind = ErrorKind::of(FailureKind::Read, errno);
+    Event::Failed { path, kind, operation: Operation::Read, errno, text }
 }
 
 /// What a source's file has to be for its hash to be that of the copy.

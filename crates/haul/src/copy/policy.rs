@@ -19,7 +19,7 @@ const USER: &str = ".config/haul/protect";
 const LEN_MAX: u64 = 64;
 /// Why this end does not begin.
 pub(super) const FORBIDDEN: &str =
-    "data without encryption is forbidden on this host (/etc/haul/protect); leave out --protect";
+    "data without encryption is forbidden on this host (/etc/haul/protect); leave out `protect`";
 
 /// The least protection that is accepted here.
 pub(super) fn least_protect(home: Option<&Path>) -> Protect {

@@ -12,11 +12,12 @@ use super::LOCAL_STREAMS;
 use crate::driver::choices::with_far;
 use crate::driver::{MEMORY_HELD, Report, cpu_time, merge_stages, rss_max};
 use crate::endpoint::Endpoint;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::request::CopyRequest;
 use crate::summary::{Chosen, Held, Status, Summary};
 use crate::target_tables::SlowTarget;
 use haul_base::role::Role;
+use haul_storage::source::failure::printable;
 
 /// A run is judged from so many seconds on, if it moved so many bytes or copied so many files: what less took
 /// was mostly the start and the end.
@@ -69,6 +70,24 @@ fn placed(text: &str, request: &CopyRequest) -> String {
     text.to_owned()
 }
 
+/// The error with the end and the path that its text begins with, if it does.
+pub(super) fn named(error: Error, request: &CopyRequest) -> Error {
+    let sources: Vec<&Endpoint> = request.sources.iter().collect();
+    for (word, end, endpoints) in
+        [("source ", Role::Source, &sources[..]), ("destination ", Role::Sink, &[&request.destination][..])]
+    {
+        let Some(rest) = error.text.strip_prefix(word) else { continue };
+        let paths = || endpoints.iter().filter_map(|endpoint| endpoint.place().file_path());
+        let path = match endpoints {
+            // However it is written: the far end may have put a home directory before it.
+            [_] => paths().next(),
+            _ => paths().filter(|path| rest.starts_with(&printable(path))).max_by_key(|path| path.len()),
+        };
+        return error.about(end, path);
+    }
+    error
+}
+
 /// The summary of a copy that began at `start`.
 pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -> Summary {
     let Joined { near, local, protect, path, streams, advice, rate_limited } = joined;
@@ -102,8 +121,9 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         SessionEnd::Complete => (Status::Complete, None),
         SessionEnd::Stopped => (Status::Interrupted, None),
         SessionEnd::Failed(failure) => {
-            let kind = ErrorKind::of(failure.kind);
-            (Status::Failed, Some(Error::new(kind, placed(&failure.text, request))))
+            let mut error = named(Error::failed(&failure), request);
+            error.text = placed(&error.text, request);
+            (Status::Failed, Some(error))
         }
     };
     let is_remote = local.is_none();

@@ -7,6 +7,7 @@ use haul_core::transfer::Ended;
 use haul_core::wire::{Failure, FailureKind};
 
 use super::{Kind, Watch};
+use crate::error::ErrorKind;
 use crate::events::{EntryEnd, Event};
 use haul_core::change::Change;
 use haul_storage::store::Stamp;
@@ -131,12 +132,13 @@ impl Tally {
         self.failed += 1;
         self.vanished += u64::from(failure.kind == FailureKind::Vanished);
         self.lasting += u64::from(lasts(failure));
-        let stage = failure.kind.name().to_owned();
         let text = match (&watch.source_host, failure.text.strip_prefix("source ")) {
             (Some(host), Some(path)) => format!("source {host}:{path}"),
             _ => failure.text.to_string(),
         };
-        watch.tell(Event::Failed { path, stage, errno: failure.errno, text });
+        let kind = ErrorKind::of(failure.kind, failure.errno);
+        let operation = failure.kind.into();
+        watch.tell(Event::Failed { path, kind, operation, errno: failure.errno, text });
     }
 }
 

@@ -215,7 +215,7 @@ fn no_push_is_obeyed() {
     let error = start(&far.spec()).0.unwrap_err();
     assert_eq!(error.kind, BootstrapKind::NoProgram);
     assert!(
-        error.to_string().contains("--no-push") && error.to_string().contains("--remote-haul"),
+        error.to_string().contains("`no_push`") && error.to_string().contains("`remote_haul`"),
         "{error}"
     );
     assert!(!far.home().join(".cache").exists());

@@ -237,11 +237,11 @@ fn check(request: &Request) -> Result<(), NetworkError> {
 }
 
 fn usage(text: String) -> Error {
-    Error { kind: ErrorKind::Usage, text }
+    Error::new(ErrorKind::Usage, text)
 }
 
 fn local(text: String) -> Error {
-    Error { kind: ErrorKind::Local, text }
+    Error::new(ErrorKind::Local, text)
 }
 
 /// What is kept of the meeting.

@@ -70,7 +70,7 @@ pub(crate) fn answer(
 /// An error for somebody who has other options than `haul probe storage`.
 pub(super) fn in_words(error: &ProbeError) -> String {
     match error {
-        ProbeError::AskFirst(_) => format!("{error}; with --yes it does"),
+        ProbeError::AskFirst(_) => format!("{error}; with `network_ok` it does"),
         error => error.to_string(),
     }
 }

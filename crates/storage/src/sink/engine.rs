@@ -420,7 +420,7 @@ impl Sink {
     fn left(&self) -> Option<String> {
         if self.leftovers.as_ref().is_some_and(Leftovers::is_half_new) {
             let text = "what an interrupted run began in place is half new, and its journal stays until the same command without \
-                        --no-clobber completes it";
+                        `no_clobber` completes it";
             return Some(text.to_owned());
         }
         // What is another run's by now is that one's to tell.

@@ -95,7 +95,7 @@ pub enum AcquireError {
     Foreign { path: String, uid: u32, ours: u32 },
     #[error(
         "this job was begun by process {} on {}, which was not heard of and is not proven to have ended: it may still write into the files at \
-         the destination, and nothing is written in place beside it. Run the command without --in-place, or make sure that the process has \
+         the destination, and nothing is written in place beside it. Run the command without `in_place`, or make sure that the process has \
          ended and remove what it left with haul clean", .0.pid, .0.host
     )]
     Unproven(Box<OwnerInfo>),

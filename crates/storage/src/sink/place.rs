@@ -52,11 +52,13 @@ pub(super) fn no_state(failure: Failure, dir: &Path) -> Failure {
             kind: FailureKind::Usage,
             ..told(
                 failure,
-                format!("--state {dir}: there is no such directory at the destination's host; make it first"),
+                format!(
+                    "`state_dir` {dir}: there is no such directory at the destination's host; make it first"
+                ),
             )
         },
         _ => {
-            let text = format!("--state {dir}: {}", failure.text);
+            let text = format!("`state_dir` {dir}: {}", failure.text);
             told(failure, text)
         }
     }
@@ -65,7 +67,7 @@ pub(super) fn no_state(failure: Failure, dir: &Path) -> Failure {
 /// What haul keeps of the job could not be made in `root`, or in the directory of `--state`.
 pub(crate) fn unwritable(failure: Failure, root: &Path, state: Option<&Path>) -> Failure {
     let place = match state {
-        Some(dir) => format!("--state {}", shown(dir)),
+        Some(dir) => format!("`state_dir` {}", shown(dir)),
         None => format!("destination {}", shown(root)),
     };
     if !failure.text.starts_with("create ") {
@@ -106,9 +108,9 @@ pub(super) fn refuse_special(
     let (what, but) = match kind_of(dir, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW) {
         Some(kind) if is_special(kind) && !force && !no_clobber => match coming.in_place {
             true => ("a device, FIFO or socket", "nothing is written into one in place"),
-            false => ("a device, FIFO or socket", "--force replaces it with the file"),
+            false => ("a device, FIFO or socket", "`force` replaces it with the file"),
         },
-        // Nobody means that by --force: programs find their output through such a link.
+        // Nobody means that by `force`: programs find their output through such a link.
         Some(FileType::Symlink) if leads_to_special(dir, name) => {
             ("a link to a device or into /proc", "name a file, or remove the link first")
         }
@@ -180,11 +182,15 @@ mod tests {
         let text = unopened(failed(Errno::ACCESS, "create directory b/c: x"), b"b/c/", root, false).text;
         assert!(text.starts_with("destination b/c/: no permission"), "{text}");
         let state = no_state(failed(Errno::NOENT, "open directory st: none"), Path::new("st"));
-        assert!(state.kind == FailureKind::Usage && state.text.contains("--state st: "), "{}", state.text);
+        assert!(
+            state.kind == FailureKind::Usage && state.text.contains("`state_dir` st: "),
+            "{}",
+            state.text
+        );
         assert_eq!(no_state(failed(Errno::IO, "x"), Path::new("st")).kind, FailureKind::Create);
         let text = |errno, state| unwritable(failed(errno, own), root, state).text.to_string();
         assert_eq!(text(Errno::ACCESS, None), "destination b/c: no permission to write there");
-        assert_eq!(text(Errno::ROFS, Some(Path::new("st"))), "--state st: its file system is read-only");
+        assert_eq!(text(Errno::ROFS, Some(Path::new("st"))), "`state_dir` st: its file system is read-only");
         assert_eq!(text(Errno::NOSPC, None), own);
         let other = "read b/c/.haul~x.own.1: Permission denied";
         assert_eq!(&*unwritable(failed(Errno::ACCESS, other), root, None).text, other);

@@ -288,7 +288,7 @@ fn refuse_unproven() -> Result<(), Failure> {
         return Ok(());
     }
     let text = "an earlier run of this copy is not known to have ended, and may still write into the files at the destination: \
-                nothing is written in place beside it. Run the command without --in-place, or make sure that it has ended and remove what it \
+                nothing is written in place beside it. Run the command without `in_place`, or make sure that it has ended and remove what it \
                 left with haul clean";
     Err(Failure { kind: FailureKind::Create, errno: 0, text: text.into() })
 }
@@ -356,7 +356,7 @@ fn whose(
         let what = if elsewhere { "the state directory" } else { "the destination" };
         waiting.say(&format!(
             "{}, so that nobody can tell whose a journal or a temporary there is: an interrupted copy begins its unfinished files \
-             anew. With --state DIR, on a file system that keeps them, it goes on where it was",
+             anew. With a `state_dir`, on a file system that keeps them, it goes on where it was",
             fakes(what)
         ));
         return Ok(None);

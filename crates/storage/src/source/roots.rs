@@ -11,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use haul_core::entry::{Name, NameError};
-use haul_core::wire::{ROOTS_MAX, SourceRoot};
+use haul_core::wire::{Failure, FailureKind, ROOTS_MAX, SourceRoot};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
 
@@ -57,7 +57,7 @@ pub enum SourceError {
     Empty,
     #[error("source {path}: {cause}{hint}")]
     Unreachable { path: String, errno: i32, cause: String, hint: &'static str },
-    #[error("source {path} is a directory (use -r)")]
+    #[error("source {path} is a directory (use `recursive`)")]
     IsDirectory { path: String },
     #[error("source {path}: '~' cannot be expanded, for HOME is not set")]
     NoHome { path: String },
@@ -86,10 +86,19 @@ impl SourceError {
     }
 }
 
+impl From<SourceError> for Failure {
+    /// [`FailureKind::Usage`] where the command says so, and not what lies there.
+    fn from(why: SourceError) -> Failure {
+        let kind = if why.is_usage() { FailureKind::Usage } else { FailureKind::Walk };
+        let errno = if let SourceError::Unreachable { errno, .. } = &why { *errno } else { 0 };
+        Failure { kind, errno, text: why.to_string().into() }
+    }
+}
+
 /// Most bytes about further sources that are missing.
 const MISSING_LEN_MAX: usize = 500;
 
-const HINT: &str = " (globs and variables are literal on this side of the colon; name the files, or their directory with -r)";
+const HINT: &str = " (globs and variables are literal on this side of the colon; name the files, or their directory with `recursive`)";
 
 /// Maps the sources as typed to source roots. `home`: what `~` stands for, where the shell did not expand it
 /// (the far side of a colon); `None` leaves it as it is.
@@ -320,9 +329,9 @@ mod tests {
             let paths: Vec<_> = tails.iter().map(|tail| bytes(temp.path(), tail)).collect();
             resolve_sources(&paths, recursive, None).expect_err("refused").to_string()
         };
-        assert!(refused(&["/data"], false).ends_with("data is a directory (use -r)"));
-        assert!(refused(&["/data/"], false).ends_with("data/ is a directory (use -r)"));
-        assert!(refused(&["/link/"], false).contains("(use -r)"));
+        assert!(refused(&["/data"], false).ends_with("data is a directory (use `recursive`)"));
+        assert!(refused(&["/data/"], false).ends_with("data/ is a directory (use `recursive`)"));
+        assert!(refused(&["/link/"], false).contains("(use `recursive`)"));
         assert!(refused(&["/file/"], true).ends_with("file/: Not a directory; nothing was copied"));
         assert!(
             refused(&["/dangling/"], true)

@@ -12,7 +12,7 @@ use haul_core::wire::{Failure, FailureKind, SourceRoot};
 use rustix::fs::{AtFlags, CWD, FileType, statat};
 
 use super::failure::os_failure;
-use super::roots::{RootSpec, SourceError, resolve_sources, source_roots};
+use super::roots::{RootSpec, resolve_sources, source_roots};
 use super::stat::Seen;
 use super::tree::SourceTree;
 use super::{ReadConfig, ReadEngine};
@@ -41,7 +41,7 @@ impl Paths {
         let paths = sources.places.iter().map(|place| place.as_file().map(<[u8]>::to_vec));
         let paths = paths.collect::<Result<Vec<_>, _>>().map_err(PlaceError::misused)?;
         let (recursive, home) = (sources.recursive || sources.part.is_some(), sources.home);
-        let roots = resolve_sources(&paths, recursive, home).map_err(refused)?;
+        let roots = resolve_sources(&paths, recursive, home).map_err(Failure::from)?;
         let part = sources.part.map(|part| range_of(&roots, &part)).transpose()?;
         Ok(Paths { roots, part })
     }
@@ -52,12 +52,6 @@ pub(crate) fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failur
     Ok(Box::new(Paths::find(sources)?))
 }
 
-/// `FailureKind::Usage`: for the command says so, and not what lies there.
-fn refused(why: SourceError) -> Failure {
-    let kind = if why.is_usage() { FailureKind::Usage } else { FailureKind::Walk };
-    Failure { kind, errno: 0, text: why.to_string().into() }
-}
-
 /// The range that the part is of the only source.
 ///
 /// # Errors
@@ -65,7 +59,7 @@ fn refused(why: SourceError) -> Failure {
 fn range_of(roots: &[RootSpec], part: &Part) -> Result<FileRange, Failure> {
     let usage = |text: String| Failure { kind: FailureKind::Usage, errno: 0, text: text.into() };
     let [root] = roots else {
-        let text = format!("--range takes a part of one file, and {} sources are given", roots.len());
+        let text = format!("`range` takes a part of one file, and {} sources are given", roots.len());
         return Err(usage(text));
     };
     let shown = escape::within(root.path.as_os_str().as_bytes());
@@ -75,14 +69,14 @@ fn range_of(roots: &[RootSpec], part: &Part) -> Result<FileRange, Failure> {
     if !stat.is_file() {
         let text = match stat.kind {
             FileType::Directory => {
-                format!("--range takes a part of one file, and source {shown} is a directory")
+                format!("`range` takes a part of one file, and source {shown} is a directory")
             }
             FileType::Symlink => {
                 format!(
-                    "--range takes a part of one file, and source {shown} is a symbolic link; name what it leads to"
+                    "`range` takes a part of one file, and source {shown} is a symbolic link; name what it leads to"
                 )
             }
-            _ => format!("--range takes a part of one file, and source {shown} is no regular file"),
+            _ => format!("`range` takes a part of one file, and source {shown} is no regular file"),
         };
         return Err(usage(text));
     }
@@ -94,7 +88,7 @@ fn range_of(roots: &[RootSpec], part: &Part) -> Result<FileRange, Failure> {
             let asked = Part { sink: None, ..*part }.in_words();
             let instead = match rest {
                 0 => String::new(),
-                _ => format!(" (--range {}: copies what is there from there on)", part.source),
+                _ => format!(" (`range` {}: copies what is there from there on)", part.source),
             };
             Err(usage(format!(
                 "source {shown} has {size} bytes, and no such part: {asked}; nothing was copied{instead}"
@@ -109,7 +103,7 @@ impl SourceStore for Paths {
     }
 
     fn roots(&self) -> Result<Vec<SourceRoot>, Failure> {
-        source_roots(&self.roots).map_err(refused)
+        source_roots(&self.roots).map_err(Failure::from)
     }
 
     fn start(self: Box<Self>, reading: Reading) -> Result<SourceParts, Failure> {

@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use haul::api::{Dialler, Handle};
 use haul::endpoint;
 use haul::errno;
-use haul_probe::network::{
-    self, Event, Network, NetworkError, Only, Request, TIME_LIMIT_DEFAULT, Way, passport,
-};
+use haul_probe::Ask;
+use haul_probe::network::{Event, Network, NetworkError, Only, Request, TIME_LIMIT_DEFAULT, Way, passport};
 
 use super::super::surroundings::{Surroundings, state_dir};
 use super::super::{FAILED, USAGE, complain};
@@ -19,6 +18,7 @@ use crate::report::network::json::{self, Ending, Start};
 use crate::report::network::{csv, page, setting, table};
 use crate::report::now;
 use crate::report::probe::rate;
+use crate::typed::typed;
 use crate::{escape, signals};
 
 pub fn run(args: &Args) -> i32 {
@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> i32 {
         let (screen, host) = (screen.clone(), request.host.clone());
         let seconds_max = request.time_limit.as_secs_f64();
         let tell = move |event| lock(&screen).event(&event, &host, seconds_max);
-        network::run(&request, Arc::new(tell), &handle)
+        Ask::new(request).handle(&handle).run(tell)
     };
     let screen = &mut lock(&screen).screen;
     screen.erase();
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> i32 {
                 NetworkError::BadRequest(_) => ("failed", USAGE),
                 NetworkError::Session(_) => ("failed", FAILED),
             };
-            let text = error.to_string();
+            let text = typed(&error.to_string());
             let ending = Ending { status, exit_code: code, error: Some(&text), probe: None };
             screen.write(|out| json::summary(out, &ending));
             complain(&escape::text(&text), code)

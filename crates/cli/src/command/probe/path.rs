@@ -19,6 +19,7 @@ use crate::args::path::Path as Args;
 use crate::progress::{bytes, time};
 use crate::report::path::json::{self, Ending};
 use crate::report::{now, path as report};
+use crate::typed::typed;
 use crate::{escape, signals};
 
 pub fn run(args: &Args) -> i32 {
@@ -79,7 +80,7 @@ fn failed(screen: &mut Screen, error: &PathError, interrupted: i32) -> i32 {
         PathError::BadRequest(_) => ("failed", USAGE),
         PathError::Failed(_) => ("failed", FAILED),
     };
-    let text = error.to_string();
+    let text = typed(&error.to_string());
     let ending = Ending { status, exit_code: code, error: Some(&text), probe: None };
     screen.write(|out| json::summary(out, &ending));
     complain(&escape::text(&text), code)

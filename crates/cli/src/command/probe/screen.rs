@@ -8,6 +8,7 @@ use super::super::surroundings::Surroundings;
 use super::super::{FAILED, USAGE, complain};
 use crate::args::forms::Forms;
 use crate::report::{LOG_EVERY, REDRAW, now, width};
+use crate::typed::typed;
 use crate::{escape, output};
 use haul::errno;
 
@@ -16,7 +17,7 @@ const STDOUT: &str = "-";
 
 /// A line for people. A closed stderr is no reason to end.
 pub fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "haul: {text}");
+    let _ = writeln!(io::stderr(), "haul: {}", typed(text));
 }
 
 /// Whether the reports can be written to where they shall go; if not, a sentence and an exit code. `others`:

@@ -67,7 +67,7 @@ impl Sink {
             Existing::Nothing => None,
             // In place it is refused where it would be opened, and nobody is told that it gives way.
             Existing::Special if !policy.no_clobber && !policy.force && !self.config.agreed.in_place => {
-                let text = "a device, FIFO or socket stands there and was left alone; --force replaces it";
+                let text = "a device, FIFO or socket stands there and was left alone; `force` replaces it";
                 return self
                     .fail_file(id, Failure { kind: FailureKind::Create, errno: EEXIST, text: text.into() });
             }
@@ -86,7 +86,7 @@ impl Sink {
                     Some(Ended::Unchanged)
                 } else if file.is(Mark::Begun) && policy.no_clobber {
                     let text = "an interrupted run began to write it in place, and it is half new: the same command without \
-                                --no-clobber completes it";
+                                `no_clobber` completes it";
                     let failure = Failure { kind: FailureKind::Create, errno: EEXIST, text: text.into() };
                     // Nothing of it is this run's to discard, and the journal goes on to promise it.
                     return self.leave_file(id, failure);

@@ -59,7 +59,7 @@ pub(crate) fn store_of(request: &SinkRequest) -> Result<Box<dyn SinkStore>, Fail
     if request.in_place && !store.capabilities().in_place {
         let shown = escape::name(&request.destination.shown());
         let text = format!(
-            "destination {shown}: nothing can be written in place there; leave --in-place and --to out"
+            "destination {shown}: nothing can be written in place there; leave `in_place` and `to` out"
         );
         return Err(Failure { kind: FailureKind::Usage, errno: 0, text: text.into() });
     }

@@ -349,7 +349,7 @@ impl Files {
 pub(in crate::sink) fn has_other_entry(path: &str) -> Failure {
     let text = format!(
         "{path}: it is another name of a file that this copy has under a name of its own, and what is written to the one \
-         would be in the other; it was left as it is (without --in-place each gets a file of its own)"
+         would be in the other; it was left as it is (without `in_place` each gets a file of its own)"
     );
     fault::failure(FailureKind::Create, Errno::NOTUNIQ.raw_os_error(), text)
 }
@@ -357,7 +357,7 @@ pub(in crate::sink) fn has_other_entry(path: &str) -> Failure {
 pub(in crate::sink) fn is_a_source(path: &str) -> Failure {
     let text = format!(
         "{path}: it is another name of a source of this copy, and what is written to the one would be in the other; it was left as it \
-         is (without --in-place it is replaced)"
+         is (without `in_place` it is replaced)"
     );
     fault::failure(FailureKind::Create, Errno::NOTUNIQ.raw_os_error(), text)
 }
