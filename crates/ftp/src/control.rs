@@ -110,7 +110,8 @@ impl Control {
                 return Ok(reply);
             }
             let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-            let read = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(&mut self.buffer));
+            let read =
+                self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(&mut self.buffer));
             match read {
                 Ok(0) => return Err(Error::Closed { doing: DOING }),
                 Ok(len) => self.rest = 0..len,

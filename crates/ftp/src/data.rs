@@ -12,8 +12,8 @@ use haul_gridftp::address::{Passive, parse_227, parse_229};
 use haul_gridftp::command::Command;
 use haul_gridftp::reply::Class;
 
-use crate::control::{Control, refused};
 use crate::Error;
+use crate::control::{Control, refused};
 
 const READING: &str = "reading from the server";
 
@@ -79,7 +79,8 @@ pub(crate) fn open(control: &mut Control, listens: &mut Listens) -> Result<TcpSt
     let patience = control.patience();
     let stream = TcpStream::connect_timeout(&address, patience);
     let stream = stream.map_err(|cause| Error::Connect { to: format!("{address} (data)"), cause })?;
-    let bounded = stream.set_read_timeout(Some(patience)).and_then(|()| stream.set_write_timeout(Some(patience)));
+    let bounded =
+        stream.set_read_timeout(Some(patience)).and_then(|()| stream.set_write_timeout(Some(patience)));
     bounded.map_err(|cause| Error::Lost { doing: READING, cause })?;
     Ok(stream)
 }

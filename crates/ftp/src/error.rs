@@ -24,9 +24,13 @@ pub enum Error {
     Broken { doing: &'static str, why: &'static str },
 }
 
+fn is_timeout(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
+}
+
 /// The system's words, without its number.
 fn words(cause: &io::Error) -> String {
-    if matches!(cause.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) {
+    if is_timeout(cause) {
         return "the server is silent".into();
     }
     let text = cause.to_string();
@@ -45,6 +49,14 @@ impl Error {
             Error::Connect { .. } | Error::Lost { .. } | Error::Closed { .. } => true,
             Error::Refused { code, .. } => (400..500).contains(code) && *code != 450,
             Error::Grammar(_) | Error::Broken { .. } => false,
+        }
+    }
+
+    /// The server said nothing for as long as anybody waits.
+    pub fn is_silence(&self) -> bool {
+        match self {
+            Error::Connect { cause, .. } | Error::Lost { cause, .. } => is_timeout(cause),
+            _ => false,
         }
     }
 

@@ -167,7 +167,9 @@ mod tests {
             assert_eq!((server.user(), server.password()), (user, password), "{text}");
             assert_eq!((server.host.as_str(), server.port), (host, port), "{text}");
         }
-        for text in ["", ":21", "h:0", "h:65536", "h:x", "@h", "u:%zz@h", "u:%0a@h", "[::1", "[::1]x", "-h", "h:1:2"] {
+        for text in
+            ["", ":21", "h:0", "h:65536", "h:x", "@h", "u:%zz@h", "u:%0a@h", "[::1", "[::1]x", "-h", "h:1:2"]
+        {
             assert!(Server::parse(text).is_err(), "{text}");
         }
     }

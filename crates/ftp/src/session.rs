@@ -4,6 +4,7 @@
 //! Invariants: one transfer at a time; a file that comes is ended ([`Session::finish`], [`Session::give_up`])
 //! before anything else is asked.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use haul_gridftp::command::Command;
@@ -45,6 +46,8 @@ pub enum Asked {
 pub enum Listed {
     /// `exact`: size and time are to the second; if not, they are to be asked for.
     Entry { name: Vec<u8>, facts: Facts, exact: bool },
+    /// The directory that was asked for; before all that is in it.
+    Itself(Facts),
     /// What is no legal name or is not understood: as it came, and why.
     Bad(Vec<u8>, String),
 }
@@ -57,6 +60,8 @@ pub struct Session {
     /// `MLSD` and `MLST` are there.
     has_mlsd: bool,
     has_mdtm: bool,
+    /// `MLSD` says what is a symbolic link.
+    tells_links: bool,
     /// The last greeting, for people.
     banner: Vec<u8>,
     round_trip: Option<Duration>,
@@ -95,19 +100,19 @@ impl Session {
         control.want(&Command::Type(b'I'))?;
         let has_mlsd = told.as_ref().is_none_or(|told| told.mlst().next().is_some());
         let has_mdtm = told.as_ref().is_none_or(|told| told.has("MDTM"));
+        let tells_links = features.mlst().any(|fact| fact.name.eq_ignore_ascii_case(b"UNIX.slink"));
+        let listens = Listens::Extended;
         let mut session =
-            Session { control, features, listens: Listens::Extended, has_mlsd, has_mdtm, banner, round_trip };
+            Session { control, features, listens, has_mlsd, has_mdtm, tells_links, banner, round_trip };
         session.want_facts()?;
         Ok(session)
     }
 
     /// Asks for the facts that are off unless somebody asks.
     fn want_facts(&mut self) -> Result<(), Error> {
-        const WANTED: [&str; 7] =
-            ["Type", "Size", "Modify", "UNIX.mode", "UNIX.slink", "Unique", "Perm"];
-        let known = |fact: &&str| {
-            self.features.mlst().any(|told| told.name.eq_ignore_ascii_case(fact.as_bytes()))
-        };
+        const WANTED: [&str; 7] = ["Type", "Size", "Modify", "UNIX.mode", "UNIX.slink", "Unique", "Perm"];
+        let known =
+            |fact: &&str| self.features.mlst().any(|told| told.name.eq_ignore_ascii_case(fact.as_bytes()));
         let is_off = |fact: &&str| {
             self.features.mlst().any(|told| !told.is_on && told.name.eq_ignore_ascii_case(fact.as_bytes()))
         };
@@ -217,17 +222,53 @@ impl Session {
     pub fn list(&mut self, dir: &[u8]) -> Result<Vec<Listed>, Error> {
         if self.has_mlsd {
             match self.listing(Command::Path("MLSD", dir)) {
-                Ok(bytes) => return lines(&bytes, &mut |line| mlsd_line(line)),
+                Ok(bytes) => {
+                    let mut all = lines(&bytes, &mut |line| mlsd_line(line))?;
+                    // It comes first, wherever the server has it.
+                    all.sort_by_key(|line| !matches!(line, Listed::Itself(_)));
+                    return if self.tells_links { Ok(all) } else { self.with_links(dir, all) };
+                }
                 Err(error) if error.is_unknown() => self.has_mlsd = false,
                 Err(error) => return Err(error),
             }
         }
+        self.list_plainly(dir)
+    }
+
+    /// Symbolic links that `MLSD` followed or left out: there are servers that tell of them by `LIST` alone.
+    fn with_links(&mut self, dir: &[u8], mut all: Vec<Listed>) -> Result<Vec<Listed>, Error> {
+        let listed = match self.list_plainly(dir) {
+            Ok(listed) => listed,
+            // Without it there is what there is.
+            Err(error) if !error.ends_session() => return Ok(all),
+            Err(error) => return Err(error),
+        };
+        let mut links = HashMap::new();
+        for line in listed {
+            if let Listed::Entry { name, facts, .. } = line
+                && facts.kind == Some(Kind::Symlink)
+            {
+                links.insert(name, facts);
+            }
+        }
+        if !links.is_empty() {
+            all.retain(|line| !matches!(line, Listed::Entry { name, .. } if links.contains_key(name)));
+            let entry = |(name, facts)| Listed::Entry { name, facts, exact: false };
+            all.extend(links.into_iter().map(entry));
+        }
+        Ok(all)
+    }
+
+    /// As [`Session::list`], by `LIST`.
+    fn list_plainly(&mut self, dir: &[u8]) -> Result<Vec<Listed>, Error> {
         // A path with blanks or a hyphen in it is read by servers in more than one way; where they are is not.
         self.control.want(&Command::Path("CWD", dir))?;
-        let mut saw_itself = false;
-        let mut all = Vec::new();
-        if let Ok(bytes) = self.listing(Command::Path("LIST", b"-a")) {
-            all = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?;
+        let (mut saw_itself, mut all) = (false, Vec::new());
+        match self.listing(Command::Path("LIST", b"-a")) {
+            Ok(bytes) => all = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?,
+            // It took the option for a name. Anything else would hide what it hides without it.
+            Err(error) if error.is_unknown() || error.is_unavailable() => {}
+            Err(error) => return Err(error),
         }
         if !saw_itself {
             // It took the option for a name, or hides nothing.
@@ -319,10 +360,7 @@ fn told_of(reply: &Reply) -> String {
 }
 
 /// The lines of a listing. The last one may lack its end.
-fn lines(
-    bytes: &[u8],
-    read: &mut dyn FnMut(&[u8]) -> Option<Listed>,
-) -> Result<Vec<Listed>, Error> {
+fn lines(bytes: &[u8], read: &mut dyn FnMut(&[u8]) -> Option<Listed>) -> Result<Vec<Listed>, Error> {
     let (mut all, mut at) = (Vec::new(), 0);
     let mut reader = LineReader::new("line of a listing", LISTING_LINE_LEN_MAX);
     while at < bytes.len() {
@@ -343,7 +381,8 @@ fn mlsd_line(line: &[u8]) -> Option<Listed> {
         return None;
     }
     Some(match parse_facts_of(line) {
-        Ok((Facts { kind: Some(Kind::CurrentDir | Kind::ParentDir), .. }, _)) => return None,
+        Ok((Facts { kind: Some(Kind::ParentDir), .. }, _)) => return None,
+        Ok((facts @ Facts { kind: Some(Kind::CurrentDir), .. }, _)) => Listed::Itself(facts),
         Ok((facts, name)) => match check_name(name) {
             Ok(()) => Listed::Entry { name: name.to_vec(), facts, exact: true },
             Err(error) => Listed::Bad(name.to_vec(), error.to_string()),

@@ -18,6 +18,7 @@ use haul_core::wire::{Failure, FailureKind, SourceRoot};
 use haul_ftp::{Asked, Error, Facts, Kind, Server, Session, Settings, server};
 
 use crate::place::{Form, Rest, Scheme, Sources};
+use crate::source::failure::own_failure;
 use crate::store::{
     Capabilities, Directories, Durable, Publishing, Reading, SourceParts, SourceStore, WriteOrder,
 };
@@ -48,7 +49,7 @@ pub static FTP: Scheme = Scheme {
 };
 
 /// How long a server may be silent.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 const CAPABILITIES: Capabilities = Capabilities {
     name_len_max: 255,
@@ -88,19 +89,21 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
     let first = sources.places.first().ok_or_else(|| usage("no source given".into()))?;
     let word = first.server().unwrap_or_default();
     let server = Server::parse(word).map_err(|why| usage(format!("ftp://: {why}")))?;
-    let mut session = Session::open(&server, &Settings { patience: PATIENCE }).map_err(|error| unreached(&server, &error))?;
+    let mut session = Session::open(&server, &Settings { patience: PATIENCE })
+        .map_err(|error| unreached(&server, &error))?;
     let mut found: Vec<Found> = Vec::new();
     for place in sources.places {
         let path = server::path_of(place.path()).map_err(|why| usage(format!("ftp://: {why}")))?;
         let shown = || shown(&server, &path);
         let name = name_of(&path).map_err(|why| usage(format!("source {}: {why}", shown())))?;
-        let facts = match session.facts(&path).map_err(|error| failed(&server, FailureKind::Walk, &path, &error))? {
-            Asked::Is(facts) => facts,
-            Asked::Not(text) => {
-                let text = format!("source {}: the server says: {text}; nothing was copied", shown());
-                return Err(Failure { kind: FailureKind::Walk, errno: 0, text: text.into() });
-            }
-        };
+        let facts =
+            match session.facts(&path).map_err(|error| failed(&server, FailureKind::Walk, &path, &error))? {
+                Asked::Is(facts) => facts,
+                Asked::Not(text) => {
+                    let text = format!("source {}: the server says: {text}; nothing was copied", shown());
+                    return Err(Failure { kind: FailureKind::Walk, errno: 0, text: text.into() });
+                }
+            };
         let is_dir = matches!(facts.kind, Some(Kind::Dir | Kind::CurrentDir | Kind::ParentDir));
         if is_dir && !sources.recursive {
             return Err(usage(format!("source {} is a directory (use -r)", shown())));
@@ -145,15 +148,14 @@ fn unreached(server: &Server, error: &Error) -> Failure {
 
 /// What went wrong with a path.
 fn failed(server: &Server, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
-    let mut text = format!("{}: {error}", shown(server, path));
-    if text.len() > haul_core::wire::TEXT_LEN_MAX {
-        let mut end = haul_core::wire::TEXT_LEN_MAX;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-    }
-    Failure { kind, errno: 0, text: text.into() }
+    said(server, kind, path, &error.to_string())
+}
+
+/// The same in our words.
+fn said(server: &Server, kind: FailureKind, path: &[u8], why: &str) -> Failure {
+    let head = shown(server, b"");
+    let head = head.strip_suffix('/').unwrap_or(&head);
+    own_failure(kind, head, path, why)
 }
 
 /// What the server tells of an entry's metadata. Whose it is says nothing here.
@@ -176,7 +178,9 @@ impl SourceStore for FtpSource {
             let is_dir = matches!(found.facts.kind, Some(Kind::Dir | Kind::CurrentDir | Kind::ParentDir));
             match &found.name {
                 Some(name) => SourceRoot::Named { name: name.clone(), is_dir },
-                None => SourceRoot::Contents { of: last_name(&found.path), meta: meta_of(&found.facts, true) },
+                None => {
+                    SourceRoot::Contents { of: last_name(&found.path), meta: meta_of(&found.facts, true) }
+                }
             }
         };
         Ok(self.found.iter().map(root).collect())
@@ -186,12 +190,14 @@ impl SourceStore for FtpSource {
         let FtpSource { server, found, session } = *self;
         let (object_size, clock) = (reading.object_size, reading.clock.clone());
         let banner = escape::name(session.banner());
-        let engine = FtpEngine::start(server.clone(), &reading, (banner, session.round_trip())).map_err(|e| {
-            let text = format!("starting the reading threads: {e}");
-            Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
-        })?;
+        let engine =
+            FtpEngine::start(server.clone(), &reading, (banner, session.round_trip())).map_err(|e| {
+                let text = format!("starting the reading threads: {e}");
+                Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
+            })?;
         let names = engine.names();
-        let walk = walk::start(walk::Job { server, found, session, names: names.clone(), object_size, clock });
+        let walk =
+            walk::start(walk::Job { server, found, session, names: names.clone(), object_size, clock });
         let walk: Walk = walk.map_err(|e| {
             let text = format!("starting the walk: {e}");
             Failure { kind: FailureKind::Local, errno: 0, text: text.into() }

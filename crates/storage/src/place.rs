@@ -212,7 +212,11 @@ impl Place {
             }
             let known = known(schemes, |scheme| [&scheme.source, &scheme.sink]);
             let known = format!("PATH, HOST:PATH{known}");
-            return Err(PlaceError::Unknown { typed: without_password(typed), scheme: name.to_owned(), known });
+            return Err(PlaceError::Unknown {
+                typed: without_password(typed),
+                scheme: name.to_owned(),
+                known,
+            });
         };
         if **scheme == FILE {
             return Err(PlaceError::FileScheme { typed: typed.to_vec() });

@@ -22,8 +22,8 @@ use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Facts, Incoming, Kind, Server};
 
 use super::names::{Names, SETTLES, Shared, same_facts};
-use super::session::{ATTEMPTS, Line, pause};
-use super::{failed, meta_of, shown};
+use super::session::{ATTEMPTS, Line, may_help, pause};
+use super::{failed, meta_of, said, shown};
 use crate::owed::{Owed, panic_point};
 use crate::store::{NetworkFacet, Reading, StoreNetwork};
 use crate::{Post, SourceCompletion, SourceEngine, SourceJob, Stuck};
@@ -143,7 +143,9 @@ impl FtpEngine {
         for index in 0..sessions {
             let common = common.clone();
             let name = format!("haul-ftp-{index}");
-            engine.threads.push(thread::Builder::new().name(name).spawn(move || Reader::new(common, index).run())?);
+            engine
+                .threads
+                .push(thread::Builder::new().name(name).spawn(move || Reader::new(common, index).run())?);
         }
         Ok(engine)
     }
@@ -189,8 +191,7 @@ impl Common {
     }
 
     fn say(&self, kind: FailureKind, path: &[u8], why: &str) -> Failure {
-        let text = format!("{}: {why}", shown(&self.server, path));
-        Failure { kind, errno: 0, text: text.into() }
+        said(&self.server, kind, path, why)
     }
 }
 
@@ -442,7 +443,8 @@ impl Reader {
             }
             // Answered where they are submitted.
             op => {
-                let failure = Failure { kind: FailureKind::Local, errno: 0, text: "nobody asks for it".into() };
+                let failure =
+                    Failure { kind: FailureKind::Local, errno: 0, text: "nobody asks for it".into() };
                 SourceCompletion { done: refuse(op, &failure), buffer }
             }
         }
@@ -551,7 +553,7 @@ impl Reader {
             if error.is_unavailable() {
                 return Err(self.common.failure(FailureKind::Open, path, &error));
             }
-            if attempt == ATTEMPTS || !error.is_passing() || self.common.lock().ends {
+            if !may_help(&error, attempt) || self.common.lock().ends {
                 return Err(self.common.failure(FailureKind::Read, path, &error));
             }
             thread::sleep(pause(attempt));
@@ -656,6 +658,8 @@ impl Reader {
             });
             items.push((file, result));
         }
+        // A buffer is as long as what is in it.
+        buffer.truncate(end);
         let done = SourceDone::ReadBundle { buffer: buffer.id(), items };
         SourceCompletion { done, buffer: Some(buffer) }
     }

@@ -51,7 +51,10 @@ impl Line {
     ///
     /// # Errors
     /// As the last attempt.
-    pub(super) fn again<T>(&mut self, mut work: impl FnMut(&mut Session) -> Result<T, Error>) -> Result<T, Error> {
+    pub(super) fn again<T>(
+        &mut self,
+        mut work: impl FnMut(&mut Session) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let mut attempt = 1;
         loop {
             let error = match self.open().and_then(&mut work) {
@@ -61,13 +64,19 @@ impl Line {
             if error.ends_session() {
                 self.close();
             }
-            if attempt == ATTEMPTS || !error.is_passing() {
+            if !may_help(&error, attempt) {
                 return Err(error);
             }
             thread::sleep(pause(attempt));
             attempt += 1;
         }
     }
+}
+
+/// Whether another attempt may help, after so many. A server that was silent twice is left alone: each such
+/// attempt takes as long as it has patience.
+pub(super) fn may_help(error: &Error, attempts: u32) -> bool {
+    error.is_passing() && attempts < if error.is_silence() { 2 } else { ATTEMPTS }
 }
 
 /// How long to wait after so many attempts.

@@ -12,7 +12,6 @@ use std::thread;
 use std::time::Instant;
 
 use crossbeam_channel::bounded;
-use haul_base::escape;
 use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, LINK_LEN_MAX, Name, Version};
 use haul_core::ids::{DirId, FileId, Generation};
 use haul_core::wire::{Announced, Failure, FailureKind, Totals};
@@ -22,6 +21,7 @@ use super::names::{Above, Entry, SETTLES, Shared, YOUNG};
 use super::session::Line;
 use super::{Found, failed, meta_of, time_of};
 use crate::source::WallClock;
+use crate::source::failure::own_failure;
 use crate::walk::out::Out;
 use crate::walk::{BATCHES_MAX, CountsAs, NotKept, NotKeptWhat, Walk, WalkItem};
 
@@ -63,8 +63,7 @@ pub(super) fn start(job: Job) -> io::Result<Walk> {
     let out = Out { sender, batch: Vec::new(), cancelled: cancelled.clone() };
     let Job { server, found, session, names, object_size, clock } = job;
     let line = Line::with(server, session);
-    let mut walker =
-        Walker { line, names, object_size, clock, next_id: 1, totals: Totals::default(), out };
+    let mut walker = Walker { line, names, object_size, clock, next_id: 1, totals: Totals::default(), out };
     // A panic closes the channel without an end, which is told as a walk that broke.
     thread::Builder::new().name("haul-walk".into()).spawn(move || {
         for found in found {
@@ -98,7 +97,7 @@ impl Walker {
     /// Walks a directory and everything below it.
     fn descend(&mut self, id: DirId, above: Above, unique: Option<Box<[u8]>>) {
         let mut way: Vec<Level> = Vec::new();
-        let dirs = self.list(id, above);
+        let dirs = self.list(id, above, unique.as_deref());
         way.push(Level { id, above, unique, dirs: dirs.into_iter() });
         while let Some(level) = way.last_mut() {
             if self.out.cancelled() {
@@ -115,9 +114,9 @@ impl Walker {
             let loops = |level: &Level| facts.unique.is_some() && level.unique == facts.unique;
             let why = match () {
                 () if way.iter().any(loops) => Some("it is one of the directories above it".to_owned()),
-                () if way.len() >= DEPTH_MAX => Some(format!(
-                    "deeper than {DEPTH_MAX} directories: copy it as a source of its own"
-                )),
+                () if way.len() >= DEPTH_MAX => {
+                    Some(format!("deeper than {DEPTH_MAX} directories: copy it as a source of its own"))
+                }
                 () => None,
             };
             if let Some(why) = why {
@@ -126,8 +125,8 @@ impl Walker {
                 continue;
             }
             if let Some((id, facts)) = self.announce(parent, above, name, facts) {
-                let dirs = self.list(id, Above::Dir(id));
                 let unique = facts.unique;
+                let dirs = self.list(id, Above::Dir(id), unique.as_deref());
                 way.push(Level { id, above: Above::Dir(id), unique, dirs: dirs.into_iter() });
             }
             if self.out.sender.is_empty() {
@@ -136,8 +135,9 @@ impl Walker {
         }
     }
 
-    /// Announces what is in a directory but for the directories in it, which are returned.
-    fn list(&mut self, id: DirId, above: Above) -> Vec<(Name, Facts)> {
+    /// Announces what is in a directory but for the directories in it, which are returned. `unique`: what the
+    /// server calls it, if it tells.
+    fn list(&mut self, id: DirId, above: Above, unique: Option<&[u8]>) -> Vec<(Name, Facts)> {
         let path = self.names.server_path(above, None);
         let listed = match self.line.again(|session| session.list(&path)) {
             Ok(listed) => listed,
@@ -152,9 +152,26 @@ impl Walker {
         for line in listed {
             let (name, facts, exact) = match line {
                 Listed::Entry { name, facts, exact } => (name, facts, exact),
+                // Some servers leave out of a path what they cannot read, and show what lies above.
+                Listed::Itself(facts) => match (facts.unique.as_deref(), unique) {
+                    (Some(shows), Some(asked)) if shows != asked => {
+                        let (path, why) = (
+                            self.names.path(above, None),
+                            "the server shows another directory under that name",
+                        );
+                        self.fail(path, FailureKind::Walk, why, CountsAs::Subtree);
+                        return Vec::new();
+                    }
+                    _ => continue,
+                },
                 Listed::Bad(bytes, why) => {
                     let path = self.below(above, &bytes);
-                    self.fail(path, FailureKind::Walk, &format!("in the server's listing: {why}"), CountsAs::Entry);
+                    self.fail(
+                        path,
+                        FailureKind::Walk,
+                        &format!("in the server's listing: {why}"),
+                        CountsAs::Entry,
+                    );
                     continue;
                 }
             };
@@ -168,7 +185,9 @@ impl Walker {
             };
             match facts.kind {
                 Some(Kind::Dir) if !facts.is_symlink() => dirs.push((name, facts)),
-                Some(Kind::File) if !facts.is_symlink() && (!exact || facts.size.is_none() || facts.modify.is_none()) => {
+                Some(Kind::File)
+                    if !facts.is_symlink() && (!exact || facts.size.is_none() || facts.modify.is_none()) =>
+                {
                     inexact.push((name, facts));
                 }
                 _ => {
@@ -229,7 +248,8 @@ impl Walker {
                     EntryKind::Symlink { target: target.into() }
                 }
                 _ => {
-                    let (path, why) = (path(), "a symbolic link, and the server does not tell where it leads");
+                    let (path, why) =
+                        (path(), "a symbolic link, and the server does not tell where it leads");
                     self.fail(path, FailureKind::Walk, why, CountsAs::Entry);
                     return None;
                 }
@@ -257,7 +277,12 @@ impl Walker {
             }
             _ => {
                 let path = path();
-                self.fail(path, FailureKind::Walk, "the server does not tell what it is, or how long", CountsAs::Entry);
+                self.fail(
+                    path,
+                    FailureKind::Walk,
+                    "the server does not tell what it is, or how long",
+                    CountsAs::Entry,
+                );
                 return None;
             }
         };
@@ -296,8 +321,7 @@ impl Walker {
     }
 
     fn fail(&mut self, path: Vec<u8>, kind: FailureKind, why: &str, counts_as: CountsAs) {
-        let text = format!("copy {}: {why}", escape::name(&path));
-        let failure = Failure { kind, errno: 0, text: text.into() };
+        let failure = own_failure(kind, "copy", &path, why);
         self.out.push(WalkItem::Failed { path, failure, counts_as });
     }
 }
