@@ -79,6 +79,29 @@ fn wrong_names_fail_alone() {
     assert_no_debris(&sink);
 }
 
+/// Goal: the same where only LIST is known.
+/// Method: names as above in lines as `ls -l` writes them; lines that nobody writes; a size that is none.
+#[test]
+fn wrong_names_of_a_list_fail_alone() {
+    let room = Room::new();
+    let sink = room.dir("in/sink");
+    let mut lines = b"total 9\r\n".to_vec();
+    for name in [&b"good"[..], b"../escaped", b"/escaped", b"a/b", b"x\0y", b"x\x1b[31my", b"x\ry"] {
+        lines.extend([b"-rw-r--r--   1 0        0               4 Nov 25  2019 ", name, b"\r\n"].concat());
+    }
+    lines.extend(b"-rw-r--r--   1 0        0        99999999999999999999999 Nov 25  2019 huge\r\n");
+    lines.extend(b"a line that nobody writes\r\n");
+    let lies = Lies::default().file("/d/good", b"good").file("/d/a/b", b"esc").file("/escaped", b"esc");
+    let liar = lies.list(&lines).start();
+    let ended = cp(&[], &liar, "/d/", &sink).run().sane().exits(3);
+    assert_modest(&ended);
+    assert_eq!(read(sink.join("good")), b"good");
+    assert!(ended.summary().number("failed") >= 8, "{}", ended.describe());
+    let count = |dir: &Path| fs::read_dir(dir).expect("list a directory").count();
+    assert_eq!((count(&sink), count(&room.at("in"))), (1, 1), "{}", ended.describe());
+    assert!(!Path::new("/escaped").exists());
+}
+
 /// Goal: one name twice in a listing is one file, or fails: never two in one.
 #[test]
 fn a_name_that_comes_twice_is_one_file() {

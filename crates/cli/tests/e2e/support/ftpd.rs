@@ -326,6 +326,8 @@ impl Talk {
         assert!(begun.starts_with('1'), "{begun}");
         let mut content = Vec::new();
         socket.read_to_end(&mut content).expect("read data");
+        // ProFTPD says nothing before this end is closed too, or ten seconds are over.
+        drop(socket);
         let done = self.reply();
         assert!(done.starts_with("226"), "{done}");
         content

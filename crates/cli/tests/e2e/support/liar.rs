@@ -20,6 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 const DIALLED_WITHIN: Duration = Duration::from_secs(10);
 /// When everything here was last changed.
 const MODIFY: &str = "20200102030405";
+const FEW_FEATURES: &str = "211-Features\r\n SIZE\r\n MDTM\r\n REST STREAM\r\n EPSV\r\n211 End\r\n";
 const FEATURES: &str = "211-Features\r\n MLST type*;size*;modify*;\r\n SIZE\r\n MDTM\r\n REST STREAM\r\n EPSV\r\n UTF8\r\n211 End\r\n";
 
 /// How a file is sent.
@@ -52,6 +53,8 @@ pub struct Lies {
     everywhere: Option<Vec<u8>>,
     replies: BTreeMap<&'static str, Vec<u8>>,
     silent: bool,
+    /// Instead of MLSD and MLST; of whatever directory.
+    list: Option<Vec<u8>>,
     elsewhere: Option<Ipv4Addr>,
     hangs_up_while_listing: bool,
     /// At the other host, where nobody should come.
@@ -86,6 +89,12 @@ impl Lies {
     /// The bytes that answer a command, or the greeting, which is `""`.
     pub fn reply(mut self, command: &'static str, bytes: &[u8]) -> Lies {
         self.replies.insert(command, bytes.to_vec());
+        self
+    }
+
+    /// It knows no MLSD, and LIST tells this of whatever directory.
+    pub fn list(mut self, lines: &[u8]) -> Lies {
+        self.list = Some(lines.to_vec());
         self
     }
 
@@ -300,7 +309,13 @@ impl Session {
             ("USER", _) => self.say(b"331 who says so?\r\n"),
             ("PASS", _) => self.say(b"230 welcome\r\n"),
             ("SYST", _) => self.say(b"215 UNIX Type: L8\r\n"),
+            ("FEAT", _) if lies.list.is_some() => self.say(FEW_FEATURES.as_bytes()),
             ("FEAT", _) => self.say(FEATURES.as_bytes()),
+            ("MLSD" | "MLST", _) if lies.list.is_some() => self.say(b"500 unknown\r\n"),
+            ("LIST", _) => match &lies.list {
+                Some(lines) => self.send(lines, 0, Manner::Whole),
+                None => self.say(b"500 unknown\r\n"),
+            },
             ("TYPE" | "MODE" | "STRU" | "OPTS" | "NOOP" | "CLNT" | "ALLO", _) => self.say(b"200 done\r\n"),
             ("PWD", _) => self.say(&[b"257 \"", &self.cwd[..], b"/\"\r\n"].concat()),
             ("QUIT", _) => self.say(b"221 farewell\r\n") && false,
