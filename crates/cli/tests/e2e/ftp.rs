@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use rustix::process::Signal;
 
 use crate::support::compare::{BELOW, Opts, assert_no_debris, assert_same, debris, snapshot};
-use crate::support::ftpd::{Ftpd, Kind, PASSWORD, Talk, USER, contents, escaped, is_here};
+use crate::support::ftpd::{Ftpd, Kind, PASSWORD, Talk, USER, contents, escaped};
 use crate::support::liar::{Lies, Manner};
 use crate::support::run::{Haul, Outcome, Running};
 use crate::support::{Room, procs, read, set_mode, tree};
@@ -78,6 +78,9 @@ fn furnish(root: &Path, seed: u64, kind: Kind) {
         names.extend(FURTHER_NAMES.map(OsString::from));
         names.push(OsString::from_vec(b"M\xfcll".to_vec()));
         names.push(OsString::from_vec(vec![0xf2, 0xf3, b'x']));
+        // Telnet's own byte: ProFTPD reads it twice for once, the others do not.
+        names.push(OsString::from_vec(vec![0xff, 0xfe, b'x']));
+        names.push(OsString::from_vec(b"x\xffy".to_vec()));
     }
     for (index, name) in names.iter().enumerate() {
         file(&root.join("odd").join(name), &mut rng, index * 7);
@@ -553,7 +556,6 @@ fn sessions_that_die_leave_no_half_file() {
 #[test]
 fn a_directory_that_cannot_be_asked_for_is_an_error() {
     need!("gridftp");
-    assert!(is_here("gridftp"));
     let room = Room::new();
     let (data, sink) = (room.dir("data"), room.dir("sink"));
     room.file("data/f", "f");

@@ -318,7 +318,10 @@ impl Session {
             },
             ("TYPE" | "MODE" | "STRU" | "OPTS" | "NOOP" | "CLNT" | "ALLO", _) => self.say(b"200 done\r\n"),
             ("PWD", _) => self.say(&[b"257 \"", &self.cwd[..], b"/\"\r\n"].concat()),
-            ("QUIT", _) => self.say(b"221 farewell\r\n") && false,
+            ("QUIT", _) => {
+                self.say(b"221 farewell\r\n");
+                false
+            }
             ("ABOR", _) => self.say(b"226 nothing was under way\r\n"),
             ("CWD", _) if lies.is_dir(&path) => {
                 self.cwd = path;
