@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use rustix::process::Signal;
 
 use crate::support::compare::{BELOW, Opts, assert_no_debris, assert_same, debris, snapshot};
-use crate::support::ftpd::{Ftpd, Kind, PASSWORD, Talk, USER, contents, escaped};
+use crate::support::ftpd::{Ftpd, Kind, PASSWORD, Talk, USER, contents, escaped_word};
 use crate::support::liar::{Lies, Manner};
 use crate::support::run::{Haul, Outcome, Running};
 use crate::support::{Room, procs, read, set_mode, tree};
@@ -412,7 +412,7 @@ fn a_missing_path_is_named() {
         let missing = server.url(room.at("absent-one"));
         for url in [missing.clone(), format!("{missing}/")] {
             let ended = cp(&[], &url, &sink).run().sane().exits(1).says("absent-one");
-            assert_unsaid(&ended, &[PASSWORD, &escaped(PASSWORD)]);
+            assert_unsaid(&ended, &[PASSWORD, &escaped_word(PASSWORD)]);
             let place = format!("127.0.0.1:{}", server.port);
             assert!(ended.stderr.contains(&place), "no server in it: {}", ended.describe());
         }
@@ -433,8 +433,8 @@ fn a_wrong_password_is_an_error_that_does_not_tell_it() {
     let server = Ftpd::start(Kind::Proftpd);
     let (secret, failures) = ("wr0ng@s3cret", room.at("failures"));
     let option = format!("--failures={}", failures.display());
-    let who = format!("{USER}:{}@", escaped(secret));
-    let secrets = [secret, &escaped(secret)];
+    let who = format!("{USER}:{}@", escaped_word(secret));
+    let secrets = [secret, &escaped_word(secret)];
     for options in [&["-vv", &option][..], &["-n"], &["-q"]] {
         let ended = cp(options, &server.url_as(&who, contents(&data)), &sink).run().sane().exits(1);
         assert_unsaid(&ended, &secrets);
@@ -467,7 +467,7 @@ fn a_password_stands_nowhere() {
     let room = Room::new();
     let (data, sink, own) = (with_a_big_file(&room, 98, 24 * MIB), room.dir("sink"), room.dir("own"));
     let server = Ftpd::start(Kind::Proftpd);
-    let secrets = [PASSWORD.to_owned(), escaped(PASSWORD)];
+    let secrets = [PASSWORD.to_owned(), escaped_word(PASSWORD)];
     let secrets = secrets.each_ref().map(String::as_str);
     let copy =
         |options: &[&str]| cp(options, &server.url(contents(&data)), &sink).env("XDG_RUNTIME_DIR", &own);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::Signal;
 
 use crate::support::compare::{BELOW, Opts, assert_same, snapshot};
-use crate::support::ftpd::{Ftpd, Kind, PASSWORD, escaped};
+use crate::support::ftpd::{Ftpd, Kind, PASSWORD, escaped_word};
 use crate::support::run::{Haul, Outcome, Running};
 use crate::support::{Room, procs, read, tree};
 
@@ -43,7 +43,7 @@ fn begun(haul: Haul, sink: &Path) -> Running {
 #[track_caller]
 fn assert_unsaid(ended: &Outcome) {
     let stdout = String::from_utf8_lossy(&ended.stdout);
-    for secret in [PASSWORD, &escaped(PASSWORD)] {
+    for secret in [PASSWORD, &escaped_word(PASSWORD)] {
         assert!(!stdout.contains(secret) && !ended.stderr.contains(secret), "{}", ended.describe());
     }
 }

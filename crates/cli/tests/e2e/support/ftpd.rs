@@ -125,8 +125,11 @@ impl Ftpd {
 
     /// `ftp://...` of `path`, each byte that is not plain as `%XX`. A slash at its end stays.
     pub fn url(&self, path: impl AsRef<std::ffi::OsStr>) -> String {
-        let who =
-            if self.kind.has_a_user() { format!("{USER}:{}@", escaped(PASSWORD)) } else { String::new() };
+        let who = if self.kind.has_a_user() {
+            format!("{USER}:{}@", escaped_word(PASSWORD))
+        } else {
+            String::new()
+        };
         self.url_as(&who, path)
     }
 
@@ -271,7 +274,12 @@ fn gridftp(room: &Room, port: u16) -> Command {
     command
 }
 
-/// For a URL.
+/// For the part of a URL before the path, where a slash would end it.
+pub fn escaped_word(text: &str) -> String {
+    escaped(text).replace('/', "%2F")
+}
+
+/// For the path of a URL.
 pub fn escaped(text: impl AsRef<std::ffi::OsStr>) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
     let bytes = text.as_ref().as_bytes().iter();
