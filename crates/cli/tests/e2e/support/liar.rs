@@ -41,6 +41,7 @@ struct File {
     content: Vec<u8>,
     told: usize,
     manner: Manner,
+    listed: bool,
     /// How often it is still sent in this manner; then as a whole.
     times: AtomicUsize,
 }
@@ -69,7 +70,16 @@ impl Lies {
 
     /// It has this file, tells another length of it, and sends it in this manner so many times.
     pub fn odd(mut self, path: &str, content: &[u8], told: usize, manner: Manner, times: usize) -> Lies {
-        let file = File { content: content.to_vec(), told, manner, times: AtomicUsize::new(times) };
+        let (content, times) = (content.to_vec(), AtomicUsize::new(times));
+        let file = File { content, told, manner, listed: true, times };
+        self.files.insert(path.as_bytes().to_vec(), file);
+        self
+    }
+
+    /// It sends this file to whoever asks, and lists it nowhere.
+    pub fn unlisted(mut self, path: &str, content: &[u8]) -> Lies {
+        let (content, told, times) = (content.to_vec(), content.len(), AtomicUsize::new(usize::MAX));
+        let file = File { content, told, manner: Manner::Whole, listed: false, times };
         self.files.insert(path.as_bytes().to_vec(), file);
         self
     }
@@ -145,7 +155,7 @@ impl Lies {
         let mut lines = format!("type=cdir;modify={MODIFY}; .\r\n").into_bytes();
         let below = [dir, b"/"].concat();
         let mut dirs = BTreeSet::new();
-        for (path, file) in &self.files {
+        for (path, file) in self.files.iter().filter(|(_, file)| file.listed) {
             let Some(rest) = path.strip_prefix(&below[..]) else { continue };
             match rest.iter().position(|byte| *byte == b'/') {
                 Some(end) => drop(dirs.insert(&rest[..end])),
