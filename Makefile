@@ -28,6 +28,7 @@ export RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n > 4 ? n : 4)))
 # Every test runs, also after one has failed; what was skipped is counted at the end.
 test: ## run all tests
 	@scripts/needs.sh test
+	@scripts/peers.sh
 	@mkdir -p target && rm -f $(SKIPS)
 	@code=0; HAUL_TEST_SKIPS=$(SKIPS) cargo test --workspace --locked --no-fail-fast || code=$$?; \
 	if [ -s $(SKIPS) ]; then \

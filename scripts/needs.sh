@@ -21,13 +21,16 @@ ceph=(ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd ceph-mds:ceph-mds ce
 # What every parallel file system of the lab stands on.
 pfs=(ip:iproute2 nsenter:util-linux unshare:util-linux losetup:mount mkfs.xfs:xfsprogs)
 demo=("${build[@]}" ssh:openssh-client ssh-keygen:openssh-client sshd:openssh-server ip:iproute2 nsenter:util-linux)
-test=("${demo[@]}" "${kernel[@]}" strace:strace b3sum:b3sum setpriv:util-linux script:bsdutils
+# Servers that the tests of FTP start for themselves; vsftpd, which cannot be installed beside proftpd, is fetched
+# by peers.sh.
+ftp=(proftpd:proftpd-core globus-gridftp-server:globus-gridftp-server-progs)
+test=("${demo[@]}" "${kernel[@]}" "${ftp[@]}" strace:strace b3sum:b3sum setpriv:util-linux script:bsdutils
     prlimit:util-linux mkfs.xfs:xfsprogs xfs_io:xfsprogs mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs
     ip:iproute2 ping:iputils-ping iperf3:iperf3 fusermount3:fuse3 rsync:rsync
     "${gluster[@]}" "${moosefs[@]}")
 bench=("${demo[@]}" rsync:rsync iperf3:iperf3 fio:fio jq:jq b3sum:b3sum ping:iputils-ping fusermount3:fuse3
     rclone:rclone globus-url-copy:globus-gass-copy-progs globus-gridftp-server:globus-gridftp-server-progs
-    xrdcp:xrootd-client xrootd:xrootd-server lftp:lftp socat:socat
+    xrdcp:xrootd-client xrootd:xrootd-server lftp:lftp curl:curl socat:socat
     python3:python3)
 lab=("${demo[@]}" ping:iputils-ping iperf3:iperf3 rsync:rsync fusermount3:fuse3)
 
@@ -59,6 +62,10 @@ fi
 commands=() packages=()
 for pair in "${wanted[@]}"; do
     command -v "${pair%%:*}" >/dev/null && continue
+    # A machine has one FTP server; another one is not removed for the sake of a test.
+    if [ "${pair%%:*}" = proftpd ] && dpkg-query -W -f '${Status} ${Provides}\n' 2>/dev/null | grep -q 'installed .*ftp-server'; then
+        continue
+    fi
     commands+=("${pair%%:*}")
     [[ " ${packages[*]} " == *" ${pair##*:} "* ]] || packages+=("${pair##*:}")
 done

@@ -57,7 +57,8 @@ pub fn parse_nlst<'a>(line: &'a [u8], dir: &[u8]) -> Result<&'a [u8], FtpError> 
     Ok(name)
 }
 
-/// Reads a line of `LIST`, in whichever form it is; `None` for `total N`.
+/// Reads a line of `LIST`, in whichever form it is; `None` for `total N`. The directory itself and the one
+/// above it, which `LIST -a` tells of, are of a kind of their own, and no children.
 ///
 /// # Errors
 /// If the line is in neither form, or its name is no legal one.
@@ -69,8 +70,12 @@ pub fn parse_list(line: &[u8]) -> Result<Option<ListEntry<'_>>, FtpError> {
         return number(WHAT, blocks, u64::MAX).map(|_| None);
     }
     let is_dos = line.first().is_some_and(u8::is_ascii_digit);
-    let entry = if is_dos { parse_dos(line)? } else { parse_unix(line)? };
-    check_name(entry.name)?;
+    let mut entry = if is_dos { parse_dos(line)? } else { parse_unix(line)? };
+    match entry.name {
+        b"." if entry.kind == Kind::Dir => entry.kind = Kind::CurrentDir,
+        b".." if entry.kind == Kind::Dir => entry.kind = Kind::ParentDir,
+        name => check_name(name)?,
+    }
     Ok(Some(entry))
 }
 

@@ -158,6 +158,15 @@ pub fn check_name(name: &[u8]) -> Result<(), FtpError> {
     }
 }
 
+/// Reads one line of `MLSD` as it stands: also of the directory itself and the one above, and whatever the
+/// name is. Whoever takes the name asks [`check_name`].
+///
+/// # Errors
+/// If the line is not understood.
+pub fn parse_facts_of(line: &[u8]) -> Result<(Facts, &[u8]), FtpError> {
+    parse_facts(line)
+}
+
 fn parse_facts(line: &[u8]) -> Result<(Facts, &[u8]), FtpError> {
     if line.len() > LISTING_LINE_LEN_MAX {
         return Err(FtpError::TooMany { what: WHAT, max: LISTING_LINE_LEN_MAX as u64 });

@@ -25,6 +25,8 @@ pub mod blocking_pool;
 #[cfg(test)]
 mod conformance;
 pub mod descriptors;
+#[cfg(feature = "ftp")]
+pub mod ftp;
 pub mod io;
 mod io_settings;
 pub mod jail;
@@ -47,7 +49,13 @@ pub mod volume;
 pub mod walk;
 
 /// Every kind of place that there is: one line for each that a back end brings.
-pub static SCHEMES: [&place::Scheme; 3] = [&place::FILE, &null::NULL, &null::ZERO];
+pub static SCHEMES: &[&place::Scheme] = &[
+    &place::FILE,
+    &null::NULL,
+    &null::ZERO,
+    #[cfg(feature = "ftp")]
+    &ftp::FTP,
+];
 
 /// An operation with the buffers that it needs: `Read` and `ReadBundle` bring one to fill (its length is
 /// the length to read).

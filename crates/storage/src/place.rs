@@ -136,6 +136,12 @@ pub enum PlaceError {
     NotAs { scheme: &'static str, end: &'static str, known: String },
     #[error("{scheme}:// is copied alone, without other sources")]
     NotAlone { scheme: &'static str },
+    #[error(
+        "{} and {} do not lie in one place: copy them one after the other",
+        escape::name(one),
+        escape::name(other)
+    )]
+    Mixed { one: Vec<u8>, other: Vec<u8> },
     #[error("{} is no path of a file system, and this haul has nothing else for it", escape::name(shown))]
     NoFile { shown: Vec<u8> },
 }
@@ -195,7 +201,7 @@ impl Place {
     /// # Errors
     /// It begins as a scheme does, and nobody knows this one, or that one does not read the rest.
     pub fn parse(typed: &[u8]) -> Result<Place, PlaceError> {
-        Place::parse_with(typed, &SCHEMES)
+        Place::parse_with(typed, SCHEMES)
     }
 
     fn parse_with(typed: &[u8], schemes: &[&'static Scheme]) -> Result<Place, PlaceError> {
@@ -206,12 +212,16 @@ impl Place {
             }
             let known = known(schemes, |scheme| [&scheme.source, &scheme.sink]);
             let known = format!("PATH, HOST:PATH{known}");
-            return Err(PlaceError::Unknown { typed: typed.to_vec(), scheme: name.to_owned(), known });
+            return Err(PlaceError::Unknown {
+                typed: without_password(typed),
+                scheme: name.to_owned(),
+                known,
+            });
         };
         if **scheme == FILE {
             return Err(PlaceError::FileScheme { typed: typed.to_vec() });
         }
-        let unread = |why| PlaceError::Unread { typed: typed.to_vec(), why };
+        let unread = |why| PlaceError::Unread { typed: without_password(typed), why };
         let (server, rest) = match scheme.server {
             true => {
                 let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
@@ -261,13 +271,13 @@ impl Place {
     }
 
     /// As it can be typed where no host is: [`Place::parse`] gives the same place, or one with `./` before
-    /// the same path.
+    /// the same path. A password is left out.
     pub fn shown(&self) -> Vec<u8> {
         if *self.scheme == FILE {
             let dot: &[u8] = if split_scheme(&self.path).is_some() { b"./" } else { b"" };
             return [dot, &self.path].concat();
         }
-        let server = self.server.as_deref().unwrap_or_default();
+        let server = hidden(self.server.as_deref().unwrap_or_default());
         [self.scheme.name.as_bytes(), b"://", server.as_bytes(), &self.path].concat()
     }
 
@@ -283,7 +293,7 @@ impl Place {
         };
         match form(self.scheme) {
             None => {
-                let known = known(&SCHEMES, |known| [form(known), &None]);
+                let known = known(SCHEMES, |known| [form(known), &None]);
                 Err(PlaceError::NotAs { scheme, end, known })
             }
             Some(form) if form.sized && self.size.is_none() => {
@@ -297,20 +307,41 @@ impl Place {
     }
 }
 
+/// A server without the password of its user: `USER:PASSWORD@HOST`.
+fn hidden(server: &str) -> String {
+    match server.rsplit_once('@') {
+        Some((login, host)) => format!("{}@{host}", login.split(':').next().unwrap_or_default()),
+        None => server.to_owned(),
+    }
+}
+
+/// A word as it was typed, without a password that it may hold.
+fn without_password(typed: &[u8]) -> Vec<u8> {
+    let Some((scheme, rest)) = split_scheme(typed) else { return typed.to_vec() };
+    let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
+    let server = hidden(&String::from_utf8_lossy(&rest[..end]));
+    [scheme.as_bytes(), b"://", server.as_bytes(), &rest[end..]].concat()
+}
+
 /// Whether these can be the sources of one copy.
 ///
 /// # Errors
 /// One cannot be a source at all, or not beside others.
 pub fn sources_fit<'a>(sources: impl IntoIterator<Item = &'a Place>) -> Result<(), PlaceError> {
     let (mut count, mut alone) = (0, None);
+    let (mut first, mut mixed): (Option<&Place>, _) = (None, None);
     for place in sources {
         place.fits(Role::Source)?;
+        let first = first.get_or_insert(place);
+        if mixed.is_none() && (first.scheme, &first.server) != (place.scheme, &place.server) {
+            mixed = Some(PlaceError::Mixed { one: first.shown(), other: place.shown() });
+        }
         count += 1;
         alone = alone.or(place.scheme.alone.then_some(place.scheme.name));
     }
     match alone {
         Some(scheme) if count > 1 => Err(PlaceError::NotAlone { scheme }),
-        _ => Ok(()),
+        _ => mixed.map_or(Ok(()), Err),
     }
 }
 
@@ -478,6 +509,29 @@ mod tests {
         ] {
             let error = Place::parse(word).expect_err(&escape::name(word)).to_string();
             assert!(error.contains(hint) && error.contains(&*escape::name(word)), "{error}");
+        }
+    }
+
+    /// Goal: a password goes to the server, and to nobody who reads what haul says.
+    #[test]
+    fn passwords_are_not_shown() {
+        let place = Place::parse_with(b"x-far://u:geheim@h:21/a", &[&FILE, &FAR]).expect("known here");
+        assert_eq!(place.server(), Some("u:geheim@h:21"));
+        assert_eq!(place.shown(), b"x-far://u@h:21/a");
+        for word in [&b"nftp://u:geheim@h/a"[..], b"x-far://u:geheim@h\x1b/a"] {
+            let error = Place::parse_with(word, &[&FILE, &FAR]).expect_err("no place").to_string();
+            assert!(!error.contains("geheim") && error.contains("u@h"), "{error}");
+        }
+    }
+
+    /// Goal: what lies at two servers, or here and at one, is not taken for one source.
+    #[test]
+    fn sources_of_one_copy_lie_together() {
+        let far = |word: &[u8]| Place::parse_with(word, &[&FILE, &FAR]).expect("known here");
+        assert!(sources_fit(&[far(b"x-far://h/a"), far(b"x-far://h/b")]).is_ok());
+        for other in [far(b"x-far://i/a"), far(b"x-far://u@h/a"), Place::file("a")] {
+            let mixed = sources_fit(&[far(b"x-far://h/a"), other]);
+            assert!(matches!(mixed, Err(PlaceError::Mixed { .. })), "{mixed:?}");
         }
     }
 

@@ -39,7 +39,7 @@ use probe::{Probe, Probed};
 use way::{About, DIR_FLAGS, Here, Level, Names, Way};
 
 mod named;
-mod out;
+pub(crate) mod out;
 mod probe;
 mod way;
 
@@ -162,6 +162,11 @@ impl Walk {
         let (sender, batches) = bounded(1);
         sender.send(items).expect("the receiver is right here");
         Walk { items: batches, cancelled: Arc::default() }
+    }
+
+    /// A walk whose items come over a channel, from whoever else walks; it heeds `cancelled`.
+    pub(crate) fn over(items: Receiver<Vec<WalkItem>>, cancelled: Arc<AtomicBool>) -> Walk {
+        Walk { items, cancelled }
     }
 
     /// The items, in batches.

@@ -20,6 +20,8 @@ mod copy;
 mod ctl;
 mod dial;
 mod fence;
+mod ftp;
+mod ftp_lies;
 mod hung;
 mod layout;
 mod leftovers;

@@ -11,14 +11,14 @@ use crossbeam_channel::Sender;
 use super::{BATCH_ITEMS_MAX, WalkItem};
 
 /// The way to the consumer.
-pub(super) struct Out {
-    pub(super) sender: Sender<Vec<WalkItem>>,
-    pub(super) batch: Vec<WalkItem>,
-    pub(super) cancelled: Arc<AtomicBool>,
+pub(crate) struct Out {
+    pub(crate) sender: Sender<Vec<WalkItem>>,
+    pub(crate) batch: Vec<WalkItem>,
+    pub(crate) cancelled: Arc<AtomicBool>,
 }
 
 impl Out {
-    pub(super) fn push(&mut self, item: WalkItem) {
+    pub(crate) fn push(&mut self, item: WalkItem) {
         self.batch.push(item);
         if self.batch.len() >= BATCH_ITEMS_MAX {
             self.flush();
@@ -26,7 +26,7 @@ impl Out {
     }
 
     /// Sends what there is, waiting for room.
-    pub(super) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         let mut batch = std::mem::take(&mut self.batch);
         while !batch.is_empty() && !self.cancelled() {
             // The wait is cut in pieces only to see a cancel that came without dropping the receiver.
@@ -41,7 +41,7 @@ impl Out {
         }
     }
 
-    pub(super) fn cancelled(&self) -> bool {
+    pub(crate) fn cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 }

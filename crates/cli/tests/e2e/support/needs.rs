@@ -7,13 +7,14 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 
 use super::disk::{self, Kind};
+use super::ftpd;
 
 /// Leaves the test, aloud, unless the machine has all of these.
 ///
 /// The needs: `root`, `netns`, `sshd`, `ss`, `strace`, `tmpfs`, `setpriv`, `unshare` (namespaces of
 /// processes), `rsync`, `b3sum`, `xfs` and `ext4` (a loop device with it that can be shut down), `overlay`,
 /// `btrfs`, `prlimit`, `targets` (the model of `lab`, for which it must be built), `script`, `setsid`,
-/// `setarch`.
+/// `setarch`, `proftpd`, `vsftpd` (fetched by `scripts/peers.sh`), `gridftp` (the server of Globus).
 macro_rules! need {
     ($($need:literal),+) => {
         if !$crate::support::needs::all_here(&[$($need),+]) {
@@ -75,6 +76,7 @@ fn probe(need: &str) -> bool {
         "setarch" => works("setarch", &["--uname-2.6", "true"]),
         "rsync" => works("rsync", &["--version"]),
         "b3sum" => works("b3sum", &["--version"]),
+        "proftpd" | "vsftpd" | "gridftp" => ftpd::is_here(need),
         _ => panic!("no need is called {need}"),
     }
 }

@@ -45,12 +45,37 @@ fn of_mark(mark: &str, wanted: impl Fn(&str) -> bool) -> Vec<Pid> {
     found
 }
 
-/// When a process began, in ticks since the machine did (`man proc_pid_stat`, field 22). Its number says
-/// nothing about that: numbers begin again at 1.
+/// The process `top` and all that it and its children have started, for those that rename themselves and with
+/// that lose their environment.
+pub fn descendants(top: u32) -> Vec<Pid> {
+    let numbers = std::fs::read_dir("/proc").into_iter().flatten();
+    let pids = numbers.filter_map(|process| process.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let all: Vec<Pid> = pids.filter_map(Pid::from_raw).collect();
+    let mut found: Vec<Pid> = all.iter().copied().filter(|pid| number(*pid) == top).collect();
+    let mut seen = 0;
+    while seen < found.len() {
+        let parent = u64::from(number(found[seen]));
+        found.extend(all.iter().filter(|pid| field(**pid, 4) == Some(parent)));
+        seen += 1;
+    }
+    found
+}
+
+fn number(pid: Pid) -> u32 {
+    pid.as_raw_nonzero().get().unsigned_abs()
+}
+
+/// When a process began, in ticks since the machine did. Its number says nothing about that: numbers begin
+/// again at 1.
 fn began(pid: Pid) -> Option<u64> {
+    field(pid, 22)
+}
+
+/// A field of `man proc_pid_stat`, from the third on.
+fn field(pid: Pid, index: usize) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     // The name, field 2, may hold anything, also spaces and parentheses.
-    text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    text.rsplit_once(')')?.1.split_whitespace().nth(index - 3)?.parse().ok()
 }
 
 /// Sends a signal to each; one that has ended meanwhile is none of our business.

@@ -208,7 +208,7 @@ fn keygen(path: &Path) {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind any port");
     listener.local_addr().expect("know the port").port()
 }

@@ -1,0 +1,318 @@
+//! FTP servers that lie: what they say wrong fails by name or in words, and nothing wrong is written, or
+//! anywhere else.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use crate::support::compare::assert_no_debris;
+use crate::support::liar::{Liar, Lies, Manner};
+use crate::support::run::{Haul, Outcome};
+use crate::support::{Room, read};
+
+/// More than anybody needs to tell of a lie.
+const SAID_MAX: usize = 64 << 10;
+
+/// A line of a listing that is as it should be, but for its name.
+fn line(name: &[u8]) -> Vec<u8> {
+    [b"type=file;size=3;modify=20200102030405; ", name, b"\r\n"].concat()
+}
+
+/// `haul cp --json -r --patience=2s OPTIONS URL SINK`.
+fn cp(options: &[&str], liar: &Liar, path: &str, sink: &Path) -> Haul {
+    let patient = options.iter().any(|option| option.starts_with("--patience"));
+    let patience = if patient { &[][..] } else { &["--patience=2s"] };
+    Haul::cp(["-r"]).args(patience).args(options).args([liar.url(path)]).args([sink])
+}
+
+/// It ended by itself, not well, and said so in few words that no terminal minds.
+#[track_caller]
+fn assert_refused(ended: &Outcome) {
+    assert!(matches!(ended.status.code(), Some(1 | 3)), "not refused: {}", ended.describe());
+    assert_modest(ended);
+}
+
+#[track_caller]
+fn assert_modest(ended: &Outcome) {
+    let bytes = ended.stderr.len();
+    assert!(bytes < SAID_MAX, "{bytes} bytes on stderr: {}", &ended.stderr[..2000]);
+    let stdout = String::from_utf8_lossy(&ended.stdout);
+    for text in [&ended.stderr[..], &stdout[..]] {
+        assert!(!text.contains(['\u{1b}', '\r', '\0']), "a terminal would mind: {text:?}");
+    }
+}
+
+fn some_bytes(len: usize) -> Vec<u8> {
+    crate::support::tree::bytes(&mut fastrand::Rng::with_seed(110), len)
+}
+
+/// Goal: a name that is no name of an entry fails by itself; what stands beside it arrives, and nothing
+/// outside the destination is touched.
+/// Method: names with a slash, dots, NUL, CR and ESC, and none at all, as files and as directories.
+#[test]
+fn wrong_names_fail_alone() {
+    let room = Room::new();
+    let sink = room.dir("in/sink");
+    let names: [&[u8]; 9] =
+        [b"..", b"a/b", b"../escaped", b"/escaped", b"x\0y", b"x\ry", b"x\x1b[31my", b"x\x07y", b""];
+    let mut listed: Vec<u8> = names.iter().flat_map(|name| line(name)).collect();
+    for name in &names[1..4] {
+        listed.extend([b"type=dir;modify=20200102030405; ", &name[..], b"\r\n"].concat());
+    }
+    let lies = Lies::default().file("/d/good", b"good").file("/d/sub/too", b"too").lines("/d", &listed);
+    // Asked for any of them, it would send something.
+    let asked = ["/d/a/b", "/d/x", "/escaped", "/d/../escaped", "/d//escaped"];
+    let liar = asked.into_iter().fold(lies, |lies, path| lies.unlisted(path, b"esc")).start();
+    let ended = cp(&[], &liar, "/d/", &sink).run().sane().exits(3);
+    assert_modest(&ended);
+    assert_eq!(read(sink.join("good")), b"good");
+    assert_eq!(read(sink.join("sub/too")), b"too");
+    assert!(ended.summary().number("failed") >= 7, "{}", ended.describe());
+    let names = |dir: &Path| -> Vec<_> {
+        let all = fs::read_dir(dir).expect("list a directory").flatten();
+        let mut all: Vec<_> = all.map(|entry| entry.file_name().into_string().expect("UTF-8")).collect();
+        all.sort();
+        all
+    };
+    assert_eq!(names(&sink), ["good", "sub"], "{}", ended.describe());
+    assert_eq!(names(&room.at("in")), ["sink"], "{}", ended.describe());
+    assert!(!Path::new("/escaped").exists());
+    assert_no_debris(&sink);
+}
+
+/// Goal: the same where only LIST is known.
+/// Method: names as above in lines as `ls -l` writes them; lines that nobody writes; a size that is none.
+#[test]
+fn wrong_names_of_a_list_fail_alone() {
+    let room = Room::new();
+    let sink = room.dir("in/sink");
+    let mut lines = b"total 9\r\n".to_vec();
+    for name in [&b"good"[..], b"../escaped", b"/escaped", b"a/b", b"x\0y", b"x\x1b[31my", b"x\ry"] {
+        lines.extend([b"-rw-r--r--   1 0        0               4 Nov 25  2019 ", name, b"\r\n"].concat());
+    }
+    lines.extend(b"-rw-r--r--   1 0        0        99999999999999999999999 Nov 25  2019 huge\r\n");
+    lines.extend(b"a line that nobody writes\r\n");
+    let lies =
+        Lies::default().file("/d/good", b"good").unlisted("/d/a/b", b"esc").unlisted("/escaped", b"esc");
+    let liar = lies.list(&lines).start();
+    let ended = cp(&[], &liar, "/d/", &sink).run().sane().exits(3);
+    assert_modest(&ended);
+    assert_eq!(read(sink.join("good")), b"good");
+    assert!(ended.summary().number("failed") >= 8, "{}", ended.describe());
+    let count = |dir: &Path| fs::read_dir(dir).expect("list a directory").count();
+    assert_eq!((count(&sink), count(&room.at("in"))), (1, 1), "{}", ended.describe());
+    assert!(!Path::new("/escaped").exists());
+}
+
+/// Goal: one name twice in a listing is one file, or fails: never two in one.
+#[test]
+fn a_name_that_comes_twice_is_one_file() {
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let liar = Lies::default().file("/d/twin", b"123").lines("/d", &line(b"twin")).start();
+    let ended = cp(&[], &liar, "/d/", &sink).run().sane();
+    assert_modest(&ended);
+    match fs::read(sink.join("twin")) {
+        Ok(content) => assert_eq!(content, b"123"),
+        Err(_) => assert_refused(&ended),
+    }
+    assert_no_debris(&sink);
+}
+
+/// Goal: a file whose told length is not what comes is never cut or filled up to it.
+/// Method: told longer and shorter, by bytes and by objects, and as nothing.
+#[test]
+fn a_wrong_length_is_never_believed() {
+    let whole = some_bytes(6 << 20);
+    for (len, told) in [(100, 101), (100, 99), (100, 0), (6 << 20, 10 << 20), (6 << 20, 5 << 20), (0, 5)] {
+        let room = Room::new();
+        let sink = room.dir("sink");
+        let content = &whole[..len];
+        let lies = Lies::default().file("/d/good", b"good").odd("/d/odd", content, told, Manner::Whole, 1000);
+        let liar = lies.start();
+        let ended = cp(&[], &liar, "/d/", &sink).run().sane();
+        assert_modest(&ended);
+        assert_eq!(read(sink.join("good")), b"good", "{len} {told}");
+        match fs::read(sink.join("odd")) {
+            Ok(copy) => assert!(copy == content, "{len} {told}: {} bytes\n{}", copy.len(), ended.describe()),
+            Err(_) => assert_refused(&ended),
+        }
+        assert!(told <= len || !sink.join("odd").exists(), "{len} {told}: too little is not all");
+    }
+}
+
+/// Goal: a transfer that ends early is never taken for whole, whatever the server says of it, and what stands
+/// beside it arrives.
+/// Method: each way to end early, always: the run fails. Then once: it fails, or has made it good.
+#[test]
+fn a_transfer_that_ends_early_is_never_whole() {
+    let whole = some_bytes(300_000);
+    for at in [0, 1, 150_000, 299_999] {
+        for manner in [
+            Manner::Short(at),
+            Manner::Cut(at, Some("426 connection closed")),
+            Manner::Cut(at, Some("451 disk trouble")),
+            Manner::Cut(at, Some("226 that is all")),
+        ] {
+            ends_early(&whole, manner, true);
+        }
+    }
+}
+
+/// Goal: the same where the server says nothing at all, or hangs up.
+#[test]
+fn a_transfer_that_nobody_ends_is_never_whole() {
+    let whole = some_bytes(300_000);
+    for manner in [Manner::Cut(150_000, None), Manner::Stall(150_000)] {
+        ends_early(&whole, manner, false);
+    }
+    for at in [0, 150_000, 300_000] {
+        ends_early(&whole, Manner::HangUp(at), false);
+    }
+}
+
+fn ends_early(whole: &[u8], manner: Manner, others_arrive: bool) {
+    for times in [usize::MAX, 1] {
+        let room = Room::new();
+        let sink = room.dir("sink");
+        let lies = Lies::default().file("/d/good", b"good").odd("/d/odd", whole, whole.len(), manner, times);
+        let liar = lies.start();
+        let ended = cp(&[], &liar, "/d/", &sink).run().sane();
+        assert_modest(&ended);
+        match fs::read(sink.join("odd")) {
+            Ok(copy) => {
+                assert!(copy == whole, "{} bytes\n{}", copy.len(), ended.describe());
+                // All bytes may have come before the connection was lost.
+                let came = matches!(manner, Manner::HangUp(at) if at == whole.len());
+                assert!(times == 1 || came, "it was never sent: {}", ended.describe());
+            }
+            Err(_) => assert_refused(&ended),
+        }
+        if others_arrive {
+            assert_eq!(read(sink.join("good")), b"good", "{}", ended.describe());
+        }
+    }
+}
+
+/// Goal: a listing that was not ended is not taken for whole.
+/// Method: all of it comes, and then the server hangs up.
+#[test]
+fn a_listing_that_nobody_ends_is_an_error() {
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let liar = Lies::default().file("/d/good", b"good").hangs_up_while_listing().start();
+    assert_refused(&cp(&[], &liar, "/d/", &sink).run().sane());
+}
+
+/// Goal: a reply without an end, or with no end of lines, ends the copy in few words or does not matter.
+/// Method: two MiB in a line, and a multi-line reply of 300,000 lines that is never over, for each command.
+#[test]
+fn a_reply_without_an_end_is_refused() {
+    let lines = b"-more\r\n250".repeat(300_000);
+    for (command, code) in
+        [("", "220"), ("PASS", "230"), ("FEAT", "211"), ("TYPE", "200"), ("MLST", "250"), ("EPSV", "229")]
+    {
+        let long = [code.as_bytes(), b" ", &vec![b'x'; 2 << 20], b"\r\n"].concat();
+        let many = [code.as_bytes(), &lines].concat();
+        for bytes in [long, many] {
+            let room = Room::new();
+            let sink = room.dir("sink");
+            let liar = Lies::default().file("/d/good", b"good").reply(command, &bytes).start();
+            let ended = cp(&[], &liar, "/d/", &sink).run().sane();
+            assert_modest(&ended);
+            match fs::read(sink.join("good")) {
+                Ok(copy) => assert_eq!(copy, b"good", "{command}"),
+                Err(_) => assert_refused(&ended),
+            }
+        }
+    }
+}
+
+/// Goal: a server that accepts and says nothing is waited for no longer than the patience says.
+#[test]
+fn a_silent_server_is_given_up() {
+    let room = Room::new();
+    let liar = Lies::default().silent().start();
+    let ended = cp(&[], &liar, "/d/", &room.dir("sink")).run().sane();
+    assert_refused(&ended);
+    assert!(ended.stderr.contains("127.0.0.1"), "which one: {}", ended.describe());
+}
+
+/// Goal: a server that sends its data connections to another host is asked at its own, and nobody goes there.
+/// Method: PASV names 127.0.0.2, where somebody listens at the same port.
+#[test]
+fn data_come_from_the_host_that_was_named() {
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let lies = Lies::default().file("/d/good", b"good").elsewhere(Ipv4Addr::new(127, 0, 0, 2));
+    let liar = lies.start();
+    cp(&[], &liar, "/d/", &sink).run().sane().exits(0);
+    assert_eq!(read(sink.join("good")), b"good");
+    let (places, strayed) = liar.strayed();
+    assert!(places > 0 && !strayed, "{places} places, and somebody came: {strayed}");
+}
+
+/// Goal: a listing of very many entries is listed to its end, in bounded words.
+/// Method: 200,000 files in one directory, in a dry run; then as many that have no legal name.
+#[test]
+fn a_listing_of_very_many_entries_has_an_end() {
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let many: Vec<u8> = (0..200_000).flat_map(|index| line(format!("f{index}").as_bytes())).collect();
+    let liar = Lies::default().lines("/d", &many).start();
+    let summary = cp(&["-n", "--patience=1m"], &liar, "/d/", &sink).run().sane().exits(0).summary();
+    assert_eq!(summary.number("files"), 200_000, "{summary:?}");
+    let wrong: Vec<u8> = (0..200_000).flat_map(|index| line(format!("a/{index}").as_bytes())).collect();
+    let liar = Lies::default().file("/d/good", b"good").lines("/d", &wrong).start();
+    let ended = cp(&["-q", "--patience=1m"], &liar, "/d/", &sink).run().sane().exits(3);
+    assert_eq!(read(sink.join("good")), b"good");
+    assert_eq!(ended.summary().number("failed"), 200_000);
+}
+
+/// Goal: a directory that holds itself has an end.
+/// Method: whatever is asked for is a directory with one of a long name in it, and a file.
+#[test]
+fn a_directory_that_holds_itself_has_an_end() {
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let name = "d".repeat(200);
+    let inside = format!("type=dir;modify=20200102030405; {name}\r\n");
+    let liar = Lies::default().everywhere(inside.as_bytes()).start();
+    let ended = cp(&[], &liar, "/d/", &sink).run().sane();
+    // The path in its message may be as long as the server made it.
+    assert!(matches!(ended.status.code(), Some(1 | 3)), "{}", ended.describe());
+    assert_no_debris(&sink);
+}
+
+/// Goal: nothing that a user or a server names is said to the server as a command of its own.
+/// Method: line ends in the path of a URL; then in the name of the user.
+#[test]
+fn a_url_says_no_commands() {
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let liar = Lies::default().file("/d/good", b"good").start();
+    for url in [
+        format!("ftp://127.0.0.1:{}/d/%0D%0ADELE%20good", liar.port),
+        format!("ftp://127.0.0.1:{}/d/%0ADELE%20good", liar.port),
+        format!("ftp://a%0D%0ADELE%20good:b@127.0.0.1:{}/d/", liar.port),
+        format!("ftp://a:b%0D%0ADELE%20good@127.0.0.1:{}/d/", liar.port),
+    ] {
+        let ended = Haul::cp(["-r", &url]).args([&sink]).run().sane();
+        assert!(matches!(ended.status.code(), Some(1 | 2)), "{}", ended.describe());
+        assert_modest(&ended);
+    }
+    let heard = liar.heard();
+    assert!(heard.iter().all(|line| !line.starts_with("DELE")), "{heard:?}");
+}
+
+/// Goal: what a server says in an error is told in words that no terminal minds.
+#[test]
+fn what_a_server_says_does_not_reach_the_terminal_raw() {
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let lies = Lies::default().file("/d/good", b"good");
+    let liar = lies.reply("RETR", b"550 \x1b[31mred\x07\x9b31m \xff\r\n").start();
+    let ended = cp(&["-v"], &liar, "/d/", &sink).run().sane();
+    assert_refused(&ended);
+    assert!(!ended.stderr.contains(['\u{7}', '\u{9b}']), "{:?}", ended.stderr);
+}

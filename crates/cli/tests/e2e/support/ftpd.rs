@@ -1,0 +1,360 @@
+//! Real FTP servers on the loopback address, each with its own configuration and folder, ended with the test.
+//!
+//! Four kinds, for servers differ in what they tell: ProFTPD, whose MLSD tells all; the same where MLSD is
+//! refused, so that LIST must be read; vsftpd, which never had MLSD; and the GridFTP server of Globus. Paths
+//! at each are paths of this machine. And [`Talk`], which speaks to any of them by plain sockets.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+
+use super::sshd::free_port;
+use super::{Room, procs, set_mode};
+
+/// The user of servers that know one.
+pub const USER: &str = "tester";
+/// With all that a URL must escape.
+pub const PASSWORD: &str = "geh@im:%/42";
+/// `openssl passwd -5 -salt haulhaulhaul` of it.
+const HASH: &str = "$5$haulhaulhaul$27Dct8k3EtSvIoSKRMRnC7EbFsrGgdJ8kYdZR5Ljn8/";
+
+const PROFTPD: &str = "/usr/sbin/proftpd";
+const GRIDFTP: &str = "/usr/sbin/globus-gridftp-server";
+
+/// Other ports are tried when somebody took the chosen one first.
+const ATTEMPTS: u32 = 5;
+/// A server that takes longer to say its first word does not start.
+const STARTED_WITHIN: Duration = Duration::from_secs(20);
+/// What [`Talk`] waits for.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Proftpd,
+    /// Without MLSD and MLST.
+    ProftpdList,
+    /// Anonymous only.
+    Vsftpd,
+    /// Anonymous only.
+    Gridftp,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 4] = [Kind::Proftpd, Kind::ProftpdList, Kind::Vsftpd, Kind::Gridftp];
+
+    /// Those that this machine has; what is missing is skipped aloud.
+    pub fn here() -> Vec<Kind> {
+        Kind::ALL.into_iter().filter(|kind| super::needs::all_here(&[kind.need()])).collect()
+    }
+
+    fn need(self) -> &'static str {
+        match self {
+            Kind::Proftpd | Kind::ProftpdList => "proftpd",
+            Kind::Vsftpd => "vsftpd",
+            Kind::Gridftp => "gridftp",
+        }
+    }
+
+    /// Whether it tells everything of an entry, the times of directories too.
+    pub fn has_mlsd(self) -> bool {
+        matches!(self, Kind::Proftpd | Kind::Gridftp)
+    }
+
+    /// Whether it can be asked for any name. The GridFTP server drops what is not ASCII from what it is told,
+    /// and two dots at the start of a name with what stands before them.
+    pub fn takes_every_name(self) -> bool {
+        self != Kind::Gridftp
+    }
+
+    fn has_a_user(self) -> bool {
+        matches!(self, Kind::Proftpd | Kind::ProftpdList)
+    }
+}
+
+/// Whether the machine has the server of this need; see [`need!`].
+pub fn is_here(need: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    match need {
+        "proftpd" => root && Path::new(PROFTPD).exists(),
+        "gridftp" => root && Path::new(GRIDFTP).exists(),
+        "vsftpd" => vsftpd().exists(),
+        _ => panic!("no server is called {need}"),
+    }
+}
+
+/// Where `scripts/peers.sh` puts what it fetches.
+fn peers() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/peers")
+}
+
+fn vsftpd() -> PathBuf {
+    let installed = PathBuf::from("/usr/sbin/vsftpd");
+    if installed.exists() { installed } else { peers().join("usr/sbin/vsftpd") }
+}
+
+/// A running server.
+pub struct Ftpd {
+    pub kind: Kind,
+    pub port: u16,
+    room: Room,
+    daemon: Child,
+}
+
+impl Ftpd {
+    pub fn start(kind: Kind) -> Ftpd {
+        let room = Room::new();
+        room.dir("home");
+        room.dir("empty");
+        for _ in 0..ATTEMPTS {
+            let port = free_port();
+            if let Some(daemon) = spawn(kind, &room, port) {
+                return Ftpd { kind, port, room, daemon };
+            }
+        }
+        let said = ["said", "log"].map(|name| fs::read_to_string(room.at(name)).unwrap_or_default());
+        panic!("{kind:?} does not start: {}", said.concat());
+    }
+
+    /// `ftp://...` of `path`, each byte that is not plain as `%XX`. A slash at its end stays.
+    pub fn url(&self, path: impl AsRef<std::ffi::OsStr>) -> String {
+        let who = if self.kind.has_a_user() {
+            format!("{USER}:{}@", escaped_word(PASSWORD))
+        } else {
+            String::new()
+        };
+        self.url_as(&who, path)
+    }
+
+    /// The same for another login: nothing, or `USER@`, or `USER:PASSWORD@`, already escaped.
+    pub fn url_as(&self, who: &str, path: impl AsRef<std::ffi::OsStr>) -> String {
+        format!("ftp://{who}127.0.0.1:{}{}", self.port, escaped(path))
+    }
+
+    /// Where a login begins, if that is ours to say.
+    pub fn home(&self) -> Option<PathBuf> {
+        (self.kind != Kind::Gridftp).then(|| self.room.at("home"))
+    }
+
+    /// Logged in and in binary.
+    pub fn talk(&self) -> Talk {
+        let mut talk = Talk::to(self.port);
+        let (user, password) = if self.kind.has_a_user() { (USER, PASSWORD) } else { ("anonymous", "a@b") };
+        assert!(talk.ask(&format!("USER {user}")).starts_with("331"));
+        assert!(talk.ask(&format!("PASS {password}")).starts_with("230"));
+        assert!(talk.ask("TYPE I").starts_with("200"));
+        talk
+    }
+
+    /// The processes that serve a connection now.
+    pub fn sessions(&self) -> Vec<Pid> {
+        let all = procs::descendants(self.daemon.id());
+        all.into_iter().filter(|pid| pid.as_raw_nonzero().get().unsigned_abs() != self.daemon.id()).collect()
+    }
+
+    /// Ends it and all who serve, at once.
+    pub fn kill(&mut self) {
+        let all = procs::descendants(self.daemon.id());
+        // The one that would start others first.
+        let _ = self.daemon.kill();
+        procs::signal_all(&all, Signal::KILL);
+        let _ = self.daemon.wait();
+    }
+
+    /// Starts it again at its port after [`Ftpd::kill`].
+    pub fn start_again(&mut self) {
+        let mut daemon = None;
+        // Who else was given the port meanwhile gives it back.
+        procs::wait_until(STARTED_WITHIN, || {
+            daemon = spawn(self.kind, &self.room, self.port);
+            daemon.is_some()
+        });
+        self.daemon = daemon.expect("it starts again");
+    }
+}
+
+impl Drop for Ftpd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Starts it and waits until it greets; `None` if it ended instead.
+fn spawn(kind: Kind, room: &Room, port: u16) -> Option<Child> {
+    let mut command = match kind {
+        Kind::Proftpd => proftpd(room, port, ""),
+        Kind::ProftpdList => proftpd(
+            room,
+            port,
+            "FactsAdvertise off\n<Global>\n<Limit MLSD MLST>\nDenyAll\n</Limit>\n</Global>\n",
+        ),
+        Kind::Vsftpd => vsftpd_at(room, port),
+        Kind::Gridftp => gridftp(room, port),
+    };
+    let said = fs::File::create(room.at("said")).expect("make a file for what it says");
+    command.stdin(Stdio::null()).stdout(said.try_clone().expect("one more descriptor")).stderr(said);
+    let mut daemon = command.process_group(0).spawn().expect("start a server");
+    let mut ended = false;
+    let greeted = procs::wait_until(STARTED_WITHIN, || {
+        ended = daemon.try_wait().is_ok_and(|status| status.is_some());
+        ended || greets(port)
+    });
+    if greeted && !ended && daemon.try_wait().is_ok_and(|status| status.is_none()) {
+        return Some(daemon);
+    }
+    let _ = daemon.kill();
+    let _ = daemon.wait();
+    None
+}
+
+fn greets(port: u16) -> bool {
+    let Ok(mut socket) = TcpStream::connect(("127.0.0.1", port)) else {
+        return false;
+    };
+    let mut code = [0; 3];
+    let _ = socket.set_read_timeout(Some(ANSWERED_WITHIN));
+    socket.read_exact(&mut code).is_ok() && &code == b"220"
+}
+
+fn proftpd(room: &Room, port: u16, more: &str) -> Command {
+    let at = |name: &str| room.at(name).display().to_string();
+    // Each login is root, so that every file of the test can be read.
+    room.file("passwd", format!("{USER}:{HASH}:0:0::{}:/bin/sh\n", at("home")));
+    set_mode(&room.at("passwd"), 0o600);
+    let config = format!(
+        "ServerType standalone\nServerName test\nDefaultAddress 127.0.0.1\nSocketBindTight on\nPort {port}\n\
+         UseIPv6 off\nUser root\nGroup root\nAuthOrder mod_auth_file.c\nAuthUserFile {passwd}\nRootLogin on\n\
+         RequireValidShell off\nWtmpLog off\nUseReverseDNS off\nPidFile {pid}\nScoreboardFile {score}\n\
+         DelayEngine off\nTransferLog none\nSystemLog {log}\nAllowOverwrite on\nAllowStoreRestart on\n\
+         AllowRetrieveRestart on\nMaxInstances 100\nUmask 022\nUseEncoding off\n{more}",
+        passwd = at("passwd"),
+        pid = at("pid"),
+        score = at("score"),
+        log = at("log"),
+    );
+    let mut command = Command::new(PROFTPD);
+    command.args(["-n", "-q", "-c"]).arg(room.file("proftpd.conf", config));
+    command
+}
+
+fn vsftpd_at(room: &Room, port: u16) -> Command {
+    let at = |name: &str| room.at(name).display().to_string();
+    // In one process as whoever tests, it neither confines itself to its root nor asks PAM.
+    let config = format!(
+        "listen=YES\nlisten_address=127.0.0.1\nlisten_port={port}\nbackground=NO\none_process_model=YES\n\
+         run_as_launching_user=YES\nanonymous_enable=YES\nlocal_enable=NO\nanon_root={home}\n\
+         anon_world_readable_only=NO\nsecure_chroot_dir={empty}\nseccomp_sandbox=NO\nisolate=NO\n\
+         isolate_network=NO\nwrite_enable=YES\nanon_upload_enable=YES\nanon_mkdir_write_enable=YES\n\
+         anon_other_write_enable=YES\nanon_umask=022\nmdtm_write=YES\nvsftpd_log_file={log}\n\
+         setproctitle_enable=NO\n",
+        home = at("home"),
+        empty = at("empty"),
+        log = at("log"),
+    );
+    let libraries = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let libraries = ["usr/lib", "lib"].map(|dir| peers().join(dir).join(&libraries).display().to_string());
+    let mut command = Command::new(vsftpd());
+    command.arg(room.file("vsftpd.conf", config)).env("LD_LIBRARY_PATH", libraries.join(":"));
+    command
+}
+
+fn gridftp(room: &Room, port: u16) -> Command {
+    let mut command = Command::new(GRIDFTP);
+    // No configuration of the machine's.
+    command.args(["-c", "", "-aa", "-anonymous-user", "root", "-allow-root", "-allow-disabled-login"]);
+    command.args(["-control-interface", "127.0.0.1", "-data-interface", "127.0.0.1"]);
+    command.args(["-p", &port.to_string(), "-l"]).arg(room.at("log"));
+    command
+}
+
+/// For the part of a URL before the path, where a slash would end it.
+pub fn escaped_word(text: &str) -> String {
+    escaped(text).replace('/', "%2F")
+}
+
+/// For the path of a URL.
+pub fn escaped(text: impl AsRef<std::ffi::OsStr>) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
+    let bytes = text.as_ref().as_bytes().iter();
+    bytes.map(|byte| if plain(*byte) { char::from(*byte).into() } else { format!("%{byte:02X}") }).collect()
+}
+
+/// A control connection by plain sockets.
+pub struct Talk {
+    control: BufReader<TcpStream>,
+}
+
+impl Talk {
+    pub fn to(port: u16) -> Talk {
+        let socket = TcpStream::connect(("127.0.0.1", port)).expect("connect to a server");
+        socket.set_read_timeout(Some(ANSWERED_WITHIN)).expect("set a patience");
+        let mut talk = Talk { control: BufReader::new(socket) };
+        assert!(talk.reply().starts_with("220"));
+        talk
+    }
+
+    /// Says a line; the whole reply.
+    pub fn ask(&mut self, line: &str) -> String {
+        self.say(line.as_bytes());
+        self.reply()
+    }
+
+    pub fn say(&mut self, line: &[u8]) {
+        self.control.get_mut().write_all(&[line, b"\r\n"].concat()).expect("say a line");
+    }
+
+    /// The next reply, all its lines.
+    pub fn reply(&mut self) -> String {
+        let mut all = String::new();
+        loop {
+            let mut line = Vec::new();
+            self.control.read_until(b'\n', &mut line).expect("an answer in time");
+            assert!(line.ends_with(b"\n"), "it hangs up after {all}");
+            all.push_str(&String::from_utf8_lossy(&line));
+            let last =
+                line.get(..4).is_some_and(|start| start[3] == b' ' && start[..3] == all.as_bytes()[..3]);
+            if last {
+                return all;
+            }
+        }
+    }
+
+    /// What `line` sends through a data connection.
+    pub fn fetch(&mut self, line: &[u8]) -> Vec<u8> {
+        let mut socket = self.data();
+        self.say(line);
+        let begun = self.reply();
+        assert!(begun.starts_with('1'), "{begun}");
+        let mut content = Vec::new();
+        socket.read_to_end(&mut content).expect("read data");
+        // ProFTPD says nothing before this end is closed too, or ten seconds are over.
+        drop(socket);
+        let done = self.reply();
+        assert!(done.starts_with("226"), "{done}");
+        content
+    }
+
+    /// A data connection, dialled.
+    pub fn data(&mut self) -> TcpStream {
+        let said = self.ask("PASV");
+        let numbers = said.split(['(', ')']).nth(1).unwrap_or_else(|| panic!("no address in {said}"));
+        let numbers: Vec<u8> = numbers.split(',').map(|n| n.parse().expect("a number")).collect();
+        let [a, b, c, d, high, low] = numbers[..] else { panic!("no address in {said}") };
+        let address = SocketAddr::from(([a, b, c, d], u16::from_be_bytes([high, low])));
+        let socket = TcpStream::connect(address).expect("dial for data");
+        socket.set_read_timeout(Some(ANSWERED_WITHIN)).expect("set a patience");
+        socket
+    }
+}
+
+/// A path with a slash at its end: its contents.
+pub fn contents(path: &Path) -> OsString {
+    super::way::contents(path)
+}

@@ -1,0 +1,180 @@
+//! The control connection: commands out, replies in.
+//!
+//! In: commands. Out: replies, each within the session's patience from when it is waited for, however slowly
+//! a server sends it.
+//! Invariants: after an error of the connection nothing more is sent; what is told of a command is its verb
+//! and its path, never a password.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use haul_base::escape;
+use haul_gridftp::command::Command;
+use haul_gridftp::line::Iac;
+use haul_gridftp::reply::{Class, Reply, ReplyReader};
+
+use crate::{Error, Server};
+
+/// Most of a server's text in an error.
+const TEXT_LEN_MAX: usize = 300;
+const BUFFER_LEN: usize = 16 * 1024;
+
+/// A control connection.
+pub(crate) struct Control {
+    stream: TcpStream,
+    reader: ReplyReader,
+    iac: Iac,
+    buffer: Vec<u8>,
+    /// What of the buffer was not looked at yet.
+    rest: std::ops::Range<usize>,
+    patience: Duration,
+    /// Something of it is not as it must be any more.
+    broken: bool,
+}
+
+impl Control {
+    /// Connects to the first of the server's addresses that answers.
+    pub(crate) fn connect(server: &Server, patience: Duration) -> Result<Control, Error> {
+        let to = || server.shown();
+        let unreached = |cause| Error::Connect { to: to(), cause };
+        let addresses = (server.host.as_str(), server.port).to_socket_addrs().map_err(unreached)?;
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, patience) {
+                Ok(stream) => return Control::over(stream, patience).map_err(unreached),
+                Err(cause) => last = cause,
+            }
+        }
+        Err(unreached(last))
+    }
+
+    fn over(stream: TcpStream, patience: Duration) -> io::Result<Control> {
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(patience))?;
+        let (reader, buffer) = (ReplyReader::new(Iac::Plain), vec![0; BUFFER_LEN]);
+        Ok(Control { stream, reader, iac: Iac::Plain, buffer, rest: 0..0, patience, broken: false })
+    }
+
+    /// How the byte 0xff is sent from now on.
+    pub(crate) fn set_iac(&mut self, iac: Iac) {
+        self.iac = iac;
+    }
+
+    pub(crate) fn peer(&self) -> io::Result<SocketAddr> {
+        self.stream.peer_addr()
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// Sends commands in one piece: their replies come in this order.
+    pub(crate) fn send(&mut self, commands: &[Command<'_>]) -> Result<(), Error> {
+        const DOING: &str = "sending a command";
+        if self.broken {
+            return Err(Error::Closed { doing: DOING });
+        }
+        let mut bytes = Vec::new();
+        commands.iter().try_for_each(|command| command.encode(self.iac, &mut bytes))?;
+        self.stream.write_all(&bytes).map_err(|cause| {
+            self.broken = true;
+            Error::Lost { doing: DOING, cause }
+        })
+    }
+
+    /// The next reply.
+    pub(crate) fn reply(&mut self) -> Result<Reply, Error> {
+        self.reply_within(self.patience)
+    }
+
+    pub(crate) fn reply_within(&mut self, patience: Duration) -> Result<Reply, Error> {
+        let result = self.next_reply(Instant::now() + patience);
+        self.broken |= result.is_err();
+        result
+    }
+
+    fn next_reply(&mut self, until: Instant) -> Result<Reply, Error> {
+        const DOING: &str = "waiting for an answer";
+        if self.broken {
+            return Err(Error::Closed { doing: DOING });
+        }
+        loop {
+            let (taken, reply) = self.reader.feed(&self.buffer[self.rest.clone()])?;
+            self.rest.start += taken;
+            if let Some(reply) = reply {
+                return Ok(reply);
+            }
+            let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            let read =
+                self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(&mut self.buffer));
+            match read {
+                Ok(0) => return Err(Error::Closed { doing: DOING }),
+                Ok(len) => self.rest = 0..len,
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => self.rest = 0..0,
+                Err(cause) => return Err(Error::Lost { doing: DOING, cause }),
+            }
+            if Instant::now() > until {
+                return Err(Error::Lost { doing: DOING, cause: io::ErrorKind::TimedOut.into() });
+            }
+        }
+    }
+
+    /// The last reply to a command: preliminary ones are passed over.
+    pub(crate) fn last_reply(&mut self) -> Result<Reply, Error> {
+        loop {
+            let reply = self.reply()?;
+            if reply.class() != Class::Preliminary {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// Sends one command; its last reply, whatever it says.
+    pub(crate) fn ask(&mut self, command: &Command<'_>) -> Result<Reply, Error> {
+        self.send(std::slice::from_ref(command))?;
+        self.last_reply()
+    }
+
+    /// As [`Control::ask`] for what must be answered by 2yz.
+    pub(crate) fn want(&mut self, command: &Command<'_>) -> Result<Reply, Error> {
+        let reply = self.ask(command)?;
+        done(command, reply)
+    }
+}
+
+/// A reply that says that it is done; else what the server said.
+pub(crate) fn done(command: &Command<'_>, reply: Reply) -> Result<Reply, Error> {
+    match reply.class() {
+        Class::Completed => Ok(reply),
+        _ => Err(refused(command, &reply)),
+    }
+}
+
+/// What the server said of a command.
+pub(crate) fn refused(command: &Command<'_>, reply: &Reply) -> Error {
+    // What Globus says for people stands in a line of its own.
+    let own = reply.inner().find_map(|line| line.strip_prefix(b"GridFTP-Error-String: "));
+    let text = escape::text(&String::from_utf8_lossy(own.unwrap_or(reply.text()))).replace('\n', " ");
+    let text = text.trim().chars().take(TEXT_LEN_MAX).collect();
+    Error::Refused { said: said(command), code: reply.code(), text }
+}
+
+fn said(command: &Command<'_>) -> String {
+    match command {
+        Command::Bare(verb) => (*verb).to_owned(),
+        Command::Path(verb, path) => format!("{verb} {}", escape::name(path)),
+        Command::With(verb @ ("USER" | "PASS" | "ACCT" | "ADAT" | "DCSC"), _) => (*verb).to_owned(),
+        Command::With(verb, argument) => format!("{verb} {}", escape::name(argument)),
+        Command::Type(_) => "TYPE".into(),
+        Command::Rest(offset) => format!("REST {offset}"),
+        Command::Epsv => "EPSV".into(),
+        Command::Eret { path, .. } => format!("ERET {}", escape::name(path)),
+        Command::Cksm { algorithm, path, .. } => format!("CKSM {algorithm} {}", escape::name(path)),
+        _ => "a command".into(),
+    }
+}

@@ -1,0 +1,164 @@
+//! Data connections, and what comes over one.
+//!
+//! In: what is asked for. Out: its bytes, and the server's word that they were all.
+//! Invariants: a data connection goes to the host that the control connection goes to, whatever address a
+//! server names; it counts as ended well only when the server said so after its last byte.
+
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use haul_gridftp::address::{Passive, parse_227, parse_229};
+use haul_gridftp::command::Command;
+use haul_gridftp::reply::Class;
+
+use crate::Error;
+use crate::control::{Control, refused};
+
+const READING: &str = "reading from the server";
+
+/// How a server listens for data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listens {
+    /// `EPSV` was answered, or not tried yet.
+    Extended,
+    /// Only `PASV` is.
+    Plain,
+}
+
+/// Something that comes over a data connection.
+#[derive(Debug)]
+pub struct Incoming {
+    stream: TcpStream,
+    /// Its last byte was read, as the end of the connection says.
+    ended: bool,
+}
+
+impl Incoming {
+    /// Reads what is there; 0 at the end.
+    ///
+    /// # Errors
+    /// The connection broke, or nothing came for as long as the patience.
+    pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Error> {
+        loop {
+            match self.stream.read(buffer) {
+                Ok(len) => {
+                    self.ended |= len == 0 && !buffer.is_empty();
+                    return Ok(len);
+                }
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) => return Err(Error::Lost { doing: READING, cause }),
+            }
+        }
+    }
+
+    /// Reads until `buffer` is full or the end is there; how much was read.
+    ///
+    /// # Errors
+    /// As [`Incoming::read`].
+    pub fn fill(&mut self, buffer: &mut [u8]) -> Result<usize, Error> {
+        let mut at = 0;
+        while at < buffer.len() {
+            match self.read(&mut buffer[at..])? {
+                0 => break,
+                len => at += len,
+            }
+        }
+        Ok(at)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+}
+
+/// Has the server listen, and connects.
+pub(crate) fn open(control: &mut Control, listens: &mut Listens) -> Result<TcpStream, Error> {
+    let peer = control.peer().map_err(|cause| Error::Lost { doing: "opening a data connection", cause })?;
+    let address = SocketAddr::new(peer.ip(), passive(control, peer, listens)?);
+    let patience = control.patience();
+    let stream = TcpStream::connect_timeout(&address, patience);
+    let stream = stream.map_err(|cause| Error::Connect { to: format!("{address} (data)"), cause })?;
+    let bounded =
+        stream.set_read_timeout(Some(patience)).and_then(|()| stream.set_write_timeout(Some(patience)));
+    bounded.map_err(|cause| Error::Lost { doing: READING, cause })?;
+    Ok(stream)
+}
+
+/// The port at which it listens. The address that it names is not looked at: behind a gateway it is a private
+/// one, and a server must not send us elsewhere.
+fn passive(control: &mut Control, peer: SocketAddr, listens: &mut Listens) -> Result<u16, Error> {
+    if *listens == Listens::Extended {
+        let reply = control.ask(&Command::Epsv)?;
+        if reply.class() == Class::Completed {
+            return Ok(match parse_229(reply.text())? {
+                Passive::Port(port) => port,
+                Passive::Address(address) => address.port(),
+            });
+        }
+        let error = refused(&Command::Epsv, &reply);
+        if peer.is_ipv6() || !error.is_unknown() && error.is_passing() {
+            return Err(error);
+        }
+        *listens = Listens::Plain;
+    }
+    let reply = control.want(&Command::Bare("PASV"))?;
+    Ok(parse_227(reply.text())?.port())
+}
+
+/// Begins what `last` asks for, with the commands `before` it, and reads the server's word that it begins.
+pub(crate) fn begin(
+    control: &mut Control,
+    listens: &mut Listens,
+    before: &[Command<'_>],
+    last: Command<'_>,
+) -> Result<Incoming, Error> {
+    let stream = open(control, listens)?;
+    let commands: Vec<Command<'_>> = before.iter().copied().chain([last]).collect();
+    control.send(&commands)?;
+    // What came before it is answered before it; the first refusal is what matters, and all are read.
+    let mut failed = None;
+    for command in before {
+        let reply = control.last_reply()?;
+        if !matches!(reply.class(), Class::Completed | Class::Intermediate) {
+            failed.get_or_insert(refused(command, &reply));
+        }
+    }
+    let reply = control.reply()?;
+    if reply.class() == Class::Preliminary {
+        let incoming = Incoming { stream, ended: false };
+        return match failed {
+            None => Ok(incoming),
+            Some(error) => {
+                give_up(control, incoming)?;
+                Err(error)
+            }
+        };
+    }
+    Err(failed.unwrap_or_else(|| refused(&last, &reply)))
+}
+
+/// Hears what the server says of what came: all of it, if that is what the end of the connection meant.
+pub(crate) fn finish(control: &mut Control, incoming: Incoming, of: Command<'_>) -> Result<(), Error> {
+    debug_assert!(incoming.has_ended());
+    drop(incoming);
+    let reply = control.last_reply()?;
+    match reply.class() {
+        Class::Completed => Ok(()),
+        _ => Err(refused(&of, &reply)),
+    }
+}
+
+/// How long a server may take to see that nobody listens any more.
+const GIVING_UP: Duration = Duration::from_secs(10);
+
+/// Wants no more of it: the server sees a closed connection, and says whatever it says of that.
+pub(crate) fn give_up(control: &mut Control, incoming: Incoming) -> Result<(), Error> {
+    drop(incoming);
+    loop {
+        let reply = control.reply_within(GIVING_UP)?;
+        if reply.class() != Class::Preliminary {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What went wrong with a server.
+
+use std::io;
+
+use haul_gridftp::FtpError;
+
+/// Why something came to nothing. No text holds a password.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("connect to {to}: {}", words(cause))]
+    Connect { to: String, cause: io::Error },
+    /// It was there, and is not any more.
+    #[error("{doing}: {}", words(cause))]
+    Lost { doing: &'static str, cause: io::Error },
+    #[error("{doing}: the server closed the connection")]
+    Closed { doing: &'static str },
+    /// What came is not FTP.
+    #[error("the server's answer is not understood: {0}")]
+    Grammar(#[from] FtpError),
+    /// The server's own word.
+    #[error("{said}: the server answers {code} {text}")]
+    Refused { said: String, code: u16, text: String },
+    #[error("{doing}: {why}")]
+    Broken { doing: &'static str, why: &'static str },
+}
+
+fn is_timeout(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
+}
+
+/// The system's words, without its number.
+fn words(cause: &io::Error) -> String {
+    if is_timeout(cause) {
+        return "the server is silent".into();
+    }
+    let text = cause.to_string();
+    text.rfind(" (os error").map_or(text.clone(), |end| text[..end].to_owned())
+}
+
+impl Error {
+    /// The session can be used no more.
+    pub fn ends_session(&self) -> bool {
+        !matches!(self, Error::Refused { code, .. } if *code != 421)
+    }
+
+    /// The same may go well later, or over another connection.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Error::Connect { .. } | Error::Lost { .. } | Error::Closed { .. } => true,
+            Error::Refused { code, .. } => (400..500).contains(code) && *code != 450,
+            Error::Grammar(_) | Error::Broken { .. } => false,
+        }
+    }
+
+    /// The server said nothing for as long as anybody waits.
+    pub fn is_silence(&self) -> bool {
+        match self {
+            Error::Connect { cause, .. } | Error::Lost { cause, .. } => is_timeout(cause),
+            _ => false,
+        }
+    }
+
+    /// The server takes no further session of this user now.
+    pub fn is_full(&self) -> bool {
+        match self {
+            Error::Refused { said, code, .. } => {
+                *code == 421 || (*code == 530 && said == "PASS") || (*code == 530 && said == "USER")
+            }
+            _ => false,
+        }
+    }
+
+    /// There is nothing of that name, or it may not be had: the server does not tell which one.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Error::Refused { code: 550, .. })
+    }
+
+    /// The server does not know the command, or not with this argument.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Error::Refused { code: 500 | 501 | 502 | 503 | 504, .. })
+    }
+}

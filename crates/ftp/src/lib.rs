@@ -1,0 +1,23 @@
+//! haul-ftp: a client of FTP servers.
+//!
+//! In: a [`Server`], paths as bytes. Out: a [`Session`] that lists directories, tells facts of files and gives
+//! their bytes. Everything blocks, each wait at most as long as the session's patience; who wants several
+//! things at a time opens several sessions.
+//! Invariants: nothing that a server sends panics or grows without a bound; a password is in no error and in
+//! no `Debug`; a file counts as whole only when the server said so behind its last byte.
+//! Left out: names below a path (who lists joins them), hashing, retries, and what is done with the bytes.
+//!
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod control;
+mod data;
+mod error;
+pub mod server;
+mod session;
+
+pub use data::Incoming;
+pub use error::Error;
+pub use haul_gridftp::listing::{Facts, Kind, Moment};
+pub use server::Server;
+pub use session::{Asked, Listed, Session, Settings};

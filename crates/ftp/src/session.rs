@@ -1,0 +1,417 @@
+//! A session: login, what the server can, questions about paths, files that come.
+//!
+//! In: a server and as whom, paths as bytes. Out: facts, listings, bytes.
+//! Invariants: one transfer at a time; a file that comes is ended ([`Session::finish`], [`Session::give_up`])
+//! before anything else is asked.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use haul_gridftp::command::Command;
+use haul_gridftp::features::Features;
+use haul_gridftp::line::{Iac, LineReader};
+use haul_gridftp::list::parse_list;
+use haul_gridftp::listing::{
+    Facts, Kind, LISTING_LINE_LEN_MAX, check_name, parse_facts_of, parse_mlst, parse_moment,
+};
+use haul_gridftp::ranges::FILE_LEN_MAX;
+use haul_gridftp::reply::{Class, Reply};
+
+use crate::control::{Control, done, refused};
+use crate::data::{self, Incoming, Listens};
+use crate::{Error, Server};
+
+/// Most bytes of one directory's listing: some two million names.
+const LISTING_LEN_MAX: usize = 256 << 20;
+/// Questions that are under way together.
+pub(crate) const PIPELINE_MAX: usize = 64;
+
+/// How a session behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How long a server may be silent.
+    pub patience: Duration,
+}
+
+/// What a server has at a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    Is(Facts),
+    /// Nothing, or nothing that may be seen; in the server's words.
+    Not(String),
+}
+
+/// A line of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listed {
+    /// `exact`: size and time are to the second; if not, they are to be asked for.
+    Entry { name: Vec<u8>, facts: Facts, exact: bool },
+    /// The directory that was asked for; before all that is in it.
+    Itself(Facts),
+    /// What is no legal name or is not understood: as it came, and why.
+    Bad(Vec<u8>, String),
+}
+
+/// A session with a server.
+pub struct Session {
+    control: Control,
+    features: Features,
+    listens: Listens,
+    /// `MLSD` and `MLST` are there.
+    has_mlsd: bool,
+    has_mdtm: bool,
+    /// `MLSD` says what is a symbolic link.
+    tells_links: bool,
+    /// The last greeting, for people.
+    banner: Vec<u8>,
+    round_trip: Option<Duration>,
+}
+
+impl Session {
+    /// Connects and logs in.
+    ///
+    /// # Errors
+    /// The server is not there, or does not take the user.
+    pub fn open(server: &Server, settings: &Settings) -> Result<Session, Error> {
+        let mut control = Control::connect(server, settings.patience)?;
+        let greeting = control.last_reply()?;
+        let hello = Command::Bare("the connection");
+        let banner = done(&hello, greeting)?.lines().join(&b' ');
+        // ProFTPD reads commands as Telnet has them; others take the byte as it is.
+        if banner.windows(7).any(|word| word.eq_ignore_ascii_case(b"proftpd")) {
+            control.set_iac(Iac::Doubled);
+        }
+        let user = Command::With("USER", server.user().as_bytes());
+        let reply = control.ask(&user)?;
+        match reply.class() {
+            Class::Completed => {}
+            Class::Intermediate if reply.code() == 331 => {
+                let password = Command::With("PASS", server.password().as_bytes());
+                control.want(&password)?;
+            }
+            _ => return Err(refused(&user, &reply)),
+        }
+        let asked = Instant::now();
+        let reply = control.ask(&Command::Bare("FEAT"))?;
+        let round_trip = Some(asked.elapsed());
+        // A server without FEAT has said nothing.
+        let told = Features::parse(&reply).ok();
+        let features = told.clone().unwrap_or_default();
+        control.want(&Command::Type(b'I'))?;
+        let has_mlsd = told.as_ref().is_none_or(|told| told.mlst().next().is_some());
+        let has_mdtm = told.as_ref().is_none_or(|told| told.has("MDTM"));
+        let tells_links = features.mlst().any(|fact| fact.name.eq_ignore_ascii_case(b"UNIX.slink"));
+        let listens = Listens::Extended;
+        let mut session =
+            Session { control, features, listens, has_mlsd, has_mdtm, tells_links, banner, round_trip };
+        session.want_facts()?;
+        Ok(session)
+    }
+
+    /// Asks for the facts that are off unless somebody asks.
+    fn want_facts(&mut self) -> Result<(), Error> {
+        const WANTED: [&str; 7] = ["Type", "Size", "Modify", "UNIX.mode", "UNIX.slink", "Unique", "Perm"];
+        let known =
+            |fact: &&str| self.features.mlst().any(|told| told.name.eq_ignore_ascii_case(fact.as_bytes()));
+        let is_off = |fact: &&str| {
+            self.features.mlst().any(|told| !told.is_on && told.name.eq_ignore_ascii_case(fact.as_bytes()))
+        };
+        if WANTED.iter().any(|fact| is_off(&fact)) {
+            let all: Vec<&str> = WANTED.iter().filter(|fact| known(fact)).copied().collect();
+            // Without it the facts are those that are told anyway.
+            self.control.ask(&Command::OptsMlst(&all))?;
+        }
+        Ok(())
+    }
+
+    /// What the server greets with.
+    pub fn banner(&self) -> &[u8] {
+        &self.banner
+    }
+
+    /// From a command to its answer, once.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.round_trip
+    }
+
+    /// It cannot be used any more.
+    pub fn is_broken(&self) -> bool {
+        self.control.is_broken()
+    }
+
+    /// A file can be read from any byte on.
+    pub fn can_seek(&self) -> bool {
+        self.features == Features::default() || self.features.has("REST")
+    }
+
+    /// What is at a path.
+    ///
+    /// # Errors
+    /// The session is over, or the server answers anything else than that it is there or not.
+    pub fn facts(&mut self, path: &[u8]) -> Result<Asked, Error> {
+        let mut all = self.facts_of(&[path])?;
+        Ok(all.pop().expect("one answer for one path"))
+    }
+
+    /// What is at each of these paths, in their order, asked together.
+    ///
+    /// # Errors
+    /// As [`Session::facts`].
+    pub fn facts_of(&mut self, paths: &[&[u8]]) -> Result<Vec<Asked>, Error> {
+        let mut all = Vec::with_capacity(paths.len());
+        for some in paths.chunks(PIPELINE_MAX) {
+            if self.has_mlsd {
+                let first = all.len();
+                let commands: Vec<_> = some.iter().map(|path| Command::Path("MLST", path)).collect();
+                self.control.send(&commands)?;
+                let mut unknown = false;
+                for command in &commands {
+                    let reply = self.control.last_reply()?;
+                    unknown |= reply.class() != Class::Completed && refused(command, &reply).is_unknown();
+                    all.push(if unknown { Ok(Asked::Not(String::new())) } else { mlst(command, &reply) });
+                }
+                if !unknown {
+                    continue;
+                }
+                self.has_mlsd = false;
+                all.truncate(first);
+            }
+            for path in some {
+                all.push(self.size_and_time(path));
+            }
+        }
+        all.into_iter().collect()
+    }
+
+    /// The same where there is no `MLST`: a size is a file's, and what can be entered is a directory.
+    fn size_and_time(&mut self, path: &[u8]) -> Result<Asked, Error> {
+        let (size, time) = (Command::Path("SIZE", path), Command::Path("MDTM", path));
+        let both = [size, time];
+        self.control.send(if self.has_mdtm { &both } else { &both[..1] })?;
+        let told = self.control.last_reply()?;
+        let time = if self.has_mdtm { Some(self.control.last_reply()?) } else { None };
+        let modify = match time {
+            Some(reply) if reply.code() == 213 => Some(parse_moment(reply.text().trim_ascii())?),
+            _ => None,
+        };
+        if told.code() == 213 {
+            let digits = std::str::from_utf8(told.text().trim_ascii()).ok();
+            let size = digits.and_then(|digits| digits.parse().ok()).filter(|size| *size <= FILE_LEN_MAX);
+            let size = size.ok_or(Error::Broken { doing: "asking for a size", why: "what comes is none" })?;
+            let facts = Facts { kind: Some(Kind::File), size: Some(size), modify, ..Facts::default() };
+            return Ok(Asked::Is(facts));
+        }
+        let refusal = refused(&size, &told);
+        if !refusal.is_unavailable() && !refusal.is_unknown() {
+            return Err(refusal);
+        }
+        let reply = self.control.ask(&Command::Path("CWD", path))?;
+        match reply.class() {
+            Class::Completed => {
+                let facts = Facts { kind: Some(Kind::Dir), modify, ..Facts::default() };
+                Ok(Asked::Is(facts))
+            }
+            _ => Ok(Asked::Not(told_of(&told))),
+        }
+    }
+
+    /// What lies in a directory. Not the directory itself, nor the one above it.
+    ///
+    /// # Errors
+    /// It is none, may not be read, or its listing did not come whole.
+    pub fn list(&mut self, dir: &[u8]) -> Result<Vec<Listed>, Error> {
+        if self.has_mlsd {
+            match self.listing(Command::Path("MLSD", dir)) {
+                Ok(bytes) => {
+                    let mut all = lines(&bytes, &mut |line| mlsd_line(line))?;
+                    // It comes first, wherever the server has it.
+                    all.sort_by_key(|line| !matches!(line, Listed::Itself(_)));
+                    return if self.tells_links { Ok(all) } else { self.with_links(dir, all) };
+                }
+                Err(error) if error.is_unknown() => self.has_mlsd = false,
+                Err(error) => return Err(error),
+            }
+        }
+        self.list_plainly(dir)
+    }
+
+    /// Symbolic links that `MLSD` followed or left out: there are servers that tell of them by `LIST` alone.
+    fn with_links(&mut self, dir: &[u8], mut all: Vec<Listed>) -> Result<Vec<Listed>, Error> {
+        let listed = match self.list_plainly(dir) {
+            Ok(listed) => listed,
+            // Without it there is what there is.
+            Err(error) if !error.ends_session() => return Ok(all),
+            Err(error) => return Err(error),
+        };
+        let mut links = HashMap::new();
+        for line in listed {
+            if let Listed::Entry { name, facts, .. } = line
+                && facts.kind == Some(Kind::Symlink)
+            {
+                links.insert(name, facts);
+            }
+        }
+        if !links.is_empty() {
+            all.retain(|line| !matches!(line, Listed::Entry { name, .. } if links.contains_key(name)));
+            let entry = |(name, facts)| Listed::Entry { name, facts, exact: false };
+            all.extend(links.into_iter().map(entry));
+        }
+        Ok(all)
+    }
+
+    /// As [`Session::list`], by `LIST`.
+    fn list_plainly(&mut self, dir: &[u8]) -> Result<Vec<Listed>, Error> {
+        // A path with blanks or a hyphen in it is read by servers in more than one way; where they are is not.
+        self.control.want(&Command::Path("CWD", dir))?;
+        let (mut saw_itself, mut all) = (false, Vec::new());
+        match self.listing(Command::Path("LIST", b"-a")) {
+            Ok(bytes) => all = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?,
+            // It took the option for a name. Anything else would hide what it hides without it.
+            Err(error) if error.is_unknown() || error.is_unavailable() => {}
+            Err(error) => return Err(error),
+        }
+        if !saw_itself {
+            // It took the option for a name, or hides nothing.
+            let bytes = self.listing(Command::Bare("LIST"))?;
+            all = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?;
+        }
+        Ok(all)
+    }
+
+    /// All that comes of a listing.
+    fn listing(&mut self, command: Command<'_>) -> Result<Vec<u8>, Error> {
+        const DOING: &str = "reading a directory";
+        let mut incoming = data::begin(&mut self.control, &mut self.listens, &[], command)?;
+        let (mut bytes, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
+        loop {
+            match incoming.read(&mut buffer)? {
+                0 => break,
+                len if bytes.len() + len > LISTING_LEN_MAX => {
+                    let _ = data::give_up(&mut self.control, incoming);
+                    return Err(Error::Broken { doing: DOING, why: "its listing is longer than 256 MiB" });
+                }
+                len => bytes.extend_from_slice(&buffer[..len]),
+            }
+        }
+        data::finish(&mut self.control, incoming, command)?;
+        Ok(bytes)
+    }
+
+    /// Begins to read a file from `offset` on.
+    ///
+    /// # Errors
+    /// The server does not give it, or not from there.
+    pub fn begin(&mut self, path: &[u8], offset: u64) -> Result<Incoming, Error> {
+        let rest = [Command::Rest(offset)];
+        // Some servers refuse REST 0, and none needs it.
+        let before = if offset > 0 { &rest[..] } else { &[] };
+        data::begin(&mut self.control, &mut self.listens, before, Command::Path("RETR", path))
+    }
+
+    /// Ends a file whose last byte was read: the server's word on whether that was all.
+    ///
+    /// # Errors
+    /// It was not, or nobody knows.
+    pub fn finish(&mut self, incoming: Incoming, path: &[u8]) -> Result<(), Error> {
+        if !incoming.has_ended() {
+            let why = "more came than the file has";
+            self.give_up(incoming)?;
+            return Err(Error::Broken { doing: "reading a file", why });
+        }
+        data::finish(&mut self.control, incoming, Command::Path("RETR", path))
+    }
+
+    /// Ends a file of which no more is wanted.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub fn give_up(&mut self, incoming: Incoming) -> Result<(), Error> {
+        data::give_up(&mut self.control, incoming)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Out of courtesy: nobody waits for the answer.
+        if !self.control.is_broken() {
+            let _ = self.control.send(&[Command::Bare("QUIT")]);
+        }
+    }
+}
+
+fn mlst(command: &Command<'_>, reply: &Reply) -> Result<Asked, Error> {
+    match reply.class() {
+        Class::Completed => {
+            let line = reply.lines().get(1).filter(|_| reply.lines().len() > 2);
+            let line = line.ok_or(Error::Broken { doing: "asking for facts", why: "none came" })?;
+            Ok(Asked::Is(parse_mlst(line)?.0))
+        }
+        Class::Permanent if !matches!(reply.code(), 530 | 532) => Ok(Asked::Not(told_of(reply))),
+        _ => Err(refused(command, reply)),
+    }
+}
+
+/// What the server says that is not there.
+fn told_of(reply: &Reply) -> String {
+    match refused(&Command::Bare("MLST"), reply) {
+        Error::Refused { text, .. } => text,
+        other => other.to_string(),
+    }
+}
+
+/// The lines of a listing. The last one may lack its end.
+fn lines(bytes: &[u8], read: &mut dyn FnMut(&[u8]) -> Option<Listed>) -> Result<Vec<Listed>, Error> {
+    let (mut all, mut at) = (Vec::new(), 0);
+    let mut reader = LineReader::new("line of a listing", LISTING_LINE_LEN_MAX);
+    while at < bytes.len() {
+        let (len, line) = reader.feed(&bytes[at..])?;
+        at += len;
+        let Some(line) = line else { break };
+        all.extend(read(&line));
+    }
+    let last = reader.finish();
+    if !last.is_empty() {
+        all.extend(read(&last));
+    }
+    Ok(all)
+}
+
+fn mlsd_line(line: &[u8]) -> Option<Listed> {
+    if line.is_empty() {
+        return None;
+    }
+    Some(match parse_facts_of(line) {
+        Ok((Facts { kind: Some(Kind::ParentDir), .. }, _)) => return None,
+        Ok((facts @ Facts { kind: Some(Kind::CurrentDir), .. }, _)) => Listed::Itself(facts),
+        Ok((facts, name)) => match check_name(name) {
+            Ok(()) => Listed::Entry { name: name.to_vec(), facts, exact: true },
+            Err(error) => Listed::Bad(name.to_vec(), error.to_string()),
+        },
+        Err(error) => Listed::Bad(line.to_vec(), error.to_string()),
+    })
+}
+
+fn list_line(line: &[u8], saw_itself: &mut bool) -> Option<Listed> {
+    if line.is_empty() {
+        return None;
+    }
+    match parse_list(line) {
+        Ok(None) => None,
+        Ok(Some(entry)) if entry.kind == Kind::CurrentDir => {
+            *saw_itself = true;
+            None
+        }
+        Ok(Some(entry)) if entry.kind == Kind::ParentDir => None,
+        Ok(Some(entry)) => {
+            let facts = Facts {
+                kind: Some(entry.kind),
+                size: entry.size,
+                unix_mode: entry.mode,
+                unix_slink: entry.target.map(Into::into),
+                ..Facts::default()
+            };
+            Some(Listed::Entry { name: entry.name.to_vec(), facts, exact: false })
+        }
+        Err(error) => Some(Listed::Bad(line.to_vec(), error.to_string())),
+    }
+}

@@ -1,0 +1,213 @@
+//! FTP servers as sources: `ftp://SERVER/PATH`.
+//!
+//! In: places of one server. Out: a [`SourceStore`] whose files are read over several sessions with it, each
+//! of which is a storage target of its own: long files are cut in one part for each, so that every session
+//! reads one part from its beginning to its end, and the schedule sees which of them is slow.
+//! Invariants: a file counts as read only if its facts (size, time, what the server calls it) are after the
+//! last read what they were when it was announced, and the server said that it sent the whole of what was
+//! read to its end; a file that was changed within a day is read only when a later change would show.
+//! What a server tells proves nothing about content: its times are of whole seconds and anybody may set them.
+//! So what an earlier run left of a file that was not finished is never gone on with.
+//! Left out: the server as a sink; TLS; MODE E.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use haul_core::entry::{Meta, Name, Timestamp};
+use haul_core::wire::{Failure, FailureKind, SourceRoot};
+use haul_ftp::{Asked, Error, Facts, Kind, Server, Session, Settings, server};
+
+use crate::place::{Form, Rest, Scheme, Sources};
+use crate::source::failure::own_failure;
+use crate::store::{
+    Capabilities, Directories, Durable, Publishing, Reading, SourceParts, SourceStore, WriteOrder,
+};
+use crate::walk::Walk;
+use engine::FtpEngine;
+use haul_base::escape;
+use names::Names;
+
+mod engine;
+mod names;
+mod session;
+mod walk;
+
+/// Files of FTP servers.
+pub static FTP: Scheme = Scheme {
+    name: "ftp",
+    source: Some(Form { written: "ftp://SERVER/PATH", example: "ftp://host/data", sized: false }),
+    sink: None,
+    server: true,
+    alone: false,
+    keeps: true,
+    read: |rest| {
+        let path = server::canonical(rest).map_err(str::to_owned)?;
+        Ok(Rest { path, size: None })
+    },
+    open_source: Some(open),
+    open_sink: None,
+};
+
+/// How long a server may be silent.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const CAPABILITIES: Capabilities = Capabilities {
+    name_len_max: 255,
+    directories: Directories::Kept,
+    links: true,
+    write_order: WriteOrder::Ascending,
+    durable: Durable::ServersWord,
+    publishing: Publishing::OnClose,
+    ranges: true,
+    in_place: false,
+    append: false,
+    digests: false,
+    many_open: true,
+    journal: false,
+    parts: None,
+};
+
+/// A source as it was found at the server.
+struct Found {
+    /// As the server takes it.
+    path: Vec<u8>,
+    /// The name that it gets; `None`: its contents go into the destination itself.
+    name: Option<Name>,
+    facts: Facts,
+}
+
+/// Sources that were found.
+struct FtpSource {
+    server: Server,
+    found: Vec<Found>,
+    /// The session that they were found over.
+    session: Session,
+}
+
+fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
+    let usage = |text: String| Failure { kind: FailureKind::Usage, errno: 0, text: text.into() };
+    let first = sources.places.first().ok_or_else(|| usage("no source given".into()))?;
+    let word = first.server().unwrap_or_default();
+    let server = Server::parse(word).map_err(|why| usage(format!("ftp://: {why}")))?;
+    let mut session = Session::open(&server, &Settings { patience: PATIENCE })
+        .map_err(|error| unreached(&server, &error))?;
+    let mut found: Vec<Found> = Vec::new();
+    for place in sources.places {
+        let path = server::path_of(place.path()).map_err(|why| usage(format!("ftp://: {why}")))?;
+        let shown = || shown(&server, &path);
+        let name = name_of(&path).map_err(|why| usage(format!("source {}: {why}", shown())))?;
+        let facts =
+            match session.facts(&path).map_err(|error| failed(&server, FailureKind::Walk, &path, &error))? {
+                Asked::Is(facts) => facts,
+                Asked::Not(text) => {
+                    let text = format!("source {}: the server says: {text}; nothing was copied", shown());
+                    return Err(Failure { kind: FailureKind::Walk, errno: 0, text: text.into() });
+                }
+            };
+        let is_dir = matches!(facts.kind, Some(Kind::Dir | Kind::CurrentDir | Kind::ParentDir));
+        if is_dir && !sources.recursive {
+            return Err(usage(format!("source {} is a directory (use -r)", shown())));
+        }
+        if !is_dir && name.is_none() {
+            return Err(usage(format!("source {} is no directory", shown())));
+        }
+        let clash = found.iter().find(|other| name.is_some() && other.name == name);
+        if let (Some(other), Some(name)) = (clash, &name) {
+            let (one, name) = (self::shown(&server, &other.path), escape::name(name.as_bytes()));
+            return Err(usage(format!(
+                "sources {one} and {} would both become {name} at the destination",
+                shown()
+            )));
+        }
+        found.push(Found { path, name, facts });
+    }
+    Ok(Box::new(FtpSource { server, found, session }))
+}
+
+/// The name that a source takes at the destination, by the text of its path alone, as of a file system's.
+fn name_of(path: &[u8]) -> Result<Option<Name>, String> {
+    match path.rsplit(|byte| *byte == b'/').next().unwrap_or_default() {
+        b"" | b"." | b".." => Ok(None),
+        last => {
+            haul_gridftp::listing::check_name(last).map_err(|error| error.to_string())?;
+            Name::new(last).map(Some).map_err(|error| error.to_string())
+        }
+    }
+}
+
+/// A path at a server, for people.
+fn shown(server: &Server, path: &[u8]) -> String {
+    let slash = if path.starts_with(b"/") { "" } else { "/" };
+    format!("ftp://{}{slash}{}", server.shown(), escape::name(path))
+}
+
+fn unreached(server: &Server, error: &Error) -> Failure {
+    let text = format!("ftp://{}: {error}", server.shown());
+    Failure { kind: FailureKind::Walk, errno: 0, text: text.into() }
+}
+
+/// What went wrong with a path.
+fn failed(server: &Server, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
+    said(server, kind, path, &error.to_string())
+}
+
+/// The same in our words.
+fn said(server: &Server, kind: FailureKind, path: &[u8], why: &str) -> Failure {
+    let head = shown(server, b"");
+    let head = head.strip_suffix('/').unwrap_or(&head);
+    own_failure(kind, head, path, why)
+}
+
+/// What the server tells of an entry's metadata. Whose it is says nothing here.
+fn meta_of(facts: &Facts, is_dir: bool) -> Meta {
+    let mode = facts.unix_mode.map_or(if is_dir { 0o755 } else { 0o644 }, |mode| mode & 0o7777);
+    Meta { mode, uid: u32::MAX, gid: u32::MAX, mtime: time_of(facts) }
+}
+
+fn time_of(facts: &Facts) -> Timestamp {
+    facts.modify.map_or(Timestamp { secs: 0, nanos: 0 }, |at| Timestamp { secs: at.secs, nanos: at.nanos })
+}
+
+impl SourceStore for FtpSource {
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    fn roots(&self) -> Result<Vec<SourceRoot>, Failure> {
+        let root = |found: &Found| {
+            let is_dir = matches!(found.facts.kind, Some(Kind::Dir | Kind::CurrentDir | Kind::ParentDir));
+            match &found.name {
+                Some(name) => SourceRoot::Named { name: name.clone(), is_dir },
+                None => {
+                    SourceRoot::Contents { of: last_name(&found.path), meta: meta_of(&found.facts, true) }
+                }
+            }
+        };
+        Ok(self.found.iter().map(root).collect())
+    }
+
+    fn start(self: Box<Self>, reading: Reading) -> Result<SourceParts, Failure> {
+        let FtpSource { server, found, session } = *self;
+        let (object_size, clock) = (reading.object_size, reading.clock.clone());
+        let banner = escape::name(session.banner());
+        let engine =
+            FtpEngine::start(server.clone(), &reading, (banner, session.round_trip())).map_err(|e| {
+                let text = format!("starting the reading threads: {e}");
+                Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
+            })?;
+        let names = engine.names();
+        let walk =
+            walk::start(walk::Job { server, found, session, names: names.clone(), object_size, clock });
+        let walk: Walk = walk.map_err(|e| {
+            let text = format!("starting the walk: {e}");
+            Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
+        })?;
+        Ok(SourceParts { names: names as Arc<Names>, engine: Box::new(engine), walk })
+    }
+}
+
+/// What the directory whose contents are copied is called, if its path says so.
+fn last_name(path: &[u8]) -> Option<Name> {
+    let path = path.strip_suffix(b"/").unwrap_or(path);
+    name_of(path).ok().flatten()
+}

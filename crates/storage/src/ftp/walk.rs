@@ -1,0 +1,332 @@
+//! Walks the sources at a server: each directory is listed once, what is in it is announced, then the
+//! directories in it are walked.
+//!
+//! In: the sources as they were found. Out: [`WalkItem`]s, as of the walk of a file system.
+//! Invariants: a listing that did not come whole fails its directory; a name that is none here, or that a
+//! terminal would obey, fails alone and is named; a directory that is one of those above it is not entered.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::Instant;
+
+use crossbeam_channel::bounded;
+use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, LINK_LEN_MAX, Name, Version};
+use haul_core::ids::{DirId, FileId, Generation};
+use haul_core::wire::{Announced, Failure, FailureKind, Totals};
+use haul_ftp::{Asked, Error, Facts, Kind, Listed, Server, Session};
+
+use super::names::{Above, Entry, SETTLES, Shared, YOUNG};
+use super::session::Line;
+use super::{Found, failed, meta_of, time_of};
+use crate::source::WallClock;
+use crate::source::failure::own_failure;
+use crate::walk::out::Out;
+use crate::walk::{BATCHES_MAX, CountsAs, NotKept, NotKeptWhat, Walk, WalkItem};
+
+/// What a walk needs.
+pub(super) struct Job {
+    pub(super) server: Server,
+    pub(super) found: Vec<Found>,
+    pub(super) session: Session,
+    pub(super) names: Shared,
+    pub(super) object_size: u32,
+    pub(super) clock: WallClock,
+}
+
+/// A directory whose entries were announced.
+struct Level {
+    id: DirId,
+    above: Above,
+    unique: Option<Box<[u8]>>,
+    dirs: std::vec::IntoIter<(Name, Facts)>,
+}
+
+struct Walker {
+    line: Line,
+    names: Shared,
+    object_size: u32,
+    clock: WallClock,
+    next_id: u64,
+    totals: Totals,
+    out: Out,
+}
+
+/// Starts to walk.
+///
+/// # Errors
+/// The system gives no thread.
+pub(super) fn start(job: Job) -> io::Result<Walk> {
+    let (sender, items) = bounded(BATCHES_MAX);
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let out = Out { sender, batch: Vec::new(), cancelled: cancelled.clone() };
+    let Job { server, found, session, names, object_size, clock } = job;
+    let line = Line::with(server, session);
+    let mut walker = Walker { line, names, object_size, clock, next_id: 1, totals: Totals::default(), out };
+    // A panic closes the channel without an end, which is told as a walk that broke.
+    thread::Builder::new().name("haul-walk".into()).spawn(move || {
+        for found in found {
+            walker.root(found);
+        }
+        if !walker.out.cancelled() {
+            walker.out.push(WalkItem::End(walker.totals));
+        }
+        walker.out.flush();
+    })?;
+    Ok(Walk::over(items, cancelled))
+}
+
+impl Walker {
+    fn root(&mut self, found: Found) {
+        let Found { path, name, facts } = found;
+        let Some(name) = name else {
+            let base = self.names.add_base(path);
+            return self.descend(DirId::ROOT, Above::Base(base), facts.unique);
+        };
+        let end = path.len() - name.as_bytes().len();
+        let base = self.names.add_base(match &path[..end] {
+            b"" => b".".to_vec(),
+            above => above.to_vec(),
+        });
+        if let Some((id, facts)) = self.announce(DirId::ROOT, Above::Base(base), name, facts) {
+            self.descend(id, Above::Dir(id), facts.unique);
+        }
+    }
+
+    /// Walks a directory and everything below it.
+    fn descend(&mut self, id: DirId, above: Above, unique: Option<Box<[u8]>>) {
+        let mut way: Vec<Level> = Vec::new();
+        let dirs = self.list(id, above, unique.as_deref());
+        way.push(Level { id, above, unique, dirs: dirs.into_iter() });
+        while let Some(level) = way.last_mut() {
+            if self.out.cancelled() {
+                return;
+            }
+            let Some((name, facts)) = level.dirs.next() else {
+                let left = way.pop().map(|level| level.id).filter(|id| *id != DirId::ROOT);
+                if let Some(id) = left {
+                    self.out.push(WalkItem::DirEnd(id));
+                }
+                continue;
+            };
+            let (parent, above) = (level.id, level.above);
+            let loops = |level: &Level| facts.unique.is_some() && level.unique == facts.unique;
+            let why = match () {
+                () if way.iter().any(loops) => Some("it is one of the directories above it".to_owned()),
+                () if way.len() >= DEPTH_MAX => {
+                    Some(format!("deeper than {DEPTH_MAX} directories: copy it as a source of its own"))
+                }
+                () => None,
+            };
+            if let Some(why) = why {
+                let path = self.names.path(above, Some(&name));
+                self.fail(path, FailureKind::Walk, &why, CountsAs::Subtree);
+                continue;
+            }
+            if let Some((id, facts)) = self.announce(parent, above, name, facts) {
+                let unique = facts.unique;
+                let dirs = self.list(id, Above::Dir(id), unique.as_deref());
+                way.push(Level { id, above: Above::Dir(id), unique, dirs: dirs.into_iter() });
+            }
+            if self.out.sender.is_empty() {
+                self.out.flush();
+            }
+        }
+    }
+
+    /// Announces what is in a directory but for the directories in it, which are returned. `unique`: what the
+    /// server calls it, if it tells.
+    fn list(&mut self, id: DirId, above: Above, unique: Option<&[u8]>) -> Vec<(Name, Facts)> {
+        let path = self.names.server_path(above, None);
+        let listed = match self.line.again(|session| session.list(&path)) {
+            Ok(listed) => listed,
+            Err(error) => {
+                let failure = self.failure(FailureKind::Walk, &path, &error);
+                let path = self.names.path(above, None);
+                self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Subtree });
+                return Vec::new();
+            }
+        };
+        let (mut dirs, mut inexact) = (Vec::new(), Vec::new());
+        for line in listed {
+            let (name, facts, exact) = match line {
+                Listed::Entry { name, facts, exact } => (name, facts, exact),
+                // Some servers leave out of a path what they cannot read, and show what lies above.
+                Listed::Itself(facts) => match (facts.unique.as_deref(), unique) {
+                    (Some(shows), Some(asked)) if shows != asked => {
+                        let (path, why) = (
+                            self.names.path(above, None),
+                            "the server shows another directory under that name",
+                        );
+                        self.fail(path, FailureKind::Walk, why, CountsAs::Subtree);
+                        return Vec::new();
+                    }
+                    _ => continue,
+                },
+                Listed::Bad(bytes, why) => {
+                    let path = self.below(above, &bytes);
+                    self.fail(
+                        path,
+                        FailureKind::Walk,
+                        &format!("in the server's listing: {why}"),
+                        CountsAs::Entry,
+                    );
+                    continue;
+                }
+            };
+            let name = match Name::new(&name) {
+                Ok(name) => name,
+                Err(why) => {
+                    let path = self.below(above, &name);
+                    self.fail(path, FailureKind::Walk, &why.to_string(), CountsAs::Entry);
+                    continue;
+                }
+            };
+            match facts.kind {
+                Some(Kind::Dir) if !facts.is_symlink() => dirs.push((name, facts)),
+                Some(Kind::File)
+                    if !facts.is_symlink() && (!exact || facts.size.is_none() || facts.modify.is_none()) =>
+                {
+                    inexact.push((name, facts));
+                }
+                _ => {
+                    let _ = self.announce(id, above, name, facts);
+                }
+            }
+        }
+        self.ask(id, above, inexact);
+        dirs
+    }
+
+    /// Asks for size and time of files of which the listing did not tell both exactly.
+    fn ask(&mut self, id: DirId, above: Above, files: Vec<(Name, Facts)>) {
+        for some in files.chunks(256) {
+            if self.out.cancelled() {
+                return;
+            }
+            let paths: Vec<Vec<u8>> =
+                some.iter().map(|(name, _)| self.names.server_path(above, Some(name))).collect();
+            let paths: Vec<&[u8]> = paths.iter().map(Vec::as_slice).collect();
+            let answers = self.line.again(|session| session.facts_of(&paths));
+            let answers = match answers {
+                Ok(answers) => answers,
+                Err(error) => {
+                    for ((name, _), path) in some.iter().zip(&paths) {
+                        let failure = self.failure(FailureKind::Walk, path, &error);
+                        let path = self.names.path(above, Some(name));
+                        self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
+                    }
+                    continue;
+                }
+            };
+            for ((name, listed), asked) in some.iter().zip(answers) {
+                match asked {
+                    Asked::Is(told) => {
+                        let unix_mode = told.unix_mode.or(listed.unix_mode);
+                        let facts = Facts { unix_mode, ..told };
+                        let _ = self.announce(id, above, name.clone(), facts);
+                    }
+                    Asked::Not(text) => {
+                        let path = self.names.path(above, Some(name));
+                        let why = format!("the server lists it, and says of it: {text}");
+                        self.fail(path, FailureKind::Vanished, &why, CountsAs::Vanished);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Announces an entry; a directory comes back with its number.
+    fn announce(&mut self, parent: DirId, above: Above, name: Name, facts: Facts) -> Option<(DirId, Facts)> {
+        let path = || self.names.path(above, Some(&name));
+        let is_dir = matches!(facts.kind, Some(Kind::Dir | Kind::CurrentDir | Kind::ParentDir));
+        let kind = match facts.kind {
+            _ if facts.is_symlink() => match facts.unix_slink.as_deref() {
+                Some(target) if is_target(target) => {
+                    self.totals.symlinks += 1;
+                    EntryKind::Symlink { target: target.into() }
+                }
+                _ => {
+                    let (path, why) =
+                        (path(), "a symbolic link, and the server does not tell where it leads");
+                    self.fail(path, FailureKind::Walk, why, CountsAs::Entry);
+                    return None;
+                }
+            },
+            _ if is_dir => {
+                self.totals.dirs += 1;
+                EntryKind::Dir { version: Version::NONE }
+            }
+            Some(Kind::File) if facts.modify.is_none() => {
+                let path = path();
+                let why = "the server does not tell when it was changed, so that nobody would see whether it is changed while it is read";
+                self.fail(path, FailureKind::Walk, why, CountsAs::Entry);
+                return None;
+            }
+            Some(Kind::File) if facts.size.is_some() => {
+                self.totals.files += 1;
+                self.totals.bytes += facts.size.unwrap_or(0);
+                let (fingerprint, object_size) = (self.names.fingerprint(&facts), self.object_size);
+                EntryKind::File { fingerprint, object_size, sparse: false, striped: false }
+            }
+            Some(Kind::Other) => {
+                let path = path();
+                self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::Device }));
+                return None;
+            }
+            _ => {
+                let path = path();
+                self.fail(
+                    path,
+                    FailureKind::Walk,
+                    "the server does not tell what it is, or how long",
+                    CountsAs::Entry,
+                );
+                return None;
+            }
+        };
+        let id = FileId(self.next_id);
+        self.next_id += 1;
+        let young = YOUNG.as_secs() as i64;
+        let now = (self.clock)().secs;
+        let is_young = now.saturating_sub(time_of(&facts).secs).abs() < young;
+        let not_before = is_young.then(|| Instant::now() + SETTLES);
+        let meta = meta_of(&facts, is_dir);
+        self.names.add(id, Entry { above, name: name.clone(), facts: facts.clone(), not_before });
+        self.out.push(WalkItem::Entry(Announced {
+            id,
+            generation: Generation(0),
+            parent,
+            name,
+            meta,
+            kind,
+            extras: Extras::default(),
+        }));
+        is_dir.then(|| (id.as_dir(), facts))
+    }
+
+    fn failure(&self, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
+        failed(self.line.server(), kind, path, error)
+    }
+
+    /// The path of what has no legal name.
+    fn below(&self, above: Above, name: &[u8]) -> Vec<u8> {
+        let mut path = self.names.path(above, None);
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&name[..name.len().min(255)]);
+        path
+    }
+
+    fn fail(&mut self, path: Vec<u8>, kind: FailureKind, why: &str, counts_as: CountsAs) {
+        let failure = own_failure(kind, "copy", &path, why);
+        self.out.push(WalkItem::Failed { path, failure, counts_as });
+    }
+}
+
+/// Some servers write where a link leads as URLs do, others as it is: with a `%` nobody can tell which one.
+fn is_target(target: &[u8]) -> bool {
+    !target.is_empty() && target.len() <= LINK_LEN_MAX && !target.contains(&b'%')
+}
