@@ -71,6 +71,11 @@ impl Outgoing {
         Some((self.written, frame))
     }
 
+    /// Half of what may be kept is: who can wait with more does so.
+    pub fn is_behind(&self) -> bool {
+        self.kept.len() >= KEPT_MAX / 2 || self.len >= KEPT_LEN_MAX / 2
+    }
+
     /// All that was to be sent was given to the present connection.
     pub fn is_written(&self) -> bool {
         self.written - self.known == self.kept.len() as u64

@@ -77,6 +77,6 @@ impl Error {
 
     /// The server does not know the command, or not with this argument.
     pub fn is_unknown(&self) -> bool {
-        matches!(self, Error::Refused { code: 500 | 501 | 502 | 503 | 504, .. })
+        matches!(self, Error::Refused { code: 500..=504, .. })
     }
 }

@@ -104,7 +104,7 @@ pub fn path_of(url: &[u8]) -> Result<Vec<u8>, &'static str> {
     }
     Ok(match path.strip_prefix(b"/~") {
         Some(b"") => b".".to_vec(),
-        Some([b'/', rest @ ..]) if rest.is_empty() => b"./".to_vec(),
+        Some(b"/") => b"./".to_vec(),
         Some([b'/', rest @ ..]) => [b"./", rest].concat(),
         _ if path.is_empty() => b"/".to_vec(),
         _ => path,

@@ -116,7 +116,7 @@ impl Session {
         let is_off = |fact: &&str| {
             self.features.mlst().any(|told| !told.is_on && told.name.eq_ignore_ascii_case(fact.as_bytes()))
         };
-        if WANTED.iter().any(|fact| is_off(&fact)) {
+        if WANTED.iter().any(is_off) {
             let all: Vec<&str> = WANTED.iter().filter(|fact| known(fact)).copied().collect();
             // Without it the facts are those that are told anyway.
             self.control.ask(&Command::OptsMlst(&all))?;

@@ -86,8 +86,8 @@ struct Told {
 /// dead ones left if `remove`.
 pub(crate) fn run(root: &Path, state: Option<&Path>, remove: bool) -> Result<CleanReport, Error> {
     let place = state.unwrap_or(root);
-    let dir =
-        Jail::open_root(root).map_err(|e| unread(root, e, format!("destination {}: {}", root.display(), errno::text(e))))?;
+    let dir = Jail::open_root(root)
+        .map_err(|e| unread(root, e, format!("destination {}: {}", root.display(), errno::text(e))))?;
     let jobs = find_debris(place).map_err(|failure| of(place, &failure))?;
     let told: Vec<Told> = jobs.iter().map(|job| replay(place, job)).collect::<Result<_, _>>()?;
     let all = temporaries(root)?;

@@ -16,8 +16,8 @@ use crate::error::Error;
 use crate::request::CopyRequest;
 use crate::summary::{Chosen, Held, Status, Summary};
 use crate::target_tables::SlowTarget;
+use haul_base::escape;
 use haul_base::role::Role;
-use haul_storage::source::failure::printable;
 
 /// A run is judged from so many seconds on, if it moved so many bytes or copied so many files: what less took
 /// was mostly the start and the end.
@@ -81,7 +81,7 @@ pub(super) fn named(error: Error, request: &CopyRequest) -> Error {
         let path = match endpoints {
             // However it is written: the far end may have put a home directory before it.
             [_] => paths().next(),
-            _ => paths().filter(|path| rest.starts_with(&printable(path))).max_by_key(|path| path.len()),
+            _ => paths().filter(|path| rest.starts_with(&escape::within(path))).max_by_key(|path| path.len()),
         };
         return error.about(end, path);
     }

@@ -183,6 +183,11 @@ impl OtherEnd {
     pub(super) fn is_dark(&self) -> bool {
         self.lines.is_dark()
     }
+
+    /// It has much to take that it was told already.
+    pub(super) fn is_behind(&self) -> bool {
+        self.control.is_behind()
+    }
 }
 
 /// Whoever watches and steers this end, and what is told to him.

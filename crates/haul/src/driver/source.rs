@@ -135,8 +135,9 @@ impl End for SourceEnd {
     }
 
     fn act(&mut self, session: &mut Session<'_>) -> Option<SessionEnd> {
-        // In the dark nothing new is begun: what is kept for the other end stays small.
-        if !session.other.is_dark() {
+        // In the dark nothing new is begun, and where the other end is slow to take what it is told: what is kept
+        // for it stays small. Entries have a bound of their own; what cannot be copied has none.
+        if !session.other.is_dark() && !session.other.is_behind() {
             self.walked.hand_over(&mut self.machine, &self.storage, session);
         }
         while let Some(action) = self.machine.poll_action() {

@@ -279,6 +279,11 @@ impl ControlHandle {
         self.shared.lose(epoch, why.into(), Loss::Silent, true);
     }
 
+    /// The other end has much to take that it was told already: what can wait waits.
+    pub fn is_behind(&self) -> bool {
+        self.shared.lock().out.is_behind()
+    }
+
     /// The epoch of the present link, or of the last one.
     pub fn epoch(&self) -> SessionEpoch {
         self.shared.lock().epoch
