@@ -134,10 +134,15 @@ impl Control {
         }
     }
 
-    /// Sends one command; its last reply, whatever it says.
+    /// Sends one command that moves no data; its last reply, whatever it says of that.
     pub(crate) fn ask(&mut self, command: &Command<'_>) -> Result<Reply, Error> {
         self.send(std::slice::from_ref(command))?;
-        self.last_reply()
+        let reply = self.last_reply()?;
+        match reply.code() {
+            // Of a transfer before it.
+            code @ (225 | 226 | 426) => Err(Error::OutOfStep { said: said(command), code }),
+            _ => Ok(reply),
+        }
     }
 
     /// As [`Control::ask`] for what must be answered by 2yz.
@@ -155,6 +160,16 @@ pub(crate) fn done(command: &Command<'_>, reply: Reply) -> Result<Reply, Error> 
     }
 }
 
+/// A reply of this very code, as the command has it when it is done. Any other that says that it is done is the
+/// answer to something else: after a transfer that was given up some servers say more than one thing.
+pub(crate) fn exactly(command: &Command<'_>, code: u16, reply: Reply) -> Result<Reply, Error> {
+    match reply.class() {
+        _ if reply.code() == code => Ok(reply),
+        Class::Completed => Err(Error::OutOfStep { said: said(command), code: reply.code() }),
+        _ => Err(refused(command, &reply)),
+    }
+}
+
 /// What the server said of a command.
 pub(crate) fn refused(command: &Command<'_>, reply: &Reply) -> Error {
     // What Globus says for people stands in a line of its own.
@@ -164,7 +179,8 @@ pub(crate) fn refused(command: &Command<'_>, reply: &Reply) -> Error {
     Error::Refused { said: said(command), code: reply.code(), text }
 }
 
-fn said(command: &Command<'_>) -> String {
+/// A command as people may see it.
+pub(crate) fn said(command: &Command<'_>) -> String {
     match command {
         Command::Bare(verb) => (*verb).to_owned(),
         Command::Path(verb, path) => format!("{verb} {}", escape::name(path)),

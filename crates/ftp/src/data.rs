@@ -13,7 +13,7 @@ use haul_gridftp::command::Command;
 use haul_gridftp::reply::Class;
 
 use crate::Error;
-use crate::control::{Control, refused};
+use crate::control::{Control, exactly, refused, said};
 
 const READING: &str = "reading from the server";
 
@@ -90,19 +90,24 @@ pub(crate) fn open(control: &mut Control, listens: &mut Listens) -> Result<TcpSt
 fn passive(control: &mut Control, peer: SocketAddr, listens: &mut Listens) -> Result<u16, Error> {
     if *listens == Listens::Extended {
         let reply = control.ask(&Command::Epsv)?;
-        if reply.class() == Class::Completed {
-            return Ok(match parse_229(reply.text())? {
-                Passive::Port(port) => port,
-                Passive::Address(address) => address.port(),
-            });
-        }
-        let error = refused(&Command::Epsv, &reply);
+        let error = match exactly(&Command::Epsv, 229, reply) {
+            Ok(reply) => {
+                return Ok(match parse_229(reply.text())? {
+                    Passive::Port(port) => port,
+                    Passive::Address(address) => address.port(),
+                });
+            }
+            Err(error @ Error::OutOfStep { .. }) => return Err(error),
+            Err(error) => error,
+        };
         if peer.is_ipv6() || !error.is_unknown() && error.is_passing() {
             return Err(error);
         }
         *listens = Listens::Plain;
     }
-    let reply = control.want(&Command::Bare("PASV"))?;
+    let pasv = Command::Bare("PASV");
+    let reply = control.ask(&pasv)?;
+    let reply = exactly(&pasv, 227, reply)?;
     Ok(parse_227(reply.text())?.port())
 }
 
@@ -120,8 +125,12 @@ pub(crate) fn begin(
     let mut failed = None;
     for command in before {
         let reply = control.last_reply()?;
-        if !matches!(reply.class(), Class::Completed | Class::Intermediate) {
-            failed.get_or_insert(refused(command, &reply));
+        match command {
+            Command::Rest(_) if reply.code() == 350 => {}
+            _ if reply.class() == Class::Completed => {
+                return Err(Error::OutOfStep { said: said(command), code: reply.code() });
+            }
+            command => drop(failed.get_or_insert(refused(command, &reply))),
         }
     }
     let reply = control.reply()?;
@@ -135,7 +144,10 @@ pub(crate) fn begin(
             }
         };
     }
-    Err(failed.unwrap_or_else(|| refused(&last, &reply)))
+    match reply.class() {
+        Class::Completed => Err(Error::OutOfStep { said: said(&last), code: reply.code() }),
+        _ => Err(failed.unwrap_or_else(|| refused(&last, &reply))),
+    }
 }
 
 /// Hears what the server says of what came: all of it, if that is what the end of the connection meant.

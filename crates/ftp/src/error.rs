@@ -20,6 +20,9 @@ pub enum Error {
     /// The server's own word.
     #[error("{said}: the server answers {code} {text}")]
     Refused { said: String, code: u16, text: String },
+    /// An answer that belongs to something else: which answer is of what cannot be told any more.
+    #[error("{said}: the server answers {code}, which is no answer to that")]
+    OutOfStep { said: String, code: u16 },
     #[error("{doing}: {why}")]
     Broken { doing: &'static str, why: &'static str },
 }
@@ -46,7 +49,9 @@ impl Error {
     /// The same may go well later, or over another connection.
     pub fn is_passing(&self) -> bool {
         match self {
-            Error::Connect { .. } | Error::Lost { .. } | Error::Closed { .. } => true,
+            Error::Connect { .. } | Error::Lost { .. } | Error::Closed { .. } | Error::OutOfStep { .. } => {
+                true
+            }
             Error::Refused { code, .. } => (400..500).contains(code) && *code != 450,
             Error::Grammar(_) | Error::Broken { .. } => false,
         }

@@ -17,7 +17,7 @@ use haul_gridftp::listing::{
 use haul_gridftp::ranges::FILE_LEN_MAX;
 use haul_gridftp::reply::{Class, Reply};
 
-use crate::control::{Control, done, refused};
+use crate::control::{Control, done, exactly, refused};
 use crate::data::{self, Incoming, Listens};
 use crate::{Error, Server};
 
@@ -194,7 +194,8 @@ impl Session {
             Some(reply) if reply.code() == 213 => Some(parse_moment(reply.text().trim_ascii())?),
             _ => None,
         };
-        if told.code() == 213 {
+        if told.class() == Class::Completed {
+            exactly(&size, 213, told.clone())?;
             let digits = std::str::from_utf8(told.text().trim_ascii()).ok();
             let size = digits.and_then(|digits| digits.parse().ok()).filter(|size| *size <= FILE_LEN_MAX);
             let size = size.ok_or(Error::Broken { doing: "asking for a size", why: "what comes is none" })?;
@@ -341,6 +342,9 @@ impl Drop for Session {
 
 fn mlst(command: &Command<'_>, reply: &Reply) -> Result<Asked, Error> {
     match reply.class() {
+        Class::Completed if reply.code() != 250 => {
+            exactly(command, 250, reply.clone()).map(|_| Asked::Not(String::new()))
+        }
         Class::Completed => {
             let line = reply.lines().get(1).filter(|_| reply.lines().len() > 2);
             let line = line.ok_or(Error::Broken { doing: "asking for facts", why: "none came" })?;

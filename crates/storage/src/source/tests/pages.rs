@@ -64,56 +64,80 @@ fn bench(dir: tempfile::TempDir, io: IoPolicy, helped: bool) -> Bench {
     })
 }
 
+/// Most rounds in which somebody else took pages away.
+const DISTURBED_MAX: usize = 20;
+
 /// Goal: whatever is read, in whatever mode, the pages that were cached are cached after, and no others.
 /// Method: a file with one half and some odd pages cached, read as objects in random order, hashed, compared
-/// and in a bundle; direct and buffered, with and without the kernel's help.
+/// and in a bundle; direct and buffered, with and without the kernel's help. A file beside it that nobody
+/// reads has the same pages cached: where it loses some, the kernel wanted the memory, and that round says
+/// nothing.
 #[test]
 fn the_cache_is_left_as_found() {
     for io in [IoPolicy::Buffered, IoPolicy::Direct, IoPolicy::Auto] {
         for helped in [true, false] {
-            let Some(dir) = disk_dir() else { return };
-            let mut bench = bench(dir, io, helped);
-            let size = (8 << 20) + 5000;
-            let content = random(size, 11);
-            let id = aged(&mut bench, "f", &content);
-            let small = aged(&mut bench, "small", &content[..200_000]);
-            let pages = size.div_ceil(rustix::param::page_size());
-            let mut rng = fastrand::Rng::with_seed(12);
-            let cached: Vec<bool> = (0..pages).map(|i| i < pages / 2 || rng.u32(0..50) == 0).collect();
-            let file = File::open(bench.path("f")).expect("open");
-            let small_file = File::open(bench.path("small")).expect("open");
-            for (file, cached) in [(&file, &cached[..]), (&small_file, &[false, true, false][..])] {
-                file.sync_all().expect("sync");
-                cache_exactly(file, cached);
+            let mut disturbed = 0;
+            while let Err(why) = leaves_the_cache(io, helped) {
+                disturbed += 1;
+                assert!(disturbed < DISTURBED_MAX, "the kernel takes pages away all the time: {why}");
             }
-            let before = (absent(&file), absent(&small_file));
-            let what = format!("{io:?}, helped: {helped}");
-            let mut offsets: Vec<usize> = (0..size).step_by(1 << 20).collect();
-            rng.shuffle(&mut offsets);
-            for offset in offsets {
-                let len = (size - offset).min(1 << 20);
-                let completion = bench.read(id, offset as u64, len as u32, size as u64);
-                assert!(read_result(&completion).is_ok(), "{what}");
-                let payload = completion.buffer.expect("comes back");
-                assert!(payload.as_slice() == &content[offset..offset + len], "{what}");
-            }
-            assert_eq!(absent(&file), before.0, "{what}: objects");
-            assert_eq!(bench.hash(id, G0), Ok(*blake3::hash(&content).as_bytes()), "{what}");
-            assert_eq!(absent(&file), before.0, "{what}: hash");
-            let mut hasher = blake3::Hasher::new();
-            hasher.set_input_offset(4 << 20);
-            hasher.update(&content[4 << 20..8 << 20]);
-            let subtrees = vec![Subtree { offset: 4 << 20, len: 4 << 20, cv: hasher.finalize_non_root() }];
-            let op = SourceOp::Verify { id, generation: G0, size: size as u64, subtrees };
-            let SourceDone::Verify { result, .. } = bench.run(op, None).done else { panic!() };
-            assert_eq!(result, Ok(true), "{what}");
-            assert_eq!(absent(&file), before.0, "{what}: compare");
-            let files = vec![BundleFile { id: small, generation: G0, size: 200_000 }];
-            let completion = bench.run(SourceOp::ReadBundle { files }, Some(200_000));
-            assert!(completion.buffer.expect("comes back").as_slice() == &content[..200_000], "{what}");
-            assert_eq!(absent(&small_file), before.1, "{what}: bundle");
         }
     }
+}
+
+/// One round. `Err`: what was found, and the file that nobody reads lost pages too.
+fn leaves_the_cache(io: IoPolicy, helped: bool) -> Result<(), String> {
+    let Some(dir) = disk_dir() else { return Ok(()) };
+    let mut bench = bench(dir, io, helped);
+    let size = (8 << 20) + 5000;
+    let content = random(size, 11);
+    let id = aged(&mut bench, "f", &content);
+    let small = aged(&mut bench, "small", &content[..200_000]);
+    aged(&mut bench, "witness", &content);
+    let pages = size.div_ceil(rustix::param::page_size());
+    let mut rng = fastrand::Rng::with_seed(12);
+    let cached: Vec<bool> = (0..pages).map(|i| i < pages / 2 || rng.u32(0..50) == 0).collect();
+    let open = |name: &str| File::open(bench.path(name)).expect("open");
+    let (file, small_file, witness) = (open("f"), open("small"), open("witness"));
+    let small_cached = &[false, true, false][..];
+    for (file, cached) in [(&witness, &cached[..]), (&file, &cached), (&small_file, small_cached)] {
+        file.sync_all().expect("sync");
+        cache_exactly(file, cached);
+    }
+    let before = (absent(&file), absent(&small_file), absent(&witness));
+    let what = format!("{io:?}, helped: {helped}");
+    let check = |file: &File, before: &Vec<Range<u64>>, step: &str, witnessed: &Vec<Range<u64>>| {
+        let now = absent(file);
+        if now != *before && absent(&witness) != *witnessed {
+            return Err(format!("{what}: {step}: {now:?}"));
+        }
+        assert_eq!(now, *before, "{what}: {step}");
+        Ok(())
+    };
+    let mut offsets: Vec<usize> = (0..size).step_by(1 << 20).collect();
+    rng.shuffle(&mut offsets);
+    for offset in offsets {
+        let len = (size - offset).min(1 << 20);
+        let completion = bench.read(id, offset as u64, len as u32, size as u64);
+        assert!(read_result(&completion).is_ok(), "{what}");
+        let payload = completion.buffer.expect("comes back");
+        assert!(payload.as_slice() == &content[offset..offset + len], "{what}");
+    }
+    check(&file, &before.0, "objects", &before.2)?;
+    assert_eq!(bench.hash(id, G0), Ok(*blake3::hash(&content).as_bytes()), "{what}");
+    check(&file, &before.0, "hash", &before.2)?;
+    let mut hasher = blake3::Hasher::new();
+    hasher.set_input_offset(4 << 20);
+    hasher.update(&content[4 << 20..8 << 20]);
+    let subtrees = vec![Subtree { offset: 4 << 20, len: 4 << 20, cv: hasher.finalize_non_root() }];
+    let op = SourceOp::Verify { id, generation: G0, size: size as u64, subtrees };
+    let SourceDone::Verify { result, .. } = bench.run(op, None).done else { panic!() };
+    assert_eq!(result, Ok(true), "{what}");
+    check(&file, &before.0, "compare", &before.2)?;
+    let files = vec![BundleFile { id: small, generation: G0, size: 200_000 }];
+    let completion = bench.run(SourceOp::ReadBundle { files }, Some(200_000));
+    assert!(completion.buffer.expect("comes back").as_slice() == &content[..200_000], "{what}");
+    check(&small_file, &before.1, "bundle", &before.2)
 }
 
 /// Goal: a large file leaves less than 1 MiB in the cache.
