@@ -15,6 +15,7 @@ mod copy;
 mod ctl;
 mod layout;
 mod man;
+mod netrc;
 mod probe;
 mod surroundings;
 mod top;

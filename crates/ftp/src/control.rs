@@ -160,8 +160,8 @@ pub(crate) fn done(command: &Command<'_>, reply: Reply) -> Result<Reply, Error> 
     }
 }
 
-/// A reply of this very code, as the command has it when it is done. Any other that says that it is done is the
-/// answer to something else: after a transfer that was given up some servers say more than one thing.
+/// A reply of this very code, as the command has it when it is done. Any other that says that it is done is
+/// the answer to something else: after a transfer that was given up some servers say more than one thing.
 pub(crate) fn exactly(command: &Command<'_>, code: u16, reply: Reply) -> Result<Reply, Error> {
     match reply.class() {
         _ if reply.code() == code => Ok(reply),

@@ -1,8 +1,8 @@
 //! haul-ftp: a client of FTP servers.
 //!
-//! In: a [`Server`], paths as bytes. Out: a [`Session`] that lists directories, tells facts of files and gives
-//! their bytes. Everything blocks, each wait at most as long as the session's patience; who wants several
-//! things at a time opens several sessions.
+//! In: a [`Server`], paths as bytes. Out: a [`Session`] that lists directories, tells facts of files and
+//! gives their bytes. Everything blocks, each wait at most as long as the session's patience; who wants
+//! several things at a time opens several sessions.
 //! Invariants: nothing that a server sends panics or grows without a bound; a password is in no error and in
 //! no `Debug`; a file counts as whole only when the server said so behind its last byte.
 //! Left out: names below a path (who lists joins them), hashing, retries, and what is done with the bytes.
@@ -13,6 +13,7 @@
 mod control;
 mod data;
 mod error;
+pub mod netrc;
 pub mod server;
 mod session;
 

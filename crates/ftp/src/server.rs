@@ -76,6 +76,31 @@ impl Server {
         Ok(Server { user, password, host: host.to_owned(), port })
     }
 
+    /// The word brings no password: `Some` of the user whose one is wanted, `Some(None)` if it names none.
+    pub fn wants_login(text: &str) -> Option<Option<String>> {
+        let server = Server::parse(text).ok()?;
+        match text.rsplit_once('@') {
+            None => Some(None),
+            Some((login, _)) if !login.contains(':') => Some(Some(server.user)),
+            Some(_) => None,
+        }
+    }
+
+    /// The same server with a login, as [`Server::parse`] reads it.
+    pub fn with_login(text: &str, user: &str, password: &str) -> String {
+        let host = text.rsplit_once('@').map_or(text, |(_, host)| host);
+        let encode = |word: &str| {
+            let byte = |byte: u8| match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                    char::from(byte).to_string()
+                }
+                byte => format!("%{byte:02X}"),
+            };
+            word.bytes().map(byte).collect::<String>()
+        };
+        format!("{}:{}@{host}", encode(user), encode(password))
+    }
+
     pub fn user(&self) -> &str {
         &self.user
     }
@@ -180,6 +205,21 @@ mod tests {
         let server = Server::parse("alice:geheim@h:2121").expect("a server");
         assert_eq!(server.shown(), "alice@h:2121");
         assert!(!format!("{server:?}").contains("geheim"));
+    }
+
+    /// Goal: a login from elsewhere is read as it was.
+    #[test]
+    fn logins_can_be_added() {
+        for (text, wants) in
+            [("h:21", Some(None)), ("u@h", Some(Some("u".to_owned()))), ("u:@h", None), ("u:p@h", None)]
+        {
+            assert_eq!(Server::wants_login(text), wants, "{text}");
+        }
+        let text = Server::with_login("u@[::1]:5", "ü@:x", "a/b:%@ c");
+        let server = Server::parse(&text).expect("a server");
+        assert_eq!((server.user(), server.password()), ("ü@:x", "a/b:%@ c"));
+        assert_eq!((server.host.as_str(), server.port), ("::1", 5));
+        assert!(!text.contains('/'), "{text}");
     }
 
     /// Goal: paths are bytes, one form of each reads as the same.

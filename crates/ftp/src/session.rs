@@ -262,7 +262,8 @@ impl Session {
 
     /// As [`Session::list`], by `LIST`.
     fn list_plainly(&mut self, dir: &[u8]) -> Result<Vec<Listed>, Error> {
-        // A path with blanks or a hyphen in it is read by servers in more than one way; where they are is not.
+        // A path with blanks or a hyphen in it is read by servers in more than one way; where they are is
+        // not.
         self.control.want(&Command::Path("CWD", dir))?;
         let (mut saw_itself, mut all) = (false, Vec::new());
         match self.listing(Command::Path("LIST", b"-a")) {

@@ -166,6 +166,26 @@ impl Endpoint {
         self.place.file_path().filter(|_| self.host.is_none())
     }
 
+    /// Its words name a server and bring no password: [`Endpoint::with_login`] may know one.
+    pub fn wants_login(&self) -> bool {
+        #[cfg(feature = "ftp")]
+        return haul_storage::ftp::wants_login(&self.place).is_some();
+        #[cfg(not(feature = "ftp"))]
+        false
+    }
+
+    /// The same endpoint with the login that the text of a `.netrc` has for its server; `None`: it has none.
+    pub fn with_login(&self, netrc: &str) -> Option<Endpoint> {
+        #[cfg(feature = "ftp")]
+        return haul_storage::ftp::with_login(&self.place, netrc)
+            .map(|place| Endpoint::new(self.host.clone(), place));
+        #[cfg(not(feature = "ftp"))]
+        {
+            let _ = netrc;
+            None
+        }
+    }
+
     /// As it can be typed: [`Endpoint::parse`] gives the same, or the same file by a longer path.
     pub fn shown(&self) -> Vec<u8> {
         let place = self.place.shown();

@@ -405,7 +405,7 @@ fn a_pinned_direction_that_is_closed_is_an_error() {
     far.env = format!("AGENT_ECHO_PORT={}", free_port());
     let error = start(&RemoteSpec { dial: Dialler::Source, ..far.spec() }).0.unwrap_err();
     assert_eq!(error.kind, BootstrapKind::Closed, "{error}");
-    assert!(error.to_string().contains("allow tcp") && error.to_string().contains("`dial=auto`"), "{error}");
+    assert!(error.to_string().contains("allow tcp") && error.to_string().contains("`dial` auto"), "{error}");
     let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = taken.local_addr().unwrap().port();
     let far = Far::with_haul();

@@ -391,7 +391,7 @@ impl<'a> NearHandshake<'a> {
         if self.wish != Wish::Either {
             let error = BootstrapError::new(BootstrapKind::Closed, what);
             return Err(error.remedy(format!(
-                "{}`dial=auto` tries every way",
+                "{}`dial` auto tries every way",
                 ask.map_or(String::new(), |ask| ask + "; ")
             )));
         }

@@ -17,7 +17,7 @@ use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::wire::{Failure, FailureKind, SourceRoot};
 use haul_ftp::{Asked, Error, Facts, Kind, Server, Session, Settings, server};
 
-use crate::place::{Form, Rest, Scheme, Sources};
+use crate::place::{Form, Place, Rest, Scheme, Sources};
 use crate::source::failure::own_failure;
 use crate::store::{
     Capabilities, Directories, Durable, Publishing, Reading, SourceParts, SourceStore, WriteOrder,
@@ -122,6 +122,20 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
         found.push(Found { path, name, facts });
     }
     Ok(Box::new(FtpSource { server, found, session }))
+}
+
+/// The host and the user of a place whose words bring no password: a login for them may be kept elsewhere.
+pub fn wants_login(place: &Place) -> Option<(String, Option<String>)> {
+    let word = place.server().filter(|_| *place.scheme() == FTP)?;
+    let user = Server::wants_login(word)?;
+    Some((Server::parse(word).ok()?.host, user))
+}
+
+/// The place with the login that the text of a `.netrc` has for it; `None`: there is none, or it brings one.
+pub fn with_login(place: &Place, netrc: &str) -> Option<Place> {
+    let (host, user) = wants_login(place)?;
+    let (user, password) = haul_ftp::netrc::find(netrc, &host, user.as_deref())?;
+    place.at_server(&Server::with_login(place.server()?, &user, &password)).ok()
 }
 
 /// The name that a source takes at the destination, by the text of its path alone, as of a file system's.

@@ -247,6 +247,18 @@ impl Place {
         self.server.as_deref()
     }
 
+    /// The same place at a server that is written otherwise, with a login say.
+    ///
+    /// # Errors
+    /// It cannot be one, or the scheme has none.
+    pub fn at_server(&self, server: &str) -> Result<Place, PlaceError> {
+        let unread = |why: &str| PlaceError::Unread { typed: self.shown(), why: why.to_owned() };
+        if self.server.is_none() {
+            return Err(unread("it has no server"));
+        }
+        Ok(Place { server: Some(check_server(server.as_bytes()).map_err(unread)?), ..self.clone() })
+    }
+
     /// What its scheme calls a path. Of a file: as typed.
     pub fn path(&self) -> &[u8] {
         &self.path

@@ -122,7 +122,8 @@ fn job_name(source: &Endpoint) -> String {
 /// # Errors
 /// A sentence for people about wrong usage.
 fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String> {
-    let (sources, destination) = endpoint::resolve(&args.paths.all()).map_err(|e| e.to_string())?;
+    let (mut sources, destination) = endpoint::resolve(&args.paths.all()).map_err(|e| e.to_string())?;
+    super::netrc::add_logins(&mut sources)?;
     let object_size = args.object_size.map_or(options::OBJECT_SIZE_DEFAULT, u64::from);
     // One object at rest and one in flight is the least that moves at all.
     if args.memory.is_some_and(|memory| memory < 2 * object_size) {

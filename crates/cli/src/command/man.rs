@@ -26,6 +26,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "XDG_CACHE_HOME",
         "At a far host: in its directory haul lies the program that was sent there; else in ~/.cache/haul.",
     ),
+    ("NETRC", "Where logins of FTP servers are kept; else in ~/.netrc."),
     ("NO_COLOR", "If it is set and not empty, no colours are used."),
     ("TERM", "Where it is dumb, or not set, nothing is redrawn and no colours are used."),
     ("SSH_ASKPASS, SSH_ASKPASS_REQUIRE, DISPLAY", "As for ssh(1), which asks for passwords."),
@@ -37,6 +38,7 @@ const FILES: &[(&str, &str)] = &[
         "DST/**/.NAME.haul~*",
         "A file that is not complete yet. haul-clean(1) shows and removes those of copies that are dead.",
     ),
+    ("~/.netrc", "Logins of FTP servers, as for ftp(1); nobody else may be able to read it."),
     ("~/.local/state/haul", "What haul-probe(1) found of storage and networks."),
     ("~/.cache/haul", "At a far host: the program, where there was none."),
 ];

@@ -142,8 +142,8 @@ fn with_a_big_file(room: &Room, seed: u64, len: usize) -> PathBuf {
     data
 }
 
-/// Slow enough that what is done meanwhile comes before its end: 40 MiB take some five seconds, and not all of
-/// them wait in memory.
+/// Slow enough that what is done meanwhile comes before its end: 40 MiB take some five seconds, and not all
+/// of them wait in memory.
 const SLOW: [&str; 3] = ["--rate=8MiB/s", "--memory=16MiB", "--patience=3s"];
 
 /// Starts it and waits until it has written something.
@@ -386,8 +386,8 @@ fn a_killed_copy_is_completed() {
     }
 }
 
-/// Goal: a file that is written anew at the server while it is copied arrives as it is afterwards, or as it was
-/// with the time that it had, or not at all with an error: never a mix of both.
+/// Goal: a file that is written anew at the server while it is copied arrives as it is afterwards, or as it
+/// was with the time that it had, or not at all with an error: never a mix of both.
 /// Method: in place, in the same length, in the middle of the copy; the same command again, until it is so.
 #[test]
 fn a_file_that_changes_is_never_mixed() {

@@ -135,8 +135,8 @@ impl End for SourceEnd {
     }
 
     fn act(&mut self, session: &mut Session<'_>) -> Option<SessionEnd> {
-        // In the dark nothing new is begun, and where the other end is slow to take what it is told: what is kept
-        // for it stays small. Entries have a bound of their own; what cannot be copied has none.
+        // In the dark nothing new is begun, and where the other end is slow to take what it is told: what is
+        // kept for it stays small. Entries have a bound of their own; what cannot be copied has none.
         if !session.other.is_dark() && !session.other.is_behind() {
             self.walked.hand_over(&mut self.machine, &self.storage, session);
         }

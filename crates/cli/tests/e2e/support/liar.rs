@@ -1,8 +1,8 @@
 //! An FTP server that lies, by a script: wrong replies, wrong listings, wrong data connections.
 //!
-//! In: what it has, and what it says wrong of it. What the script leaves alone it does as any server would, so
-//! that a client comes as far as the lie, whatever it asks on its way. It is no stand-in for a real one, for
-//! which there is [`super::ftpd`].
+//! In: what it has, and what it says wrong of it. What the script leaves alone it does as any server would,
+//! so that a client comes as far as the lie, whatever it asks on its way. It is no stand-in for a real one,
+//! for which there is [`super::ftpd`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
