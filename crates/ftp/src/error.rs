@@ -65,6 +65,21 @@ impl Error {
         }
     }
 
+    /// The system's number for it, where it has one or there is an obvious one: 0 where not.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::Connect { cause, .. } | Error::Lost { cause, .. } => cause.raw_os_error().unwrap_or(0),
+            // EACCES.
+            Error::Refused { code: 530 | 532, .. } => 13,
+            _ => 0,
+        }
+    }
+
+    /// The network, or whoever should be at its other end, is to blame.
+    pub fn is_network(&self) -> bool {
+        matches!(self, Error::Connect { .. } | Error::Lost { .. } | Error::Closed { .. })
+    }
+
     /// The server takes no further session of this user now.
     pub fn is_full(&self) -> bool {
         match self {

@@ -71,7 +71,11 @@ impl Server {
             Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
                 port.parse().ok().filter(|port| *port > 0).ok_or("a port is 1 to 65535")?
             }
-            Some(_) => return Err("a port is a number"),
+            Some(_) => {
+                return Err(
+                    "a port is a number; in a user or a password write / as %2F, : as %3A and @ as %40",
+                );
+            }
         };
         Ok(Server { user, password, host: host.to_owned(), port })
     }
@@ -107,6 +111,11 @@ impl Server {
 
     pub(crate) fn password(&self) -> &str {
         &self.password
+    }
+
+    /// Nobody gave a password, or the user comes as nobody in particular.
+    pub fn has_no_password(&self) -> bool {
+        self.password.is_empty() || self.user == ANONYMOUS
     }
 
     /// For people: without the password.

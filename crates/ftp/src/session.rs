@@ -176,20 +176,35 @@ impl Session {
                 self.has_mlsd = false;
                 all.truncate(first);
             }
-            for path in some {
-                all.push(self.size_and_time(path));
-            }
+            self.sizes_and_times(some, &mut all)?;
         }
         all.into_iter().collect()
     }
 
-    /// The same where there is no `MLST`: a size is a file's, and what can be entered is a directory.
-    fn size_and_time(&mut self, path: &[u8]) -> Result<Asked, Error> {
-        let (size, time) = (Command::Path("SIZE", path), Command::Path("MDTM", path));
-        let both = [size, time];
-        self.control.send(if self.has_mdtm { &both } else { &both[..1] })?;
-        let told = self.control.last_reply()?;
-        let time = if self.has_mdtm { Some(self.control.last_reply()?) } else { None };
+    /// The same where there is no `MLST`: a size is a file's, and what can be entered is a directory. All are
+    /// asked together.
+    fn sizes_and_times(&mut self, paths: &[&[u8]], all: &mut Vec<Result<Asked, Error>>) -> Result<(), Error> {
+        let has_mdtm = self.has_mdtm;
+        let ask = |path| {
+            let time = has_mdtm.then_some(Command::Path("MDTM", path));
+            [Some(Command::Path("SIZE", path)), time].into_iter().flatten()
+        };
+        let commands: Vec<_> = paths.iter().flat_map(|path| ask(path)).collect();
+        self.control.send(&commands)?;
+        let mut told = Vec::with_capacity(paths.len());
+        for _ in paths {
+            let size = self.control.last_reply()?;
+            told.push((size, if has_mdtm { Some(self.control.last_reply()?) } else { None }));
+        }
+        for (path, (size, time)) in paths.iter().zip(told) {
+            let asked = self.size_and_time(path, &size, time.as_ref());
+            all.push(asked);
+        }
+        Ok(())
+    }
+
+    fn size_and_time(&mut self, path: &[u8], told: &Reply, time: Option<&Reply>) -> Result<Asked, Error> {
+        let size = Command::Path("SIZE", path);
         let modify = match time {
             Some(reply) if reply.code() == 213 => Some(parse_moment(reply.text().trim_ascii())?),
             _ => None,
@@ -202,7 +217,7 @@ impl Session {
             let facts = Facts { kind: Some(Kind::File), size: Some(size), modify, ..Facts::default() };
             return Ok(Asked::Is(facts));
         }
-        let refusal = refused(&size, &told);
+        let refusal = refused(&size, told);
         if !refusal.is_unavailable() && !refusal.is_unknown() {
             return Err(refusal);
         }
@@ -212,8 +227,32 @@ impl Session {
                 let facts = Facts { kind: Some(Kind::Dir), modify, ..Facts::default() };
                 Ok(Asked::Is(facts))
             }
-            _ => Ok(Asked::Not(told_of(&told))),
+            _ => Ok(Asked::Not(told_of(told))),
         }
+    }
+
+    /// Where the login leads, as an absolute path.
+    ///
+    /// # Errors
+    /// The server does not tell.
+    pub fn home(&mut self) -> Result<Vec<u8>, Error> {
+        const DOING: &str = "asking where the login leads";
+        let pwd = Command::Bare("PWD");
+        let reply = self.control.ask(&pwd)?;
+        let reply = exactly(&pwd, 257, reply)?;
+        // RFC 959, appendix II: in quotes, and a quote in it twice.
+        let none = Error::Broken { doing: DOING, why: "what comes is no path" };
+        let mut rest = reply.text().iter().copied().skip_while(|byte| *byte != b'"').skip(1).peekable();
+        let mut path = Vec::new();
+        while let Some(byte) = rest.next() {
+            match (byte, rest.peek()) {
+                (b'"', Some(b'"')) => path.push(rest.next().unwrap_or(b'"')),
+                (b'"', _) if path.starts_with(b"/") => return Ok(path),
+                (b'"', _) => return Err(none),
+                (byte, _) => path.push(byte),
+            }
+        }
+        Err(none)
     }
 
     /// What lies in a directory. Not the directory itself, nor the one above it.
@@ -253,7 +292,16 @@ impl Session {
             }
         }
         if !links.is_empty() {
-            all.retain(|line| !matches!(line, Listed::Entry { name, .. } if links.contains_key(name)));
+            // What MLSD says of one may be of what it leads to; but LIST tells no exact time.
+            all.retain(|line| {
+                let Listed::Entry { name, facts, .. } = line else { return true };
+                let link = links.get_mut(name);
+                let is_link = link.is_some();
+                if let Some(link) = link {
+                    link.modify = facts.modify;
+                }
+                !is_link
+            });
             let entry = |(name, facts)| Listed::Entry { name, facts, exact: false };
             all.extend(links.into_iter().map(entry));
         }

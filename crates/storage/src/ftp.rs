@@ -19,6 +19,7 @@ use haul_ftp::{Asked, Error, Facts, Kind, Server, Session, Settings, server};
 
 use crate::place::{Form, Place, Rest, Scheme, Sources};
 use crate::source::failure::own_failure;
+use crate::source::wall_clock;
 use crate::store::{
     Capabilities, Directories, Durable, Publishing, Reading, SourceParts, SourceStore, WriteOrder,
 };
@@ -26,6 +27,7 @@ use crate::walk::Walk;
 use engine::FtpEngine;
 use haul_base::escape;
 use names::Names;
+use rustix::io::Errno;
 
 mod engine;
 mod names;
@@ -92,10 +94,23 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
     let mut session = Session::open(&server, &Settings { patience: PATIENCE })
         .map_err(|error| unreached(&server, &error))?;
     let mut found: Vec<Found> = Vec::new();
+    let mut home: Option<Vec<u8>> = None;
     for place in sources.places {
-        let path = server::path_of(place.path()).map_err(|why| usage(format!("ftp://: {why}")))?;
+        let mut path = server::path_of(place.path()).map_err(|why| usage(format!("ftp://: {why}")))?;
+        let typed = path.clone();
+        // A path that begins where the login leads would be another one after the first change of directory.
+        if let Some(below) = path.strip_prefix(b".") {
+            let home = match &home {
+                Some(home) => home,
+                None => home.insert(session.home().map_err(|error| unreached(&server, &error))?),
+            };
+            path = [home.strip_suffix(b"/").unwrap_or(home), below].concat();
+            if path.is_empty() {
+                path = b"/".to_vec();
+            }
+        }
         let shown = || shown(&server, &path);
-        let name = name_of(&path).map_err(|why| usage(format!("source {}: {why}", shown())))?;
+        let name = name_of(&typed).map_err(|why| usage(format!("source {}: {why}", shown())))?;
         let facts =
             match session.facts(&path).map_err(|error| failed(&server, FailureKind::Walk, &path, &error))? {
                 Asked::Is(facts) => facts,
@@ -156,13 +171,18 @@ fn shown(server: &Server, path: &[u8]) -> String {
 }
 
 fn unreached(server: &Server, error: &Error) -> Failure {
-    let text = format!("ftp://{}: {error}", server.shown());
-    Failure { kind: FailureKind::Walk, errno: 0, text: text.into() }
+    let hint = match error.errno() == Errno::ACCESS.raw_os_error() && server.has_no_password() {
+        true => "; no password was given: write USER:PASSWORD@ before the host, or keep it in ~/.netrc",
+        false => "",
+    };
+    let text = format!("ftp://{}: {error}{hint}", server.shown());
+    let kind = if error.is_network() { FailureKind::Network } else { FailureKind::Walk };
+    Failure { kind, errno: error.errno(), text: text.into() }
 }
 
 /// What went wrong with a path.
 fn failed(server: &Server, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
-    said(server, kind, path, &error.to_string())
+    Failure { errno: error.errno(), ..said(server, kind, path, &error.to_string()) }
 }
 
 /// The same in our words.
@@ -178,6 +198,7 @@ fn meta_of(facts: &Facts, is_dir: bool) -> Meta {
     Meta { mode, uid: u32::MAX, gid: u32::MAX, mtime: time_of(facts) }
 }
 
+/// What has no time is never taken for a file, whose time is told: see the walk.
 fn time_of(facts: &Facts) -> Timestamp {
     facts.modify.map_or(Timestamp { secs: 0, nanos: 0 }, |at| Timestamp { secs: at.secs, nanos: at.nanos })
 }

@@ -330,6 +330,12 @@ fn hidden(server: &str) -> String {
 /// A word as it was typed, without a password that it may hold.
 fn without_password(typed: &[u8]) -> Vec<u8> {
     let Some((scheme, rest)) = split_scheme(typed) else { return typed.to_vec() };
+    // A password with a slash in it, which should be %2F, ends the server too early.
+    if let Some(at) = rest.iter().rposition(|byte| *byte == b'@')
+        && let Some(colon) = rest[..at].iter().position(|byte| *byte == b':')
+    {
+        return [scheme.as_bytes(), b"://", &rest[..colon], &rest[at..]].concat();
+    }
     let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
     let server = hidden(&String::from_utf8_lossy(&rest[..end]));
     [scheme.as_bytes(), b"://", server.as_bytes(), &rest[end..]].concat()
@@ -530,7 +536,7 @@ mod tests {
         let place = Place::parse_with(b"x-far://u:geheim@h:21/a", &[&FILE, &FAR]).expect("known here");
         assert_eq!(place.server(), Some("u:geheim@h:21"));
         assert_eq!(place.shown(), b"x-far://u@h:21/a");
-        for word in [&b"nftp://u:geheim@h/a"[..], b"x-far://u:geheim@h\x1b/a"] {
+        for word in [&b"nftp://u:geheim@h/a"[..], b"x-far://u:geheim@h\x1b/a", b"nftp://u:ge/geheim@h/a"] {
             let error = Place::parse_with(word, &[&FILE, &FAR]).expect_err("no place").to_string();
             assert!(!error.contains("geheim") && error.contains("u@h"), "{error}");
         }

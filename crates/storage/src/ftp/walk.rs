@@ -292,7 +292,11 @@ impl Walker {
         let now = (self.clock)().secs;
         let is_young = now.saturating_sub(time_of(&facts).secs).abs() < young;
         let not_before = is_young.then(|| Instant::now() + SETTLES);
-        let meta = meta_of(&facts, is_dir);
+        let mut meta = meta_of(&facts, is_dir);
+        if facts.modify.is_none() {
+            // Of a directory or a link; what has no time gets that of the copy.
+            meta.mtime = (self.clock)();
+        }
         self.names.add(id, Entry { above, name: name.clone(), facts: facts.clone(), not_before });
         self.out.push(WalkItem::Entry(Announced {
             id,
