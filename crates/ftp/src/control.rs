@@ -35,10 +35,17 @@ pub(crate) struct Control {
 
 impl Control {
     /// Connects to the first of the server's addresses that answers.
-    pub(crate) fn connect(server: &Server, patience: Duration) -> Result<Control, Error> {
+    pub(crate) fn connect(
+        server: &Server,
+        at: Option<SocketAddr>,
+        patience: Duration,
+    ) -> Result<Control, Error> {
         let to = || server.shown();
         let unreached = |cause| Error::Connect { to: to(), cause };
-        let addresses = (server.host.as_str(), server.port).to_socket_addrs().map_err(unreached)?;
+        let addresses: Vec<SocketAddr> = match at {
+            Some(at) => vec![at],
+            None => (server.host.as_str(), server.port).to_socket_addrs().map_err(unreached)?.collect(),
+        };
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in addresses {
             match TcpStream::connect_timeout(&address, patience) {
@@ -89,11 +96,16 @@ impl Control {
 
     /// The next reply.
     pub(crate) fn reply(&mut self) -> Result<Reply, Error> {
-        self.reply_within(self.patience)
+        self.reply_until(Instant::now() + self.patience)
     }
 
-    pub(crate) fn reply_within(&mut self, patience: Duration) -> Result<Reply, Error> {
-        let result = self.next_reply(Instant::now() + patience);
+    fn reply_until(&mut self, until: Instant) -> Result<Reply, Error> {
+        let result = match Instant::now() > until {
+            true => {
+                Err(Error::Lost { doing: "waiting for an answer", cause: io::ErrorKind::TimedOut.into() })
+            }
+            false => self.next_reply(until),
+        };
         self.broken |= result.is_err();
         result
     }
@@ -126,8 +138,14 @@ impl Control {
 
     /// The last reply to a command: preliminary ones are passed over.
     pub(crate) fn last_reply(&mut self) -> Result<Reply, Error> {
+        self.last_reply_within(self.patience)
+    }
+
+    /// The same within another time, however many preliminary ones come.
+    pub(crate) fn last_reply_within(&mut self, patience: Duration) -> Result<Reply, Error> {
+        let until = Instant::now() + patience;
         loop {
-            let reply = self.reply()?;
+            let reply = self.reply_until(until)?;
             if reply.class() != Class::Preliminary {
                 return Ok(reply);
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use haul_gridftp::address::{Passive, parse_227, parse_229};
 use haul_gridftp::command::Command;
-use haul_gridftp::reply::Class;
+use haul_gridftp::reply::{Class, Reply};
 
 use crate::Error;
 use crate::control::{Control, exactly, refused, said};
@@ -145,18 +145,20 @@ pub(crate) fn begin(
         };
     }
     match reply.class() {
-        Class::Completed => Err(Error::OutOfStep { said: said(&last), code: reply.code() }),
+        Class::Completed | Class::Intermediate => {
+            Err(Error::OutOfStep { said: said(&last), code: reply.code() })
+        }
         _ => Err(failed.unwrap_or_else(|| refused(&last, &reply))),
     }
 }
 
 /// Hears what the server says of what came: all of it, if that is what the end of the connection meant.
-pub(crate) fn finish(control: &mut Control, incoming: Incoming, of: Command<'_>) -> Result<(), Error> {
+pub(crate) fn finish(control: &mut Control, incoming: Incoming, of: Command<'_>) -> Result<Reply, Error> {
     debug_assert!(incoming.has_ended());
     drop(incoming);
     let reply = control.last_reply()?;
     match reply.class() {
-        Class::Completed => Ok(()),
+        Class::Completed => Ok(reply),
         _ => Err(refused(&of, &reply)),
     }
 }
@@ -167,10 +169,5 @@ const GIVING_UP: Duration = Duration::from_secs(10);
 /// Wants no more of it: the server sees a closed connection, and says whatever it says of that.
 pub(crate) fn give_up(control: &mut Control, incoming: Incoming) -> Result<(), Error> {
     drop(incoming);
-    loop {
-        let reply = control.reply_within(GIVING_UP)?;
-        if reply.class() != Class::Preliminary {
-            return Ok(());
-        }
-    }
+    control.last_reply_within(GIVING_UP).map(drop)
 }

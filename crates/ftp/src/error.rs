@@ -65,6 +65,17 @@ impl Error {
         }
     }
 
+    /// The same without a word that nobody may see, which the server may have said.
+    pub(crate) fn without(self, secret: &str) -> Error {
+        match self {
+            Error::Refused { said, code, text } if !secret.is_empty() => {
+                let text = text.replace(secret, "***");
+                Error::Refused { said, code, text }
+            }
+            other => other,
+        }
+    }
+
     /// The system's number for it, where it has one or there is an obvious one: 0 where not.
     pub fn errno(&self) -> i32 {
         match self {

@@ -5,6 +5,7 @@
 //! before anything else is asked.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use haul_gridftp::command::Command;
@@ -21,8 +22,10 @@ use crate::control::{Control, done, exactly, refused};
 use crate::data::{self, Incoming, Listens};
 use crate::{Error, Server};
 
-/// Most bytes of one directory's listing: some two million names.
-const LISTING_LEN_MAX: usize = 256 << 20;
+/// Most bytes of one directory's listing.
+const LISTING_LEN_MAX: usize = 128 << 20;
+/// Most lines of it.
+const LISTING_LINES_MAX: usize = 1_000_000;
 /// Questions that are under way together.
 pub(crate) const PIPELINE_MAX: usize = 64;
 
@@ -31,6 +34,8 @@ pub(crate) const PIPELINE_MAX: usize = 64;
 pub struct Settings {
     /// How long a server may be silent.
     pub patience: Duration,
+    /// Where the server is; `None`: its name says.
+    pub at: Option<SocketAddr>,
 }
 
 /// What a server has at a path.
@@ -73,7 +78,7 @@ impl Session {
     /// # Errors
     /// The server is not there, or does not take the user.
     pub fn open(server: &Server, settings: &Settings) -> Result<Session, Error> {
-        let mut control = Control::connect(server, settings.patience)?;
+        let mut control = Control::connect(server, settings.at, settings.patience)?;
         let greeting = control.last_reply()?;
         let hello = Command::Bare("the connection");
         let banner = done(&hello, greeting)?.lines().join(&b' ');
@@ -87,7 +92,7 @@ impl Session {
             Class::Completed => {}
             Class::Intermediate if reply.code() == 331 => {
                 let password = Command::With("PASS", server.password().as_bytes());
-                control.want(&password)?;
+                control.want(&password).map_err(|error| error.without(server.password()))?;
             }
             _ => return Err(refused(&user, &reply)),
         }
@@ -122,6 +127,11 @@ impl Session {
             self.control.ask(&Command::OptsMlst(&all))?;
         }
         Ok(())
+    }
+
+    /// Where the server was reached.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.control.peer().ok()
     }
 
     /// What the server greets with.
@@ -285,10 +295,13 @@ impl Session {
         };
         let mut links = HashMap::new();
         for line in listed {
-            if let Listed::Entry { name, facts, .. } = line
-                && facts.kind == Some(Kind::Symlink)
-            {
-                links.insert(name, facts);
+            match line {
+                Listed::Entry { name, facts, .. } if facts.kind == Some(Kind::Symlink) => {
+                    links.insert(name, facts);
+                }
+                // One of which nobody can tell where its name ends.
+                Listed::Bad(line, why) if line.starts_with(b"l") => all.push(Listed::Bad(line, why)),
+                _ => {}
             }
         }
         if !links.is_empty() {
@@ -338,12 +351,19 @@ impl Session {
                 0 => break,
                 len if bytes.len() + len > LISTING_LEN_MAX => {
                     let _ = data::give_up(&mut self.control, incoming);
-                    return Err(Error::Broken { doing: DOING, why: "its listing is longer than 256 MiB" });
+                    return Err(Error::Broken { doing: DOING, why: "its listing is longer than 128 MiB" });
                 }
                 len => bytes.extend_from_slice(&buffer[..len]),
             }
         }
-        data::finish(&mut self.control, incoming, command)?;
+        let said = data::finish(&mut self.control, incoming, command)?;
+        // There are servers that say 2yz and, in words, that it is not all: pure-ftpd of a listing that it
+        // truncated, vsftpd of a directory that it could not open.
+        let said: Vec<u8> = said.lines().join(&b' ').to_ascii_lowercase();
+        let has = |words: &[u8]| said.windows(words.len()).any(|part| part == words);
+        if has(b"truncated") || has(b"fail") || has(b"unable") || has(b"cannot") || has(b"denied") {
+            return Err(Error::Broken { doing: DOING, why: "the server says that its listing is not whole" });
+        }
         Ok(bytes)
     }
 
@@ -368,7 +388,7 @@ impl Session {
             self.give_up(incoming)?;
             return Err(Error::Broken { doing: "reading a file", why });
         }
-        data::finish(&mut self.control, incoming, Command::Path("RETR", path))
+        data::finish(&mut self.control, incoming, Command::Path("RETR", path)).map(drop)
     }
 
     /// Ends a file of which no more is wanted.
@@ -412,7 +432,7 @@ fn told_of(reply: &Reply) -> String {
     }
 }
 
-/// The lines of a listing. The last one may lack its end.
+/// The lines of a listing.
 fn lines(bytes: &[u8], read: &mut dyn FnMut(&[u8]) -> Option<Listed>) -> Result<Vec<Listed>, Error> {
     let (mut all, mut at) = (Vec::new(), 0);
     let mut reader = LineReader::new("line of a listing", LISTING_LINE_LEN_MAX);
@@ -421,10 +441,16 @@ fn lines(bytes: &[u8], read: &mut dyn FnMut(&[u8]) -> Option<Listed>) -> Result<
         at += len;
         let Some(line) = line else { break };
         all.extend(read(&line));
+        if all.len() > LISTING_LINES_MAX {
+            return Err(Error::Broken {
+                doing: "reading a directory",
+                why: "it has more than a million entries",
+            });
+        }
     }
     let last = reader.finish();
     if !last.is_empty() {
-        all.extend(read(&last));
+        all.push(Listed::Bad(last, "the line has no end".into()));
     }
     Ok(all)
 }

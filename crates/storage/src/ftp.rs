@@ -1,13 +1,15 @@
 //! FTP servers as sources: `ftp://SERVER/PATH`.
 //!
 //! In: places of one server. Out: a [`SourceStore`] whose files are read over several sessions with it, each
-//! of which is a storage target of its own: long files are cut in one part for each, so that every session
-//! reads one part from its beginning to its end, and the schedule sees which of them is slow.
+//! of which is a storage target of its own, so that the schedule sees which of them is slow.
 //! Invariants: a file counts as read only if its facts (size, time, what the server calls it) are after the
 //! last read what they were when it was announced, and the server said that it sent the whole of what was
 //! read to its end; a file that was changed within a day is read only when a later change would show.
-//! What a server tells proves nothing about content: its times are of whole seconds and anybody may set them.
-//! So what an earlier run left of a file that was not finished is never gone on with.
+//! Each file is read by one session, from its beginning on: nothing else binds bytes to their place, for a
+//! server may say that it goes on at an offset and not do so. Where a session was lost in the middle, the
+//! last bytes before are read once more and compared. All sessions go to the one address that was reached
+//! first. What a server tells proves nothing about content: its times are of whole seconds and anybody may
+//! set them. So what an earlier run left of a file that was not finished is never gone on with.
 //! Left out: the server as a sink; TLS; MODE E.
 
 use std::sync::Arc;
@@ -19,7 +21,6 @@ use haul_ftp::{Asked, Error, Facts, Kind, Server, Session, Settings, server};
 
 use crate::place::{Form, Place, Rest, Scheme, Sources};
 use crate::source::failure::own_failure;
-use crate::source::wall_clock;
 use crate::store::{
     Capabilities, Directories, Durable, Publishing, Reading, SourceParts, SourceStore, WriteOrder,
 };
@@ -91,7 +92,7 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
     let first = sources.places.first().ok_or_else(|| usage("no source given".into()))?;
     let word = first.server().unwrap_or_default();
     let server = Server::parse(word).map_err(|why| usage(format!("ftp://: {why}")))?;
-    let mut session = Session::open(&server, &Settings { patience: PATIENCE })
+    let mut session = Session::open(&server, &Settings { patience: PATIENCE, at: None })
         .map_err(|error| unreached(&server, &error))?;
     let mut found: Vec<Found> = Vec::new();
     let mut home: Option<Vec<u8>> = None;
@@ -214,7 +215,11 @@ impl SourceStore for FtpSource {
             match &found.name {
                 Some(name) => SourceRoot::Named { name: name.clone(), is_dir },
                 None => {
-                    SourceRoot::Contents { of: last_name(&found.path), meta: meta_of(&found.facts, true) }
+                    let mut meta = meta_of(&found.facts, true);
+                    if found.facts.modify.is_none() {
+                        meta.mtime = crate::source::wall_clock()();
+                    }
+                    SourceRoot::Contents { of: last_name(&found.path), meta }
                 }
             }
         };
@@ -225,8 +230,9 @@ impl SourceStore for FtpSource {
         let FtpSource { server, found, session } = *self;
         let (object_size, clock) = (reading.object_size, reading.clock.clone());
         let banner = escape::name(session.banner());
+        let at = session.address();
         let engine =
-            FtpEngine::start(server.clone(), &reading, (banner, session.round_trip())).map_err(|e| {
+            FtpEngine::start(server.clone(), at, &reading, (banner, session.round_trip())).map_err(|e| {
                 let text = format!("starting the reading threads: {e}");
                 Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
             })?;

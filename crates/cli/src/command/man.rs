@@ -38,7 +38,10 @@ const FILES: &[(&str, &str)] = &[
         "DST/**/.NAME.haul~*",
         "A file that is not complete yet. haul-clean(1) shows and removes those of copies that are dead.",
     ),
-    ("~/.netrc", "Logins of FTP servers, as for ftp(1); nobody else may be able to read it."),
+    (
+        "~/.netrc",
+        "Logins of FTP servers, as other clients of FTP read them; nobody else may be able to read it.",
+    ),
     ("~/.local/state/haul", "What haul-probe(1) found of storage and networks."),
     ("~/.cache/haul", "At a far host: the program, where there was none."),
 ];

@@ -1,7 +1,8 @@
 //! Logins of servers that the user keeps in `~/.netrc`, so that no password stands in a command.
 //!
 //! In: endpoints as typed. Out: those without a password, with the login that the file has for them.
-//! The file is `$NETRC`, or `.netrc` in the home directory; one that others may read is refused, as by ftp(1).
+//! The file is `$NETRC`, or `.netrc` in the home directory; one that others may read is refused, as by other
+//! clients.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;

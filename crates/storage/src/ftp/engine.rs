@@ -1,12 +1,13 @@
 //! Reads files over several sessions, each on a thread of its own.
 //!
 //! In: operations of the session machine. Out: their completions. An object of a file goes to the session
-//! that it lies on ([`Names::layout`](super::names::Names::layout)), which goes on where it stopped as long
-//! as the next object follows the last; everything else goes to whichever session is free.
+//! that it lies on ([`Names::session_of`](super::names::Names::session_of)), which goes on where it stopped
+//! as long as the next object follows the last; everything else goes to whichever session is free.
 //! Invariants: each operation is answered once, also of a thread that panics; a session that the server
 //! refuses because it has too many leaves its work to the others, as long as there are any.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -16,6 +17,7 @@ use haul_core::digest::DigestKind;
 use haul_core::entry::{Fingerprint, Meta};
 use haul_core::extents::ExtentMap;
 use haul_core::ids::FileId;
+use haul_core::layout::Layout;
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{BundleFile, BundleOk, Look, ReadOk, SourceDone, SourceOp};
 use haul_core::wire::{Failure, FailureKind};
@@ -35,12 +37,18 @@ use haul_base::meter::Meter;
 const SESSIONS: usize = 8;
 /// Most sessions.
 const SESSIONS_MAX: u16 = 64;
+/// Bytes that are read once more where a session goes on in the middle of a file, and files of which these
+/// are kept.
+const AGAIN_LEN: usize = 64 * 1024;
+const ENDS_MAX: usize = 16;
 /// Objects that one session may have before it: one that comes, and one that it goes on with.
 const AHEAD: u32 = 2;
 
 /// What all threads of a source share.
 struct Common {
     server: Server,
+    /// Where it was reached first.
+    at: Option<SocketAddr>,
     names: Shared,
     kind: DigestKind,
     meter: Arc<Meter>,
@@ -109,6 +117,7 @@ impl FtpEngine {
     /// The system gives no thread.
     pub(super) fn start(
         server: Server,
+        at: Option<SocketAddr>,
         reading: &Reading,
         (banner, round_trip): (String, Option<Duration>),
     ) -> std::io::Result<FtpEngine> {
@@ -116,7 +125,7 @@ impl FtpEngine {
         let sessions = usize::try_from(fitting).unwrap_or(SESSIONS).clamp(1, SESSIONS);
         let mut nonce = [0; 16];
         aws_lc_rs::rand::fill(&mut nonce).map_err(|_| std::io::Error::other("no random numbers"))?;
-        let names = Arc::new(Names::new(sessions, reading.object_size, nonce));
+        let names = Arc::new(Names::new(sessions, nonce));
         let queues = Queues {
             objects: (0..sessions).map(|_| VecDeque::new()).collect(),
             refused: vec![false; sessions],
@@ -125,6 +134,7 @@ impl FtpEngine {
         };
         let common = Arc::new(Common {
             server,
+            at,
             names,
             kind: reading.agreed.digest,
             meter: reading.meter.clone(),
@@ -174,7 +184,7 @@ impl Queues {
     /// What was taken and not begun goes to the front again.
     fn give_back(&mut self, session: usize, work: Work) {
         match work.op {
-            SourceOp::Read { .. } => self.objects[session].push_front(work),
+            SourceOp::Read { .. } | SourceOp::Look { .. } => self.objects[session].push_front(work),
             _ => self.other.push_front(work),
         }
     }
@@ -203,7 +213,7 @@ impl SourceEngine for FtpEngine {
             SourceOp::Forget { id } => return names.forget(id),
             SourceOp::ForgetDir { id } => return names.forget(id.as_file()),
             SourceOp::Locate { files } => {
-                let lies = |(id, generation)| (id, generation, Arc::new(names.layout(id)));
+                let lies = |(id, generation)| (id, generation, Arc::new(Layout::flat(names.session_of(id))));
                 SourceDone::Locate { files: files.into_iter().map(lies).collect() }
             }
             // No server tells of holes.
@@ -228,6 +238,11 @@ impl SourceEngine for FtpEngine {
                 match &work.op {
                     SourceOp::Read { target, .. } => {
                         let at = usize::from(target.0).min(queues.objects.len() - 1);
+                        queues.objects[at].push_back(work);
+                    }
+                    // Whoever gave the bytes is asked whether the file is still what it was.
+                    SourceOp::Look { id, .. } => {
+                        let at = usize::from(names.session_of(*id).0).min(queues.objects.len() - 1);
                         queues.objects[at].push_back(work);
                     }
                     _ => queues.other.push_back(work),
@@ -333,13 +348,22 @@ struct Reader {
     index: usize,
     line: Line,
     open: Option<Open>,
+    /// How the parts of files ended that were read last, the newest first.
+    ends: VecDeque<PartEnd>,
     counted: bool,
+}
+
+/// The last bytes of a part of a file that was read, and where they end.
+struct PartEnd {
+    id: FileId,
+    at: u64,
+    bytes: Vec<u8>,
 }
 
 impl Reader {
     fn new(common: Arc<Common>, index: usize) -> Reader {
-        let line = Line::new(common.server.clone());
-        Reader { common, index, line, open: None, counted: false }
+        let line = Line::new(common.server.clone(), common.at);
+        Reader { common, index, line, open: None, ends: VecDeque::new(), counted: false }
     }
 
     fn run(mut self) {
@@ -540,6 +564,12 @@ impl Reader {
                     let why = format!("the server's copy ends after {} bytes", offset + len);
                     return Err(self.common.say(FailureKind::Changed, path, &why));
                 }
+                Ok(Filled::Differs) => {
+                    let why = format!(
+                        "what the server gives from byte {offset} on does not follow what it gave before"
+                    );
+                    return Err(self.common.say(FailureKind::Changed, path, &why));
+                }
                 Ok(Filled::Longer) => {
                     let why = "the server gives more bytes than it says the file has";
                     return Err(self.common.say(FailureKind::Changed, path, why));
@@ -571,8 +601,10 @@ impl Reader {
         let goes_on = self.open.as_ref().is_some_and(|open| (open.id, open.at) == (id, offset));
         if !goes_on {
             self.leave();
-            let incoming = self.line.open()?.begin(path, offset)?;
-            self.open = Some(Open { id, at: offset, incoming });
+            match self.begin_at(id, path, offset)? {
+                Some(incoming) => self.open = Some(Open { id, at: offset, incoming }),
+                None => return Ok(Filled::Differs),
+            }
         }
         let Some(open) = &mut self.open else { unreachable!("just opened") };
         let len = open.incoming.fill(room)?;
@@ -580,6 +612,11 @@ impl Reader {
         self.common.network.bytes.fetch_add(len as u64, Ordering::Relaxed);
         let whole = len == room.len();
         if whole && !tail {
+            let at = offset + len as u64;
+            let bytes = room[len.saturating_sub(AGAIN_LEN)..].to_vec();
+            self.ends.retain(|end| end.id != id);
+            self.ends.truncate(ENDS_MAX - 1);
+            self.ends.push_front(PartEnd { id, at, bytes });
             return Ok(Filled::Whole);
         }
         // Its end must be where it was said to be, and the server must say so.
@@ -592,6 +629,33 @@ impl Reader {
         }
         session.finish(incoming, path)?;
         Ok(if whole { Filled::Whole } else { Filled::Short(len as u64) })
+    }
+
+    /// Begins to read a file at `offset`. In the middle of it the bytes before are read too: they must be
+    /// what came before, where that is known; where it is not, all of them are read. `None`: they are not. A
+    /// server may say that it goes on at an offset, and begin somewhere else.
+    fn begin_at(&mut self, id: FileId, path: &[u8], offset: u64) -> Result<Option<Incoming>, Error> {
+        let known = self.ends.iter().find(|end| (end.id, end.at) == (id, offset));
+        let known = known.map(|end| end.bytes.clone());
+        let start = known.as_ref().map_or(0, |bytes| offset - bytes.len() as u64);
+        let begun = self.line.open()?.begin(path, start);
+        if begun.is_err() && start > 0 {
+            // The offset must not be taken for the next file's.
+            self.line.close();
+        }
+        let mut incoming = begun?;
+        let (mut left, mut buffer) = (offset - start, vec![0; AGAIN_LEN]);
+        while left > 0 {
+            let want = left.min(AGAIN_LEN as u64) as usize;
+            let len = incoming.fill(&mut buffer[..want])?;
+            left -= len as u64;
+            let differs = known.as_ref().is_some_and(|known| *known != buffer[..len]);
+            if len < want || differs {
+                self.line.open()?.give_up(incoming)?;
+                return Ok(None);
+            }
+        }
+        Ok(Some(incoming))
     }
 
     /// Reads small files whole, and looks at each again after all of them were read.
@@ -671,4 +735,6 @@ enum Filled {
     Short(u64),
     /// Behind what the file should have there is more.
     Longer,
+    /// It does not go on where the part before it ended.
+    Differs,
 }

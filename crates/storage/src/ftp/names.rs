@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use haul_core::entry::{Fingerprint, Name, Version};
 use haul_core::ids::{DirId, FileId, TargetId};
-use haul_core::layout::{Component, Layout, TargetName};
+use haul_core::layout::TargetName;
 use haul_core::transfer::source::Lies;
 use haul_ftp::Facts;
 
@@ -18,8 +18,6 @@ use super::time_of;
 use crate::store::{SourceNames, Stamp};
 use crate::targets::Targets;
 
-/// A file of less than this for each session is read over one.
-const PART_LEN_MIN: u64 = 32 << 20;
 /// What is younger than this may be changed again within the second that its time tells. As long as a day,
 /// and a little more, for the clock of the server is not known here, nor its zone where it tells local time.
 pub(super) const YOUNG: Duration = Duration::from_secs(26 * 3600);
@@ -57,17 +55,16 @@ pub(super) struct Names {
     targets: Targets,
     /// Sessions that read, one target each.
     sessions: Vec<TargetId>,
-    object_size: u64,
     /// No two runs have it.
     nonce: [u8; 16],
 }
 
 impl Names {
-    pub(super) fn new(sessions: usize, object_size: u32, nonce: [u8; 16]) -> Names {
+    pub(super) fn new(sessions: usize, nonce: [u8; 16]) -> Names {
         let targets = Targets::new();
         let name = |n: usize| targets.id(&TargetName::new(&format!("session {}", n + 1)));
         let sessions = (0..sessions).map(name).collect();
-        Names { inner: Mutex::default(), targets, sessions, object_size: object_size.into(), nonce }
+        Names { inner: Mutex::default(), targets, sessions, nonce }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -120,22 +117,7 @@ impl Names {
         Fingerprint { size: facts.size.unwrap_or(0), mtime: time_of(facts), version }
     }
 
-    /// On which sessions a file is read.
-    pub(super) fn layout(&self, id: FileId) -> Layout<TargetId> {
-        let size = self.lock().entries.get(&id).and_then(|entry| entry.facts.size).unwrap_or(0);
-        let parts = (size / PART_LEN_MIN).clamp(1, self.sessions.len() as u64);
-        let first = self.session_of(id);
-        if parts == 1 {
-            return Layout::flat(first);
-        }
-        // Whole objects, and one part for each session.
-        let stripe_size = size.div_ceil(parts).next_multiple_of(self.object_size.max(1));
-        let at = self.sessions.iter().position(|session| *session == first).unwrap_or(0);
-        let targets = self.sessions.iter().cycle().skip(at).take(parts as usize).copied().collect();
-        Layout::new(vec![Component { start: 0, stripe_size, targets }]).unwrap_or(Layout::flat(first))
-    }
-
-    /// The session that a file begins on.
+    /// The session that a file is read on.
     pub(super) fn session_of(&self, id: FileId) -> TargetId {
         self.sessions[(id.0 % self.sessions.len() as u64) as usize]
     }
@@ -183,10 +165,7 @@ impl SourceNames for Names {
         None
     }
     fn lies(&self, id: FileId) -> Lies {
-        match self.lock().entries.get(&id) {
-            Some(entry) if entry.facts.size >= Some(2 * PART_LEN_MIN) => Lies::Ask,
-            _ => Lies::At(self.session_of(id)),
-        }
+        Lies::At(self.session_of(id))
     }
     fn not_before(&self, id: FileId) -> Option<Instant> {
         self.lock().entries.get(&id).and_then(|entry| entry.not_before)

@@ -1,5 +1,6 @@
 //! A session that is opened when it is needed, and again when it was lost.
 
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -16,15 +17,18 @@ const WAIT: Duration = Duration::from_millis(300);
 pub(super) struct Line {
     server: Server,
     session: Option<Session>,
+    /// Where the server was reached first: behind one name there may be several that differ.
+    at: Option<SocketAddr>,
 }
 
 impl Line {
-    pub(super) fn new(server: Server) -> Line {
-        Line { server, session: None }
+    pub(super) fn new(server: Server, at: Option<SocketAddr>) -> Line {
+        Line { server, session: None, at }
     }
 
     pub(super) fn with(server: Server, session: Session) -> Line {
-        Line { server, session: Some(session) }
+        let at = session.address();
+        Line { server, session: Some(session), at }
     }
 
     pub(super) fn server(&self) -> &Server {
@@ -37,7 +41,7 @@ impl Line {
     /// The server is not there, or takes no further one.
     pub(super) fn open(&mut self) -> Result<&mut Session, Error> {
         if self.session.as_ref().is_none_or(Session::is_broken) {
-            self.session = Some(Session::open(&self.server, &Settings { patience: PATIENCE })?);
+            self.session = Some(Session::open(&self.server, &Settings { patience: PATIENCE, at: self.at })?);
         }
         Ok(self.session.as_mut().expect("just opened"))
     }

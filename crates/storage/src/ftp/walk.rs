@@ -266,7 +266,7 @@ impl Walker {
             }
             Some(Kind::File) if facts.size.is_some() => {
                 self.totals.files += 1;
-                self.totals.bytes += facts.size.unwrap_or(0);
+                self.totals.bytes = self.totals.bytes.saturating_add(facts.size.unwrap_or(0));
                 let (fingerprint, object_size) = (self.names.fingerprint(&facts), self.object_size);
                 EntryKind::File { fingerprint, object_size, sparse: false, striped: false }
             }
