@@ -6,6 +6,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::args::probe::Probe;
 use crate::args::{Clean, Cp, LayoutArgs, ctl::Ctl, top::Top};
+use crate::escape;
 use crate::typed::typed;
 
 mod agent;
@@ -112,9 +113,9 @@ pub fn is_hidden(name: &str) -> bool {
     Args::command().find_subcommand(name).is_some_and(clap::Command::is_hide_set)
 }
 
-/// Says on stderr, with options as they are typed, why a command ends, and returns `code`. A closed stderr is
-/// no reason to panic.
+/// Says on stderr, with options as they are typed and without what a terminal would obey, why a command ends,
+/// and returns `code`. A closed stderr is no reason to panic.
 fn complain(text: &str, code: i32) -> i32 {
-    let _ = writeln!(std::io::stderr(), "haul: {}", typed(text));
+    let _ = writeln!(std::io::stderr(), "haul: {}", escape::text(&typed(text)));
     code
 }

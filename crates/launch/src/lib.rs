@@ -21,6 +21,7 @@
 #![deny(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use haul_base::errno;
 use haul_core::ids::StreamId;
 use haul_core::tune::Choice;
 use haul_core::wire::{VERSION, VERSION_MIN};
@@ -230,9 +232,8 @@ pub enum BootstrapKind {
     Local,
 }
 
-/// Why the far end could not be started: what happened, and what to do about it.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}{}", remedy.as_ref().map(|r| format!("; {r}")).unwrap_or_default())]
+/// Why the far end could not be started: what happened, its cause, and what to do about it.
+#[derive(Debug)]
 pub struct BootstrapError {
     pub kind: BootstrapKind,
     /// One sentence, fit for a terminal (peers' bytes are escaped). ssh's own words are quoted in it.
@@ -241,8 +242,21 @@ pub struct BootstrapError {
     pub remedy: Option<String>,
     /// ssh's exit code, if it ended (255: ssh itself failed).
     pub ssh_exit: Option<i32>,
-    #[source]
+    /// The cause, where a system call failed. It is part of the sentence.
     pub source: Option<io::Error>,
+}
+
+impl std::error::Error for BootstrapError {}
+
+impl fmt::Display for BootstrapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        if let Some(cause) = self.source.as_ref().map(errno::text).filter(|cause| !self.what.ends_with(cause))
+        {
+            write!(f, ": {cause}")?;
+        }
+        self.remedy.as_ref().map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
+    }
 }
 
 impl BootstrapError {

@@ -98,13 +98,7 @@ fn write_failed(error: io::Error) -> String {
 }
 
 fn bad_frame(error: WireError) -> String {
-    let mut text = format!("the peer sent a bad frame: {error}");
-    let mut source = std::error::Error::source(&error);
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
+    format!("the peer sent a bad frame: {}", errno::with_causes(&error))
 }
 
 /// The order of frames: each must be the next.

@@ -51,7 +51,7 @@ fn run(args: &Clean) -> i32 {
     }
     let report = match haul::api::clean(path, args.state.as_deref(), !args.dry_run) {
         Ok(report) => report,
-        Err(error) => return complain(&escape::text(&error.text), FAILED),
+        Err(error) => return complain(&error.text, FAILED),
     };
     let text = if args.json { json(args.root.as_bytes(), &report) } else { table(&report, !args.dry_run) };
     if let Err(error) = std::io::stdout().write_all(text.as_bytes()) {

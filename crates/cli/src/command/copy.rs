@@ -58,7 +58,7 @@ fn run(args: &Cp) -> i32 {
     }
     let reporter = match Reporter::start(&settings, &request) {
         Ok(reporter) => reporter,
-        Err((error, code)) => return complain(&crate::escape::text(&error), code),
+        Err((error, code)) => return complain(&error, code),
     };
     if settings.watch && !settings.live {
         reporter.note(NO_TERMINAL.into());

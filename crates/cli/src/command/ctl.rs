@@ -41,7 +41,7 @@ impl super::Run for Ctl {
 fn run(args: &Ctl) -> i32 {
     let found = match ctl::jobs(&surroundings::control_dirs()) {
         Ok(found) => found,
-        Err(error) => return complain(&escape::text(&error.to_string()), FAILED),
+        Err(error) => return complain(&error.to_string(), FAILED),
     };
     let text = match &args.verb {
         None if args.job == "list" => list(&found, args.json),

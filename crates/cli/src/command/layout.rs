@@ -55,7 +55,7 @@ fn run(args: &LayoutArgs) -> i32 {
         let layout = match haul::api::layout(Path::new(file)) {
             Ok(layout) => layout,
             Err(error) => {
-                code = complain(&escape::text(&error.text), FAILED);
+                code = complain(&error.text, FAILED);
                 continue;
             }
         };

@@ -45,7 +45,7 @@ impl super::Run for Top {
 fn run(args: &Top) -> i32 {
     let found = match ctl::jobs(&control_dirs()) {
         Ok(found) => found,
-        Err(error) => return complain(&escape::text(&error.to_string()), FAILED),
+        Err(error) => return complain(&error.to_string(), FAILED),
     };
     let job = match (&args.job, &found[..]) {
         (Some(word), found) => ctl::find(found, word).map_err(|lost| control::lost_text(&lost, word, found)),

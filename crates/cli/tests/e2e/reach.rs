@@ -2,6 +2,7 @@
 //! strangers.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
@@ -243,6 +244,44 @@ fn a_bare_host_gets_the_program_pushed() {
     run(&[]).exits(0);
     assert!(!room.at("ran").exists(), "a spoilt cache was run");
     assert_same(&data, &sink.join("data"), ALL);
+}
+
+/// Goal: a program that uses the library copies to another host and back, and brings haul there.
+/// Method: `examples/remote.rs` of the library, with an sshd that has no haul; every byte compared; a host that
+/// cannot be reached is an error with its cause.
+#[test]
+fn a_program_of_the_library_reaches_another_host() {
+    need!("sshd");
+    let example = PathBuf::from(env!("CARGO_BIN_EXE_haul")).with_file_name("examples").join("remote");
+    assert!(example.exists(), "{} is missing: cargo build -p haul --examples", example.display());
+    let sshd = Sshd::start_as(FarHaul::Absent, None);
+    let room = Room::new();
+    let (data, sink, back) = (room.dir("data"), room.dir("sink"), room.dir("back"));
+    tree::plain(&data, 33, 10, 1_000_000);
+    let ssh = sshd.command();
+    let run = |from: &OsStr, to: &OsStr, ssh: &str| {
+        let mut command = Command::new(&example);
+        command.args([from, to, program().as_os_str()]).args(ssh.split_whitespace());
+        let output = command.output().expect("run the example");
+        procs::wait_gone(&sshd.mark);
+        let [out, err] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        (output.status.code(), out, err)
+    };
+    let (code, out, err) = run(data.as_os_str(), &sshd.path(&sink), &ssh);
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(out.starts_with("Complete: 10 files") && err.contains("push"), "{out}{err}");
+    assert_same(&data, &sink.join("data"), ALL);
+    let (code, out, err) = run(&sshd.path(&sink.join("data")), back.as_os_str(), &ssh);
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert_same(&data, &back.join("data"), ALL);
+    let (code, out, _) = run(&sshd.path(&sink.join("data")), back.as_os_str(), &ssh);
+    assert!(code == Some(0) && out.contains(" 0 files") && out.contains(" 10 unchanged"), "{out}");
+    let (code, out, err) = run(data.as_os_str(), &sshd.path(&sink), "/nonexistent/ssh");
+    assert!(
+        code == Some(1) && err.contains("/nonexistent/ssh") && err.contains("install haul"),
+        "{out}{err}"
+    );
 }
 
 /// Goal: a destination that a push makes has the mode that the user's umask gives, whether haul was found

@@ -168,7 +168,8 @@ fn start_receiver(
     session: &Session<'_>,
 ) -> Result<DataReceiver, Failure> {
     let (meter, post) = (session.meter.clone(), session.mailbox.post(Own::Recv));
-    DataReceiver::spawn(link, stream, epoch, pool.clone(), meter, post).map_err(|e| local(errno::text(e)))
+    DataReceiver::spawn(link, stream, epoch, pool.clone(), meter, post)
+        .map_err(|e| local(errno::with_causes(&e)))
 }
 
 /// The path of an entry below the destination root.

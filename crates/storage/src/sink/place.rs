@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use haul_base::escape;
+use haul_base::{errno, escape};
 use haul_core::entry::Name;
 use haul_core::wire::{Failure, FailureKind, SinkOptions};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, PROC_SUPER_MAGIC, fstatfs, openat, readlinkat, statat};
@@ -24,16 +24,16 @@ const LINKS_MAX: usize = 40;
 /// The destination root did not open. `single`: the destination is the name of one file.
 pub(crate) fn unopened(failure: Failure, typed: &[u8], root: &Path, single: bool) -> Failure {
     let (typed, root) = (escape::within(typed), shown(root));
-    match Errno::from_raw_os_error(failure.errno) {
-        Errno::NOENT if single => told(
+    match errno::of(failure.errno) {
+        Some(Errno::NOENT) if single => told(
             failure,
             format!(
                 "destination {typed}: there is no directory {root}; make it first, or end the destination with a slash: then it is a \
                  directory, and made"
             ),
         ),
-        Errno::NOENT => failure,
-        Errno::ACCESS | Errno::PERM => {
+        Some(Errno::NOENT) => failure,
+        Some(Errno::ACCESS | Errno::PERM) => {
             let text = format!("destination {typed}: no permission: {}", failure.text);
             told(failure, text)
         }
@@ -47,8 +47,8 @@ pub(crate) fn unopened(failure: Failure, typed: &[u8], root: &Path, single: bool
 /// The directory of `--state` did not open.
 pub(super) fn no_state(failure: Failure, dir: &Path) -> Failure {
     let dir = shown(dir);
-    match Errno::from_raw_os_error(failure.errno) {
-        Errno::NOENT | Errno::NOTDIR => Failure {
+    match errno::of(failure.errno) {
+        Some(Errno::NOENT | Errno::NOTDIR) => Failure {
             kind: FailureKind::Usage,
             ..told(
                 failure,
@@ -73,10 +73,10 @@ pub(crate) fn unwritable(failure: Failure, root: &Path, state: Option<&Path>) ->
     if !failure.text.starts_with("create ") {
         return failure;
     }
-    let why = match Errno::from_raw_os_error(failure.errno) {
-        Errno::ACCESS | Errno::PERM => "no permission to write there",
-        Errno::ROFS => "its file system is read-only",
-        Errno::NOENT | Errno::OPNOTSUPP => "no files can be made there",
+    let why = match errno::of(failure.errno) {
+        Some(Errno::ACCESS | Errno::PERM) => "no permission to write there",
+        Some(Errno::ROFS) => "its file system is read-only",
+        Some(Errno::NOENT | Errno::OPNOTSUPP) => "no files can be made there",
         _ => return failure,
     };
     told(failure, format!("{place}: {why}"))

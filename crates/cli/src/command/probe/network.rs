@@ -1,34 +1,33 @@
 //! `haul probe network HOST`: measures the network to a host, reports, and keeps what was found.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use haul::api::{Dialler, Handle};
+use haul::api::Dialler;
 use haul::endpoint;
-use haul::errno;
 use haul_probe::Ask;
 use haul_probe::network::{Event, Network, NetworkError, Only, Request, TIME_LIMIT_DEFAULT, Way, passport};
 
 use super::super::surroundings::{Surroundings, state_dir};
 use super::super::{FAILED, USAGE, complain};
-use super::screen::{self, Reports, Screen, say};
+use super::screen::{self, Reports, Screen, lock, say};
 use crate::args::network::Network as Args;
+use crate::escape;
 use crate::progress::{bytes, time};
 use crate::report::network::json::{self, Ending, Start};
 use crate::report::network::{csv, page, setting, table};
 use crate::report::now;
 use crate::report::probe::rate;
 use crate::typed::typed;
-use crate::{escape, signals};
 
 pub fn run(args: &Args) -> i32 {
     if let Err((error, code)) = screen::check(&args.forms, &[]) {
-        return complain(&escape::text(&error), code);
+        return complain(&error, code);
     }
     let surroundings = Surroundings::look();
     let request = match request(args, &surroundings) {
         Ok(request) => request,
-        Err(error) => return complain(&escape::text(&error), USAGE),
+        Err(error) => return complain(&error, USAGE),
     };
     haul::process::keep_secrets();
     let most = request.bytes_limit.map_or(String::new(), |most| format!(", at most {}", bytes(most)));
@@ -38,15 +37,9 @@ pub fn run(args: &Args) -> i32 {
         if args.reverse { "from" } else { "to" },
         escape::text(&request.host)
     ));
-    let handle = Handle::new();
-    let stopper = handle.clone();
-    let watched = signals::watch(None, move |_| {
-        stopper.stop();
-        say("stopping (again to stop at once)");
-    });
-    let asked = match watched {
-        Ok(asked) => asked,
-        Err(error) => return complain(&format!("cannot watch for signals: {}", errno::text(error)), FAILED),
+    let (handle, asked) = match screen::watched("stopping (again to stop at once)") {
+        Ok(watched) => watched,
+        Err(code) => return code,
     };
     let screen =
         Arc::new(Mutex::new(Telling { screen: Screen::new(args.forms.json, &surroundings), best: 0.0 }));
@@ -69,7 +62,7 @@ pub fn run(args: &Args) -> i32 {
             let text = typed(&error.to_string());
             let ending = Ending { status, exit_code: code, error: Some(&text), probe: None };
             screen.write(|out| json::summary(out, &ending));
-            complain(&escape::text(&text), code)
+            complain(&text, code)
         }
     }
 }
@@ -92,11 +85,6 @@ fn request(args: &Args, surroundings: &Surroundings) -> Result<Request, String> 
         },
         ..Request::new(endpoint::host_alone(&args.host).map_err(|e| e.to_string())?, remote)
     })
-}
-
-fn lock(telling: &Mutex<Telling>) -> std::sync::MutexGuard<'_, Telling> {
-    // Plain fields, whole at every panic that could happen under the lock.
-    telling.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A probe that runs, as it is told.

@@ -10,7 +10,6 @@ use haul_probe::passport::{self, PassportError};
 
 use super::super::{FAILED, complain};
 use crate::args::probe::Pair;
-use crate::escape;
 use crate::report::probe::{json, table};
 
 /// Longest file that is read as a probe: far more than one with every setting there is.
@@ -19,11 +18,11 @@ const FILE_LEN_MAX: u64 = 64 << 20;
 pub fn run(args: &Pair) -> i32 {
     let (source, sink) = match (read(&args.source), read(&args.sink)) {
         (Ok(source), Ok(sink)) => (source, sink),
-        (Err(error), _) | (_, Err(error)) => return complain(&escape::text(&error), FAILED),
+        (Err(error), _) | (_, Err(error)) => return complain(&error, FAILED),
     };
     let pairing = match haul_probe::pair(&source, &sink) {
         Ok(pairing) => pairing,
-        Err(error) => return complain(&escape::text(&error.to_string()), FAILED),
+        Err(error) => return complain(&error.to_string(), FAILED),
     };
     let mut out = Vec::new();
     if args.json {

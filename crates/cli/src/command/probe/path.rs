@@ -1,11 +1,10 @@
 //! `haul probe path SRC DST`: says what it will cost, measures the five parts, reports, and keeps what was
 //! found.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use haul::api::{Dialler, Handle};
+use haul::api::Dialler;
 use haul::endpoint;
-use haul::errno;
 use haul_probe::path::{
     self, BYTES_LIMIT_DEFAULT, BYTES_LIMIT_QUICK, Event, PathError, PathProbe, Request, TIME_LIMIT_DEFAULT,
     TIME_LIMIT_QUICK,
@@ -14,22 +13,22 @@ use haul_probe::{network, passport};
 
 use super::super::surroundings::{Surroundings, state_dir};
 use super::super::{FAILED, USAGE, complain};
-use super::screen::{self, Reports, Screen, say};
+use super::screen::{self, Reports, Screen, lock, say};
 use crate::args::path::Path as Args;
+use crate::escape;
 use crate::progress::{bytes, time};
 use crate::report::path::json::{self, Ending};
 use crate::report::{now, path as report};
 use crate::typed::typed;
-use crate::{escape, signals};
 
 pub fn run(args: &Args) -> i32 {
     if let Err((error, code)) = screen::check(&args.forms, &[]) {
-        return complain(&escape::text(&error), code);
+        return complain(&error, code);
     }
     let surroundings = Surroundings::look();
     let request = match request(args, &surroundings) {
         Ok(request) => request,
-        Err(error) => return complain(&escape::text(&error), USAGE),
+        Err(error) => return complain(&error, USAGE),
     };
     if [&request.source, &request.destination].iter().any(|end| end.host().is_some()) {
         haul::process::keep_secrets();
@@ -48,16 +47,11 @@ pub fn run(args: &Args) -> i32 {
     for warning in &planned.warnings {
         say(&escape::text(warning));
     }
-    let handle = Handle::new();
-    let stopper = handle.clone();
-    let watched = signals::watch(None, move |_| {
-        stopper.stop();
-        say("stopping: scratch files are being removed (again to stop at once)");
-    });
-    let asked = match watched {
-        Ok(asked) => asked,
-        Err(error) => return complain(&format!("cannot watch for signals: {}", errno::text(error)), FAILED),
-    };
+    let (handle, asked) =
+        match screen::watched("stopping: scratch files are being removed (again to stop at once)") {
+            Ok(watched) => watched,
+            Err(code) => return code,
+        };
     let costs = (planned.time().as_secs_f64(), planned.bytes());
     screen.write(|out| json::started(out, costs, &planned.warnings, now()));
     let screen = Arc::new(Mutex::new(screen));
@@ -83,7 +77,7 @@ fn failed(screen: &mut Screen, error: &PathError, interrupted: i32) -> i32 {
     let text = typed(&error.to_string());
     let ending = Ending { status, exit_code: code, error: Some(&text), probe: None };
     screen.write(|out| json::summary(out, &ending));
-    complain(&escape::text(&text), code)
+    complain(&text, code)
 }
 
 /// The request that the arguments mean.
@@ -109,11 +103,6 @@ fn request(args: &Args, surroundings: &Surroundings) -> Result<Request, String> 
 
 fn is_remote(request: &Request) -> bool {
     [&request.source, &request.destination].iter().any(|end| end.host().is_some())
-}
-
-fn lock(screen: &Mutex<Screen>) -> MutexGuard<'_, Screen> {
-    // Plain fields, whole at every panic that could happen under the lock.
-    screen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn tell(screen: &mut Screen, event: &Event) {

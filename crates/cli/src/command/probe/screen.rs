@@ -3,13 +3,16 @@
 
 use std::io::{self, Stdout, Write};
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::super::surroundings::Surroundings;
 use super::super::{FAILED, USAGE, complain};
 use crate::args::forms::Forms;
 use crate::report::{LOG_EVERY, REDRAW, now, width};
+use crate::signals::{self, Asked};
 use crate::typed::typed;
 use crate::{escape, output};
+use haul::api::Handle;
 use haul::errno;
 
 /// How the CSV's path names stdout.
@@ -18,6 +21,29 @@ const STDOUT: &str = "-";
 /// A line for people. A closed stderr is no reason to end.
 pub fn say(text: &str) {
     let _ = writeln!(io::stderr(), "haul: {}", typed(text));
+}
+
+/// What stops a probe, and what asked it to. The first signal says what happens then: `stopping`.
+///
+/// # Errors
+/// Signals cannot be watched; it is said, and this is the exit code.
+pub fn watched(stopping: &'static str) -> Result<(Handle, Asked), i32> {
+    let handle = Handle::new();
+    let stopper = handle.clone();
+    let asked = signals::watch(None, move |_| {
+        stopper.stop();
+        say(stopping);
+    });
+    match asked {
+        Ok(asked) => Ok((handle, asked)),
+        Err(error) => Err(complain(&format!("cannot watch for signals: {}", errno::text(error)), FAILED)),
+    }
+}
+
+/// What events and the end of a probe share.
+pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Plain fields, whole at every panic that could happen under the lock.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether the reports can be written to where they shall go; if not, a sentence and an exit code. `others`:
@@ -138,7 +164,7 @@ impl Screen {
             code = code.max(super::print((reports.text)().as_bytes()));
         }
         for error in errors {
-            complain(&escape::text(&error), FAILED);
+            complain(&error, FAILED);
         }
         code
     }

@@ -25,17 +25,17 @@ pub fn run(args: &Show) -> i32 {
     if let Some(path) = &args.html
         && let Err(error) = output::check(path)
     {
-        return complain(&escape::text(&error), FAILED);
+        return complain(&error, FAILED);
     }
     let Some(state) = state_dir() else {
         return complain("there is no state directory: neither XDG_STATE_HOME nor HOME is set", FAILED);
     };
     let (found, refused) = match find(&state, args.path.as_deref()) {
         Ok(found) => found,
-        Err(error) => return complain(&escape::text(&error), FAILED),
+        Err(error) => return complain(&error, FAILED),
     };
     for error in &refused {
-        complain(&escape::text(error), FAILED);
+        complain(error, FAILED);
     }
     if let Some(path) = &args.html {
         let text = match (&args.path, &found[..]) {
@@ -44,7 +44,7 @@ pub fn run(args: &Show) -> i32 {
         };
         return match output::write(path, text.as_bytes()) {
             Ok(()) => 0,
-            Err(error) => complain(&escape::text(&error), FAILED),
+            Err(error) => complain(&error, FAILED),
         };
     }
     let mut out = Vec::new();
@@ -71,13 +71,13 @@ fn networks(state: &Path, json: bool) -> Vec<u8> {
     let listing = match network::passport::list(state) {
         Ok(listing) => listing,
         Err(error) => {
-            complain(&escape::text(&error.to_string()), FAILED);
+            complain(&error.to_string(), FAILED);
             return Vec::new();
         }
     };
     let mut out = Vec::new();
     for error in &listing.refused {
-        complain(&escape::text(&error.to_string()), FAILED);
+        complain(&error.to_string(), FAILED);
         if json {
             json::refused(&mut out, error.to_string()).expect("memory takes all that is written");
         }

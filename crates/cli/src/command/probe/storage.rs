@@ -4,8 +4,6 @@ use std::cell::RefCell;
 use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 
-use haul::api::Handle;
-use haul::errno;
 use haul::options;
 use haul_probe::{BYTES_LIMIT_DEFAULT, TIME_LIMIT_DEFAULT, passport};
 use haul_probe::{Direction, Io, Only, Pattern, Plan, Probe, ProbeError, ProbeEvent, Request};
@@ -19,17 +17,17 @@ use crate::report::now;
 use crate::report::probe::json::{self, Ending};
 use crate::report::probe::live::Live;
 use crate::report::probe::{csv, page, size, table};
-use crate::{escape, output, signals};
+use crate::{escape, output};
 
 pub fn run(args: &Storage) -> i32 {
     let others: Vec<_> = args.save_as.iter().map(AsRef::as_ref).collect();
     if let Err((error, code)) = screen::check(&args.forms, &others) {
-        return complain(&escape::text(&error), code);
+        return complain(&error, code);
     }
     let surroundings = Surroundings::look();
     let plan = match haul_probe::plan(&request(args)) {
         Ok(plan) => plan,
-        Err(error) => return complain(&escape::text(&error.to_string()), code_of(&error)),
+        Err(error) => return complain(&error.to_string(), code_of(&error)),
     };
     say(&announcement(&plan));
     for warning in &plan.warnings {
@@ -145,16 +143,11 @@ fn agreed() -> bool {
 
 /// Runs the probe and reports it; the exit code.
 fn measure(args: &Storage, plan: &Plan, surroundings: &Surroundings) -> i32 {
-    let handle = Handle::new();
-    let stopper = handle.clone();
-    let watched = signals::watch(None, move |_| {
-        stopper.stop();
-        say("stopping: the scratch file is being removed (again to stop at once)");
-    });
-    let asked = match watched {
-        Ok(asked) => asked,
-        Err(error) => return complain(&format!("cannot watch for signals: {}", errno::text(error)), FAILED),
-    };
+    let (handle, asked) =
+        match screen::watched("stopping: the scratch file is being removed (again to stop at once)") {
+            Ok(watched) => watched,
+            Err(code) => return code,
+        };
     let screen = RefCell::new(Screen::new(args.forms.json, surroundings));
     screen.borrow_mut().write(|out| json::started(out, plan, now()));
     let live = RefCell::new(Live::default());
@@ -172,7 +165,7 @@ fn measure(args: &Storage, plan: &Plan, surroundings: &Surroundings) -> i32 {
             let text = error.to_string();
             let ending = Ending { status, exit_code: code, error: Some(&text), probe: None };
             screen.write(|out| json::summary(out, &ending));
-            complain(&escape::text(&text), code)
+            complain(&text, code)
         }
     }
 }

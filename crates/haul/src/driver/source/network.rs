@@ -39,7 +39,7 @@ pub(super) fn start_sender(
 ) -> Result<DataSender, Failure> {
     let post = session.mailbox.post(Own::Send);
     let started = DataSender::spawn(link, stream, epoch, session.meter.clone(), post, pacer.clone());
-    started.map_err(|e| local(errno::text(e)))
+    started.map_err(|e| local(errno::with_causes(&e)))
 }
 
 impl Network {

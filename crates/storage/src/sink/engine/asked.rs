@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use haul_base::errno;
 use haul_core::ids::DirId;
 use haul_core::journal::Widened;
 use haul_core::transfer::op::SinkDone;
@@ -62,10 +63,7 @@ impl Sink {
                 }
             }
         };
-        answer.map_err(|failure| match failure.errno {
-            0 => Errno::ACCESS,
-            errno => Errno::from_raw_os_error(errno),
-        })
+        answer.map_err(|failure| errno::of(failure.errno).unwrap_or(Errno::ACCESS))
     }
 
     /// The journal knows of the directory, or will not.
