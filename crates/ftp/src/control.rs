@@ -14,6 +14,7 @@ use haul_gridftp::command::Command;
 use haul_gridftp::line::Iac;
 use haul_gridftp::reply::{Class, Reply, ReplyReader};
 
+use crate::tls::{Tls, Wire};
 use crate::{Error, Server};
 
 /// Most of a server's text in an error.
@@ -22,7 +23,8 @@ const BUFFER_LEN: usize = 16 * 1024;
 
 /// A control connection.
 pub(crate) struct Control {
-    stream: TcpStream,
+    stream: Wire,
+    tls: Option<Tls>,
     reader: ReplyReader,
     iac: Iac,
     buffer: Vec<u8>,
@@ -59,8 +61,37 @@ impl Control {
     fn over(stream: TcpStream, patience: Duration) -> io::Result<Control> {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(patience))?;
+        let stream = Wire::Plain(stream);
         let (reader, buffer) = (ReplyReader::new(Iac::Plain), vec![0; BUFFER_LEN]);
-        Ok(Control { stream, reader, iac: Iac::Plain, buffer, rest: 0..0, patience, broken: false })
+        Ok(Control {
+            stream,
+            tls: None,
+            reader,
+            iac: Iac::Plain,
+            buffer,
+            rest: 0..0,
+            patience,
+            broken: false,
+        })
+    }
+
+    /// Goes on under TLS. What the server said before that, or somebody in its name, is not heard under it.
+    pub(crate) fn protect(&mut self, tls: Tls) -> Result<(), Error> {
+        const DOING: &str = "beginning TLS";
+        self.broken = true;
+        if !self.rest.is_empty() || !self.reader.is_idle() {
+            return Err(Error::Broken { doing: DOING, why: "the server said more before it than was asked" });
+        }
+        let tcp = self.stream.tcp().try_clone().map_err(|cause| Error::Lost { doing: DOING, cause })?;
+        self.stream = tls.protect(tcp, self.patience)?;
+        self.tls = Some(tls);
+        self.broken = false;
+        Ok(())
+    }
+
+    /// What protects a data connection, where the control connection is protected.
+    pub(crate) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     /// How the byte 0xff is sent from now on.
@@ -69,7 +100,7 @@ impl Control {
     }
 
     pub(crate) fn peer(&self) -> io::Result<SocketAddr> {
-        self.stream.peer_addr()
+        self.stream.tcp().peer_addr()
     }
 
     pub(crate) fn is_broken(&self) -> bool {
@@ -88,7 +119,7 @@ impl Control {
         }
         let mut bytes = Vec::new();
         commands.iter().try_for_each(|command| command.encode(self.iac, &mut bytes))?;
-        self.stream.write_all(&bytes).map_err(|cause| {
+        self.stream.write_all(&bytes).and_then(|()| self.stream.flush()).map_err(|cause| {
             self.broken = true;
             Error::Lost { doing: DOING, cause }
         })
@@ -122,8 +153,11 @@ impl Control {
                 return Ok(reply);
             }
             let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-            let read =
-                self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(&mut self.buffer));
+            let read = self
+                .stream
+                .tcp()
+                .set_read_timeout(Some(left))
+                .and_then(|()| self.stream.read(&mut self.buffer));
             match read {
                 Ok(0) => return Err(Error::Closed { doing: DOING }),
                 Ok(len) => self.rest = 0..len,

@@ -14,6 +14,7 @@ use haul_gridftp::reply::{Class, Reply};
 
 use crate::Error;
 use crate::control::{Control, exactly, refused, said};
+use crate::tls::Wire;
 
 const READING: &str = "reading from the server";
 
@@ -27,9 +28,8 @@ pub(crate) enum Listens {
 }
 
 /// Something that comes over a data connection.
-#[derive(Debug)]
 pub struct Incoming {
-    stream: TcpStream,
+    stream: Wire,
     /// Its last byte was read, as the end of the connection says.
     ended: bool,
 }
@@ -135,11 +135,10 @@ pub(crate) fn begin(
     }
     let reply = control.reply()?;
     if reply.class() == Class::Preliminary {
-        let incoming = Incoming { stream, ended: false };
         return match failed {
-            None => Ok(incoming),
+            None => Ok(Incoming { stream: protected(control, stream, &last)?, ended: false }),
             Some(error) => {
-                give_up(control, incoming)?;
+                give_up(control, Incoming { stream: Wire::Plain(stream), ended: false })?;
                 Err(error)
             }
         };
@@ -149,6 +148,19 @@ pub(crate) fn begin(
             Err(Error::OutOfStep { said: said(&last), code: reply.code() })
         }
         _ => Err(failed.unwrap_or_else(|| refused(&last, &reply))),
+    }
+}
+
+/// The data connection as it is to be used: under TLS, where the control connection is.
+fn protected(control: &mut Control, stream: TcpStream, of: &Command<'_>) -> Result<Wire, Error> {
+    let Some(tls) = control.tls() else { return Ok(Wire::Plain(stream)) };
+    match tls.protect(stream, control.patience()) {
+        Ok(wire) => Ok(wire),
+        // The server knows best why it does not want it.
+        Err(error) => match control.last_reply_within(GIVING_UP)? {
+            reply if reply.class() == Class::Completed => Err(error),
+            reply => Err(refused(of, &reply)),
+        },
     }
 }
 

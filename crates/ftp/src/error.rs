@@ -23,6 +23,9 @@ pub enum Error {
     /// An answer that belongs to something else: which answer is of what cannot be told any more.
     #[error("{said}: the server answers {code}, which is no answer to that")]
     OutOfStep { said: String, code: u16 },
+    /// TLS did not come up, or the server is not the one that was meant.
+    #[error("TLS with {to}: {why}")]
+    Untrusted { to: String, why: String },
     #[error("{doing}: {why}")]
     Broken { doing: &'static str, why: &'static str },
 }
@@ -35,6 +38,9 @@ fn is_timeout(cause: &io::Error) -> bool {
 fn words(cause: &io::Error) -> String {
     if is_timeout(cause) {
         return "the server is silent".into();
+    }
+    if cause.kind() == io::ErrorKind::UnexpectedEof {
+        return "the connection was cut off".into();
     }
     let text = cause.to_string();
     text.rfind(" (os error").map_or(text.clone(), |end| text[..end].to_owned())
@@ -53,7 +59,7 @@ impl Error {
                 true
             }
             Error::Refused { code, .. } => (400..500).contains(code) && *code != 450,
-            Error::Grammar(_) | Error::Broken { .. } => false,
+            Error::Grammar(_) | Error::Untrusted { .. } | Error::Broken { .. } => false,
         }
     }
 

@@ -4,7 +4,8 @@
 //! gives their bytes. Everything blocks, each wait at most as long as the session's patience; who wants
 //! several things at a time opens several sessions.
 //! Invariants: nothing that a server sends panics or grows without a bound; a password is in no error and in
-//! no `Debug`; a file counts as whole only when the server said so behind its last byte.
+//! no `Debug`; a file counts as whole only when the server said so behind its last byte;
+//! where TLS is wanted nothing but the greeting goes without.
 //! Left out: names below a path (who lists joins them), hashing, retries, and what is done with the bytes.
 //!
 #![doc = include_str!("../README.md")]
@@ -16,9 +17,11 @@ mod error;
 pub mod netrc;
 pub mod server;
 mod session;
+mod tls;
 
 pub use data::Incoming;
 pub use error::Error;
 pub use haul_gridftp::listing::{Facts, Kind, Moment};
 pub use server::Server;
 pub use session::{Asked, Listed, Session, Settings};
+pub use tls::Trust;

@@ -9,6 +9,8 @@ use std::fmt;
 
 /// The port of FTP.
 pub const PORT: u16 = 21;
+/// The port at which FTP is under TLS from the first byte on, without a word before.
+pub const PORT_TLS: u16 = 990;
 /// As whom somebody comes who says no name, RFC 1635.
 const ANONYMOUS: &str = "anonymous";
 const ANONYMOUS_PASSWORD: &str = "haul@";

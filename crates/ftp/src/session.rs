@@ -20,6 +20,8 @@ use haul_gridftp::reply::{Class, Reply};
 
 use crate::control::{Control, done, exactly, refused};
 use crate::data::{self, Incoming, Listens};
+use crate::server::PORT_TLS;
+use crate::tls::{Tls, Trust};
 use crate::{Error, Server};
 
 /// Most bytes of one directory's listing.
@@ -30,12 +32,14 @@ const LISTING_LINES_MAX: usize = 1_000_000;
 pub(crate) const PIPELINE_MAX: usize = 64;
 
 /// How a session behaves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// How long a server may be silent.
     pub patience: Duration,
     /// Where the server is; `None`: its name says.
     pub at: Option<SocketAddr>,
+    /// Who says that the server is the one that was meant, under TLS; `None`: nothing is protected.
+    pub trust: Option<Trust>,
 }
 
 /// What a server has at a path.
@@ -79,12 +83,24 @@ impl Session {
     /// The server is not there, or does not take the user.
     pub fn open(server: &Server, settings: &Settings) -> Result<Session, Error> {
         let mut control = Control::connect(server, settings.at, settings.patience)?;
+        let tls = settings.trust.as_ref().map(|trust| Tls::new(trust, &server.host)).transpose()?;
+        // At that port TLS is there from the first byte on.
+        let (early, late) = if server.port == PORT_TLS { (tls, None) } else { (None, tls) };
+        if let Some(tls) = early {
+            control.protect(tls)?;
+        }
         let greeting = control.last_reply()?;
         let hello = Command::Bare("the connection");
         let banner = done(&hello, greeting)?.lines().join(&b' ');
         // ProFTPD reads commands as Telnet has them; others take the byte as it is.
         if banner.windows(7).any(|word| word.eq_ignore_ascii_case(b"proftpd")) {
             control.set_iac(Iac::Doubled);
+        }
+        if let Some(tls) = late {
+            let auth = Command::With("AUTH", b"TLS");
+            let reply = control.ask(&auth)?;
+            exactly(&auth, 234, reply)?;
+            control.protect(tls)?;
         }
         let user = Command::With("USER", server.user().as_bytes());
         let reply = control.ask(&user)?;
@@ -95,6 +111,11 @@ impl Session {
                 control.want(&password).map_err(|error| error.without(server.password()))?;
             }
             _ => return Err(refused(&user, &reply)),
+        }
+        if control.tls().is_some() {
+            // RFC 4217, 9: data connections are plain until somebody says otherwise.
+            control.want(&Command::With("PBSZ", b"0"))?;
+            control.want(&Command::With("PROT", b"P"))?;
         }
         let asked = Instant::now();
         let reply = control.ask(&Command::Bare("FEAT"))?;

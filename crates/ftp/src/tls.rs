@@ -1,0 +1,197 @@
+//! TLS of a session: the control connection and each data connection (RFC 4217).
+//!
+//! In: whom to trust, a connection. Out: a connection that is protected, with a server that showed a
+//! certificate for the name that the user typed.
+//! Invariants: nothing is accepted without its certificate's check, and what should be protected never falls
+//! back to plain; a data connection resumes the session of its own control connection, which servers ask for,
+//! for it shows that both are the same client's.
+//! Source of the checks: rustls and webpki; of the authorities: the system's, as OpenSSL has them.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::client::Resumption;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{CertificateError, ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::Error;
+
+/// Sessions that one control connection keeps for its data connections: of one server.
+const SESSIONS_MAX: usize = 8;
+
+/// Whom this host trusts to say who a server is.
+#[derive(Clone, Debug)]
+pub struct Trust(Arc<ClientConfig>);
+
+impl Trust {
+    /// The authorities of the system, or those of the files that `SSL_CERT_FILE` and `SSL_CERT_DIR` name.
+    ///
+    /// # Errors
+    /// There are none, so that no server could be trusted; in words with what to do.
+    pub fn system() -> Result<Trust, String> {
+        let found = rustls_native_certs::load_native_certs();
+        let why = found.errors.first().map_or(String::new(), |error| format!(" ({error})"));
+        Trust::in_these(found.certs).map_err(|error| {
+            format!("{error}{why}; install ca-certificates, or name a file of certificates in SSL_CERT_FILE")
+        })
+    }
+
+    /// The authorities of these certificates. What is no certificate is passed over.
+    ///
+    /// # Errors
+    /// None is one.
+    pub fn in_these(
+        certificates: impl IntoIterator<Item = CertificateDer<'static>>,
+    ) -> Result<Trust, String> {
+        let mut roots = RootCertStore::empty();
+        let (known, _) = roots.add_parsable_certificates(certificates);
+        if known == 0 {
+            return Err("this host trusts no authority that could say who a server is".into());
+        }
+        let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+        let config = builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
+        Ok(Trust(Arc::new(config.with_root_certificates(roots).with_no_client_auth())))
+    }
+}
+
+/// TLS of one session with one server.
+pub(crate) struct Tls {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl Tls {
+    /// For the server that the user calls `host`.
+    pub(crate) fn new(trust: &Trust, host: &str) -> Result<Tls, Error> {
+        let name = ServerName::try_from(host.to_owned());
+        let name = name.map_err(|_| Error::Untrusted { to: host.into(), why: "its name is none".into() })?;
+        let mut config = ClientConfig::clone(&trust.0);
+        // Of its own: servers that serve each session by a process of its own know only its sessions.
+        config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
+        Ok(Tls { config: Arc::new(config), name })
+    }
+
+    /// Makes the connection protected, within `patience`.
+    pub(crate) fn protect(&self, stream: TcpStream, patience: Duration) -> Result<Wire, Error> {
+        let to = || self.name.to_str().into_owned();
+        let failed = |cause| told(to(), cause);
+        let broken = |error: rustls::Error| failed(io::Error::new(io::ErrorKind::InvalidData, error));
+        let connection = ClientConnection::new(self.config.clone(), self.name.clone()).map_err(broken)?;
+        let mut tls =
+            StreamOwned::new(connection, Bounded { stream, until: Some(Instant::now() + patience) });
+        while tls.conn.is_handshaking() {
+            match tls.conn.complete_io(&mut tls.sock) {
+                Ok(_) => {}
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) => return Err(failed(cause)),
+            }
+        }
+        tls.sock.until = None;
+        let times = tls.sock.stream.set_read_timeout(Some(patience));
+        times.and_then(|()| tls.sock.stream.set_write_timeout(Some(patience))).map_err(failed)?;
+        Ok(Wire::Protected(Box::new(tls)))
+    }
+}
+
+/// What went wrong, in words that say what to do.
+fn told(to: String, cause: io::Error) -> Error {
+    let inner = cause.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let Some(error) = inner else {
+        return match cause.kind() {
+            io::ErrorKind::UnexpectedEof => Error::Closed { doing: "beginning TLS" },
+            _ => Error::Lost { doing: "beginning TLS", cause },
+        };
+    };
+    let why = match error {
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "its certificate comes from no authority that this host trusts; SSL_CERT_FILE can name a file with the \
+             certificate of another one"
+                .into()
+        }
+        rustls::Error::InvalidCertificate(error) => format!("its certificate is not valid: {error}"),
+        error => error.to_string(),
+    };
+    Error::Untrusted { to, why }
+}
+
+/// A connection, protected or not.
+pub(crate) enum Wire {
+    Plain(TcpStream),
+    Protected(Box<StreamOwned<ClientConnection, Bounded>>),
+}
+
+impl Wire {
+    pub(crate) fn tcp(&self) -> &TcpStream {
+        match self {
+            Wire::Plain(stream) => stream,
+            Wire::Protected(tls) => &tls.sock.stream,
+        }
+    }
+}
+
+impl Read for Wire {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Wire::Plain(stream) => stream.read(buffer),
+            // Without the other end's last record it is an error: somebody on the way may have cut it off.
+            Wire::Protected(tls) => tls.read(buffer),
+        }
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Wire::Plain(stream) => stream.write(bytes),
+            Wire::Protected(tls) => tls.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Wire::Plain(stream) => stream.flush(),
+            Wire::Protected(tls) => tls.flush(),
+        }
+    }
+}
+
+/// A socket whose reads and writes end at a point in time, however slowly the other end feeds them.
+pub(crate) struct Bounded {
+    stream: TcpStream,
+    until: Option<Instant>,
+}
+
+impl Bounded {
+    /// What is left; `None`: no end is set, and the socket's own times hold.
+    fn left(&self) -> io::Result<Option<Duration>> {
+        match self.until.map(|until| until.saturating_duration_since(Instant::now())) {
+            Some(Duration::ZERO) => Err(io::ErrorKind::TimedOut.into()),
+            left => Ok(left),
+        }
+    }
+}
+
+impl Read for Bounded {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(left) = self.left()? {
+            self.stream.set_read_timeout(Some(left))?;
+        }
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(left) = self.left()? {
+            self.stream.set_write_timeout(Some(left))?;
+        }
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
