@@ -69,6 +69,7 @@ fn source(lease: Holder) -> Source {
         memory: 1 << 24,
         reads_max: 4,
         reads_total: 4,
+        bundle_files: 512,
         policy: Policy::ADAPTIVE,
         wait: true,
         dry: false,

@@ -38,6 +38,7 @@ impl Bench {
             memory: 1 << 30,
             reads_max: 8,
             reads_total: 8,
+            bundle_files: 512,
             policy: Policy::ADAPTIVE,
             wait,
             verify: true,

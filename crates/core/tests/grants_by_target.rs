@@ -46,6 +46,7 @@ fn config(targets: bool) -> SourceConfig {
         memory: 1 << 30,
         reads_max: 64,
         reads_total: 64,
+        bundle_files: 512,
         policy: Policy::ADAPTIVE,
         wait: false,
         dry: false,

@@ -30,6 +30,7 @@ fn cut_off_with(patience: Duration) -> Source {
         memory: 1 << 24,
         reads_max: 4,
         reads_total: 4,
+        bundle_files: 512,
         policy: Policy::ADAPTIVE,
         wait,
         dry: false,

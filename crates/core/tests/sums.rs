@@ -22,6 +22,7 @@ fn totals_of_a_source_saturate() {
         memory: 1 << 24,
         reads_max: 4,
         reads_total: 4,
+        bundle_files: 512,
         policy: Policy::ADAPTIVE,
         wait: true,
         verify: false,

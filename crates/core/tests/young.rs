@@ -19,6 +19,7 @@ fn source(wait: bool) -> Source {
         memory: 1 << 30,
         reads_max: 8,
         reads_total: 8,
+        bundle_files: 512,
         policy: Policy::ADAPTIVE,
         wait,
         verify: false,

@@ -15,7 +15,7 @@ use haul_core::entry::Name;
 use haul_core::ids::DirId;
 use haul_core::schedule::Limits;
 use haul_core::transfer::op::{SinkDone, SinkOp, SourceDone, SourceOp};
-use haul_core::wire::Placed;
+use haul_core::wire::{BUNDLE_ENTRIES_MAX, Placed};
 
 use haul_base::buffer::Buffer;
 use store::{NetworkFacet, NotKept};
@@ -140,6 +140,10 @@ pub trait SourceEngine: Send {
     fn set_width(&mut self, width: Option<u16>) -> u16;
     /// Objects of this length that may be read at a time at that width: at one target, and at all together.
     fn reads_max(&self, object_size: u32) -> (u32, u32);
+    /// Small files that it reads in one go, at most [`BUNDLE_ENTRIES_MAX`].
+    fn bundle_files(&self) -> usize {
+        BUNDLE_ENTRIES_MAX
+    }
     /// Operations that hang, the oldest first.
     fn stuck(&self) -> Vec<Stuck>;
     /// What was chosen, by name, with the reason.

@@ -421,9 +421,10 @@ impl World {
         self.s.joins = self.rng.u8(..3) != 0;
         let patience = Duration::from_secs(if self.s.joins { 300 } else { 0 });
         let (holes, digest) = (self.holes, DigestKind::Blake3);
-        let (reads_total, policy) = match &self.targets {
-            Some(targets) => (2 * reads_max, targets.policy),
-            None => (reads_max, Policy::ADAPTIVE),
+        let (reads_total, policy, bundle_files) = match &self.targets {
+            // As of a store that small files cost round trips.
+            Some(targets) => (2 * reads_max, targets.policy, 3),
+            None => (reads_max, Policy::ADAPTIVE, 512),
         };
         let mut machine = Source::new(SourceConfig {
             agreed: Agreed {
@@ -436,6 +437,7 @@ impl World {
             memory,
             reads_max,
             reads_total,
+            bundle_files,
             policy,
             wait,
             dry: false,

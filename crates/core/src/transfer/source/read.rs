@@ -14,7 +14,7 @@ use crate::ids::{BufferId, Generation, SinkTarget};
 use crate::schedule::Limits;
 use crate::transfer::BUNDLE_LEN_MAX;
 use crate::transfer::op::{BundleFile, SourceOp};
-use crate::wire::{BUNDLE_ENTRIES_MAX, DataHeader, credit_cost};
+use crate::wire::{DataHeader, credit_cost};
 
 /// Bundles smaller than this wait for more files while other reads are under way.
 const BUNDLE_ENTRIES_MIN: usize = 64;
@@ -145,7 +145,9 @@ impl Source {
     }
 
     fn read_bundle(&mut self) -> bool {
-        let plenty = self.small.len() >= BUNDLE_ENTRIES_MIN || self.small_bytes >= BUNDLE_LEN_MAX / 2;
+        let files_max = self.config.bundle_files;
+        let plenty =
+            self.small.len() >= BUNDLE_ENTRIES_MIN.min(files_max) || self.small_bytes >= BUNDLE_LEN_MAX / 2;
         let more_will_come = self.totals.is_none() && self.wants_entries();
         if self.small.is_empty() || (!plenty && more_will_come && self.reads > 0) {
             return false;
@@ -168,8 +170,7 @@ impl Source {
                 continue;
             }
             let size = file.size();
-            let full =
-                files.len() >= BUNDLE_ENTRIES_MAX || (!files.is_empty() && bytes + size > BUNDLE_LEN_MAX);
+            let full = files.len() >= files_max || (!files.is_empty() && bytes + size > BUNDLE_LEN_MAX);
             if full {
                 break;
             }

@@ -52,6 +52,7 @@ pub(super) fn start(
         memory: request.memory,
         reads_max,
         reads_total,
+        bundle_files: engine.bundle_files(),
         policy: options.schedule,
         wait: setup.wait,
         verify: options.verify == Verify::Disk,
