@@ -27,6 +27,7 @@ pub const PASSWORD: &str = "geh@im:%/42";
 const HASH: &str = "$5$haulhaulhaul$27Dct8k3EtSvIoSKRMRnC7EbFsrGgdJ8kYdZR5Ljn8/";
 
 const PROFTPD: &str = "/usr/sbin/proftpd";
+const MOD_TLS: &str = "/usr/lib/proftpd/mod_tls.so";
 const GRIDFTP: &str = "/usr/sbin/globus-gridftp-server";
 
 /// Other ports are tried when somebody took the chosen one first.
@@ -41,31 +42,47 @@ pub enum Kind {
     Proftpd,
     /// Without MLSD and MLST.
     ProftpdList,
+    /// Under TLS only, commands and data, and data only by who resumes the session of the commands.
+    ProftpdTls,
     /// Anonymous only.
     Vsftpd,
+    /// As [`Kind::ProftpdTls`].
+    VsftpdTls,
     /// Anonymous only.
     Gridftp,
 }
 
 impl Kind {
     pub const ALL: [Kind; 4] = [Kind::Proftpd, Kind::ProftpdList, Kind::Vsftpd, Kind::Gridftp];
+    /// Those of `ftps://`.
+    pub const UNDER_TLS: [Kind; 2] = [Kind::ProftpdTls, Kind::VsftpdTls];
 
     /// Those that this machine has; what is missing is skipped aloud.
     pub fn here() -> Vec<Kind> {
-        Kind::ALL.into_iter().filter(|kind| super::needs::all_here(&[kind.need()])).collect()
+        Kind::these(&Kind::ALL)
+    }
+
+    /// The same of some.
+    pub fn these(kinds: &[Kind]) -> Vec<Kind> {
+        kinds.iter().copied().filter(|kind| super::needs::all_here(&[kind.need()])).collect()
+    }
+
+    fn scheme(self) -> &'static str {
+        if Kind::UNDER_TLS.contains(&self) { "ftps" } else { "ftp" }
     }
 
     fn need(self) -> &'static str {
         match self {
             Kind::Proftpd | Kind::ProftpdList => "proftpd",
-            Kind::Vsftpd => "vsftpd",
+            Kind::ProftpdTls => "proftpd-tls",
+            Kind::Vsftpd | Kind::VsftpdTls => "vsftpd",
             Kind::Gridftp => "gridftp",
         }
     }
 
     /// Whether it tells everything of an entry, the times of directories too.
     pub fn has_mlsd(self) -> bool {
-        matches!(self, Kind::Proftpd | Kind::Gridftp)
+        matches!(self, Kind::Proftpd | Kind::ProftpdTls | Kind::Gridftp)
     }
 
     /// Whether it can be asked for any name. The GridFTP server drops what is not ASCII from what it is told,
@@ -75,7 +92,7 @@ impl Kind {
     }
 
     fn has_a_user(self) -> bool {
-        matches!(self, Kind::Proftpd | Kind::ProftpdList)
+        matches!(self, Kind::Proftpd | Kind::ProftpdList | Kind::ProftpdTls)
     }
 }
 
@@ -84,6 +101,7 @@ pub fn is_here(need: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     match need {
         "proftpd" => root && Path::new(PROFTPD).exists(),
+        "proftpd-tls" => root && Path::new(MOD_TLS).exists(),
         "gridftp" => root && Path::new(GRIDFTP).exists(),
         "vsftpd" => vsftpd().exists(),
         _ => panic!("no server is called {need}"),
@@ -135,7 +153,12 @@ impl Ftpd {
 
     /// The same for another login: nothing, or `USER@`, or `USER:PASSWORD@`, already escaped.
     pub fn url_as(&self, who: &str, path: impl AsRef<std::ffi::OsStr>) -> String {
-        format!("ftp://{who}127.0.0.1:{}{}", self.port, escaped(path))
+        self.url_at(&format!("{who}127.0.0.1"), path)
+    }
+
+    /// The same by another name of this host.
+    pub fn url_at(&self, host: &str, path: impl AsRef<std::ffi::OsStr>) -> String {
+        format!("{}://{host}:{}{}", self.kind.scheme(), self.port, escaped(path))
     }
 
     /// Where a login begins, if that is ours to say.
@@ -195,7 +218,29 @@ fn spawn(kind: Kind, room: &Room, port: u16) -> Option<Child> {
             port,
             "FactsAdvertise off\n<Global>\n<Limit MLSD MLST>\nDenyAll\n</Limit>\n</Global>\n",
         ),
-        Kind::Vsftpd => vsftpd_at(room, port),
+        Kind::ProftpdTls => proftpd(
+            room,
+            port,
+            &format!(
+                "ModulePath /usr/lib/proftpd\nLoadModule mod_tls.c\nTLSEngine on\nTLSRequired on\n\
+                 TLSECCertificateFile {cert}\n\
+                 TLSECCertificateKeyFile {key}\nTLSProtocol TLSv1.2 TLSv1.3\nTLSLog {log}\n",
+                cert = certificate("server.pem").display(),
+                key = private_key(room).display(),
+                log = room.at("log").display(),
+            ),
+        ),
+        Kind::Vsftpd => vsftpd_at(room, port, ""),
+        Kind::VsftpdTls => vsftpd_at(
+            room,
+            port,
+            &format!(
+                "ssl_enable=YES\nallow_anon_ssl=YES\nforce_anon_logins_ssl=YES\nforce_anon_data_ssl=YES\n\
+                 require_ssl_reuse=YES\nrsa_cert_file={}\nrsa_private_key_file={}\ndebug_ssl=YES\n",
+                certificate("server.pem").display(),
+                private_key(room).display(),
+            ),
+        ),
         Kind::Gridftp => gridftp(room, port),
     };
     let said = fs::File::create(room.at("said")).expect("make a file for what it says");
@@ -244,7 +289,20 @@ fn proftpd(room: &Room, port: u16, more: &str) -> Command {
     command
 }
 
-fn vsftpd_at(room: &Room, port: u16) -> Command {
+/// What shows that a server is this one, and who says so; those that the tests of the client use.
+pub fn certificate(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../ftp/tests/certificates").join(name)
+}
+
+/// Its key. Servers want one that nobody else can read.
+fn private_key(room: &Room) -> PathBuf {
+    let key = fs::read(certificate("server.key")).expect("read the key");
+    let path = room.file("server.key", key);
+    set_mode(&path, 0o600);
+    path
+}
+
+fn vsftpd_at(room: &Room, port: u16, more: &str) -> Command {
     let at = |name: &str| room.at(name).display().to_string();
     // In one process as whoever tests, it neither confines itself to its root nor asks PAM.
     let config = format!(
@@ -253,7 +311,7 @@ fn vsftpd_at(room: &Room, port: u16) -> Command {
          anon_world_readable_only=NO\nsecure_chroot_dir={empty}\nseccomp_sandbox=NO\nisolate=NO\n\
          isolate_network=NO\nwrite_enable=YES\nanon_upload_enable=YES\nanon_mkdir_write_enable=YES\n\
          anon_other_write_enable=YES\nanon_umask=022\nmdtm_write=YES\nvsftpd_log_file={log}\n\
-         setproctitle_enable=NO\n",
+         setproctitle_enable=NO\n{more}",
         home = at("home"),
         empty = at("empty"),
         log = at("log"),

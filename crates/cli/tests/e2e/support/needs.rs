@@ -14,7 +14,7 @@ use super::ftpd;
 /// The needs: `root`, `netns`, `sshd`, `ss`, `strace`, `tmpfs`, `setpriv`, `unshare` (namespaces of
 /// processes), `rsync`, `b3sum`, `xfs` and `ext4` (a loop device with it that can be shut down), `overlay`,
 /// `btrfs`, `prlimit`, `targets` (the model of `lab`, for which it must be built), `script`, `setsid`,
-/// `setarch`, `proftpd`, `vsftpd` (fetched by `scripts/peers.sh`), `gridftp` (the server of Globus).
+/// `setarch`, `proftpd`, `proftpd-tls`, `vsftpd` (fetched by `scripts/peers.sh`), `gridftp` (the server of Globus).
 macro_rules! need {
     ($($need:literal),+) => {
         if !$crate::support::needs::all_here(&[$($need),+]) {
@@ -76,7 +76,7 @@ fn probe(need: &str) -> bool {
         "setarch" => works("setarch", &["--uname-2.6", "true"]),
         "rsync" => works("rsync", &["--version"]),
         "b3sum" => works("b3sum", &["--version"]),
-        "proftpd" | "vsftpd" | "gridftp" => ftpd::is_here(need),
+        "proftpd" | "proftpd-tls" | "vsftpd" | "gridftp" => ftpd::is_here(need),
         _ => panic!("no need is called {need}"),
     }
 }
