@@ -338,12 +338,13 @@ impl Paths {
 
 const CP_AFTER: &str = "\
 Exit codes: 0 complete; 1 failed; 2 wrong usage; 3 some entries failed, the others are complete; \
-4 the same, and all of them had vanished from the source; 130 or 143 interrupted. After any of them, running the same command again moves only what is missing.";
+4 the same, and all of them had vanished from the source; 130 or 143 interrupted. After any of them, running the same command again moves only what is missing, \
+from an FTP server the files that are not finished.";
 
 #[derive(ClapArgs, Debug)]
 pub struct Clean {
     /// Destination directory of earlier copies, on this host
-    #[arg(value_name = "DST")]
+    #[arg(value_name = "DST", value_parser = plain::word())]
     pub root: OsString,
     /// List only: delete nothing
     ///

@@ -43,6 +43,7 @@ pub static FTP: Scheme = Scheme {
     server: true,
     alone: false,
     keeps: true,
+    resumes: false,
     read: |rest| {
         let path = server::canonical(rest).map_err(str::to_owned)?;
         Ok(Rest { path, size: None })

@@ -36,6 +36,9 @@ pub struct Scheme {
     pub alone: bool,
     /// What goes there can be found there.
     pub keeps: bool,
+    /// It tells by what a file is known from one run to the next, so that what an interrupted run left of an
+    /// unfinished one can be gone on with. What comes from elsewhere is sent again, from its beginning.
+    pub resumes: bool,
     /// Reads what stands behind the slashes, or behind the server.
     pub read: fn(&[u8]) -> Result<Rest, String>,
     /// Opens the store that such sources, or such a destination, lie in; `None`: there is none of its own,
@@ -73,6 +76,7 @@ pub static FILE: Scheme = Scheme {
     server: false,
     alone: false,
     keeps: true,
+    resumes: true,
     read: read_path,
     open_source: None,
     open_sink: None,
@@ -450,6 +454,7 @@ mod tests {
         server: true,
         alone: false,
         keeps: true,
+        resumes: true,
         read: read_path,
         open_source: None,
         open_sink: None,
