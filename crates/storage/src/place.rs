@@ -331,8 +331,8 @@ fn hidden(server: &str) -> String {
     }
 }
 
-/// A word as it was typed, without a password that it may hold.
-fn without_password(typed: &[u8]) -> Vec<u8> {
+/// A word as it was typed, without a password that it may hold, if it begins as a scheme does.
+pub fn without_password(typed: &[u8]) -> Vec<u8> {
     let Some((scheme, rest)) = split_scheme(typed) else { return typed.to_vec() };
     // A password with a slash in it, which should be %2F, ends the server too early.
     if let Some(at) = rest.iter().rposition(|byte| *byte == b'@')
@@ -373,6 +373,16 @@ pub fn split_scheme(typed: &[u8]) -> Option<(&str, &[u8])> {
     let is_scheme = name.starts_with(|first: char| first.is_ascii_alphabetic())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
     is_scheme.then_some((name, rest))
+}
+
+/// The name of a scheme with servers that a word begins with, and what stands behind its only slash: `h/x` of
+/// `ftp:/h/x`, where `ftp://h/x` was meant, or a host called so. With a dot and a slash there it is a host's.
+pub fn half_scheme(typed: &[u8]) -> Option<(&str, &[u8])> {
+    let colon = typed.iter().position(|byte| *byte == b':')?;
+    let (name, rest) = (std::str::from_utf8(&typed[..colon]).ok()?, typed[colon + 1..].strip_prefix(b"/")?);
+    let is_named = |scheme: &&Scheme| scheme.server && scheme.name.eq_ignore_ascii_case(name);
+    let is_hosts = rest.starts_with(b"/") || rest.starts_with(b"./") || rest == b".";
+    (SCHEMES.iter().any(|scheme| is_named(scheme)) && !is_hosts).then_some((name, rest))
 }
 
 /// The server of a place, as its scheme takes it.

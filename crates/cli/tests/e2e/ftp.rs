@@ -467,6 +467,32 @@ fn a_missing_path_is_named() {
     }
 }
 
+/// Goal: what takes a path of a file system refuses a server's, by name and without its password, and does
+/// nothing.
+#[test]
+fn what_takes_no_server_says_so() {
+    let room = Room::new();
+    let (file, url) = (room.file("f", "f"), "ftp://alice:geheim@127.0.0.1:1/x");
+    let (file, sink) = (file.to_str().expect("UTF-8"), room.at("sink"));
+    let sink = sink.to_str().expect("UTF-8");
+    for (words, taker) in [
+        (&["probe", "storage", url][..], "haul probe storage"),
+        (&["probe", "path", url, sink], "a probe measures paths"),
+        (&["probe", "network", url], "more than a host"),
+        (&["layout", url], "haul layout"),
+        (&["clean", url], "haul clean"),
+        (&["cp", "--manifest", url, file, sink], "--manifest"),
+        (&["cp", "--state", url, file, sink], "--state"),
+        (&["cp", "ftp:/alice:geheim@127.0.0.1:1/x", sink], "write ftp://alice@127.0.0.1:1/x"),
+    ] {
+        let ended = Haul::new(words).within(&room.dir("")).run().exits(2).says(taker);
+        assert!(ended.stderr.contains("alice@127.0.0.1:1/x"), "which one: {}", ended.describe());
+        assert_unsaid(&ended, &["geheim"]);
+    }
+    let all = fs::read_dir(room.at("")).expect("list the room").flatten();
+    assert_eq!(all.map(|entry| entry.file_name()).collect::<Vec<_>>(), ["f"]);
+}
+
 /// Goal: a wrong password is a clear error that does not tell it.
 #[test]
 fn a_wrong_password_is_an_error_that_does_not_tell_it() {
