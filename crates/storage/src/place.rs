@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::time::Duration;
 
 use haul_core::entry::Part;
 use haul_core::wire::{Failure, FailureKind};
@@ -158,6 +159,8 @@ pub struct Sources<'a> {
     pub part: Option<Part>,
     /// Where `~` and relative paths begin.
     pub home: Option<&'a Path>,
+    /// How long a server may be silent; `None`: as its scheme has it.
+    pub patience: Option<Duration>,
 }
 
 /// What the user named as destination.

@@ -7,7 +7,6 @@
 //! refuses because it has too many leaves its work to the others, as long as there are any.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -17,7 +16,7 @@ use haul_core::ids::FileId;
 use haul_core::layout::Layout;
 use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::wire::FailureKind;
-use haul_ftp::Server;
+use haul_ftp::{Server, Settings};
 
 use super::names::{Names, Shared};
 use super::shown;
@@ -51,8 +50,7 @@ impl FtpEngine {
     /// # Errors
     /// The system gives no thread.
     pub(super) fn start(
-        server: Server,
-        at: Option<SocketAddr>,
+        (server, settings): (Server, Settings),
         reading: &Reading,
         (banner, round_trip): (String, Option<Duration>),
     ) -> std::io::Result<FtpEngine> {
@@ -69,7 +67,7 @@ impl FtpEngine {
         };
         let common = Arc::new(Common {
             server,
-            at,
+            settings,
             names,
             kind: reading.agreed.digest,
             meter: reading.meter.clone(),

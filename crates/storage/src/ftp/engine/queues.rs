@@ -4,7 +4,6 @@
 //! Invariants: each is answered once, by whoever took it, or as given up.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use haul_core::digest::DigestKind;
 use haul_core::ids::FileId;
 use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::wire::{Failure, FailureKind};
-use haul_ftp::{Error, Server};
+use haul_ftp::{Error, Server, Settings};
 
 use crate::ftp::names::Shared;
 use crate::ftp::{failed, said};
@@ -26,8 +25,7 @@ use haul_base::meter::Meter;
 /// What all threads of a source share.
 pub(super) struct Common {
     pub(super) server: Server,
-    /// Where it was reached first.
-    pub(super) at: Option<SocketAddr>,
+    pub(super) settings: Settings,
     pub(super) names: Shared,
     pub(super) kind: DigestKind,
     pub(super) meter: Arc<Meter>,
