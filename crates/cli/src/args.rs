@@ -19,6 +19,7 @@ pub mod far;
 pub mod forms;
 pub mod network;
 pub mod path;
+pub mod plain;
 pub mod probe;
 pub mod protect;
 mod range;
@@ -227,7 +228,7 @@ pub struct Cp {
     /// Keep the journal in this directory of the destination's host
     ///
     /// Default: in the destination itself, so that any host of that site can resume.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = plain::path())]
     pub state: Option<PathBuf>,
 
     /// Write the BLAKE3 hash of each file, for `b3sum --check`
@@ -235,14 +236,14 @@ pub struct Cp {
     /// Its names are relative to DST: cd DST && b3sum --check FILE. Written when the run ends complete or
     /// partial; - is stdout. Names that b3sum cannot check go to FILE.json, which must be free or a list of
     /// an earlier run. Not in a source.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = plain::path())]
     pub manifest: Option<PathBuf>,
 
     /// Write one JSON line per entry that failed: path, stage, errno, text
     ///
     /// Each as it comes; - is stdout. Default: the first 20 are shown on stderr, with -v all, and the rest is
     /// counted.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = plain::path())]
     pub failures: Option<PathBuf>,
 
     /// Write events as JSON lines to stdout, the last one is the summary
@@ -269,7 +270,7 @@ pub struct Cp {
     ///
     /// Default: 5m. Lost connections are replaced meanwhile and nothing is lost; after that time the run
     /// fails, and the same command goes on later. Has no effect where all goes through ssh: what ssh loses is
-    /// lost.
+    /// lost. Of an FTP server: how long it may be silent, 30s by itself and 1s at least.
     #[arg(long, value_name = "TIME", value_parser = parse_patience)]
     pub patience: Option<u32>,
 
@@ -277,7 +278,7 @@ pub struct Cp {
     ///
     /// Default: none. Used only where storage at the source is what the copy else waits for, which the report
     /// says. The file has no name and is gone with the copy.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = plain::path())]
     pub spill: Option<PathBuf>,
 
     /// Bytes that the spill file may have
@@ -316,11 +317,12 @@ pub struct Cp {
 /// stretch by itself, so that "at least two" must be two arguments.
 #[derive(ClapArgs, Debug)]
 pub struct Paths {
-    /// What to copy: PATH, HOST:PATH or USER@HOST:PATH
+    /// What to copy: PATH, HOST:PATH, USER@HOST:PATH or ftp://SERVER/PATH
     ///
     /// A colon before the first slash means a host, reached through your own ssh; [::1]:PATH for an IPv6
-    /// address; ./NAME for a local file with a colon in its name. `data` gives DST/data, `data/` gives its
-    /// contents in DST, whether or not DST exists.
+    /// address; ./NAME for a local file with a colon in its name. ftp://[USER[:PASSWORD]@]HOST[:PORT]/PATH is
+    /// an FTP server's, which needs no haul; a login without a password is looked up in ~/.netrc. `data`
+    /// gives DST/data, `data/` gives its contents in DST, whether or not DST exists.
     #[arg(value_name = "SRC", required = true, value_hint = ValueHint::AnyPath)]
     first: OsString,
 
@@ -338,12 +340,13 @@ impl Paths {
 
 const CP_AFTER: &str = "\
 Exit codes: 0 complete; 1 failed; 2 wrong usage; 3 some entries failed, the others are complete; \
-4 the same, and all of them had vanished from the source; 130 or 143 interrupted. After any of them, running the same command again moves only what is missing.";
+4 the same, and all of them had vanished from the source; 130 or 143 interrupted. After any of them, running the same command again moves only what is missing, \
+from an FTP server the files that are not finished.";
 
 #[derive(ClapArgs, Debug)]
 pub struct Clean {
     /// Destination directory of earlier copies, on this host
-    #[arg(value_name = "DST")]
+    #[arg(value_name = "DST", value_parser = plain::word())]
     pub root: OsString,
     /// List only: delete nothing
     ///
@@ -352,7 +355,7 @@ pub struct Clean {
     #[arg(short = 'n', long)]
     pub dry_run: bool,
     /// Look for the journals in this directory, where the copies were told to keep them
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = plain::path())]
     pub state: Option<PathBuf>,
     /// Print one JSON object instead of a table
     #[arg(long)]
@@ -362,7 +365,7 @@ pub struct Clean {
 #[derive(ClapArgs, Debug)]
 pub struct LayoutArgs {
     /// Regular files on this host
-    #[arg(value_name = "FILE", required = true)]
+    #[arg(value_name = "FILE", required = true, value_parser = plain::word())]
     pub files: Vec<OsString>,
     /// Print one JSON object a line for each file
     #[arg(long)]

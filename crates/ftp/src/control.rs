@@ -3,7 +3,7 @@
 //! In: commands. Out: replies, each within the session's patience from when it is waited for, however slowly
 //! a server sends it.
 //! Invariants: after an error of the connection nothing more is sent; what is told of a command is its verb
-//! and its path, never a password.
+//! and its path, never a password; nor is it told where the server repeats it.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -31,6 +31,8 @@ pub(crate) struct Control {
     /// What of the buffer was not looked at yet.
     rest: std::ops::Range<usize>,
     patience: Duration,
+    /// The password, which a server may say, too.
+    secret: String,
     /// Something of it is not as it must be any more.
     broken: bool,
 }
@@ -43,7 +45,7 @@ impl Control {
         patience: Duration,
     ) -> Result<Control, Error> {
         let to = || server.shown();
-        let unreached = |cause| Error::Connect { to: to(), cause };
+        let unreached = |cause| Error::unreached(to(), patience, cause);
         let addresses: Vec<SocketAddr> = match at {
             Some(at) => vec![at],
             None => (server.host.as_str(), server.port).to_socket_addrs().map_err(unreached)?.collect(),
@@ -51,14 +53,17 @@ impl Control {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in addresses {
             match TcpStream::connect_timeout(&address, patience) {
-                Ok(stream) => return Control::over(stream, patience).map_err(unreached),
+                Ok(stream) => {
+                    let secret = if server.has_no_password() { "" } else { server.password() };
+                    return Control::over(stream, patience, secret.to_owned()).map_err(unreached);
+                }
                 Err(cause) => last = cause,
             }
         }
         Err(unreached(last))
     }
 
-    fn over(stream: TcpStream, patience: Duration) -> io::Result<Control> {
+    fn over(stream: TcpStream, patience: Duration, secret: String) -> io::Result<Control> {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(patience))?;
         let stream = Wire::Plain(stream);
@@ -71,6 +76,7 @@ impl Control {
             buffer,
             rest: 0..0,
             patience,
+            secret,
             broken: false,
         })
     }
@@ -121,28 +127,26 @@ impl Control {
         commands.iter().try_for_each(|command| command.encode(self.iac, &mut bytes))?;
         self.stream.write_all(&bytes).and_then(|()| self.stream.flush()).map_err(|cause| {
             self.broken = true;
-            Error::Lost { doing: DOING, cause }
+            Error::lost(DOING, self.patience, cause)
         })
     }
 
     /// The next reply.
     pub(crate) fn reply(&mut self) -> Result<Reply, Error> {
-        self.reply_until(Instant::now() + self.patience)
+        self.reply_within(Wait::of(self.patience))
     }
 
-    fn reply_until(&mut self, until: Instant) -> Result<Reply, Error> {
-        let result = match Instant::now() > until {
-            true => {
-                Err(Error::Lost { doing: "waiting for an answer", cause: io::ErrorKind::TimedOut.into() })
-            }
-            false => self.next_reply(until),
-        };
+    fn reply_within(&mut self, wait: Wait) -> Result<Reply, Error> {
+        let result = self.next_reply(wait);
         self.broken |= result.is_err();
         result
     }
 
-    fn next_reply(&mut self, until: Instant) -> Result<Reply, Error> {
+    fn next_reply(&mut self, Wait { until, patience }: Wait) -> Result<Reply, Error> {
         const DOING: &str = "waiting for an answer";
+        if Instant::now() > until {
+            return Err(Error::silent(DOING, patience));
+        }
         if self.broken {
             return Err(Error::Closed { doing: DOING });
         }
@@ -162,10 +166,10 @@ impl Control {
                 Ok(0) => return Err(Error::Closed { doing: DOING }),
                 Ok(len) => self.rest = 0..len,
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => self.rest = 0..0,
-                Err(cause) => return Err(Error::Lost { doing: DOING, cause }),
+                Err(cause) => return Err(Error::lost(DOING, patience, cause)),
             }
             if Instant::now() > until {
-                return Err(Error::Lost { doing: DOING, cause: io::ErrorKind::TimedOut.into() });
+                return Err(Error::silent(DOING, patience));
             }
         }
     }
@@ -177,9 +181,9 @@ impl Control {
 
     /// The same within another time, however many preliminary ones come.
     pub(crate) fn last_reply_within(&mut self, patience: Duration) -> Result<Reply, Error> {
-        let until = Instant::now() + patience;
+        let wait = Wait::of(patience);
         loop {
-            let reply = self.reply_until(until)?;
+            let reply = self.reply_within(wait)?;
             if reply.class() != Class::Preliminary {
                 return Ok(reply);
             }
@@ -200,35 +204,59 @@ impl Control {
     /// As [`Control::ask`] for what must be answered by 2yz.
     pub(crate) fn want(&mut self, command: &Command<'_>) -> Result<Reply, Error> {
         let reply = self.ask(command)?;
-        done(command, reply)
+        self.done(command, reply)
+    }
+
+    /// A reply that says that it is done; else what the server said.
+    pub(crate) fn done(&self, command: &Command<'_>, reply: Reply) -> Result<Reply, Error> {
+        match reply.class() {
+            Class::Completed => Ok(reply),
+            _ => Err(self.refused(command, &reply)),
+        }
+    }
+
+    /// A reply of this very code, as the command has it when it is done. Any other that says that it is done
+    /// is the answer to something else: after a transfer that was given up some servers say more than one
+    /// thing.
+    pub(crate) fn exactly(&self, command: &Command<'_>, code: u16, reply: Reply) -> Result<Reply, Error> {
+        match reply.class() {
+            _ if reply.code() == code => Ok(reply),
+            Class::Completed => Err(Error::OutOfStep { said: said(command), code: reply.code() }),
+            _ => Err(self.refused(command, &reply)),
+        }
+    }
+
+    /// What the server said of a command.
+    pub(crate) fn refused(&self, command: &Command<'_>, reply: &Reply) -> Error {
+        // What Globus says for people stands in a line of its own.
+        let own = reply.inner().find_map(|line| line.strip_prefix(b"GridFTP-Error-String: "));
+        let text = match reply.lines().iter().any(|line| self.tells(line)) {
+            true => "in words with the password in them".into(),
+            false => escape::text(&String::from_utf8_lossy(own.unwrap_or(reply.text()))).replace('\n', " "),
+        };
+        let text = text.trim().chars().take(TEXT_LEN_MAX).collect();
+        Error::Refused { said: said(command), code: reply.code(), text }
+    }
+
+    /// Whether the password stands in what the server says. Then nothing of that is told: what is left out of
+    /// a text would stand in the words around it.
+    pub(crate) fn tells(&self, text: &[u8]) -> bool {
+        let secret = self.secret.as_bytes();
+        !secret.is_empty() && text.windows(secret.len()).any(|part| part == secret)
     }
 }
 
-/// A reply that says that it is done; else what the server said.
-pub(crate) fn done(command: &Command<'_>, reply: Reply) -> Result<Reply, Error> {
-    match reply.class() {
-        Class::Completed => Ok(reply),
-        _ => Err(refused(command, &reply)),
-    }
+/// How long a reply is waited for, and until when.
+#[derive(Clone, Copy)]
+struct Wait {
+    until: Instant,
+    patience: Duration,
 }
 
-/// A reply of this very code, as the command has it when it is done. Any other that says that it is done is
-/// the answer to something else: after a transfer that was given up some servers say more than one thing.
-pub(crate) fn exactly(command: &Command<'_>, code: u16, reply: Reply) -> Result<Reply, Error> {
-    match reply.class() {
-        _ if reply.code() == code => Ok(reply),
-        Class::Completed => Err(Error::OutOfStep { said: said(command), code: reply.code() }),
-        _ => Err(refused(command, &reply)),
+impl Wait {
+    fn of(patience: Duration) -> Wait {
+        Wait { until: Instant::now() + patience, patience }
     }
-}
-
-/// What the server said of a command.
-pub(crate) fn refused(command: &Command<'_>, reply: &Reply) -> Error {
-    // What Globus says for people stands in a line of its own.
-    let own = reply.inner().find_map(|line| line.strip_prefix(b"GridFTP-Error-String: "));
-    let text = escape::text(&String::from_utf8_lossy(own.unwrap_or(reply.text()))).replace('\n', " ");
-    let text = text.trim().chars().take(TEXT_LEN_MAX).collect();
-    Error::Refused { said: said(command), code: reply.code(), text }
 }
 
 /// A command as people may see it.

@@ -13,7 +13,7 @@ use haul_gridftp::command::Command;
 use haul_gridftp::reply::{Class, Reply};
 
 use crate::Error;
-use crate::control::{Control, exactly, refused, said};
+use crate::control::{Control, said};
 use crate::tls::Wire;
 
 const READING: &str = "reading from the server";
@@ -30,6 +30,7 @@ pub(crate) enum Listens {
 /// Something that comes over a data connection.
 pub struct Incoming {
     stream: Wire,
+    patience: Duration,
     /// Its last byte was read, as the end of the connection says.
     ended: bool,
 }
@@ -47,7 +48,7 @@ impl Incoming {
                     return Ok(len);
                 }
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-                Err(cause) => return Err(Error::Lost { doing: READING, cause }),
+                Err(cause) => return Err(Error::lost(READING, self.patience, cause)),
             }
         }
     }
@@ -78,7 +79,7 @@ pub(crate) fn open(control: &mut Control, listens: &mut Listens) -> Result<TcpSt
     let address = SocketAddr::new(peer.ip(), passive(control, peer, listens)?);
     let patience = control.patience();
     let stream = TcpStream::connect_timeout(&address, patience);
-    let stream = stream.map_err(|cause| Error::Connect { to: format!("{address} (data)"), cause })?;
+    let stream = stream.map_err(|cause| Error::unreached(format!("{address} (data)"), patience, cause))?;
     let bounded =
         stream.set_read_timeout(Some(patience)).and_then(|()| stream.set_write_timeout(Some(patience)));
     bounded.map_err(|cause| Error::Lost { doing: READING, cause })?;
@@ -90,7 +91,7 @@ pub(crate) fn open(control: &mut Control, listens: &mut Listens) -> Result<TcpSt
 fn passive(control: &mut Control, peer: SocketAddr, listens: &mut Listens) -> Result<u16, Error> {
     if *listens == Listens::Extended {
         let reply = control.ask(&Command::Epsv)?;
-        let error = match exactly(&Command::Epsv, 229, reply) {
+        let error = match control.exactly(&Command::Epsv, 229, reply) {
             Ok(reply) => {
                 return Ok(match parse_229(reply.text())? {
                     Passive::Port(port) => port,
@@ -107,7 +108,7 @@ fn passive(control: &mut Control, peer: SocketAddr, listens: &mut Listens) -> Re
     }
     let pasv = Command::Bare("PASV");
     let reply = control.ask(&pasv)?;
-    let reply = exactly(&pasv, 227, reply)?;
+    let reply = control.exactly(&pasv, 227, reply)?;
     Ok(parse_227(reply.text())?.port())
 }
 
@@ -130,15 +131,16 @@ pub(crate) fn begin(
             _ if reply.class() == Class::Completed => {
                 return Err(Error::OutOfStep { said: said(command), code: reply.code() });
             }
-            command => drop(failed.get_or_insert(refused(command, &reply))),
+            command => drop(failed.get_or_insert(control.refused(command, &reply))),
         }
     }
     let reply = control.reply()?;
     if reply.class() == Class::Preliminary {
+        let patience = control.patience();
         return match failed {
-            None => Ok(Incoming { stream: protected(control, stream, &last)?, ended: false }),
+            None => Ok(Incoming { stream: protected(control, stream, &last)?, patience, ended: false }),
             Some(error) => {
-                give_up(control, Incoming { stream: Wire::Plain(stream), ended: false })?;
+                give_up(control, Incoming { stream: Wire::Plain(stream), patience, ended: false })?;
                 Err(error)
             }
         };
@@ -147,7 +149,7 @@ pub(crate) fn begin(
         Class::Completed | Class::Intermediate => {
             Err(Error::OutOfStep { said: said(&last), code: reply.code() })
         }
-        _ => Err(failed.unwrap_or_else(|| refused(&last, &reply))),
+        _ => Err(failed.unwrap_or_else(|| control.refused(&last, &reply))),
     }
 }
 
@@ -159,7 +161,7 @@ fn protected(control: &mut Control, stream: TcpStream, of: &Command<'_>) -> Resu
         // The server knows best why it does not want it.
         Err(error) => match control.last_reply_within(GIVING_UP)? {
             reply if reply.class() == Class::Completed => Err(error),
-            reply => Err(refused(of, &reply)),
+            reply => Err(control.refused(of, &reply)),
         },
     }
 }
@@ -171,7 +173,7 @@ pub(crate) fn finish(control: &mut Control, incoming: Incoming, of: Command<'_>)
     let reply = control.last_reply()?;
     match reply.class() {
         Class::Completed => Ok(reply),
-        _ => Err(refused(&of, &reply)),
+        _ => Err(control.refused(&of, &reply)),
     }
 }
 
@@ -181,5 +183,5 @@ const GIVING_UP: Duration = Duration::from_secs(10);
 /// Wants no more of it: the server sees a closed connection, and says whatever it says of that.
 pub(crate) fn give_up(control: &mut Control, incoming: Incoming) -> Result<(), Error> {
     drop(incoming);
-    control.last_reply_within(GIVING_UP).map(drop)
+    control.last_reply_within(GIVING_UP.min(control.patience())).map(drop)
 }

@@ -1,6 +1,7 @@
 //! What went wrong with a server.
 
 use std::io;
+use std::time::Duration;
 
 use haul_gridftp::FtpError;
 
@@ -12,6 +13,9 @@ pub enum Error {
     /// It was there, and is not any more.
     #[error("{doing}: {}", words(cause))]
     Lost { doing: &'static str, cause: io::Error },
+    /// It said nothing for as long as anybody waits.
+    #[error("{doing}: the server is silent for {} s", patience.as_secs_f64())]
+    Silent { doing: String, patience: Duration },
     #[error("{doing}: the server closed the connection")]
     Closed { doing: &'static str },
     /// What came is not FTP.
@@ -30,15 +34,8 @@ pub enum Error {
     Broken { doing: &'static str, why: &'static str },
 }
 
-fn is_timeout(cause: &io::Error) -> bool {
-    matches!(cause.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
-}
-
 /// The system's words, without its number.
 fn words(cause: &io::Error) -> String {
-    if is_timeout(cause) {
-        return "the server is silent".into();
-    }
     if cause.kind() == io::ErrorKind::UnexpectedEof {
         return "the connection was cut off".into();
     }
@@ -47,6 +44,26 @@ fn words(cause: &io::Error) -> String {
 }
 
 impl Error {
+    /// A call on a connection that came to nothing while somebody waited so long.
+    pub(crate) fn lost(doing: &'static str, patience: Duration, cause: io::Error) -> Error {
+        match ran_out(&cause) {
+            true => Error::silent(doing, patience),
+            false => Error::Lost { doing, cause },
+        }
+    }
+
+    /// The same of a connection that was to be made.
+    pub(crate) fn unreached(to: String, patience: Duration, cause: io::Error) -> Error {
+        match ran_out(&cause) {
+            true => Error::silent(&format!("connect to {to}"), patience),
+            false => Error::Connect { to, cause },
+        }
+    }
+
+    pub(crate) fn silent(doing: &str, patience: Duration) -> Error {
+        Error::Silent { doing: doing.to_owned(), patience }
+    }
+
     /// The session can be used no more.
     pub fn ends_session(&self) -> bool {
         !matches!(self, Error::Refused { code, .. } if *code != 421)
@@ -55,9 +72,8 @@ impl Error {
     /// The same may go well later, or over another connection.
     pub fn is_passing(&self) -> bool {
         match self {
-            Error::Connect { .. } | Error::Lost { .. } | Error::Closed { .. } | Error::OutOfStep { .. } => {
-                true
-            }
+            Error::Connect { .. } | Error::Lost { .. } | Error::Silent { .. } => true,
+            Error::Closed { .. } | Error::OutOfStep { .. } => true,
             Error::Refused { code, .. } => (400..500).contains(code) && *code != 450,
             Error::Grammar(_) | Error::Untrusted { .. } | Error::Broken { .. } => false,
         }
@@ -66,19 +82,11 @@ impl Error {
     /// The server said nothing for as long as anybody waits.
     pub fn is_silence(&self) -> bool {
         match self {
-            Error::Connect { cause, .. } | Error::Lost { cause, .. } => is_timeout(cause),
-            _ => false,
-        }
-    }
-
-    /// The same without a word that nobody may see, which the server may have said.
-    pub(crate) fn without(self, secret: &str) -> Error {
-        match self {
-            Error::Refused { said, code, text } if !secret.is_empty() => {
-                let text = text.replace(secret, "***");
-                Error::Refused { said, code, text }
+            Error::Silent { .. } => true,
+            Error::Connect { cause, .. } | Error::Lost { cause, .. } => {
+                cause.kind() == io::ErrorKind::TimedOut
             }
-            other => other,
+            _ => false,
         }
     }
 
@@ -86,6 +94,8 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Error::Connect { cause, .. } | Error::Lost { cause, .. } => cause.raw_os_error().unwrap_or(0),
+            // ETIMEDOUT.
+            Error::Silent { .. } => 110,
             // EACCES.
             Error::Refused { code: 530 | 532, .. } => 13,
             _ => 0,
@@ -94,7 +104,11 @@ impl Error {
 
     /// The network, or whoever should be at its other end, is to blame.
     pub fn is_network(&self) -> bool {
-        matches!(self, Error::Connect { .. } | Error::Lost { .. } | Error::Closed { .. })
+        match self {
+            Error::Connect { .. } | Error::Lost { .. } | Error::Silent { .. } | Error::Closed { .. } => true,
+            Error::Grammar(_) | Error::Refused { .. } | Error::OutOfStep { .. } => false,
+            Error::Untrusted { .. } | Error::Broken { .. } => false,
+        }
     }
 
     /// The server takes no further session of this user now.
@@ -116,4 +130,11 @@ impl Error {
     pub fn is_unknown(&self) -> bool {
         matches!(self, Error::Refused { code: 500..=504, .. })
     }
+}
+
+/// The waiting came to its end, as the library says of connecting and the system of reading and writing. What
+/// the system gives up by itself (`ETIMEDOUT`) is another matter, for it took another time.
+fn ran_out(cause: &io::Error) -> bool {
+    cause.kind() == io::ErrorKind::WouldBlock
+        || (cause.kind() == io::ErrorKind::TimedOut && cause.raw_os_error().is_none())
 }

@@ -18,7 +18,7 @@ use haul_gridftp::listing::{
 use haul_gridftp::ranges::FILE_LEN_MAX;
 use haul_gridftp::reply::{Class, Reply};
 
-use crate::control::{Control, done, exactly, refused};
+use crate::control::Control;
 use crate::data::{self, Incoming, Listens};
 use crate::server::PORT_TLS;
 use crate::tls::{Tls, Trust};
@@ -91,7 +91,7 @@ impl Session {
         }
         let greeting = control.last_reply()?;
         let hello = Command::Bare("the connection");
-        let banner = done(&hello, greeting)?.lines().join(&b' ');
+        let mut banner = control.done(&hello, greeting)?.lines().join(&b' ');
         // ProFTPD reads commands as Telnet has them; others take the byte as it is.
         if banner.windows(7).any(|word| word.eq_ignore_ascii_case(b"proftpd")) {
             control.set_iac(Iac::Doubled);
@@ -99,8 +99,11 @@ impl Session {
         if let Some(tls) = late {
             let auth = Command::With("AUTH", b"TLS");
             let reply = control.ask(&auth)?;
-            exactly(&auth, 234, reply)?;
+            control.exactly(&auth, 234, reply)?;
             control.protect(tls)?;
+        }
+        if control.tells(&banner) {
+            banner = b"?".to_vec();
         }
         let user = Command::With("USER", server.user().as_bytes());
         let reply = control.ask(&user)?;
@@ -108,9 +111,9 @@ impl Session {
             Class::Completed => {}
             Class::Intermediate if reply.code() == 331 => {
                 let password = Command::With("PASS", server.password().as_bytes());
-                control.want(&password).map_err(|error| error.without(server.password()))?;
+                control.want(&password)?;
             }
-            _ => return Err(refused(&user, &reply)),
+            _ => return Err(control.refused(&user, &reply)),
         }
         if control.tls().is_some() {
             // RFC 4217, 9: data connections are plain until somebody says otherwise.
@@ -198,8 +201,13 @@ impl Session {
                 let mut unknown = false;
                 for command in &commands {
                     let reply = self.control.last_reply()?;
-                    unknown |= reply.class() != Class::Completed && refused(command, &reply).is_unknown();
-                    all.push(if unknown { Ok(Asked::Not(String::new())) } else { mlst(command, &reply) });
+                    unknown |= reply.class() != Class::Completed
+                        && self.control.refused(command, &reply).is_unknown();
+                    all.push(if unknown {
+                        Ok(Asked::Not(String::new()))
+                    } else {
+                        mlst(&self.control, command, &reply)
+                    });
                 }
                 if !unknown {
                     continue;
@@ -241,14 +249,14 @@ impl Session {
             _ => None,
         };
         if told.class() == Class::Completed {
-            exactly(&size, 213, told.clone())?;
+            self.control.exactly(&size, 213, told.clone())?;
             let digits = std::str::from_utf8(told.text().trim_ascii()).ok();
             let size = digits.and_then(|digits| digits.parse().ok()).filter(|size| *size <= FILE_LEN_MAX);
             let size = size.ok_or(Error::Broken { doing: "asking for a size", why: "what comes is none" })?;
             let facts = Facts { kind: Some(Kind::File), size: Some(size), modify, ..Facts::default() };
             return Ok(Asked::Is(facts));
         }
-        let refusal = refused(&size, told);
+        let refusal = self.control.refused(&size, told);
         if !refusal.is_unavailable() && !refusal.is_unknown() {
             return Err(refusal);
         }
@@ -258,7 +266,7 @@ impl Session {
                 let facts = Facts { kind: Some(Kind::Dir), modify, ..Facts::default() };
                 Ok(Asked::Is(facts))
             }
-            _ => Ok(Asked::Not(told_of(told))),
+            _ => Ok(Asked::Not(told_of(&self.control, told))),
         }
     }
 
@@ -270,7 +278,7 @@ impl Session {
         const DOING: &str = "asking where the login leads";
         let pwd = Command::Bare("PWD");
         let reply = self.control.ask(&pwd)?;
-        let reply = exactly(&pwd, 257, reply)?;
+        let reply = self.control.exactly(&pwd, 257, reply)?;
         // RFC 959, appendix II: in quotes, and a quote in it twice.
         let none = Error::Broken { doing: DOING, why: "what comes is no path" };
         let mut rest = reply.text().iter().copied().skip_while(|byte| *byte != b'"').skip(1).peekable();
@@ -430,24 +438,24 @@ impl Drop for Session {
     }
 }
 
-fn mlst(command: &Command<'_>, reply: &Reply) -> Result<Asked, Error> {
+fn mlst(control: &Control, command: &Command<'_>, reply: &Reply) -> Result<Asked, Error> {
     match reply.class() {
         Class::Completed if reply.code() != 250 => {
-            exactly(command, 250, reply.clone()).map(|_| Asked::Not(String::new()))
+            control.exactly(command, 250, reply.clone()).map(|_| Asked::Not(String::new()))
         }
         Class::Completed => {
             let line = reply.lines().get(1).filter(|_| reply.lines().len() > 2);
             let line = line.ok_or(Error::Broken { doing: "asking for facts", why: "none came" })?;
             Ok(Asked::Is(parse_mlst(line)?.0))
         }
-        Class::Permanent if !matches!(reply.code(), 530 | 532) => Ok(Asked::Not(told_of(reply))),
-        _ => Err(refused(command, reply)),
+        Class::Permanent if !matches!(reply.code(), 530 | 532) => Ok(Asked::Not(told_of(control, reply))),
+        _ => Err(control.refused(command, reply)),
     }
 }
 
 /// What the server says that is not there.
-fn told_of(reply: &Reply) -> String {
-    match refused(&Command::Bare("MLST"), reply) {
+fn told_of(control: &Control, reply: &Reply) -> String {
+    match control.refused(&Command::Bare("MLST"), reply) {
         Error::Refused { text, .. } => text,
         other => other.to_string(),
     }

@@ -77,7 +77,7 @@ impl Tls {
     /// Makes the connection protected, within `patience`.
     pub(crate) fn protect(&self, stream: TcpStream, patience: Duration) -> Result<Wire, Error> {
         let to = || self.name.to_str().into_owned();
-        let failed = |cause| told(to(), cause);
+        let failed = |cause| told(to(), patience, cause);
         let broken = |error: rustls::Error| failed(io::Error::new(io::ErrorKind::InvalidData, error));
         let connection = ClientConnection::new(self.config.clone(), self.name.clone()).map_err(broken)?;
         let mut tls =
@@ -97,12 +97,12 @@ impl Tls {
 }
 
 /// What went wrong, in words that say what to do.
-fn told(to: String, cause: io::Error) -> Error {
+fn told(to: String, patience: Duration, cause: io::Error) -> Error {
     let inner = cause.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let Some(error) = inner else {
         return match cause.kind() {
             io::ErrorKind::UnexpectedEof => Error::Closed { doing: "beginning TLS" },
-            _ => Error::Lost { doing: "beginning TLS", cause },
+            _ => Error::lost("beginning TLS", patience, cause),
         };
     };
     let why = match error {

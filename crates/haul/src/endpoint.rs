@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use haul_base::escape;
 use haul_base::role::Role;
 pub use haul_storage::place::{Place, PlaceError, Scheme};
-use haul_storage::place::{sources_fit, split_scheme};
+use haul_storage::place::{half_scheme, sources_fit, split_scheme, without_password};
 
 /// Longest `user@host`, bytes: a host name has at most 253, a user name at most 256.
 const HOST_LEN_MAX: usize = 512;
@@ -72,6 +72,19 @@ pub enum EndpointError {
         escape::name(typed)
     )]
     Daemon { typed: Vec<u8>, host: Vec<u8>, path: Vec<u8> },
+    #[error(
+        "'{name}:/{}' has one slash: for a server write {name}://{}, for a path at a host called {name} {name}:/./{}",
+        escape::name(rest),
+        escape::name(rest),
+        escape::name(rest)
+    )]
+    HalfScheme { name: String, rest: Vec<u8> },
+    /// What begins as a scheme does, where only a path will do.
+    #[error(
+        "'{}': {taker} takes a path of a file system, and that is none; for a file of that name write ./ before it",
+        escape::name(shown)
+    )]
+    NoPath { taker: String, shown: Vec<u8> },
     #[error("'{}': {why}", escape::name(typed))]
     BadHost { typed: Vec<u8>, why: &'static str },
     #[error("an empty host; write HOST or USER@HOST")]
@@ -142,6 +155,11 @@ impl Endpoint {
         if host.is_empty() {
             return Err(EndpointError::NoHost { typed: typed.to_vec() });
         }
+        if let Some((name, rest)) = half_scheme(typed) {
+            let whole = without_password(&[name.as_bytes(), b"://", rest].concat());
+            let rest = whole[name.len() + 3..].to_vec();
+            return Err(EndpointError::HalfScheme { name: name.to_owned(), rest });
+        }
         if path.starts_with(b":") {
             let (typed, host, path) = (typed.to_vec(), host.to_vec(), path.to_vec());
             return Err(EndpointError::Daemon { typed, host, path });
@@ -205,6 +223,7 @@ impl Endpoint {
         let dot: &[u8] = match (place.first(), split_scheme(&word)) {
             (Some(b':'), _) if is_file => b"./",
             (_, Some(_)) => b"/.",
+            _ if half_scheme(&word).is_some() => b"/.",
             _ => return word,
         };
         [host.as_bytes(), dot, &place].concat()
@@ -257,12 +276,24 @@ pub(crate) fn fit(sources: &[Endpoint], destination: &Endpoint) -> Result<(), En
     Ok(())
 }
 
+/// Checks a word that names a file, or a directory, where nothing else will do. `taker`: what it was given to.
+///
+/// # Errors
+/// It begins as a scheme does.
+pub fn path_alone(taker: &str, word: &OsStr) -> Result<(), EndpointError> {
+    let typed = word.as_bytes();
+    match split_scheme(typed) {
+        None => Ok(()),
+        Some(_) => Err(EndpointError::NoPath { taker: taker.to_owned(), shown: without_password(typed) }),
+    }
+}
+
 /// A host by itself, as for ssh.
 ///
 /// # Errors
 /// It is none, or one with a path.
 pub fn host_alone(word: &str) -> Result<String, EndpointError> {
-    let typed = word.as_bytes().to_vec();
+    let typed = without_password(word.as_bytes());
     if word.is_empty() {
         return Err(EndpointError::EmptyHost);
     }
@@ -419,6 +450,61 @@ mod tests {
         assert!(parsed(&[&[b'h'; HOST_LEN_MAX + 1][..], b":p"].concat()).is_err());
     }
 
+    /// Goal: a word of a server with one slash is no host in silence, and one that is called so can be reached.
+    #[cfg(feature = "ftp")]
+    #[test]
+    fn half_a_scheme_is_asked_about() {
+        for (word, hint) in [
+            (&b"ftp:/h/x"[..], "write ftp://h/x, for a path at a host called ftp ftp:/./h/x"),
+            (b"FTP:/h", "write FTP://h,"),
+            (b"ftp:/", "one slash"),
+            (b"ftp:/.x", "ftp:/./.x"),
+            (b"ftp:/u:geheim@h/x", "write ftp://u@h/x"),
+        ] {
+            let error = parsed(word).expect_err("no host");
+            assert!(error.contains(hint) && !error.contains("geheim"), "{error}");
+        }
+        for (word, host, path) in [
+            (&b"ftp:x"[..], "ftp", &b"x"[..]),
+            (b"ftp:", "ftp", b"."),
+            (b"ftp:/.", "ftp", b"/."),
+            (b"ftp:/./h/x", "ftp", b"/./h/x"),
+            (b"ftp:~/x", "ftp", b"~/x"),
+            (b"u@ftp:/x", "u@ftp", b"/x"),
+            (b"ftp.org:/x", "ftp.org", b"/x"),
+            (b"sftp:/x", "sftp", b"/x"),
+            (b"null:/x", "null", b"/x"),
+            (b"h:ftp:/x", "h", b"ftp:/x"),
+        ] {
+            let endpoint = parsed(word).expect("a host");
+            assert_eq!(endpoint, Endpoint::remote(host, path), "{}", escape::name(word));
+            assert_eq!(endpoint.shown(), if path == b"." { b"ftp:." } else { word });
+        }
+        for path in ["/x", "/", "/.x", "//x", "/.", "/./x"] {
+            let made = Endpoint::remote("ftp", path);
+            let read = Endpoint::parse(OsStr::from_bytes(&made.shown()), |_| false).expect("a host");
+            assert!(
+                [path.to_owned(), format!("/.{path}")]
+                    .iter()
+                    .any(|path| read.place.path() == path.as_bytes())
+            );
+            assert_eq!(read.host, made.host);
+        }
+    }
+
+    /// Goal: what takes a path alone takes no server, and shows no password of one.
+    #[test]
+    fn paths_alone_are_no_places() {
+        for word in ["a", "./ftp://h/x", "h:x", "a/ftp://h", ""] {
+            assert_eq!(path_alone("x", OsStr::new(word)), Ok(()), "{word}");
+        }
+        let error =
+            path_alone("--state", OsStr::new("ftp://u:geheim@h/x")).expect_err("a server").to_string();
+        assert!(error.starts_with("'ftp://u@h/x': --state takes a path"), "{error}");
+        let error = host_alone("ftp://u:geheim@h/x").expect_err("more than a host").to_string();
+        assert!(error.contains("'ftp://u@h/x' is more than a host"), "{error}");
+    }
+
     /// Goal: a scheme is known on both sides, and whatever is called so is reached as a file.
     #[test]
     fn schemes_are_known_at_both_sides() {
@@ -492,7 +578,8 @@ mod tests {
                 kinds[kind] += 1;
             }
             let path = word(5);
-            for host in [None, Some("u@fe80::1%e".to_owned()), Some("h".to_owned())] {
+            for host in [None, Some("u@fe80::1%e"), Some("h"), Some("ftp")] {
+                let host = host.map(str::to_owned);
                 let made = Endpoint::new(host, Place::file(path.clone()));
                 if let (false, Ok(endpoint)) = (path.is_empty(), read(&made.shown())) {
                     let longer = ["", "./", "/."].map(|dot| [dot.as_bytes(), &path].concat());

@@ -174,7 +174,10 @@ pub struct Summary {
     pub not_kept: Vec<(String, u64)>,
     /// Connections from strangers that were turned away.
     pub strays: u64,
-    /// An earlier run of this job had left a journal.
+    /// What is unfinished at an interrupt or an error is gone on with by the same command; `false`: only what
+    /// is finished counts, for the source does not prove that a file is still the one that was begun.
+    pub resumes: bool,
+    /// An earlier run of this job had left a journal, and the source is one that can be gone on with.
     pub resumed: bool,
     /// Of a run that did not come to its end: bytes of unfinished files that a resume finds at the
     /// destination.
@@ -254,6 +257,7 @@ impl Default for Summary {
             limited_by: None,
             not_kept: Vec::new(),
             strays: 0,
+            resumes: true,
             resumed: false,
             kept: 0,
             error: None,

@@ -436,7 +436,7 @@ struct Source {
 /// file reads as it is, with its digest, and every operation is answered once.
 fn source_conforms(source: &Source) {
     let places = [source.place.clone()];
-    let sources = Sources { places: &places, recursive: true, part: None, home: None };
+    let sources = Sources { places: &places, recursive: true, part: None, home: None, patience: None };
     let store: Box<dyn SourceStore> = stores::source(&sources).expect("a store");
     assert_eq!(store.roots().expect("roots").len(), 1);
     let (post, posted) = unbounded();

@@ -29,6 +29,7 @@ use engine::FtpEngine;
 use haul_base::escape;
 use names::Names;
 use rustix::io::Errno;
+use session::Line;
 
 mod engine;
 mod names;
@@ -43,6 +44,7 @@ pub static FTP: Scheme = Scheme {
     server: true,
     alone: false,
     keeps: true,
+    resumes: false,
     read: |rest| {
         let path = server::canonical(rest).map_err(str::to_owned)?;
         Ok(Rest { path, size: None })
@@ -51,8 +53,9 @@ pub static FTP: Scheme = Scheme {
     open_sink: None,
 };
 
-/// How long a server may be silent.
+/// How long a server may be silent, if nobody says; and at least, for without any patience there is no answer.
 const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE_MIN: Duration = Duration::from_secs(1);
 
 const CAPABILITIES: Capabilities = Capabilities {
     name_len_max: 255,
@@ -85,6 +88,7 @@ struct FtpSource {
     found: Vec<Found>,
     /// The session that they were found over.
     session: Session,
+    settings: Settings,
 }
 
 fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
@@ -92,7 +96,8 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
     let first = sources.places.first().ok_or_else(|| usage("no source given".into()))?;
     let word = first.server().unwrap_or_default();
     let server = Server::parse(word).map_err(|why| usage(format!("ftp://: {why}")))?;
-    let mut session = Session::open(&server, &Settings { patience: PATIENCE, at: None })
+    let patience = sources.patience.map_or(PATIENCE, |asked| asked.max(PATIENCE_MIN));
+    let mut session = Session::open(&server, &Settings { patience, at: None })
         .map_err(|error| unreached(&server, &error))?;
     let mut found: Vec<Found> = Vec::new();
     let mut home: Option<Vec<u8>> = None;
@@ -137,7 +142,9 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
         }
         found.push(Found { path, name, facts });
     }
-    Ok(Box::new(FtpSource { server, found, session }))
+    // Where the server was reached first: behind one name there may be several that differ.
+    let settings = Settings { patience, at: session.address() };
+    Ok(Box::new(FtpSource { server, found, session, settings }))
 }
 
 /// The host and the user of a place whose words bring no password: a login for them may be kept elsewhere.
@@ -227,18 +234,22 @@ impl SourceStore for FtpSource {
     }
 
     fn start(self: Box<Self>, reading: Reading) -> Result<SourceParts, Failure> {
-        let FtpSource { server, found, session } = *self;
+        let FtpSource { server, found, session, settings } = *self;
         let (object_size, clock) = (reading.object_size, reading.clock.clone());
         let banner = escape::name(session.banner());
-        let at = session.address();
-        let engine =
-            FtpEngine::start(server.clone(), at, &reading, (banner, session.round_trip())).map_err(|e| {
-                let text = format!("starting the reading threads: {e}");
-                Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
-            })?;
+        let facts = (banner, session.round_trip());
+        let engine = FtpEngine::start((server.clone(), settings), &reading, facts).map_err(|e| {
+            let text = format!("starting the reading threads: {e}");
+            Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
+        })?;
         let names = engine.names();
-        let walk =
-            walk::start(walk::Job { server, found, session, names: names.clone(), object_size, clock });
+        let walk = walk::start(walk::Job {
+            line: Line::with(server, settings, session),
+            found,
+            names: names.clone(),
+            object_size,
+            clock,
+        });
         let walk: Walk = walk.map_err(|e| {
             let text = format!("starting the walk: {e}");
             Failure { kind: FailureKind::Local, errno: 0, text: text.into() }

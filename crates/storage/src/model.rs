@@ -225,6 +225,7 @@ const SHELF: Scheme = Scheme {
     server: false,
     alone: true,
     keeps: true,
+    resumes: true,
     read: read_path,
     open_source: Some(|sources: &Sources<'_>| Ok(Box::new(OnShelf(Shelf::at(&sources.places[0]))))),
     open_sink: Some(|destination: &Destination<'_>| Ok(Box::new(OnShelf(Shelf::at(destination.place))))),

@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::time::Duration;
 
 use haul_core::entry::Part;
 use haul_core::wire::{Failure, FailureKind};
@@ -36,6 +37,9 @@ pub struct Scheme {
     pub alone: bool,
     /// What goes there can be found there.
     pub keeps: bool,
+    /// It tells by what a file is known from one run to the next, so that what an interrupted run left of an
+    /// unfinished one can be gone on with. What comes from elsewhere is sent again, from its beginning.
+    pub resumes: bool,
     /// Reads what stands behind the slashes, or behind the server.
     pub read: fn(&[u8]) -> Result<Rest, String>,
     /// Opens the store that such sources, or such a destination, lie in; `None`: there is none of its own,
@@ -73,6 +77,7 @@ pub static FILE: Scheme = Scheme {
     server: false,
     alone: false,
     keeps: true,
+    resumes: true,
     read: read_path,
     open_source: None,
     open_sink: None,
@@ -154,6 +159,8 @@ pub struct Sources<'a> {
     pub part: Option<Part>,
     /// Where `~` and relative paths begin.
     pub home: Option<&'a Path>,
+    /// How long a server may be silent; `None`: as its scheme has it.
+    pub patience: Option<Duration>,
 }
 
 /// What the user named as destination.
@@ -327,8 +334,8 @@ fn hidden(server: &str) -> String {
     }
 }
 
-/// A word as it was typed, without a password that it may hold.
-fn without_password(typed: &[u8]) -> Vec<u8> {
+/// A word as it was typed, without a password that it may hold, if it begins as a scheme does.
+pub fn without_password(typed: &[u8]) -> Vec<u8> {
     let Some((scheme, rest)) = split_scheme(typed) else { return typed.to_vec() };
     // A password with a slash in it, which should be %2F, ends the server too early.
     if let Some(at) = rest.iter().rposition(|byte| *byte == b'@')
@@ -369,6 +376,16 @@ pub fn split_scheme(typed: &[u8]) -> Option<(&str, &[u8])> {
     let is_scheme = name.starts_with(|first: char| first.is_ascii_alphabetic())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
     is_scheme.then_some((name, rest))
+}
+
+/// The name of a scheme with servers that a word begins with, and what stands behind its only slash: `h/x` of
+/// `ftp:/h/x`, where `ftp://h/x` was meant, or a host called so. With a dot and a slash there it is a host's.
+pub fn half_scheme(typed: &[u8]) -> Option<(&str, &[u8])> {
+    let colon = typed.iter().position(|byte| *byte == b':')?;
+    let (name, rest) = (std::str::from_utf8(&typed[..colon]).ok()?, typed[colon + 1..].strip_prefix(b"/")?);
+    let is_named = |scheme: &&Scheme| scheme.server && scheme.name.eq_ignore_ascii_case(name);
+    let is_hosts = rest.starts_with(b"/") || rest.starts_with(b"./") || rest == b".";
+    (SCHEMES.iter().any(|scheme| is_named(scheme)) && !is_hosts).then_some((name, rest))
 }
 
 /// The server of a place, as its scheme takes it.
@@ -450,6 +467,7 @@ mod tests {
         server: true,
         alone: false,
         keeps: true,
+        resumes: true,
         read: read_path,
         open_source: None,
         open_sink: None,

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use super::plain;
 use clap::Args as ClapArgs;
 
 /// Longest remote shell command, words.
@@ -43,7 +44,7 @@ pub struct Far {
     /// Path of haul at the far host
     ///
     /// Default: the one in its PATH, else the pushed one.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = plain::path())]
     pub remote_haul: Option<PathBuf>,
 }
 

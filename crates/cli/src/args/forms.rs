@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::plain;
 use clap::Args as ClapArgs;
 
 /// In which forms a probe reports; as text where none is named.
@@ -14,10 +15,10 @@ pub struct Forms {
     pub json: bool,
 
     /// Write every measurement as CSV to FILE, or to stdout in place of the table for -
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = plain::path())]
     pub csv: Option<PathBuf>,
 
     /// Write the report as one self-contained page
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = plain::path())]
     pub html: Option<PathBuf>,
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::plain;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
 use super::forms::Forms;
@@ -32,7 +33,7 @@ pub enum Probe {
 #[command(after_help = STORAGE_AFTER)]
 pub struct Storage {
     /// A directory on the storage to probe; a scratch file lies in it while the probe runs
-    #[arg(value_name = "PATH")]
+    #[arg(value_name = "PATH", value_parser = plain::path())]
     pub path: PathBuf,
 
     /// Size of the scratch file, as 4GiB
@@ -99,7 +100,7 @@ pub struct Storage {
     pub forms: Forms,
 
     /// Write the result as JSON, for `haul probe pair`
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = plain::path())]
     pub save_as: Option<PathBuf>,
 
     /// Do not keep the result as the storage's passport
@@ -117,10 +118,10 @@ interrupted. The scratch file is removed after each of them.";
 #[derive(ClapArgs, Debug)]
 pub struct Pair {
     /// Probe of the source's storage: a file of --save-as, the output of --json, or a passport
-    #[arg(value_name = "SOURCE.json")]
+    #[arg(value_name = "SOURCE.json", value_parser = plain::path())]
     pub source: PathBuf,
     /// Probe of the sink's storage
-    #[arg(value_name = "SINK.json")]
+    #[arg(value_name = "SINK.json", value_parser = plain::path())]
     pub sink: PathBuf,
     /// Print one JSON object instead of text
     #[arg(long)]
@@ -132,7 +133,7 @@ pub struct Show {
     /// Show all that is known of the storage that this path lies on
     ///
     /// Default: a list of all passports.
-    #[arg(value_name = "PATH", conflicts_with = "all")]
+    #[arg(value_name = "PATH", conflicts_with = "all", value_parser = plain::path())]
     pub path: Option<PathBuf>,
     /// List all passports, as without PATH
     #[arg(long)]
@@ -141,7 +142,7 @@ pub struct Show {
     #[arg(long)]
     pub json: bool,
     /// Write the passports as one self-contained page instead
-    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    #[arg(long, value_name = "FILE", conflicts_with = "json", value_parser = plain::path())]
     pub html: Option<PathBuf>,
 }
 

@@ -9,6 +9,7 @@ use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
 
 use super::{FAILED, complain};
+use crate::args::plain;
 use haul::errno;
 
 /// What the help of a command that ends in codes begins its last words with.
@@ -49,6 +50,7 @@ const FILES: &[(&str, &str)] = &[
 #[derive(Args, Debug)]
 pub struct Pages {
     /// Directory to write haul.1, haul-cp.1, ... into; made if it is not there [default: print haul.1]
+    #[arg(value_parser = plain::path())]
     dir: Option<PathBuf>,
 }
 

@@ -112,15 +112,9 @@ pub fn verdict(ending: &Ending, manner: Manner) -> Vec<String> {
     match s.status {
         // `null://` keeps nothing.
         Status::Interrupted if s.durability.is_none() => lines.push("interrupted".into()),
-        Status::Interrupted => {
-            lines.push(
-                "interrupted; to resume, run the same command again: what is finished is not moved again"
-                    .into(),
-            );
-        }
-        Status::Failed if s.bytes_sent > 0 || s.files > 0 => {
-            lines.push("to resume, run the same command again: what is finished is not moved again".into());
-        }
+        Status::Interrupted => lines.push(format!("interrupted; {}", go_on(s))),
+        Status::Failed if s.durability.is_none() => {}
+        Status::Failed if s.bytes_sent > 0 || s.files > 0 => lines.push(go_on(s)),
         Status::Partial if s.vanished == s.failed && s.failed > 0 => {}
         Status::Partial => {
             if s.lasting > 0 {
@@ -139,6 +133,18 @@ pub fn verdict(ending: &Ending, manner: Manner) -> Vec<String> {
         _ => {}
     }
     lines
+}
+
+/// How to go on after a run that did not come to its end.
+fn go_on(s: &Summary) -> String {
+    let again = match s.resumes {
+        true => "to resume, run the same command again: what is finished is not moved again",
+        false => {
+            "to complete it, run the same command again: finished files are not moved again, \
+             unfinished ones from their beginning"
+        }
+    };
+    again.into()
 }
 
 fn entries(n: u64) -> String {
@@ -293,6 +299,10 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
     }
     if s.kept > 0 && matches!(s.status, Status::Interrupted | Status::Failed) {
         let _ = writeln!(out, "  kept for the resume: {} of unfinished files", bytes(s.kept));
+    }
+    let ended_early = matches!(s.status, Status::Interrupted | Status::Failed);
+    if !s.resumes && s.durability.is_some() && ended_early && s.bytes_sent > 0 {
+        out.push_str("  kept for the next run: finished files; nothing of unfinished ones\n");
     }
     if s.amended > 0 {
         let _ = writeln!(out, "  {}: metadata only", plural(s.amended, "file", "files"));

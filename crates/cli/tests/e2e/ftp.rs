@@ -386,6 +386,36 @@ fn a_killed_copy_is_completed() {
     }
 }
 
+/// Goal: a copy that is interrupted says what the next run finds: finished files, and nothing of unfinished
+/// ones; nor is that one called resumed.
+/// Method: SIGINT in the middle of a large file, then the same command.
+#[test]
+fn an_interrupted_copy_says_what_is_kept() {
+    need!("proftpd");
+    let room = Room::new();
+    let (data, sink) = (with_a_big_file(&room, 101, 40 * MIB), room.dir("sink"));
+    let server = Ftpd::start(Kind::Proftpd);
+    let url = server.url(contents(&data));
+    let run = begun(cp(&SLOW, &url, &sink));
+    run.signal(Signal::INT);
+    let ended = run.wait().sane().exits(130).says("nothing of unfinished ones");
+    assert!(!ended.stderr.contains("resume"), "{}", ended.describe());
+    let summary = ended.summary();
+    assert!(summary.number("bytes_sent") > 0, "{}", ended.describe());
+    assert_eq!((summary.number("kept"), summary.number("files")), (0, 0), "{}", ended.describe());
+    assert_eq!((&summary.0["resumes"], &summary.0["resumed"]), (&false.into(), &false.into()));
+    assert!(!debris(&sink).is_empty(), "there is something that could be taken for kept");
+    let again = cp(&[], &url, &sink).run().sane().exits(0);
+    let summary = again.summary();
+    assert!(summary.number("bytes_sent") >= (40 * MIB) as u64, "{}", again.describe());
+    assert_eq!(summary.0["resumed"], false, "{}", again.describe());
+    assert!(
+        !again.stderr.contains("(resumed)") && !again.stderr.contains("earlier run"),
+        "{}",
+        again.describe()
+    );
+}
+
 /// Goal: a file that is written anew at the server while it is copied arrives as it is afterwards, or as it
 /// was with the time that it had, or not at all with an error: never a mix of both.
 /// Method: in place, in the same length, in the middle of the copy; the same command again, until it is so.
@@ -435,6 +465,32 @@ fn a_missing_path_is_named() {
         assert!(!sink.join("good").exists(), "{kind:?}: data moved before the sources were checked");
         assert_no_debris(&sink);
     }
+}
+
+/// Goal: what takes a path of a file system refuses a server's, by name and without its password, and does
+/// nothing.
+#[test]
+fn what_takes_no_server_says_so() {
+    let room = Room::new();
+    let (file, url) = (room.file("f", "f"), "ftp://alice:geheim@127.0.0.1:1/x");
+    let (file, sink) = (file.to_str().expect("UTF-8"), room.at("sink"));
+    let sink = sink.to_str().expect("UTF-8");
+    for (words, taker) in [
+        (&["probe", "storage", url][..], "haul probe storage"),
+        (&["probe", "path", url, sink], "a probe measures paths"),
+        (&["probe", "network", url], "more than a host"),
+        (&["layout", url], "haul layout"),
+        (&["clean", url], "haul clean"),
+        (&["cp", "--manifest", url, file, sink], "--manifest"),
+        (&["cp", "--state", url, file, sink], "--state"),
+        (&["cp", "ftp:/alice:geheim@127.0.0.1:1/x", sink], "write ftp://alice@127.0.0.1:1/x"),
+    ] {
+        let ended = Haul::new(words).within(&room.dir("")).run().exits(2).says(taker);
+        assert!(ended.stderr.contains("alice@127.0.0.1:1/x"), "which one: {}", ended.describe());
+        assert_unsaid(&ended, &["geheim"]);
+    }
+    let all = fs::read_dir(room.at("")).expect("list the room").flatten();
+    assert_eq!(all.map(|entry| entry.file_name()).collect::<Vec<_>>(), ["f"]);
 }
 
 /// Goal: a wrong password is a clear error that does not tell it.

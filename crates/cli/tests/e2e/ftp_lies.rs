@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use crate::support::compare::assert_no_debris;
-use crate::support::liar::{Liar, Lies, Manner};
+use crate::support::liar::{Liar, Lies, Manner, Rest};
 use crate::support::run::{Haul, Outcome};
 use crate::support::{Room, read};
 
@@ -315,4 +315,202 @@ fn what_a_server_says_does_not_reach_the_terminal_raw() {
     let ended = cp(&["-v"], &liar, "/d/", &sink).run().sane();
     assert_refused(&ended);
     assert!(!ended.stderr.contains(['\u{7}', '\u{9b}']), "{:?}", ended.stderr);
+}
+
+/// Goal: where several servers that differ answer at one address, a file is as one of them has it, or fails.
+/// Method: sessions reach them in turns, both tell the same facts, and the first one is lost in the middle of
+/// the file, once or always.
+#[test]
+fn a_file_is_not_put_together_of_two() {
+    let both = some_bytes(24 << 20);
+    let (one, other) = both.split_at(12 << 20);
+    for times in [1, 3, 100] {
+        let room = Room::new();
+        let sink = room.dir("sink");
+        let manners = vec![Manner::HangUp(6 << 20); times];
+        let lies = Lies::default().file("/d/good", b"good").in_turn("/d/big", &[one, other], &manners);
+        let ended = cp(&[], &lies.start(), "/d/", &sink).run().sane();
+        assert_modest(&ended);
+        match fs::read(sink.join("big")) {
+            Ok(copy) => assert!(copy == one || copy == other, "of neither: {}", ended.describe()),
+            Err(_) => assert_refused(&ended),
+        }
+        assert_eq!(read(sink.join("good")), b"good", "{}", ended.describe());
+    }
+}
+
+/// Goal: an offset that a server takes and does not go to puts no byte into a wrong place.
+/// Method: a session is lost in the middle of a file, once and more often; files go on at an offset then.
+#[test]
+fn an_offset_that_is_not_obeyed_is_seen() {
+    let whole = some_bytes(12 << 20);
+    for times in [1, 3, 100] {
+        let room = Room::new();
+        let sink = room.dir("sink");
+        let manners = vec![Manner::HangUp(6 << 20); times];
+        let lies = Lies::default().rest(Rest::Ignored).in_turn("/d/big", &[&whole], &manners);
+        let liar = lies.file("/d/good", b"good").start();
+        let ended = cp(&[], &liar, "/d/", &sink).run().sane();
+        assert_modest(&ended);
+        assert!(liar.heard().iter().any(|line| line.starts_with("REST ")), "nobody asked for an offset");
+        match fs::read(sink.join("big")) {
+            Ok(copy) => assert!(copy == whole, "{} bytes\n{}", copy.len(), ended.describe()),
+            Err(_) => assert_refused(&ended),
+        }
+        assert_eq!(read(sink.join("good")), b"good", "{}", ended.describe());
+    }
+}
+
+/// Goal: an offset that was meant for one file is not taken for the next.
+/// Method: a file that goes on at an offset is refused there, and the server keeps the offset; the few sessions
+/// that there are have others to read afterwards.
+#[test]
+fn an_offset_is_not_taken_for_the_next_file() {
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let (big, next) = (some_bytes(12 << 20), some_bytes(5 << 20));
+    let manners = [Manner::HangUp(6 << 20), Manner::Refuse("550 gone")];
+    let mut lies = Lies::default().rest(Rest::Kept).in_turn("/d/big", &[&big], &manners);
+    for name in 0..8 {
+        lies = lies.file(&format!("/d/next{name}"), &next);
+    }
+    let liar = lies.start();
+    let ended = cp(&["--memory=8MiB"], &liar, "/d/", &sink).run().sane().exits(3);
+    let heard = liar.heard();
+    let at = heard.iter().position(|line| line.starts_with("REST ")).expect("it went on at an offset");
+    let after = heard[at..].iter().filter(|line| line.starts_with("RETR /d/next")).count();
+    assert!(after >= 4, "the others came before: {heard:?}");
+    for name in 0..8 {
+        assert!(read(sink.join(format!("next{name}"))) == next, "{}", ended.describe());
+    }
+    assert!(!sink.join("big").exists());
+}
+
+/// Goal: a listing of which the server says in words that it is not all is not taken for all.
+/// Method: as pure-ftpd says it of a listing that it cut, and vsftpd of a directory that it could not open;
+/// by MLSD and by LIST; with an entry and with none.
+#[test]
+fn a_listing_that_is_said_to_be_cut_is_an_error() {
+    for end in [
+        &b"226-Options: -a -l \r\n226 Output truncated to 2000 matches\r\n"[..],
+        b"226 Output truncated to 1 matches\r\n",
+        b"226 Transfer done (but failed to open directory).\r\n",
+        b"250 Unable to read all of it\r\n",
+    ] {
+        for lines in [&b"-rw-r--r--   1 0        0               4 Nov 25  2019 good\r\n"[..], b""] {
+            let room = Room::new();
+            let sink = room.dir("sink");
+            let lies = || Lies::default().file("/d/good", b"good").listing_ends(end);
+            for liar in [lies().start(), lies().list(lines).start()] {
+                let ended = cp(&[], &liar, "/d/", &sink).run().sane();
+                assert_refused(&ended);
+                assert_ne!(ended.summary().text("status"), "complete", "{}", ended.describe());
+            }
+        }
+    }
+}
+
+/// Goal: replies that say "soon" without an end are given up.
+/// Method: in place of the greeting, of an answer, of a listing, and behind a file.
+#[test]
+fn a_flood_of_preliminary_replies_has_an_end() {
+    let good = |manners: &[Manner]| Lies::default().in_turn("/d/good", &[b"good"], manners);
+    for liar in [
+        good(&[]).floods("").start(),
+        good(&[]).floods("MLST").start(),
+        good(&[]).floods("MLSD").start(),
+        good(&[Manner::Flood; 100]).start(),
+    ] {
+        let room = Room::new();
+        let sink = room.dir("sink");
+        let ended = cp(&["--patience=1s"], &liar, "/d/", &sink).run().sane();
+        assert_refused(&ended);
+        assert!(ended.stderr.contains("silent for 1 s"), "{}", ended.describe());
+        assert!(!sink.join("good").exists());
+    }
+}
+
+/// Goal: a server is waited for as long as the user's patience says, and the error has that time.
+/// Method: one that says nothing from the beginning, and one that stops in the middle of a file.
+#[test]
+fn patience_with_a_server_is_the_users() {
+    let stalls = Lies::default().odd("/d/odd", &some_bytes(300_000), 300_000, Manner::Stall(150_000), 100);
+    for (liar, doing) in [
+        (Lies::default().silent().start(), "waiting for an answer"),
+        (stalls.start(), "reading from the server"),
+    ] {
+        let room = Room::new();
+        for (option, seconds) in [("--patience=2s", 2), ("--patience=0s", 1)] {
+            let ended = cp(&[option], &liar, "/d/", &room.dir("sink")).run().sane();
+            assert_refused(&ended);
+            let said = format!("{doing}: the server is silent for {seconds} s");
+            assert!(ended.stderr.contains(&said), "{option}: {}", ended.describe());
+        }
+    }
+}
+
+/// Goal: a password that the server repeats is told nowhere.
+/// Method: in its greeting, and in the refusal of each command that is told; everything that haul says, at
+/// its loudest, and the list of failures.
+#[test]
+fn a_password_that_the_server_repeats_is_not_told() {
+    for (command, said) in [
+        ("", "220 geh@im is what alice says\r\n"),
+        ("USER", "530 not alice, who says geh@im\r\n"),
+        ("PASS", "530-no\r\n geh@im\r\n530 geh@im is wrong\r\n"),
+        ("TYPE", "500 geh@im\r\n"),
+        ("PWD", "550 geh@im\r\n"),
+        ("MLST", "550 geh@im is not there\r\n"),
+        ("MLSD", "550 geh@im is no directory\r\n"),
+        ("EPSV", "425 geh@im\r\n"),
+        ("RETR", "550 geh@im is no file\r\n"),
+        // What is cut off stands before the end of what is shown.
+        ("RETR", &format!("550 {}geh@im\r\n", "x".repeat(297))),
+    ] {
+        let room = Room::new();
+        let (sink, failures) = (room.dir("sink"), room.at("failures"));
+        let liar = Lies::default().file("/d/good", b"good").reply(command, said.as_bytes()).start();
+        let path = if command == "PWD" { "/~/d/" } else { "/d/" };
+        let url = liar.url(path).replace("ftp://", "ftp://alice:geh%40im@");
+        let list = format!("--failures={}", failures.display());
+        let ended = Haul::cp(["-r", "-vv", "--patience=2s", &list, &url]).args([&sink]).run().sane();
+        assert!(liar.heard().contains(&"PASS geh@im".to_owned()) || matches!(command, "USER"));
+        if !command.is_empty() {
+            assert_refused(&ended);
+        }
+        let listed = String::from_utf8_lossy(&fs::read(&failures).unwrap_or_default()).into_owned();
+        let stdout = String::from_utf8_lossy(&ended.stdout).into_owned();
+        for text in [&ended.stderr, &stdout, &listed] {
+            assert!(!text.contains("geh@im") && !text.contains("geh"), "{command}: {text}");
+        }
+    }
+}
+
+/// Goal: sizes that no sum holds are no panic, and no wrong total.
+#[test]
+fn sizes_without_a_sum_are_refused() {
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let line = |name: usize| format!("type=file;size={};modify=20200102030405; f{name}\r\n", i64::MAX);
+    let lines: String = (0..20).map(line).collect();
+    let liar = Lies::default().file("/d/good", b"good").lines("/d", lines.as_bytes()).start();
+    let summary = cp(&["-n"], &liar, "/d/", &sink).run().sane().summary();
+    assert!(summary.number("bytes") >= i64::MAX as u64, "{summary:?}");
+    let ended = cp(&[], &liar, "/d/", &sink).run().sane();
+    assert_refused(&ended);
+    assert_no_debris(&sink);
+}
+
+/// Goal: a listing of more lines than anybody keeps is refused in words, before it takes the memory.
+/// Method: a million lines and one, as short as lines are.
+#[test]
+fn a_listing_of_too_many_lines_is_refused() {
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let liar = Lies::default().lines("/d", &b"type=dir; x\r\n".repeat(1_000_000)).start();
+    let ended = cp(&["--patience=1m"], &liar, "/d/", &sink).run().sane();
+    assert_refused(&ended);
+    assert!(ended.stderr.contains("more than a million entries"), "{}", ended.describe());
+    let rss = ended.summary().0["rss"]["near"].as_u64();
+    assert!(rss.is_some_and(|bytes| bytes < 1 << 30), "{}", ended.describe());
 }

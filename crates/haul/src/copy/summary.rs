@@ -143,7 +143,8 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
     };
     let own_shares = [own_share(cpu[0], processors[0], seconds), own_share(cpu[1], processors[1], seconds)];
     let keeps = request.destination.place().scheme().keeps;
-    let kept = match (&end, keeps) {
+    let resumes = keeps && request.sources.iter().all(|source| source.place().scheme().resumes);
+    let kept = match (&end, resumes) {
         (SessionEnd::Stopped | SessionEnd::Failed(_), true) => {
             local.as_ref().map_or(near.kept, |far| far.kept.max(near.kept))
         }
@@ -193,7 +194,8 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         own_shares,
         not_kept: not_kept.filter(|(_, count)| *count > 0).collect(),
         strays: near.own.strays + far.strays,
-        resumed: near.resumed,
+        resumes,
+        resumed: near.resumed && resumes,
         kept,
         error,
         rate_limited,

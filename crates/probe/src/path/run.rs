@@ -14,6 +14,7 @@ use super::place::{self, Limits};
 use super::{Event, FORMAT, KIND, Part, PathError, PathPhase, PathProbe, Progress, Request, Shares};
 use super::{TIME_LIMIT_MAX, TIME_LIMIT_MIN};
 use haul::api::{Endpoint, Handle};
+use haul::escape;
 use haul::options::StorageQuestion;
 
 /// Figures of a far end are cut after so many points, and texts after so many characters.
@@ -50,6 +51,15 @@ pub fn plan(request: &Request) -> Result<Planned, PathError> {
     if !(TIME_LIMIT_MIN..=TIME_LIMIT_MAX).contains(&request.time_limit) {
         let (least, most) = (TIME_LIMIT_MIN.as_secs(), TIME_LIMIT_MAX.as_secs());
         return Err(PathError::BadRequest(format!("the time limit must be from {least} to {most} seconds")));
+    }
+    // A made-up end has no storage; a server has one, which is not measured.
+    let served =
+        [&request.source, &request.destination].into_iter().find(|end| end.place().server().is_some());
+    if let Some(end) = served {
+        let shown = escape::name(&end.shown());
+        return Err(PathError::BadRequest(format!(
+            "{shown}: a probe measures paths of file systems, and not what a server has"
+        )));
     }
     let shares = Shares::of(request.time_limit, request.far().is_some());
     let limits = Limits { time: shares.storage, bytes: request.bytes_limit, network_ok: request.network_ok };

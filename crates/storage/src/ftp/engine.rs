@@ -7,99 +7,33 @@
 //! refuses because it has too many leaves its work to the others, as long as there are any.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use haul_core::digest::DigestKind;
-use haul_core::entry::{Fingerprint, Meta};
 use haul_core::extents::ExtentMap;
 use haul_core::ids::FileId;
 use haul_core::layout::Layout;
-use haul_core::stage::Stage;
-use haul_core::transfer::op::{BundleFile, BundleOk, Look, ReadOk, SourceDone, SourceOp};
-use haul_core::wire::{Failure, FailureKind};
-use haul_ftp::{Asked, Error, Facts, Incoming, Kind, Server};
+use haul_core::transfer::op::{SourceDone, SourceOp};
+use haul_core::wire::FailureKind;
+use haul_ftp::{Server, Settings};
 
-use super::names::{Names, SETTLES, Shared, same_facts};
-use super::session::{ATTEMPTS, Line, may_help, pause};
-use super::{failed, meta_of, said, shown};
-use crate::owed::{Owed, panic_point};
-use crate::store::{NetworkFacet, Reading, StoreNetwork};
-use crate::{Post, SourceCompletion, SourceEngine, SourceJob, Stuck};
-use haul_base::buffer::Buffer;
-use haul_base::digest;
-use haul_base::meter::Meter;
+use super::names::{Names, Shared};
+use super::shown;
+use crate::store::{NetworkFacet, Reading};
+use crate::{SourceCompletion, SourceEngine, SourceJob, Stuck};
+use queues::{Common, Network, Queues, Work, owed};
+use reader::Reader;
+
+mod queues;
+mod reader;
 
 /// Sessions that read, if nobody asks for another number; servers often take no more than ten of one user.
 const SESSIONS: usize = 8;
 /// Most sessions.
 const SESSIONS_MAX: u16 = 64;
-/// Bytes that are read once more where a session goes on in the middle of a file, and files of which these
-/// are kept.
-const AGAIN_LEN: usize = 64 * 1024;
-const ENDS_MAX: usize = 16;
 /// Objects that one session may have before it: one that comes, and one that it goes on with.
 const AHEAD: u32 = 2;
-
-/// What all threads of a source share.
-struct Common {
-    server: Server,
-    /// Where it was reached first.
-    at: Option<SocketAddr>,
-    names: Shared,
-    kind: DigestKind,
-    meter: Arc<Meter>,
-    post: Post<SourceCompletion>,
-    queues: Mutex<Queues>,
-    ready: Condvar,
-    network: Network,
-}
-
-#[derive(Default)]
-struct Queues {
-    /// Objects, by the session that they lie on.
-    objects: Vec<VecDeque<Work>>,
-    other: VecDeque<Work>,
-    /// Sessions that the server does not take.
-    refused: Vec<bool>,
-    /// Sessions that the server took.
-    open: usize,
-    /// Since when each session is at what.
-    busy: Vec<Option<(Instant, &'static str, FileId)>>,
-    ends: bool,
-}
-
-/// An operation, and the answer that is owed for it.
-struct Work {
-    op: SourceOp,
-    buffer: Option<Buffer>,
-    owed: Owed<SourceCompletion>,
-}
-
-/// The network that the source is reached over.
-#[derive(Default)]
-struct Network {
-    connections: AtomicU16,
-    bytes: AtomicU64,
-    round_trip: Option<Duration>,
-}
-
-impl NetworkFacet for Network {
-    fn look(&self) -> StoreNetwork {
-        StoreNetwork {
-            connections: self.connections.load(Ordering::Relaxed),
-            round_trip: self.round_trip,
-            bytes: self.bytes.load(Ordering::Relaxed),
-        }
-    }
-    fn set_connections(&self, _: u16) -> u16 {
-        // Files are cut for as many as there are at the start.
-        self.connections.load(Ordering::Relaxed)
-    }
-}
 
 /// The engine of a source at a server.
 pub(super) struct FtpEngine {
@@ -116,8 +50,7 @@ impl FtpEngine {
     /// # Errors
     /// The system gives no thread.
     pub(super) fn start(
-        server: Server,
-        at: Option<SocketAddr>,
+        (server, settings): (Server, Settings),
         reading: &Reading,
         (banner, round_trip): (String, Option<Duration>),
     ) -> std::io::Result<FtpEngine> {
@@ -134,7 +67,7 @@ impl FtpEngine {
         };
         let common = Arc::new(Common {
             server,
-            at,
+            settings,
             names,
             kind: reading.agreed.digest,
             meter: reading.meter.clone(),
@@ -177,31 +110,6 @@ impl Drop for FtpEngine {
         drop((left, other));
         // A thread that waits for a server ends by itself; nobody waits for it.
         self.threads.clear();
-    }
-}
-
-impl Queues {
-    /// What was taken and not begun goes to the front again.
-    fn give_back(&mut self, session: usize, work: Work) {
-        match work.op {
-            SourceOp::Read { .. } | SourceOp::Look { .. } => self.objects[session].push_front(work),
-            _ => self.other.push_front(work),
-        }
-    }
-}
-
-impl Common {
-    fn lock(&self) -> MutexGuard<'_, Queues> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The failure of a file at the server.
-    fn failure(&self, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
-        failed(&self.server, kind, path, error)
-    }
-
-    fn say(&self, kind: FailureKind, path: &[u8], why: &str) -> Failure {
-        said(&self.server, kind, path, why)
     }
 }
 
@@ -298,443 +206,4 @@ impl SourceEngine for FtpEngine {
     fn network(&self) -> Option<&dyn NetworkFacet> {
         Some(&self.common.network)
     }
-}
-
-/// The answer to an operation, until it is settled or given up.
-fn owed(post: &Post<SourceCompletion>, op: &SourceOp) -> Owed<SourceCompletion> {
-    let (post, op) = (post.clone(), op.clone());
-    Owed::new(FailureKind::Read, move |answer: Result<SourceCompletion, Failure>| {
-        post(answer.unwrap_or_else(|failure| SourceCompletion { done: refuse(op, &failure), buffer: None }));
-    })
-}
-
-/// The completion of an operation that came to nothing.
-fn refuse(op: SourceOp, failure: &Failure) -> SourceDone {
-    let failed = failure.clone();
-    match op {
-        SourceOp::Read { id, generation, offset, len, target, .. } => {
-            SourceDone::Read { id, generation, offset, len, target, service: None, result: Err(failed) }
-        }
-        SourceOp::ReadBundle { files } => {
-            let buffer = haul_core::ids::BufferId(u32::MAX);
-            let items = files.into_iter().map(|file| (file, Err(failure.clone()))).collect();
-            SourceDone::ReadBundle { buffer, items }
-        }
-        SourceOp::Refresh { id, generation } => SourceDone::Refresh { id, generation, result: Err(failed) },
-        SourceOp::Look { id, generation }
-        | SourceOp::Map { id, generation }
-        | SourceOp::Verify { id, generation, .. }
-        | SourceOp::HashFile { id, generation, .. } => {
-            SourceDone::Look { id, generation, result: Err(failed) }
-        }
-        // These are answered where they are submitted.
-        SourceOp::Locate { .. } | SourceOp::Forget { .. } | SourceOp::ForgetDir { .. } => {
-            SourceDone::Locate { files: Vec::new() }
-        }
-    }
-}
-
-/// A file that a session is in the middle of.
-struct Open {
-    id: FileId,
-    /// The byte that comes next.
-    at: u64,
-    incoming: Incoming,
-}
-
-/// One session and its thread.
-struct Reader {
-    common: Arc<Common>,
-    index: usize,
-    line: Line,
-    open: Option<Open>,
-    /// How the parts of files ended that were read last, the newest first.
-    ends: VecDeque<PartEnd>,
-    counted: bool,
-}
-
-/// The last bytes of a part of a file that was read, and where they end.
-struct PartEnd {
-    id: FileId,
-    at: u64,
-    bytes: Vec<u8>,
-}
-
-impl Reader {
-    fn new(common: Arc<Common>, index: usize) -> Reader {
-        let line = Line::new(common.server.clone(), common.at);
-        Reader { common, index, line, open: None, ends: VecDeque::new(), counted: false }
-    }
-
-    fn run(mut self) {
-        while let Some(work) = self.next() {
-            let Some(Work { op, buffer, owed }) = self.connect(work) else { return };
-            let answer = self.work(op, buffer);
-            self.common.lock().busy[self.index] = None;
-            owed.settle(Ok(answer));
-        }
-    }
-
-    /// Opens the session, if it is not open. Where the server takes no further one, the work is left to the
-    /// sessions that it did take: then this one is over, and nothing comes back. Any other error is met, and
-    /// told, when the work begins.
-    fn connect(&mut self, work: Work) -> Option<Work> {
-        for attempt in 1.. {
-            match self.line.open() {
-                Ok(_) if self.counted => {}
-                Ok(_) => {
-                    self.counted = true;
-                    self.common.lock().open += 1;
-                    self.common.network.connections.fetch_add(1, Ordering::Relaxed);
-                }
-                Err(error) if error.is_full() => {
-                    let mut queues = self.common.lock();
-                    let others = queues.open - usize::from(self.counted);
-                    if others > 0 {
-                        queues.open = others;
-                        queues.refused[self.index] = true;
-                        queues.busy[self.index] = None;
-                        queues.give_back(self.index, work);
-                        drop(queues);
-                        self.common.network.connections.fetch_sub(u16::from(self.counted), Ordering::Relaxed);
-                        self.common.ready.notify_all();
-                        return None;
-                    }
-                    drop(queues);
-                    if attempt < ATTEMPTS {
-                        thread::sleep(pause(attempt));
-                        continue;
-                    }
-                }
-                Err(_) => {}
-            }
-            break;
-        }
-        Some(work)
-    }
-
-    /// The next operation that is this session's: what goes on where it is, then what lies on it, then what
-    /// lies on one that was refused, then anything else.
-    fn next(&mut self) -> Option<Work> {
-        let mut queues = self.common.lock();
-        loop {
-            if queues.ends {
-                return None;
-            }
-            if let Some(work) = self.pick(&mut queues) {
-                return Some(work);
-            }
-            queues = self.common.ready.wait(queues).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn pick(&self, queues: &mut Queues) -> Option<Work> {
-        let goes_on = |work: &Work| match (&work.op, &self.open) {
-            (SourceOp::Read { id, offset, .. }, Some(open)) => (open.id, open.at) == (*id, *offset),
-            _ => false,
-        };
-        let own = &mut queues.objects[self.index];
-        let at = own.iter().position(goes_on).unwrap_or(0);
-        if let Some(work) = own.remove(at) {
-            return Some(work);
-        }
-        let Queues { objects, refused, other, .. } = queues;
-        let left = objects.iter_mut().zip(refused).filter(|(_, refused)| **refused);
-        left.map(|(queue, _)| queue).find_map(VecDeque::pop_front).or_else(|| other.pop_front())
-    }
-
-    fn work(&mut self, op: SourceOp, buffer: Option<Buffer>) -> SourceCompletion {
-        match op {
-            SourceOp::Read { id, generation, offset, len, tail, whole, target } => {
-                self.begins("read", id);
-                let (result, buffer, service) = self.read(id, (offset, len, tail), whole, buffer);
-                let done = SourceDone::Read { id, generation, offset, len, target, service, result };
-                SourceCompletion { done, buffer }
-            }
-            SourceOp::ReadBundle { files } => self.read_bundle(files, buffer),
-            SourceOp::Look { id, generation } => {
-                self.begins("look", id);
-                let result = self.facts(id).map(|(told, now)| match same_facts(&told, &now) {
-                    true => Look::Same,
-                    false => Look::Changed,
-                });
-                SourceCompletion { done: SourceDone::Look { id, generation, result }, buffer }
-            }
-            SourceOp::Refresh { id, generation } => {
-                self.begins("look", id);
-                let result = self.facts(id).and_then(|(_, now)| self.renew(id, &now));
-                SourceCompletion { done: SourceDone::Refresh { id, generation, result }, buffer }
-            }
-            // Answered where they are submitted.
-            op => {
-                let failure =
-                    Failure { kind: FailureKind::Local, errno: 0, text: "nobody asks for it".into() };
-                SourceCompletion { done: refuse(op, &failure), buffer }
-            }
-        }
-    }
-
-    fn begins(&self, what: &'static str, id: FileId) {
-        self.common.lock().busy[self.index] = Some((Instant::now(), what, id));
-    }
-
-    /// What was told of a file, and what is told of it now.
-    fn facts(&mut self, id: FileId) -> Result<(Facts, Facts), Failure> {
-        let (path, told) = self.known(id)?;
-        self.leave();
-        match self.line.again(|session| session.facts(&path)) {
-            Ok(Asked::Is(now)) => Ok((told, now)),
-            Ok(Asked::Not(text)) => {
-                Err(self.common.say(FailureKind::Vanished, &path, &format!("the server says: {text}")))
-            }
-            Err(error) => Err(self.common.failure(FailureKind::Read, &path, &error)),
-        }
-    }
-
-    fn known(&self, id: FileId) -> Result<(Vec<u8>, Facts), Failure> {
-        let gone = || self.common.say(FailureKind::Vanished, b"", "nothing is known of it");
-        self.common.names.look(id).ok_or_else(gone)
-    }
-
-    /// A file is another than it was announced as.
-    fn renew(&self, id: FileId, now: &Facts) -> Result<(Fingerprint, Meta, Duration), Failure> {
-        if now.kind != Some(Kind::File) || now.size.is_none() || now.modify.is_none() || now.is_symlink() {
-            let (path, _) = self.known(id)?;
-            return Err(self.common.say(FailureKind::Changed, &path, "it is no file any more"));
-        }
-        self.common.names.renew(id, now);
-        Ok((self.common.names.fingerprint(now), meta_of(now, false), SETTLES))
-    }
-
-    /// Leaves the file that the session is in the middle of.
-    fn leave(&mut self) {
-        let Some(open) = self.open.take() else { return };
-        let left = self.line.open().and_then(|session| session.give_up(open.incoming));
-        if left.is_err() {
-            self.line.close();
-        }
-    }
-
-    /// Reads one object, and again where that may help.
-    fn read(
-        &mut self,
-        id: FileId,
-        part: (u64, u32, bool),
-        whole: bool,
-        buffer: Option<Buffer>,
-    ) -> (Result<ReadOk, Failure>, Option<Buffer>, Option<Duration>) {
-        let Some(mut buffer) = buffer else {
-            let failure = self.common.say(FailureKind::Read, b"", "internal error: a read without a buffer");
-            return (Err(failure), None, None);
-        };
-        let path = match self.known(id) {
-            Ok((path, _)) => path,
-            Err(failure) => return (Err(failure), Some(buffer), None),
-        };
-        panic_point("read", &String::from_utf8_lossy(&path));
-        let (offset, len, tail) = part;
-        let begun = Instant::now();
-        let room = &mut buffer.as_mut_slice()[..len as usize];
-        if let Err(failure) = self.fill_again(id, &path, (offset, tail), room) {
-            return (Err(failure), Some(buffer), None);
-        }
-        let service = begun.elapsed();
-        self.common.meter.add_busy(Stage::SourceStorage, service);
-        let payload = &buffer.as_slice()[..len as usize];
-        let kind = self.common.kind;
-        let cvs = self.common.meter.busy(Stage::SourceHost, || match whole {
-            true => vec![digest::root(kind, payload)],
-            false => digest::chaining_values(kind, offset, payload, tail),
-        });
-        (Ok(ReadOk { buffer: buffer.id(), cvs }), Some(buffer), Some(service))
-    }
-
-    /// Fills `room` with what the file has from `offset` on, over another session where the first was lost.
-    fn fill_again(
-        &mut self,
-        id: FileId,
-        path: &[u8],
-        (offset, tail): (u64, bool),
-        room: &mut [u8],
-    ) -> Result<(), Failure> {
-        for attempt in 1.. {
-            let error = match self.fill(id, path, (offset, tail), room) {
-                Ok(Filled::Whole) => return Ok(()),
-                Ok(Filled::Short(len)) => {
-                    let why = format!("the server's copy ends after {} bytes", offset + len);
-                    return Err(self.common.say(FailureKind::Changed, path, &why));
-                }
-                Ok(Filled::Differs) => {
-                    let why = format!(
-                        "what the server gives from byte {offset} on does not follow what it gave before"
-                    );
-                    return Err(self.common.say(FailureKind::Changed, path, &why));
-                }
-                Ok(Filled::Longer) => {
-                    let why = "the server gives more bytes than it says the file has";
-                    return Err(self.common.say(FailureKind::Changed, path, why));
-                }
-                Err(error) => error,
-            };
-            self.open = None;
-            if error.ends_session() {
-                self.line.close();
-            }
-            if error.is_unavailable() {
-                return Err(self.common.failure(FailureKind::Open, path, &error));
-            }
-            if !may_help(&error, attempt) || self.common.lock().ends {
-                return Err(self.common.failure(FailureKind::Read, path, &error));
-            }
-            thread::sleep(pause(attempt));
-        }
-        unreachable!("the last attempt returns")
-    }
-
-    fn fill(
-        &mut self,
-        id: FileId,
-        path: &[u8],
-        (offset, tail): (u64, bool),
-        room: &mut [u8],
-    ) -> Result<Filled, Error> {
-        let goes_on = self.open.as_ref().is_some_and(|open| (open.id, open.at) == (id, offset));
-        if !goes_on {
-            self.leave();
-            match self.begin_at(id, path, offset)? {
-                Some(incoming) => self.open = Some(Open { id, at: offset, incoming }),
-                None => return Ok(Filled::Differs),
-            }
-        }
-        let Some(open) = &mut self.open else { unreachable!("just opened") };
-        let len = open.incoming.fill(room)?;
-        open.at += len as u64;
-        self.common.network.bytes.fetch_add(len as u64, Ordering::Relaxed);
-        let whole = len == room.len();
-        if whole && !tail {
-            let at = offset + len as u64;
-            let bytes = room[len.saturating_sub(AGAIN_LEN)..].to_vec();
-            self.ends.retain(|end| end.id != id);
-            self.ends.truncate(ENDS_MAX - 1);
-            self.ends.push_front(PartEnd { id, at, bytes });
-            return Ok(Filled::Whole);
-        }
-        // Its end must be where it was said to be, and the server must say so.
-        let more = whole && open.incoming.fill(&mut [0])? > 0;
-        let Some(Open { incoming, .. }) = self.open.take() else { unreachable!("it is open") };
-        let session = self.line.open()?;
-        if more {
-            session.give_up(incoming)?;
-            return Ok(Filled::Longer);
-        }
-        session.finish(incoming, path)?;
-        Ok(if whole { Filled::Whole } else { Filled::Short(len as u64) })
-    }
-
-    /// Begins to read a file at `offset`. In the middle of it the bytes before are read too: they must be
-    /// what came before, where that is known; where it is not, all of them are read. `None`: they are not. A
-    /// server may say that it goes on at an offset, and begin somewhere else.
-    fn begin_at(&mut self, id: FileId, path: &[u8], offset: u64) -> Result<Option<Incoming>, Error> {
-        let known = self.ends.iter().find(|end| (end.id, end.at) == (id, offset));
-        let known = known.map(|end| end.bytes.clone());
-        let start = known.as_ref().map_or(0, |bytes| offset - bytes.len() as u64);
-        let begun = self.line.open()?.begin(path, start);
-        if begun.is_err() && start > 0 {
-            // The offset must not be taken for the next file's.
-            self.line.close();
-        }
-        let mut incoming = begun?;
-        let (mut left, mut buffer) = (offset - start, vec![0; AGAIN_LEN]);
-        while left > 0 {
-            let want = left.min(AGAIN_LEN as u64) as usize;
-            let len = incoming.fill(&mut buffer[..want])?;
-            left -= len as u64;
-            let differs = known.as_ref().is_some_and(|known| *known != buffer[..len]);
-            if len < want || differs {
-                self.line.open()?.give_up(incoming)?;
-                return Ok(None);
-            }
-        }
-        Ok(Some(incoming))
-    }
-
-    /// Reads small files whole, and looks at each again after all of them were read.
-    fn read_bundle(&mut self, files: Vec<BundleFile>, buffer: Option<Buffer>) -> SourceCompletion {
-        let Some(mut buffer) = buffer else {
-            let text = "internal error: a bundle without a buffer";
-            let failure = Failure { kind: FailureKind::Read, errno: 0, text: text.into() };
-            return SourceCompletion { done: refuse(SourceOp::ReadBundle { files }, &failure), buffer: None };
-        };
-        let mut at = 0;
-        // Where the payload of each lies, and what was told of it.
-        let mut read: Vec<(BundleFile, Result<(usize, Vec<u8>, Facts), Failure>)> = Vec::new();
-        for file in files {
-            self.begins("read", file.id);
-            let len = file.size as usize;
-            let room = at..at + len;
-            let result = self.known(file.id).and_then(|(path, told)| {
-                let begun = Instant::now();
-                // Also of one without a byte: what a server says of a length is held against what it gives.
-                self.fill_again(file.id, &path, (0, true), &mut buffer.as_mut_slice()[room.clone()])?;
-                self.common.meter.add_busy(Stage::SourceStorage, begun.elapsed());
-                Ok((room.start, path, told))
-            });
-            if result.is_ok() {
-                at += len;
-            }
-            read.push((file, result));
-        }
-        let paths: Vec<&[u8]> =
-            read.iter().filter_map(|(_, result)| Some(result.as_ref().ok()?.1.as_slice())).collect();
-        let asked = match paths.is_empty() {
-            true => Ok(Vec::new()),
-            false => self.line.again(|session| session.facts_of(&paths)),
-        };
-        let (mut asked, lost) = match asked {
-            Ok(asked) => (asked.into_iter(), None),
-            Err(error) => (Vec::new().into_iter(), Some(error)),
-        };
-        let (mut items, mut end) = (Vec::with_capacity(read.len()), 0);
-        for (file, result) in read {
-            let result = result.and_then(|(start, path, told)| {
-                let now = match (asked.next(), &lost) {
-                    (Some(Asked::Is(now)), _) => now,
-                    (Some(Asked::Not(text)), _) => {
-                        let why = format!("the server says: {text}");
-                        return Err(self.common.say(FailureKind::Vanished, &path, &why));
-                    }
-                    (None, Some(error)) => {
-                        return Err(self.common.failure(FailureKind::Read, &path, error));
-                    }
-                    (None, None) => return Err(self.common.say(FailureKind::Read, &path, "no answer")),
-                };
-                if !same_facts(&told, &now) {
-                    return Ok(BundleOk { root: [0; 32], look: Look::Changed });
-                }
-                // What failed or changed leaves no gap.
-                let len = file.size as usize;
-                buffer.as_mut_slice().copy_within(start..start + len, end);
-                let (common, payload) = (&self.common, &buffer.as_slice()[end..end + len]);
-                let root = common.meter.busy(Stage::SourceHost, || digest::root(common.kind, payload));
-                end += len;
-                Ok(BundleOk { root, look: Look::Same })
-            });
-            items.push((file, result));
-        }
-        // A buffer is as long as what is in it.
-        buffer.truncate(end);
-        let done = SourceDone::ReadBundle { buffer: buffer.id(), items };
-        SourceCompletion { done, buffer: Some(buffer) }
-    }
-}
-
-/// What came of a part of a file.
-enum Filled {
-    Whole,
-    /// It ended after so many bytes, and the server says that this is all.
-    Short(u64),
-    /// Behind what the file should have there is more.
-    Longer,
-    /// It does not go on where the part before it ended.
-    Differs,
 }

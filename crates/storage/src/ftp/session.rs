@@ -1,12 +1,9 @@
 //! A session that is opened when it is needed, and again when it was lost.
 
-use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
 use haul_ftp::{Error, Server, Session, Settings};
-
-use super::PATIENCE;
 
 /// Attempts at something that may go well later, and how long the first one after a failure waits; each
 /// further one waits twice as long.
@@ -17,18 +14,16 @@ const WAIT: Duration = Duration::from_millis(300);
 pub(super) struct Line {
     server: Server,
     session: Option<Session>,
-    /// Where the server was reached first: behind one name there may be several that differ.
-    at: Option<SocketAddr>,
+    settings: Settings,
 }
 
 impl Line {
-    pub(super) fn new(server: Server, at: Option<SocketAddr>) -> Line {
-        Line { server, session: None, at }
+    pub(super) fn new(server: Server, settings: Settings) -> Line {
+        Line { server, session: None, settings }
     }
 
-    pub(super) fn with(server: Server, session: Session) -> Line {
-        let at = session.address();
-        Line { server, session: Some(session), at }
+    pub(super) fn with(server: Server, settings: Settings, session: Session) -> Line {
+        Line { server, session: Some(session), settings }
     }
 
     pub(super) fn server(&self) -> &Server {
@@ -41,7 +36,7 @@ impl Line {
     /// The server is not there, or takes no further one.
     pub(super) fn open(&mut self) -> Result<&mut Session, Error> {
         if self.session.as_ref().is_none_or(Session::is_broken) {
-            self.session = Some(Session::open(&self.server, &Settings { patience: PATIENCE, at: self.at })?);
+            self.session = Some(Session::open(&self.server, &self.settings)?);
         }
         Ok(self.session.as_mut().expect("just opened"))
     }

@@ -15,7 +15,7 @@ use crossbeam_channel::bounded;
 use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, LINK_LEN_MAX, Name, Version};
 use haul_core::ids::{DirId, FileId, Generation};
 use haul_core::wire::{Announced, Failure, FailureKind, Totals};
-use haul_ftp::{Asked, Error, Facts, Kind, Listed, Server, Session};
+use haul_ftp::{Asked, Error, Facts, Kind, Listed};
 
 use super::names::{Above, Entry, SETTLES, Shared, YOUNG};
 use super::session::Line;
@@ -27,9 +27,8 @@ use crate::walk::{BATCHES_MAX, CountsAs, NotKept, NotKeptWhat, Walk, WalkItem};
 
 /// What a walk needs.
 pub(super) struct Job {
-    pub(super) server: Server,
+    pub(super) line: Line,
     pub(super) found: Vec<Found>,
-    pub(super) session: Session,
     pub(super) names: Shared,
     pub(super) object_size: u32,
     pub(super) clock: WallClock,
@@ -61,8 +60,7 @@ pub(super) fn start(job: Job) -> io::Result<Walk> {
     let (sender, items) = bounded(BATCHES_MAX);
     let cancelled = Arc::new(AtomicBool::new(false));
     let out = Out { sender, batch: Vec::new(), cancelled: cancelled.clone() };
-    let Job { server, found, session, names, object_size, clock } = job;
-    let line = Line::with(server, session);
+    let Job { line, found, names, object_size, clock } = job;
     let mut walker = Walker { line, names, object_size, clock, next_id: 1, totals: Totals::default(), out };
     // A panic closes the channel without an end, which is told as a walk that broke.
     thread::Builder::new().name("haul-walk".into()).spawn(move || {

@@ -106,6 +106,28 @@ fn what_is_kept_for_a_resume_is_told() {
     assert_eq!(verdict(&ending, Manner::default()), ["interrupted"]);
 }
 
+/// Goal: of a source that does not prove which file it has, nothing of what is unfinished is said to be kept,
+/// and nobody is told to resume.
+#[test]
+fn what_is_not_kept_is_not_promised() {
+    for status in [Status::Interrupted, Status::Failed] {
+        let summary = Summary { status, resumes: false, bytes_sent: 9, ..Summary::default() };
+        let text = told(summary.clone(), Manner::default());
+        assert!(
+            text.contains("\n  kept for the next run: finished files; nothing of unfinished ones\n"),
+            "{text}"
+        );
+        let ending = Ending { summary, exit_code: 1, lists: Lists::default(), dropped: 0 };
+        let said = verdict(&ending, Manner::default()).concat();
+        assert!(said.contains("unfinished ones from their beginning") && !said.contains("resume"), "{said}");
+    }
+    for status in [Status::Complete, Status::Partial] {
+        let text =
+            told(Summary { status, resumes: false, bytes_sent: 9, ..Summary::default() }, Manner::default());
+        assert!(!text.contains("kept for"), "{text}");
+    }
+}
+
 /// A copy that spent time in each stage, limited by `stage`.
 fn limited(stage: Stage, protect: &str) -> Summary {
     let half = haul::api::StageTime { busy: 50, starved: 50, blocked: 0 };

@@ -20,6 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 const DIALLED_WITHIN: Duration = Duration::from_secs(10);
 /// When everything here was last changed.
 const MODIFY: &str = "20200102030405";
+const ALL: &[u8] = b"226 that is all\r\n";
 const FEW_FEATURES: &str = "211-Features\r\n SIZE\r\n MDTM\r\n REST STREAM\r\n EPSV\r\n211 End\r\n";
 const FEATURES: &str = "211-Features\r\n MLST type*;size*;modify*;\r\n SIZE\r\n MDTM\r\n REST STREAM\r\n EPSV\r\n UTF8\r\n211 End\r\n";
 
@@ -35,15 +36,45 @@ pub enum Manner {
     HangUp(usize),
     /// Nothing more comes from this byte on, and nothing ends.
     Stall(usize),
+    /// Nothing of it, but this line.
+    Refuse(&'static str),
+    /// All of it, and then preliminary replies without an end.
+    Flood,
+}
+
+/// What it makes of `REST`, which it always answers as it should.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Rest {
+    #[default]
+    Obeyed,
+    /// Files begin at their beginning.
+    Ignored,
+    /// The offset stays until a file was sent from there, also where the next one asked for is refused.
+    Kept,
 }
 
 struct File {
-    content: Vec<u8>,
+    /// One for each version of it; sessions take them in turn.
+    contents: Vec<Vec<u8>>,
     told: usize,
-    manner: Manner,
     listed: bool,
-    /// How often it is still sent in this manner; then as a whole.
-    times: AtomicUsize,
+    /// How it is sent the first time, the second and so on, the last of them up to `times`; then as a whole.
+    manners: Vec<Manner>,
+    times: usize,
+    asked: AtomicUsize,
+}
+
+impl File {
+    fn new(versions: &[&[u8]], told: usize, manners: &[Manner]) -> File {
+        let contents = versions.iter().map(|content| content.to_vec()).collect();
+        let (manners, times) = (manners.to_vec(), manners.len());
+        File { contents, told, listed: true, manners, times, asked: AtomicUsize::new(0) }
+    }
+
+    fn next_manner(&self) -> Manner {
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+        if asked < self.times { self.manners[asked.min(self.manners.len() - 1)] } else { Manner::Whole }
+    }
 }
 
 /// The script; see the module.
@@ -58,6 +89,11 @@ pub struct Lies {
     list: Option<Vec<u8>>,
     elsewhere: Option<Ipv4Addr>,
     hangs_up_while_listing: bool,
+    rest: Rest,
+    /// In place of what is said behind a listing.
+    listing_end: Option<Vec<u8>>,
+    /// What is answered by preliminary replies without an end.
+    flooded: Option<&'static str>,
     /// At the other host, where nobody should come.
     bystanders: Mutex<Vec<TcpListener>>,
 }
@@ -69,19 +105,24 @@ impl Lies {
     }
 
     /// It has this file, tells another length of it, and sends it in this manner so many times.
-    pub fn odd(mut self, path: &str, content: &[u8], told: usize, manner: Manner, times: usize) -> Lies {
-        let (content, times) = (content.to_vec(), AtomicUsize::new(times));
-        let file = File { content, told, manner, listed: true, times };
+    pub fn odd(self, path: &str, content: &[u8], told: usize, manner: Manner, times: usize) -> Lies {
+        self.insert(path, File { times, ..File::new(&[content], told, &[manner]) })
+    }
+
+    /// It has this file, and sends it in these manners one after another, then as a whole. Where there are
+    /// several versions, of one length, one session has the first, the next the second, in turns.
+    pub fn in_turn(self, path: &str, versions: &[&[u8]], manners: &[Manner]) -> Lies {
+        self.insert(path, File::new(versions, versions[0].len(), manners))
+    }
+
+    fn insert(mut self, path: &str, file: File) -> Lies {
         self.files.insert(path.as_bytes().to_vec(), file);
         self
     }
 
     /// It sends this file to whoever asks, and lists it nowhere.
-    pub fn unlisted(mut self, path: &str, content: &[u8]) -> Lies {
-        let (content, told, times) = (content.to_vec(), content.len(), AtomicUsize::new(usize::MAX));
-        let file = File { content, told, manner: Manner::Whole, listed: false, times };
-        self.files.insert(path.as_bytes().to_vec(), file);
-        self
+    pub fn unlisted(self, path: &str, content: &[u8]) -> Lies {
+        self.insert(path, File { listed: false, ..File::new(&[content], content.len(), &[]) })
     }
 
     /// These lines stand in the listing of `dir` too, as they are.
@@ -126,6 +167,24 @@ impl Lies {
         self
     }
 
+    /// It makes this of `REST`.
+    pub fn rest(mut self, rest: Rest) -> Lies {
+        self.rest = rest;
+        self
+    }
+
+    /// It says this behind a listing.
+    pub fn listing_ends(mut self, bytes: &[u8]) -> Lies {
+        self.listing_end = Some(bytes.to_vec());
+        self
+    }
+
+    /// It answers this command, or greets where it is `""`, with preliminary replies without an end.
+    pub fn floods(mut self, command: &'static str) -> Lies {
+        self.flooded = Some(command);
+        self
+    }
+
     /// Starts it.
     pub fn start(self) -> Liar {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind any port");
@@ -135,9 +194,11 @@ impl Lies {
         let all = lies.clone();
         let (ends, hears) = (over.clone(), heard.clone());
         std::thread::spawn(move || {
+            let mut number = 0;
             while let Some(control) = accept(&listener, None, &ends) {
                 let (lies, over, heard) = (all.clone(), ends.clone(), hears.clone());
-                std::thread::spawn(move || Session::new(control, lies, over, heard).serve());
+                std::thread::spawn(move || Session::new(number, control, lies, over, heard).serve());
+                number += 1;
             }
         });
         Liar { port, lies, over, heard }
@@ -229,6 +290,8 @@ fn accept(listener: &TcpListener, within: Option<Duration>, over: &AtomicBool) -
 
 /// One control connection.
 struct Session {
+    /// The first one is 0.
+    number: usize,
     control: BufReader<TcpStream>,
     lies: Arc<Lies>,
     over: Arc<AtomicBool>,
@@ -240,6 +303,7 @@ struct Session {
 
 impl Session {
     fn new(
+        number: usize,
         control: TcpStream,
         lies: Arc<Lies>,
         over: Arc<AtomicBool>,
@@ -247,7 +311,7 @@ impl Session {
     ) -> Session {
         control.set_read_timeout(Some(Duration::from_millis(50))).expect("set a patience");
         let control = BufReader::new(control);
-        Session { control, lies, over, heard, cwd: Vec::new(), offset: 0, passive: None }
+        Session { number, control, lies, over, heard, cwd: Vec::new(), offset: 0, passive: None }
     }
 
     /// Until either side hangs up.
@@ -255,6 +319,9 @@ impl Session {
         if self.lies.silent {
             while self.next_line().is_some() {}
             return;
+        }
+        if self.lies.flooded == Some("") {
+            return self.flood();
         }
         let greeting = self.lies.replies.get("").cloned();
         if !self.say(&greeting.unwrap_or_else(|| b"220 at your service\r\n".to_vec())) {
@@ -267,6 +334,9 @@ impl Session {
                 None => (&line[..], &[][..]),
             };
             let verb = String::from_utf8_lossy(verb).to_ascii_uppercase();
+            if self.lies.flooded == Some(&verb[..]) {
+                return self.flood();
+            }
             let lie = self.lies.replies.get(&verb[..]).cloned();
             let goes_on = match lie {
                 Some(bytes) => self.say(&bytes),
@@ -299,6 +369,21 @@ impl Session {
         self.control.get_mut().write_all(bytes).is_ok()
     }
 
+    /// Until the other side hangs up.
+    fn flood(&mut self) {
+        let wait = Some(LOOK_EVERY);
+        self.control.get_ref().set_write_timeout(wait).expect("set a patience");
+        let many = b"110 soon\r\n".repeat(1000);
+        let mut at = 0;
+        while !self.over.load(Ordering::Relaxed) {
+            match self.control.get_mut().write(&many[at..]) {
+                Ok(len) => at = (at + len) % many.len(),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
     fn path(&self, argument: &[u8]) -> Vec<u8> {
         let mut path = match argument {
             [b'/', ..] => argument.to_vec(),
@@ -323,7 +408,7 @@ impl Session {
             ("FEAT", _) => self.say(FEATURES.as_bytes()),
             ("MLSD" | "MLST", _) if lies.list.is_some() => self.say(b"500 unknown\r\n"),
             ("LIST", _) => match &lies.list {
-                Some(lines) => self.send(lines, 0, Manner::Whole),
+                Some(lines) => self.send_listing(lines, Manner::Whole),
                 None => self.say(b"500 unknown\r\n"),
             },
             ("TYPE" | "MODE" | "STRU" | "OPTS" | "NOOP" | "CLNT" | "ALLO", _) => self.say(b"200 done\r\n"),
@@ -349,7 +434,8 @@ impl Session {
             ("SIZE", Some(file)) => self.say(format!("213 {}\r\n", file.told).as_bytes()),
             ("MDTM", Some(_)) => self.say(format!("213 {MODIFY}\r\n").as_bytes()),
             ("REST", _) => {
-                self.offset = String::from_utf8_lossy(argument).parse().unwrap_or(0);
+                let offset = String::from_utf8_lossy(argument).parse().unwrap_or(0);
+                self.offset = if lies.rest == Rest::Ignored { 0 } else { offset };
                 self.say(b"350 from there\r\n")
             }
             ("EPSV", _) if lies.elsewhere.is_some() => self.say(b"500 unknown\r\n"),
@@ -358,13 +444,15 @@ impl Session {
                 let listing = lies.listing(&path);
                 let how =
                     if lies.hangs_up_while_listing { Manner::HangUp(listing.len()) } else { Manner::Whole };
-                self.send(&listing, 0, how)
+                self.send_listing(&listing, how)
             }
             ("RETR", Some(file)) => {
-                let again = |left: usize| left.checked_sub(1);
-                let lie = file.times.fetch_update(Ordering::Relaxed, Ordering::Relaxed, again).is_ok();
+                let (manner, kept) = (file.next_manner(), self.offset);
                 let from = std::mem::take(&mut self.offset);
-                self.send(&file.content, from, if lie { file.manner } else { Manner::Whole })
+                if let (Manner::Refuse(_), Rest::Kept) = (manner, lies.rest) {
+                    self.offset = kept;
+                }
+                self.send(&file.contents[self.number % file.contents.len()], from, manner)
             }
             ("CWD" | "SIZE" | "MDTM" | "MLSD" | "RETR", _) => self.say(b"550 no such file\r\n"),
             _ => self.say(b"500 unknown\r\n"),
@@ -392,11 +480,24 @@ impl Session {
         )
     }
 
+    /// Sends a listing, as [`Session::send`].
+    fn send_listing(&mut self, listing: &[u8], manner: Manner) -> bool {
+        let end = self.lies.listing_end.clone();
+        self.send_ending(listing, 0, manner, end.as_deref().unwrap_or(ALL))
+    }
+
     /// Sends `content` from `from` on through the data connection; whether the control connection goes on.
     fn send(&mut self, content: &[u8], from: usize, manner: Manner) -> bool {
+        self.send_ending(content, from, manner, ALL)
+    }
+
+    fn send_ending(&mut self, content: &[u8], from: usize, manner: Manner, end_line: &[u8]) -> bool {
         let Some(listener) = self.passive.take() else {
             return self.say(b"425 where to?\r\n");
         };
+        if let Manner::Refuse(line) = manner {
+            return self.say(&[line.as_bytes(), b"\r\n"].concat());
+        }
         if !self.say(b"150 here it comes\r\n") {
             return false;
         }
@@ -404,7 +505,7 @@ impl Session {
             return self.say(b"425 nobody came\r\n");
         };
         let end = match manner {
-            Manner::Whole => content.len(),
+            Manner::Whole | Manner::Flood | Manner::Refuse(_) => content.len(),
             Manner::Short(at) | Manner::Cut(at, _) | Manner::HangUp(at) | Manner::Stall(at) => at,
         };
         let sent = data.write_all(content.get(from..end).unwrap_or_default());
@@ -417,10 +518,14 @@ impl Session {
         drop(data);
         match manner {
             Manner::HangUp(_) => false,
+            Manner::Flood => {
+                self.flood();
+                false
+            }
             Manner::Cut(_, None) => true,
             Manner::Cut(_, Some(line)) => self.say(&[line.as_bytes(), b"\r\n"].concat()),
             _ if sent.is_err() => self.say(b"426 you hung up\r\n"),
-            _ => self.say(b"226 that is all\r\n"),
+            _ => self.say(end_line),
         }
     }
 }

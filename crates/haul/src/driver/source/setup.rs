@@ -3,6 +3,8 @@
 //! In: control, the sources as typed. Out: a [`Setup`]: where the data comes from, what it is called at the
 //! sink, the limits of the session.
 
+use std::time::Duration;
+
 use haul_core::entry::Name;
 use haul_core::wire::{Agreed, Capability, Failure, Message, ROOTS_PART_MAX, SourceRoot, capability};
 
@@ -79,6 +81,7 @@ pub(super) fn set_up(
         recursive: options.recursive || options.archive,
         part: options.part(),
         home: request.home.as_deref(),
+        patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
     };
     let told = stores::source(&sources).and_then(|store| Ok((store.roots()?, store)));
     if let Ok((roots, _)) = &told {

@@ -1,0 +1,138 @@
+//! What the threads of a source share: the operations that wait for a session, and the answers owed for them.
+//!
+//! In: operations as they are submitted. Out: each to the thread that takes it.
+//! Invariants: each is answered once, by whoever took it, or as given up.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use haul_core::digest::DigestKind;
+use haul_core::ids::FileId;
+use haul_core::transfer::op::{SourceDone, SourceOp};
+use haul_core::wire::{Failure, FailureKind};
+use haul_ftp::{Error, Server, Settings};
+
+use crate::ftp::names::Shared;
+use crate::ftp::{failed, said};
+use crate::owed::Owed;
+use crate::store::{NetworkFacet, StoreNetwork};
+use crate::{Post, SourceCompletion};
+use haul_base::buffer::Buffer;
+use haul_base::meter::Meter;
+
+/// What all threads of a source share.
+pub(super) struct Common {
+    pub(super) server: Server,
+    pub(super) settings: Settings,
+    pub(super) names: Shared,
+    pub(super) kind: DigestKind,
+    pub(super) meter: Arc<Meter>,
+    pub(super) post: Post<SourceCompletion>,
+    pub(super) queues: Mutex<Queues>,
+    pub(super) ready: Condvar,
+    pub(super) network: Network,
+}
+
+#[derive(Default)]
+pub(super) struct Queues {
+    /// Objects, by the session that they lie on.
+    pub(super) objects: Vec<VecDeque<Work>>,
+    pub(super) other: VecDeque<Work>,
+    /// Sessions that the server does not take.
+    pub(super) refused: Vec<bool>,
+    /// Sessions that the server took.
+    pub(super) open: usize,
+    /// Since when each session is at what.
+    pub(super) busy: Vec<Option<(Instant, &'static str, FileId)>>,
+    pub(super) ends: bool,
+}
+
+/// An operation, and the answer that is owed for it.
+pub(super) struct Work {
+    pub(super) op: SourceOp,
+    pub(super) buffer: Option<Buffer>,
+    pub(super) owed: Owed<SourceCompletion>,
+}
+
+/// The network that the source is reached over.
+#[derive(Default)]
+pub(super) struct Network {
+    pub(super) connections: AtomicU16,
+    pub(super) bytes: AtomicU64,
+    pub(super) round_trip: Option<Duration>,
+}
+
+impl NetworkFacet for Network {
+    fn look(&self) -> StoreNetwork {
+        StoreNetwork {
+            connections: self.connections.load(Ordering::Relaxed),
+            round_trip: self.round_trip,
+            bytes: self.bytes.load(Ordering::Relaxed),
+        }
+    }
+    fn set_connections(&self, _: u16) -> u16 {
+        // Files are cut for as many as there are at the start.
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+impl Queues {
+    /// What was taken and not begun goes to the front again.
+    pub(super) fn give_back(&mut self, session: usize, work: Work) {
+        match work.op {
+            SourceOp::Read { .. } | SourceOp::Look { .. } => self.objects[session].push_front(work),
+            _ => self.other.push_front(work),
+        }
+    }
+}
+
+impl Common {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The failure of a file at the server.
+    pub(super) fn failure(&self, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
+        failed(&self.server, kind, path, error)
+    }
+
+    pub(super) fn say(&self, kind: FailureKind, path: &[u8], why: &str) -> Failure {
+        said(&self.server, kind, path, why)
+    }
+}
+
+/// The answer to an operation, until it is settled or given up.
+pub(super) fn owed(post: &Post<SourceCompletion>, op: &SourceOp) -> Owed<SourceCompletion> {
+    let (post, op) = (post.clone(), op.clone());
+    Owed::new(FailureKind::Read, move |answer: Result<SourceCompletion, Failure>| {
+        post(answer.unwrap_or_else(|failure| SourceCompletion { done: refuse(op, &failure), buffer: None }));
+    })
+}
+
+/// The completion of an operation that came to nothing.
+pub(super) fn refuse(op: SourceOp, failure: &Failure) -> SourceDone {
+    let failed = failure.clone();
+    match op {
+        SourceOp::Read { id, generation, offset, len, target, .. } => {
+            SourceDone::Read { id, generation, offset, len, target, service: None, result: Err(failed) }
+        }
+        SourceOp::ReadBundle { files } => {
+            let buffer = haul_core::ids::BufferId(u32::MAX);
+            let items = files.into_iter().map(|file| (file, Err(failure.clone()))).collect();
+            SourceDone::ReadBundle { buffer, items }
+        }
+        SourceOp::Refresh { id, generation } => SourceDone::Refresh { id, generation, result: Err(failed) },
+        SourceOp::Look { id, generation }
+        | SourceOp::Map { id, generation }
+        | SourceOp::Verify { id, generation, .. }
+        | SourceOp::HashFile { id, generation, .. } => {
+            SourceDone::Look { id, generation, result: Err(failed) }
+        }
+        // These are answered where they are submitted.
+        SourceOp::Locate { .. } | SourceOp::Forget { .. } | SourceOp::ForgetDir { .. } => {
+            SourceDone::Locate { files: Vec::new() }
+        }
+    }
+}
