@@ -23,6 +23,7 @@ pub struct Server {
     /// A name or an address, without brackets.
     pub host: String,
     pub port: u16,
+    tls: bool,
 }
 
 impl fmt::Debug for Server {
@@ -79,7 +80,17 @@ impl Server {
                 );
             }
         };
-        Ok(Server { user, password, host: host.to_owned(), port })
+        Ok(Server { user, password, host: host.to_owned(), port, tls: false })
+    }
+
+    /// The same under TLS.
+    pub fn under_tls(self) -> Server {
+        Server { tls: true, ..self }
+    }
+
+    /// Commands and data are to go under TLS.
+    pub fn is_under_tls(&self) -> bool {
+        self.tls
     }
 
     /// The word brings no password: `Some` of the user whose one is wanted, `Some(None)` if it names none.
@@ -120,7 +131,12 @@ impl Server {
         self.password.is_empty() || self.user == ANONYMOUS
     }
 
-    /// For people: without the password.
+    /// For people, as the beginning of a URL: without the password.
+    pub fn url(&self) -> String {
+        format!("{}://{}", if self.tls { "ftps" } else { "ftp" }, self.shown())
+    }
+
+    /// The same without its scheme.
     pub fn shown(&self) -> String {
         let user = if self.user == ANONYMOUS { String::new() } else { format!("{}@", self.user) };
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
@@ -216,6 +232,14 @@ mod tests {
         let server = Server::parse("alice:geheim@h:2121").expect("a server");
         assert_eq!(server.shown(), "alice@h:2121");
         assert!(!format!("{server:?}").contains("geheim"));
+    }
+
+    /// Goal: what is under TLS is shown as such.
+    #[test]
+    fn the_scheme_is_shown() {
+        let server = Server::parse("alice:geheim@[::1]:990").expect("a server");
+        assert_eq!(server.url(), "ftp://alice@[::1]:990");
+        assert_eq!(server.under_tls().url(), "ftps://alice@[::1]:990");
     }
 
     /// Goal: a login from elsewhere is read as it was.

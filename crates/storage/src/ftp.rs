@@ -1,4 +1,4 @@
-//! FTP servers as sources: `ftp://SERVER/PATH`.
+//! FTP servers as sources: `ftp://SERVER/PATH`, `ftps://SERVER/PATH`.
 //!
 //! In: places of one server. Out: a [`SourceStore`] whose files are read over several sessions with it, each
 //! of which is a storage target of its own, so that the schedule sees which of them is slow.
@@ -10,14 +10,15 @@
 //! last bytes before are read once more and compared. All sessions go to the one address that was reached
 //! first. What a server tells proves nothing about content: its times are of whole seconds and anybody may
 //! set them. So what an earlier run left of a file that was not finished is never gone on with.
-//! Left out: the server as a sink; TLS; MODE E.
+//! Under `ftps://` it is the same with everything under TLS, and the server is the one of its certificate.
+//! Left out: the server as a sink; MODE E.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::wire::{Failure, FailureKind, SourceRoot};
-use haul_ftp::{Asked, Error, Facts, Kind, Server, Session, Settings, server};
+use haul_ftp::{Asked, Error, Facts, Kind, Server, Session, Settings, Trust, server};
 
 use crate::place::{Form, Place, Rest, Scheme, Sources};
 use crate::source::failure::own_failure;
@@ -37,21 +38,29 @@ mod session;
 mod walk;
 
 /// Files of FTP servers.
-pub static FTP: Scheme = Scheme {
-    name: "ftp",
-    source: Some(Form { written: "ftp://SERVER/PATH", example: "ftp://host/data", sized: false }),
-    sink: None,
-    server: true,
-    alone: false,
-    keeps: true,
-    resumes: false,
-    read: |rest| {
-        let path = server::canonical(rest).map_err(str::to_owned)?;
-        Ok(Rest { path, size: None })
-    },
-    open_source: Some(open),
-    open_sink: None,
-};
+pub static FTP: Scheme =
+    scheme("ftp", Form { written: "ftp://SERVER/PATH", example: "ftp://host/data", sized: false });
+/// The same under TLS.
+pub static FTPS: Scheme =
+    scheme("ftps", Form { written: "ftps://SERVER/PATH", example: "ftps://host/data", sized: false });
+
+const fn scheme(name: &'static str, form: Form) -> Scheme {
+    Scheme {
+        name,
+        source: Some(form),
+        sink: None,
+        server: true,
+        alone: false,
+        keeps: true,
+        resumes: false,
+        read: |rest| {
+            let path = server::canonical(rest).map_err(str::to_owned)?;
+            Ok(Rest { path, size: None })
+        },
+        open_source: Some(open),
+        open_sink: None,
+    }
+}
 
 /// How long a server may be silent, if nobody says; and at least, for without any patience there is no answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -95,14 +104,24 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
     let usage = |text: String| Failure { kind: FailureKind::Usage, errno: 0, text: text.into() };
     let first = sources.places.first().ok_or_else(|| usage("no source given".into()))?;
     let word = first.server().unwrap_or_default();
-    let server = Server::parse(word).map_err(|why| usage(format!("ftp://: {why}")))?;
+    let scheme = first.scheme();
+    let unread = |why: &str| usage(format!("{}://: {why}", scheme.name));
+    let mut server = Server::parse(word).map_err(unread)?;
+    let mut trust = None;
+    if *scheme == FTPS {
+        server = server.under_tls();
+        trust = Some(Trust::system().map_err(|why| {
+            let text = format!("{}: {why}", server.url());
+            Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
+        })?);
+    }
     let patience = sources.patience.map_or(PATIENCE, |asked| asked.max(PATIENCE_MIN));
-    let mut session = Session::open(&server, &Settings { patience, at: None })
+    let mut session = Session::open(&server, &Settings { patience, at: None, trust: trust.clone() })
         .map_err(|error| unreached(&server, &error))?;
     let mut found: Vec<Found> = Vec::new();
     let mut home: Option<Vec<u8>> = None;
     for place in sources.places {
-        let mut path = server::path_of(place.path()).map_err(|why| usage(format!("ftp://: {why}")))?;
+        let mut path = server::path_of(place.path()).map_err(unread)?;
         let typed = path.clone();
         // A path that begins where the login leads would be another one after the first change of directory.
         if let Some(below) = path.strip_prefix(b".") {
@@ -143,13 +162,13 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
         found.push(Found { path, name, facts });
     }
     // Where the server was reached first: behind one name there may be several that differ.
-    let settings = Settings { patience, at: session.address() };
+    let settings = Settings { patience, at: session.address(), trust };
     Ok(Box::new(FtpSource { server, found, session, settings }))
 }
 
 /// The host and the user of a place whose words bring no password: a login for them may be kept elsewhere.
 pub fn wants_login(place: &Place) -> Option<(String, Option<String>)> {
-    let word = place.server().filter(|_| *place.scheme() == FTP)?;
+    let word = place.server().filter(|_| [&FTP, &FTPS].contains(&place.scheme()))?;
     let user = Server::wants_login(word)?;
     Some((Server::parse(word).ok()?.host, user))
 }
@@ -175,7 +194,7 @@ fn name_of(path: &[u8]) -> Result<Option<Name>, String> {
 /// A path at a server, for people.
 fn shown(server: &Server, path: &[u8]) -> String {
     let slash = if path.starts_with(b"/") { "" } else { "/" };
-    format!("ftp://{}{slash}{}", server.shown(), escape::name(path))
+    format!("{}{slash}{}", server.url(), escape::name(path))
 }
 
 fn unreached(server: &Server, error: &Error) -> Failure {
@@ -183,7 +202,7 @@ fn unreached(server: &Server, error: &Error) -> Failure {
         true => "; no password was given: write USER:PASSWORD@ before the host, or keep it in ~/.netrc",
         false => "",
     };
-    let text = format!("ftp://{}: {error}{hint}", server.shown());
+    let text = format!("{}: {error}{hint}", server.url());
     let kind = if error.is_network() { FailureKind::Network } else { FailureKind::Walk };
     Failure { kind, errno: error.errno(), text: text.into() }
 }
@@ -238,7 +257,7 @@ impl SourceStore for FtpSource {
         let (object_size, clock) = (reading.object_size, reading.clock.clone());
         let banner = escape::name(session.banner());
         let facts = (banner, session.round_trip());
-        let engine = FtpEngine::start((server.clone(), settings), &reading, facts).map_err(|e| {
+        let engine = FtpEngine::start((server.clone(), settings.clone()), &reading, facts).map_err(|e| {
             let text = format!("starting the reading threads: {e}");
             Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
         })?;

@@ -55,6 +55,8 @@ pub static SCHEMES: &[&place::Scheme] = &[
     &null::ZERO,
     #[cfg(feature = "ftp")]
     &ftp::FTP,
+    #[cfg(feature = "ftp")]
+    &ftp::FTPS,
 ];
 
 /// An operation with the buffers that it needs: `Read` and `ReadBundle` bring one to fill (its length is

@@ -27,6 +27,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "XDG_CACHE_HOME",
         "At a far host: in its directory haul lies the program that was sent there; else in ~/.cache/haul.",
     ),
+    ("SSL_CERT_FILE, SSL_CERT_DIR", "Authorities that say who a server of ftps:// is, beside the system's."),
     ("NETRC", "Where logins of FTP servers are kept; else in ~/.netrc."),
     ("NO_COLOR", "If it is set and not empty, no colours are used."),
     ("TERM", "Where it is dumb, or not set, nothing is redrawn and no colours are used."),

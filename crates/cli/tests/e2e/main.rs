@@ -22,6 +22,7 @@ mod dial;
 mod fence;
 mod ftp;
 mod ftp_lies;
+mod ftp_tls;
 mod hung;
 mod layout;
 mod leftovers;

@@ -35,6 +35,10 @@ const SESSIONS_MAX: u16 = 64;
 /// Objects that one session may have before it: one that comes, and one that it goes on with.
 const AHEAD: u32 = 2;
 
+/// Small files that one session reads one after the other before it looks at them again, together: each costs
+/// round trips, so that many in one session's hands are few in the others'.
+const BUNDLE_FILES: usize = 8;
+
 /// The engine of a source at a server.
 pub(super) struct FtpEngine {
     common: Arc<Common>,
@@ -175,6 +179,10 @@ impl SourceEngine for FtpEngine {
         (one, (sessions * AHEAD).min(fitting).min(asked).max(one))
     }
 
+    fn bundle_files(&self) -> usize {
+        BUNDLE_FILES
+    }
+
     fn stuck(&self) -> Vec<Stuck> {
         let queues = self.common.lock();
         let late = |(since, what, id): &(Instant, &'static str, FileId)| {
@@ -194,11 +202,15 @@ impl SourceEngine for FtpEngine {
         let refused = queues.refused.iter().filter(|refused| **refused).count();
         let (all, open) = (queues.objects.len(), queues.open);
         let fewer = if refused > 0 { format!("; the server refused {refused} more") } else { String::new() };
-        let server = self.common.server.shown();
-        let what = format!("ftp://{server} ({}), {open} of at most {all} sessions{fewer}", self.banner);
+        let server = self.common.server.url();
+        let what = format!("{server} ({}), {open} of at most {all} sessions{fewer}", self.banner);
+        let protection = match self.common.server.is_under_tls() {
+            true => "TLS, with a server that showed its certificate",
+            false => "none: FTP sends password and data as they are; ftps:// does not",
+        };
         vec![
             ("source storage".into(), what),
-            ("source protection".into(), "none: FTP sends password and data as they are".into()),
+            ("source protection".into(), protection.into()),
             ("compared with the server".into(), "sizes and times; its content was not hashed there".into()),
         ]
     }

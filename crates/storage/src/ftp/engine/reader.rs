@@ -60,7 +60,7 @@ struct PartEnd {
 
 impl Reader {
     pub(super) fn new(common: Arc<Common>, index: usize) -> Reader {
-        let line = Line::new(common.server.clone(), common.settings);
+        let line = Line::new(common.server.clone(), common.settings.clone());
         Reader { common, index, line, open: None, ends: VecDeque::new(), counted: false }
     }
 
