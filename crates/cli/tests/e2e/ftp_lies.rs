@@ -519,3 +519,20 @@ fn a_listing_of_too_many_lines_is_refused() {
     let rss = ended.summary().0["rss"]["near"].as_u64();
     assert!(rss.is_some_and(|bytes| bytes < 1 << 30), "{}", ended.describe());
 }
+
+/// Goal: what is named in a directory that may not be listed arrives, though nobody can tell whether it is a
+/// link.
+/// Method: names that are asked for alone and that are not; as vsftpd says it, and as others do.
+#[test]
+fn what_is_not_listed_can_be_named() {
+    let lies = || Lies::default().file("/d/good", b"good").file("/d/a good", b"good");
+    let closed = lies().list(b"").listing_ends(b"226 Transfer done (but failed to open directory).\r\n");
+    for liar in [closed.start(), lies().reply("LIST", b"550 not for you\r\n").start(), lies().start()] {
+        let room = Room::new();
+        let sink = room.dir("sink");
+        for name in ["good", "a good"] {
+            cp(&[], &liar, &format!("/d/{name}"), &sink).run().sane().exits(0);
+            assert_eq!(read(sink.join(name)), b"good");
+        }
+    }
+}
