@@ -250,8 +250,8 @@ impl Session {
     }
 
     /// The symbolic link at this absolute path, if there is one, and the server does not tell of it by
-    /// [`Session::facts`]: that is of what it leads to, or that there is nothing. `is_file`: it said that it is
-    /// a file.
+    /// [`Session::facts`]: that is of what it leads to, or that there is nothing. `is_file`: it said that it
+    /// is a file.
     ///
     /// Edge: of a directory that may not be listed nobody knows which of its names are links.
     ///

@@ -53,7 +53,7 @@ pub static FTP: Scheme = Scheme {
     open_sink: None,
 };
 
-/// How long a server may be silent, if nobody says; and at least, for without any patience there is no answer.
+/// How long a server may be silent, if nobody says; and at least, for without patience there is no answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PATIENCE_MIN: Duration = Duration::from_secs(1);
 

@@ -674,8 +674,8 @@ fn links_at_the_server_are_not_lost_in_silence() {
 /// Goal: a link that is named as a source becomes a link, as one of this machine does, whatever it leads to;
 /// with a slash behind it, it is what it leads to.
 /// Method: links to a file, to a directory and to nothing, names that listings take for something else, from
-/// each kind of server. The GridFTP server tells where a link leads as a path from the root on, and nothing of
-/// one that leads to nothing.
+/// each kind of server. The GridFTP server tells where a link leads as a path from the root on, and nothing
+/// of one that leads to nothing.
 #[test]
 fn named_links_are_links() {
     for kind in Kind::here() {

@@ -340,8 +340,8 @@ fn a_file_is_not_put_together_of_two() {
 }
 
 /// Goal: an offset that a server takes and does not go to puts no byte into a wrong place.
-/// Method: a session is lost in the middle of a file, once and more often; files go on at an offset then. Of a
-/// short one the server has sent all that it should not before anybody could stop it.
+/// Method: a session is lost in the middle of a file, once and more often; files go on at an offset then. Of
+/// a short one the server has sent all that it should not before anybody could stop it.
 #[test]
 fn an_offset_that_is_not_obeyed_is_seen() {
     for (len, lost, object) in [(12 << 20, 6 << 20, "4MiB"), (800_000, 200_000, "64KiB")] {

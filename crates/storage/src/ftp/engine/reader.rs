@@ -338,8 +338,8 @@ impl Reader {
     /// Begins to read a file at `offset`. In the middle of it the bytes before are read too: they must be
     /// what came before, where that is known; where it is not, all of them are read. `None`: they are not. A
     /// server may say that it goes on at an offset, and begin somewhere else, or take the offset for the next
-    /// file's as well: a session that was told one is closed when it is done with this file. Beside what comes:
-    /// whether it was.
+    /// file's as well: a session that was told one is closed when it is done with this file. Beside what
+    /// comes: whether it was.
     fn begin_at(&mut self, id: FileId, path: &[u8], offset: u64) -> Result<Option<(Incoming, bool)>, Error> {
         let known = self.ends.iter().find(|end| (end.id, end.at) == (id, offset));
         let known = known.map(|end| end.bytes.clone());
