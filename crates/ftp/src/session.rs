@@ -270,6 +270,49 @@ impl Session {
         }
     }
 
+    /// The symbolic link at this absolute path, if there is one, and the server does not tell of it by
+    /// [`Session::facts`]: that is of what it leads to, or that there is nothing. `is_file`: it said that it
+    /// is a file.
+    ///
+    /// Edge: of a directory that may not be listed nobody knows which of its names are links.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub fn link_at(&mut self, path: &[u8], is_file: bool) -> Result<Option<Facts>, Error> {
+        let end = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+        let (dir, name) = path.split_at(end);
+        if self.tells_links || name.is_empty() {
+            return Ok(None);
+        }
+        let mut listed = None;
+        // Of a file a server shows its line alone: of a name that it cannot take for an option or a pattern.
+        let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+        if is_file && name.iter().all(is_plain) && name[0] != b'-' {
+            let alone = self.control.want(&Command::Path("CWD", dir));
+            let alone = alone.and_then(|_| self.listing(Command::Path("LIST", name)));
+            let alone = alone.and_then(|bytes| lines(&bytes, &mut |line| list_line(line, &mut false)));
+            match alone {
+                Err(Error::Broken { .. }) => return Ok(None),
+                Ok(alone) if alone.len() == 1 => {
+                    listed = Some(alone).filter(|all| named(all, name).is_some())
+                }
+                Err(error) if error.ends_session() => return Err(error),
+                _ => {}
+            }
+        }
+        let listed = match listed {
+            Some(alone) => alone,
+            None => match self.list_plainly(dir) {
+                Ok(all) => all,
+                // It does not show it, or not all of it.
+                Err(Error::Broken { .. }) => return Ok(None),
+                Err(error) if !error.ends_session() => return Ok(None),
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(named(&listed, name).filter(|facts| facts.kind == Some(Kind::Symlink)).cloned())
+    }
+
     /// Where the login leads, as an absolute path.
     ///
     /// # Errors
@@ -459,6 +502,14 @@ fn told_of(control: &Control, reply: &Reply) -> String {
         Error::Refused { text, .. } => text,
         other => other.to_string(),
     }
+}
+
+/// What a listing says of this name.
+fn named<'a>(listed: &'a [Listed], wanted: &[u8]) -> Option<&'a Facts> {
+    listed.iter().find_map(|line| match line {
+        Listed::Entry { name, facts, .. } if name == wanted => Some(facts),
+        _ => None,
+    })
 }
 
 /// The lines of a listing.

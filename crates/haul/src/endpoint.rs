@@ -276,7 +276,8 @@ pub(crate) fn fit(sources: &[Endpoint], destination: &Endpoint) -> Result<(), En
     Ok(())
 }
 
-/// Checks a word that names a file, or a directory, where nothing else will do. `taker`: what it was given to.
+/// Checks a word that names a file, or a directory, where nothing else will do. `taker`: what it was given
+/// to.
 ///
 /// # Errors
 /// It begins as a scheme does.
@@ -450,7 +451,7 @@ mod tests {
         assert!(parsed(&[&[b'h'; HOST_LEN_MAX + 1][..], b":p"].concat()).is_err());
     }
 
-    /// Goal: a word of a server with one slash is no host in silence, and one that is called so can be reached.
+    /// Goal: a word of a server with one slash is no host in silence, and a host of that name can be reached.
     #[cfg(feature = "ftp")]
     #[test]
     fn half_a_scheme_is_asked_about() {

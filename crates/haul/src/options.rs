@@ -150,8 +150,8 @@ pub struct Options {
     pub manifest: bool,
     /// The sink looks and tells what a copy would change; nothing is sent, made or changed.
     pub dry_run: bool,
-    /// How long a network that is down is waited for, in seconds; `None`: five minutes, 0: not at all. Also how
-    /// long a server of the source may be silent; `None`: 30 s, 0: one second.
+    /// How long a network that is down is waited for, in seconds; `None`: five minutes, 0: not at all. Also
+    /// how long a server of the source may be silent; `None`: 30 s, 0: one second.
     pub patience: Option<u32>,
     /// What files are hashed with.
     pub digest: Digest,

@@ -62,7 +62,7 @@ const fn scheme(name: &'static str, form: Form) -> Scheme {
     }
 }
 
-/// How long a server may be silent, if nobody says; and at least, for without any patience there is no answer.
+/// How long a server may be silent, if nobody says; and at least, for without patience there is no answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PATIENCE_MIN: Duration = Duration::from_secs(1);
 
@@ -136,15 +136,15 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
         }
         let shown = || shown(&server, &path);
         let name = name_of(&typed).map_err(|why| usage(format!("source {}: {why}", shown())))?;
-        let facts =
-            match session.facts(&path).map_err(|error| failed(&server, FailureKind::Walk, &path, &error))? {
-                Asked::Is(facts) => facts,
-                Asked::Not(text) => {
-                    let text = format!("source {}: the server says: {text}; nothing was copied", shown());
-                    return Err(Failure { kind: FailureKind::Walk, errno: 0, text: text.into() });
-                }
-            };
-        let is_dir = matches!(facts.kind, Some(Kind::Dir | Kind::CurrentDir | Kind::ParentDir));
+        let found_at = look(&mut session, &path, name.is_some());
+        let facts = match found_at.map_err(|error| failed(&server, FailureKind::Walk, &path, &error))? {
+            Asked::Is(facts) => facts,
+            Asked::Not(text) => {
+                let text = format!("source {}: the server says: {text}; nothing was copied", shown());
+                return Err(Failure { kind: FailureKind::Walk, errno: 0, text: text.into() });
+            }
+        };
+        let is_dir = is_dir(&facts);
         if is_dir && !sources.recursive {
             return Err(usage(format!("source {} is a directory (use -r)", shown())));
         }
@@ -164,6 +164,33 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
     // Where the server was reached first: behind one name there may be several that differ.
     let settings = Settings { patience, at: session.address(), trust };
     Ok(Box::new(FtpSource { server, found, session, settings }))
+}
+
+/// What is at a path. `itself`: of a symbolic link what it is, as of one in a file system; else what it leads
+/// to, as of one with a slash behind it.
+fn look(session: &mut Session, path: &[u8], itself: bool) -> Result<Asked, Error> {
+    let asked = session.facts(path)?;
+    Ok(match (asked, itself) {
+        (Asked::Is(mut facts), false) => {
+            if facts.unix_slink.take().is_some() {
+                // Of the link, perhaps, and not of what it leads to.
+                facts.unique = None;
+            }
+            Asked::Is(facts)
+        }
+        (Asked::Is(facts), true) if facts.is_symlink() => Asked::Is(facts),
+        (Asked::Is(facts), true) => match session.link_at(path, facts.kind == Some(Kind::File))? {
+            Some(link) => Asked::Is(Facts { modify: facts.modify, ..link }),
+            None => Asked::Is(facts),
+        },
+        (Asked::Not(text), true) => session.link_at(path, false)?.map_or(Asked::Not(text), Asked::Is),
+        (asked, false) => asked,
+    })
+}
+
+/// A directory, and no link to one.
+fn is_dir(facts: &Facts) -> bool {
+    matches!(facts.kind, Some(Kind::Dir | Kind::CurrentDir | Kind::ParentDir)) && !facts.is_symlink()
 }
 
 /// The host and the user of a place whose words bring no password: a login for them may be kept elsewhere.
@@ -236,17 +263,14 @@ impl SourceStore for FtpSource {
     }
 
     fn roots(&self) -> Result<Vec<SourceRoot>, Failure> {
-        let root = |found: &Found| {
-            let is_dir = matches!(found.facts.kind, Some(Kind::Dir | Kind::CurrentDir | Kind::ParentDir));
-            match &found.name {
-                Some(name) => SourceRoot::Named { name: name.clone(), is_dir },
-                None => {
-                    let mut meta = meta_of(&found.facts, true);
-                    if found.facts.modify.is_none() {
-                        meta.mtime = crate::source::wall_clock()();
-                    }
-                    SourceRoot::Contents { of: last_name(&found.path), meta }
+        let root = |found: &Found| match &found.name {
+            Some(name) => SourceRoot::Named { name: name.clone(), is_dir: is_dir(&found.facts) },
+            None => {
+                let mut meta = meta_of(&found.facts, true);
+                if found.facts.modify.is_none() {
+                    meta.mtime = crate::source::wall_clock()();
                 }
+                SourceRoot::Contents { of: last_name(&found.path), meta }
             }
         };
         Ok(self.found.iter().map(root).collect())

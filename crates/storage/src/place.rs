@@ -385,7 +385,7 @@ pub fn half_scheme(typed: &[u8]) -> Option<(&str, &[u8])> {
     let (name, rest) = (std::str::from_utf8(&typed[..colon]).ok()?, typed[colon + 1..].strip_prefix(b"/")?);
     let is_named = |scheme: &&Scheme| scheme.server && scheme.name.eq_ignore_ascii_case(name);
     let is_hosts = rest.starts_with(b"/") || rest.starts_with(b"./") || rest == b".";
-    (SCHEMES.iter().any(|scheme| is_named(scheme)) && !is_hosts).then_some((name, rest))
+    (SCHEMES.iter().any(is_named) && !is_hosts).then_some((name, rest))
 }
 
 /// The server of a place, as its scheme takes it.

@@ -40,7 +40,6 @@ impl<P: TypedValueParser> TypedValueParser for Plain<P> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::command::Args;
     use clap::{CommandFactory, Parser};
 

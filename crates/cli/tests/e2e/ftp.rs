@@ -670,3 +670,53 @@ fn links_at_the_server_are_not_lost_in_silence() {
         assert!(!followed, "{kind:?}: {}", ended.describe());
     }
 }
+
+/// Goal: a link that is named as a source becomes a link, as one of this machine does, whatever it leads to;
+/// with a slash behind it, it is what it leads to.
+/// Method: links to a file, to a directory and to nothing, names that listings take for something else, from
+/// each kind of server. The GridFTP server tells where a link leads as a path from the root on, and nothing
+/// of one that leads to nothing.
+#[test]
+fn named_links_are_links() {
+    for kind in Kind::here() {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        room.file("data/file", "file");
+        room.dir("data/dir");
+        room.file("data/dir/inside", "inside");
+        let links = [
+            ("to-file", "file"),
+            ("to-dir", "dir"),
+            ("to nothing", "nothing"),
+            ("-a [b]*", "file"),
+            ("a;b", "dir"),
+        ];
+        for (name, target) in links {
+            std::os::unix::fs::symlink(target, data.join(name)).expect("make a link");
+        }
+        let server = Ftpd::start(kind);
+        for (name, target) in links {
+            let ended = Haul::cp([server.url(data.join(name))]).args([&sink]).run().sane();
+            let copy = sink.join(name);
+            if kind == Kind::Gridftp && target == "nothing" {
+                ended.exits(1).says("to nothing");
+                continue;
+            }
+            let ended = ended.exits(0);
+            let leads =
+                fs::read_link(&copy).unwrap_or_else(|_| panic!("{kind:?}: {name}: {}", ended.describe()));
+            let absolute = data.join(target);
+            assert!(leads == Path::new(target) || leads == absolute, "{kind:?}: {name} leads to {leads:?}");
+            assert_eq!(ended.summary().number("symlinks"), 1, "{kind:?}: {name}: {}", ended.describe());
+        }
+        // What is none stays what it is.
+        Haul::cp([server.url(data.join("file"))]).args([&sink]).run().sane().exits(0);
+        assert!(fs::symlink_metadata(sink.join("file")).is_ok_and(|found| found.is_file()), "{kind:?}");
+        let inside = server.url(contents(&data.join("to-dir")));
+        cp(&[], &inside, &room.at("followed")).run().sane().exits(0);
+        assert_eq!(read(room.at("followed/inside")), b"inside", "{kind:?}");
+        assert!(!room.at("followed").is_symlink(), "{kind:?}");
+        let ended = cp(&[], &server.url(contents(&data.join("to-file"))), &room.at("none")).run().sane();
+        assert_ne!(ended.status.code(), Some(0), "{kind:?}: a file is no directory: {}", ended.describe());
+    }
+}

@@ -340,50 +340,55 @@ fn a_file_is_not_put_together_of_two() {
 }
 
 /// Goal: an offset that a server takes and does not go to puts no byte into a wrong place.
-/// Method: a session is lost in the middle of a file, once and more often; files go on at an offset then.
+/// Method: a session is lost in the middle of a file, once and more often; files go on at an offset then. Of
+/// a short one the server has sent all that it should not before anybody could stop it.
 #[test]
 fn an_offset_that_is_not_obeyed_is_seen() {
-    let whole = some_bytes(12 << 20);
-    for times in [1, 3, 100] {
-        let room = Room::new();
-        let sink = room.dir("sink");
-        let manners = vec![Manner::HangUp(6 << 20); times];
-        let lies = Lies::default().rest(Rest::Ignored).in_turn("/d/big", &[&whole], &manners);
-        let liar = lies.file("/d/good", b"good").start();
-        let ended = cp(&[], &liar, "/d/", &sink).run().sane();
-        assert_modest(&ended);
-        assert!(liar.heard().iter().any(|line| line.starts_with("REST ")), "nobody asked for an offset");
-        match fs::read(sink.join("big")) {
-            Ok(copy) => assert!(copy == whole, "{} bytes\n{}", copy.len(), ended.describe()),
-            Err(_) => assert_refused(&ended),
+    for (len, lost, object) in [(12 << 20, 6 << 20, "4MiB"), (800_000, 200_000, "64KiB")] {
+        let whole = some_bytes(len);
+        for times in [1, 3, 100] {
+            let room = Room::new();
+            let sink = room.dir("sink");
+            let manners = vec![Manner::HangUp(lost); times];
+            let lies = Lies::default().rest(Rest::Ignored).in_turn("/d/big", &[&whole], &manners);
+            let liar = lies.file("/d/good", b"good").start();
+            let ended = cp(&["--object-size", object], &liar, "/d/", &sink).run().sane();
+            assert_modest(&ended);
+            assert!(liar.heard().iter().any(|line| line.starts_with("REST ")), "nobody asked for an offset");
+            match fs::read(sink.join("big")) {
+                Ok(copy) => assert!(copy == whole, "{} bytes\n{}", copy.len(), ended.describe()),
+                Err(_) => assert_refused(&ended),
+            }
+            assert_eq!(read(sink.join("good")), b"good", "{}", ended.describe());
         }
-        assert_eq!(read(sink.join("good")), b"good", "{}", ended.describe());
     }
 }
 
 /// Goal: an offset that was meant for one file is not taken for the next.
-/// Method: a file that goes on at an offset is refused there, and the server keeps the offset; the few sessions
-/// that there are have others to read afterwards.
+/// Method: a file that goes on at an offset arrives or is refused there, and the server keeps the offset; the
+/// few sessions that there are have others to read afterwards.
 #[test]
 fn an_offset_is_not_taken_for_the_next_file() {
-    let room = Room::new();
-    let sink = room.dir("sink");
     let (big, next) = (some_bytes(12 << 20), some_bytes(5 << 20));
-    let manners = [Manner::HangUp(6 << 20), Manner::Refuse("550 gone")];
-    let mut lies = Lies::default().rest(Rest::Kept).in_turn("/d/big", &[&big], &manners);
-    for name in 0..8 {
-        lies = lies.file(&format!("/d/next{name}"), &next);
+    let lost = Manner::HangUp(6 << 20);
+    for (manners, code) in [(&[lost][..], 0), (&[lost, Manner::Refuse("550 gone")], 3)] {
+        let room = Room::new();
+        let sink = room.dir("sink");
+        let mut lies = Lies::default().rest(Rest::Kept).in_turn("/d/big", &[&big], manners);
+        for name in 0..8 {
+            lies = lies.file(&format!("/d/next{name}"), &next);
+        }
+        let liar = lies.start();
+        let ended = cp(&["--memory=8MiB"], &liar, "/d/", &sink).run().sane().exits(code);
+        let heard = liar.heard();
+        let at = heard.iter().position(|line| line.starts_with("REST ")).expect("it went on at an offset");
+        let after = heard[at..].iter().filter(|line| line.starts_with("RETR /d/next")).count();
+        assert!(after >= 4, "the others came before: {heard:?}");
+        for name in 0..8 {
+            assert!(read(sink.join(format!("next{name}"))) == next, "{}", ended.describe());
+        }
+        assert!(if code == 0 { read(sink.join("big")) == big } else { !sink.join("big").exists() });
     }
-    let liar = lies.start();
-    let ended = cp(&["--memory=8MiB"], &liar, "/d/", &sink).run().sane().exits(3);
-    let heard = liar.heard();
-    let at = heard.iter().position(|line| line.starts_with("REST ")).expect("it went on at an offset");
-    let after = heard[at..].iter().filter(|line| line.starts_with("RETR /d/next")).count();
-    assert!(after >= 4, "the others came before: {heard:?}");
-    for name in 0..8 {
-        assert!(read(sink.join(format!("next{name}"))) == next, "{}", ended.describe());
-    }
-    assert!(!sink.join("big").exists());
 }
 
 /// Goal: a listing of which the server says in words that it is not all is not taken for all.
@@ -513,4 +518,21 @@ fn a_listing_of_too_many_lines_is_refused() {
     assert!(ended.stderr.contains("more than a million entries"), "{}", ended.describe());
     let rss = ended.summary().0["rss"]["near"].as_u64();
     assert!(rss.is_some_and(|bytes| bytes < 1 << 30), "{}", ended.describe());
+}
+
+/// Goal: what is named in a directory that may not be listed arrives, though nobody can tell whether it is a
+/// link.
+/// Method: names that are asked for alone and that are not; as vsftpd says it, and as others do.
+#[test]
+fn what_is_not_listed_can_be_named() {
+    let lies = || Lies::default().file("/d/good", b"good").file("/d/a good", b"good");
+    let closed = lies().list(b"").listing_ends(b"226 Transfer done (but failed to open directory).\r\n");
+    for liar in [closed.start(), lies().reply("LIST", b"550 not for you\r\n").start(), lies().start()] {
+        let room = Room::new();
+        let sink = room.dir("sink");
+        for name in ["good", "a good"] {
+            cp(&[], &liar, &format!("/d/{name}"), &sink).run().sane().exits(0);
+            assert_eq!(read(sink.join(name)), b"good");
+        }
+    }
 }

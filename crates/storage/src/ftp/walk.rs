@@ -19,7 +19,7 @@ use haul_ftp::{Asked, Error, Facts, Kind, Listed};
 
 use super::names::{Above, Entry, SETTLES, Shared, YOUNG};
 use super::session::Line;
-use super::{Found, failed, meta_of, time_of};
+use super::{Found, failed, is_dir, meta_of, time_of};
 use crate::source::WallClock;
 use crate::source::failure::own_failure;
 use crate::walk::out::Out;
@@ -238,7 +238,7 @@ impl Walker {
     /// Announces an entry; a directory comes back with its number.
     fn announce(&mut self, parent: DirId, above: Above, name: Name, facts: Facts) -> Option<(DirId, Facts)> {
         let path = || self.names.path(above, Some(&name));
-        let is_dir = matches!(facts.kind, Some(Kind::Dir | Kind::CurrentDir | Kind::ParentDir));
+        let is_dir = is_dir(&facts);
         let kind = match facts.kind {
             _ if facts.is_symlink() => match facts.unix_slink.as_deref() {
                 Some(target) if is_target(target) => {

@@ -49,7 +49,7 @@ pub enum Rest {
     Obeyed,
     /// Files begin at their beginning.
     Ignored,
-    /// The offset stays until a file was sent from there, also where the next one asked for is refused.
+    /// All files from then on begin there, until it is told another offset.
     Kept,
 }
 
@@ -447,10 +447,9 @@ impl Session {
                 self.send_listing(&listing, how)
             }
             ("RETR", Some(file)) => {
-                let (manner, kept) = (file.next_manner(), self.offset);
-                let from = std::mem::take(&mut self.offset);
-                if let (Manner::Refuse(_), Rest::Kept) = (manner, lies.rest) {
-                    self.offset = kept;
+                let (manner, from) = (file.next_manner(), self.offset);
+                if lies.rest != Rest::Kept {
+                    self.offset = 0;
                 }
                 self.send(&file.contents[self.number % file.contents.len()], from, manner)
             }

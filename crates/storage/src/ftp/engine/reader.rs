@@ -37,6 +37,8 @@ struct Open {
     id: FileId,
     /// The byte that comes next.
     at: u64,
+    /// The server was asked to begin in the middle.
+    goes_on: bool,
     incoming: Incoming,
 }
 
@@ -208,7 +210,7 @@ impl Reader {
     fn leave(&mut self) {
         let Some(open) = self.open.take() else { return };
         let left = self.line.open().and_then(|session| session.give_up(open.incoming));
-        if left.is_err() {
+        if left.is_err() || open.goes_on {
             self.line.close();
         }
     }
@@ -300,7 +302,7 @@ impl Reader {
         if !goes_on {
             self.leave();
             match self.begin_at(id, path, offset)? {
-                Some(incoming) => self.open = Some(Open { id, at: offset, incoming }),
+                Some((incoming, goes_on)) => self.open = Some(Open { id, at: offset, goes_on, incoming }),
                 None => return Ok(Filled::Differs),
             }
         }
@@ -319,26 +321,31 @@ impl Reader {
         }
         // Its end must be where it was said to be, and the server must say so.
         let more = whole && open.incoming.fill(&mut [0])? > 0;
-        let Some(Open { incoming, .. }) = self.open.take() else { unreachable!("it is open") };
+        let Some(Open { incoming, goes_on, .. }) = self.open.take() else { unreachable!("it is open") };
         let session = self.line.open()?;
+        let ended = if more { session.give_up(incoming) } else { session.finish(incoming, path) };
+        if goes_on {
+            // The offset must not be taken for the next file's.
+            self.line.close();
+        }
+        ended?;
         if more {
-            session.give_up(incoming)?;
             return Ok(Filled::Longer);
         }
-        session.finish(incoming, path)?;
         Ok(if whole { Filled::Whole } else { Filled::Short(len as u64) })
     }
 
     /// Begins to read a file at `offset`. In the middle of it the bytes before are read too: they must be
     /// what came before, where that is known; where it is not, all of them are read. `None`: they are not. A
-    /// server may say that it goes on at an offset, and begin somewhere else.
-    fn begin_at(&mut self, id: FileId, path: &[u8], offset: u64) -> Result<Option<Incoming>, Error> {
+    /// server may say that it goes on at an offset, and begin somewhere else, or take the offset for the next
+    /// file's as well: a session that was told one is closed when it is done with this file. Beside what
+    /// comes: whether it was.
+    fn begin_at(&mut self, id: FileId, path: &[u8], offset: u64) -> Result<Option<(Incoming, bool)>, Error> {
         let known = self.ends.iter().find(|end| (end.id, end.at) == (id, offset));
         let known = known.map(|end| end.bytes.clone());
         let start = known.as_ref().map_or(0, |bytes| offset - bytes.len() as u64);
         let begun = self.line.open()?.begin(path, start);
         if begun.is_err() && start > 0 {
-            // The offset must not be taken for the next file's.
             self.line.close();
         }
         let mut incoming = begun?;
@@ -349,11 +356,14 @@ impl Reader {
             left -= len as u64;
             let differs = known.as_ref().is_some_and(|known| *known != buffer[..len]);
             if len < want || differs {
-                self.line.open()?.give_up(incoming)?;
-                return Ok(None);
+                let left = self.line.open()?.give_up(incoming);
+                if start > 0 {
+                    self.line.close();
+                }
+                return left.map(|()| None);
             }
         }
-        Ok(Some(incoming))
+        Ok(Some((incoming, start > 0)))
     }
 
     /// Reads small files whole, and looks at each again after all of them were read.
