@@ -23,7 +23,7 @@ pfs=(ip:iproute2 nsenter:util-linux unshare:util-linux losetup:mount mkfs.xfs:xf
 demo=("${build[@]}" ssh:openssh-client ssh-keygen:openssh-client sshd:openssh-server ip:iproute2 nsenter:util-linux)
 # Servers that the tests of FTP start for themselves; vsftpd, which cannot be installed beside proftpd, is fetched
 # by peers.sh.
-ftp=(proftpd:proftpd-mod-crypto globus-gridftp-server:globus-gridftp-server-progs)
+ftp=(proftpd:proftpd-mod-crypto globus-gridftp-server:globus-gridftp-server-progs openssl:openssl)
 test=("${demo[@]}" "${kernel[@]}" "${ftp[@]}" strace:strace b3sum:b3sum setpriv:util-linux script:bsdutils
     prlimit:util-linux mkfs.xfs:xfsprogs xfs_io:xfsprogs mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs
     ip:iproute2 ping:iputils-ping iperf3:iperf3 fusermount3:fuse3 rsync:rsync

@@ -14,17 +14,29 @@ use haul_gridftp::command::Command;
 use haul_gridftp::line::Iac;
 use haul_gridftp::reply::{Class, Reply, ReplyReader};
 
+use crate::gsi::{Context, decoded};
 use crate::tls::{Tls, Wire};
 use crate::{Error, Server};
 
 /// Most of a server's text in an error.
 const TEXT_LEN_MAX: usize = 300;
 const BUFFER_LEN: usize = 16 * 1024;
+/// Most tokens that the two ends of GSI exchange; they need four.
+const ROUNDS_MAX: usize = 16;
+
+/// The security of the grid, where commands and replies are wrapped.
+struct Gsi {
+    context: Context,
+    reader: ReplyReader,
+    /// What was unwrapped and not read yet.
+    plain: Vec<u8>,
+}
 
 /// A control connection.
 pub(crate) struct Control {
     stream: Wire,
     tls: Option<Tls>,
+    gsi: Option<Gsi>,
     reader: ReplyReader,
     iac: Iac,
     buffer: Vec<u8>,
@@ -71,6 +83,7 @@ impl Control {
         Ok(Control {
             stream,
             tls: None,
+            gsi: None,
             reader,
             iac: Iac::Plain,
             buffer,
@@ -100,6 +113,38 @@ impl Control {
         self.tls.as_ref()
     }
 
+    /// Goes on under GSI: a context is made, in which nothing is delegated.
+    pub(crate) fn secure(&mut self, mut context: Context) -> Result<(), Error> {
+        const DOING: &str = "beginning the security of the grid";
+        let auth = Command::With("AUTH", b"GSSAPI");
+        let reply = self.ask(&auth)?;
+        if reply.code() != 334 {
+            return Err(self.refused(&auth, &reply));
+        }
+        let mut heard = Vec::new();
+        for _ in 0..ROUNDS_MAX {
+            let Some(token) = context.step(&heard)? else { break };
+            let adat = Command::With("ADAT", token.as_bytes());
+            let reply = self.ask(&adat)?;
+            let said = reply.text().strip_prefix(b"ADAT=");
+            heard = said.map_or(Ok(Vec::new()), decoded)?;
+            match reply.code() {
+                335 => {}
+                235 => {
+                    if context.step(&heard)?.is_some() || !self.rest.is_empty() {
+                        break;
+                    }
+                    let reader = ReplyReader::new(Iac::Plain);
+                    self.gsi = Some(Gsi { context, reader, plain: Vec::new() });
+                    return Ok(());
+                }
+                _ => return Err(self.refused(&adat, &reply)),
+            }
+        }
+        self.broken = true;
+        Err(Error::Broken { doing: DOING, why: "the two do not come to an end" })
+    }
+
     /// How the byte 0xff is sent from now on.
     pub(crate) fn set_iac(&mut self, iac: Iac) {
         self.iac = iac;
@@ -124,7 +169,14 @@ impl Control {
             return Err(Error::Closed { doing: DOING });
         }
         let mut bytes = Vec::new();
-        commands.iter().try_for_each(|command| command.encode(self.iac, &mut bytes))?;
+        for command in commands {
+            let mut line = Vec::new();
+            command.encode(self.iac, &mut line)?;
+            if let Some(gsi) = &mut self.gsi {
+                line = gsi.context.wrap(&line)?;
+            }
+            bytes.append(&mut line);
+        }
         self.stream.write_all(&bytes).and_then(|()| self.stream.flush()).map_err(|cause| {
             self.broken = true;
             Error::lost(DOING, self.patience, cause)
@@ -142,7 +194,37 @@ impl Control {
         result
     }
 
-    fn next_reply(&mut self, Wait { until, patience }: Wait) -> Result<Reply, Error> {
+    /// The next reply, as it was before it was wrapped.
+    fn next_reply(&mut self, wait: Wait) -> Result<Reply, Error> {
+        const DOING: &str = "waiting for an answer";
+        loop {
+            if let Some(Gsi { reader, plain, .. }) = &mut self.gsi {
+                let (taken, reply) = reader.feed(plain)?;
+                plain.drain(..taken);
+                if let Some(reply) = reply {
+                    return Ok(reply);
+                }
+            }
+            let reply = self.reply_as_it_comes(wait)?;
+            let Some(Gsi { context, plain, .. }) = &mut self.gsi else { return Ok(reply) };
+            match reply.code() {
+                // RFC 2228: what is protected against being read and changed.
+                632 => {}
+                421 => return Err(Error::Closed { doing: DOING }),
+                _ => {
+                    let why = "the server, or somebody in its name, says something that is not protected";
+                    return Err(Error::Broken { doing: DOING, why });
+                }
+            }
+            let lines = reply.lines();
+            let ends = if lines.len() > 1 { lines.last() } else { None };
+            for token in std::iter::once(reply.text()).chain(reply.inner()).chain(ends.map(|line| &**line)) {
+                plain.extend(context.unwrap(token)?);
+            }
+        }
+    }
+
+    fn reply_as_it_comes(&mut self, Wait { until, patience }: Wait) -> Result<Reply, Error> {
         const DOING: &str = "waiting for an answer";
         if Instant::now() > until {
             return Err(Error::silent(DOING, patience));
@@ -269,6 +351,7 @@ pub(crate) fn said(command: &Command<'_>) -> String {
         Command::Type(_) => "TYPE".into(),
         Command::Rest(offset) => format!("REST {offset}"),
         Command::Epsv => "EPSV".into(),
+        Command::Dcau(_) => "DCAU".into(),
         Command::Eret { path, .. } => format!("ERET {}", escape::name(path)),
         Command::Cksm { algorithm, path, .. } => format!("CKSM {algorithm} {}", escape::name(path)),
         _ => "a command".into(),

@@ -14,6 +14,7 @@
 mod control;
 mod data;
 mod error;
+mod gsi;
 pub mod netrc;
 pub mod server;
 mod session;
@@ -21,7 +22,8 @@ mod tls;
 
 pub use data::Incoming;
 pub use error::Error;
+pub use gsi::Credential;
 pub use haul_gridftp::listing::{Facts, Kind, Moment};
-pub use server::Server;
-pub use session::{Asked, Listed, Session, Settings};
+pub use server::{Protocol, Server};
+pub use session::{Asked, Listed, Security, Session, Settings};
 pub use tls::Trust;

@@ -11,6 +11,8 @@ use std::fmt;
 pub const PORT: u16 = 21;
 /// The port at which FTP is under TLS from the first byte on, without a word before.
 pub const PORT_TLS: u16 = 990;
+/// The port of GridFTP.
+pub const PORT_GSI: u16 = 2811;
 /// As whom somebody comes who says no name, RFC 1635.
 const ANONYMOUS: &str = "anonymous";
 const ANONYMOUS_PASSWORD: &str = "haul@";
@@ -23,7 +25,36 @@ pub struct Server {
     /// A name or an address, without brackets.
     pub host: String,
     pub port: u16,
-    tls: bool,
+    protocol: Protocol,
+}
+
+/// How a server is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// As it is.
+    Ftp,
+    /// Commands and data under TLS.
+    Ftps,
+    /// Commands under the security of the grid, users by certificates.
+    Gsiftp,
+}
+
+impl Protocol {
+    /// As URLs begin.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Protocol::Ftp => "ftp",
+            Protocol::Ftps => "ftps",
+            Protocol::Gsiftp => "gsiftp",
+        }
+    }
+
+    fn port(self) -> u16 {
+        match self {
+            Protocol::Ftp | Protocol::Ftps => PORT,
+            Protocol::Gsiftp => PORT_GSI,
+        }
+    }
 }
 
 impl fmt::Debug for Server {
@@ -38,7 +69,7 @@ impl Server {
     ///
     /// # Errors
     /// What is wrong with it, in words without the password.
-    pub fn parse(text: &str) -> Result<Server, &'static str> {
+    pub fn parse(protocol: Protocol, text: &str) -> Result<Server, &'static str> {
         let (login, host) = text.rsplit_once('@').unwrap_or(("", text));
         let (user, password) = login.split_once(':').unwrap_or((login, ""));
         if text.contains('@') && user.is_empty() {
@@ -70,7 +101,7 @@ impl Server {
             return Err("write an IPv6 address as [ADDRESS]");
         }
         let port = match port {
-            None | Some("") => PORT,
+            None | Some("") => protocol.port(),
             Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
                 port.parse().ok().filter(|port| *port > 0).ok_or("a port is 1 to 65535")?
             }
@@ -80,22 +111,21 @@ impl Server {
                 );
             }
         };
-        Ok(Server { user, password, host: host.to_owned(), port, tls: false })
+        Ok(Server { user, password, host: host.to_owned(), port, protocol })
     }
 
-    /// The same under TLS.
-    pub fn under_tls(self) -> Server {
-        Server { tls: true, ..self }
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
     }
 
-    /// Commands and data are to go under TLS.
-    pub fn is_under_tls(&self) -> bool {
-        self.tls
+    /// Nobody said as whom.
+    pub fn is_anonymous(&self) -> bool {
+        self.user == ANONYMOUS
     }
 
     /// The word brings no password: `Some` of the user whose one is wanted, `Some(None)` if it names none.
     pub fn wants_login(text: &str) -> Option<Option<String>> {
-        let server = Server::parse(text).ok()?;
+        let server = Server::parse(Protocol::Ftp, text).ok()?;
         match text.rsplit_once('@') {
             None => Some(None),
             Some((login, _)) if !login.contains(':') => Some(Some(server.user)),
@@ -133,14 +163,14 @@ impl Server {
 
     /// For people, as the beginning of a URL: without the password.
     pub fn url(&self) -> String {
-        format!("{}://{}", if self.tls { "ftps" } else { "ftp" }, self.shown())
+        format!("{}://{}", self.protocol.scheme(), self.shown())
     }
 
     /// The same without its scheme.
     pub fn shown(&self) -> String {
         let user = if self.user == ANONYMOUS { String::new() } else { format!("{}@", self.user) };
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        let port = if self.port == PORT { String::new() } else { format!(":{}", self.port) };
+        let port = if self.port == self.protocol.port() { String::new() } else { format!(":{}", self.port) };
         format!("{user}{host}{port}")
     }
 }
@@ -215,21 +245,21 @@ mod tests {
             ("[::1]", "anonymous", "haul@", "::1", 21),
             ("u:p@[fe80::1%25eth0]:99", "u", "p", "fe80::1%25eth0", 99),
         ] {
-            let server = Server::parse(text).expect(text);
+            let server = Server::parse(Protocol::Ftp, text).expect(text);
             assert_eq!((server.user(), server.password()), (user, password), "{text}");
             assert_eq!((server.host.as_str(), server.port), (host, port), "{text}");
         }
         for text in
             ["", ":21", "h:0", "h:65536", "h:x", "@h", "u:%zz@h", "u:%0a@h", "[::1", "[::1]x", "-h", "h:1:2"]
         {
-            assert!(Server::parse(text).is_err(), "{text}");
+            assert!(Server::parse(Protocol::Ftp, text).is_err(), "{text}");
         }
     }
 
     /// Goal: nobody sees the password.
     #[test]
     fn a_password_is_not_shown() {
-        let server = Server::parse("alice:geheim@h:2121").expect("a server");
+        let server = Server::parse(Protocol::Ftp, "alice:geheim@h:2121").expect("a server");
         assert_eq!(server.shown(), "alice@h:2121");
         assert!(!format!("{server:?}").contains("geheim"));
     }
@@ -237,9 +267,12 @@ mod tests {
     /// Goal: what is under TLS is shown as such.
     #[test]
     fn the_scheme_is_shown() {
-        let server = Server::parse("alice:geheim@[::1]:990").expect("a server");
+        let server = Server::parse(Protocol::Ftp, "alice:geheim@[::1]:990").expect("a server");
         assert_eq!(server.url(), "ftp://alice@[::1]:990");
-        assert_eq!(server.under_tls().url(), "ftps://alice@[::1]:990");
+        let server = |protocol, text| Server::parse(protocol, text).expect("a server");
+        assert_eq!(server(Protocol::Ftps, "alice:geheim@[::1]:990").url(), "ftps://alice@[::1]:990");
+        let (here, there) = (server(Protocol::Gsiftp, "h"), server(Protocol::Gsiftp, "h:21"));
+        assert_eq!((here.port, here.url(), there.url()), (2811, "gsiftp://h".into(), "gsiftp://h:21".into()));
     }
 
     /// Goal: a login from elsewhere is read as it was.
@@ -251,7 +284,7 @@ mod tests {
             assert_eq!(Server::wants_login(text), wants, "{text}");
         }
         let text = Server::with_login("u@[::1]:5", "ü@:x", "a/b:%@ c");
-        let server = Server::parse(&text).expect("a server");
+        let server = Server::parse(Protocol::Ftp, &text).expect("a server");
         assert_eq!((server.user(), server.password()), ("ü@:x", "a/b:%@ c"));
         assert_eq!((server.host.as_str(), server.port), ("::1", 5));
         assert!(!text.contains('/'), "{text}");

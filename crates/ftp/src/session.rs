@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use haul_gridftp::command::Command;
+use haul_gridftp::command::{Command, DataAuth};
 use haul_gridftp::features::Features;
 use haul_gridftp::line::{Iac, LineReader};
 use haul_gridftp::list::parse_list;
@@ -20,6 +20,7 @@ use haul_gridftp::reply::{Class, Reply};
 
 use crate::control::Control;
 use crate::data::{self, Incoming, Listens};
+use crate::gsi::{Context, Credential};
 use crate::server::PORT_TLS;
 use crate::tls::{Tls, Trust};
 use crate::{Error, Server};
@@ -38,8 +39,18 @@ pub struct Settings {
     pub patience: Duration,
     /// Where the server is; `None`: its name says.
     pub at: Option<SocketAddr>,
-    /// Who says that the server is the one that was meant, under TLS; `None`: nothing is protected.
-    pub trust: Option<Trust>,
+    pub security: Security,
+}
+
+/// What protects a session, and who says that the server is the one that was meant.
+#[derive(Clone, Debug)]
+pub enum Security {
+    /// Nothing and nobody.
+    None,
+    /// TLS, for commands and data.
+    Tls(Trust),
+    /// GSI, for commands; data go as they are.
+    Gsi(Credential),
 }
 
 /// What a server has at a path.
@@ -83,7 +94,10 @@ impl Session {
     /// The server is not there, or does not take the user.
     pub fn open(server: &Server, settings: &Settings) -> Result<Session, Error> {
         let mut control = Control::connect(server, settings.at, settings.patience)?;
-        let tls = settings.trust.as_ref().map(|trust| Tls::new(trust, &server.host)).transpose()?;
+        let tls = match &settings.security {
+            Security::Tls(trust) => Some(Tls::new(trust, &server.host)?),
+            Security::None | Security::Gsi(_) => None,
+        };
         // At that port TLS is there from the first byte on.
         let (early, late) = if server.port == PORT_TLS { (tls, None) } else { (None, tls) };
         if let Some(tls) = early {
@@ -105,12 +119,19 @@ impl Session {
         if control.tells(&banner) {
             banner = b"?".to_vec();
         }
-        let user = Command::With("USER", server.user().as_bytes());
+        let (mut user, mut password) = (server.user(), server.password());
+        if let Security::Gsi(credential) = &settings.security {
+            control.secure(Context::new(credential, &server.host)?)?;
+            // As whom the server's own map has this certificate; and no password is ever needed.
+            user = if server.is_anonymous() { ":globus-mapping:" } else { user };
+            password = "";
+        }
+        let user = Command::With("USER", user.as_bytes());
         let reply = control.ask(&user)?;
         match reply.class() {
             Class::Completed => {}
             Class::Intermediate if reply.code() == 331 => {
-                let password = Command::With("PASS", server.password().as_bytes());
+                let password = Command::With("PASS", password.as_bytes());
                 control.want(&password)?;
             }
             _ => return Err(control.refused(&user, &reply)),
@@ -119,6 +140,10 @@ impl Session {
             // RFC 4217, 9: data connections are plain until somebody says otherwise.
             control.want(&Command::With("PBSZ", b"0"))?;
             control.want(&Command::With("PROT", b"P"))?;
+        }
+        if let Security::Gsi(_) = &settings.security {
+            // Without a delegated credential the server could not show on a data connection who it is.
+            control.want(&Command::Dcau(DataAuth::None))?;
         }
         let asked = Instant::now();
         let reply = control.ask(&Command::Bare("FEAT"))?;

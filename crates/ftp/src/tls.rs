@@ -105,16 +105,22 @@ fn told(to: String, patience: Duration, cause: io::Error) -> Error {
             _ => Error::lost("beginning TLS", patience, cause),
         };
     };
-    let why = match error {
-        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "its certificate comes from no authority that this host trusts; SSL_CERT_FILE can name a file with the \
-             certificate of another one"
-                .into()
+    let why = words_of(error, "SSL_CERT_FILE can name a file with the certificate of another one");
+    Error::Untrusted { to, why }
+}
+
+/// Why a certificate, or what else TLS needs, is not taken. `hint`: how to trust somebody else.
+pub(crate) fn words_of(error: &rustls::Error, hint: &str) -> String {
+    match error {
+        // The second: another authority of the same name.
+        rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => {
+            format!("its certificate comes from no authority that this host trusts; {hint}")
         }
         rustls::Error::InvalidCertificate(error) => format!("its certificate is not valid: {error}"),
         error => error.to_string(),
-    };
-    Error::Untrusted { to, why }
+    }
 }
 
 /// A connection, protected or not.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use haul_ftp::{Error, Server, Session, Settings, Trust};
+use haul_ftp::{Error, Protocol, Security, Server, Session, Settings, Trust};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -78,9 +78,10 @@ impl Fake {
     }
 
     fn open_as(&self, host: &str, trust: Trust) -> Result<Session, Error> {
-        let server = Server::parse(&format!("u:geheim@{host}:{}", self.port)).expect("a server");
+        let server =
+            Server::parse(Protocol::Ftps, &format!("u:geheim@{host}:{}", self.port)).expect("a server");
         let at = Some(([127, 0, 0, 1], self.port).into());
-        Session::open(&server, &Settings { patience: PATIENCE, at, trust: Some(trust) })
+        Session::open(&server, &Settings { patience: PATIENCE, at, security: Security::Tls(trust) })
     }
 
     /// Waits for its end; what it heard.

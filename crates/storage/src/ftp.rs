@@ -1,4 +1,4 @@
-//! FTP servers as sources: `ftp://SERVER/PATH`, `ftps://SERVER/PATH`.
+//! FTP servers as sources: `ftp://SERVER/PATH`, `ftps://SERVER/PATH`, `gsiftp://SERVER/PATH`.
 //!
 //! In: places of one server. Out: a [`SourceStore`] whose files are read over several sessions with it, each
 //! of which is a storage target of its own, so that the schedule sees which of them is slow.
@@ -18,7 +18,9 @@ use std::time::Duration;
 
 use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::wire::{Failure, FailureKind, SourceRoot};
-use haul_ftp::{Asked, Error, Facts, Kind, Server, Session, Settings, Trust, server};
+use haul_ftp::{
+    Asked, Credential, Error, Facts, Kind, Protocol, Security, Server, Session, Settings, Trust, server,
+};
 
 use crate::place::{Form, Place, Rest, Scheme, Sources};
 use crate::source::failure::own_failure;
@@ -43,6 +45,16 @@ pub static FTP: Scheme =
 /// The same under TLS.
 pub static FTPS: Scheme =
     scheme("ftps", Form { written: "ftps://SERVER/PATH", example: "ftps://host/data", sized: false });
+/// Files of GridFTP servers, with commands under the security of the grid.
+pub static GSIFTP: Scheme =
+    scheme("gsiftp", Form { written: "gsiftp://SERVER/PATH", example: "gsiftp://host/data", sized: false });
+
+/// How the server of a place is spoken to.
+fn protocol_of(place: &Place) -> Option<Protocol> {
+    [(&FTP, Protocol::Ftp), (&FTPS, Protocol::Ftps), (&GSIFTP, Protocol::Gsiftp)]
+        .into_iter()
+        .find_map(|(scheme, protocol)| (scheme == place.scheme()).then_some(protocol))
+}
 
 const fn scheme(name: &'static str, form: Form) -> Scheme {
     Scheme {
@@ -104,19 +116,20 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
     let usage = |text: String| Failure { kind: FailureKind::Usage, errno: 0, text: text.into() };
     let first = sources.places.first().ok_or_else(|| usage("no source given".into()))?;
     let word = first.server().unwrap_or_default();
-    let scheme = first.scheme();
-    let unread = |why: &str| usage(format!("{}://: {why}", scheme.name));
-    let mut server = Server::parse(word).map_err(unread)?;
-    let mut trust = None;
-    if *scheme == FTPS {
-        server = server.under_tls();
-        trust = Some(Trust::system().map_err(|why| {
-            let text = format!("{}: {why}", server.url());
-            Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
-        })?);
-    }
+    let protocol = protocol_of(first).unwrap_or(Protocol::Ftp);
+    let unread = |why: &str| usage(format!("{}://: {why}", protocol.scheme()));
+    let server = Server::parse(protocol, word).map_err(unread)?;
+    let unable = |why: String| {
+        let text = format!("{}: {why}", server.url());
+        Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
+    };
+    let security = match protocol {
+        Protocol::Ftp => Security::None,
+        Protocol::Ftps => Security::Tls(Trust::system().map_err(unable)?),
+        Protocol::Gsiftp => Security::Gsi(Credential::find().map_err(unable)?),
+    };
     let patience = sources.patience.map_or(PATIENCE, |asked| asked.max(PATIENCE_MIN));
-    let mut session = Session::open(&server, &Settings { patience, at: None, trust: trust.clone() })
+    let mut session = Session::open(&server, &Settings { patience, at: None, security: security.clone() })
         .map_err(|error| unreached(&server, &error))?;
     let mut found: Vec<Found> = Vec::new();
     let mut home: Option<Vec<u8>> = None;
@@ -162,7 +175,7 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
         found.push(Found { path, name, facts });
     }
     // Where the server was reached first: behind one name there may be several that differ.
-    let settings = Settings { patience, at: session.address(), trust };
+    let settings = Settings { patience, at: session.address(), security };
     Ok(Box::new(FtpSource { server, found, session, settings }))
 }
 
@@ -195,9 +208,11 @@ fn is_dir(facts: &Facts) -> bool {
 
 /// The host and the user of a place whose words bring no password: a login for them may be kept elsewhere.
 pub fn wants_login(place: &Place) -> Option<(String, Option<String>)> {
-    let word = place.server().filter(|_| [&FTP, &FTPS].contains(&place.scheme()))?;
+    // Of the grid somebody comes by his certificate.
+    let protocol = protocol_of(place).filter(|protocol| *protocol != Protocol::Gsiftp)?;
+    let word = place.server()?;
     let user = Server::wants_login(word)?;
-    Some((Server::parse(word).ok()?.host, user))
+    Some((Server::parse(protocol, word).ok()?.host, user))
 }
 
 /// The place with the login that the text of a `.netrc` has for it; `None`: there is none, or it brings one.

@@ -57,6 +57,8 @@ pub static SCHEMES: &[&place::Scheme] = &[
     &ftp::FTP,
     #[cfg(feature = "ftp")]
     &ftp::FTPS,
+    #[cfg(feature = "ftp")]
+    &ftp::GSIFTP,
 ];
 
 /// An operation with the buffers that it needs: `Read` and `ReadBundle` bring one to fill (its length is

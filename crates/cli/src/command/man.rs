@@ -28,6 +28,10 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "At a far host: in its directory haul lies the program that was sent there; else in ~/.cache/haul.",
     ),
     ("SSL_CERT_FILE, SSL_CERT_DIR", "Authorities that say who a server of ftps:// is, beside the system's."),
+    (
+        "X509_USER_PROXY, X509_USER_CERT, X509_USER_KEY, X509_CERT_DIR",
+        "As whom to come to servers of gsiftp://, and the directory of authorities that say who these are.",
+    ),
     ("NETRC", "Where logins of FTP servers are kept; else in ~/.netrc."),
     ("NO_COLOR", "If it is set and not empty, no colours are used."),
     ("TERM", "Where it is dumb, or not set, nothing is redrawn and no colours are used."),

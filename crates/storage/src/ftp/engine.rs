@@ -16,7 +16,7 @@ use haul_core::ids::FileId;
 use haul_core::layout::Layout;
 use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::wire::FailureKind;
-use haul_ftp::{Server, Settings};
+use haul_ftp::{Protocol, Server, Settings};
 
 use super::names::{Names, Shared};
 use super::shown;
@@ -204,9 +204,12 @@ impl SourceEngine for FtpEngine {
         let fewer = if refused > 0 { format!("; the server refused {refused} more") } else { String::new() };
         let server = self.common.server.url();
         let what = format!("{server} ({}), {open} of at most {all} sessions{fewer}", self.banner);
-        let protection = match self.common.server.is_under_tls() {
-            true => "TLS, with a server that showed its certificate",
-            false => "none: FTP sends password and data as they are; ftps:// does not",
+        let protection = match self.common.server.protocol() {
+            Protocol::Ftp => "none: FTP sends password and data as they are; ftps:// does not",
+            Protocol::Ftps => "TLS, with a server that showed its certificate",
+            Protocol::Gsiftp => {
+                "commands by GSI, with a server that showed its certificate; data go as they are"
+            }
         };
         vec![
             ("source storage".into(), what),

@@ -50,6 +50,8 @@ pub enum Kind {
     VsftpdTls,
     /// Anonymous only.
     Gridftp,
+    /// Users by certificates only; see [`grid`].
+    GridftpGsi,
 }
 
 impl Kind {
@@ -68,7 +70,11 @@ impl Kind {
     }
 
     fn scheme(self) -> &'static str {
-        if Kind::UNDER_TLS.contains(&self) { "ftps" } else { "ftp" }
+        match self {
+            Kind::ProftpdTls | Kind::VsftpdTls => "ftps",
+            Kind::GridftpGsi => "gsiftp",
+            _ => "ftp",
+        }
     }
 
     fn need(self) -> &'static str {
@@ -76,19 +82,19 @@ impl Kind {
             Kind::Proftpd | Kind::ProftpdList => "proftpd",
             Kind::ProftpdTls => "proftpd-tls",
             Kind::Vsftpd | Kind::VsftpdTls => "vsftpd",
-            Kind::Gridftp => "gridftp",
+            Kind::Gridftp | Kind::GridftpGsi => "gridftp",
         }
     }
 
     /// Whether it tells everything of an entry, the times of directories too.
     pub fn has_mlsd(self) -> bool {
-        matches!(self, Kind::Proftpd | Kind::ProftpdTls | Kind::Gridftp)
+        !matches!(self, Kind::ProftpdList | Kind::Vsftpd | Kind::VsftpdTls)
     }
 
     /// Whether it can be asked for any name. The GridFTP server drops what is not ASCII from what it is told,
     /// and two dots at the start of a name with what stands before them.
     pub fn takes_every_name(self) -> bool {
-        self != Kind::Gridftp
+        !matches!(self, Kind::Gridftp | Kind::GridftpGsi)
     }
 
     fn has_a_user(self) -> bool {
@@ -163,7 +169,13 @@ impl Ftpd {
 
     /// Where a login begins, if that is ours to say.
     pub fn home(&self) -> Option<PathBuf> {
-        (self.kind != Kind::Gridftp).then(|| self.room.at("home"))
+        (!matches!(self.kind, Kind::Gridftp | Kind::GridftpGsi)).then(|| self.room.at("home"))
+    }
+
+    /// A file of the grid that a [`Kind::GridftpGsi`] is of: `authorities`, `alice` (a proxy), `user.pem` and
+    /// `user.key`.
+    pub fn of_grid(&self, name: &str) -> PathBuf {
+        self.room.at(name)
     }
 
     /// Logged in and in binary.
@@ -241,7 +253,20 @@ fn spawn(kind: Kind, room: &Room, port: u16) -> Option<Child> {
                 private_key(room).display(),
             ),
         ),
-        Kind::Gridftp => gridftp(room, port),
+        Kind::Gridftp => gridftp(room, port, &["-aa", "-anonymous-user", "root"]),
+        Kind::GridftpGsi => {
+            grid(room);
+            let mut command = gridftp(room, port, &[]);
+            for (name, file) in [
+                ("X509_CERT_DIR", "authorities"),
+                ("X509_USER_CERT", "host.pem"),
+                ("X509_USER_KEY", "host.key"),
+                ("GRIDMAP", "gridmap"),
+            ] {
+                command.env(name, room.at(file));
+            }
+            command
+        }
     };
     let said = fs::File::create(room.at("said")).expect("make a file for what it says");
     command.stdin(Stdio::null()).stdout(said.try_clone().expect("one more descriptor")).stderr(said);
@@ -323,10 +348,53 @@ fn vsftpd_at(room: &Room, port: u16, more: &str) -> Command {
     command
 }
 
-fn gridftp(room: &Room, port: u16) -> Command {
+/// A grid of one authority, one host and one user, alice, whom the host takes for root: its files, in the room.
+/// Their names are those of [`Ftpd::of_grid`].
+///
+/// They are made anew for each server: that of Globus takes nothing that is valid for as long as a test in a
+/// repository must be.
+fn grid(room: &Room) {
+    if room.at("gridmap").exists() {
+        return;
+    }
+    let dir = room.dir("authorities");
+    let run = |command: &str| {
+        let output =
+            Command::new("sh").args(["-ec", command]).current_dir(room.at("")).output().expect("run sh");
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    let usage = "basicConstraints=critical,CA:FALSE\nkeyUsage=critical,digitalSignature,keyEncipherment\n";
+    room.file("host.cnf", format!("{usage}subjectAltName=IP:127.0.0.1\n"));
+    room.file("user.cnf", usage);
+    // RFC 3820: all that the user may.
+    room.file("proxy.cnf", format!("{usage}proxyCertInfo=critical,language:id-ppl-inheritAll\n"));
+    let key = "openssl ecparam -name prime256v1 -genkey -noout -out";
+    run(&format!(
+        "{key} ca.key; openssl req -x509 -new -key ca.key -days 30 -subj '/CN=Authority' -out ca.pem \
+         -addext keyUsage=critical,keyCertSign,cRLSign"
+    ));
+    let signed = |name: &str, subject: &str, by: &str| {
+        run(&format!(
+            "{key} {name}.key; chmod 600 {name}.key; openssl req -new -key {name}.key -subj '{subject}' | openssl x509 -req \
+             -CA {by}.pem -CAkey {by}.key -set_serial 12345 -days 20 -extfile {name}.cnf -out {name}.pem"
+        ));
+    };
+    signed("host", "/O=Grid/CN=127.0.0.1", "ca");
+    signed("user", "/O=Grid/CN=alice", "ca");
+    signed("proxy", "/O=Grid/CN=alice/CN=12345", "user");
+    run("cat proxy.pem proxy.key user.pem >alice; chmod 600 alice");
+    let hash = run("openssl x509 -in ca.pem -noout -hash");
+    fs::copy(room.at("ca.pem"), dir.join(format!("{hash}.0"))).expect("put the authority there");
+    let policy = "access_id_CA X509 '/CN=Authority'\npos_rights globus CA:sign\ncond_subjects globus '\"/O=Grid/*\"'\n";
+    fs::write(dir.join(format!("{hash}.signing_policy")), policy).expect("write its policy");
+    room.file("gridmap", "\"/O=Grid/CN=alice\" root\n");
+}
+
+fn gridftp(room: &Room, port: u16, more: &[&str]) -> Command {
     let mut command = Command::new(GRIDFTP);
     // No configuration of the machine's.
-    command.args(["-c", "", "-aa", "-anonymous-user", "root", "-allow-root", "-allow-disabled-login"]);
+    command.args(["-c", "", "-allow-root", "-allow-disabled-login"]).args(more);
     command.args(["-control-interface", "127.0.0.1", "-data-interface", "127.0.0.1"]);
     command.args(["-p", &port.to_string(), "-l"]).arg(room.at("log"));
     command
