@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 REV=${REV:-4761bbe6560b4ef3979d2b93f32a22d7a14bc6b0}
 need_root skew
 [ -n "${SKEW_HAUL:-}" ] || cargo build --locked -p haul-cli
-HAUL=${SKEW_HAUL:-$PWD/target/debug/haul}
+HAUL=${SKEW_HAUL:-${CARGO_TARGET_DIR:-$PWD/target}/debug/haul}
 NEW=$HAUL OLD=${SKEW_OLD:-}
 
 loopback_up "${SKEW_DIR:-/var/tmp}"

@@ -1,8 +1,8 @@
 //! What the operating system says of a failure, in words for people.
 //!
-//! In: an error of a system call, as `rustix` or the standard library has it, or the number that somebody else
-//! says it had. Out: its words, without the number behind them: who wants to match on the number has it in a
-//! field of its own.
+//! In: an error of a system call, as `rustix` or the standard library has it, or the number that somebody
+//! else says it had. Out: its words, without the number behind them: who wants to match on the number has it
+//! in a field of its own.
 
 use std::error::Error;
 use std::fmt::Display;

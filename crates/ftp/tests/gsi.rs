@@ -1,5 +1,5 @@
-//! GSI on a control connection, against an acceptor of the test's own that can do what Globus does not. The real
-//! server is in the end-to-end tests.
+//! GSI on a control connection, against an acceptor of the test's own that can do what Globus does not. The
+//! real server is in the end-to-end tests.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -161,8 +161,8 @@ fn open(port: u16, authority: &[u8], who: &str) -> Result<Session, Error> {
     Session::open(&server, &Settings { patience: PATIENCE, at: None, security })
 }
 
-/// Goal: commands go wrapped, replies of one and of several lines are read, the user comes as the server's map
-/// has him or by the name that was typed, and no password is said.
+/// Goal: commands go wrapped, replies of one and of several lines are read, the user comes as the server's
+/// map has him or by the name that was typed, and no password is said.
 #[test]
 fn commands_and_replies_are_wrapped() {
     for (who, user) in [("", "USER :globus-mapping:"), ("alice:geheim@", "USER alice")] {
@@ -174,8 +174,8 @@ fn commands_and_replies_are_wrapped() {
     }
 }
 
-/// Goal: what is not this session's, not protected, or not to come to an end is an error, before any login where
-/// the context does not stand.
+/// Goal: what is not this session's, not protected, or not to come to an end is an error, before any login
+/// where the context does not stand.
 #[test]
 fn nothing_counts_that_is_not_protected() {
     for (odd, says, logs_in) in [

@@ -1,8 +1,8 @@
 //! The ssh process: its command line, its pipe, its words, its end.
 //!
 //! In: a [`RemoteSpec`]. Out: bytes from and to the far end; each line that ssh writes to stderr, escaped,
-//! once: what it says last before it fails is in the error, all else goes to `notes`, while a person may have to
-//! act on it at the latest after [`HOLD_MAX`].
+//! once: what it says last before it fails is in the error, all else goes to `notes`, while a person may have
+//! to act on it at the latest after [`HOLD_MAX`].
 //! Invariants: the remote command is the constant that the caller gives; a host never reaches ssh as an
 //! option; where nobody can answer ssh is told never to ask. No thread runs until the session is up: one
 //! `poll` waits for all three pipes, so neither side can fill a pipe that nobody empties.
@@ -35,8 +35,8 @@ const STAGE0_LEN_MAX: usize = 4096;
 /// How long a process whose pipe is closed may take to end before it is killed.
 const END_WAIT: Duration = Duration::from_secs(2);
 /// A line of ssh's is held back so long where somebody may be asked, for it may be what ssh says of its
-/// failure, but also a banner or a token that waits for a person. Where nobody is, it is held until the far end
-/// speaks or ssh ends.
+/// failure, but also a banner or a token that waits for a person. Where nobody is, it is held until the far
+/// end speaks or ssh ends.
 const HOLD_MAX: Duration = Duration::from_millis(500);
 /// So many lines are an error's; those before are told as they are.
 const QUOTED_MAX: usize = 4;

@@ -25,8 +25,8 @@ fn filled(room: &Room) -> PathBuf {
     data
 }
 
-/// Goal: a user comes by his proxy, or by his certificate and key, and gets every byte; it is said that data are
-/// not protected.
+/// Goal: a user comes by his proxy, or by his certificate and key, and gets every byte; it is said that data
+/// are not protected.
 /// Method: the server of Globus, which maps the certificate's name to a user.
 #[test]
 fn trees_come_by_a_certificate() {
@@ -46,8 +46,8 @@ fn trees_come_by_a_certificate() {
     }
 }
 
-/// Goal: without a credential, with one that others can read, without authorities or with those of another grid
-/// there is a clear error and no copy.
+/// Goal: without a credential, with one that others can read, without authorities or with those of another
+/// grid there is a clear error and no copy.
 #[test]
 fn what_is_missing_is_said() {
     need!("gridftp");

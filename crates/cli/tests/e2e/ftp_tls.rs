@@ -14,7 +14,8 @@ fn trusting() -> Haul {
     Haul::cp(["-r", "-v"]).env("SSL_CERT_FILE", certificate("ca.pem"))
 }
 
-/// Files, more than a server gives tickets for, one of them with several objects, of times as servers tell them.
+/// Files, more than a server gives tickets for, one of them with several objects, of times as servers tell
+/// them.
 fn filled(room: &Room) -> PathBuf {
     let (data, mut rng) = (room.dir("data"), fastrand::Rng::with_seed(41));
     for n in 0..40 {

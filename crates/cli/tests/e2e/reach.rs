@@ -247,8 +247,8 @@ fn a_bare_host_gets_the_program_pushed() {
 }
 
 /// Goal: a program that uses the library copies to another host and back, and brings haul there.
-/// Method: `examples/remote.rs` of the library, with an sshd that has no haul; every byte compared; a host that
-/// cannot be reached is an error with its cause.
+/// Method: `examples/remote.rs` of the library, with an sshd that has no haul; every byte compared; a host
+/// that cannot be reached is an error with its cause.
 #[test]
 fn a_program_of_the_library_reaches_another_host() {
     need!("sshd");

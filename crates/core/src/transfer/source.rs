@@ -73,8 +73,8 @@ pub struct SourceConfig {
     pub reads_max: u32,
     /// Reads in flight at all targets together, at most; [`SourceConfig::reads_max`] if that is more.
     pub reads_total: u32,
-    /// Small files that are read in one go, 1 to [`BUNDLE_ENTRIES_MAX`]: fewer, where each costs the store round
-    /// trips, so that several are under way at a time.
+    /// Small files that are read in one go, 1 to [`BUNDLE_ENTRIES_MAX`]: fewer, where each costs the store
+    /// round trips, so that several are under way at a time.
     pub bundle_files: usize,
     /// Which object is read next, and at which target.
     pub policy: Policy,

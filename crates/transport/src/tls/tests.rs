@@ -186,7 +186,7 @@ fn cipher_follows_the_cpu() {
 
 /// What both ends offer, with a cipher that must change its keys after `limit` records.
 pub(super) fn crypto_with(suite: SupportedCipherSuite, limit: u64) -> CryptoProvider {
-    let SupportedCipherSuite::Tls13(suite) = suite;
+    let SupportedCipherSuite::Tls13(suite) = suite else { panic!("{suite:?} is of TLS 1.2") };
     let common = CipherSuiteCommon {
         suite: suite.common.suite,
         hash_provider: suite.common.hash_provider,

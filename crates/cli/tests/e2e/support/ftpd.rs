@@ -348,8 +348,8 @@ fn vsftpd_at(room: &Room, port: u16, more: &str) -> Command {
     command
 }
 
-/// A grid of one authority, one host and one user, alice, whom the host takes for root: its files, in the room.
-/// Their names are those of [`Ftpd::of_grid`].
+/// A grid of one authority, one host and one user, alice, whom the host takes for root: its files, in the
+/// room. Their names are those of [`Ftpd::of_grid`].
 ///
 /// They are made anew for each server: that of Globus takes nothing that is valid for as long as a test in a
 /// repository must be.

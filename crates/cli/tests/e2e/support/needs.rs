@@ -14,7 +14,8 @@ use super::ftpd;
 /// The needs: `root`, `netns`, `sshd`, `ss`, `strace`, `tmpfs`, `setpriv`, `unshare` (namespaces of
 /// processes), `rsync`, `b3sum`, `xfs` and `ext4` (a loop device with it that can be shut down), `overlay`,
 /// `btrfs`, `prlimit`, `targets` (the model of `lab`, for which it must be built), `script`, `setsid`,
-/// `setarch`, `proftpd`, `proftpd-tls`, `vsftpd` (fetched by `scripts/peers.sh`), `gridftp` (the server of Globus).
+/// `setarch`, `proftpd`, `proftpd-tls`, `vsftpd` (fetched by `scripts/peers.sh`), `gridftp` (the server of
+/// Globus).
 macro_rules! need {
     ($($need:literal),+) => {
         if !$crate::support::needs::all_here(&[$($need),+]) {
