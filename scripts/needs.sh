@@ -69,6 +69,11 @@ for pair in "${wanted[@]}"; do
     commands+=("${pair%%:*}")
     [[ " ${packages[*]} " == *" ${pair##*:} "* ]] || packages+=("${pair##*:}")
 done
+# TLS of ProFTPD is a package of its own, and no command.
+if [ "$profile" = test ] && command -v proftpd >/dev/null && [ ! -e /usr/lib/proftpd/mod_tls.so ] &&
+    dpkg-query -W proftpd-core >/dev/null 2>&1; then
+    commands+=(mod_tls.so) packages+=(proftpd-mod-crypto)
+fi
 if [ "$profile" = packages ]; then
     for package in "${@:2}"; do
         dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q ' installed$' || packages+=("$package")
