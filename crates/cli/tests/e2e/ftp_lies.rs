@@ -339,6 +339,70 @@ fn a_file_is_not_put_together_of_two() {
     }
 }
 
+/// Goal: a server that takes few sessions has every file read as a whole by one of these, also where the next
+/// session would get another version of it; nothing is read again and again.
+/// Method: more files than sessions, of several objects each, two versions in turns; what the server sent in
+/// all. Once the files are small ones, too, which go in bundles.
+#[test]
+fn files_are_whole_where_few_sessions_are_taken() {
+    let both = some_bytes(24 << 20);
+    let (one, other) = both.split_at(12 << 20);
+    for max in [2, 3] {
+        let room = Room::new();
+        let sink = room.dir("sink");
+        let (mut lies, mut all) = (Lies::default().sessions_max(max), 0);
+        for n in 0..6 {
+            let len = (12 << 20) - n * 1000;
+            lies = lies.in_turn(&format!("/d/big{n}"), &[&one[..len], &other[..len]], &[]);
+            all += len;
+        }
+        for n in 0..50 {
+            lies = lies.in_turn(&format!("/d/small{n}"), &[&one[n..2000], &other[n..2000]], &[]);
+        }
+        let liar = lies.start();
+        let ended = cp(&[], &liar, "/d/", &sink).run().sane().exits(0);
+        for n in 0..6 {
+            let (copy, len) = (read(sink.join(format!("big{n}"))), (12 << 20) - n * 1000);
+            assert!(copy == one[..len] || copy == other[..len], "{n}: of neither\n{}", ended.describe());
+        }
+        for n in 0..50 {
+            let copy = read(sink.join(format!("small{n}")));
+            assert!(copy == one[n..2000] || copy == other[n..2000], "{n}: of neither");
+        }
+        // A session that had to leave a file for another has lost what was on its way.
+        assert!(liar.sent() < 2 * all, "{} bytes sent of {all}", liar.sent());
+    }
+}
+
+/// Goal: a session that is lost in its work, and not taken again, leaves that to the others.
+/// Method: connections end in the middle of files of both sorts, and the server takes fewer sessions than
+/// there were.
+#[test]
+fn work_of_a_session_that_is_not_taken_again_is_done() {
+    let (big, small) = (some_bytes(6 << 20), some_bytes(3000));
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let mut lies = Lies::default().sessions_max(4);
+    for n in 0..4 {
+        lies = lies.in_turn(&format!("/d/big{n}"), &[&big], &[Manner::HangUp(2 << 20)]);
+    }
+    for n in 0..40 {
+        lies = lies.in_turn(
+            &format!("/d/small{n:02}"),
+            &[&small[n..]],
+            if n % 8 == 3 { &[Manner::HangUp(100)] } else { &[] },
+        );
+    }
+    let liar = lies.start();
+    cp(&[], &liar, "/d/", &sink).run().sane().exits(0);
+    for n in 0..4 {
+        assert!(read(sink.join(format!("big{n}"))) == big, "big{n}");
+    }
+    for n in 0..40 {
+        assert!(read(sink.join(format!("small{n:02}"))) == small[n..], "small{n}");
+    }
+}
+
 /// Goal: an offset that a server takes and does not go to puts no byte into a wrong place.
 /// Method: a session is lost in the middle of a file, once and more often; files go on at an offset then. Of
 /// a short one the server has sent all that it should not before anybody could stop it.

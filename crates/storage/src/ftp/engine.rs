@@ -6,7 +6,6 @@
 //! Invariants: each operation is answered once, also of a thread that panics; a session that the server
 //! refuses because it has too many leaves its work to the others, as long as there are any.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -22,9 +21,11 @@ use super::names::{Names, Shared};
 use super::shown;
 use crate::store::{NetworkFacet, Reading};
 use crate::{SourceCompletion, SourceEngine, SourceJob, Stuck};
+use ends::Ends;
 use queues::{Common, Network, Queues, Work, owed};
 use reader::Reader;
 
+mod ends;
 mod queues;
 mod reader;
 
@@ -63,12 +64,6 @@ impl FtpEngine {
         let mut nonce = [0; 16];
         aws_lc_rs::rand::fill(&mut nonce).map_err(|_| std::io::Error::other("no random numbers"))?;
         let names = Arc::new(Names::new(sessions, nonce));
-        let queues = Queues {
-            objects: (0..sessions).map(|_| VecDeque::new()).collect(),
-            refused: vec![false; sessions],
-            busy: vec![None; sessions],
-            ..Queues::default()
-        };
         let common = Arc::new(Common {
             server,
             settings,
@@ -76,7 +71,8 @@ impl FtpEngine {
             kind: reading.agreed.digest,
             meter: reading.meter.clone(),
             post: reading.post.clone(),
-            queues: Mutex::new(queues),
+            queues: Mutex::new(Queues::new(sessions)),
+            ends: Ends::default(),
             ready: Condvar::new(),
             network: Network { round_trip, ..Network::default() },
         });
@@ -122,7 +118,11 @@ impl SourceEngine for FtpEngine {
         let SourceJob { op, buffer } = job;
         let names = &self.common.names;
         let done = match op {
-            SourceOp::Forget { id } => return names.forget(id),
+            SourceOp::Forget { id } => {
+                self.common.ends.forget(id);
+                self.common.lock().forget(id);
+                return names.forget(id);
+            }
             SourceOp::ForgetDir { id } => return names.forget(id.as_file()),
             SourceOp::Locate { files } => {
                 let lies = |(id, generation)| (id, generation, Arc::new(Layout::flat(names.session_of(id))));
@@ -146,19 +146,14 @@ impl SourceEngine for FtpEngine {
             op => {
                 let owed = owed(&self.common.post, &op);
                 let mut queues = self.common.lock();
-                let work = Work { op, buffer, owed };
-                match &work.op {
-                    SourceOp::Read { target, .. } => {
-                        let at = usize::from(target.0).min(queues.objects.len() - 1);
-                        queues.objects[at].push_back(work);
-                    }
-                    // Whoever gave the bytes is asked whether the file is still what it was.
-                    SourceOp::Look { id, .. } => {
-                        let at = usize::from(names.session_of(*id).0).min(queues.objects.len() - 1);
-                        queues.objects[at].push_back(work);
-                    }
-                    _ => queues.other.push_back(work),
-                }
+                // Whoever gave the bytes is asked whether the file is still what it was.
+                let session = match &op {
+                    SourceOp::Read { target, .. } => usize::from(target.0),
+                    SourceOp::Look { id, .. } => usize::from(names.session_of(*id).0),
+                    _ => 0,
+                };
+                let session = session.min(queues.objects.len() - 1);
+                queues.add(session, Work { op, buffer, owed });
                 drop(queues);
                 self.common.ready.notify_all();
                 return;
@@ -200,7 +195,7 @@ impl SourceEngine for FtpEngine {
     fn report(&self) -> Vec<(String, String)> {
         let queues = self.common.lock();
         let refused = queues.refused.iter().filter(|refused| **refused).count();
-        let (all, open) = (queues.objects.len(), queues.open);
+        let (all, open) = (queues.objects.len(), queues.open.iter().filter(|open| **open).count());
         let fewer = if refused > 0 { format!("; the server refused {refused} more") } else { String::new() };
         let server = self.common.server.url();
         let what = format!("{server} ({}), {open} of at most {all} sessions{fewer}", self.banner);

@@ -94,6 +94,11 @@ pub struct Lies {
     listing_end: Option<Vec<u8>>,
     /// What is answered by preliminary replies without an end.
     flooded: Option<&'static str>,
+    /// It takes no more sessions at a time; 0: as many as come.
+    sessions_max: usize,
+    serving: AtomicUsize,
+    /// Bytes of files that it sent.
+    sent: AtomicUsize,
     /// At the other host, where nobody should come.
     bystanders: Mutex<Vec<TcpListener>>,
 }
@@ -185,6 +190,12 @@ impl Lies {
         self
     }
 
+    /// It says 421 to whoever comes while it serves so many.
+    pub fn sessions_max(mut self, max: usize) -> Lies {
+        self.sessions_max = max;
+        self
+    }
+
     /// Starts it.
     pub fn start(self) -> Liar {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind any port");
@@ -253,6 +264,11 @@ impl Liar {
         self.heard.lock().expect("no session panics").clone()
     }
 
+    /// Bytes of files that it sent so far, to all.
+    pub fn sent(&self) -> usize {
+        self.lies.sent.load(Ordering::Relaxed)
+    }
+
     /// How many places there were at the other host, and whether somebody came to one; see
     /// [`Lies::elsewhere`].
     pub fn strayed(&self) -> (usize, bool) {
@@ -316,6 +332,17 @@ impl Session {
 
     /// Until either side hangs up.
     fn serve(mut self) {
+        let lies = self.lies.clone();
+        let serving = lies.serving.fetch_add(1, Ordering::Relaxed) + 1;
+        if lies.sessions_max > 0 && serving > lies.sessions_max {
+            self.say(b"421 too many sessions\r\n");
+        } else {
+            self.serve_on();
+        }
+        lies.serving.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn serve_on(mut self) {
         if self.lies.silent {
             while self.next_line().is_some() {}
             return;
@@ -507,7 +534,14 @@ impl Session {
             Manner::Whole | Manner::Flood | Manner::Refuse(_) => content.len(),
             Manner::Short(at) | Manner::Cut(at, _) | Manner::HangUp(at) | Manner::Stall(at) => at,
         };
-        let sent = data.write_all(content.get(from..end).unwrap_or_default());
+        let mut sent = Ok(());
+        for part in content.get(from..end).unwrap_or_default().chunks(64 << 10) {
+            sent = data.write_all(part);
+            if sent.is_err() {
+                break;
+            }
+            self.lies.sent.fetch_add(part.len(), Ordering::Relaxed);
+        }
         if let Manner::Stall(_) = manner {
             while !self.over.load(Ordering::Relaxed) && !is_closed(&self.control) && !is_closed_data(&data) {
                 std::thread::sleep(LOOK_EVERY);

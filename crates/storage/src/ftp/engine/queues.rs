@@ -3,7 +3,7 @@
 //! In: operations as they are submitted. Out: each to the thread that takes it.
 //! Invariants: each is answered once, by whoever took it, or as given up.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Server, Settings};
 
+use super::ends::Ends;
 use crate::ftp::names::Shared;
 use crate::ftp::{failed, said};
 use crate::owed::Owed;
@@ -32,6 +33,7 @@ pub(super) struct Common {
     pub(super) post: Post<SourceCompletion>,
     pub(super) queues: Mutex<Queues>,
     pub(super) ready: Condvar,
+    pub(super) ends: Ends,
     pub(super) network: Network,
 }
 
@@ -43,7 +45,9 @@ pub(super) struct Queues {
     /// Sessions that the server does not take.
     pub(super) refused: Vec<bool>,
     /// Sessions that the server took.
-    pub(super) open: usize,
+    pub(super) open: Vec<bool>,
+    /// Where files are read whose own session is refused: each as a whole by one.
+    homes: HashMap<FileId, usize>,
     /// Since when each session is at what.
     pub(super) busy: Vec<Option<(Instant, &'static str, FileId)>>,
     pub(super) ends: bool,
@@ -79,12 +83,62 @@ impl NetworkFacet for Network {
 }
 
 impl Queues {
-    /// What was taken and not begun goes to the front again.
-    pub(super) fn give_back(&mut self, session: usize, work: Work) {
+    pub(super) fn new(sessions: usize) -> Queues {
+        Queues {
+            objects: (0..sessions).map(|_| VecDeque::new()).collect(),
+            refused: vec![false; sessions],
+            open: vec![false; sessions],
+            busy: vec![None; sessions],
+            ..Queues::default()
+        }
+    }
+
+    /// Takes an operation. What is of a file goes to `session`, on which it lies, or to the one that has its
+    /// files.
+    pub(super) fn add(&mut self, session: usize, work: Work) {
+        match work.op {
+            SourceOp::Read { id, .. } | SourceOp::Look { id, .. } => {
+                let session = self.home(id, session);
+                self.objects[session].push_back(work);
+            }
+            _ => self.other.push_back(work),
+        }
+    }
+
+    /// Whether the server has taken other sessions than this one.
+    pub(super) fn has_others(&self, session: usize) -> bool {
+        self.open.iter().enumerate().any(|(other, open)| *open && other != session)
+    }
+
+    /// The server does not take this session, and what it was at goes to others, with all that waits for it.
+    pub(super) fn refuse(&mut self, session: usize, work: Work) {
+        (self.refused[session], self.open[session], self.busy[session]) = (true, false, None);
         match work.op {
             SourceOp::Read { .. } | SourceOp::Look { .. } => self.objects[session].push_front(work),
             _ => self.other.push_front(work),
         }
+        for work in std::mem::take(&mut self.objects[session]) {
+            self.add(session, work);
+        }
+    }
+
+    /// The session that reads a file which lies on `session`.
+    fn home(&mut self, id: FileId, session: usize) -> usize {
+        let mut home = self.homes.get(&id).copied().unwrap_or(session);
+        while self.refused[home] && !haul_mutant::removed("ftp-file-has-one-session") {
+            // The shortest queue, and one that the server took before one that it may not take.
+            let all = (0..self.objects.len()).filter(|other| !self.refused[*other]);
+            let Some(next) = all.min_by_key(|other| (!self.open[*other], self.objects[*other].len())) else {
+                break;
+            };
+            home = next;
+            self.homes.insert(id, home);
+        }
+        home
+    }
+
+    pub(super) fn forget(&mut self, id: FileId) {
+        self.homes.remove(&id);
     }
 }
 

@@ -5,20 +5,20 @@
 //! Invariants: bytes are where the file has them: what a session that goes on in the middle gives is held
 //! against what came before; a file's end is the one that was told, and the server says so.
 
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_core::entry::{Fingerprint, Meta};
-use haul_core::ids::FileId;
+use haul_core::ids::{FileId, Generation};
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{BundleFile, BundleOk, Look, ReadOk, SourceDone, SourceOp};
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Facts, Incoming, Kind};
 
-use super::queues::{Common, Queues, Work, refuse};
+use super::ends::AGAIN_LEN;
+use super::queues::{Common, Work, refuse};
 use crate::SourceCompletion;
 use crate::ftp::meta_of;
 use crate::ftp::names::{SETTLES, same_facts};
@@ -26,11 +26,6 @@ use crate::ftp::session::{ATTEMPTS, Line, may_help, pause};
 use crate::owed::panic_point;
 use haul_base::buffer::Buffer;
 use haul_base::digest;
-
-/// Bytes that are read once more where a session goes on in the middle of a file, and files of which these
-/// are kept.
-const AGAIN_LEN: usize = 64 * 1024;
-const ENDS_MAX: usize = 16;
 
 /// A file that a session is in the middle of.
 struct Open {
@@ -42,34 +37,41 @@ struct Open {
     incoming: Incoming,
 }
 
+impl Open {
+    fn goes_on_with(&self, work: &Work) -> bool {
+        matches!(work.op, SourceOp::Read { id, offset, .. } if (id, offset) == (self.id, self.at))
+    }
+}
+
+/// How long a session in the middle of a file waits for what follows there, before it leaves that for another
+/// file: what the server has sent ahead would be lost.
+const HOLD: Duration = Duration::from_millis(200);
+
 /// One session and its thread.
 pub(super) struct Reader {
     common: Arc<Common>,
     index: usize,
     line: Line,
     open: Option<Open>,
-    /// How the parts of files ended that were read last, the newest first.
-    ends: VecDeque<PartEnd>,
     counted: bool,
-}
-
-/// The last bytes of a part of a file that was read, and where they end.
-struct PartEnd {
-    id: FileId,
-    at: u64,
-    bytes: Vec<u8>,
+    /// In the middle of its work the server took the session no more, and has others.
+    left_out: bool,
 }
 
 impl Reader {
     pub(super) fn new(common: Arc<Common>, index: usize) -> Reader {
         let line = Line::new(common.server.clone(), common.settings.clone());
-        Reader { common, index, line, open: None, ends: VecDeque::new(), counted: false }
+        Reader { common, index, line, open: None, counted: false, left_out: false }
     }
 
     pub(super) fn run(mut self) {
         while let Some(work) = self.next() {
             let Some(Work { op, buffer, owed }) = self.connect(work) else { return };
+            let again = op.clone();
             let answer = self.work(op, buffer);
+            if self.left_out {
+                return self.leave_to_others(Work { op: again, buffer: answer.buffer, owed });
+            }
             self.common.lock().busy[self.index] = None;
             owed.settle(Ok(answer));
         }
@@ -84,23 +86,14 @@ impl Reader {
                 Ok(_) if self.counted => {}
                 Ok(_) => {
                     self.counted = true;
-                    self.common.lock().open += 1;
+                    self.common.lock().open[self.index] = true;
                     self.common.network.connections.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(error) if error.is_full() => {
-                    let mut queues = self.common.lock();
-                    let others = queues.open - usize::from(self.counted);
-                    if others > 0 {
-                        queues.open = others;
-                        queues.refused[self.index] = true;
-                        queues.busy[self.index] = None;
-                        queues.give_back(self.index, work);
-                        drop(queues);
-                        self.common.network.connections.fetch_sub(u16::from(self.counted), Ordering::Relaxed);
-                        self.common.ready.notify_all();
+                    if self.common.lock().has_others(self.index) {
+                        self.leave_to_others(work);
                         return None;
                     }
-                    drop(queues);
                     if attempt < ATTEMPTS {
                         thread::sleep(pause(attempt));
                         continue;
@@ -113,41 +106,51 @@ impl Reader {
         Some(work)
     }
 
-    /// The next operation that is this session's: what goes on where it is, then what lies on it, then what
-    /// lies on one that was refused, then anything else.
+    /// The session is over, and the others have its work.
+    fn leave_to_others(&mut self, work: Work) {
+        self.common.lock().refuse(self.index, work);
+        self.common.network.connections.fetch_sub(u16::from(self.counted), Ordering::Relaxed);
+        self.common.ready.notify_all();
+    }
+
+    /// The next operation that is this session's: what goes on where it is, for which it waits a little; then
+    /// what lies on it, then anything else.
     fn next(&mut self) -> Option<Work> {
+        let until = Instant::now() + HOLD;
         let mut queues = self.common.lock();
         loop {
             if queues.ends {
                 return None;
             }
-            if let Some(work) = self.pick(&mut queues) {
+            let hold = match &self.open {
+                Some(open) => {
+                    let own = &mut queues.objects[self.index];
+                    if let Some(at) = own.iter().position(|work| open.goes_on_with(work)) {
+                        return own.remove(at);
+                    }
+                    until.saturating_duration_since(Instant::now())
+                }
+                None => Duration::ZERO,
+            };
+            if hold > Duration::ZERO {
+                let woken = self.common.ready.wait_timeout(queues, hold);
+                queues = woken.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            let own = queues.objects[self.index].pop_front();
+            if let Some(work) = own.or_else(|| queues.other.pop_front()) {
                 return Some(work);
             }
             queues = self.common.ready.wait(queues).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn pick(&self, queues: &mut Queues) -> Option<Work> {
-        let goes_on = |work: &Work| match (&work.op, &self.open) {
-            (SourceOp::Read { id, offset, .. }, Some(open)) => (open.id, open.at) == (*id, *offset),
-            _ => false,
-        };
-        let own = &mut queues.objects[self.index];
-        let at = own.iter().position(goes_on).unwrap_or(0);
-        if let Some(work) = own.remove(at) {
-            return Some(work);
-        }
-        let Queues { objects, refused, other, .. } = queues;
-        let left = objects.iter_mut().zip(refused).filter(|(_, refused)| **refused);
-        left.map(|(queue, _)| queue).find_map(VecDeque::pop_front).or_else(|| other.pop_front())
-    }
-
     fn work(&mut self, op: SourceOp, buffer: Option<Buffer>) -> SourceCompletion {
         match op {
             SourceOp::Read { id, generation, offset, len, tail, whole, target } => {
                 self.begins("read", id);
-                let (result, buffer, service) = self.read(id, (offset, len, tail), whole, buffer);
+                let (result, buffer, service) =
+                    self.read((id, generation), (offset, len, tail), whole, buffer);
                 let done = SourceDone::Read { id, generation, offset, len, target, service, result };
                 SourceCompletion { done, buffer }
             }
@@ -187,7 +190,10 @@ impl Reader {
             Ok(Asked::Not(text)) => {
                 Err(self.common.say(FailureKind::Vanished, &path, &format!("the server says: {text}")))
             }
-            Err(error) => Err(self.common.failure(FailureKind::Read, &path, &error)),
+            Err(error) => {
+                self.left_out = error.is_full() && self.common.lock().has_others(self.index);
+                Err(self.common.failure(FailureKind::Read, &path, &error))
+            }
         }
     }
 
@@ -218,7 +224,7 @@ impl Reader {
     /// Reads one object, and again where that may help.
     fn read(
         &mut self,
-        id: FileId,
+        (id, generation): (FileId, Generation),
         part: (u64, u32, bool),
         whole: bool,
         buffer: Option<Buffer>,
@@ -235,7 +241,7 @@ impl Reader {
         let (offset, len, tail) = part;
         let begun = Instant::now();
         let room = &mut buffer.as_mut_slice()[..len as usize];
-        if let Err(failure) = self.fill_again(id, &path, (offset, tail), room) {
+        if let Err(failure) = self.fill_again((id, generation), &path, (offset, tail), room) {
             return (Err(failure), Some(buffer), None);
         }
         let service = begun.elapsed();
@@ -252,13 +258,13 @@ impl Reader {
     /// Fills `room` with what the file has from `offset` on, over another session where the first was lost.
     fn fill_again(
         &mut self,
-        id: FileId,
+        file: (FileId, Generation),
         path: &[u8],
         (offset, tail): (u64, bool),
         room: &mut [u8],
     ) -> Result<(), Failure> {
         for attempt in 1.. {
-            let error = match self.fill(id, path, (offset, tail), room) {
+            let error = match self.fill(file, path, (offset, tail), room) {
                 Ok(Filled::Whole) => return Ok(()),
                 Ok(Filled::Short(len)) => {
                     let why = format!("the server's copy ends after {} bytes", offset + len);
@@ -280,6 +286,10 @@ impl Reader {
             if error.ends_session() {
                 self.line.close();
             }
+            self.left_out = error.is_full() && self.common.lock().has_others(self.index);
+            if self.left_out {
+                return Err(self.common.failure(FailureKind::Read, path, &error));
+            }
             if error.is_unavailable() {
                 return Err(self.common.failure(FailureKind::Open, path, &error));
             }
@@ -293,7 +303,7 @@ impl Reader {
 
     fn fill(
         &mut self,
-        id: FileId,
+        (id, generation): (FileId, Generation),
         path: &[u8],
         (offset, tail): (u64, bool),
         room: &mut [u8],
@@ -301,7 +311,7 @@ impl Reader {
         let goes_on = self.open.as_ref().is_some_and(|open| (open.id, open.at) == (id, offset));
         if !goes_on {
             self.leave();
-            match self.begin_at(id, path, offset)? {
+            match self.begin_at((id, generation), path, offset)? {
                 Some((incoming, goes_on)) => self.open = Some(Open { id, at: offset, goes_on, incoming }),
                 None => return Ok(Filled::Differs),
             }
@@ -313,10 +323,10 @@ impl Reader {
         let whole = len == room.len();
         if whole && !tail {
             let at = offset + len as u64;
-            let bytes = room[len.saturating_sub(AGAIN_LEN)..].to_vec();
-            self.ends.retain(|end| end.id != id);
-            self.ends.truncate(ENDS_MAX - 1);
-            self.ends.push_front(PartEnd { id, at, bytes });
+            if !self.common.ends.agree(id, generation, at, room) {
+                self.leave();
+                return Ok(Filled::Differs);
+            }
             return Ok(Filled::Whole);
         }
         // Its end must be where it was said to be, and the server must say so.
@@ -335,27 +345,43 @@ impl Reader {
         Ok(if whole { Filled::Whole } else { Filled::Short(len as u64) })
     }
 
-    /// Begins to read a file at `offset`. In the middle of it the bytes before are read too: they must be
-    /// what came before, where that is known; where it is not, all of them are read. `None`: they are not. A
-    /// server may say that it goes on at an offset, and begin somewhere else, or take the offset for the next
-    /// file's as well: a session that was told one is closed when it is done with this file. Beside what
-    /// comes: whether it was.
-    fn begin_at(&mut self, id: FileId, path: &[u8], offset: u64) -> Result<Option<(Incoming, bool)>, Error> {
-        let known = self.ends.iter().find(|end| (end.id, end.at) == (id, offset));
-        let known = known.map(|end| end.bytes.clone());
-        let start = known.as_ref().map_or(0, |bytes| offset - bytes.len() as u64);
+    /// Begins to read a file at `offset`. In the middle of it what is known to stand before is read too, and
+    /// must be that, whichever session read it; what lies between is read and agreed on for those that come
+    /// to it. `None`: it is not. A server may say that it goes on at an offset, and begin somewhere else.
+    ///
+    /// Whether the server was asked to begin in the middle comes with it: such an offset must not be taken
+    /// for that of the next file.
+    fn begin_at(
+        &mut self,
+        (id, generation): (FileId, Generation),
+        path: &[u8],
+        offset: u64,
+    ) -> Result<Option<(Incoming, bool)>, Error> {
+        let known = self.common.ends.before(id, generation, offset).filter(|_| offset > 0);
+        let start = known.as_ref().map_or(0, |known| known.at - known.len as u64);
         let begun = self.line.open()?.begin(path, start);
         if begun.is_err() && start > 0 {
             self.line.close();
         }
         let mut incoming = begun?;
-        let (mut left, mut buffer) = (offset - start, vec![0; AGAIN_LEN]);
-        while left > 0 {
-            let want = left.min(AGAIN_LEN as u64) as usize;
+        let mut checks = known;
+        let (mut at, mut tail, mut buffer) = (start, Vec::new(), vec![0; AGAIN_LEN]);
+        while at < offset {
+            // First what is known, by itself.
+            let want = match &checks {
+                Some(known) => known.len,
+                None => (offset - at).min(AGAIN_LEN as u64) as usize,
+            };
             let len = incoming.fill(&mut buffer[..want])?;
-            left -= len as u64;
-            let differs = known.as_ref().is_some_and(|known| *known != buffer[..len]);
-            if len < want || differs {
+            at += len as u64;
+            self.common.network.bytes.fetch_add(len as u64, Ordering::Relaxed);
+            tail.extend_from_slice(&buffer[..len]);
+            tail.drain(..tail.len().saturating_sub(AGAIN_LEN));
+            let mut differs = len < want || checks.take().is_some_and(|known| !known.is(&buffer[..len]));
+            if at == offset {
+                differs |= !self.common.ends.agree(id, generation, at, &tail);
+            }
+            if differs {
                 let left = self.line.open()?.give_up(incoming);
                 if start > 0 {
                     self.line.close();
@@ -383,10 +409,21 @@ impl Reader {
             let result = self.known(file.id).and_then(|(path, told)| {
                 let begun = Instant::now();
                 // Also of one without a byte: what a server says of a length is held against what it gives.
-                self.fill_again(file.id, &path, (0, true), &mut buffer.as_mut_slice()[room.clone()])?;
+                self.fill_again(
+                    (file.id, file.generation),
+                    &path,
+                    (0, true),
+                    &mut buffer.as_mut_slice()[room.clone()],
+                )?;
                 self.common.meter.add_busy(Stage::SourceStorage, begun.elapsed());
                 Ok((room.start, path, told))
             });
+            if self.left_out {
+                // All of it is read by somebody else.
+                let failure = self.common.say(FailureKind::Read, b"", "the session is over");
+                let (files, buffer) = (vec![file], Some(buffer));
+                return SourceCompletion { done: refuse(SourceOp::ReadBundle { files }, &failure), buffer };
+            }
             if result.is_ok() {
                 at += len;
             }
@@ -400,7 +437,10 @@ impl Reader {
         };
         let (mut asked, lost) = match asked {
             Ok(asked) => (asked.into_iter(), None),
-            Err(error) => (Vec::new().into_iter(), Some(error)),
+            Err(error) => {
+                self.left_out = error.is_full() && self.common.lock().has_others(self.index);
+                (Vec::new().into_iter(), Some(error))
+            }
         };
         let (mut items, mut end) = (Vec::with_capacity(read.len()), 0);
         for (file, result) in read {
@@ -429,8 +469,10 @@ impl Reader {
             });
             items.push((file, result));
         }
-        // A buffer is as long as what is in it.
-        buffer.truncate(end);
+        // A buffer is as long as what is in it; one that is to be filled again stays as long as it was.
+        if !self.left_out {
+            buffer.truncate(end);
+        }
         let done = SourceDone::ReadBundle { buffer: buffer.id(), items };
         SourceCompletion { done, buffer: Some(buffer) }
     }
