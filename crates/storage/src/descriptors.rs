@@ -306,9 +306,9 @@ mod tests {
                     assert!(taken <= limit.max(own + 1), "{limit}: {taken} of {copies} copies");
                 }
                 let want = match limit {
-                    4096 => 6,
-                    20_000 => 12,
-                    NOFILE_MAX => 16,
+                    4096 => 5,
+                    20_000 => 10,
+                    NOFILE_MAX => 15,
                     _ => 1,
                 };
                 assert!(copies >= want, "{limit}, {own} open: {copies} copies");
