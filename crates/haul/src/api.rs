@@ -70,6 +70,9 @@ pub struct Copy {
 impl Copy {
     /// What is copied: paths of this host, or [`Endpoint`]s. All of them lie on one host. To where is still
     /// open: without [`Copy::to`] there is nothing to run.
+    ///
+    /// As with scp and rsync `dir` is the directory and `dir/` its contents. A symbolic link that is named is
+    /// copied as a link, and one with a slash behind it followed.
     #[allow(clippy::should_implement_trait)]
     pub fn from<E: Into<Endpoint>>(sources: impl IntoIterator<Item = E>) -> CopyFrom {
         CopyFrom { sources: sources.into_iter().map(Into::into).collect() }
@@ -105,7 +108,8 @@ impl Copy {
         self
     }
 
-    /// Tells `observer` what happens, from haul's own threads. [`Event::Entry`] comes for each entry that
+    /// Tells `observer` what happens, from haul's own threads and from the one that [`run`](Copy::run)s it:
+    /// it must not block, nor take a lock that the caller holds. [`Event::Entry`] comes for each entry that
     /// ended well.
     pub fn observer(mut self, observer: impl Observer + 'static) -> Copy {
         (self.observer, self.request.verbose) = (Arc::new(observer), true);
@@ -214,7 +218,9 @@ pub struct CopyFrom {
 }
 
 impl CopyFrom {
-    /// Where they go: a directory, or, for a single file, its new name.
+    /// Where they go: a directory, or, for a single file, its new name. What is there as a directory, or ends
+    /// with a slash, is a directory; where nothing is, one source that is a file gets that name, and
+    /// directories above it are made.
     pub fn to(self, destination: impl Into<Endpoint>) -> Copy {
         struct Nobody;
         impl Observer for Nobody {

@@ -32,6 +32,7 @@ use crate::request::CopyRequest;
 use crate::summary::{Status, Summary};
 use haul_base::role::Role;
 use haul_launch::{AgentEnv, RemoteSpec};
+use haul_storage::descriptors::Share;
 use haul_storage::source::roots::{SourceError, is_inside, resolve_sources};
 use haul_transport::pace::Pacer;
 use haul_transport::path::{self, EndFacts};
@@ -65,7 +66,10 @@ pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, handle: Ha
             self.0.end();
         }
     }
-    handle.begin();
+    if !handle.begin() {
+        let text = "its handle steers another copy that runs; give each copy a handle of its own";
+        return Summary { error: Some(Error::usage(text)), usage: true, ..Summary::default() };
+    }
     let _ends = Ends(&handle);
     let observer = Arc::new(Contained::new(observer, handle.clone()));
     let summary = run_begun(request, observer.clone(), &handle);
@@ -76,9 +80,8 @@ pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, handle: Ha
 fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle) -> Summary {
     let start = Instant::now();
     let forbidden = request.options.protect < policy::least_protect(None);
-    let refused = forbidden.then_some(policy::FORBIDDEN).or(request.options.check().err());
-    let refused = refused.map(str::to_owned);
-    let refused = refused.or_else(|| request.options.check_numbers().err());
+    let refused = forbidden.then(|| policy::FORBIDDEN.to_owned());
+    let refused = refused.or_else(|| request.options.check().err().map(|error| error.text));
     let fit = || crate::endpoint::fit(&request.sources, &request.destination).err().map(|e| e.to_string());
     if let Some(error) = refused.or_else(fit) {
         return Summary { error: Some(Error::usage(error)), usage: true, ..Summary::default() };
@@ -333,17 +336,19 @@ pub(crate) fn serve(
     adopt_passport(&mut request, home.as_deref());
     let memory = memory(&request.options, path::rtt(&links.control));
     let watch = Watch::silent();
+    // An agent is a process of its own.
+    let share = Share::whole();
     let end = match (request.role, request.destination) {
         (Role::Source, _) => {
             let pacer = Arc::new(Pacer::new(request.options.rate));
-            let mut from = source_request(request.sources, &request.options, home, memory, &pacer);
+            let mut from = source_request(request.sources, &request.options, home, memory, (&share, &pacer));
             if let Some(ask) = &request.trial {
                 from.trial = Some(trial::far(prober, ask, &links, &watch.handle));
             }
             End::Source(from.into())
         }
         (Role::Sink, Some(destination)) => {
-            let to = sink_request(destination, &request.options, home, memory.value);
+            let to = sink_request(destination, &request.options, home, memory.value, &share);
             End::sink(to, request.options.dry_run)
         }
         (Role::Sink, None) => return 2,

@@ -99,6 +99,14 @@ fn side(host: &Option<String>) -> String {
     host.as_ref().map_or("local".into(), |host| format!("at {host}"))
 }
 
+/// A path of this host, whatever it looks like, as a path is for the standard library: what a user typed is
+/// read by [`Endpoint::parse`].
+impl From<&str> for Endpoint {
+    fn from(path: &str) -> Endpoint {
+        Endpoint::local(path)
+    }
+}
+
 impl From<&Path> for Endpoint {
     fn from(path: &Path) -> Endpoint {
         Endpoint::local(path.as_os_str().as_bytes())

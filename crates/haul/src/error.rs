@@ -40,8 +40,9 @@ pub enum ErrorKind {
     Changed,
     /// The far end could not be reached, or the connection to it was lost (`network`). To try again may help.
     Network,
-    /// The far end was not started: there is no ssh program here, or no haul that runs there and none could
-    /// be brought (`launch`). To try again does not help; somebody has to install or allow something.
+    /// The far end was not started: there is no ssh program here, ssh has no login there or does not know the
+    /// host, or no haul runs there and none could be brought (`launch`). To try again does not help; somebody
+    /// has to install or allow something.
     Launch,
     /// The other end is of another version, or did what no haul of its version does (`peer`).
     Peer,
@@ -50,6 +51,11 @@ pub enum ErrorKind {
     /// This host lacked a thread, memory or the like, or haul has a fault (`local`).
     Local,
 }
+
+/// What ssh says where another attempt does not help: the key of the host is another one, or that host wants
+/// another key of the user's.
+const NO_LOGIN: [&str; 3] =
+    ["Host key verification failed", "Permission denied (", "Too many authentication failures"];
 
 impl Error {
     /// An error of this kind, of which no more is known than the sentence.
@@ -98,6 +104,10 @@ impl Error {
     pub(crate) fn launch(error: &BootstrapError, far: Role) -> Error {
         let kind = match (error.kind, error.ssh_exit) {
             (BootstrapKind::Usage, _) => ErrorKind::Usage,
+            // ssh says it in English whatever the locale.
+            (BootstrapKind::Ssh, Some(255)) if NO_LOGIN.iter().any(|words| error.what.contains(words)) => {
+                ErrorKind::Launch
+            }
             // 255 is ssh's own. Any other code is that of what ssh ran there, or of the shell that found no
             // ssh here.
             (BootstrapKind::Ssh, None | Some(255)) => ErrorKind::Network,
@@ -207,6 +217,9 @@ impl ErrorKind {
             (Errno::NOSPC, ErrorKind::NoSpace),
             (Errno::DQUOT, ErrorKind::NoSpace),
             (Errno::ROFS, ErrorKind::ReadOnly),
+            (Errno::MFILE, ErrorKind::Local),
+            (Errno::NFILE, ErrorKind::Local),
+            (Errno::NOMEM, ErrorKind::Local),
         ];
         let found = known.iter().find(|(known, _)| known.raw_os_error() == errno);
         found.map_or(ErrorKind::Storage, |(_, kind)| *kind)
@@ -251,7 +264,7 @@ pub enum Operation {
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Operation; 15] = [
+    pub const ALL: &'static [Operation] = &[
         Operation::Walk,
         Operation::Open,
         Operation::Read,

@@ -81,6 +81,7 @@ pub struct SettingState {
 /// What a copy is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum CopyPhase {
     /// The two ends are being joined.
     #[default]
@@ -108,6 +109,10 @@ pub struct CopyState {
 }
 
 /// Stops, pauses and steers a copy from another thread; cloning shares it.
+///
+/// A handle is for one copy at a time: a second one is refused while the first runs. After the end of a copy
+/// it may be given to another, which begins without what was wished of the one before; only a stop holds for
+/// good.
 #[derive(Clone, Debug, Default)]
 pub struct Handle(Arc<Shared>);
 
@@ -125,6 +130,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// A copy with this handle runs.
+    runs: bool,
     /// The ends have met.
     joined: bool,
     asked: [Option<u64>; 4],
@@ -149,16 +156,26 @@ impl Handle {
         Handle::default()
     }
 
-    /// A copy begins. Only a stop outlives the copy before: whoever asked for it may not have known which one
-    /// runs.
-    pub(crate) fn begin(&self) {
-        self.0.ended.store(false, Ordering::Release);
+    /// A copy begins. Of what was wished before, a stop holds: whoever asked for it may not have known which
+    /// copy runs. All else holds where no copy had this handle before, and is dropped where one had. False: a
+    /// copy with this handle runs.
+    pub(crate) fn begin(&self) -> bool {
+        let mut inner = self.lock();
+        if std::mem::replace(&mut inner.runs, true) {
+            return false;
+        }
+        if self.0.ended.swap(false, Ordering::AcqRel) {
+            *inner = Inner { runs: true, ..Inner::default() };
+            self.0.paused.store(false, Ordering::Release);
+        }
         self.0.broken.store(false, Ordering::Release);
-        self.lock().joined = false;
+        inner.joined = false;
+        true
     }
 
     /// Its copy is over.
     pub(crate) fn end(&self) {
+        self.lock().runs = false;
         self.0.ended.store(true, Ordering::Release);
     }
 

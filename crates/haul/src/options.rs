@@ -19,6 +19,7 @@ pub use haul_transport::Protect;
 pub use haul_transport::path::Start;
 pub use haul_transport::tcp::CONTROL_LEN_MAX;
 
+use crate::error::Error;
 use crate::passport::Direction;
 
 /// Length of objects where none is asked for, bytes.
@@ -240,11 +241,21 @@ impl Options {
         self.in_place || self.to.is_some()
     }
 
-    /// Choices that exclude each other.
+    /// Whether these choices go together, and each number is in its range. A copy checks it, too, before it
+    /// does anything.
     ///
     /// # Errors
-    /// Says which, in words for the user.
-    pub fn check(&self) -> Result<(), &'static str> {
+    /// [`ErrorKind::Usage`](crate::api::ErrorKind): the first that does not.
+    pub fn check(&self) -> Result<(), Error> {
+        self.check_choices().map_err(Error::usage)?;
+        self.check_numbers().map_err(Error::usage)
+    }
+
+    /// Choices that do not go together.
+    ///
+    /// # Errors
+    /// Says which.
+    pub(crate) fn check_choices(&self) -> Result<(), &'static str> {
         if self.digest == Digest::Xxh3 && self.manifest {
             return Err(
                 "a manifest holds BLAKE3 hashes, and `digest=xxh3` makes none; leave one of them out",
@@ -423,7 +434,7 @@ impl haul_launch::Request for AgentRequest {
     }
 
     fn check(&self) -> Result<(), &'static str> {
-        self.options.check()
+        self.options.check_choices()
     }
 }
 

@@ -130,11 +130,11 @@ pub struct Summary {
     pub objects_resent: u64,
     /// How long the run took.
     pub seconds: f64,
-    /// User and system time of this process.
+    /// User and system time of this whole process up to now, whatever else it did.
     pub cpu_seconds_near: f64,
     /// `None`: there is no far end, or it did not say.
     pub cpu_seconds_far: Option<f64>,
-    /// Most resident memory, bytes.
+    /// Most resident memory that this whole process had up to now, bytes.
     pub rss_near: u64,
     /// The same of the far end, if it said.
     pub rss_far: Option<u64>,

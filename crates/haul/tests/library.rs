@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use haul::api::{
     Copy, CopyPhase, Endpoint, ErrorKind, Event, Handle, Observer, OnEvent, Operation, Progress, Role, Status,
 };
-use haul::options::{Options, StorageOptions};
+use haul::options::{Durability, Options, StorageOptions};
 
 /// Stops the copy as soon as something has moved, and keeps what it heard.
 struct Stopper {
@@ -371,4 +371,101 @@ fn pointers_to_observers_are_observers() {
     takes(&std::sync::Arc::new(Failures::default()));
     let boxed: Box<dyn Observer> = Box::new(std::sync::Arc::new(OnEvent(|_| {})));
     takes(&boxed);
+}
+
+/// Goal: a handle is for one copy at a time, and what was wished of one copy is not the next one's, but a
+/// stop.
+#[test]
+fn a_handle_is_for_one_copy_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("data"), dir.path().join("copy"));
+    fs::write(&from, vec![1; 8 << 20]).unwrap();
+    let handle = Handle::new();
+    let copy = |name: &str| Copy::from([&from]).to(to.join(name)).handle(&handle);
+    let slow = Options { rate: Some(1 << 20), ..Options::default() };
+    fs::create_dir(&to).unwrap();
+    let first = copy("a").options(slow).spawn().unwrap();
+    while handle.state().phase != CopyPhase::Running {
+        std::thread::yield_now();
+    }
+    let second = copy("b").run();
+    let error = second.error.expect("it is refused");
+    assert!(error.kind == ErrorKind::Usage && error.text.contains("handle"), "{error}");
+    assert!(!to.join("b").exists());
+    handle.set(haul::api::LiveSetting::Rate, 0).unwrap();
+    assert_eq!(first.join().status, Status::Complete);
+
+    // Wished after its end.
+    handle.pause(true).unwrap();
+    handle.set(haul::api::LiveSetting::Rate, 1 << 20).unwrap();
+    let third = copy("c").spawn().unwrap();
+    assert_eq!(third.join().status, Status::Complete);
+    assert_eq!(handle.state().settings[0].asked, None);
+    handle.stop();
+    assert_eq!(copy("d").run().status, Status::Interrupted);
+}
+
+/// Goal: no text of a request shows a password, its debug form neither.
+#[test]
+fn a_request_shows_no_password() {
+    let word = std::ffi::OsStr::new("ftp://alice:geheim@h/x");
+    let Ok(end) = Endpoint::parse(word, |_| false) else { return };
+    let request = haul::api::CopyRequest::new(vec![end.clone()], Endpoint::from("/tmp/x"));
+    for text in [format!("{end:?}"), format!("{request:?}"), format!("{:?}", Copy::from([end]))] {
+        assert!(!text.contains("geheim") && text.contains("ftp://alice@h/x"), "{text}");
+    }
+}
+
+/// Goal: copies that run at a time never fail for descriptors that another one has: each is complete, or was
+/// refused before it did anything.
+/// Method: this test in a process of its own with few descriptors, eight copies of a tree at once.
+#[test]
+fn copies_at_a_time_share_the_descriptors() {
+    const CHILD: &str = "HAUL_TEST_FEW_DESCRIPTORS";
+    if std::env::var_os(CHILD).is_none() {
+        for limit in ["700", "1024", "4096"] {
+            let this = std::env::current_exe().unwrap();
+            let output = std::process::Command::new("sh")
+                .args(["-c", "ulimit -n $0 && exec \"$@\"", limit])
+                .arg(this)
+                .args(["--exact", "copies_at_a_time_share_the_descriptors", "--nocapture"])
+                .env(CHILD, limit)
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{limit}: {}{text}", String::from_utf8_lossy(&output.stdout));
+        }
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("data");
+    for d in 0..20 {
+        fs::create_dir_all(from.join(format!("d{d}"))).unwrap();
+        for f in 0..40 {
+            fs::write(from.join(format!("d{d}/f{f}")), vec![f as u8; 100 + d]).unwrap();
+        }
+    }
+    let options = Options { recursive: true, durability: Durability::None, ..Options::default() };
+    let copy = |n: usize| Copy::from([&from]).to(dir.path().join(format!("to{n}"))).options(options.clone());
+    let running: Vec<_> = (0..8).map(|n| copy(n).spawn().unwrap()).collect();
+    let (mut complete, mut refused) = (0, Vec::new());
+    for (n, copy) in running.into_iter().enumerate() {
+        let summary = copy.join();
+        match summary.error {
+            None => {
+                assert_eq!((summary.status, summary.files, summary.failed), (Status::Complete, 800, 0));
+                complete += 1;
+            }
+            Some(error) => {
+                assert_eq!((error.kind, error.errno()), (ErrorKind::Local, Some(24)), "{error}");
+                assert!(!dir.path().join(format!("to{n}")).exists());
+                refused.push(n);
+            }
+        }
+    }
+    assert!(complete >= 1, "none was made");
+    // There is room again.
+    for n in refused {
+        assert_eq!(copy(n).run().status, Status::Complete);
+    }
 }

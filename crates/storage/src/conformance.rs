@@ -32,6 +32,7 @@ use super::store::{
 };
 use super::walk::WalkItem;
 use super::{Payload, SinkCompletion, SinkEngine, SinkJob, SourceCompletion, SourceJob, stores};
+use crate::descriptors::budget;
 use crate::options::{LayoutChoice, StorageOptions};
 use haul_base::buffer::Pool;
 use haul_base::digest;
@@ -130,6 +131,7 @@ impl Sink {
             storage: StorageOptions::default(),
             layout: LayoutChoice::Auto,
             memory: 1 << 26,
+            budget: budget(),
             meter: Arc::new(Meter::default()),
             post: Arc::new(move |SinkCompletion { done }| drop(post.send(done))),
         })?;
@@ -448,6 +450,7 @@ fn source_conforms(source: &Source) {
         object_size: OBJECT as u32,
         clock: wall_clock(),
         changed: OnChange::Fail,
+        budget: budget(),
         meter: Arc::new(Meter::default()),
         post: Arc::new(move |completion: SourceCompletion| drop(post.send(completion))),
     });

@@ -108,12 +108,19 @@ impl fmt::Debug for Scheme {
 }
 
 /// A place at one host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Place {
     scheme: &'static Scheme,
     server: Option<String>,
     path: Vec<u8>,
     size: Option<u64>,
+}
+
+impl fmt::Debug for Place {
+    /// As it is shown: a server's password is nobody's business, nor a log's.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", escape::name(&self.shown()))
+    }
 }
 
 /// Why a word is no place, or one that cannot be used so.

@@ -26,6 +26,7 @@ pub use super::source::{Stamp, WallClock};
 use super::targets::Targets;
 use super::walk::Walk;
 use super::{Post, SinkCompletion, SinkEngine, SourceCompletion, SourceEngine};
+use crate::descriptors::Budget;
 use crate::options::{LayoutChoice, StorageOptions};
 use haul_base::meter::Meter;
 use rustix::io::Errno;
@@ -177,6 +178,8 @@ pub struct Reading {
     /// Tells whether a change of a file could hide in the grain of its ctime.
     pub clock: WallClock,
     pub changed: OnChange,
+    /// What its files and directories may hold.
+    pub budget: Budget,
     pub meter: Arc<Meter>,
     pub post: Post<SourceCompletion>,
 }
@@ -297,6 +300,8 @@ pub struct Writing {
     pub layout: LayoutChoice,
     /// Most payload bytes in memory.
     pub memory: u64,
+    /// What its files and directories may hold.
+    pub budget: Budget,
     pub meter: Arc<Meter>,
     pub post: Post<SinkCompletion>,
 }

@@ -125,7 +125,7 @@ impl Walk {
     }
 
     /// As [`Walk::start`]; `open_max`: levels of the way down that are open at a time.
-    fn start_with(
+    pub(crate) fn start_with(
         roots: Vec<RootSpec>,
         tree: Arc<SourceTree>,
         stat_threads: usize,

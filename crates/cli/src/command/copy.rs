@@ -178,7 +178,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         source_storage,
         sink_storage,
     };
-    options.check()?;
+    options.check().map_err(|error| error.text)?;
     let dial = match args.dial {
         Dial::Auto => Dialler::Auto,
         Dial::Source => Dialler::Source,

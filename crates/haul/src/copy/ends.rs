@@ -12,7 +12,7 @@ use crate::driver::source::{self, SourceRequest};
 use crate::driver::{Links, PATIENCE, Report, Watch, dry};
 use crate::endpoint::Place;
 use crate::options::Options;
-use haul_storage::descriptors::{Claim, READERS_USUAL, WRITERS_USUAL};
+use haul_storage::descriptors::{Claim, READERS_USUAL, Share, WRITERS_USUAL};
 use haul_storage::source::wall_clock;
 use haul_transport::pace::Pacer;
 use haul_transport::path;
@@ -49,10 +49,11 @@ pub(super) fn source_request(
     options: &Options,
     home: Option<PathBuf>,
     memory: Choice<u64>,
-    pacer: &Arc<Pacer>,
+    (share, pacer): (&Arc<Share>, &Arc<Pacer>),
 ) -> SourceRequest {
     let readers = options.readers.unwrap_or_else(|| cpus().clamp(2, READERS_USUAL));
-    let (claim, readers) = Claim::new(readers, READERS_USUAL, options.source_storage.threads.unwrap_or(0));
+    let (claim, readers) =
+        Claim::new(share, readers, READERS_USUAL, options.source_storage.threads.unwrap_or(0));
     let (pacer, clock) = (pacer.clone(), wall_clock());
     let Choice { value: memory, why: memory_why } = memory;
     SourceRequest {
@@ -75,11 +76,13 @@ pub(super) fn sink_request(
     options: &Options,
     home: Option<PathBuf>,
     memory: u64,
+    share: &Arc<Share>,
 ) -> SinkRequest {
     let what = format!("copy to {}", String::from_utf8_lossy(&destination.shown()));
     // More writers than processors: most of their time goes into waiting for syncs.
     let writers = options.writers.unwrap_or_else(|| (cpus() * 4).clamp(8, WRITERS_USUAL));
-    let (claim, writers) = Claim::new(writers, WRITERS_USUAL, options.sink_storage.threads.unwrap_or(0));
+    let (claim, writers) =
+        Claim::new(share, writers, WRITERS_USUAL, options.sink_storage.threads.unwrap_or(0));
     SinkRequest {
         destination,
         state_dir: options.state_dir.clone(),

@@ -21,9 +21,12 @@ use crate::error::Error;
 use crate::options::AgentRequest;
 use crate::request::CopyRequest;
 use haul_base::role::Role;
+use haul_storage::descriptors::Share;
 use haul_transport::pace::Pacer;
 use haul_transport::path;
 
+/// The number of "Too many open files".
+const EMFILE: i32 = 24;
 /// Streams that waited for `--rate` for this share of their time were limited by it.
 const RATE_WAITS: f64 = 0.2;
 /// And so was a transfer that reached this share of it, where nobody here saw the streams wait.
@@ -38,11 +41,13 @@ pub(super) struct Plan<'a> {
     pub(super) host: Option<&'a str>,
     /// Of a source that runs here.
     pacer: Arc<Pacer>,
+    /// What of this process's descriptors the copy may have.
+    share: Arc<Share>,
 }
 
 impl<'a> Plan<'a> {
     /// # Errors
-    /// Both ends are far.
+    /// Both ends are far, or other copies of this process leave too little for one more.
     pub(super) fn of(request: &'a CopyRequest) -> Result<Plan<'a>, Error> {
         let source = request.sources.iter().find_map(Endpoint::host);
         let (near, host) = match (source, request.destination.host()) {
@@ -56,7 +61,8 @@ impl<'a> Plan<'a> {
             (None, None) => (Role::Source, None),
         };
         let pacer = Arc::new(Pacer::new(request.options.rate));
-        Ok(Plan { request, near, host, pacer })
+        let share = Share::take().map_err(|few| Error::system(few.to_string(), EMFILE))?;
+        Ok(Plan { request, near, host, pacer, share })
     }
 
     /// What the far end is asked for.
@@ -86,12 +92,12 @@ impl<'a> Plan<'a> {
         let memory = memory(options, path::rtt(&links.control));
         match role {
             Role::Source => {
-                let from = source_request(self.sources(), options, None, memory, &self.pacer);
+                let from = source_request(self.sources(), options, None, memory, (&self.share, &self.pacer));
                 End::Source(from.into())
             }
             Role::Sink => {
                 let destination = self.request.destination.place().clone();
-                let to = sink_request(destination, options, None, memory.value);
+                let to = sink_request(destination, options, None, memory.value, &self.share);
                 // A far source is held to what it was asked for.
                 let asked = self.host.map(|_| (self.sources(), policy(options)));
                 End::sink(

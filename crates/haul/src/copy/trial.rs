@@ -22,6 +22,7 @@ use crate::handle::Handle;
 use crate::options::{AgentRequest, NetworkTrial, Options, StorageQuestion};
 use crate::request::{CopyRequest, RemoteOptions};
 use haul_base::role::Role;
+use haul_storage::descriptors::Share;
 use haul_storage::null::NULL;
 use haul_transport::pace::Pacer;
 use haul_transport::path::{self, EndFacts};
@@ -144,7 +145,7 @@ fn source(links: &Links, rtt: Option<Duration>, trial: SharedTrial) -> source::S
     let memory = memory(&options(), rtt);
     let pacer = Arc::new(Pacer::new(None));
     debug_assert!(!links.data.is_empty());
-    let mut from = source_request(endless(), &pinned, None, memory, &pacer);
+    let mut from = source_request(endless(), &pinned, None, memory, (&Share::whole(), &pacer));
     from.trial = Some(trial);
     from
 }
@@ -218,7 +219,7 @@ pub fn run_back(
     let memory = memory(&options(), path::rtt(&links.control)).value;
     let hears = connection(connection_of(&remote, &links))?;
     let destination = Place::root(&NULL);
-    let to = sink_request(destination, &options(), None, memory);
+    let to = sink_request(destination, &options(), None, memory, &Share::whole());
     let to = SinkRequest { hears: Some(hears), ..to };
     let report = sink::run(links, &to, &watch(observer, handle));
     let joined_in = remote.took;
@@ -251,7 +252,7 @@ pub fn run_local(
     };
     let from = source(&near, None, make(&connection)?);
     let memory = memory(&options(), None).value;
-    let to = sink_request(Place::root(&NULL), &options(), None, memory);
+    let to = sink_request(Place::root(&NULL), &options(), None, memory, &Share::whole());
     let watch = watch(observer, handle);
     let ran = thread::scope(|scope| {
         let from = scope.spawn(|| source::run(near, &from, &watch));

@@ -25,7 +25,7 @@ use super::source::SourceRequest;
 use super::{Links, Protection, Report, Watch, sink, source};
 use crate::options::{Durability, Options};
 use haul_base::buffer::Pool;
-use haul_storage::descriptors::Claim;
+use haul_storage::descriptors::{Claim, Share};
 use haul_storage::options::{LayoutChoice, StorageOptions};
 use haul_storage::place::Place;
 use haul_storage::source::wall_clock;
@@ -202,7 +202,7 @@ pub(super) fn sink_request(dst: &Path) -> SinkRequest {
         home: None,
         memory: MEMORY,
         writers: 2,
-        claim: Claim::new(2, 2, 0).0,
+        claim: Claim::new(&Share::whole(), 2, 2, 0).0,
         window: None,
         storage: StorageOptions::default(),
         layout: LayoutChoice::Auto,
@@ -230,7 +230,7 @@ fn source_request(sources: &[PathBuf]) -> SourceRequest {
         memory: MEMORY,
         memory_why,
         readers: 2,
-        claim: Claim::new(2, 2, 0).0,
+        claim: Claim::new(&Share::whole(), 2, 2, 0).0,
         pacer,
         clock,
         trial: None,

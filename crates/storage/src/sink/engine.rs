@@ -38,7 +38,7 @@ use super::stripes::Stripes;
 use super::tree::SinkTree;
 use super::{fault, lock};
 use crate::blocking_pool::{self, BlockingPool, BlockingPoolConfig, Doing, Turn};
-use crate::descriptors::budget;
+use crate::descriptors::Budget;
 use crate::io::threads::{IoThreads, IoThreadsConfig, TransferDone};
 use crate::io::{IoFile, IoTarget};
 use crate::io_settings::IoSettings;
@@ -99,6 +99,8 @@ pub struct EngineConfig {
     pub storage: StorageOptions,
     /// Most payload bytes in memory.
     pub memory: u64,
+    /// What files and directories may hold.
+    pub budget: Budget,
     /// `None`: the destination has one storage target.
     pub sink_layout: Option<SinkLayout>,
     /// What new files are given of stripes; only where there are `layout`.
@@ -186,7 +188,8 @@ impl WriteEngine {
     ) -> std::io::Result<WriteEngine> {
         let threads = config.threads.clamp(1, THREADS_MAX);
         let no_preallocate = config.storage.no_preallocate;
-        let choice = Choice::new(config.storage.io, config.durable, budget().sink_direct);
+        config.tree.set_dirs_open(config.budget.sink_dirs);
+        let choice = Choice::new(config.storage.io, config.durable, config.budget.sink_direct);
         let spaces = Spaces::new(no_preallocate);
         let leftovers = Leftovers::new(&config.old_tags, config.tag, &config.left, &config.adopt);
         let targets = config.sink_layout.as_ref().map(SinkLayout::targets);

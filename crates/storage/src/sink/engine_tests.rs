@@ -96,6 +96,7 @@ impl Bench {
             journal: None,
             storage: StorageOptions::default(),
             memory: 1 << 30,
+            budget: crate::descriptors::budget(),
             sink_layout: None,
             in_place: None,
             stripes: Stripes::new(LayoutChoice::Auto, Provider::Flat),

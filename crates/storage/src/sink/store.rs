@@ -177,7 +177,7 @@ struct HeldDirectory {
 
 impl HeldJob for HeldDirectory {
     fn start(&mut self, writing: Writing) -> Result<Box<dyn SinkEngine>, Failure> {
-        let Writing { agreed, policy, writers, storage, layout, memory, meter, post } = writing;
+        let Writing { agreed, policy, writers, storage, layout, memory, budget, meter, post } = writing;
         let ready = self.ready.take().ok_or_else(|| started("it was started before"))?;
         let still_owner = {
             let owner = self.owner.clone();
@@ -198,6 +198,7 @@ impl HeldJob for HeldDirectory {
             journal: Some(ready.journal),
             storage,
             memory,
+            budget,
             sink_layout: SinkLayout::of(&ground).filter(|_| agreed.targets),
             stripes: Stripes::new(layout, ground.provider.clone()),
             in_place: ready.in_place,

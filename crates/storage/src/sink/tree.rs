@@ -193,6 +193,12 @@ impl SinkTree {
         }
     }
 
+    /// From now on no more than `max` directories are kept open.
+    pub(super) fn set_dirs_open(&self, max: usize) {
+        let mut recent = self.recent.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        recent.fds_max = recent.fds_max.min(max.max(1));
+    }
+
     /// The same tree with another jail and at most `fds_max` (at least one) descriptors kept open.
     pub fn with_limits(mut self, jail: Jail, fds_max: usize) -> SinkTree {
         self.jail = jail;

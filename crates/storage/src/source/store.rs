@@ -107,8 +107,10 @@ impl SourceStore for Paths {
     }
 
     fn start(self: Box<Self>, reading: Reading) -> Result<SourceParts, Failure> {
-        let Reading { agreed, readers, storage, memory, object_size, clock, changed, meter, post } = reading;
-        let tree = Arc::new(SourceTree::with_clock(clock).on_change(changed).of_part(self.part));
+        let Reading { agreed, readers, storage, memory, object_size, clock, changed, budget, meter, post } =
+            reading;
+        let tree = SourceTree::with_clock(clock).within(&budget).on_change(changed).of_part(self.part);
+        let tree = Arc::new(tree);
         let config = ReadConfig { readers, storage, memory, digest: agreed.digest };
         let failed = |what: &str, why: std::io::Error| {
             let text = format!("starting the {what}: {}", haul_base::errno::text(why));
@@ -116,8 +118,9 @@ impl SourceStore for Paths {
         };
         let engine =
             ReadEngine::start(tree.clone(), post, meter, config).map_err(|e| failed("reading threads", e))?;
-        let walk = Walk::start(self.roots, tree.clone(), STAT_THREADS, move |_| object_size)
-            .map_err(|e| failed("walk", e))?;
+        let walk =
+            Walk::start_with(self.roots, tree.clone(), STAT_THREADS, budget.walk_dirs, move |_| object_size)
+                .map_err(|e| failed("walk", e))?;
         Ok(SourceParts { names: tree, engine: Box::new(engine), walk })
     }
 }

@@ -28,6 +28,7 @@ use super::open::OpenFile;
 use super::stat::{Seen, Stamp};
 use super::view::{FileView, Place};
 use super::{WallClock, version, wall_clock};
+use crate::descriptors::{Budget, budget};
 use crate::io::IoTarget;
 use crate::layout::{Provider, device_of, provider_at};
 use crate::targets::Targets;
@@ -98,9 +99,16 @@ struct EntryNode {
 
 impl SourceTree {
     pub fn new() -> SourceTree {
-        let shares = crate::descriptors::budget();
+        SourceTree::with_limits(0, 0).within(&budget())
+    }
+
+    /// The same, that keeps no more open than this.
+    pub fn within(mut self, budget: &Budget) -> SourceTree {
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        inner.dir_fds = FdCache::new(budget.source_dirs);
         // A file can have two descriptors: one of them for direct reads.
-        SourceTree::with_limits(shares.source_dirs, shares.source_files / 2)
+        inner.files_open = FdCache::new(budget.source_files / 2);
+        self
     }
 
     /// The same, with a clock from the caller.

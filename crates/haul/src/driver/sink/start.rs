@@ -16,7 +16,6 @@ use crate::driver::EPOCH;
 use crate::driver::net::Receive;
 use crate::summary::{DEBRIS, IN_MEMORY};
 use haul_base::buffer::Pool;
-use haul_storage::descriptors::budget;
 use haul_storage::store::{Claimed, Finding, Writing};
 use haul_transport::Link;
 
@@ -40,6 +39,7 @@ pub(super) fn start(
         storage: request.storage.clone(),
         layout: request.layout,
         memory: request.memory,
+        budget: request.claim.budget(),
         meter: session.meter.clone(),
         post: session.mailbox.post(Own::Done),
     })?;
@@ -58,7 +58,7 @@ pub(super) fn start(
         policy,
         memory: request.memory,
         wait,
-        files_open_max: budget().sink_files as u32,
+        files_open_max: request.claim.budget().sink_files as u32,
         tag,
         targets: engine.limits(),
         round_trip: receive.round_trip(),

@@ -43,6 +43,7 @@ pub(super) fn start(
         object_size,
         clock: request.clock.clone(),
         changed,
+        budget: request.claim.budget(),
         meter: session.meter.clone(),
         post: session.mailbox.post(Own::Done),
     })?;
