@@ -182,26 +182,27 @@ impl Walker {
                 }
             };
             match facts.kind {
-                Some(Kind::Dir) if !facts.is_symlink() => dirs.push((name, facts)),
+                _ if is_dir(&facts) => dirs.push((name, facts)),
                 Some(Kind::File)
                     if !facts.is_symlink() && (!exact || facts.size.is_none() || facts.modify.is_none()) =>
                 {
                     inexact.push((name, facts));
                 }
-                _ => {
-                    let _ = self.announce(id, above, name, facts);
-                }
+                _ => drop(self.announce(id, above, name, facts)),
             }
         }
-        self.ask(id, above, inexact);
+        // What is told to be a directory is one, whatever it was listed as.
+        dirs.extend(self.ask(id, above, inexact));
         dirs
     }
 
-    /// Asks for size and time of files of which the listing did not tell both exactly.
-    fn ask(&mut self, id: DirId, above: Above, files: Vec<(Name, Facts)>) {
+    /// Asks for size and time of files of which the listing did not tell both exactly. Those that are
+    /// directories come back.
+    fn ask(&mut self, id: DirId, above: Above, files: Vec<(Name, Facts)>) -> Vec<(Name, Facts)> {
+        let mut dirs = Vec::new();
         for some in files.chunks(256) {
             if self.out.cancelled() {
-                return;
+                break;
             }
             let paths: Vec<Vec<u8>> =
                 some.iter().map(|(name, _)| self.names.server_path(above, Some(name))).collect();
@@ -220,10 +221,11 @@ impl Walker {
             };
             for ((name, listed), asked) in some.iter().zip(answers) {
                 match asked {
+                    Asked::Is(told) if is_dir(&told) => dirs.push((name.clone(), told)),
                     Asked::Is(told) => {
                         let unix_mode = told.unix_mode.or(listed.unix_mode);
                         let facts = Facts { unix_mode, ..told };
-                        let _ = self.announce(id, above, name.clone(), facts);
+                        drop(self.announce(id, above, name.clone(), facts));
                     }
                     Asked::Not(text) => {
                         let path = self.names.path(above, Some(name));
@@ -233,6 +235,7 @@ impl Walker {
                 }
             }
         }
+        dirs
     }
 
     /// Announces an entry; a directory comes back with its number.
