@@ -216,10 +216,16 @@ pub fn wants_login(place: &Place) -> Option<(String, Option<String>)> {
 }
 
 /// The place with the login that the text of a `.netrc` has for it; `None`: there is none, or it brings one.
-pub fn with_login(place: &Place, netrc: &str) -> Option<Place> {
-    let (host, user) = wants_login(place)?;
-    let (user, password) = haul_ftp::netrc::find(netrc, &host, user.as_deref())?;
-    place.at_server(&Server::with_login(place.server()?, &user, &password)).ok()
+///
+/// # Errors
+/// What the text has for it cannot be used, in words without the password.
+pub fn with_login(place: &Place, netrc: &str) -> Result<Option<Place>, String> {
+    let Some((host, user)) = wants_login(place) else { return Ok(None) };
+    let Some((user, password)) = haul_ftp::netrc::find(netrc, &host, user.as_deref())? else {
+        return Ok(None);
+    };
+    let place = place.at_server(&Server::with_login(place.server().unwrap_or_default(), &user, &password));
+    place.map(Some).map_err(|_| format!("the login for {host} cannot be used"))
 }
 
 /// The name that a source takes at the destination, by the text of its path alone, as of a file system's.

@@ -2,6 +2,7 @@
 //! is told.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use crate::support::liar::{Liar, Lies};
@@ -216,5 +217,36 @@ fn a_listing_that_is_cut_off_may_come_whole_later() {
         assert!(!ended.stderr.contains("will fail again"), "{}", ended.describe());
         assert!(ended.stderr.contains(&head), "{head}: {}", ended.describe());
         assert!(ended.stderr.contains("run the same command again"), "{}", ended.describe());
+    }
+}
+
+/// Goal: a list of logins that is no file, or that cannot be read as one, is an error and no other login.
+/// Method: a FIFO into which nobody writes, bytes that are no UTF-8, a quote that is not closed, a password
+/// without a user.
+#[test]
+fn a_netrc_that_is_none_is_an_error() {
+    let room = Room::new();
+    let (fifo, file) = (room.at("fifo"), room.at("netrc"));
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+        .expect("make a FIFO");
+    for (content, said) in [
+        (None, "no regular file"),
+        (Some(&b"machine 127.0.0.1 login al\xffce password geheim\n"[..]), "UTF-8"),
+        (Some(b"machine 127.0.0.1 login alice password \"geheim\n"), "quote"),
+        (Some(b"machine 127.0.0.1 password geheim\n"), "no login"),
+    ] {
+        let netrc = if content.is_some() { &file } else { &fifo };
+        if let Some(content) = content {
+            fs::write(&file, content).expect("write logins");
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("close the file to others");
+        }
+        let liar = good().start();
+        let ended = cp(&liar, &room.dir("sink")).env("NETRC", netrc).run().sane();
+        assert!(matches!(ended.status.code(), Some(1 | 2)), "{}", ended.describe());
+        assert!(
+            ended.stderr.contains(said) && ended.stderr.contains("netrc") | ended.stderr.contains("fifo")
+        );
+        assert!(!ended.stderr.contains("geheim"), "{}", ended.describe());
+        assert!(liar.heard().is_empty(), "nobody was to log in: {:?}", liar.heard());
     }
 }
