@@ -146,8 +146,8 @@ fn assert_failed_alone(ended: &Outcome, sink: &Path, words: &str) {
     assert!(!sink.join("odd").exists());
 }
 
-/// Goal: a file that is there, and of which the server tells nothing, has failed in the server's words: it has
-/// not vanished; others arrive.
+/// Goal: a file that is there, and of which the server tells nothing, has failed in the server's words: it
+/// has not vanished; others arrive.
 /// Method: SIZE of a server that knows LIST alone, and MLST after the last byte, are refused in many words.
 #[test]
 fn what_may_not_be_asked_about_has_not_vanished() {
@@ -192,30 +192,28 @@ fn what_is_gone_has_vanished() {
     }
 }
 
-/// Goal: a listing that is cut off is told as what it is, of the directory that it is of, and that another run
-/// may help.
+/// Goal: a listing that is cut off is told as what it is, of the directory that it is of, and that another
+/// run may help.
 /// Method: the server hangs up in the middle; it stops within a line; both in the directory that the command
 /// names, the second in one below it too.
 #[test]
 fn a_listing_that_is_cut_off_may_come_whole_later() {
     let whole = "type=cdir; .\r\ntype=file;size=4;modify=20200102030405; good\r\n";
     let cut = [whole, "type=file;size=4;mod"].concat();
-    let named = |dir: &str| {
+    let cut_in = |dir: &str| {
         let has = good().file("/d/sub/good", b"good");
-        (
-            has.lists("MLSD", dir, cut.as_bytes()).start(),
-            format!("haul: {}: ftp://", &dir["/d/".len().min(dir.len())..]),
-        )
+        has.lists("MLSD", dir, cut.as_bytes()).start()
     };
-    let below = named("/d/sub");
-    let itself = (named("/d").0, "haul: /d/: ftp://".to_owned());
-    let hangs_up = (good().hangs_up_while_listing().start(), "haul: /d/: ftp://".to_owned());
-    for (liar, head) in [below, itself, hangs_up] {
+    for (liar, head) in [
+        (cut_in("/d/sub"), "haul: sub: ftp://"),
+        (cut_in("/d"), "haul: /d/: ftp://"),
+        (good().hangs_up_while_listing().start(), "haul: /d/: ftp://"),
+    ] {
         let room = Room::new();
         let sink = room.dir("sink");
         let ended = cp(&liar, &sink).run().sane().exits(3);
         assert!(!ended.stderr.contains("will fail again"), "{}", ended.describe());
-        assert!(ended.stderr.contains(&head), "{head}: {}", ended.describe());
+        assert!(ended.stderr.contains(head), "{head}: {}", ended.describe());
         assert!(ended.stderr.contains("run the same command again"), "{}", ended.describe());
     }
 }
