@@ -10,25 +10,21 @@ use std::time::{Duration, Instant};
 
 use haul_gridftp::command::{Command, DataAuth};
 use haul_gridftp::features::Features;
-use haul_gridftp::line::{Iac, LineReader};
-use haul_gridftp::list::parse_list;
-use haul_gridftp::listing::{
-    Facts, Kind, LISTING_LINE_LEN_MAX, check_name, parse_facts_of, parse_mlst, parse_moment,
-};
+use haul_gridftp::line::Iac;
+use haul_gridftp::listing::{Facts, Kind, parse_mlst, parse_moment};
 use haul_gridftp::ranges::FILE_LEN_MAX;
 use haul_gridftp::reply::{Class, Reply};
 
 use crate::control::Control;
 use crate::data::{self, Incoming, Listens};
 use crate::gsi::{Context, Credential};
+use crate::listed::{Listed, either, lines, list_line, mlsd_line, named};
 use crate::server::PORT_TLS;
 use crate::tls::{Tls, Trust};
 use crate::{Error, Server};
 
 /// Most bytes of one directory's listing.
 const LISTING_LEN_MAX: usize = 128 << 20;
-/// Most lines of it.
-const LISTING_LINES_MAX: usize = 1_000_000;
 /// Questions that are under way together.
 pub(crate) const PIPELINE_MAX: usize = 64;
 
@@ -59,17 +55,8 @@ pub enum Asked {
     Is(Facts),
     /// Nothing, or nothing that may be seen; in the server's words.
     Not(String),
-}
-
-/// A line of a listing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listed {
-    /// `exact`: size and time are to the second; if not, they are to be asked for.
-    Entry { name: Vec<u8>, facts: Facts, exact: bool },
-    /// The directory that was asked for; before all that is in it.
-    Itself(Facts),
-    /// What is no legal name or is not understood: as it came, and why.
-    Bad(Vec<u8>, String),
+    /// The server does not say what it is; in its number and its words.
+    Untold(String),
 }
 
 /// A session with a server.
@@ -82,6 +69,8 @@ pub struct Session {
     has_mdtm: bool,
     /// `MLSD` says what is a symbolic link.
     tells_links: bool,
+    /// It knows `LIST`, as far as anybody asked.
+    has_list: bool,
     /// The last greeting, for people.
     banner: Vec<u8>,
     round_trip: Option<Duration>,
@@ -156,8 +145,18 @@ impl Session {
         let has_mdtm = told.as_ref().is_none_or(|told| told.has("MDTM"));
         let tells_links = features.mlst().any(|fact| fact.name.eq_ignore_ascii_case(b"UNIX.slink"));
         let listens = Listens::Extended;
-        let mut session =
-            Session { control, features, listens, has_mlsd, has_mdtm, tells_links, banner, round_trip };
+        let has_list = true;
+        let mut session = Session {
+            control,
+            features,
+            listens,
+            has_mlsd,
+            has_mdtm,
+            tells_links,
+            has_list,
+            banner,
+            round_trip,
+        };
         session.want_facts()?;
         Ok(session)
     }
@@ -282,17 +281,14 @@ impl Session {
             return Ok(Asked::Is(facts));
         }
         let refusal = self.control.refused(&size, told);
-        if !refusal.is_unavailable() && !refusal.is_unknown() {
-            return Err(refusal);
-        }
-        let reply = self.control.ask(&Command::Path("CWD", path))?;
-        match reply.class() {
-            Class::Completed => {
+        if refusal.is_unavailable() || refusal.is_unknown() {
+            let reply = self.control.ask(&Command::Path("CWD", path))?;
+            if reply.class() == Class::Completed {
                 let facts = Facts { kind: Some(Kind::Dir), modify, ..Facts::default() };
-                Ok(Asked::Is(facts))
+                return Ok(Asked::Is(facts));
             }
-            _ => Ok(Asked::Not(told_of(&self.control, told))),
         }
+        untold(&self.control, &size, told)
     }
 
     /// The symbolic link at this absolute path, if there is one, and the server does not tell of it by
@@ -362,6 +358,12 @@ impl Session {
         Err(none)
     }
 
+    /// Nothing that this server knows tells of symbolic links: what it lists may be what one leads to. Known
+    /// when a directory was listed.
+    pub fn misses_links(&self) -> bool {
+        self.has_mlsd && !self.tells_links && !self.has_list
+    }
+
     /// What lies in a directory. Not the directory itself, nor the one above it.
     ///
     /// # Errors
@@ -373,7 +375,10 @@ impl Session {
                     let mut all = lines(&bytes, &mut |line| mlsd_line(line))?;
                     // It comes first, wherever the server has it.
                     all.sort_by_key(|line| !matches!(line, Listed::Itself(_)));
-                    return if self.tells_links { Ok(all) } else { self.with_links(dir, all) };
+                    return match self.tells_links || !self.has_list {
+                        true => Ok(all),
+                        false => self.with_links(dir, all),
+                    };
                 }
                 Err(error) if error.is_unknown() => self.has_mlsd = false,
                 Err(error) => return Err(error),
@@ -386,8 +391,12 @@ impl Session {
     fn with_links(&mut self, dir: &[u8], mut all: Vec<Listed>) -> Result<Vec<Listed>, Error> {
         let listed = match self.list_plainly(dir) {
             Ok(listed) => listed,
-            // Without it there is what there is.
-            Err(error) if !error.ends_session() => return Ok(all),
+            // Only of a server that does not know it at all there is what there is: what is refused for this
+            // directory, or for now, may hide a link.
+            Err(Error::Refused { said, code: 500..=504, .. }) if said == "LIST" => {
+                self.has_list = false;
+                return Ok(all);
+            }
             Err(error) => return Err(error),
         };
         let mut links = HashMap::new();
@@ -398,6 +407,7 @@ impl Session {
                 }
                 // One of which nobody can tell where its name ends.
                 Listed::Bad(line, why) if line.starts_with(b"l") => all.push(Listed::Bad(line, why)),
+                cut @ Listed::Cut(_) => all.push(cut),
                 _ => {}
             }
         }
@@ -423,19 +433,20 @@ impl Session {
         // A path with blanks or a hyphen in it is read by servers in more than one way; where they are is
         // not.
         self.control.want(&Command::Path("CWD", dir))?;
-        let (mut saw_itself, mut all) = (false, Vec::new());
+        let (mut saw_itself, mut with) = (false, Vec::new());
         match self.listing(Command::Path("LIST", b"-a")) {
-            Ok(bytes) => all = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?,
+            Ok(bytes) => with = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?,
             // It took the option for a name. Anything else would hide what it hides without it.
             Err(error) if error.is_unknown() || error.is_unavailable() => {}
             Err(error) => return Err(error),
         }
-        if !saw_itself {
-            // It took the option for a name, or hides nothing.
-            let bytes = self.listing(Command::Bare("LIST"))?;
-            all = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?;
+        if saw_itself {
+            return Ok(with);
         }
-        Ok(all)
+        // It took the option for a name, or does not show what everybody has.
+        let bytes = self.listing(Command::Bare("LIST"))?;
+        let without = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?;
+        Ok(either(with, without))
     }
 
     /// All that comes of a listing.
@@ -516,86 +527,18 @@ fn mlst(control: &Control, command: &Command<'_>, reply: &Reply) -> Result<Asked
             let line = line.ok_or(Error::Broken { doing: "asking for facts", why: "none came" })?;
             Ok(Asked::Is(parse_mlst(line)?.0))
         }
-        Class::Permanent if !matches!(reply.code(), 530 | 532) => Ok(Asked::Not(told_of(control, reply))),
-        _ => Err(control.refused(command, reply)),
+        _ => untold(control, command, reply),
     }
 }
 
-/// What the server says that is not there.
-fn told_of(control: &Control, reply: &Reply) -> String {
-    match control.refused(&Command::Bare("MLST"), reply) {
-        Error::Refused { text, .. } => text,
-        other => other.to_string(),
-    }
-}
-
-/// What a listing says of this name.
-fn named<'a>(listed: &'a [Listed], wanted: &[u8]) -> Option<&'a Facts> {
-    listed.iter().find_map(|line| match line {
-        Listed::Entry { name, facts, .. } if name == wanted => Some(facts),
-        _ => None,
-    })
-}
-
-/// The lines of a listing.
-fn lines(bytes: &[u8], read: &mut dyn FnMut(&[u8]) -> Option<Listed>) -> Result<Vec<Listed>, Error> {
-    let (mut all, mut at) = (Vec::new(), 0);
-    let mut reader = LineReader::new("line of a listing", LISTING_LINE_LEN_MAX);
-    while at < bytes.len() {
-        let (len, line) = reader.feed(&bytes[at..])?;
-        at += len;
-        let Some(line) = line else { break };
-        all.extend(read(&line));
-        if all.len() > LISTING_LINES_MAX {
-            return Err(Error::Broken {
-                doing: "reading a directory",
-                why: "it has more than a million entries",
-            });
+/// What a refusal says of one path; an error is what it says of the session, and what passes.
+fn untold(control: &Control, command: &Command<'_>, reply: &Reply) -> Result<Asked, Error> {
+    match control.refused(command, reply) {
+        Error::Refused { code: 550, text, .. } => Ok(Asked::Not(text)),
+        error @ Error::Refused { code: 530 | 532, .. } => Err(error),
+        Error::Refused { code: code @ (450 | 500..), text, .. } => {
+            Ok(Asked::Untold(format!("{code} {text}")))
         }
-    }
-    let last = reader.finish();
-    if !last.is_empty() {
-        all.push(Listed::Bad(last, "the line has no end".into()));
-    }
-    Ok(all)
-}
-
-fn mlsd_line(line: &[u8]) -> Option<Listed> {
-    if line.is_empty() {
-        return None;
-    }
-    Some(match parse_facts_of(line) {
-        Ok((Facts { kind: Some(Kind::ParentDir), .. }, _)) => return None,
-        Ok((facts @ Facts { kind: Some(Kind::CurrentDir), .. }, _)) => Listed::Itself(facts),
-        Ok((facts, name)) => match check_name(name) {
-            Ok(()) => Listed::Entry { name: name.to_vec(), facts, exact: true },
-            Err(error) => Listed::Bad(name.to_vec(), error.to_string()),
-        },
-        Err(error) => Listed::Bad(line.to_vec(), error.to_string()),
-    })
-}
-
-fn list_line(line: &[u8], saw_itself: &mut bool) -> Option<Listed> {
-    if line.is_empty() {
-        return None;
-    }
-    match parse_list(line) {
-        Ok(None) => None,
-        Ok(Some(entry)) if entry.kind == Kind::CurrentDir => {
-            *saw_itself = true;
-            None
-        }
-        Ok(Some(entry)) if entry.kind == Kind::ParentDir => None,
-        Ok(Some(entry)) => {
-            let facts = Facts {
-                kind: Some(entry.kind),
-                size: entry.size,
-                unix_mode: entry.mode,
-                unix_slink: entry.target.map(Into::into),
-                ..Facts::default()
-            };
-            Some(Listed::Entry { name: entry.name.to_vec(), facts, exact: false })
-        }
-        Err(error) => Some(Listed::Bad(line.to_vec(), error.to_string())),
+        error => Err(error),
     }
 }

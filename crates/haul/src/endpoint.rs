@@ -201,14 +201,17 @@ impl Endpoint {
     }
 
     /// The same endpoint with the login that the text of a `.netrc` has for its server; `None`: it has none.
-    pub fn with_login(&self, netrc: &str) -> Option<Endpoint> {
+    ///
+    /// # Errors
+    /// What the text has for it cannot be used, in words without the password.
+    pub fn with_login(&self, netrc: &str) -> Result<Option<Endpoint>, String> {
         #[cfg(feature = "ftp")]
         return haul_storage::ftp::with_login(&self.place, netrc)
-            .map(|place| Endpoint::new(self.host.clone(), place));
+            .map(|place| place.map(|place| Endpoint::new(self.host.clone(), place)));
         #[cfg(not(feature = "ftp"))]
         {
             let _ = netrc;
-            None
+            Ok(None)
         }
     }
 

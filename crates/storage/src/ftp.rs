@@ -152,7 +152,7 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
         let found_at = look(&mut session, &path, name.is_some());
         let facts = match found_at.map_err(|error| failed(&server, FailureKind::Walk, &path, &error))? {
             Asked::Is(facts) => facts,
-            Asked::Not(text) => {
+            Asked::Not(text) | Asked::Untold(text) => {
                 let text = format!("source {}: the server says: {text}; nothing was copied", shown());
                 return Err(Failure { kind: FailureKind::Walk, errno: 0, text: text.into() });
             }
@@ -196,7 +196,7 @@ fn look(session: &mut Session, path: &[u8], itself: bool) -> Result<Asked, Error
             Some(link) => Asked::Is(Facts { modify: facts.modify, ..link }),
             None => Asked::Is(facts),
         },
-        (Asked::Not(text), true) => session.link_at(path, false)?.map_or(Asked::Not(text), Asked::Is),
+        (asked, true) => session.link_at(path, false)?.map_or(asked, Asked::Is),
         (asked, false) => asked,
     })
 }
@@ -216,10 +216,16 @@ pub fn wants_login(place: &Place) -> Option<(String, Option<String>)> {
 }
 
 /// The place with the login that the text of a `.netrc` has for it; `None`: there is none, or it brings one.
-pub fn with_login(place: &Place, netrc: &str) -> Option<Place> {
-    let (host, user) = wants_login(place)?;
-    let (user, password) = haul_ftp::netrc::find(netrc, &host, user.as_deref())?;
-    place.at_server(&Server::with_login(place.server()?, &user, &password)).ok()
+///
+/// # Errors
+/// What the text has for it cannot be used, in words without the password.
+pub fn with_login(place: &Place, netrc: &str) -> Result<Option<Place>, String> {
+    let Some((host, user)) = wants_login(place) else { return Ok(None) };
+    let Some((user, password)) = haul_ftp::netrc::find(netrc, &host, user.as_deref())? else {
+        return Ok(None);
+    };
+    let place = place.at_server(&Server::with_login(place.server().unwrap_or_default(), &user, &password));
+    place.map(Some).map_err(|_| format!("the login for {host} cannot be used"))
 }
 
 /// The name that a source takes at the destination, by the text of its path alone, as of a file system's.
@@ -259,6 +265,23 @@ fn said(server: &Server, kind: FailureKind, path: &[u8], why: &str) -> Failure {
     let head = shown(server, b"");
     let head = head.strip_suffix('/').unwrap_or(&head);
     own_failure(kind, head, path, why)
+}
+
+/// What is said of an entry that was there, of which the server tells nothing any more. A server has one
+/// answer for what is not there and for what may not be seen: only its words may tell which one.
+fn untold(server: &Server, path: &[u8], asked: &Asked) -> Failure {
+    let (kind, text) = match asked {
+        Asked::Not(text) if says_gone(text) => (FailureKind::Vanished, &text[..]),
+        Asked::Not(text) | Asked::Untold(text) => (FailureKind::Read, &text[..]),
+        Asked::Is(_) => (FailureKind::Read, "it is there"),
+    };
+    said(server, kind, path, &format!("the server says: {text}"))
+}
+
+/// The words of a refusal say that there is nothing of that name.
+fn says_gone(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    ["no such", "not found", "not exist", "cannot find"].iter().any(|words| text.contains(words))
 }
 
 /// What the server tells of an entry's metadata. Whose it is says nothing here.

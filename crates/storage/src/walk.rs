@@ -66,6 +66,8 @@ pub enum WalkItem {
         counts_as: CountsAs,
     },
     NotKept(NotKept),
+    /// Something that whoever copies should know of the whole source.
+    Note(&'static str),
     /// The walk is over. A channel that closes without it: the walk was cancelled or broke.
     End(Totals),
 }

@@ -4,13 +4,15 @@
 //! The file is `$NETRC`, or `.netrc` in the home directory; one that others may read is refused, as by other
 //! clients.
 
-use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
+use std::env;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
-use std::{env, fs};
 
 use haul::endpoint::Endpoint;
 use haul::errno;
+use rustix::fs::OFlags;
 
 /// Most bytes of the file.
 const LEN_MAX: u64 = 1 << 20;
@@ -25,18 +27,25 @@ pub fn add_logins(endpoints: &mut [Endpoint]) -> Result<(), String> {
     let Some(path) = env::var_os("NETRC").map(PathBuf::from).or_else(home) else { return Ok(()) };
     let shown = path.display();
     let failed = |what: &str, error: std::io::Error| format!("{what} {shown}: {}", errno::text(error));
-    let about = match fs::metadata(&path) {
-        Ok(about) => about,
+    // Of a FIFO nobody waits for who writes into it.
+    let nonblock = OFlags::NONBLOCK.bits() as i32;
+    let file = match File::options().read(true).custom_flags(nonblock).open(&path) {
+        Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(failed("look at", error)),
+        Err(error) => return Err(failed("open", error)),
     };
-    if about.len() > LEN_MAX {
+    let about = file.metadata().map_err(|error| failed("look at", error))?;
+    if !about.is_file() {
+        return Err(format!("{shown} is no regular file, and no list of logins"));
+    }
+    let mut text = Vec::new();
+    file.take(LEN_MAX + 1).read_to_end(&mut text).map_err(|error| failed("read", error))?;
+    if text.len() as u64 > LEN_MAX {
         return Err(format!("{shown} is longer than 1 MiB, and no list of logins"));
     }
-    let text = fs::read(&path).map_err(|error| failed("read", error))?;
     let text = String::from_utf8_lossy(&text);
     for endpoint in endpoints {
-        if let Some(found) = endpoint.with_login(&text) {
+        if let Some(found) = endpoint.with_login(&text).map_err(|why| format!("{shown}: {why}"))? {
             if about.mode() & 0o077 != 0 {
                 return Err(format!("{shown} holds a password and others may read it: chmod 600 {shown}"));
             }

@@ -24,6 +24,7 @@ mod ftp;
 mod ftp_gsi;
 mod ftp_lies;
 mod ftp_tls;
+mod ftp_walk;
 mod hung;
 mod layout;
 mod leftovers;

@@ -5,6 +5,7 @@
 //! Invariants: a listing that did not come whole fails its directory; a name that is none here, or that a
 //! terminal would obey, fails alone and is named; a directory that is one of those above it is not entered.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -19,11 +20,15 @@ use haul_ftp::{Asked, Error, Facts, Kind, Listed};
 
 use super::names::{Above, Entry, SETTLES, Shared, YOUNG};
 use super::session::Line;
-use super::{Found, failed, is_dir, meta_of, time_of};
+use super::{Found, failed, is_dir, meta_of, says_gone, time_of};
 use crate::source::WallClock;
 use crate::source::failure::own_failure;
 use crate::walk::out::Out;
 use crate::walk::{BATCHES_MAX, CountsAs, NotKept, NotKeptWhat, Walk, WalkItem};
+
+const LISTS_AND_SAYS: &str = "the server lists it, and says of it:";
+const LINKS_UNTOLD: &str = "the server knows no LIST: symbolic links could not be told apart from files and \
+                            directories, or are left out by it";
 
 /// What a walk needs.
 pub(super) struct Job {
@@ -50,6 +55,8 @@ struct Walker {
     next_id: u64,
     totals: Totals,
     out: Out,
+    /// It was said that nothing tells of symbolic links.
+    told_of_links: bool,
 }
 
 /// Starts to walk.
@@ -61,7 +68,8 @@ pub(super) fn start(job: Job) -> io::Result<Walk> {
     let cancelled = Arc::new(AtomicBool::new(false));
     let out = Out { sender, batch: Vec::new(), cancelled: cancelled.clone() };
     let Job { line, found, names, object_size, clock } = job;
-    let mut walker = Walker { line, names, object_size, clock, next_id: 1, totals: Totals::default(), out };
+    let (next_id, totals, told_of_links) = (1, Totals::default(), false);
+    let mut walker = Walker { line, names, object_size, clock, next_id, totals, out, told_of_links };
     // A panic closes the channel without an end, which is told as a walk that broke.
     thread::Builder::new().name("haul-walk".into()).spawn(move || {
         for found in found {
@@ -137,11 +145,18 @@ impl Walker {
     /// server calls it, if it tells.
     fn list(&mut self, id: DirId, above: Above, unique: Option<&[u8]>) -> Vec<(Name, Facts)> {
         let path = self.names.server_path(above, None);
-        let listed = match self.line.again(|session| session.list(&path)) {
-            Ok(listed) => listed,
+        let listed = self.line.again(|session| Ok((session.list(&path)?, session.misses_links())));
+        let listed = match listed {
+            Ok((listed, misses_links)) => {
+                if misses_links && !self.told_of_links {
+                    self.told_of_links = true;
+                    self.out.push(WalkItem::Note(LINKS_UNTOLD));
+                }
+                listed
+            }
             Err(error) => {
-                let failure = self.failure(FailureKind::Walk, &path, &error);
-                let path = self.names.path(above, None);
+                let failure = self.failure(&path, &error);
+                let path = self.shown(above);
                 self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Subtree });
                 return Vec::new();
             }
@@ -153,15 +168,22 @@ impl Walker {
                 // Some servers leave out of a path what they cannot read, and show what lies above.
                 Listed::Itself(facts) => match (facts.unique.as_deref(), unique) {
                     (Some(shows), Some(asked)) if shows != asked => {
-                        let (path, why) = (
-                            self.names.path(above, None),
-                            "the server shows another directory under that name",
-                        );
-                        self.fail(path, FailureKind::Walk, why, CountsAs::Subtree);
+                        let why = "the server shows another directory under that name";
+                        self.fail(self.shown(above), FailureKind::Walk, why, CountsAs::Subtree);
                         return Vec::new();
                     }
                     _ => continue,
                 },
+                // It passes, as any connection that is lost: another run may hear it to its end.
+                Listed::Cut(_) => {
+                    let error = Error::Lost {
+                        doing: "reading a directory",
+                        cause: io::ErrorKind::UnexpectedEof.into(),
+                    };
+                    let (path, failure) = (self.shown(above), self.failure(&path, &error));
+                    self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Subtree });
+                    continue;
+                }
                 Listed::Bad(bytes, why) => {
                     let path = self.below(above, &bytes);
                     self.fail(
@@ -182,26 +204,27 @@ impl Walker {
                 }
             };
             match facts.kind {
-                Some(Kind::Dir) if !facts.is_symlink() => dirs.push((name, facts)),
+                _ if is_dir(&facts) => dirs.push((name, facts)),
                 Some(Kind::File)
                     if !facts.is_symlink() && (!exact || facts.size.is_none() || facts.modify.is_none()) =>
                 {
                     inexact.push((name, facts));
                 }
-                _ => {
-                    let _ = self.announce(id, above, name, facts);
-                }
+                _ => drop(self.announce(id, above, name, facts)),
             }
         }
-        self.ask(id, above, inexact);
+        // What is told to be a directory is one, whatever it was listed as.
+        dirs.extend(self.ask(id, above, inexact));
         dirs
     }
 
-    /// Asks for size and time of files of which the listing did not tell both exactly.
-    fn ask(&mut self, id: DirId, above: Above, files: Vec<(Name, Facts)>) {
+    /// Asks for size and time of files of which the listing did not tell both exactly. Those that are
+    /// directories come back.
+    fn ask(&mut self, id: DirId, above: Above, files: Vec<(Name, Facts)>) -> Vec<(Name, Facts)> {
+        let (mut dirs, mut fresh) = (Vec::new(), None);
         for some in files.chunks(256) {
             if self.out.cancelled() {
-                return;
+                break;
             }
             let paths: Vec<Vec<u8>> =
                 some.iter().map(|(name, _)| self.names.server_path(above, Some(name))).collect();
@@ -211,7 +234,7 @@ impl Walker {
                 Ok(answers) => answers,
                 Err(error) => {
                     for ((name, _), path) in some.iter().zip(&paths) {
-                        let failure = self.failure(FailureKind::Walk, path, &error);
+                        let failure = self.failure(path, &error);
                         let path = self.names.path(above, Some(name));
                         self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
                     }
@@ -220,19 +243,35 @@ impl Walker {
             };
             for ((name, listed), asked) in some.iter().zip(answers) {
                 match asked {
+                    Asked::Is(told) if is_dir(&told) => dirs.push((name.clone(), told)),
                     Asked::Is(told) => {
                         let unix_mode = told.unix_mode.or(listed.unix_mode);
                         let facts = Facts { unix_mode, ..told };
-                        let _ = self.announce(id, above, name.clone(), facts);
+                        drop(self.announce(id, above, name.clone(), facts));
                     }
                     Asked::Not(text) => {
+                        // It is not there, or nobody may see what it is: the directory itself knows.
+                        let still_there = fresh.get_or_insert_with(|| self.names_in(above));
+                        let is_gone = match still_there {
+                            Some(names) => !names.contains(name.as_bytes()),
+                            None => says_gone(&text),
+                        };
+                        let (kind, counts_as) = match is_gone {
+                            true => (FailureKind::Vanished, CountsAs::Vanished),
+                            false => (FailureKind::Walk, CountsAs::Entry),
+                        };
                         let path = self.names.path(above, Some(name));
-                        let why = format!("the server lists it, and says of it: {text}");
-                        self.fail(path, FailureKind::Vanished, &why, CountsAs::Vanished);
+                        self.fail(path, kind, &format!("{LISTS_AND_SAYS} {text}"), counts_as);
+                    }
+                    Asked::Untold(text) => {
+                        let path = self.names.path(above, Some(name));
+                        let why = format!("{LISTS_AND_SAYS} {text}");
+                        self.fail(path, FailureKind::Walk, &why, CountsAs::Entry);
                     }
                 }
             }
         }
+        dirs
     }
 
     /// Announces an entry; a directory comes back with its number.
@@ -308,8 +347,34 @@ impl Walker {
         is_dir.then(|| (id.as_dir(), facts))
     }
 
-    fn failure(&self, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
+    /// The names that a directory has now; `None`: it cannot be listed.
+    fn names_in(&mut self, above: Above) -> Option<HashSet<Vec<u8>>> {
+        let path = self.names.server_path(above, None);
+        let listed = self.line.again(|session| session.list(&path)).ok()?;
+        let name = |line| match line {
+            Listed::Entry { name, .. } | Listed::Bad(name, _) => Some(Some(name)),
+            Listed::Itself(_) => None,
+            Listed::Cut(_) => Some(None),
+        };
+        listed.into_iter().filter_map(name).collect()
+    }
+
+    /// What failed may go well in another run, where it may go well at all.
+    fn failure(&self, path: &[u8], error: &Error) -> Failure {
+        let kind = match () {
+            () if error.is_network() => FailureKind::Network,
+            () if error.is_passing() => FailureKind::Read,
+            () => FailureKind::Walk,
+        };
         failed(self.line.server(), kind, path, error)
+    }
+
+    /// A directory, for people: that which the command names has no path at the destination.
+    fn shown(&self, above: Above) -> Vec<u8> {
+        match self.names.path(above, None) {
+            path if path.is_empty() => self.names.server_path(above, None),
+            path => path,
+        }
     }
 
     /// The path of what has no legal name.

@@ -101,6 +101,11 @@ pub struct Lies {
     sent: AtomicUsize,
     /// At the other host, where nobody should come.
     bystanders: Mutex<Vec<TcpListener>>,
+    /// Replies to a command about one path, and how often they still come.
+    said: Vec<(&'static str, Vec<u8>, Vec<u8>, AtomicUsize)>,
+    /// What a command lists of one directory.
+    listed: BTreeMap<(&'static str, Vec<u8>), Vec<u8>>,
+    listed_first: BTreeMap<(&'static str, Vec<u8>), (Vec<u8>, AtomicUsize)>,
 }
 
 impl Lies {
@@ -145,6 +150,26 @@ impl Lies {
     /// The bytes that answer a command, or the greeting, which is `""`.
     pub fn reply(mut self, command: &'static str, bytes: &[u8]) -> Lies {
         self.replies.insert(command, bytes.to_vec());
+        self
+    }
+
+    /// The bytes that answer a command about one path so many times: `LIST` and `LIST -a` are about the
+    /// directory that they are said in.
+    pub fn says(mut self, command: &'static str, path: &str, bytes: &[u8], times: usize) -> Lies {
+        self.said.push((command, path.as_bytes().to_vec(), bytes.to_vec(), AtomicUsize::new(times)));
+        self
+    }
+
+    /// A command, as of [`Lies::says`], lists this of one directory, and nothing else.
+    pub fn lists(mut self, command: &'static str, dir: &str, lines: &[u8]) -> Lies {
+        self.listed.insert((command, dir.as_bytes().to_vec()), lines.to_vec());
+        self
+    }
+
+    /// It lists this so many times before it does as [`Lies::lists`] says.
+    pub fn lists_first(mut self, command: &'static str, dir: &str, lines: &[u8], times: usize) -> Lies {
+        let about = (command, dir.as_bytes().to_vec());
+        self.listed_first.insert(about, (lines.to_vec(), AtomicUsize::new(times)));
         self
     }
 
@@ -364,15 +389,37 @@ impl Session {
             if self.lies.flooded == Some(&verb[..]) {
                 return self.flood();
             }
-            let lie = self.lies.replies.get(&verb[..]).cloned();
-            let goes_on = match lie {
-                Some(bytes) => self.say(&bytes),
-                None => self.answer(&verb, argument),
+            let lie = self.lies.replies.get(&verb[..]).cloned().or_else(|| self.lie_of(&verb, argument));
+            let goes_on = match (lie, self.listing_of(&verb, argument)) {
+                (Some(bytes), _) => self.say(&bytes),
+                (None, Some(listing)) => self.send_listing(&listing, Manner::Whole),
+                (None, None) => self.answer(&verb, argument),
             };
             if !goes_on {
                 return;
             }
         }
+    }
+
+    /// A command and the path that it is about.
+    fn about<'a>(&self, verb: &'a str, argument: &[u8]) -> (&'a str, Vec<u8>) {
+        match (verb, argument) {
+            ("LIST", b"-a") => ("LIST -a", self.cwd.clone()),
+            (verb, argument) => (verb, self.path(argument)),
+        }
+    }
+
+    fn lie_of(&self, verb: &str, argument: &[u8]) -> Option<Vec<u8>> {
+        let (command, path) = self.about(verb, argument);
+        let fits = |said: &&(&str, Vec<u8>, Vec<u8>, AtomicUsize)| said.0 == command && said.1 == path;
+        let (_, _, bytes, left) = self.lies.said.iter().find(fits)?;
+        takes_one(left).then(|| bytes.clone())
+    }
+
+    fn listing_of(&self, verb: &str, argument: &[u8]) -> Option<Vec<u8>> {
+        let about = self.about(verb, argument);
+        let first = self.lies.listed_first.get(&about).filter(|(_, left)| takes_one(left));
+        first.map(|(lines, _)| lines).or_else(|| self.lies.listed.get(&about)).cloned()
     }
 
     /// What it is told next; `None` when that was all.
@@ -561,6 +608,10 @@ impl Session {
             _ => self.say(end_line),
         }
     }
+}
+
+fn takes_one(left: &AtomicUsize) -> bool {
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
 }
 
 fn is_closed(control: &BufReader<TcpStream>) -> bool {

@@ -15,6 +15,7 @@ use haul_core::wire::NotKept;
 use super::Session;
 use super::parts::Storage;
 use crate::driver::Kind;
+use crate::events::Event;
 use crate::summary::{LEFT_OUT, SKIPPED};
 use haul_base::escape;
 use haul_storage::walk::{NotKeptWhat, Walk, WalkItem};
@@ -134,6 +135,7 @@ impl Walked {
                     };
                     self.not_kept[which as usize] += 1;
                 }
+                WalkItem::Note(text) => session.user.watch.tell(Event::Note(text.to_owned())),
                 WalkItem::End(totals) => {
                     self.over = true;
                     machine.handle_walk_end(totals);

@@ -23,6 +23,7 @@ use crate::SourceCompletion;
 use crate::ftp::meta_of;
 use crate::ftp::names::{SETTLES, same_facts};
 use crate::ftp::session::{ATTEMPTS, Line, may_help, pause};
+use crate::ftp::untold;
 use crate::owed::panic_point;
 use haul_base::buffer::Buffer;
 use haul_base::digest;
@@ -187,9 +188,7 @@ impl Reader {
         self.leave();
         match self.line.again(|session| session.facts(&path)) {
             Ok(Asked::Is(now)) => Ok((told, now)),
-            Ok(Asked::Not(text)) => {
-                Err(self.common.say(FailureKind::Vanished, &path, &format!("the server says: {text}")))
-            }
+            Ok(asked) => Err(untold(&self.common.server, &path, &asked)),
             Err(error) => {
                 self.left_out = error.is_full() && self.common.lock().has_others(self.index);
                 Err(self.common.failure(FailureKind::Read, &path, &error))
@@ -447,10 +446,7 @@ impl Reader {
             let result = result.and_then(|(start, path, told)| {
                 let now = match (asked.next(), &lost) {
                     (Some(Asked::Is(now)), _) => now,
-                    (Some(Asked::Not(text)), _) => {
-                        let why = format!("the server says: {text}");
-                        return Err(self.common.say(FailureKind::Vanished, &path, &why));
-                    }
+                    (Some(asked), _) => return Err(untold(&self.common.server, &path, &asked)),
                     (None, Some(error)) => {
                         return Err(self.common.failure(FailureKind::Read, &path, error));
                     }
