@@ -77,8 +77,7 @@ impl Control {
 
     fn over(stream: TcpStream, patience: Duration, secret: String) -> io::Result<Control> {
         stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(patience))?;
-        let stream = Wire::Plain(stream);
+        let stream = Wire::plain(stream);
         let (reader, buffer) = (ReplyReader::new(Iac::Plain), vec![0; BUFFER_LEN]);
         Ok(Control {
             stream,
@@ -177,6 +176,7 @@ impl Control {
             }
             bytes.append(&mut line);
         }
+        self.stream.ends_at(Instant::now() + self.patience);
         self.stream.write_all(&bytes).and_then(|()| self.stream.flush()).map_err(|cause| {
             self.broken = true;
             Error::lost(DOING, self.patience, cause)
@@ -238,13 +238,8 @@ impl Control {
             if let Some(reply) = reply {
                 return Ok(reply);
             }
-            let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-            let read = self
-                .stream
-                .tcp()
-                .set_read_timeout(Some(left))
-                .and_then(|()| self.stream.read(&mut self.buffer));
-            match read {
+            self.stream.ends_at(until);
+            match self.stream.read(&mut self.buffer) {
                 Ok(0) => return Err(Error::Closed { doing: DOING }),
                 Ok(len) => self.rest = 0..len,
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => self.rest = 0..0,

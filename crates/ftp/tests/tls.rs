@@ -41,6 +41,10 @@ enum Odd {
     PlainData,
     /// It ends a data connection as somebody on the way would.
     CutsData,
+    /// One record of a reply comes byte by byte.
+    DripsReply,
+    /// One record of data does.
+    DripsData,
 }
 
 type Tls = StreamOwned<ServerConnection, TcpStream>;
@@ -50,6 +54,8 @@ type Tls = StreamOwned<ServerConnection, TcpStream>;
 struct Heard {
     lines: Vec<String>,
     handshakes: Vec<HandshakeKind>,
+    /// Bytes of a record that it could send, and how many there were.
+    dripped: Option<(usize, usize)>,
 }
 
 struct Fake {
@@ -114,6 +120,22 @@ fn protect(config: &Arc<ServerConfig>, socket: TcpStream, heard: &Mutex<Heard>) 
     Ok(tls)
 }
 
+/// Sends some text as one record, byte by byte, each before anybody's patience is at its end.
+fn drip(tls: &mut Tls, text: &str, heard: &Mutex<Heard>) -> std::io::Result<()> {
+    tls.conn.writer().write_all(text.as_bytes())?;
+    let mut record = Vec::new();
+    while tls.conn.wants_write() {
+        tls.conn.write_tls(&mut record)?;
+    }
+    for (sent, byte) in record.iter().enumerate() {
+        heard.lock().expect("whole").dripped = Some((sent, record.len()));
+        tls.sock.write_all(std::slice::from_ref(byte))?;
+        thread::sleep(PATIENCE / 20);
+    }
+    heard.lock().expect("whole").dripped = Some((record.len(), record.len()));
+    Ok(())
+}
+
 fn serve(socket: TcpStream, odd: Odd, heard: &Mutex<Heard>) -> std::io::Result<()> {
     let config = config();
     let mut plain = socket.try_clone()?;
@@ -159,6 +181,9 @@ fn serve(socket: TcpStream, odd: Odd, heard: &Mutex<Heard>) -> std::io::Result<(
         match line.split(' ').next().unwrap_or_default() {
             "USER" => say("331 password")?,
             "PASS" => say("230 you are in")?,
+            "SIZE" if odd == Odd::DripsReply => {
+                drip(control.get_mut(), &format!("213 {:0200}\r\n", 9), heard)?
+            }
             "PROT" if odd == Odd::NoProt => say("536 no")?,
             "FEAT" => say("211-\r\n SIZE\r\n MDTM\r\n211 end")?,
             "EPSV" => {
@@ -177,7 +202,10 @@ fn serve(socket: TcpStream, odd: Odd, heard: &Mutex<Heard>) -> std::io::Result<(
                     }
                     _ => {
                         let mut tls = protect(&config, socket, heard)?;
-                        tls.write_all(CONTENT)?;
+                        match odd {
+                            Odd::DripsData => drip(&mut tls, &"x".repeat(200), heard)?,
+                            _ => tls.write_all(CONTENT)?,
+                        }
                         if odd != Odd::CutsData {
                             tls.conn.send_close_notify();
                         }
@@ -275,5 +303,24 @@ fn data_are_protected_or_none() {
         assert!(odd != Odd::CutsData || error.to_string().contains("cut off"), "{error}");
         drop(session);
         fake.heard();
+    }
+}
+
+/// Goal: a server that sends a record of TLS byte by byte is given no more time than a silent one.
+/// Method: one that says how far it came with a record for which nobody has the patience: it must not come to
+/// its end.
+#[test]
+fn a_record_in_drops_is_silence() {
+    for odd in [Odd::DripsReply, Odd::DripsData] {
+        let fake = Fake::start(odd);
+        let mut session = fake.open(trusted()).expect("a session");
+        let error = match odd {
+            Odd::DripsReply => session.facts(b"/f").expect_err("no facts"),
+            _ => read(&mut session).expect_err("no file"),
+        };
+        assert!(error.is_silence(), "{odd:?}: {error}");
+        drop(session);
+        let (sent, of) = fake.heard().dripped.expect("it dripped");
+        assert!(sent < of, "{odd:?}: all {of} bytes were waited for");
     }
 }
