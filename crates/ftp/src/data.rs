@@ -154,14 +154,23 @@ pub(crate) fn begin(
 /// The data connection as it is to be used: under TLS, where the control connection is.
 fn protected(control: &mut Control, stream: TcpStream, of: &Command<'_>) -> Result<Wire, Error> {
     let Some(tls) = control.tls() else { return Ok(Wire::plain(stream)) };
-    match tls.protect(stream, control.patience()) {
-        Ok(wire) => Ok(wire),
-        // The server knows best why it does not want it.
-        Err(error) => match control.last_reply_within(GIVING_UP)? {
-            reply if reply.class() == Class::Completed => Err(error),
-            reply => Err(control.refused(of, &reply)),
-        },
+    let error = match tls.protect(stream, control.patience()) {
+        Ok(wire) => return Ok(wire),
+        Err(error) => error,
+    };
+    // The server may know why: what it says stands beside what was seen here.
+    let Ok(reply) = control.last_reply_within(GIVING_UP.min(control.patience())) else { return Err(error) };
+    if reply.class() == Class::Completed {
+        return Err(error);
     }
+    let Error::Refused { said, code, text } = control.refused(of, &reply) else { return Err(error) };
+    Err(match error {
+        // Whatever is said: a stranger is no passing trouble.
+        Error::Untrusted { to, why } => {
+            Error::Untrusted { to, why: format!("{why}; the server says {code} {text}") }
+        }
+        error => Error::Refused { said, code, text: format!("{text} ({error})") },
+    })
 }
 
 /// Hears what the server says of what came: all of it, if that is what the end of the connection meant.

@@ -1,7 +1,8 @@
 //! TLS of sessions, against a server of the test's own that can do what real ones do not: say too much before
 //! TLS, cut a connection off, stay silent. Real servers are in the end-to-end tests.
 //!
-//! `certificates` has an authority and a server's certificate for 127.0.0.1 by it, both until 2126.
+//! `certificates` has an authority, a server's certificate for 127.0.0.1 by it, and one by nobody; all until
+//! 2126.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,6 +19,10 @@ use rustls::{HandshakeKind, ServerConfig, ServerConnection, StreamOwned};
 const AUTHORITY: &[u8] = include_bytes!("certificates/ca.pem");
 const CERTIFICATE: &[u8] = include_bytes!("certificates/server.pem");
 const KEY: &[u8] = include_bytes!("certificates/server.key");
+
+/// Another server's for the same address, which vouches for itself.
+const STRANGER: &[u8] = include_bytes!("certificates/stranger.pem");
+const STRANGERS_KEY: &[u8] = include_bytes!("certificates/stranger.key");
 
 /// What the server has at every path.
 const CONTENT: &[u8] = b"forty-two";
@@ -41,6 +46,12 @@ enum Odd {
     PlainData,
     /// It ends a data connection as somebody on the way would.
     CutsData,
+    /// Whoever is at the end of its data connection shows a certificate of his own; the server says "later".
+    StrangersData,
+    /// It wants no TLS of this data connection, and says why.
+    RefusesData,
+    /// The same, and stays silent on the control connection.
+    SilentData,
     /// One record of a reply comes byte by byte.
     DripsReply,
     /// One record of data does.
@@ -98,8 +109,12 @@ impl Fake {
 }
 
 fn config() -> Arc<ServerConfig> {
-    let chain = vec![CertificateDer::from_pem_slice(CERTIFICATE).expect("a certificate")];
-    let key = PrivateKeyDer::from_pem_slice(KEY).expect("a key");
+    config_of(CERTIFICATE, KEY)
+}
+
+fn config_of(certificate: &[u8], key: &[u8]) -> Arc<ServerConfig> {
+    let chain = vec![CertificateDer::from_pem_slice(certificate).expect("a certificate")];
+    let key = PrivateKeyDer::from_pem_slice(key).expect("a key");
     let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
     let builder = builder.with_safe_default_protocol_versions().expect("versions");
     Arc::new(builder.with_no_client_auth().with_single_cert(chain, key).expect("a configuration"))
@@ -199,6 +214,20 @@ fn serve(socket: TcpStream, odd: Odd, heard: &Mutex<Heard>) -> std::io::Result<(
                     Odd::PlainData => {
                         let _ = socket.write_all(CONTENT);
                         let _ = socket.read(&mut [0; 4096]);
+                    }
+                    Odd::StrangersData => {
+                        let stranger = config_of(STRANGER, STRANGERS_KEY);
+                        protect(&stranger, socket, heard).expect_err("it is refused");
+                        say("425 later")?;
+                        continue;
+                    }
+                    Odd::RefusesData | Odd::SilentData => {
+                        drop(socket);
+                        match odd {
+                            Odd::RefusesData => say("522 your session is not resumed")?,
+                            _ => drop(control.read_line(&mut String::new())),
+                        }
+                        continue;
                     }
                     _ => {
                         let mut tls = protect(&config, socket, heard)?;
@@ -323,4 +352,28 @@ fn a_record_in_drops_is_silence() {
         let (sent, of) = fake.heard().dripped.expect("it dripped");
         assert!(sent < of, "{odd:?}: all {of} bytes were waited for");
     }
+}
+
+/// Goal: a data connection that does not come up under TLS is told of with its cause and the server's word; a
+/// stranger at its end stays one, whatever the server says of it; and it is not waited for longer than the
+/// patience.
+#[test]
+fn a_data_connection_that_fails_says_why() {
+    let failing = |odd| {
+        let fake = Fake::start(odd);
+        let mut session = fake.open(trusted()).expect("a session");
+        let error = read(&mut session).expect_err("no file");
+        drop(session);
+        (error, fake.heard())
+    };
+    let (error, _) = failing(Odd::StrangersData);
+    assert!(matches!(error, Error::Untrusted { .. }) && !error.is_passing(), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("no authority that this host trusts") && text.contains("425 later"), "{error}");
+    let (error, _) = failing(Odd::RefusesData);
+    let text = error.to_string();
+    assert!(text.contains("522 your session is not resumed (beginning TLS: "), "{error}");
+    let (error, heard) = failing(Odd::SilentData);
+    assert!(error.to_string().starts_with("beginning TLS: "), "{error}");
+    assert_eq!(heard.lines.last().map(String::as_str), Some("RETR /f"), "nothing is said behind it");
 }
