@@ -119,6 +119,8 @@ impl Session {
         if control.tells(&banner) {
             banner = b"?".to_vec();
         }
+        // Before the login, so that a server that does not protect its data gets no password.
+        let data_protected = control.tls().is_none() || protect_data(&mut control, false)?;
         let (mut user, mut password) = (server.user(), server.password());
         if let Security::Gsi(credential) = &settings.security {
             control.secure(Context::new(credential, &server.host)?)?;
@@ -136,10 +138,8 @@ impl Session {
             }
             _ => return Err(control.refused(&user, &reply)),
         }
-        if control.tls().is_some() {
-            // RFC 4217, 9: data connections are plain until somebody says otherwise.
-            control.want(&Command::With("PBSZ", b"0"))?;
-            control.want(&Command::With("PROT", b"P"))?;
+        if !data_protected {
+            protect_data(&mut control, true)?;
         }
         if let Security::Gsi(_) = &settings.security {
             // Without a delegated credential the server could not show on a data connection who it is.
@@ -495,6 +495,19 @@ impl Session {
     pub fn give_up(&mut self, incoming: Incoming) -> Result<(), Error> {
         data::give_up(&mut self.control, incoming)
     }
+}
+
+/// Wants data connections to be protected, which are plain until somebody says so (RFC 4217, 9). Whether they
+/// are: without a login there are servers that do not talk of it.
+fn protect_data(control: &mut Control, logged_in: bool) -> Result<bool, Error> {
+    for command in [Command::With("PBSZ", b"0"), Command::With("PROT", b"P")] {
+        let reply = control.ask(&command)?;
+        if !logged_in && matches!(reply.code(), 503 | 530) {
+            return Ok(false);
+        }
+        control.done(&command, reply)?;
+    }
+    Ok(true)
 }
 
 impl Drop for Session {

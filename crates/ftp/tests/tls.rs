@@ -42,6 +42,8 @@ enum Odd {
     GoesOnPlain,
     /// It protects no data.
     NoProt,
+    /// It talks of the protection of data only with users.
+    LoginFirst,
     /// Its data come as they are.
     PlainData,
     /// It ends a data connection as somebody on the way would.
@@ -182,6 +184,7 @@ fn serve(socket: TcpStream, odd: Odd, heard: &Mutex<Heard>) -> std::io::Result<(
     }
     let mut control = BufReader::new(protect(&config, socket, heard)?);
     let mut data: Option<TcpListener> = None;
+    let mut logged_in = false;
     loop {
         let mut line = String::new();
         if control.read_line(&mut line)? == 0 {
@@ -195,7 +198,11 @@ fn serve(socket: TcpStream, odd: Odd, heard: &Mutex<Heard>) -> std::io::Result<(
         };
         match line.split(' ').next().unwrap_or_default() {
             "USER" => say("331 password")?,
-            "PASS" => say("230 you are in")?,
+            "PASS" => {
+                logged_in = true;
+                say("230 you are in")?;
+            }
+            "PBSZ" if odd == Odd::LoginFirst && !logged_in => say("530 log in first")?,
             "SIZE" if odd == Odd::DripsReply => {
                 drip(control.get_mut(), &format!("213 {:0200}\r\n", 9), heard)?
             }
@@ -273,7 +280,7 @@ fn login_and_data_are_protected() {
     }
     drop(session);
     let heard = fake.heard();
-    assert_eq!(heard.lines[..5], ["AUTH TLS", "USER u", "PASS geheim", "PBSZ 0", "PROT P"]);
+    assert_eq!(heard.lines[..5], ["AUTH TLS", "PBSZ 0", "PROT P", "USER u", "PASS geheim"]);
     assert_eq!(heard.handshakes.len(), 4, "{:?}", heard.handshakes);
     assert!(
         heard.handshakes[1..].iter().all(|kind| *kind == HandshakeKind::Resumed),
@@ -322,7 +329,13 @@ fn data_are_protected_or_none() {
     let fake = Fake::start(Odd::NoProt);
     let error = fake.open(trusted()).err().expect("no session");
     assert!(error.to_string().contains("PROT P: the server answers 536"), "{error}");
-    fake.heard();
+    assert_eq!(fake.heard().lines, ["AUTH TLS", "PBSZ 0", "PROT P"], "it got a password");
+    let fake = Fake::start(Odd::LoginFirst);
+    let mut session = fake.open(trusted()).expect("a session");
+    assert_eq!(read(&mut session).expect("a file"), CONTENT);
+    drop(session);
+    let heard = fake.heard();
+    assert_eq!(heard.lines[..6], ["AUTH TLS", "PBSZ 0", "USER u", "PASS geheim", "PBSZ 0", "PROT P"]);
 
     for odd in [Odd::PlainData, Odd::CutsData] {
         let fake = Fake::start(odd);
