@@ -29,6 +29,8 @@ use crate::{Error, Server};
 const LISTING_LEN_MAX: usize = 128 << 20;
 /// Most lines of it.
 const LISTING_LINES_MAX: usize = 1_000_000;
+/// In place of a greeting that came before a session was protected.
+const UNPROTECTED: &[u8] = b"its greeting was not protected";
 /// Questions that are under way together.
 pub(crate) const PIPELINE_MAX: usize = 64;
 
@@ -105,19 +107,24 @@ impl Session {
         }
         let greeting = control.last_reply()?;
         let hello = Command::Bare("the connection");
-        let mut banner = control.done(&hello, greeting)?.lines().join(&b' ');
-        // ProFTPD reads commands as Telnet has them; others take the byte as it is.
-        if banner.windows(7).any(|word| word.eq_ignore_ascii_case(b"proftpd")) {
-            control.set_iac(Iac::Doubled);
+        let said = control.done(&hello, greeting)?.lines().join(&b' ');
+        let is_protected = late.is_none() && !matches!(settings.security, Security::Gsi(_));
+        let banner = match is_protected {
+            // Anybody on the way may have said it: nothing follows from it, and nobody is shown it.
+            false => UNPROTECTED.to_vec(),
+            true if control.tells(&said) => b"?".to_vec(),
+            true => said.clone(),
+        };
+        if let Security::None = settings.security {
+            // ProFTPD reads commands as Telnet has them; others take the byte as it is.
+            let is_telnet = said.windows(7).any(|word| word.eq_ignore_ascii_case(b"proftpd"));
+            control.set_iac(if is_telnet { Iac::Doubled } else { Iac::Plain });
         }
         if let Some(tls) = late {
             let auth = Command::With("AUTH", b"TLS");
             let reply = control.ask(&auth)?;
             control.exactly(&auth, 234, reply)?;
             control.protect(tls)?;
-        }
-        if control.tells(&banner) {
-            banner = b"?".to_vec();
         }
         // Before the login, so that a server that does not protect its data gets no password.
         let data_protected = control.tls().is_none() || protect_data(&mut control, false)?;
@@ -183,7 +190,7 @@ impl Session {
         self.control.peer().ok()
     }
 
-    /// What the server greets with.
+    /// What the server greets with, or that this is not to be shown.
     pub fn banner(&self) -> &[u8] {
         &self.banner
     }

@@ -54,6 +54,12 @@ enum Odd {
     RefusesData,
     /// The same, and stays silent on the control connection.
     SilentData,
+    /// Somebody before TLS says that it is another server.
+    ForgedGreeting,
+    /// It reads the byte 0xff as Telnet has it, and does not say so before TLS.
+    Telnet,
+    /// It gives no help.
+    NoHelp,
     /// One record of a reply comes byte by byte.
     DripsReply,
     /// One record of data does.
@@ -156,7 +162,7 @@ fn drip(tls: &mut Tls, text: &str, heard: &Mutex<Heard>) -> std::io::Result<()> 
 fn serve(socket: TcpStream, odd: Odd, heard: &Mutex<Heard>) -> std::io::Result<()> {
     let config = config();
     let mut plain = socket.try_clone()?;
-    plain.write_all(b"220 ready\r\n")?;
+    plain.write_all(if odd == Odd::ForgedGreeting { b"220 ProFTPD\r\n" } else { b"220 ready\r\n" })?;
     let mut lines = BufReader::new(socket.try_clone()?).lines();
     let line = lines.next().transpose()?.unwrap_or_default();
     heard.lock().expect("whole").lines.push(line.clone());
@@ -186,11 +192,12 @@ fn serve(socket: TcpStream, odd: Odd, heard: &Mutex<Heard>) -> std::io::Result<(
     let mut data: Option<TcpListener> = None;
     let mut logged_in = false;
     loop {
-        let mut line = String::new();
-        if control.read_line(&mut line)? == 0 {
+        let mut line = Vec::new();
+        if control.read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
-        let line = line.trim_end().to_owned();
+        // Each byte is a character here.
+        let line: String = line.trim_ascii_end().iter().copied().map(char::from).collect();
         heard.lock().expect("whole").lines.push(line.clone());
         let mut say = |text: &str| {
             let tls = control.get_mut();
@@ -208,6 +215,13 @@ fn serve(socket: TcpStream, odd: Odd, heard: &Mutex<Heard>) -> std::io::Result<(
             }
             "PROT" if odd == Odd::NoProt => say("536 no")?,
             "FEAT" => say("211-\r\n SIZE\r\n MDTM\r\n211 end")?,
+            "SIZE" => say("213 9")?,
+            "MDTM" => say("213 20200102030405")?,
+            "HELP" if odd == Odd::NoHelp => say("502 no")?,
+            "HELP" if odd == Odd::Telnet => {
+                say("214-These are known (* =>'s unimplemented)\r\n USER\r\n214 end")?;
+            }
+            "HELP" => say("214-These are known.\r\n USER\r\n214 end")?,
             "EPSV" => {
                 let listener = TcpListener::bind("127.0.0.1:0")?;
                 let port = listener.local_addr()?.port();
@@ -389,4 +403,33 @@ fn a_data_connection_that_fails_says_why() {
     let (error, heard) = failing(Odd::SilentData);
     assert!(error.to_string().starts_with("beginning TLS: "), "{error}");
     assert_eq!(heard.lines.last().map(String::as_str), Some("RETR /f"), "nothing is said behind it");
+}
+
+/// Goal: how a byte of Telnet is sent does not follow from what anybody said before TLS, nor is that shown.
+/// Method: a greeting of another server; a server that says it under TLS alone; one that says nothing, where
+/// the name is refused and every other one is not.
+#[test]
+fn nothing_follows_from_an_unprotected_greeting() {
+    for (odd, asked) in [
+        (Odd::ForgedGreeting, "SIZE /a\u{ff}b"),
+        (Odd::Nothing, "SIZE /a\u{ff}b"),
+        (Odd::Telnet, "SIZE /a\u{ff}\u{ff}b"),
+        (Odd::NoHelp, ""),
+    ] {
+        let fake = Fake::start(odd);
+        let mut session = fake.open(trusted()).expect("a session");
+        assert_eq!(session.banner(), b"its greeting was not protected");
+        match session.facts(b"/a\xffb") {
+            Err(error) if asked.is_empty() => {
+                assert!(error.to_string().contains("byte 0xff") && !error.ends_session(), "{error}");
+            }
+            answer => drop(answer.expect("facts")),
+        }
+        session.facts(b"/plain").expect("facts");
+        drop(session);
+        let lines = fake.heard().lines;
+        let sizes: Vec<_> = lines.iter().filter(|line| line.starts_with("SIZE")).collect();
+        let wanted: Vec<_> = [asked, "SIZE /plain"].into_iter().filter(|line| !line.is_empty()).collect();
+        assert_eq!(sizes, wanted, "{odd:?}");
+    }
 }

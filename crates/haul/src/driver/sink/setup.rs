@@ -209,11 +209,9 @@ mod tests {
         let takes = |word: &str, root: SourceRoot| {
             Asked::of(&[Place::parse(word.as_bytes()).expect("a place")]).covers(&[root])
         };
-        for (word, name) in [
-            ("ftp://h/a/data", "data"),
-            ("ftps://u:p@h:2121/x%20y", "x y"),
-            ("gsiftp://h/~/notes", "notes"),
-        ] {
+        for (word, name) in
+            [("ftp://h/a/data", "data"), ("ftps://u:p@h:2121/x%20y", "x y"), ("gsiftp://h/~/notes", "notes")]
+        {
             assert!(takes(word, named(name)), "{word}");
             assert!(!takes(word, contents.clone()), "{word}");
             for bad in [".bashrc", "a", "h", "x%20y"] {
