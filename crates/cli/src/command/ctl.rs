@@ -147,7 +147,7 @@ fn setting_of(set: Set) -> (LiveSetting, u64) {
 
 /// Why no job was found, and which there are.
 pub(super) fn lost_text(lost: &Lost, word: &str, found: &[Found]) -> String {
-    let word = escape::name(word.as_bytes());
+    let word = escape::name(&haul::endpoint::without_password(word.as_bytes()));
     let ids = |ids: &mut dyn Iterator<Item = String>| ids.collect::<Vec<_>>().join(", ");
     match lost {
         Lost::Ambiguous(meant) => {
