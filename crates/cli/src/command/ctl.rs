@@ -248,4 +248,11 @@ mod tests {
         let odd = Job { bytes_done: u64::MAX, bytes_total: 1, since: u64::MAX, ..job() };
         assert!(show(&odd, 0).contains("(100%)"));
     }
+
+    /// Goal: a word that is no job is told of without a password in it.
+    #[test]
+    fn a_word_that_is_no_job_shows_no_password() {
+        let text = lost_text(&Lost::Unknown, "ftps://u:geheim@h/d", &[]);
+        assert!(text.contains("no job ftps://u@h/d:") && !text.contains("geheim"), "{text}");
+    }
 }
