@@ -21,6 +21,8 @@ use crate::{Error, Server};
 /// Most of a server's text in an error.
 const TEXT_LEN_MAX: usize = 300;
 const BUFFER_LEN: usize = 16 * 1024;
+/// What servers that read commands as Telnet has them say in their answer to `HELP`.
+const TELNET_HELP: &[u8] = b"(* =>'s unimplemented)";
 /// Most tokens that the two ends of GSI exchange; they need four.
 const ROUNDS_MAX: usize = 16;
 
@@ -38,7 +40,8 @@ pub(crate) struct Control {
     tls: Option<Tls>,
     gsi: Option<Gsi>,
     reader: ReplyReader,
-    iac: Iac,
+    /// How the server reads the byte 0xff; `None`: it was not asked yet.
+    iac: Option<Iac>,
     buffer: Vec<u8>,
     /// What of the buffer was not looked at yet.
     rest: std::ops::Range<usize>,
@@ -77,15 +80,14 @@ impl Control {
 
     fn over(stream: TcpStream, patience: Duration, secret: String) -> io::Result<Control> {
         stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(patience))?;
-        let stream = Wire::Plain(stream);
+        let stream = Wire::plain(stream);
         let (reader, buffer) = (ReplyReader::new(Iac::Plain), vec![0; BUFFER_LEN]);
         Ok(Control {
             stream,
             tls: None,
             gsi: None,
             reader,
-            iac: Iac::Plain,
+            iac: None,
             buffer,
             rest: 0..0,
             patience,
@@ -147,7 +149,24 @@ impl Control {
 
     /// How the byte 0xff is sent from now on.
     pub(crate) fn set_iac(&mut self, iac: Iac) {
-        self.iac = iac;
+        self.iac = Some(iac);
+    }
+
+    /// The same, by what the server says of itself here. ProFTPD, and the servers whose answer to `HELP` it
+    /// has, read commands as Telnet has them.
+    fn ask_iac(&mut self) -> Result<Iac, Error> {
+        const WHY: &str =
+            "its name holds the byte 0xff, and the server does not say (HELP) how it reads that";
+        let help = self.ask(&Command::Bare("HELP"))?;
+        if help.code() == 421 {
+            return Err(self.refused(&Command::Bare("HELP"), &help));
+        }
+        if help.class() != Class::Completed {
+            return Err(Error::Unsayable(WHY));
+        }
+        let said = help.lines().join(&b' ');
+        let is_telnet = said.windows(TELNET_HELP.len()).any(|words| words == TELNET_HELP);
+        Ok(if is_telnet { Iac::Doubled } else { Iac::Plain })
     }
 
     pub(crate) fn peer(&self) -> io::Result<SocketAddr> {
@@ -168,15 +187,27 @@ impl Control {
         if self.broken {
             return Err(Error::Closed { doing: DOING });
         }
-        let mut bytes = Vec::new();
+        let mut lines = Vec::with_capacity(commands.len());
         for command in commands {
             let mut line = Vec::new();
-            command.encode(self.iac, &mut line)?;
+            command.encode(self.iac.unwrap_or(Iac::Plain), &mut line)?;
+            if self.iac.is_none() && line.contains(&0xff) {
+                // Nothing is under way here, for what was sent before was answered.
+                let iac = self.ask_iac()?;
+                self.iac = Some(iac);
+                line.clear();
+                command.encode(iac, &mut line)?;
+            }
+            lines.push(line);
+        }
+        let mut bytes = Vec::new();
+        for mut line in lines {
             if let Some(gsi) = &mut self.gsi {
                 line = gsi.context.wrap(&line)?;
             }
             bytes.append(&mut line);
         }
+        self.stream.ends_at(Instant::now() + self.patience);
         self.stream.write_all(&bytes).and_then(|()| self.stream.flush()).map_err(|cause| {
             self.broken = true;
             Error::lost(DOING, self.patience, cause)
@@ -238,13 +269,8 @@ impl Control {
             if let Some(reply) = reply {
                 return Ok(reply);
             }
-            let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-            let read = self
-                .stream
-                .tcp()
-                .set_read_timeout(Some(left))
-                .and_then(|()| self.stream.read(&mut self.buffer));
-            match read {
+            self.stream.ends_at(until);
+            match self.stream.read(&mut self.buffer) {
                 Ok(0) => return Err(Error::Closed { doing: DOING }),
                 Ok(len) => self.rest = 0..len,
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => self.rest = 0..0,

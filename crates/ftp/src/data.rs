@@ -6,7 +6,7 @@
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_gridftp::address::{Passive, parse_227, parse_229};
 use haul_gridftp::command::Command;
@@ -41,6 +41,8 @@ impl Incoming {
     /// # Errors
     /// The connection broke, or nothing came for as long as the patience.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Error> {
+        // Of content: records of TLS that bring none, or one that comes byte by byte, gain no time.
+        self.stream.ends_at(Instant::now() + self.patience);
         loop {
             match self.stream.read(buffer) {
                 Ok(len) => {
@@ -79,11 +81,7 @@ pub(crate) fn open(control: &mut Control, listens: &mut Listens) -> Result<TcpSt
     let address = SocketAddr::new(peer.ip(), passive(control, peer, listens)?);
     let patience = control.patience();
     let stream = TcpStream::connect_timeout(&address, patience);
-    let stream = stream.map_err(|cause| Error::unreached(format!("{address} (data)"), patience, cause))?;
-    let bounded =
-        stream.set_read_timeout(Some(patience)).and_then(|()| stream.set_write_timeout(Some(patience)));
-    bounded.map_err(|cause| Error::Lost { doing: READING, cause })?;
-    Ok(stream)
+    stream.map_err(|cause| Error::unreached(format!("{address} (data)"), patience, cause))
 }
 
 /// The port at which it listens. The address that it names is not looked at: behind a gateway it is a private
@@ -140,7 +138,7 @@ pub(crate) fn begin(
         return match failed {
             None => Ok(Incoming { stream: protected(control, stream, &last)?, patience, ended: false }),
             Some(error) => {
-                give_up(control, Incoming { stream: Wire::Plain(stream), patience, ended: false })?;
+                give_up(control, Incoming { stream: Wire::plain(stream), patience, ended: false })?;
                 Err(error)
             }
         };
@@ -155,15 +153,24 @@ pub(crate) fn begin(
 
 /// The data connection as it is to be used: under TLS, where the control connection is.
 fn protected(control: &mut Control, stream: TcpStream, of: &Command<'_>) -> Result<Wire, Error> {
-    let Some(tls) = control.tls() else { return Ok(Wire::Plain(stream)) };
-    match tls.protect(stream, control.patience()) {
-        Ok(wire) => Ok(wire),
-        // The server knows best why it does not want it.
-        Err(error) => match control.last_reply_within(GIVING_UP)? {
-            reply if reply.class() == Class::Completed => Err(error),
-            reply => Err(control.refused(of, &reply)),
-        },
+    let Some(tls) = control.tls() else { return Ok(Wire::plain(stream)) };
+    let error = match tls.protect(stream, control.patience()) {
+        Ok(wire) => return Ok(wire),
+        Err(error) => error,
+    };
+    // The server may know why: what it says stands beside what was seen here.
+    let Ok(reply) = control.last_reply_within(GIVING_UP.min(control.patience())) else { return Err(error) };
+    if reply.class() == Class::Completed {
+        return Err(error);
     }
+    let Error::Refused { said, code, text } = control.refused(of, &reply) else { return Err(error) };
+    Err(match error {
+        // Whatever is said: a stranger is no passing trouble.
+        Error::Untrusted { to, why } => {
+            Error::Untrusted { to, why: format!("{why}; the server says {code} {text}") }
+        }
+        error => Error::Refused { said, code, text: format!("{text} ({error})") },
+    })
 }
 
 /// Hears what the server says of what came: all of it, if that is what the end of the connection meant.

@@ -30,6 +30,9 @@ pub enum Error {
     /// TLS did not come up, or the server is not the one that was meant.
     #[error("TLS with {to}: {why}")]
     Untrusted { to: String, why: String },
+    /// A name that cannot be said to this server, for what it would take it for is not known.
+    #[error("{0}")]
+    Unsayable(&'static str),
     #[error("{doing}: {why}")]
     Broken { doing: &'static str, why: &'static str },
 }
@@ -66,7 +69,11 @@ impl Error {
 
     /// The session can be used no more.
     pub fn ends_session(&self) -> bool {
-        !matches!(self, Error::Refused { code, .. } if *code != 421)
+        match self {
+            Error::Refused { code, .. } => *code == 421,
+            Error::Unsayable(_) => false,
+            _ => true,
+        }
     }
 
     /// The same may go well later, or over another connection.
@@ -75,7 +82,8 @@ impl Error {
             Error::Connect { .. } | Error::Lost { .. } | Error::Silent { .. } => true,
             Error::Closed { .. } | Error::OutOfStep { .. } => true,
             Error::Refused { code, .. } => (400..500).contains(code) && *code != 450,
-            Error::Grammar(_) | Error::Untrusted { .. } | Error::Broken { .. } => false,
+            Error::Grammar(_) | Error::Untrusted { .. } => false,
+            Error::Broken { .. } | Error::Unsayable(_) => false,
         }
     }
 
@@ -107,7 +115,7 @@ impl Error {
         match self {
             Error::Connect { .. } | Error::Lost { .. } | Error::Silent { .. } | Error::Closed { .. } => true,
             Error::Grammar(_) | Error::Refused { .. } | Error::OutOfStep { .. } => false,
-            Error::Untrusted { .. } | Error::Broken { .. } => false,
+            Error::Untrusted { .. } | Error::Broken { .. } | Error::Unsayable(_) => false,
         }
     }
 

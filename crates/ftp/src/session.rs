@@ -25,6 +25,8 @@ use crate::{Error, Server};
 
 /// Most bytes of one directory's listing.
 const LISTING_LEN_MAX: usize = 128 << 20;
+/// In place of a greeting that came before a session was protected.
+const UNPROTECTED: &[u8] = b"its greeting was not protected";
 /// Questions that are under way together.
 pub(crate) const PIPELINE_MAX: usize = 64;
 
@@ -94,10 +96,18 @@ impl Session {
         }
         let greeting = control.last_reply()?;
         let hello = Command::Bare("the connection");
-        let mut banner = control.done(&hello, greeting)?.lines().join(&b' ');
-        // ProFTPD reads commands as Telnet has them; others take the byte as it is.
-        if banner.windows(7).any(|word| word.eq_ignore_ascii_case(b"proftpd")) {
-            control.set_iac(Iac::Doubled);
+        let said = control.done(&hello, greeting)?.lines().join(&b' ');
+        let is_protected = late.is_none() && !matches!(settings.security, Security::Gsi(_));
+        let banner = match is_protected {
+            // Anybody on the way may have said it: nothing follows from it, and nobody is shown it.
+            false => UNPROTECTED.to_vec(),
+            true if control.tells(&said) => b"?".to_vec(),
+            true => said.clone(),
+        };
+        if let Security::None = settings.security {
+            // ProFTPD reads commands as Telnet has them; others take the byte as it is.
+            let is_telnet = said.windows(7).any(|word| word.eq_ignore_ascii_case(b"proftpd"));
+            control.set_iac(if is_telnet { Iac::Doubled } else { Iac::Plain });
         }
         if let Some(tls) = late {
             let auth = Command::With("AUTH", b"TLS");
@@ -105,9 +115,8 @@ impl Session {
             control.exactly(&auth, 234, reply)?;
             control.protect(tls)?;
         }
-        if control.tells(&banner) {
-            banner = b"?".to_vec();
-        }
+        // Before the login, so that a server that does not protect its data gets no password.
+        let data_protected = control.tls().is_none() || protect_data(&mut control, false)?;
         let (mut user, mut password) = (server.user(), server.password());
         if let Security::Gsi(credential) = &settings.security {
             control.secure(Context::new(credential, &server.host)?)?;
@@ -125,10 +134,8 @@ impl Session {
             }
             _ => return Err(control.refused(&user, &reply)),
         }
-        if control.tls().is_some() {
-            // RFC 4217, 9: data connections are plain until somebody says otherwise.
-            control.want(&Command::With("PBSZ", b"0"))?;
-            control.want(&Command::With("PROT", b"P"))?;
+        if !data_protected {
+            protect_data(&mut control, true)?;
         }
         if let Security::Gsi(_) = &settings.security {
             // Without a delegated credential the server could not show on a data connection who it is.
@@ -182,7 +189,7 @@ impl Session {
         self.control.peer().ok()
     }
 
-    /// What the server greets with.
+    /// What the server greets with, or that this is not to be shown.
     pub fn banner(&self) -> &[u8] {
         &self.banner
     }
@@ -506,6 +513,19 @@ impl Session {
     pub fn give_up(&mut self, incoming: Incoming) -> Result<(), Error> {
         data::give_up(&mut self.control, incoming)
     }
+}
+
+/// Wants data connections to be protected, which are plain until somebody says so (RFC 4217, 9). Whether they
+/// are: without a login there are servers that do not talk of it.
+fn protect_data(control: &mut Control, logged_in: bool) -> Result<bool, Error> {
+    for command in [Command::With("PBSZ", b"0"), Command::With("PROT", b"P")] {
+        let reply = control.ask(&command)?;
+        if !logged_in && matches!(reply.code(), 503 | 530) {
+            return Ok(false);
+        }
+        control.done(&command, reply)?;
+    }
+    Ok(true)
 }
 
 impl Drop for Session {

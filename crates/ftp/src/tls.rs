@@ -27,7 +27,8 @@ const SESSIONS_MAX: usize = 8;
 pub struct Trust(Arc<ClientConfig>);
 
 impl Trust {
-    /// The authorities of the system, or those of the files that `SSL_CERT_FILE` and `SSL_CERT_DIR` name.
+    /// The authorities of the system; where `SSL_CERT_FILE` or `SSL_CERT_DIR` is set, those of the file and the
+    /// directories that they name, and no others.
     ///
     /// # Errors
     /// There are none, so that no server could be trusted; in words with what to do.
@@ -80,8 +81,7 @@ impl Tls {
         let failed = |cause| told(to(), patience, cause);
         let broken = |error: rustls::Error| failed(io::Error::new(io::ErrorKind::InvalidData, error));
         let connection = ClientConnection::new(self.config.clone(), self.name.clone()).map_err(broken)?;
-        let mut tls =
-            StreamOwned::new(connection, Bounded { stream, until: Some(Instant::now() + patience) });
+        let mut tls = StreamOwned::new(connection, Bounded { stream, until: Instant::now() + patience });
         while tls.conn.is_handshaking() {
             match tls.conn.complete_io(&mut tls.sock) {
                 Ok(_) => {}
@@ -89,9 +89,6 @@ impl Tls {
                 Err(cause) => return Err(failed(cause)),
             }
         }
-        tls.sock.until = None;
-        let times = tls.sock.stream.set_read_timeout(Some(patience));
-        times.and_then(|()| tls.sock.stream.set_write_timeout(Some(patience))).map_err(failed)?;
         Ok(Wire::Protected(Box::new(tls)))
     }
 }
@@ -123,16 +120,34 @@ pub(crate) fn words_of(error: &rustls::Error, hint: &str) -> String {
     }
 }
 
-/// A connection, protected or not.
+/// A connection, protected or not. Its reads and writes end at [`Wire::ends_at`], however slowly the other
+/// end feeds them: under TLS one of them is many of the socket's.
 pub(crate) enum Wire {
-    Plain(TcpStream),
+    Plain(Bounded),
     Protected(Box<StreamOwned<ClientConnection, Bounded>>),
 }
 
 impl Wire {
+    /// As it is. Nothing is read or written until somebody says until when.
+    pub(crate) fn plain(stream: TcpStream) -> Wire {
+        Wire::Plain(Bounded { stream, until: Instant::now() })
+    }
+
+    fn bounded(&mut self) -> &mut Bounded {
+        match self {
+            Wire::Plain(bounded) => bounded,
+            Wire::Protected(tls) => &mut tls.sock,
+        }
+    }
+
+    /// Until when what is read or written next must be there.
+    pub(crate) fn ends_at(&mut self, until: Instant) {
+        self.bounded().until = until;
+    }
+
     pub(crate) fn tcp(&self) -> &TcpStream {
         match self {
-            Wire::Plain(stream) => stream,
+            Wire::Plain(bounded) => &bounded.stream,
             Wire::Protected(tls) => &tls.sock.stream,
         }
     }
@@ -141,7 +156,7 @@ impl Wire {
 impl Read for Wire {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Wire::Plain(stream) => stream.read(buffer),
+            Wire::Plain(bounded) => bounded.read(buffer),
             // Without the other end's last record it is an error: somebody on the way may have cut it off.
             Wire::Protected(tls) => tls.read(buffer),
         }
@@ -151,30 +166,29 @@ impl Read for Wire {
 impl Write for Wire {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Wire::Plain(stream) => stream.write(bytes),
+            Wire::Plain(bounded) => bounded.write(bytes),
             Wire::Protected(tls) => tls.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Wire::Plain(stream) => stream.flush(),
+            Wire::Plain(bounded) => bounded.flush(),
             Wire::Protected(tls) => tls.flush(),
         }
     }
 }
 
-/// A socket whose reads and writes end at a point in time, however slowly the other end feeds them.
+/// A socket whose reads and writes end at a point in time.
 pub(crate) struct Bounded {
     stream: TcpStream,
-    until: Option<Instant>,
+    until: Instant,
 }
 
 impl Bounded {
-    /// What is left; `None`: no end is set, and the socket's own times hold.
-    fn left(&self) -> io::Result<Option<Duration>> {
-        match self.until.map(|until| until.saturating_duration_since(Instant::now())) {
-            Some(Duration::ZERO) => Err(io::ErrorKind::TimedOut.into()),
+    fn left(&self) -> io::Result<Duration> {
+        match self.until.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
             left => Ok(left),
         }
     }
@@ -182,18 +196,14 @@ impl Bounded {
 
 impl Read for Bounded {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if let Some(left) = self.left()? {
-            self.stream.set_read_timeout(Some(left))?;
-        }
+        self.stream.set_read_timeout(Some(self.left()?))?;
         self.stream.read(buffer)
     }
 }
 
 impl Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let Some(left) = self.left()? {
-            self.stream.set_write_timeout(Some(left))?;
-        }
+        self.stream.set_write_timeout(Some(self.left()?))?;
         self.stream.write(bytes)
     }
 

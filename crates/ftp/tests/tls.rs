@@ -1,7 +1,8 @@
 //! TLS of sessions, against a server of the test's own that can do what real ones do not: say too much before
 //! TLS, cut a connection off, stay silent. Real servers are in the end-to-end tests.
 //!
-//! `certificates` has an authority and a server's certificate for 127.0.0.1 by it, both until 2126.
+//! `certificates` has an authority, a server's certificate for 127.0.0.1 by it, and one by nobody; all until
+//! 2126.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,6 +19,10 @@ use rustls::{HandshakeKind, ServerConfig, ServerConnection, StreamOwned};
 const AUTHORITY: &[u8] = include_bytes!("certificates/ca.pem");
 const CERTIFICATE: &[u8] = include_bytes!("certificates/server.pem");
 const KEY: &[u8] = include_bytes!("certificates/server.key");
+
+/// Another server's for the same address, which vouches for itself.
+const STRANGER: &[u8] = include_bytes!("certificates/stranger.pem");
+const STRANGERS_KEY: &[u8] = include_bytes!("certificates/stranger.key");
 
 /// What the server has at every path.
 const CONTENT: &[u8] = b"forty-two";
@@ -37,10 +42,28 @@ enum Odd {
     GoesOnPlain,
     /// It protects no data.
     NoProt,
+    /// It talks of the protection of data only with users.
+    LoginFirst,
     /// Its data come as they are.
     PlainData,
     /// It ends a data connection as somebody on the way would.
     CutsData,
+    /// Whoever is at the end of its data connection shows a certificate of his own; the server says "later".
+    StrangersData,
+    /// It wants no TLS of this data connection, and says why.
+    RefusesData,
+    /// The same, and stays silent on the control connection.
+    SilentData,
+    /// Somebody before TLS says that it is another server.
+    ForgedGreeting,
+    /// It reads the byte 0xff as Telnet has it, and does not say so before TLS.
+    Telnet,
+    /// It gives no help.
+    NoHelp,
+    /// One record of a reply comes byte by byte.
+    DripsReply,
+    /// One record of data does.
+    DripsData,
 }
 
 type Tls = StreamOwned<ServerConnection, TcpStream>;
@@ -50,6 +73,8 @@ type Tls = StreamOwned<ServerConnection, TcpStream>;
 struct Heard {
     lines: Vec<String>,
     handshakes: Vec<HandshakeKind>,
+    /// Bytes of a record that it could send, and how many there were.
+    dripped: Option<(usize, usize)>,
 }
 
 struct Fake {
@@ -92,8 +117,12 @@ impl Fake {
 }
 
 fn config() -> Arc<ServerConfig> {
-    let chain = vec![CertificateDer::from_pem_slice(CERTIFICATE).expect("a certificate")];
-    let key = PrivateKeyDer::from_pem_slice(KEY).expect("a key");
+    config_of(CERTIFICATE, KEY)
+}
+
+fn config_of(certificate: &[u8], key: &[u8]) -> Arc<ServerConfig> {
+    let chain = vec![CertificateDer::from_pem_slice(certificate).expect("a certificate")];
+    let key = PrivateKeyDer::from_pem_slice(key).expect("a key");
     let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
     let builder = builder.with_safe_default_protocol_versions().expect("versions");
     Arc::new(builder.with_no_client_auth().with_single_cert(chain, key).expect("a configuration"))
@@ -114,10 +143,26 @@ fn protect(config: &Arc<ServerConfig>, socket: TcpStream, heard: &Mutex<Heard>) 
     Ok(tls)
 }
 
+/// Sends some text as one record, byte by byte, each before anybody's patience is at its end.
+fn drip(tls: &mut Tls, text: &str, heard: &Mutex<Heard>) -> std::io::Result<()> {
+    tls.conn.writer().write_all(text.as_bytes())?;
+    let mut record = Vec::new();
+    while tls.conn.wants_write() {
+        tls.conn.write_tls(&mut record)?;
+    }
+    for (sent, byte) in record.iter().enumerate() {
+        heard.lock().expect("whole").dripped = Some((sent, record.len()));
+        tls.sock.write_all(std::slice::from_ref(byte))?;
+        thread::sleep(PATIENCE / 20);
+    }
+    heard.lock().expect("whole").dripped = Some((record.len(), record.len()));
+    Ok(())
+}
+
 fn serve(socket: TcpStream, odd: Odd, heard: &Mutex<Heard>) -> std::io::Result<()> {
     let config = config();
     let mut plain = socket.try_clone()?;
-    plain.write_all(b"220 ready\r\n")?;
+    plain.write_all(if odd == Odd::ForgedGreeting { b"220 ProFTPD\r\n" } else { b"220 ready\r\n" })?;
     let mut lines = BufReader::new(socket.try_clone()?).lines();
     let line = lines.next().transpose()?.unwrap_or_default();
     heard.lock().expect("whole").lines.push(line.clone());
@@ -145,12 +190,14 @@ fn serve(socket: TcpStream, odd: Odd, heard: &Mutex<Heard>) -> std::io::Result<(
     }
     let mut control = BufReader::new(protect(&config, socket, heard)?);
     let mut data: Option<TcpListener> = None;
+    let mut logged_in = false;
     loop {
-        let mut line = String::new();
-        if control.read_line(&mut line)? == 0 {
+        let mut line = Vec::new();
+        if control.read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
-        let line = line.trim_end().to_owned();
+        // Each byte is a character here.
+        let line: String = line.trim_ascii_end().iter().copied().map(char::from).collect();
         heard.lock().expect("whole").lines.push(line.clone());
         let mut say = |text: &str| {
             let tls = control.get_mut();
@@ -158,9 +205,23 @@ fn serve(socket: TcpStream, odd: Odd, heard: &Mutex<Heard>) -> std::io::Result<(
         };
         match line.split(' ').next().unwrap_or_default() {
             "USER" => say("331 password")?,
-            "PASS" => say("230 you are in")?,
+            "PASS" => {
+                logged_in = true;
+                say("230 you are in")?;
+            }
+            "PBSZ" if odd == Odd::LoginFirst && !logged_in => say("530 log in first")?,
+            "SIZE" if odd == Odd::DripsReply => {
+                drip(control.get_mut(), &format!("213 {:0200}\r\n", 9), heard)?
+            }
             "PROT" if odd == Odd::NoProt => say("536 no")?,
             "FEAT" => say("211-\r\n SIZE\r\n MDTM\r\n211 end")?,
+            "SIZE" => say("213 9")?,
+            "MDTM" => say("213 20200102030405")?,
+            "HELP" if odd == Odd::NoHelp => say("502 no")?,
+            "HELP" if odd == Odd::Telnet => {
+                say("214-These are known (* =>'s unimplemented)\r\n USER\r\n214 end")?;
+            }
+            "HELP" => say("214-These are known.\r\n USER\r\n214 end")?,
             "EPSV" => {
                 let listener = TcpListener::bind("127.0.0.1:0")?;
                 let port = listener.local_addr()?.port();
@@ -175,9 +236,26 @@ fn serve(socket: TcpStream, odd: Odd, heard: &Mutex<Heard>) -> std::io::Result<(
                         let _ = socket.write_all(CONTENT);
                         let _ = socket.read(&mut [0; 4096]);
                     }
+                    Odd::StrangersData => {
+                        let stranger = config_of(STRANGER, STRANGERS_KEY);
+                        protect(&stranger, socket, heard).expect_err("it is refused");
+                        say("425 later")?;
+                        continue;
+                    }
+                    Odd::RefusesData | Odd::SilentData => {
+                        drop(socket);
+                        match odd {
+                            Odd::RefusesData => say("522 your session is not resumed")?,
+                            _ => drop(control.read_line(&mut String::new())),
+                        }
+                        continue;
+                    }
                     _ => {
                         let mut tls = protect(&config, socket, heard)?;
-                        tls.write_all(CONTENT)?;
+                        match odd {
+                            Odd::DripsData => drip(&mut tls, &"x".repeat(200), heard)?,
+                            _ => tls.write_all(CONTENT)?,
+                        }
                         if odd != Odd::CutsData {
                             tls.conn.send_close_notify();
                         }
@@ -216,7 +294,7 @@ fn login_and_data_are_protected() {
     }
     drop(session);
     let heard = fake.heard();
-    assert_eq!(heard.lines[..5], ["AUTH TLS", "USER u", "PASS geheim", "PBSZ 0", "PROT P"]);
+    assert_eq!(heard.lines[..5], ["AUTH TLS", "PBSZ 0", "PROT P", "USER u", "PASS geheim"]);
     assert_eq!(heard.handshakes.len(), 4, "{:?}", heard.handshakes);
     assert!(
         heard.handshakes[1..].iter().all(|kind| *kind == HandshakeKind::Resumed),
@@ -265,7 +343,13 @@ fn data_are_protected_or_none() {
     let fake = Fake::start(Odd::NoProt);
     let error = fake.open(trusted()).err().expect("no session");
     assert!(error.to_string().contains("PROT P: the server answers 536"), "{error}");
-    fake.heard();
+    assert_eq!(fake.heard().lines, ["AUTH TLS", "PBSZ 0", "PROT P"], "it got a password");
+    let fake = Fake::start(Odd::LoginFirst);
+    let mut session = fake.open(trusted()).expect("a session");
+    assert_eq!(read(&mut session).expect("a file"), CONTENT);
+    drop(session);
+    let heard = fake.heard();
+    assert_eq!(heard.lines[..6], ["AUTH TLS", "PBSZ 0", "USER u", "PASS geheim", "PBSZ 0", "PROT P"]);
 
     for odd in [Odd::PlainData, Odd::CutsData] {
         let fake = Fake::start(odd);
@@ -275,5 +359,77 @@ fn data_are_protected_or_none() {
         assert!(odd != Odd::CutsData || error.to_string().contains("cut off"), "{error}");
         drop(session);
         fake.heard();
+    }
+}
+
+/// Goal: a server that sends a record of TLS byte by byte is given no more time than a silent one.
+/// Method: one that says how far it came with a record for which nobody has the patience: it must not come to
+/// its end.
+#[test]
+fn a_record_in_drops_is_silence() {
+    for odd in [Odd::DripsReply, Odd::DripsData] {
+        let fake = Fake::start(odd);
+        let mut session = fake.open(trusted()).expect("a session");
+        let error = match odd {
+            Odd::DripsReply => session.facts(b"/f").expect_err("no facts"),
+            _ => read(&mut session).expect_err("no file"),
+        };
+        assert!(error.is_silence(), "{odd:?}: {error}");
+        drop(session);
+        let (sent, of) = fake.heard().dripped.expect("it dripped");
+        assert!(sent < of, "{odd:?}: all {of} bytes were waited for");
+    }
+}
+
+/// Goal: a data connection that does not come up under TLS is told of with its cause and the server's word; a
+/// stranger at its end stays one, whatever the server says of it; and it is not waited for longer than the
+/// patience.
+#[test]
+fn a_data_connection_that_fails_says_why() {
+    let failing = |odd| {
+        let fake = Fake::start(odd);
+        let mut session = fake.open(trusted()).expect("a session");
+        let error = read(&mut session).expect_err("no file");
+        drop(session);
+        (error, fake.heard())
+    };
+    let (error, _) = failing(Odd::StrangersData);
+    assert!(matches!(error, Error::Untrusted { .. }) && !error.is_passing(), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("no authority that this host trusts") && text.contains("425 later"), "{error}");
+    let (error, _) = failing(Odd::RefusesData);
+    let text = error.to_string();
+    assert!(text.contains("522 your session is not resumed (beginning TLS: "), "{error}");
+    let (error, heard) = failing(Odd::SilentData);
+    assert!(error.to_string().starts_with("beginning TLS: "), "{error}");
+    assert_eq!(heard.lines.last().map(String::as_str), Some("RETR /f"), "nothing is said behind it");
+}
+
+/// Goal: how a byte of Telnet is sent does not follow from what anybody said before TLS, nor is that shown.
+/// Method: a greeting of another server; a server that says it under TLS alone; one that says nothing, where
+/// the name is refused and every other one is not.
+#[test]
+fn nothing_follows_from_an_unprotected_greeting() {
+    for (odd, asked) in [
+        (Odd::ForgedGreeting, "SIZE /a\u{ff}b"),
+        (Odd::Nothing, "SIZE /a\u{ff}b"),
+        (Odd::Telnet, "SIZE /a\u{ff}\u{ff}b"),
+        (Odd::NoHelp, ""),
+    ] {
+        let fake = Fake::start(odd);
+        let mut session = fake.open(trusted()).expect("a session");
+        assert_eq!(session.banner(), b"its greeting was not protected");
+        match session.facts(b"/a\xffb") {
+            Err(error) if asked.is_empty() => {
+                assert!(error.to_string().contains("byte 0xff") && !error.ends_session(), "{error}");
+            }
+            answer => drop(answer.expect("facts")),
+        }
+        session.facts(b"/plain").expect("facts");
+        drop(session);
+        let lines = fake.heard().lines;
+        let sizes: Vec<_> = lines.iter().filter(|line| line.starts_with("SIZE")).collect();
+        let wanted: Vec<_> = [asked, "SIZE /plain"].into_iter().filter(|line| !line.is_empty()).collect();
+        assert_eq!(sizes, wanted, "{odd:?}");
     }
 }

@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 
 use haul_base::escape;
 use haul_base::role::Role;
+pub use haul_storage::place::without_password;
 pub use haul_storage::place::{Place, PlaceError, Scheme};
-use haul_storage::place::{half_scheme, sources_fit, split_scheme, without_password};
+use haul_storage::place::{half_login, half_scheme, sources_fit, split_scheme};
 
 /// Longest `user@host`, bytes: a host name has at most 253, a user name at most 256.
 const HOST_LEN_MAX: usize = 512;
@@ -79,6 +80,13 @@ pub enum EndpointError {
         escape::name(rest)
     )]
     HalfScheme { name: String, rest: Vec<u8> },
+    /// A login, where a server was meant and a host or a path was written.
+    #[error(
+        "'{}' holds a login and names no server: write SCHEME://USER:PASSWORD@SERVER/PATH, with two slashes; for a path of \
+         that name write ./ before it",
+        escape::name(shown)
+    )]
+    HalfLogin { shown: Vec<u8> },
     /// What begins as a scheme does, where only a path will do.
     #[error(
         "'{}': {taker} takes a path of a file system, and that is none; for a file of that name write ./ before it",
@@ -157,22 +165,28 @@ impl Endpoint {
             return Ok(Endpoint::new(None, Place::parse(typed)?));
         };
         if exists(word) && !haul_mutant::removed("colons-are-asked-about") {
-            return Err(EndpointError::LocalFile { typed: typed.to_vec() });
+            return Err(EndpointError::LocalFile { typed: without_password(typed) });
         }
         let (host, path) = (&typed[..colon], &typed[colon + 1..]);
         if host.is_empty() {
-            return Err(EndpointError::NoHost { typed: typed.to_vec() });
+            return Err(EndpointError::NoHost { typed: without_password(typed) });
         }
         if let Some((name, rest)) = half_scheme(typed) {
             let whole = without_password(&[name.as_bytes(), b"://", rest].concat());
             let rest = whole[name.len() + 3..].to_vec();
             return Err(EndpointError::HalfScheme { name: name.to_owned(), rest });
         }
+        if half_login(typed) || half_login(path) {
+            return Err(EndpointError::HalfLogin { shown: without_password(typed) });
+        }
         if path.starts_with(b":") {
-            let (typed, host, path) = (typed.to_vec(), host.to_vec(), path.to_vec());
+            let shown = without_password(typed);
+            let path = shown.get(colon + 1..).unwrap_or_default().to_vec();
+            let (typed, host) = (shown, host.to_vec());
             return Err(EndpointError::Daemon { typed, host, path });
         }
-        let host = check_host(host).map_err(|why| EndpointError::BadHost { typed: typed.to_vec(), why })?;
+        let bad = |why| EndpointError::BadHost { typed: without_password(typed), why };
+        let host = check_host(host).map_err(bad)?;
         let place = Place::parse(if path.is_empty() { b"." } else { path })?;
         Ok(Endpoint::new(Some(host), place))
     }
@@ -235,6 +249,7 @@ impl Endpoint {
             (Some(b':'), _) if is_file => b"./",
             (_, Some(_)) => b"/.",
             _ if half_scheme(&word).is_some() => b"/.",
+            _ if is_file && (half_login(&word) || half_login(&place)) => b"./",
             _ => return word,
         };
         [host.as_bytes(), dot, &place].concat()
@@ -294,9 +309,11 @@ pub(crate) fn fit(sources: &[Endpoint], destination: &Endpoint) -> Result<(), En
 /// It begins as a scheme does.
 pub fn path_alone(taker: &str, word: &OsStr) -> Result<(), EndpointError> {
     let typed = word.as_bytes();
-    match split_scheme(typed) {
-        None => Ok(()),
-        Some(_) => Err(EndpointError::NoPath { taker: taker.to_owned(), shown: without_password(typed) }),
+    let shown = without_password(typed);
+    let is_path = typed.starts_with(b"/") || typed.starts_with(b".");
+    match split_scheme(typed).is_some() || !is_path && shown != typed {
+        false => Ok(()),
+        true => Err(EndpointError::NoPath { taker: taker.to_owned(), shown }),
     }
 }
 
@@ -515,6 +532,50 @@ mod tests {
         assert!(error.starts_with("'ftp://u@h/x': --state takes a path"), "{error}");
         let error = host_alone("ftp://u:geheim@h/x").expect_err("more than a host").to_string();
         assert!(error.contains("'ftp://u@h/x' is more than a host"), "{error}");
+    }
+
+    /// Goal: no text of a word that is refused shows the password in it, however the word was mistyped; and a
+    /// file that is called so can be named.
+    #[cfg(feature = "ftp")]
+    #[test]
+    fn what_is_refused_shows_no_password() {
+        for word in [
+            "h:ftps:/u:geheim@h/x",
+            "h:ftps:u:geheim@h",
+            "ftps:u:geheim@h",
+            "FTPS:u:geheim@h/x",
+            "file://u:geheim@h/d",
+            "h:file://u:geheim@h/d",
+            " ftp://u:geheim@h/d",
+            "sftp://u:geheim@h/d",
+            "h:sftp://u:ge/geheim@h/d",
+            "ftp:\\\\u:geheim@h/d",
+            "ftp://:geheim@h/d",
+            ":ftp://u:geheim@h/d",
+            "h::ftp://u:geheim@h/d",
+            "ftps:///u:geheim@h/d",
+        ] {
+            // What has a server is refused, if at all, where that is read.
+            let shown = parsed(word.as_bytes()).map(|endpoint| escape::name(&endpoint.shown()));
+            let text = shown.unwrap_or_else(|error| error);
+            assert!(!text.contains("geheim"), "{word}: {text}");
+        }
+        for word in ["far:ftps://u:geheim@h/d", "ftps:/u:geheim@h/d", "ftps:u:geheim@h", " ftp://u:geheim@h"]
+        {
+            let error = path_alone("FILE", OsStr::new(word)).expect_err(word).to_string();
+            assert!(!error.contains("geheim"), "{error}");
+            let error = host_alone(word).expect_err(word).to_string();
+            assert!(!error.contains("geheim"), "{error}");
+        }
+        for (word, host, path) in [
+            ("ftp:./u:x@h", "ftp", "./u:x@h"),
+            ("h:./ftps:/u:x@h", "h", "./ftps:/u:x@h"),
+            ("backupftp:a:b@c", "backupftp", "a:b@c"),
+            ("h:ftp:x@y", "h", "ftp:x@y"),
+        ] {
+            assert_eq!(parsed(word.as_bytes()), Ok(Endpoint::remote(host, path)), "{word}");
+        }
+        assert_eq!(path_alone("FILE", OsStr::new("./ftps:u:x@h")), Ok(()));
     }
 
     /// Goal: a scheme is known on both sides, and whatever is called so is reached as a file.

@@ -239,6 +239,13 @@ fn name_of(path: &[u8]) -> Result<Option<Name>, String> {
     }
 }
 
+/// What a source at a server becomes at the destination, by its text alone: something of this name, or its
+/// contents (`None`). Nothing of a place that is at no server, or cannot be read.
+pub fn becomes(place: &Place) -> Option<Option<Name>> {
+    protocol_of(place)?;
+    name_of(&server::path_of(place.path()).ok()?).ok()
+}
+
 /// A path at a server, for people.
 fn shown(server: &Server, path: &[u8]) -> String {
     let slash = if path.starts_with(b"/") { "" } else { "/" };

@@ -233,7 +233,7 @@ impl Place {
             });
         };
         if **scheme == FILE {
-            return Err(PlaceError::FileScheme { typed: typed.to_vec() });
+            return Err(PlaceError::FileScheme { typed: without_password(typed) });
         }
         let unread = |why| PlaceError::Unread { typed: without_password(typed), why };
         let (server, rest) = match scheme.server {
@@ -341,16 +341,43 @@ fn hidden(server: &str) -> String {
     }
 }
 
-/// A word as it was typed, without a password that it may hold, if it begins as a scheme does.
+/// A word as it was typed, without a password that it may hold, however it was mistyped: for texts of what is
+/// wrong with it. What stands from a colon to the last `@` behind something like a scheme is left out.
 pub fn without_password(typed: &[u8]) -> Vec<u8> {
-    let Some((scheme, rest)) = split_scheme(typed) else { return typed.to_vec() };
     // A password with a slash in it, which should be %2F, ends the server too early.
-    if let Some(at) = rest.iter().rposition(|byte| *byte == b'@')
-        && let Some(colon) = rest[..at].iter().position(|byte| *byte == b':')
-    {
-        return [scheme.as_bytes(), b"://", &rest[..colon], &rest[at..]].concat();
+    let hidden = login_at(typed).and_then(|start| {
+        let at = start + typed[start..].iter().rposition(|byte| *byte == b'@')?;
+        let colon = start + typed[start..at].iter().position(|byte| *byte == b':')?;
+        Some((colon, at))
+    });
+    match hidden {
+        Some((colon, at)) => [&typed[..colon], &typed[at..]].concat(),
+        None => typed.to_vec(),
     }
-    typed.to_vec()
+}
+
+/// Where a login may begin in a word: behind `://`, or what is called like FTP and its colon or slashes.
+fn login_at(typed: &[u8]) -> Option<usize> {
+    let slashes = typed.windows(3).position(|part| part == b"://");
+    let called = typed.windows(3).position(|part| part.eq_ignore_ascii_case(b"ftp")).and_then(|at| {
+        let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
+        let end = at + typed[at..].iter().position(|byte| !is_name(byte))?;
+        b":/\\".contains(&typed[end]).then_some(end)
+    });
+    let mut start = slashes.into_iter().chain(called).min()?;
+    start += usize::from(typed[start] == b':');
+    let is_slash = |byte: &&u8| b"/\\ ".contains(byte);
+    Some(start + typed[start..].iter().take_while(is_slash).count())
+}
+
+/// Whether a word begins with a scheme with servers and what looks like a login, but without two slashes. With
+/// a dot and a slash there it is a path at a host called so.
+pub fn half_login(typed: &[u8]) -> bool {
+    let Some(colon) = typed.iter().position(|byte| *byte == b':') else { return false };
+    let (name, rest) = (&typed[..colon], &typed[colon + 1..]);
+    let is_named = |scheme: &&Scheme| scheme.server && scheme.name.as_bytes().eq_ignore_ascii_case(name);
+    let is_hosts = [&b"//"[..], b"./", b"/./"].iter().any(|head| rest.starts_with(head));
+    SCHEMES.iter().any(is_named) && !is_hosts && without_password(typed) != typed
 }
 
 /// Whether these can be the sources of one copy.

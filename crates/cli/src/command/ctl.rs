@@ -147,7 +147,7 @@ fn setting_of(set: Set) -> (LiveSetting, u64) {
 
 /// Why no job was found, and which there are.
 pub(super) fn lost_text(lost: &Lost, word: &str, found: &[Found]) -> String {
-    let word = escape::name(word.as_bytes());
+    let word = escape::name(&haul::endpoint::without_password(word.as_bytes()));
     let ids = |ids: &mut dyn Iterator<Item = String>| ids.collect::<Vec<_>>().join(", ");
     match lost {
         Lost::Ambiguous(meant) => {
@@ -247,5 +247,12 @@ mod tests {
         // What a job says cannot make this panic.
         let odd = Job { bytes_done: u64::MAX, bytes_total: 1, since: u64::MAX, ..job() };
         assert!(show(&odd, 0).contains("(100%)"));
+    }
+
+    /// Goal: a word that is no job is told of without a password in it.
+    #[test]
+    fn a_word_that_is_no_job_shows_no_password() {
+        let text = lost_text(&Lost::Unknown, "ftps://u:geheim@h/d", &[]);
+        assert!(text.contains("no job ftps://u@h/d:") && !text.contains("geheim"), "{text}");
     }
 }

@@ -27,7 +27,10 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "XDG_CACHE_HOME",
         "At a far host: in its directory haul lies the program that was sent there; else in ~/.cache/haul.",
     ),
-    ("SSL_CERT_FILE, SSL_CERT_DIR", "Authorities that say who a server of ftps:// is, beside the system's."),
+    (
+        "SSL_CERT_FILE, SSL_CERT_DIR",
+        "Authorities that say who a server of ftps:// is, in place of the system's.",
+    ),
     (
         "X509_USER_PROXY, X509_USER_CERT, X509_USER_KEY, X509_CERT_DIR",
         "As whom to come to servers of gsiftp://, and the directory of authorities that say who these are.",

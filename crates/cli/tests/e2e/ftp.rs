@@ -14,6 +14,7 @@ use crate::support::compare::{BELOW, Opts, assert_no_debris, assert_same, debris
 use crate::support::ftpd::{Ftpd, Kind, PASSWORD, Talk, USER, contents, escaped_word};
 use crate::support::liar::{Lies, Manner};
 use crate::support::run::{Haul, Outcome, Running};
+use crate::support::sshd::Sshd;
 use crate::support::{Room, procs, read, set_mode, tree};
 
 const MIB: usize = 1 << 20;
@@ -719,4 +720,26 @@ fn named_links_are_links() {
         let ended = cp(&[], &server.url(contents(&data.join("to-file"))), &room.at("none")).run().sane();
         assert_ne!(ended.status.code(), Some(0), "{kind:?}: a file is no directory: {}", ended.describe());
     }
+}
+
+/// Goal: the haul of another host reads from a server that only it may reach, and what comes is taken: a
+/// directory by its name, or its contents, as the text of the command says.
+/// Method: every byte of both; the password of the word is shown nowhere.
+#[test]
+fn another_host_reads_from_a_server() {
+    need!("sshd", "proftpd");
+    let (room, sshd, ftpd) = (Room::new(), Sshd::start(), Ftpd::start(Kind::Proftpd));
+    let (data, mut rng) = (room.dir("data"), fastrand::Rng::with_seed(47));
+    for n in 0..20 {
+        let path = data.join(format!("f{n}"));
+        file(&path, &mut rng, if n == 0 { 3 * MIB } else { n * 999 });
+    }
+    let (named, whole) = (room.dir("named"), room.dir("whole"));
+    for (source, sink) in [(data.clone().into_os_string(), &named), (contents(&data), &whole)] {
+        let word = sshd.path(Path::new(&ftpd.url(source)));
+        let ended = Haul::cp(["-r".into(), word, sink.clone().into()]).by(&sshd).run().sane().exits(0);
+        assert!(!ended.describe().contains(PASSWORD), "{}", ended.describe());
+    }
+    assert_same(&data, &named.join("data"), BELOW);
+    assert_same(&data, &whole, BELOW);
 }

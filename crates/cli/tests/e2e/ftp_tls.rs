@@ -1,6 +1,8 @@
 //! Copies from FTP servers under TLS: real ones that take nothing else.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -23,6 +25,12 @@ fn filled(room: &Room) -> PathBuf {
         let path = data.join(format!("f{n}"));
         fs::write(&path, tree::bytes(&mut rng, len)).expect("write a file");
         tree::set_mtime(&path, SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000 + n));
+    }
+    // Telnet's own byte, which ProFTPD reads twice for once; of these names either is the other one's double.
+    for name in [&b"x\xffy"[..], b"x\xff\xffy"] {
+        let path = data.join(OsStr::from_bytes(name));
+        fs::write(&path, name).expect("write a file");
+        tree::set_mtime(&path, SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000));
     }
     data
 }

@@ -112,6 +112,17 @@ fn hear_sources<T>(
     }
 }
 
+/// What a place at a server becomes, by its text; `None`: it is at none.
+fn at_server(place: &Place) -> Option<Option<Name>> {
+    #[cfg(feature = "ftp")]
+    return haul_storage::ftp::becomes(place);
+    #[cfg(not(feature = "ftp"))]
+    {
+        let _ = place;
+        None
+    }
+}
+
 /// The source roots that follow from what was typed: the last component of each path, or contents where it
 /// ends in none.
 struct Asked<'a> {
@@ -128,6 +139,11 @@ impl Asked<'_> {
         for place in typed {
             let Some(path) = place.file_path() else {
                 asked.made.extend(Synthetic::of(place).map(|made| made.name()));
+                match at_server(place) {
+                    Some(Some(name)) => asked.made.push(name),
+                    Some(None) => asked.contents = true,
+                    None => {}
+                }
                 continue;
             };
             let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -181,5 +197,30 @@ mod tests {
             !Asked::of(&typed(&["zero://5"])).covers(&[named("5")])
                 && !Asked::of(&paths).covers(&[named("null")])
         );
+    }
+
+    /// Goal: of what lies at a server a far end can send, too, what follows from the text of its path.
+    #[cfg(feature = "ftp")]
+    #[test]
+    fn of_servers_only_what_was_typed_is_taken() {
+        let named =
+            |name: &str| SourceRoot::Named { name: Name::new(name.as_bytes()).expect("legal"), is_dir: true };
+        let contents = SourceRoot::Contents { of: None, meta: Meta::default() };
+        let takes = |word: &str, root: SourceRoot| {
+            Asked::of(&[Place::parse(word.as_bytes()).expect("a place")]).covers(&[root])
+        };
+        for (word, name) in
+            [("ftp://h/a/data", "data"), ("ftps://u:p@h:2121/x%20y", "x y"), ("gsiftp://h/~/notes", "notes")]
+        {
+            assert!(takes(word, named(name)), "{word}");
+            assert!(!takes(word, contents.clone()), "{word}");
+            for bad in [".bashrc", "a", "h", "x%20y"] {
+                assert!(!takes(word, named(bad)), "{word} {bad}");
+            }
+        }
+        for word in ["ftp://h", "ftp://h/", "ftps://h/data/", "ftp://h/~", "ftp://h/~/", "ftp://h/a/.."] {
+            assert!(takes(word, contents.clone()), "{word}");
+            assert!(!takes(word, named("data")) && !takes(word, named("h")), "{word}");
+        }
     }
 }
