@@ -10,12 +10,13 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use haul_base::escape;
+use haul_base::stop::Stop;
 use haul_gridftp::command::Command;
 use haul_gridftp::line::Iac;
 use haul_gridftp::reply::{Class, Reply, ReplyReader};
 
 use crate::gsi::{Context, decoded};
-use crate::tls::{Tls, Wire};
+use crate::tls::{Bounded, Tls, Wire};
 use crate::{Error, Server};
 
 /// Most of a server's text in an error.
@@ -43,6 +44,7 @@ pub(crate) struct Control {
     /// What of the buffer was not looked at yet.
     rest: std::ops::Range<usize>,
     patience: Duration,
+    stop: Stop,
     /// The password, which a server may say, too.
     secret: String,
     /// Something of it is not as it must be any more.
@@ -54,31 +56,36 @@ impl Control {
     pub(crate) fn connect(
         server: &Server,
         at: Option<SocketAddr>,
-        patience: Duration,
+        (patience, stop): (Duration, &Stop),
     ) -> Result<Control, Error> {
         let to = || server.shown();
         let unreached = |cause| Error::unreached(to(), patience, cause);
-        let addresses: Vec<SocketAddr> = match at {
-            Some(at) => vec![at],
-            None => (server.host.as_str(), server.port).to_socket_addrs().map_err(unreached)?.collect(),
-        };
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        for address in addresses {
-            match TcpStream::connect_timeout(&address, patience) {
-                Ok(stream) => {
-                    let secret = if server.has_no_password() { "" } else { server.password() };
-                    return Control::over(stream, patience, secret.to_owned()).map_err(unreached);
+        let (host, port, stops) = (server.host.clone(), server.port, stop.clone());
+        let dial = move || {
+            let addresses: Vec<SocketAddr> = match at {
+                Some(at) => vec![at],
+                None => (host.as_str(), port).to_socket_addrs()?.collect(),
+            };
+            let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+            for address in addresses {
+                stops.check()?;
+                match TcpStream::connect_timeout(&address, patience) {
+                    Ok(stream) => return Ok(stream),
+                    Err(cause) => last = cause,
                 }
-                Err(cause) => last = cause,
             }
-        }
-        Err(unreached(last))
+            Err(last)
+        };
+        // Neither can be interrupted: the name's addresses are asked for, and they are dialled.
+        let stream = stop.unless_asked("haul-ftp-dial", dial).and_then(|dialled| dialled);
+        let secret = if server.has_no_password() { "" } else { server.password() };
+        let over = |stream| Control::over(stream, (patience, stop), secret.to_owned());
+        stream.and_then(over).map_err(unreached)
     }
 
-    fn over(stream: TcpStream, patience: Duration, secret: String) -> io::Result<Control> {
+    fn over(stream: TcpStream, (patience, stop): (Duration, &Stop), secret: String) -> io::Result<Control> {
         stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(patience))?;
-        let stream = Wire::Plain(stream);
+        let stream = Wire::Plain(Bounded::new(stream, patience, stop.clone())?);
         let (reader, buffer) = (ReplyReader::new(Iac::Plain), vec![0; BUFFER_LEN]);
         Ok(Control {
             stream,
@@ -89,6 +96,7 @@ impl Control {
             buffer,
             rest: 0..0,
             patience,
+            stop: stop.clone(),
             secret,
             broken: false,
         })
@@ -101,8 +109,9 @@ impl Control {
         if !self.rest.is_empty() || !self.reader.is_idle() {
             return Err(Error::Broken { doing: DOING, why: "the server said more before it than was asked" });
         }
-        let tcp = self.stream.tcp().try_clone().map_err(|cause| Error::Lost { doing: DOING, cause })?;
-        self.stream = tls.protect(tcp, self.patience)?;
+        let Wire::Plain(socket) = &self.stream else { return Err(Error::Closed { doing: DOING }) };
+        let socket = socket.try_clone().map_err(|cause| Error::Lost { doing: DOING, cause })?;
+        self.stream = tls.protect(socket)?;
         self.tls = Some(tls);
         self.broken = false;
         Ok(())
@@ -160,6 +169,17 @@ impl Control {
 
     pub(crate) fn patience(&self) -> Duration {
         self.patience
+    }
+
+    /// Whoever can end what is waited for here.
+    pub(crate) fn stop(&self) -> &Stop {
+        &self.stop
+    }
+
+    /// From now on nobody ends what is waited for here.
+    pub(crate) fn heed_no_stop(&mut self) {
+        self.stop = Stop::never();
+        self.stream.set_stop(Stop::never());
     }
 
     /// Sends commands in one piece: their replies come in this order.
@@ -238,12 +258,9 @@ impl Control {
             if let Some(reply) = reply {
                 return Ok(reply);
             }
-            let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-            let read = self
-                .stream
-                .tcp()
-                .set_read_timeout(Some(left))
-                .and_then(|()| self.stream.read(&mut self.buffer));
+            self.stream.bound(Some(until));
+            let read = self.stream.read(&mut self.buffer);
+            self.stream.bound(None);
             match read {
                 Ok(0) => return Err(Error::Closed { doing: DOING }),
                 Ok(len) => self.rest = 0..len,

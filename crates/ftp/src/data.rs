@@ -14,7 +14,7 @@ use haul_gridftp::reply::{Class, Reply};
 
 use crate::Error;
 use crate::control::{Control, said};
-use crate::tls::Wire;
+use crate::tls::{Bounded, Wire};
 
 const READING: &str = "reading from the server";
 
@@ -74,16 +74,15 @@ impl Incoming {
 }
 
 /// Has the server listen, and connects.
-pub(crate) fn open(control: &mut Control, listens: &mut Listens) -> Result<TcpStream, Error> {
+pub(crate) fn open(control: &mut Control, listens: &mut Listens) -> Result<Bounded, Error> {
     let peer = control.peer().map_err(|cause| Error::Lost { doing: "opening a data connection", cause })?;
     let address = SocketAddr::new(peer.ip(), passive(control, peer, listens)?);
     let patience = control.patience();
-    let stream = TcpStream::connect_timeout(&address, patience);
+    let dial = move || TcpStream::connect_timeout(&address, patience);
+    let stream = control.stop().unless_asked("haul-ftp-dial", dial).and_then(|dialled| dialled);
     let stream = stream.map_err(|cause| Error::unreached(format!("{address} (data)"), patience, cause))?;
-    let bounded =
-        stream.set_read_timeout(Some(patience)).and_then(|()| stream.set_write_timeout(Some(patience)));
-    bounded.map_err(|cause| Error::Lost { doing: READING, cause })?;
-    Ok(stream)
+    let bounded = Bounded::new(stream, patience, control.stop().clone());
+    bounded.map_err(|cause| Error::Lost { doing: READING, cause })
 }
 
 /// The port at which it listens. The address that it names is not looked at: behind a gateway it is a private
@@ -154,9 +153,9 @@ pub(crate) fn begin(
 }
 
 /// The data connection as it is to be used: under TLS, where the control connection is.
-fn protected(control: &mut Control, stream: TcpStream, of: &Command<'_>) -> Result<Wire, Error> {
+fn protected(control: &mut Control, stream: Bounded, of: &Command<'_>) -> Result<Wire, Error> {
     let Some(tls) = control.tls() else { return Ok(Wire::Plain(stream)) };
-    match tls.protect(stream, control.patience()) {
+    match tls.protect(stream) {
         Ok(wire) => Ok(wire),
         // The server knows best why it does not want it.
         Err(error) => match control.last_reply_within(GIVING_UP)? {

@@ -18,6 +18,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{CertificateError, ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::Error;
+use haul_base::stop::Stop;
 
 /// Sessions that one control connection keeps for its data connections: of one server.
 const SESSIONS_MAX: usize = 8;
@@ -74,14 +75,15 @@ impl Tls {
         Ok(Tls { config: Arc::new(config), name })
     }
 
-    /// Makes the connection protected, within `patience`.
-    pub(crate) fn protect(&self, stream: TcpStream, patience: Duration) -> Result<Wire, Error> {
+    /// Makes the connection protected, within its patience.
+    pub(crate) fn protect(&self, mut socket: Bounded) -> Result<Wire, Error> {
+        let patience = socket.patience;
         let to = || self.name.to_str().into_owned();
         let failed = |cause| told(to(), patience, cause);
         let broken = |error: rustls::Error| failed(io::Error::new(io::ErrorKind::InvalidData, error));
         let connection = ClientConnection::new(self.config.clone(), self.name.clone()).map_err(broken)?;
-        let mut tls =
-            StreamOwned::new(connection, Bounded { stream, until: Some(Instant::now() + patience) });
+        socket.until = Some(Instant::now() + patience);
+        let mut tls = StreamOwned::new(connection, socket);
         while tls.conn.is_handshaking() {
             match tls.conn.complete_io(&mut tls.sock) {
                 Ok(_) => {}
@@ -90,8 +92,7 @@ impl Tls {
             }
         }
         tls.sock.until = None;
-        let times = tls.sock.stream.set_read_timeout(Some(patience));
-        times.and_then(|()| tls.sock.stream.set_write_timeout(Some(patience))).map_err(failed)?;
+        tls.sock.stream.set_read_timeout(Some(patience)).map_err(failed)?;
         Ok(Wire::Protected(Box::new(tls)))
     }
 }
@@ -125,16 +126,34 @@ pub(crate) fn words_of(error: &rustls::Error, hint: &str) -> String {
 
 /// A connection, protected or not.
 pub(crate) enum Wire {
-    Plain(TcpStream),
+    Plain(Bounded),
     Protected(Box<StreamOwned<ClientConnection, Bounded>>),
 }
 
 impl Wire {
     pub(crate) fn tcp(&self) -> &TcpStream {
         match self {
-            Wire::Plain(stream) => stream,
+            Wire::Plain(socket) => &socket.stream,
             Wire::Protected(tls) => &tls.sock.stream,
         }
+    }
+
+    fn socket(&mut self) -> &mut Bounded {
+        match self {
+            Wire::Plain(socket) => socket,
+            Wire::Protected(tls) => &mut tls.sock,
+        }
+    }
+
+    /// Until when all that is read or written from now on has to be done; `None`: each of it within the
+    /// patience.
+    pub(crate) fn bound(&mut self, until: Option<Instant>) {
+        self.socket().until = until;
+    }
+
+    /// From now on this ends what is waited for here.
+    pub(crate) fn set_stop(&mut self, stop: Stop) {
+        self.socket().stop = stop;
     }
 }
 
@@ -164,37 +183,63 @@ impl Write for Wire {
     }
 }
 
-/// A socket whose reads and writes end at a point in time, however slowly the other end feeds them.
+/// A socket whose reads and writes end at a point in time, however slowly the other end feeds them, and whose
+/// reads end when a stop is wanted.
 pub(crate) struct Bounded {
     stream: TcpStream,
+    patience: Duration,
+    /// `None`: each read and each write has the patience.
     until: Option<Instant>,
+    stop: Stop,
 }
 
 impl Bounded {
-    /// What is left; `None`: no end is set, and the socket's own times hold.
-    fn left(&self) -> io::Result<Option<Duration>> {
-        match self.until.map(|until| until.saturating_duration_since(Instant::now())) {
-            Some(Duration::ZERO) => Err(io::ErrorKind::TimedOut.into()),
-            left => Ok(left),
-        }
+    /// # Errors
+    /// The socket takes no time-outs.
+    pub(crate) fn new(stream: TcpStream, patience: Duration, stop: Stop) -> io::Result<Bounded> {
+        stream.set_read_timeout(Some(patience))?;
+        Ok(Bounded { stream, patience, until: None, stop })
+    }
+
+    /// The same socket, to be used in its place.
+    ///
+    /// # Errors
+    /// There is no descriptor for it.
+    pub(crate) fn try_clone(&self) -> io::Result<Bounded> {
+        Bounded::new(self.stream.try_clone()?, self.patience, self.stop.clone())
+    }
+}
+
+/// What is left until then.
+fn left(until: Instant) -> io::Result<Duration> {
+    match until.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+        left => Ok(left),
     }
 }
 
 impl Read for Bounded {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if let Some(left) = self.left()? {
-            self.stream.set_read_timeout(Some(left))?;
+        if self.until.is_none() && self.stop.is_never() {
+            return self.stream.read(buffer);
         }
-        self.stream.read(buffer)
+        let until = self.until.unwrap_or_else(|| Instant::now() + self.patience);
+        loop {
+            self.stop.check()?;
+            self.stream.set_read_timeout(Some(self.stop.until_look(left(until)?)))?;
+            match self.stream.read(buffer) {
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
     }
 }
 
 impl Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let Some(left) = self.left()? {
-            self.stream.set_write_timeout(Some(left))?;
-        }
-        self.stream.write(bytes)
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        let left = self.until.map_or(Ok(self.patience), left)?;
+        self.stream.set_write_timeout(Some(left))?;
+        self.stream.write(buffer)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use haul_base::stop::Stop;
 use haul_ftp::{Error, Protocol, Security, Server, Session, Settings, Trust};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
@@ -81,7 +82,10 @@ impl Fake {
         let server =
             Server::parse(Protocol::Ftps, &format!("u:geheim@{host}:{}", self.port)).expect("a server");
         let at = Some(([127, 0, 0, 1], self.port).into());
-        Session::open(&server, &Settings { patience: PATIENCE, at, security: Security::Tls(trust) })
+        Session::open(
+            &server,
+            &Settings { patience: PATIENCE, at, security: Security::Tls(trust), stop: Stop::never() },
+        )
     }
 
     /// Waits for its end; what it heard.

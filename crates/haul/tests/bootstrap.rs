@@ -16,6 +16,7 @@ use std::thread;
 
 use haul::options::{AgentRequest, Digest, Options};
 use haul_base::role::Role;
+use haul_base::stop::Stop;
 use haul_launch::{BootstrapError, BootstrapKind, Connected, Dialler, Path, RemoteSpec, connect};
 use haul_transport::Protect;
 use tempfile::TempDir;
@@ -92,6 +93,8 @@ impl Far {
             dial: Dialler::Auto,
             ports: None,
             interactive: false,
+            patience: None,
+            stop: Stop::never(),
             streams: Some(3),
             storage_rate: None,
             ssh_channels: None,
