@@ -23,6 +23,8 @@ use tempfile::TempDir;
 
 #[path = "bootstrap/push.rs"]
 mod push;
+#[path = "bootstrap/stop.rs"]
+mod stop;
 
 /// The far end's program, built by `cargo test` along with this test.
 fn echo_program() -> PathBuf {
