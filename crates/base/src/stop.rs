@@ -1,7 +1,8 @@
 //! Somebody may want an end of what is waited for.
 //!
 //! In: who can tell whether an end is wanted. Out: a [`Stop`] that whoever waits looks at, at least every
-//! [`LOOK`]. It is looked at rather than told, so that it can be any word of anybody, and costs no descriptor.
+//! [`LOOK`]. It is looked at rather than told, so that it can be any word of anybody, and costs no
+//! descriptor.
 //! Left out: how something ends in good order; this is for what nothing is lost of.
 
 use std::fmt;
@@ -63,8 +64,8 @@ impl Stop {
         if self.is_never() { left } else { left.min(LOOK) }
     }
 
-    /// Does what nothing can interrupt, and waits for it only as long as no end is wanted. Then `work` is left
-    /// to itself, on a thread of its own, and what it makes is dropped there.
+    /// Does what nothing can interrupt, and waits for it only as long as no end is wanted. Then `work` is
+    /// left to itself, on a thread of its own, and what it makes is dropped there.
     ///
     /// # Errors
     /// An end was wanted ([`Stopped`]), or there is no thread.
@@ -101,8 +102,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: whoever waits for what cannot be interrupted goes on when an end is wanted, and else has what was
-    /// made.
+    /// Goal: whoever waits for what cannot be interrupted goes on when an end is wanted, and else has what
+    /// was made.
     #[test]
     fn what_cannot_be_interrupted_is_left() {
         let asked = Arc::new(AtomicBool::new(false));

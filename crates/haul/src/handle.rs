@@ -165,9 +165,9 @@ impl Handle {
         self.0.ended.store(true, Ordering::Release);
     }
 
-    /// Asks for a graceful end: the open epoch is closed, the job can be resumed. A copy whose two ends have not
-    /// met yet ends within a second, whatever it waits for, and has changed nothing. May be called often. It
-    /// holds for good: a copy that is given this handle later is over at once.
+    /// Asks for a graceful end: the open epoch is closed, the job can be resumed. A copy whose two ends have
+    /// not met yet ends within a second, whatever it waits for, and has changed nothing. May be called often.
+    /// It holds for good: a copy that is given this handle later is over at once.
     pub fn stop(&self) {
         self.0.stop.store(true, Ordering::Release);
     }

@@ -14,8 +14,8 @@ const STOP_WAIT: Duration = Duration::from_millis(200);
 /// How long a process that was told to end may take to put its terminal right, and to end its own.
 const TERM_WAIT: Duration = Duration::from_millis(500);
 
-/// The ssh of a session. Dropped, it gets a moment to end by itself (its pipes are closed by then), is told to
-/// end, and killed.
+/// The ssh of a session. Dropped, it gets a moment to end by itself (its pipes are closed by then), is told
+/// to end, and killed.
 pub(super) struct Process {
     pub child: Child,
     /// Who may want it to end soon.

@@ -12,10 +12,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::support::compare::{ALL, assert_same};
 use crate::support::hosts::Hosts;
 use crate::support::netns::{FAR, FAR_BLOCKED, FAR_SECOND, FAR6, FAR6_BLOCKED};
-use crate::support::run::{Haul, program};
+use crate::support::run::{Haul, Running, program};
 use crate::support::sshd::{FarHaul, Sshd};
 use crate::support::{Room, procs, read, set_mode, tree};
 
