@@ -281,3 +281,19 @@ fn data_are_protected_or_none() {
         fake.heard();
     }
 }
+
+/// Goal: a stop ends the opening of a session in the middle of a handshake that the server does not go on
+/// with, however long that may be silent.
+/// Method: a patience of an hour; the stop is wanted as soon as the server was asked for TLS.
+#[test]
+fn a_stop_ends_a_handshake() {
+    let server = Fake::start(Odd::Silent);
+    let heard = server.heard.clone();
+    let stop = Stop::when(move || !heard.lock().expect("whole").lines.is_empty());
+    let named = Server::parse(Protocol::Ftps, &format!("u:geheim@127.0.0.1:{}", server.port));
+    let (at, security) = (Some(([127, 0, 0, 1], server.port).into()), Security::Tls(trusted()));
+    let settings = Settings { patience: Duration::from_secs(3600), at, security, stop };
+    let error = Session::open(&named.expect("a server"), &settings).map(drop).expect_err("it was stopped");
+    assert!(error.to_string().contains("a stop was asked for"), "{error}");
+    assert_eq!(server.heard().lines, ["AUTH TLS"]);
+}

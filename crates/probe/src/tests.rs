@@ -45,7 +45,7 @@ fn a_stop_ends_a_probe_whose_ssh_says_nothing() {
             match whole {
                 true => {
                     let far = haul::api::Endpoint::remote("h", "/data");
-                    let ask = path::Request::of(far, "/tmp").options(|request| request.remote = remote);
+                    let ask = path::Request::of(far, dir.path()).options(|request| request.remote = remote);
                     let ended = ask.handle(&stop).run(|_| {}).map(drop);
                     assert!(matches!(ended, Err(path::PathError::Stopped)), "{ended:?}");
                 }
