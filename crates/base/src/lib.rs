@@ -16,6 +16,7 @@ pub mod meter;
 pub mod mounts;
 pub mod role;
 pub mod size;
+pub mod stop;
 pub mod sys;
 pub mod users;
 

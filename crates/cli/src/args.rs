@@ -270,7 +270,9 @@ pub struct Cp {
     ///
     /// Default: 5m. Lost connections are replaced meanwhile and nothing is lost; after that time the run
     /// fails, and the same command goes on later. Has no effect where all goes through ssh: what ssh loses is
-    /// lost. Of an FTP server: how long it may be silent, 30s by itself and 1s at least.
+    /// lost. Of an FTP server: how long it may be silent, 30s by itself and 1s at least. Of an ssh that
+    /// nobody sits before: how long it may say nothing before the far end speaks, 2m by itself and 10s at
+    /// least.
     #[arg(long, value_name = "TIME", value_parser = parse_patience)]
     pub patience: Option<u32>,
 

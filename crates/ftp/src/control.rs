@@ -10,6 +10,7 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use haul_base::escape;
+use haul_base::stop::Stop;
 use haul_gridftp::command::Command;
 use haul_gridftp::line::Iac;
 use haul_gridftp::reply::{Class, Reply, ReplyReader};
@@ -46,6 +47,7 @@ pub(crate) struct Control {
     /// What of the buffer was not looked at yet.
     rest: std::ops::Range<usize>,
     patience: Duration,
+    stop: Stop,
     /// The password, which a server may say, too.
     secret: String,
     /// Something of it is not as it must be any more.
@@ -57,30 +59,36 @@ impl Control {
     pub(crate) fn connect(
         server: &Server,
         at: Option<SocketAddr>,
-        patience: Duration,
+        (patience, stop): (Duration, &Stop),
     ) -> Result<Control, Error> {
         let to = || server.shown();
         let unreached = |cause| Error::unreached(to(), patience, cause);
-        let addresses: Vec<SocketAddr> = match at {
-            Some(at) => vec![at],
-            None => (server.host.as_str(), server.port).to_socket_addrs().map_err(unreached)?.collect(),
-        };
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        for address in addresses {
-            match TcpStream::connect_timeout(&address, patience) {
-                Ok(stream) => {
-                    let secret = if server.has_no_password() { "" } else { server.password() };
-                    return Control::over(stream, patience, secret.to_owned()).map_err(unreached);
+        let (host, port, stops) = (server.host.clone(), server.port, stop.clone());
+        let dial = move || {
+            let addresses: Vec<SocketAddr> = match at {
+                Some(at) => vec![at],
+                None => (host.as_str(), port).to_socket_addrs()?.collect(),
+            };
+            let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+            for address in addresses {
+                stops.check()?;
+                match TcpStream::connect_timeout(&address, patience) {
+                    Ok(stream) => return Ok(stream),
+                    Err(cause) => last = cause,
                 }
-                Err(cause) => last = cause,
             }
-        }
-        Err(unreached(last))
+            Err(last)
+        };
+        // Neither can be interrupted: the name's addresses are asked for, and they are dialled.
+        let stream = stop.unless_asked("haul-ftp-dial", dial).and_then(|dialled| dialled);
+        let secret = if server.has_no_password() { "" } else { server.password() };
+        let over = |stream| Control::over(stream, (patience, stop), secret.to_owned());
+        stream.and_then(over).map_err(unreached)
     }
 
-    fn over(stream: TcpStream, patience: Duration, secret: String) -> io::Result<Control> {
+    fn over(stream: TcpStream, (patience, stop): (Duration, &Stop), secret: String) -> io::Result<Control> {
         stream.set_nodelay(true)?;
-        let stream = Wire::plain(stream);
+        let stream = Wire::plain(stream, stop.clone());
         let (reader, buffer) = (ReplyReader::new(Iac::Plain), vec![0; BUFFER_LEN]);
         Ok(Control {
             stream,
@@ -91,6 +99,7 @@ impl Control {
             buffer,
             rest: 0..0,
             patience,
+            stop: stop.clone(),
             secret,
             broken: false,
         })
@@ -103,8 +112,9 @@ impl Control {
         if !self.rest.is_empty() || !self.reader.is_idle() {
             return Err(Error::Broken { doing: DOING, why: "the server said more before it than was asked" });
         }
-        let tcp = self.stream.tcp().try_clone().map_err(|cause| Error::Lost { doing: DOING, cause })?;
-        self.stream = tls.protect(tcp, self.patience)?;
+        let Wire::Plain(socket) = &self.stream else { return Err(Error::Closed { doing: DOING }) };
+        let socket = socket.try_clone().map_err(|cause| Error::Lost { doing: DOING, cause })?;
+        self.stream = tls.protect(socket, self.patience)?;
         self.tls = Some(tls);
         self.broken = false;
         Ok(())
@@ -179,6 +189,17 @@ impl Control {
 
     pub(crate) fn patience(&self) -> Duration {
         self.patience
+    }
+
+    /// Whoever can end what is waited for here.
+    pub(crate) fn stop(&self) -> &Stop {
+        &self.stop
+    }
+
+    /// From now on nobody ends what is waited for here.
+    pub(crate) fn heed_no_stop(&mut self) {
+        self.stop = Stop::never();
+        self.stream.set_stop(Stop::never());
     }
 
     /// Sends commands in one piece: their replies come in this order.

@@ -14,7 +14,7 @@ use haul_gridftp::reply::{Class, Reply};
 
 use crate::Error;
 use crate::control::{Control, said};
-use crate::tls::Wire;
+use crate::tls::{Bounded, Wire};
 
 const READING: &str = "reading from the server";
 
@@ -76,12 +76,14 @@ impl Incoming {
 }
 
 /// Has the server listen, and connects.
-pub(crate) fn open(control: &mut Control, listens: &mut Listens) -> Result<TcpStream, Error> {
+pub(crate) fn open(control: &mut Control, listens: &mut Listens) -> Result<Bounded, Error> {
     let peer = control.peer().map_err(|cause| Error::Lost { doing: "opening a data connection", cause })?;
     let address = SocketAddr::new(peer.ip(), passive(control, peer, listens)?);
     let patience = control.patience();
-    let stream = TcpStream::connect_timeout(&address, patience);
-    stream.map_err(|cause| Error::unreached(format!("{address} (data)"), patience, cause))
+    let dial = move || TcpStream::connect_timeout(&address, patience);
+    let stream = control.stop().unless_asked("haul-ftp-dial", dial).and_then(|dialled| dialled);
+    let stream = stream.map_err(|cause| Error::unreached(format!("{address} (data)"), patience, cause))?;
+    Ok(Bounded::new(stream, control.stop().clone()))
 }
 
 /// The port at which it listens. The address that it names is not looked at: behind a gateway it is a private
@@ -138,7 +140,7 @@ pub(crate) fn begin(
         return match failed {
             None => Ok(Incoming { stream: protected(control, stream, &last)?, patience, ended: false }),
             Some(error) => {
-                give_up(control, Incoming { stream: Wire::plain(stream), patience, ended: false })?;
+                give_up(control, Incoming { stream: Wire::Plain(stream), patience, ended: false })?;
                 Err(error)
             }
         };
@@ -152,8 +154,8 @@ pub(crate) fn begin(
 }
 
 /// The data connection as it is to be used: under TLS, where the control connection is.
-fn protected(control: &mut Control, stream: TcpStream, of: &Command<'_>) -> Result<Wire, Error> {
-    let Some(tls) = control.tls() else { return Ok(Wire::plain(stream)) };
+fn protected(control: &mut Control, stream: Bounded, of: &Command<'_>) -> Result<Wire, Error> {
+    let Some(tls) = control.tls() else { return Ok(Wire::Plain(stream)) };
     let error = match tls.protect(stream, control.patience()) {
         Ok(wire) => return Ok(wire),
         Err(error) => error,

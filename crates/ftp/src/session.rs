@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use haul_base::stop::Stop;
 use haul_gridftp::command::{Command, DataAuth};
 use haul_gridftp::features::Features;
 use haul_gridftp::line::Iac;
@@ -38,6 +39,8 @@ pub struct Settings {
     /// Where the server is; `None`: its name says.
     pub at: Option<SocketAddr>,
     pub security: Security,
+    /// Whoever can end what is waited for, the opening included.
+    pub stop: Stop,
 }
 
 /// What protects a session, and who says that the server is the one that was meant.
@@ -84,7 +87,7 @@ impl Session {
     /// # Errors
     /// The server is not there, or does not take the user.
     pub fn open(server: &Server, settings: &Settings) -> Result<Session, Error> {
-        let mut control = Control::connect(server, settings.at, settings.patience)?;
+        let mut control = Control::connect(server, settings.at, (settings.patience, &settings.stop))?;
         let tls = match &settings.security {
             Security::Tls(trust) => Some(Tls::new(trust, &server.host)?),
             Security::None | Security::Gsi(_) => None,
@@ -197,6 +200,11 @@ impl Session {
     /// From a command to its answer, once.
     pub fn round_trip(&self) -> Option<Duration> {
         self.round_trip
+    }
+
+    /// From now on nobody ends what is waited for: who wants an end ends what the session is used for.
+    pub fn heed_no_stop(&mut self) {
+        self.control.heed_no_stop();
     }
 
     /// It cannot be used any more.

@@ -18,6 +18,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{CertificateError, ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::Error;
+use haul_base::stop::Stop;
 
 /// Sessions that one control connection keeps for its data connections: of one server.
 const SESSIONS_MAX: usize = 8;
@@ -76,12 +77,13 @@ impl Tls {
     }
 
     /// Makes the connection protected, within `patience`.
-    pub(crate) fn protect(&self, stream: TcpStream, patience: Duration) -> Result<Wire, Error> {
+    pub(crate) fn protect(&self, mut socket: Bounded, patience: Duration) -> Result<Wire, Error> {
         let to = || self.name.to_str().into_owned();
         let failed = |cause| told(to(), patience, cause);
         let broken = |error: rustls::Error| failed(io::Error::new(io::ErrorKind::InvalidData, error));
         let connection = ClientConnection::new(self.config.clone(), self.name.clone()).map_err(broken)?;
-        let mut tls = StreamOwned::new(connection, Bounded { stream, until: Instant::now() + patience });
+        socket.until = Instant::now() + patience;
+        let mut tls = StreamOwned::new(connection, socket);
         while tls.conn.is_handshaking() {
             match tls.conn.complete_io(&mut tls.sock) {
                 Ok(_) => {}
@@ -128,9 +130,9 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// As it is. Nothing is read or written until somebody says until when.
-    pub(crate) fn plain(stream: TcpStream) -> Wire {
-        Wire::Plain(Bounded { stream, until: Instant::now() })
+    /// As it is.
+    pub(crate) fn plain(stream: TcpStream, stop: Stop) -> Wire {
+        Wire::Plain(Bounded::new(stream, stop))
     }
 
     fn bounded(&mut self) -> &mut Bounded {
@@ -150,6 +152,11 @@ impl Wire {
             Wire::Plain(bounded) => &bounded.stream,
             Wire::Protected(tls) => &tls.sock.stream,
         }
+    }
+
+    /// From now on this ends what is waited for here.
+    pub(crate) fn set_stop(&mut self, stop: Stop) {
+        self.bounded().stop = stop;
     }
 }
 
@@ -179,13 +186,27 @@ impl Write for Wire {
     }
 }
 
-/// A socket whose reads and writes end at a point in time.
+/// A socket whose reads and writes end at a point in time, and its reads when a stop is wanted, too.
 pub(crate) struct Bounded {
     stream: TcpStream,
     until: Instant,
+    stop: Stop,
 }
 
 impl Bounded {
+    /// Nothing is read or written until somebody says until when.
+    pub(crate) fn new(stream: TcpStream, stop: Stop) -> Bounded {
+        Bounded { stream, until: Instant::now(), stop }
+    }
+
+    /// The same socket, to be used in its place.
+    ///
+    /// # Errors
+    /// There is no descriptor for it.
+    pub(crate) fn try_clone(&self) -> io::Result<Bounded> {
+        Ok(Bounded::new(self.stream.try_clone()?, self.stop.clone()))
+    }
+
     fn left(&self) -> io::Result<Duration> {
         match self.until.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
@@ -196,8 +217,14 @@ impl Bounded {
 
 impl Read for Bounded {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(Some(self.left()?))?;
-        self.stream.read(buffer)
+        loop {
+            self.stop.check()?;
+            self.stream.set_read_timeout(Some(self.stop.until_look(self.left()?)))?;
+            match self.stream.read(buffer) {
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use data_encoding::BASE64;
+use haul_base::stop::Stop;
 use haul_ftp::{Credential, Error, Protocol, Security, Server, Session, Settings};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
@@ -158,7 +159,7 @@ fn open(port: u16, authority: &[u8], who: &str) -> Result<Session, Error> {
         Credential::of(roots, vec![cert(CERTIFICATE)], key, "here".into()).expect("a credential");
     let server = Server::parse(Protocol::Gsiftp, &format!("{who}127.0.0.1:{port}")).expect("a server");
     let security = Security::Gsi(credential);
-    Session::open(&server, &Settings { patience: PATIENCE, at: None, security })
+    Session::open(&server, &Settings { patience: PATIENCE, at: None, security, stop: Stop::never() })
 }
 
 /// Goal: commands go wrapped, replies of one and of several lines are read, the user comes as the server's

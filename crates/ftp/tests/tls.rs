@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use haul_base::stop::Stop;
 use haul_ftp::{Error, Protocol, Security, Server, Session, Settings, Trust};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
@@ -106,7 +107,10 @@ impl Fake {
         let server =
             Server::parse(Protocol::Ftps, &format!("u:geheim@{host}:{}", self.port)).expect("a server");
         let at = Some(([127, 0, 0, 1], self.port).into());
-        Session::open(&server, &Settings { patience: PATIENCE, at, security: Security::Tls(trust) })
+        Session::open(
+            &server,
+            &Settings { patience: PATIENCE, at, security: Security::Tls(trust), stop: Stop::never() },
+        )
     }
 
     /// Waits for its end; what it heard.
@@ -432,4 +436,20 @@ fn nothing_follows_from_an_unprotected_greeting() {
         let wanted: Vec<_> = [asked, "SIZE /plain"].into_iter().filter(|line| !line.is_empty()).collect();
         assert_eq!(sizes, wanted, "{odd:?}");
     }
+}
+
+/// Goal: a stop ends the opening of a session in the middle of a handshake that the server does not go on
+/// with, however long that may be silent.
+/// Method: a patience of an hour; the stop is wanted as soon as the server was asked for TLS.
+#[test]
+fn a_stop_ends_a_handshake() {
+    let server = Fake::start(Odd::Silent);
+    let heard = server.heard.clone();
+    let stop = Stop::when(move || !heard.lock().expect("whole").lines.is_empty());
+    let named = Server::parse(Protocol::Ftps, &format!("u:geheim@127.0.0.1:{}", server.port));
+    let (at, security) = (Some(([127, 0, 0, 1], server.port).into()), Security::Tls(trusted()));
+    let settings = Settings { patience: Duration::from_secs(3600), at, security, stop };
+    let error = Session::open(&named.expect("a server"), &settings).map(drop).expect_err("it was stopped");
+    assert!(error.to_string().contains("a stop was asked for"), "{error}");
+    assert_eq!(server.heard().lines, ["AUTH TLS"]);
 }

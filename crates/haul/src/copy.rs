@@ -94,10 +94,14 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
     let joined = match join(request, &observer, handle) {
         Ok(joined) => joined,
         Err(error) => {
-            let status = if handle.stopped() { Status::Interrupted } else { Status::Failed };
             let seconds = start.elapsed().as_secs_f64();
             let usage = error.kind == ErrorKind::Usage;
-            return Summary { status, usage, error: Some(error), seconds, ..Summary::default() };
+            // Whoever wanted it to stop got that.
+            let (status, error) = match handle.stopped() && !usage {
+                true => (Status::Interrupted, None),
+                false => (Status::Failed, Some(error)),
+            };
+            return Summary { status, usage, error, seconds, ..Summary::default() };
         }
     };
     let mut summary = summarise(request, joined, start);
@@ -163,7 +167,7 @@ fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) 
     if let (Role::Source, Some(name)) = (plan.near, &request.options.congestion) {
         tcp::usable(name).map_err(|e| Error::usage(e.to_string()))?;
     }
-    let (links, remote) = connect(request, host, &plan.ask(), observer)?;
+    let (links, remote) = connect(request, host, &plan.ask(), observer, &watch.handle)?;
     let end = plan.near_end(&links);
     let begin = Instant::now();
     let near = end.run(links, watch);
@@ -206,16 +210,17 @@ fn connect(
     host: &str,
     ask: &AgentRequest,
     observer: &Arc<dyn Observer>,
+    handle: &Handle,
 ) -> Result<(Links, Remote), Error> {
-    connect_and_hear(request, host, ask, observer, &mut |_| false)
+    connect_and_hear((request, host), ask, observer, handle, &mut |_| false)
 }
 
 /// `hear`: see [`haul_launch::connect_and_hear`].
 fn connect_and_hear(
-    request: &CopyRequest,
-    host: &str,
+    (request, host): (&CopyRequest, &str),
     ask: &AgentRequest,
     observer: &Arc<dyn Observer>,
+    handle: &Handle,
     hear: &mut dyn FnMut(&str) -> bool,
 ) -> Result<(Links, Remote), Error> {
     let remote = &request.remote;
@@ -229,6 +234,8 @@ fn connect_and_hear(
         dial: remote.dial,
         ports: remote.ports,
         interactive: remote.interactive,
+        patience: request.options.patience.map(|seconds| Duration::from_secs(seconds.into())),
+        stop: handle.as_stop(),
         streams: request.options.streams.map(|n| n.clamp(1, STREAMS_MAX)),
         storage_rate: passport::near_rate(request),
         ssh_channels: remote.ssh_channels,

@@ -116,7 +116,8 @@ impl Error {
             (BootstrapKind::Kernel | BootstrapKind::NoProgram | BootstrapKind::Push, _) => ErrorKind::Launch,
             (BootstrapKind::Version | BootstrapKind::Peer, _) => ErrorKind::Peer,
             (BootstrapKind::Refused, _) => ErrorKind::Refused,
-            (BootstrapKind::Local, _) => ErrorKind::Local,
+            // Nobody is told of it: the copy was stopped.
+            (BootstrapKind::Local | BootstrapKind::Stopped, _) => ErrorKind::Local,
         };
         let end = match error.kind {
             BootstrapKind::Chatter | BootstrapKind::Kernel | BootstrapKind::NoProgram => Some(far),
@@ -124,6 +125,7 @@ impl Error {
             BootstrapKind::Refused => Some(far),
             BootstrapKind::Local => Some(far.other()),
             BootstrapKind::Usage | BootstrapKind::Ssh | BootstrapKind::Closed => None,
+            BootstrapKind::Stopped => None,
         };
         let errno = error.source.as_ref().and_then(std::io::Error::raw_os_error);
         Error { end, errno, ..Error::new(kind, error.to_string()) }

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::events::Progress;
 use crate::target_tables::{Sides, TargetTable, TargetTables};
 use haul_base::role::Role;
+use haul_base::stop::Stop;
 
 /// Why a live setting cannot be turned that only the far end could turn.
 pub(crate) const FAR_IS_FIXED: &str = "the other end cannot change this live: its haul is too old for it";
@@ -119,6 +120,8 @@ pub struct Handle(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
+    /// Its stop is this one's as well.
+    above: Option<Handle>,
     /// This copy alone is to stop: its observer panicked.
     broken: AtomicBool,
     ended: AtomicBool,
@@ -179,8 +182,9 @@ impl Handle {
         self.0.ended.store(true, Ordering::Release);
     }
 
-    /// Asks for a graceful end: the open epoch is closed, the job can be resumed. May be called often. It
-    /// holds for good: a copy that is given this handle later is over at once.
+    /// Asks for a graceful end: the open epoch is closed, the job can be resumed. A copy whose two ends have
+    /// not met yet ends within a second, whatever it waits for, and has changed nothing. May be called often.
+    /// It holds for good: a copy that is given this handle later is over at once.
     pub fn stop(&self) {
         self.0.stop.store(true, Ordering::Release);
     }
@@ -192,7 +196,23 @@ impl Handle {
 
     /// Whether somebody asked for an end.
     pub fn stopped(&self) -> bool {
-        self.0.stop.load(Ordering::Acquire) || self.0.broken.load(Ordering::Acquire)
+        let own = self.0.stop.load(Ordering::Acquire) || self.0.broken.load(Ordering::Acquire);
+        own || self.0.above.as_ref().is_some_and(Handle::stopped)
+    }
+
+    /// A handle of its own that is stopped when this one is, and by itself.
+    #[doc(hidden)]
+    pub fn below(&self) -> Handle {
+        Handle(Arc::new(Shared { above: Some(self.clone()), ..Shared::default() }))
+    }
+
+    /// The same for whoever waits for what is no session yet.
+    pub(crate) fn as_stop(&self) -> Stop {
+        if haul_mutant::removed("stop-before-the-ends-meet") {
+            return Stop::never();
+        }
+        let handle = self.clone();
+        Stop::when(move || handle.stopped())
     }
 
     /// Pauses the copy or lets it go on, effective within a second: nothing new is read or sent, what is on

@@ -152,7 +152,9 @@ pub struct Options {
     /// The sink looks and tells what a copy would change; nothing is sent, made or changed.
     pub dry_run: bool,
     /// How long a network that is down is waited for, in seconds; `None`: five minutes, 0: not at all. Also
-    /// how long a server of the source may be silent; `None`: 30 s, 0: one second.
+    /// how long a server of the source may be silent; `None`: 30 s, 0: one second. And, where nobody can be
+    /// asked ([`RemoteOptions::interactive`](crate::api::RemoteOptions::interactive)), how long ssh may say
+    /// nothing before the far end speaks; `None`: two minutes, and at least ten seconds.
     pub patience: Option<u32>,
     /// What files are hashed with.
     pub digest: Digest,

@@ -62,7 +62,8 @@ pub struct RemoteOptions {
     pub via: Vec<IpAddr>,
     /// Ports that the end that listens may use, first and last.
     pub ports: Option<(u16, u16)>,
-    /// A person can answer ssh's questions.
+    /// A person can answer ssh's questions, and is waited for: then ssh may say nothing for as long as it
+    /// likes, up to a stop.
     pub interactive: bool,
     /// Channels of the ssh connection where all data goes through it, 1 to [`SSH_CHANNELS_MAX`]; `None`:
     /// chosen.

@@ -16,12 +16,15 @@ use std::thread;
 
 use haul::options::{AgentRequest, Digest, Options};
 use haul_base::role::Role;
+use haul_base::stop::Stop;
 use haul_launch::{BootstrapError, BootstrapKind, Connected, Dialler, Path, RemoteSpec, connect};
 use haul_transport::Protect;
 use tempfile::TempDir;
 
 #[path = "bootstrap/push.rs"]
 mod push;
+#[path = "bootstrap/stop.rs"]
+mod stop;
 
 /// The far end's program, built by `cargo test` along with this test.
 fn echo_program() -> PathBuf {
@@ -92,6 +95,8 @@ impl Far {
             dial: Dialler::Auto,
             ports: None,
             interactive: false,
+            patience: None,
+            stop: Stop::never(),
             streams: Some(3),
             storage_rate: None,
             ssh_channels: None,

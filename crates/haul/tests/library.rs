@@ -1,11 +1,14 @@
 //! The library as another program uses it.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use haul::api::{
-    Copy, CopyPhase, Endpoint, ErrorKind, Event, Handle, Observer, OnEvent, Operation, Progress, Role, Status,
+    Copy, CopyPhase, Endpoint, ErrorKind, Event, Handle, Observer, OnEvent, Operation, Progress,
+    RemoteOptions, Role, Running, Status,
 };
 use haul::options::{Durability, Options, StorageOptions};
 
@@ -468,4 +471,87 @@ fn copies_at_a_time_share_the_descriptors() {
     for n in refused {
         assert_eq!(copy(n).run().status, Status::Complete);
     }
+}
+
+/// What takes longer than this hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(30);
+
+/// An ssh that says who it is, and nothing else for ten minutes.
+struct MuteSsh {
+    dir: tempfile::TempDir,
+}
+
+impl MuteSsh {
+    fn new() -> MuteSsh {
+        MuteSsh { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// Somebody can be asked, so that no time is set to a login.
+    fn remote(&self) -> RemoteOptions {
+        let said = self.dir.path().join("said");
+        let script = "echo $$ > \"$0.new\" && mv \"$0.new\" \"$0\" && exec sleep 600";
+        let ssh = ["sh", "-c", script, said.to_str().unwrap()].map(String::from).into();
+        RemoteOptions { ssh, interactive: true, ..RemoteOptions::default() }
+    }
+
+    /// Its number, if it runs by now.
+    fn process(&self) -> Option<u32> {
+        fs::read_to_string(self.dir.path().join("said")).ok()?.trim().parse().ok()
+    }
+}
+
+impl Drop for MuteSsh {
+    fn drop(&mut self) {
+        if let Some(process) = self.process().filter(|process| runs(*process)) {
+            let _ = std::process::Command::new("kill").args(["-9", &process.to_string()]).status();
+        }
+    }
+}
+
+fn runs(process: u32) -> bool {
+    Path::new(&format!("/proc/{process}")).exists()
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + HANGS_AFTER;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Goal: a copy whose ssh never says a word ends when it is stopped: as interrupted and without an error,
+/// with no ssh left behind and nothing made, whichever way the data were to go.
+/// Method: an ssh that would sleep for ten minutes.
+#[test]
+fn a_stop_ends_a_copy_whose_ssh_says_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("data"), dir.path().join("copy"));
+    fs::write(&from, b"data").unwrap();
+    let far = |path: &Path| Endpoint::remote("h", path.to_str().unwrap());
+    let ends = [
+        (Endpoint::from(&from), far(&to)),
+        (far(&from), Endpoint::from(&to)),
+        // A relative one, which begins where the far end's user is at home.
+        (Endpoint::remote("h", "data"), Endpoint::from(&to)),
+    ];
+    for (from, to) in ends {
+        let ssh = MuteSsh::new();
+        let running: Running = Copy::from([from]).to(to).remote(ssh.remote()).spawn().unwrap();
+        wait_until("ssh is not started", || ssh.process().is_some());
+        assert_eq!(running.handle().state().phase, CopyPhase::Starting);
+        running.handle().stop();
+        wait_until("the stop does not end it", || running.is_finished());
+        let summary = running.join();
+        assert_eq!((summary.status, summary.error, summary.usage), (Status::Interrupted, None, false));
+        assert!(!runs(ssh.process().unwrap()), "ssh outlives its copy");
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing was made");
+    // One that was stopped before it began starts no ssh at all.
+    let (handle, ssh) = (Handle::new(), MuteSsh::new());
+    handle.stop();
+    let summary = Copy::from([&from]).to(far(&to)).remote(ssh.remote()).handle(&handle).run();
+    assert_eq!((summary.status, summary.error), (Status::Interrupted, None));
+    assert_eq!(ssh.process(), None);
 }

@@ -23,11 +23,13 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
 use haul_base::escape;
+use haul_base::stop::Stop;
 use haul_core::tune::Choice;
 
 use super::BootstrapError;
 use super::channel_listener::{ChannelAddress, ChannelReply, HelperTask};
 use super::clients::Clients;
+use super::happy_eyeballs::hear;
 use super::message::{self, CHANNEL_MAGIC, Decision, FURTHER_MAX};
 use super::shell::Notes;
 use super::ssh::Ssh;
@@ -83,8 +85,8 @@ impl Further {
 pub(super) fn open(
     ssh: &mut Ssh,
     sharing: &Sharing,
-    asked: Option<u16>,
-    most: u16,
+    (asked, most): (Option<u16>, u16),
+    stop: &Stop,
     notes: Notes<'_>,
 ) -> Result<Further, BootstrapError> {
     let begin = Instant::now();
@@ -107,7 +109,7 @@ pub(super) fn open(
         let why = if most == 0 { "there is one stream" } else { "the path is short" };
         return Ok(Further::none(format!("{why}, round trip {ms} ms")));
     }
-    let (links, clients) = open_all(&sharing.further(STAGE), &at, count);
+    let (links, clients) = open_all(&sharing.further(STAGE), &at, count, stop);
     let value = 1 + links.len() as u16;
     let which = if asked.is_some() { "as asked".to_owned() } else { format!("round trip {ms} ms") };
     let refused = if links.len() < count.into() {
@@ -118,8 +120,9 @@ pub(super) fn open(
     Ok(Further { links, clients, told: Choice { value, why: which + &refused } })
 }
 
-/// Starts `count` clients and waits until the agent greets over them. Who does not come up is ended.
-fn open_all(words: &[OsString], at: &ChannelAddress, count: u16) -> (Vec<(u16, Link)>, Clients) {
+/// Starts `count` clients and waits until the agent greets over them. Who does not come up is ended, and all
+/// are where a stop is wanted.
+fn open_all(words: &[OsString], at: &ChannelAddress, count: u16, stop: &Stop) -> (Vec<(u16, Link)>, Clients) {
     let (sender, opened) = bounded(FURTHER_MAX.into());
     let mut started: Vec<(u16, Child)> = Vec::new();
     for index in 0..count {
@@ -142,8 +145,11 @@ fn open_all(words: &[OsString], at: &ChannelAddress, count: u16) -> (Vec<(u16, L
     drop(sender);
     let deadline = Instant::now() + OPEN_WAIT;
     let mut links = Vec::new();
-    while let Ok((index, up)) = opened.recv_deadline(deadline) {
+    while let Ok((index, up)) = hear(&opened, deadline, stop) {
         links.extend(up.ok().map(|link: Link| (index, link)));
+    }
+    if stop.is_asked() {
+        links.clear();
     }
     links.sort_by_key(|(index, _)| *index);
     let is_up = |index: u16| links.iter().any(|(up, _)| *up == index);
@@ -200,14 +206,14 @@ mod tests {
             ChannelAddress { program: Bytes(b"/haul".to_vec()), name: Fixed([1; 16]), token: Fixed([2; 32]) };
         for script in ["exit 1", "head -c 100000 /dev/zero", "printf 'HAUL\\001'"] {
             let words: Vec<OsString> = ["sh", "-c", script].map(OsString::from).into();
-            let (links, clients) = open_all(&words, &at, 3);
+            let (links, clients) = open_all(&words, &at, 3, &Stop::never());
             assert!(links.is_empty() && clients.0.is_empty(), "{script}");
         }
         let words: Vec<OsString> =
             ["sh", "-c", "echo motd; printf 'HAUL\\002'; cat >&2"].map(OsString::from).into();
-        let (links, clients) = open_all(&words, &at, 2);
+        let (links, clients) = open_all(&words, &at, 2, &Stop::never());
         assert_eq!((links.len(), clients.0.len()), (2, 2));
         let none = ChannelAddress { program: Bytes(b"a\nb".to_vec()), ..at };
-        assert!(open_all(&words, &none, 2).0.is_empty());
+        assert!(open_all(&words, &none, 2, &Stop::never()).0.is_empty());
     }
 }

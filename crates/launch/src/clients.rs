@@ -1,11 +1,43 @@
-//! The ssh clients of a session's further channels, and how a child ends.
+//! The ssh of a session, the clients of its further channels, and how a child ends.
 
 use std::process::{Child, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the clients may take to end, all together, when their pipes are closed.
-const END_WAIT: Duration = Duration::from_secs(2);
+use haul_base::stop::Stop;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long a process, or all clients together, may take to end when their pipes are closed.
+pub(super) const END_WAIT: Duration = Duration::from_secs(2);
+/// The same where somebody waits for a stop.
+const STOP_WAIT: Duration = Duration::from_millis(200);
+/// How long a process that was told to end may take to put its terminal right, and to end its own.
+const TERM_WAIT: Duration = Duration::from_millis(500);
+
+/// The ssh of a session. Dropped, it gets a moment to end by itself (its pipes are closed by then), is told
+/// to end, and killed.
+pub(super) struct Process {
+    pub child: Child,
+    /// Who may want it to end soon.
+    pub stop: Stop,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let wait = if self.stop.is_asked() { STOP_WAIT } else { END_WAIT };
+        if wait_child(&mut self.child, wait).is_some() {
+            return;
+        }
+        // It has not been waited for, so the number is its own.
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        if wait_child(&mut self.child, TERM_WAIT).is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
 
 /// Clients of the channels. Dropped, they get a moment to end by themselves, all together; their pipes are
 /// closed by then.

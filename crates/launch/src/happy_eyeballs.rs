@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use haul_base::errno;
+use haul_base::stop::Stop;
 use haul_core::ids::{SessionEpoch, StreamId};
 
 use super::join_handshake::{self, Connected, Session};
@@ -173,13 +174,26 @@ pub(super) enum Lost {
 }
 
 /// How a [`HappyEyeballs`] is run.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Rules {
     /// Other paths than the first way's are dialled at once, to become paths of data streams.
     pub paths: bool,
     /// Connections for data streams that are dialled over the first way together with control's.
     pub wave: u16,
     pub deadline: Instant,
+    /// Whoever can want an end: then nobody could be reached.
+    pub stop: Stop,
+}
+
+/// What comes until `until`; the same error if it does not, and if an end is wanted before.
+pub(super) fn hear<T>(words: &Receiver<T>, until: Instant, stop: &Stop) -> Result<T, RecvTimeoutError> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match words.recv_timeout(stop.until_look(left)) {
+            Err(RecvTimeoutError::Timeout) if !stop.is_asked() && Instant::now() < until => {}
+            heard => return heard,
+        }
+    }
 }
 
 /// See the module.
@@ -235,11 +249,11 @@ impl HappyEyeballs {
         };
         let Some(first) = dials.ways.first().copied() else { return dials };
         dials.launch(0);
-        (0..rules.wave).for_each(|_| dials.launch_wave());
+        (0..dials.rules.wave).for_each(|_| dials.launch_wave());
         let mut later = Vec::new();
         for i in 1..dials.ways.len() {
             let way = dials.ways[i];
-            match rules.paths && way.pair != first.pair {
+            match dials.rules.paths && way.pair != first.pair {
                 true => dials.launch(i),
                 false => later.push((i, way.remote)),
             }
@@ -367,7 +381,7 @@ impl HappyEyeballs {
                 return Ok(self.connected.remove(at));
             }
             let lost = if self.refused { Lost::Refused } else { Lost::Unreachable };
-            if now >= deadline {
+            if now >= deadline || self.rules.stop.is_asked() {
                 return Err(lost);
             }
             let due = now >= next || self.open.is_empty();
@@ -386,7 +400,7 @@ impl HappyEyeballs {
             // latest.
             let idle = now >= next && self.queue.is_empty() && self.names.0;
             let until = if idle { deadline } else { next.min(deadline) };
-            match self.words.recv_timeout(until.saturating_duration_since(now)) {
+            match hear(&self.words, until, &self.rules.stop) {
                 Ok(word) => {
                     if matches!(word, Word::Failed(..) | Word::Names(_)) {
                         next = Instant::now();
@@ -403,7 +417,7 @@ impl HappyEyeballs {
     pub(super) fn wave(&mut self, least: u16) -> Vec<Connected> {
         let until = self.begun + WAVE_WAIT;
         while self.wave.0.len() < usize::from(least) && self.wave.1 > 0 {
-            match self.words.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match hear(&self.words, until, &self.rules.stop) {
                 Ok(word) => self.handle(word),
                 Err(_) => break,
             }
@@ -425,11 +439,11 @@ impl HappyEyeballs {
                 true => up + PATH_WAIT,
                 false => answer,
             };
-            let left = until.saturating_duration_since(Instant::now());
-            if pending.is_empty() || left.is_zero() {
+            let over = Instant::now() >= until || self.rules.stop.is_asked();
+            if pending.is_empty() || over {
                 break;
             }
-            if let Ok(word) = self.words.recv_timeout(left) {
+            if let Ok(word) = hear(&self.words, until, &self.rules.stop) {
                 self.handle(word);
             }
         }

@@ -108,7 +108,7 @@ fn bench() -> (Listener, Arc<Caller>, Arc<AtomicU64>) {
 }
 
 fn rules() -> Rules {
-    Rules { paths: true, wave: 0, deadline: Instant::now() + Duration::from_secs(20) }
+    Rules { paths: true, wave: 0, deadline: Instant::now() + Duration::from_secs(20), stop: Stop::never() }
 }
 
 /// Goal: a stranger, a refusal and silence at the addresses before it do not keep control from the one that

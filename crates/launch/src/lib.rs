@@ -30,6 +30,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use haul_base::errno;
+use haul_base::stop::{Stop, Stopped};
 use haul_core::ids::StreamId;
 use haul_core::tune::Choice;
 use haul_core::wire::{VERSION, VERSION_MIN};
@@ -107,6 +108,10 @@ pub struct RemoteSpec {
     pub ports: Option<(u16, u16)>,
     /// Somebody can answer: ssh may ask for a password. Else it is told never to.
     pub interactive: bool,
+    /// How long ssh may say nothing before the far end speaks, where nobody can answer; `None`: two minutes.
+    pub patience: Option<Duration>,
+    /// Whoever can want an end before the two ends have met.
+    pub stop: Stop,
     /// Data streams wanted, 1 to `STREAMS_MAX`; `None`: as many as the path needs.
     pub streams: Option<u16>,
     /// What this host's storage is known to give, bytes per second.
@@ -230,6 +235,8 @@ pub enum BootstrapKind {
     Closed,
     /// Something on this machine failed.
     Local,
+    /// Somebody wanted an end.
+    Stopped,
 }
 
 /// Why the far end could not be started: what happened, its cause, and what to do about it.
@@ -299,6 +306,12 @@ fn share_pipe(
     let mut links = mux::mux(reader, writer, streams + 1, capacity, Box::new(|_| {}))?;
     links.extend(channels);
     Ok(links)
+}
+
+impl From<Stopped> for BootstrapError {
+    fn from(stopped: Stopped) -> Self {
+        BootstrapError::new(BootstrapKind::Stopped, stopped.to_string())
+    }
 }
 
 impl From<TransportError> for BootstrapError {

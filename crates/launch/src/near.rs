@@ -38,8 +38,10 @@ use haul_transport::routes::Address;
 use haul_transport::tcp::HostLimits;
 use haul_transport::{Link, routes, tls};
 
-/// How long ssh may take to log in when nobody types a password.
+/// How long ssh may say nothing when nobody types a password, if the user does not say; and at least, for a
+/// login is more than a round trip.
 const LOGIN_WAIT: Duration = Duration::from_secs(120);
+const LOGIN_WAIT_MIN: Duration = Duration::from_secs(10);
 const _: () = assert!(VERSION == VERSION_MIN, "what is said before the far end has spoken names one version");
 /// Streams in one ssh connection: they share its window, so that more bring nothing.
 const MUX_STREAMS: u16 = 4;
@@ -50,7 +52,8 @@ const PORTS_SUGGESTED: (u16, u16) = (50000, 50031);
 /// ours) go to `notes`. Blocks until the session is up or cannot be.
 ///
 /// # Errors
-/// Whatever stopped it, with a remedy where there is one. Nothing is left running.
+/// Whatever stopped it, with a remedy where there is one; [`RemoteSpec::stop`] ends it within a second.
+/// Nothing is left running.
 pub fn connect<R: Request>(
     spec: &RemoteSpec,
     request: &R,
@@ -74,11 +77,13 @@ pub fn connect_and_hear<R: Request>(
     let mut near = NearHandshake::hello(spec, request, tickets, (notes, hear))?;
     let mut direct = None;
     for way in WAYS {
+        spec.stop.check()?;
         direct = way(&mut near, notes)?;
         if direct.is_some() {
             break;
         }
     }
+    spec.stop.check()?;
     let further = match &direct {
         Some(_) => None,
         None => Some(near.fall_back(notes)?),
@@ -185,7 +190,8 @@ impl<'a> NearHandshake<'a> {
         (notes, hear): (&mut dyn FnMut(String), &mut dyn FnMut(&str) -> bool),
     ) -> Result<NearHandshake<'a>, BootstrapError> {
         let needs = request.needs();
-        let login = if spec.interactive { None } else { Some(LOGIN_WAIT) };
+        let login = spec.patience.map_or(LOGIN_WAIT, |patience| patience.max(LOGIN_WAIT_MIN));
+        let login = (!spec.interactive).then_some(login);
         let identity = tls::Identity::generate()?;
         let bare = needs.protect == Protect::Integrity;
         let wish = match (spec.dial, needs.role) {
@@ -222,6 +228,7 @@ impl<'a> NearHandshake<'a> {
         let words = encode(tell(VERSION, &session))?;
         let sharing = Sharing::find(spec);
         let shares = sharing.as_ref().map_or(Vec::new(), Sharing::first);
+        spec.stop.check()?;
         let mut ssh = Ssh::start(spec, &shares, &stage0(), login)?;
         let told = start_haul(&mut ssh, spec, &words, notes)?;
         ssh.set_silence(ANSWER_WAIT);
@@ -323,7 +330,7 @@ impl<'a> NearHandshake<'a> {
         let caller = Arc::new(Caller { name, session, identity, pin, window: self.window() });
         let (facts, ways) = (self.facts.clone(), happy_eyeballs::ways(&at));
         let plan_for = |rtt, to, paths: usize| facts.plan(rtt, Some(to), paths);
-        match start::dial(&caller, ways, self.spec.streams, facts.most, &plan_for) {
+        match start::dial(&caller, ways, (self.spec.streams, facts.most), &plan_for, &self.spec.stop) {
             Ok(Dialled { addr, links, plan, used, control, coming }) => {
                 self.tell_streams(plan.streams.value, notes)?;
                 let other = Other::Near { ended: self.ssh.far_ended() };
@@ -359,6 +366,7 @@ impl<'a> NearHandshake<'a> {
             most: facts.most,
             window: self.window(),
             strays: self.strays.clone(),
+            stop: self.spec.stop.clone(),
         };
         let agreed = &mut self.agreed;
         let plan = |rtt, paths: usize| {
@@ -404,7 +412,7 @@ impl<'a> NearHandshake<'a> {
                 // The first channel carries one data stream at least.
                 let asked = self.spec.ssh_channels.map(|n| n - 1);
                 let most = self.spec.streams.unwrap_or(self.facts.most) - 1;
-                channels::open(&mut self.ssh, sharing, asked, most, notes)
+                channels::open(&mut self.ssh, sharing, (asked, most), &self.spec.stop, notes)
             }
         }
     }

@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_base::errno;
+use haul_base::stop::Stop;
 use haul_core::ids::{SessionEpoch, StreamId};
 
 use super::coming::Coming;
@@ -197,7 +198,9 @@ impl Redial {
         }
         let at = known[0].remote;
         // One that refuses may be a gateway in the far end's name: the others are tried as well.
-        let rules = Rules { paths: false, wave: 0, deadline: Instant::now() + JOIN_WAIT };
+        // A stop of a session that runs is its driver's.
+        let stop = Stop::never();
+        let rules = Rules { paths: false, wave: 0, deadline: Instant::now() + JOIN_WAIT, stop };
         let mut dials = HappyEyeballs::start(self.caller.clone(), known, rules);
         match dials.control(epoch) {
             Ok((way, link)) => {

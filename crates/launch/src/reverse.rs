@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use haul_base::errno;
 use haul_base::escape;
+use haul_base::stop::Stop;
 use haul_core::ids::StreamId;
 
 use super::arrived::{Arrived, Decided, JOIN_WAIT, watch_pipe};
-use super::happy_eyeballs::{self, Caller, HappyEyeballs, Rules, Way};
+use super::happy_eyeballs::{self, Caller, HappyEyeballs, Rules, Way, hear};
 use super::join_handshake::{Connected, Session};
 use super::listener::{At, FIRST_EPOCH, Listener};
 use super::message::{self, Decision, FarDialled, Listening};
@@ -57,6 +58,7 @@ pub(super) struct Terms<'a> {
     /// Bytes under way that each receive buffer shall hold; `None` leaves it to the system.
     pub window: Option<u64>,
     pub strays: Arc<AtomicU64>,
+    pub stop: Stop,
 }
 
 /// The streams of the start, all of which the far end dialled.
@@ -75,7 +77,7 @@ pub(super) fn offer(
     ssh: &mut Ssh,
     notes: Notes<'_>,
 ) -> Result<Result<Taken, String>, BootstrapError> {
-    let most = terms.most;
+    let (most, stop) = (terms.most, terms.stop.clone());
     let (mut listener, at) = match listen(terms) {
         Ok(opened) => opened,
         Err(why) => return Ok(Err(why)),
@@ -92,25 +94,25 @@ pub(super) fn offer(
     };
     let mut links: Vec<Option<Link>> = (0..=most).map(|_| None).collect();
     let missing = || Ok(Err(format!("connections to port {} of this host were lost", at.port)));
-    if !arrive(&listener, &mut links, 0) {
+    if !arrive(&listener, &mut links, 0, &stop) {
         return missing();
     }
     let plan = plan(links[0].as_ref().and_then(path::rtt), paths);
     let streams = plan.streams.value;
     say(ssh, &Decision::Streams(streams), notes)?;
     match ssh.read_frame(notes)? {
-        FarDialled::Joined { .. } if arrive(&listener, &mut links, streams) => {}
+        FarDialled::Joined { .. } if arrive(&listener, &mut links, streams, &stop) => {}
         FarDialled::Joined { .. } | FarDialled::Failed(_) => return missing(),
     }
     let links = links.into_iter().take(usize::from(streams) + 1).flatten().collect();
     Ok(Ok(Taken { listener, links, plan }))
 }
 
-/// Waits until streams 0 to `last` are here; `false`: they do not come.
-fn arrive(listener: &Listener, links: &mut [Option<Link>], last: u16) -> bool {
+/// Waits until streams 0 to `last` are here; `false`: they do not come, or a stop did.
+fn arrive(listener: &Listener, links: &mut [Option<Link>], last: u16, stop: &Stop) -> bool {
     let deadline = Instant::now() + ARRIVAL_WAIT;
     while links.iter().take(usize::from(last) + 1).any(Option::is_none) {
-        match listener.joined.recv_deadline(deadline) {
+        match hear(&listener.joined, deadline, stop) {
             Ok((stream, link)) => match links.get_mut(usize::from(stream.0)) {
                 Some(place) => *place = Some(link),
                 None => return false,
@@ -132,7 +134,7 @@ fn say(ssh: &mut Ssh, word: &Decision, notes: Notes<'_>) -> Result<(), Bootstrap
 
 /// Opens the near end's port: at the user's addresses, or everywhere, as the far end does.
 fn listen(terms: Terms<'_>) -> Result<(Listener, Listening), String> {
-    let Terms { vias, client, peer, ports, session, identity, pin, most, window, strays } = terms;
+    let Terms { vias, client, peer, ports, session, identity, pin, most, window, strays, .. } = terms;
     let Some(place) = named::place(vias, client) else {
         return Err("the address that ssh came from is not known".into());
     };
@@ -178,7 +180,9 @@ pub(super) fn answer(
     let deadline = Instant::now() + JOIN_WAIT;
     let wrong = |what: &str| BootstrapError::new(BootstrapKind::Peer, what);
     let caller = Arc::new(caller);
-    let rules = Rules { paths: most > 1, wave: 0, deadline: Instant::now() + DIAL_WAIT };
+    // The near end's stop is the end of the pipe, which is heard of below.
+    let stop = Stop::never();
+    let rules = Rules { paths: most > 1, wave: 0, deadline: Instant::now() + DIAL_WAIT, stop };
     let mut dials = HappyEyeballs::start(caller.clone(), happy_eyeballs::ways(&at), rules);
     let mut dialled = match dials.control(FIRST_EPOCH) {
         Ok((won, control)) => {
@@ -216,7 +220,7 @@ pub(super) fn answer(
                 let Some((first, control, mut paths)) = dialled.take() else { continue };
                 paths.truncate(n.into());
                 let mut used: Vec<_> = paths.iter().map(|(way, _)| (*way, BTreeSet::new())).collect();
-                let dialled = connect_all(&caller, paths, n).and_then(|connected| {
+                let dialled = connect_all(&caller, paths, n, &Stop::never()).and_then(|connected| {
                     let mut data = Vec::new();
                     for (stream, (connected, path)) in (1..).map(StreamId).zip(connected) {
                         data.push((stream, join(connected, stream)?));

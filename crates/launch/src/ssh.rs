@@ -5,13 +5,14 @@
 //! to act on it at the latest after [`HOLD_MAX`].
 //! Invariants: the remote command is the constant that the caller gives; a host never reaches ssh as an
 //! option; where nobody can answer ssh is told never to ask. No thread runs until the session is up: one
-//! `poll` waits for all three pipes, so neither side can fill a pipe that nobody empties.
+//! `poll` waits for all three pipes, so neither side can fill a pipe that nobody empties; and it looks often
+//! enough whether somebody wants an end.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -20,11 +21,12 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use super::clients::{Clients, wait_child};
+use super::clients::{Clients, END_WAIT, Process, wait_child};
 use super::message::{self, CHATTER_MAX, MAGIC};
 use super::shell::{Lines, Notes, quote};
 use super::{BootstrapError, BootstrapKind, RemoteSpec};
 use haul_base::escape;
+use haul_base::stop::{LOOK, Stop};
 
 /// How long the far end may be silent once it has said its first word.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(60);
@@ -32,8 +34,6 @@ pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(60);
 pub(super) const STAGE0: &[u8] = b"HAUL-STAGE0 1 ";
 /// Longest line of the `sh` stage after [`STAGE0`], bytes.
 const STAGE0_LEN_MAX: usize = 4096;
-/// How long a process whose pipe is closed may take to end before it is killed.
-const END_WAIT: Duration = Duration::from_secs(2);
 /// A line of ssh's is held back so long where somebody may be asked, for it may be what ssh says of its
 /// failure, but also a banner or a token that waits for a person. Where nobody is, it is held until the far
 /// end speaks or ssh ends.
@@ -153,20 +153,10 @@ pub(super) struct Ssh {
     silence: Option<Duration>,
     /// haul itself has spoken.
     spoke: bool,
+    /// Each wait ends when somebody wants an end.
+    stop: Stop,
     /// Last, so that the pipes are closed when it waits.
     child: Process,
-}
-
-/// Dropped, it gives the process a moment to end by itself (its pipes are closed by then), and kills it.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        if wait_child(&mut self.0, END_WAIT).is_none() {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
 }
 
 impl Ssh {
@@ -202,7 +192,8 @@ impl Ssh {
             shown: escape::line(dial_name(spec).as_bytes()),
             silence,
             spoke: false,
-            child: Process(child),
+            stop: spec.stop.clone(),
+            child: Process { child, stop: spec.stop.clone() },
         })
     }
 
@@ -230,11 +221,13 @@ impl Ssh {
     ) -> Result<Event, BootstrapError> {
         let local = |e| BootstrapError::local("cannot wait for ssh", e);
         loop {
+            self.stop.check()?;
             if self.eof && !write {
                 return Ok(Event::Eof);
             }
             let due = self.held.1.filter(|_| self.silence.is_none()).map(|since| since + HOLD_MAX);
-            let until = deadline.into_iter().chain(due).min();
+            let look = (!self.stop.is_never()).then(|| Instant::now() + LOOK);
+            let until = deadline.into_iter().chain(due).chain(look).min();
             let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
             let timeout = timeout.map(|t| Timespec {
                 tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
@@ -450,7 +443,7 @@ impl Ssh {
 
     /// The error for a far end that closed the pipe: ssh's own words and exit code.
     pub(super) fn ended(&mut self, notes: Notes<'_>) -> BootstrapError {
-        let status = wait_child(&mut self.child.0, END_WAIT);
+        let status = wait_child(&mut self.child.child, END_WAIT);
         let deadline = Instant::now() + STDERR_WAIT;
         while self.stderr.is_some() {
             let Some(stderr) = &self.stderr else { break };
@@ -498,14 +491,16 @@ impl Ssh {
 
     /// The session has its own connections: ssh only has to end in good time.
     pub(super) fn into_guard(self) -> SshGuard {
-        let Ssh { child, stdin, stdout, stderr, words, held, .. } = self;
+        let Ssh { mut child, stdin, stdout, stderr, words, held, .. } = self;
+        child.stop = Stop::never();
         let words = follow(stderr, words, held.0);
         SshGuard { words, _pipe: (Some(stdin), Some(stdout)), _clients: Clients::default(), child }
     }
 
     /// All streams use the pipe, and the channels of `clients`: its reading and its writing end.
     pub(super) fn into_pipe(self, clients: Clients) -> Result<(Pipe, ChildStdin, SshGuard), BootstrapError> {
-        let Ssh { child, stdin, stdout, stderr, words, held, buffer, .. } = self;
+        let Ssh { mut child, stdin, stdout, stderr, words, held, buffer, .. } = self;
+        child.stop = Stop::never();
         let words = follow(stderr, words, held.0);
         let guard = SshGuard { words, _pipe: (None, None), _clients: clients, child };
         set_nonblocking(&stdin, false).map_err(|e| BootstrapError::local("cannot use the pipe to ssh", e))?;
@@ -560,7 +555,7 @@ impl SshGuard {
 
     /// The process id of ssh.
     pub fn pid(&self) -> u32 {
-        self.child.0.id()
+        self.child.child.id()
     }
 }
 

@@ -16,15 +16,17 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
 use rustix::fs::{FileType, Mode};
 
+use super::happy_eyeballs::hear;
 use super::join_handshake::random;
 use super::ssh::destination;
 use super::{Dialler, RemoteSpec};
 use haul_base::errno;
+use haul_base::stop::Stop;
 
 /// How long ssh may take to tell its configuration.
 const CONFIG_WAIT: Duration = Duration::from_secs(10);
@@ -77,7 +79,7 @@ impl Sharing {
         let destination = destination(spec).map_err(|error| error.what)?;
         let mut ask = Command::new(ssh);
         ask.args(spec.ssh.iter().skip(1)).args(["-T", "-G", "--", &destination]);
-        let told = output(&mut ask).ok_or("this ssh does not tell its configuration")?;
+        let told = output(&mut ask, &spec.stop).ok_or("this ssh does not tell its configuration")?;
         let socket = match configured(&told)? {
             Some(path) => Socket::Users(path),
             None => Socket::Own(own_socket(&spec.sockets)?),
@@ -133,8 +135,8 @@ fn is_plain(path: &Path) -> bool {
     path.is_absolute() && !path.as_os_str().as_bytes().iter().any(odd)
 }
 
-/// What `command` says, if it ends well and in time.
-fn output(command: &mut Command) -> Option<Vec<u8>> {
+/// What `command` says, if it ends well and in time, and nobody wants an end before.
+fn output(command: &mut Command, stop: &Stop) -> Option<Vec<u8>> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let stdout = child.stdout.take()?;
     let (sender, told) = bounded(1);
@@ -144,7 +146,7 @@ fn output(command: &mut Command) -> Option<Vec<u8>> {
         let _ = sender.send(result.map(|_| text));
     };
     let reading = thread::Builder::new().name("haul-ssh-config".into()).spawn(read);
-    let told = reading.ok().and_then(|_| told.recv_timeout(CONFIG_WAIT).ok());
+    let told = reading.ok().and_then(|_| hear(&told, Instant::now() + CONFIG_WAIT, stop).ok());
     if told.is_none() {
         let _ = child.kill();
     }

@@ -11,6 +11,8 @@ fn spec(host: &str) -> RemoteSpec {
         dial: Default::default(),
         ports: None,
         interactive: false,
+        patience: None,
+        stop: Stop::never(),
         streams: Some(1),
         storage_rate: None,
         ssh_channels: None,

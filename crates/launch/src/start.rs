@@ -14,11 +14,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::unbounded;
+use haul_base::stop::Stop;
 use haul_core::ids::StreamId;
 use haul_core::tune::start::STREAMS_LONG_MIN;
 
 use super::coming::Coming;
-use super::happy_eyeballs::{Caller, HappyEyeballs, Rules, Way};
+use super::happy_eyeballs::{Caller, HappyEyeballs, Rules, Way, hear};
 use super::join_handshake::Connected;
 use super::listener::{FIRST_EPOCH, PLACES_FEW};
 use haul_transport::Link;
@@ -50,21 +52,22 @@ pub(super) struct Dialled {
 }
 
 /// Dials `ways`. `asked`: the user's number of data streams; else `plan_for` says it by the path's round-trip
-/// time, its address, and how many paths there are. Never more than `most`.
+/// time, its address, and how many paths there are. Never more than `most`. A `stop` ends it with whatever
+/// error.
 ///
 /// # Errors
 /// What the other end's port does, in words that follow its name.
 pub(super) fn dial(
     caller: &Arc<Caller>,
     ways: Vec<Way>,
-    asked: Option<u16>,
-    most: u16,
+    (asked, most): (Option<u16>, u16),
     plan_for: &dyn Fn(Option<Duration>, IpAddr, usize) -> Plan,
+    stop: &Stop,
 ) -> Result<Dialled, &'static str> {
     let wave = asked.unwrap_or(STREAMS_LONG_MIN).min(most).min(AT_ONCE_MAX);
     let deadline = Instant::now() + DIAL_WAIT;
-    let mut dials =
-        HappyEyeballs::start(caller.clone(), ways, Rules { paths: asked != Some(1), wave, deadline });
+    let rules = Rules { paths: asked != Some(1), wave, deadline, stop: stop.clone() };
+    let mut dials = HappyEyeballs::start(caller.clone(), ways, rules);
     let mut early = None;
     let connected = dials.handshake(&mut |way, rtt| {
         let plan = plan_for(Some(rtt), way.remote.ip(), 1);
@@ -91,7 +94,7 @@ pub(super) fn dial(
         paths[0].1.extend(dials.wave(least as u16));
     }
     let mut used: Vec<_> = paths.iter().map(|(way, _)| (*way, BTreeSet::new())).collect();
-    let data = connect_all(caller, paths, streams)?;
+    let data = connect_all(caller, paths, streams, stop)?;
     let join = |connected: Connected, stream| {
         let link = connected.join_at_once(&caller.session, (stream, FIRST_EPOCH));
         link.map_err(|_| "takes our connections and closes them")
@@ -107,40 +110,49 @@ pub(super) fn dial(
 
 /// Connections for all streams over `paths` in turn, or none. What is up on a path already is used first; a
 /// path that fails now is done without, but for the first. Returns each stream's connection and the path that
-/// it took.
+/// it took. Each is dialled by a thread of its own, which a `stop` leaves to itself: it ends by its deadline,
+/// and what it made is closed.
 pub(super) fn connect_all(
-    caller: &Caller,
+    caller: &Arc<Caller>,
     paths: Vec<(Way, VecDeque<Connected>)>,
     streams: u16,
+    stop: &Stop,
 ) -> Result<Vec<(Connected, usize)>, &'static str> {
+    const FEWER: &str = "took only a part of our connections";
     let deadline = Instant::now() + DATA_WAIT;
     let (ways, mut connected): (Vec<Way>, Vec<VecDeque<Connected>>) = paths.into_iter().unzip();
-    let ways = &ways;
-    let dial = |path: usize| {
+    let first = ways[0];
+    let dial = move |caller: &Caller, way: Way, path: usize| {
         // A path that answered a moment ago does so again, or leaves time for the first.
         let connect = if path == 0 { DATA_WAIT } else { PATH_CONNECT_WAIT };
-        match caller.handshake(&ways[path], true, connect, deadline) {
+        match caller.handshake(&way, true, connect, deadline) {
             Ok(connected) => Some((connected, path)),
             Err(_) if path > 0 => {
-                caller.handshake(&ways[0], true, DATA_WAIT, deadline).ok().map(|connected| (connected, 0))
+                caller.handshake(&first, true, DATA_WAIT, deadline).ok().map(|connected| (connected, 0))
             }
             Err(_) => None,
         }
     };
-    let data: Option<Vec<_>> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..usize::from(streams))
-            .map(|stream| stream % ways.len())
-            .map(|path| match connected[path].pop_front() {
-                Some(connected) => Ok((connected, path)),
-                None => Err(scope.spawn(move || dial(path))),
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|one| one.map_or_else(|dialling| dialling.join().ok().flatten(), Some))
-            .collect()
-    });
-    data.ok_or("took only a part of our connections")
+    let (sender, dialled) = unbounded();
+    let mut data: Vec<Option<(Connected, usize)>> = Vec::new();
+    for stream in 0..usize::from(streams) {
+        let path = stream % ways.len();
+        data.push(connected[path].pop_front().map(|connected| (connected, path)));
+        if data[stream].is_none() {
+            let (caller, way, sender) = (caller.clone(), ways[path], sender.clone());
+            let work = move || drop(sender.send((stream, dial(&caller, way, path))));
+            thread::Builder::new().name("haul-dial".into()).spawn(work).map_err(|_| FEWER)?;
+        }
+    }
+    // A thread that panics made none.
+    drop(sender);
+    while data.iter().any(Option::is_none) {
+        match hear(&dialled, deadline + DATA_WAIT, stop) {
+            Ok((stream, Some(made))) => data[stream] = Some(made),
+            Ok((_, None)) | Err(_) => return Err(FEWER),
+        }
+    }
+    data.into_iter().collect::<Option<_>>().ok_or(FEWER)
 }
 
 #[cfg(test)]
@@ -211,8 +223,8 @@ mod tests {
         let near = thread::spawn({
             let (caller, ways) = (far.caller.clone(), vec![far.way()]);
             move || {
-                let mut dialled =
-                    dial(&caller, ways, None, 8, &plan(4)).unwrap_or_else(|why| panic!("{why}"));
+                let mut dialled = dial(&caller, ways, (None, 8), &plan(4), &Stop::never())
+                    .unwrap_or_else(|why| panic!("{why}"));
                 for (link, byte) in dialled.links.iter_mut().zip(b'0'..) {
                     link.writer.write_all(&[byte]).and_then(|()| link.writer.flush()).unwrap();
                 }
@@ -252,7 +264,10 @@ mod tests {
         let far = Far::new();
         let near = thread::spawn({
             let (caller, ways) = (far.caller.clone(), vec![far.way()]);
-            move || dial(&caller, ways, None, 64, &plan(7)).unwrap_or_else(|why| panic!("{why}"))
+            move || {
+                dial(&caller, ways, (None, 64), &plan(7), &Stop::never())
+                    .unwrap_or_else(|why| panic!("{why}"))
+            }
         });
         let sockets = far.accept(8);
         let (sender, named) = crossbeam_channel::unbounded();
@@ -296,7 +311,7 @@ mod tests {
         let far = Far::new();
         let near = thread::spawn({
             let (caller, ways) = (far.caller.clone(), vec![far.way()]);
-            move || dial(&caller, ways, Some(3), 8, &plan(3)).err()
+            move || dial(&caller, ways, (Some(3), 8), &plan(3), &Stop::never()).err()
         });
         let over = std::sync::atomic::AtomicBool::new(false);
         thread::scope(|scope| {

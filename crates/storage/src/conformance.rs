@@ -37,6 +37,7 @@ use crate::options::{LayoutChoice, StorageOptions};
 use haul_base::buffer::Pool;
 use haul_base::digest;
 use haul_base::meter::Meter;
+use haul_base::stop::Stop;
 
 const META: Meta =
     Meta { mode: 0o640, uid: 0, gid: 0, mtime: Timestamp { secs: 1_600_000_000, nanos: 5_000 } };
@@ -438,7 +439,14 @@ struct Source {
 /// file reads as it is, with its digest, and every operation is answered once.
 fn source_conforms(source: &Source) {
     let places = [source.place.clone()];
-    let sources = Sources { places: &places, recursive: true, part: None, home: None, patience: None };
+    let sources = Sources {
+        places: &places,
+        recursive: true,
+        part: None,
+        home: None,
+        patience: None,
+        stop: Stop::never(),
+    };
     let store: Box<dyn SourceStore> = stores::source(&sources).expect("a store");
     assert_eq!(store.roots().expect("roots").len(), 1);
     let (post, posted) = unbounded();

@@ -30,6 +30,7 @@ use crate::store::{
 use crate::walk::Walk;
 use engine::FtpEngine;
 use haul_base::escape;
+use haul_base::stop::Stop;
 use names::Names;
 use rustix::io::Errno;
 use session::Line;
@@ -129,8 +130,8 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
         Protocol::Gsiftp => Security::Gsi(Credential::find().map_err(unable)?),
     };
     let patience = sources.patience.map_or(PATIENCE, |asked| asked.max(PATIENCE_MIN));
-    let mut session = Session::open(&server, &Settings { patience, at: None, security: security.clone() })
-        .map_err(|error| unreached(&server, &error))?;
+    let settings = Settings { patience, at: None, security, stop: sources.stop.clone() };
+    let mut session = Session::open(&server, &settings).map_err(|error| unreached(&server, &error))?;
     let mut found: Vec<Found> = Vec::new();
     let mut home: Option<Vec<u8>> = None;
     for place in sources.places {
@@ -175,7 +176,9 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
         found.push(Found { path, name, facts });
     }
     // Where the server was reached first: behind one name there may be several that differ.
-    let settings = Settings { patience, at: session.address(), security };
+    let settings = Settings { at: session.address(), stop: Stop::never(), ..settings };
+    // From here on a stop is the session machine's, which ends in good order.
+    session.heed_no_stop();
     Ok(Box::new(FtpSource { server, found, session, settings }))
 }
 

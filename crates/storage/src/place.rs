@@ -18,6 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::SCHEMES;
 use super::store::{SinkStore, SourceStore};
 use haul_base::escape;
+use haul_base::stop::Stop;
 use haul_base::{bytes::PathBytes, role::Role};
 
 /// Longest server in a place, bytes: a host name has at most 253, a user name at most 256.
@@ -168,6 +169,8 @@ pub struct Sources<'a> {
     pub home: Option<&'a Path>,
     /// How long a server may be silent; `None`: as its scheme has it.
     pub patience: Option<Duration>,
+    /// Whoever can have enough while they are looked for.
+    pub stop: Stop,
 }
 
 /// What the user named as destination.

@@ -4,10 +4,14 @@
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
+use std::process::Command;
+
+use rustix::process::Signal;
 
 use crate::support::compare::assert_no_debris;
 use crate::support::liar::{Liar, Lies, Manner, Rest};
-use crate::support::run::{Haul, Outcome};
+use crate::support::netns::{FAR_BLOCKED, NetnsPair};
+use crate::support::run::{Haul, Outcome, Running};
 use crate::support::{Room, read};
 
 /// More than anybody needs to tell of a lie.
@@ -236,6 +240,60 @@ fn a_silent_server_is_given_up() {
     let ended = cp(&[], &liar, "/d/", &room.dir("sink")).run().sane();
     assert_refused(&ended);
     assert!(ended.stderr.contains("127.0.0.1"), "which one: {}", ended.describe());
+}
+
+/// Goal: a stop ends a copy that waits for a server, however long that may be silent: as interrupted, without
+/// an error, and with nothing made.
+/// Method: a server that says nothing, from its greeting on or from one of the commands before the first
+/// entry; where the source tells of the copy, and where the sink does.
+#[test]
+fn a_stop_ends_the_waiting_for_a_silent_server() {
+    let lies = || Lies::default().file("/d/good", b"good");
+    for at in ["", "USER", "FEAT", "MLST", "LIST"] {
+        let liar = match at {
+            "" => lies().silent(),
+            at => lies().reply(at, b""),
+        }
+        .start();
+        for options in [&["--patience=1h"][..], &["--patience=1h", "--dry-run"]] {
+            let room = Room::new();
+            let sink = room.dir("in").join("sink");
+            let heard = liar.heard().len();
+            // Whether it is a link is asked of the directory that it lies in.
+            let mut run = cp(options, &liar, "/d/good", &sink).start();
+            let mute = |_: &Running| liar.heard()[heard..].iter().any(|line| line.starts_with(at));
+            assert!(run.until(mute), "it waits for {at}");
+            run.signal(Signal::INT);
+            let ended = run.wait().sane().exits(130);
+            assert_modest(&ended);
+            let summary = ended.summary();
+            assert_eq!(summary.text("status"), "interrupted", "{at}");
+            assert!(summary.0["error"].is_null(), "{at}: {}", ended.describe());
+            assert_eq!(fs::read_dir(room.at("in")).expect("list a directory").count(), 0, "{at}");
+        }
+    }
+}
+
+/// Goal: the same where the server's address swallows what is sent to it.
+#[test]
+fn a_stop_ends_the_dialling_of_a_server() {
+    need!("netns");
+    let (pair, room) = (NetnsPair::new(), Room::new());
+    let sink = room.dir("in").join("sink");
+    let url = format!("ftp://{FAR_BLOCKED}:2121/d/");
+    let mut run = Haul::cp(["-r", "--patience=1h", &url]).args([&sink]).near(&pair).start();
+    let dials = |_: &Running| !sockets(&pair, &["-Htn", "state", "syn-sent"]).is_empty();
+    assert!(run.until(dials), "it dials");
+    run.signal(Signal::INT);
+    let ended = run.wait().sane().exits(130);
+    assert!(ended.summary().0["error"].is_null(), "{}", ended.describe());
+    assert_eq!(fs::read_dir(room.at("in")).expect("list a directory").count(), 0);
+}
+
+/// What `ss` says in the near namespace.
+fn sockets(pair: &NetnsPair, words: &[&str]) -> String {
+    let run = Command::new("ip").args(["netns", "exec", &pair.near, "ss"]).args(words).output();
+    String::from_utf8_lossy(&run.expect("run ss").stdout).trim().to_owned()
 }
 
 /// Goal: a server that sends its data connections to another host is asked at its own, and nobody goes there.

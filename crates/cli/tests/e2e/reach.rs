@@ -12,10 +12,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::support::compare::{ALL, assert_same};
 use crate::support::hosts::Hosts;
 use crate::support::netns::{FAR, FAR_BLOCKED, FAR_SECOND, FAR6, FAR6_BLOCKED};
-use crate::support::run::{Haul, program};
+use crate::support::run::{Haul, Running, program};
 use crate::support::sshd::{FarHaul, Sshd};
 use crate::support::{Room, procs, read, set_mode, tree};
 
@@ -97,6 +99,45 @@ fn a_black_holed_ipv6_falls_back() {
             );
             hosts.assert_copied_to(sink);
             hosts.make_room(sink);
+        }
+    }
+}
+
+/// Goal: a stop ends a copy whose ssh has not come anywhere: as interrupted, without an error, without an ssh
+/// that stays, and with nothing made.
+/// Method: an address that swallows what is sent to it, and an ssh of ours that says nothing; both ways.
+#[test]
+fn a_stop_ends_an_ssh_that_gets_nowhere() {
+    need!("netns", "sshd");
+    let hosts = Hosts::new(30, 1, 1000);
+    let (sink, said) = (hosts.room.dir("in").join("sink"), hosts.room.at("said"));
+    let mute = hosts.room.file("mute", "#!/bin/sh\necho $$ >said.new; mv said.new said; exec sleep 600\n");
+    set_mode(&mute, 0o755);
+    let far = |path: &Path| format!("{FAR_BLOCKED}:{}", path.display());
+    let real = format!("{} -o ConnectTimeout=600", hosts.sshd.command());
+    for ssh in [real.as_str(), mute.to_str().expect("UTF-8")] {
+        for (from, to) in
+            [(hosts.data.display().to_string(), far(&sink)), (far(&hosts.data), sink.display().to_string())]
+        {
+            let haul = Haul::cp(["-r", "-e", ssh, &from, &to]).within(&hosts.room.at(".")).near(&hosts.pair);
+            let mut run = haul.start();
+            let mark = run.mark.clone();
+            let waits = |_: &Running| match ssh == real {
+                true => !hosts.near(&["ss", "-Htn", "state", "syn-sent"]).trim().is_empty(),
+                false => said.exists(),
+            };
+            assert!(run.until(waits), "it waits for ssh");
+            run.signal(Signal::INT);
+            let ended = run.wait().sane().exits(130);
+            let summary = ended.summary();
+            assert_eq!(summary.text("status"), "interrupted");
+            assert!(summary.0["error"].is_null(), "{}", ended.describe());
+            assert_eq!(fs::read_dir(hosts.room.at("in")).expect("list a directory").count(), 0);
+            assert!(procs::marked_ssh(&mark).is_empty(), "ssh stays: {}", ended.describe());
+            if let Ok(process) = fs::read_to_string(&said) {
+                assert!(!Path::new(&format!("/proc/{}", process.trim())).exists(), "{}", ended.describe());
+                fs::remove_file(&said).expect("make room");
+            }
         }
     }
 }

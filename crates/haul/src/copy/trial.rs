@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use haul_core::transfer::SessionEnd;
 
-use super::ends::{memory, sink_request, source_request};
+use super::ends::{memory, patience, sink_request, source_request};
 use super::{Remote, memory_links};
 use crate::driver::sink::{Hears, SinkRequest};
 use crate::driver::trial::SharedTrial;
@@ -102,9 +102,11 @@ impl Call<'_> {
         &mut self,
         mut ask: AgentRequest,
         observer: &Arc<dyn Observer>,
+        handle: &Handle,
     ) -> Result<(Links, Remote), Error> {
         ask.question = self.question.take();
-        let options = Options { streams: Some(STREAMS_FIRST), ..ask.options.clone() };
+        // The patience is that of a session that runs; ssh has its own time.
+        let options = Options { streams: Some(STREAMS_FIRST), patience: None, ..ask.options.clone() };
         let destination = Endpoint::new(Some(self.host.to_owned()), Place::root(&NULL));
         let request = CopyRequest {
             sources: Vec::new(),
@@ -116,7 +118,9 @@ impl Call<'_> {
             targets: false,
             state_home: None,
         };
-        super::connect_and_hear(&request, self.host, &ask, observer, self.hear)
+        let (links, remote) =
+            super::connect_and_hear((&request, self.host), &ask, observer, handle, self.hear)?;
+        Ok((Links { patience: patience(&ask.options), ..links }, remote))
     }
 }
 
@@ -178,7 +182,7 @@ fn over(report: Report, begin: Duration, joined_in: Duration) -> Over {
 /// makes of what was met, until it stops `control`.
 ///
 /// # Errors
-/// The ends cannot be joined, or `make` refused.
+/// The ends cannot be joined, `handle` was stopped before they were, or `make` refused.
 pub fn run(
     mut call: Call<'_>,
     observer: &Arc<dyn Observer>,
@@ -188,7 +192,7 @@ pub fn run(
     let begin = cpu_time();
     let destination = Some(Place::root(&NULL));
     let ask = AgentRequest::new(Role::Sink, Vec::new(), destination, options());
-    let (links, remote) = call.connect(ask, observer)?;
+    let (links, remote) = call.connect(ask, observer, handle)?;
     let connection = connection_of(&remote, &links);
     let from = source(&links, connection.rtt, make(&connection)?);
     let report = source::run(links, &from, &watch(observer, handle));
@@ -215,7 +219,7 @@ pub fn run_back(
     let mut ask = AgentRequest::new(Role::Source, endless(), None, pinned);
     let rmem_fixed = HostLimits::here().rmem_fixed;
     ask.trial = Some(NetworkTrial { rmem_fixed, ..trial });
-    let (links, remote) = call.connect(ask, observer)?;
+    let (links, remote) = call.connect(ask, observer, handle)?;
     let memory = memory(&options(), path::rtt(&links.control)).value;
     let hears = connection(connection_of(&remote, &links))?;
     let destination = Place::root(&NULL);

@@ -4,6 +4,7 @@
 //! that was wanted.
 //! What must hold: whatever the other end says meanwhile, the deadline comes.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,7 @@ use super::streams::over;
 use super::{Protection, TICK, Watch, local, lost, protocol};
 use crate::events::Event;
 use crate::options::{Durability, Options, Resume, Verify};
+use haul_base::stop::Stop;
 use haul_storage::store::Waiting;
 use haul_transport::stream::{ControlEvent, ControlHandle};
 
@@ -41,7 +43,7 @@ pub(super) struct Opening<'a, T> {
     pub(super) protection: Protection,
     pub(super) streams: u16,
     /// Set by who reads control when it is lost or the session given up.
-    pub(super) gone: &'a AtomicBool,
+    pub(super) gone: &'a Arc<AtomicBool>,
 }
 
 impl<T> Opening<'_, T> {
@@ -61,6 +63,15 @@ impl<T> Opening<'_, T> {
             _ => Ok(None),
         })?;
         Ok((agree(ours, &theirs)?, theirs))
+    }
+
+    /// Whoever has enough of the set-up: the user, or the other end, which is gone or says so.
+    pub(super) fn stop(&self) -> Stop {
+        if haul_mutant::removed("stop-before-the-ends-meet") {
+            return Stop::never();
+        }
+        let (handle, gone) = (self.watch.handle.clone(), self.gone.clone());
+        Stop::when(move || handle.stopped() || gone.load(Ordering::Acquire))
     }
 
     /// Waits for control messages during the set-up, which does not survive the loss of control.

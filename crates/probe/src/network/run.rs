@@ -46,9 +46,9 @@ pub(crate) fn run_with(
     handle: &Handle,
 ) -> Result<Network, NetworkError> {
     check(request)?;
-    // Ends this session alone: the caller's may be in use elsewhere.
-    let (asked, ours) = (handle.clone(), Handle::new());
-    let notes: Arc<dyn Observer> = Arc::new(Notes { tell: observer.clone(), asked, ours: ours.clone() });
+    // Ends this session alone when it is stopped: the caller's may be in use elsewhere.
+    let ours = handle.below();
+    let notes: Arc<dyn Observer> = Arc::new(Notes { tell: observer.clone() });
     let call = Call { host: &request.host, remote: &request.remote, question, hear };
     let ended = match request.way {
         Way::To => forth(request, call, &observer, &notes, &ours),
@@ -172,8 +172,8 @@ pub(crate) fn run_local(
     observer: &Arc<dyn Fn(Event) + Send + Sync>,
     handle: &Handle,
 ) -> Result<(Point, f64), NetworkError> {
-    let (asked, ours) = (handle.clone(), Handle::new());
-    let notes: Arc<dyn Observer> = Arc::new(Notes { tell: observer.clone(), asked, ours: ours.clone() });
+    let ours = handle.below();
+    let notes: Arc<dyn Observer> = Arc::new(Notes { tell: observer.clone() });
     let mut made = None;
     let only = Only { streams: vec![haul_core::wire::STREAMS_MAX], ..Only::default() };
     let ended = trial::run_local(&notes, &ours, |connection| {
@@ -350,20 +350,15 @@ fn finish(
     }
 }
 
-/// Hears the session: passes its notes on, and ends it when the caller wants that.
+/// Hears the session, and passes its notes on.
 struct Notes {
     tell: Arc<dyn Fn(Event) + Send + Sync>,
-    asked: Handle,
-    ours: Handle,
 }
 
 impl Observer for Notes {
     fn event(&self, event: api::Event) {
-        match event {
-            api::Event::Note(text) => (self.tell)(Event::Note(text)),
-            // About five times a second.
-            api::Event::Progress(_) if self.asked.stopped() => self.ours.stop(),
-            _ => {}
+        if let api::Event::Note(text) = event {
+            (self.tell)(Event::Note(text));
         }
     }
 }

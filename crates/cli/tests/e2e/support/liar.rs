@@ -369,6 +369,8 @@ impl Session {
 
     fn serve_on(mut self) {
         if self.lies.silent {
+            // Nobody said anything yet, and somebody is there.
+            self.heard.lock().expect("no session panics").push(String::new());
             while self.next_line().is_some() {}
             return;
         }

@@ -3,6 +3,7 @@
 //! In: control, the sources as typed. Out: a [`Setup`]: where the data comes from, what it is called at the
 //! sink, the limits of the session.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use haul_core::entry::Name;
@@ -82,6 +83,7 @@ pub(super) fn set_up(
         part: options.part(),
         home: request.home.as_deref(),
         patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
+        stop: opening.stop(),
     };
     let told = stores::source(&sources).and_then(|store| Ok((store.roots()?, store)));
     if let Ok((roots, _)) = &told {
@@ -89,7 +91,15 @@ pub(super) fn set_up(
         sources.split().into_iter().for_each(|message| opening.send(message));
     }
     let (agreed, _) = opening.agree(&ours)?;
-    let (announced, store) = told?;
+    let (announced, store) = match told {
+        Ok(told) => told,
+        // If it was cut short because the other end has enough, that one says why.
+        Err(failure) if opening.gone.load(Ordering::Acquire) => {
+            let said = opening.expect::<()>(|_| Err(failure.clone()));
+            return Err(said.err().unwrap_or(failure));
+        }
+        Err(failure) => return Err(failure),
+    };
     let single = matches!(announced[..], [SourceRoot::Named { is_dir: false, .. }]);
     let hear = |message: Message| match message {
         Message::Destination { wait, rename, resumed, .. } => Ok(Some(Answer::Open(wait, rename, resumed))),
