@@ -28,8 +28,8 @@ const SESSIONS_MAX: usize = 8;
 pub struct Trust(Arc<ClientConfig>);
 
 impl Trust {
-    /// The authorities of the system; where `SSL_CERT_FILE` or `SSL_CERT_DIR` is set, those of the file and the
-    /// directories that they name, and no others.
+    /// The authorities of the system; where `SSL_CERT_FILE` or `SSL_CERT_DIR` is set, those of the file and
+    /// the directories that they name, and no others.
     ///
     /// # Errors
     /// There are none, so that no server could be trusted; in words with what to do.

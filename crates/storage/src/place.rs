@@ -373,8 +373,8 @@ fn login_at(typed: &[u8]) -> Option<usize> {
     Some(start + typed[start..].iter().take_while(is_slash).count())
 }
 
-/// Whether a word begins with a scheme with servers and what looks like a login, but without two slashes. With
-/// a dot and a slash there it is a path at a host called so.
+/// Whether a word begins with a scheme with servers and what looks like a login, but without two slashes.
+/// With a dot and a slash there it is a path at a host called so.
 pub fn half_login(typed: &[u8]) -> bool {
     let Some(colon) = typed.iter().position(|byte| *byte == b':') else { return false };
     let (name, rest) = (&typed[..colon], &typed[colon + 1..]);

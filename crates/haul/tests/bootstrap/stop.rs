@@ -13,6 +13,9 @@ use haul_launch::{BootstrapError, BootstrapKind, Connected, RemoteSpec, connect}
 
 use super::{Far, request};
 
+/// What takes longer than this hangs; without a stop an ssh that says nothing is given up after it.
+const HANGS_AFTER: Duration = Duration::from_secs(30);
+
 /// Asked for from outside.
 #[derive(Clone, Default)]
 struct Wish(Arc<AtomicBool>);
@@ -57,7 +60,7 @@ fn assert_stopped(far: &Far, result: Result<Connected, BootstrapError>) {
     if let Some(process) = process_of(far) {
         assert!(!FsPath::new(&format!("/proc/{process}")).exists(), "ssh is left behind");
     }
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + HANGS_AFTER;
     while !processes(far).is_empty() {
         assert!(Instant::now() < deadline, "left behind at the far end: {:?}", processes(far));
         thread::sleep(Duration::from_millis(10));
@@ -75,14 +78,14 @@ fn a_silent_ssh_is_ended_by_a_stop() {
         far.before = words + &falls_silent(&far);
         let process = far.dir.path().join("process");
         let stop = Stop::when(move || process.exists());
-        let spec = RemoteSpec { interactive: true, stop, ..far.spec() };
+        let spec = RemoteSpec { patience: Some(HANGS_AFTER), stop, ..far.spec() };
         assert_stopped(&far, connect(&spec, &request(), &mut |_| {}));
     }
 
     let (mut far, wish) = (Far::new(), Wish::default());
     far.before =
         format!("{uname}; echo HAUL-STAGE0 1 missing; echo HAUL-STAGE0 1 send /x;") + &falls_silent(&far);
-    let spec = RemoteSpec { interactive: true, stop: wish.stop(), ..far.pushing() };
+    let spec = RemoteSpec { stop: wish.stop(), ..far.pushing() };
     let pushes = &mut |note: String| {
         if note.starts_with("pushing haul") {
             wish.ask();
