@@ -150,17 +150,22 @@ fn a_wrong_length_is_never_believed() {
 /// Method: each way to end early, always: the run fails. Then once: it fails, or has made it good.
 #[test]
 fn a_transfer_that_ends_early_is_never_whole() {
-    let whole = some_bytes(300_000);
-    for at in [0, 1, 150_000, 299_999] {
-        for manner in [
-            Manner::Short(at),
-            Manner::Cut(at, Some("426 connection closed")),
-            Manner::Cut(at, Some("451 disk trouble")),
-            Manner::Cut(at, Some("226 that is all")),
-        ] {
-            ends_early(&whole, manner, true);
+    let whole = &some_bytes(300_000);
+    // They wait for each other's retries else.
+    std::thread::scope(|scope| {
+        for at in [0, 1, 150_000, 299_999] {
+            scope.spawn(move || {
+                for manner in [
+                    Manner::Short(at),
+                    Manner::Cut(at, Some("426 connection closed")),
+                    Manner::Cut(at, Some("451 disk trouble")),
+                    Manner::Cut(at, Some("226 that is all")),
+                ] {
+                    ends_early(whole, manner, true);
+                }
+            });
         }
-    }
+    });
 }
 
 /// Goal: the same where the server says nothing at all, or hangs up.
