@@ -1,9 +1,8 @@
 //! How the parts of files ended that were read: what a session that goes on in the middle of a file is held
 //! against, whichever session read what comes before.
 //!
-//! In: the last bytes of each part, as it was read. Out: whether other bytes, which stand before the same place,
-//! are these.
-//! Invariant: of what is not known nothing is confirmed.
+//! In: the last bytes of each part, as it was read. Out: whether other bytes, which stand before the same
+//! place, are these. Invariant: of what is not known nothing is confirmed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
