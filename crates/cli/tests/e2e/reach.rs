@@ -311,13 +311,13 @@ fn a_program_of_the_library_reaches_another_host() {
     };
     let (code, out, err) = run(data.as_os_str(), &sshd.path(&sink), &ssh);
     assert_eq!(code, Some(0), "{out}{err}");
-    assert!(out.starts_with("Complete: 10 files") && err.contains("push"), "{out}{err}");
+    assert!(out.starts_with("Complete: 11 files") && err.contains("push"), "{out}{err}");
     assert_same(&data, &sink.join("data"), ALL);
     let (code, out, err) = run(&sshd.path(&sink.join("data")), back.as_os_str(), &ssh);
     assert_eq!(code, Some(0), "{out}{err}");
     assert_same(&data, &back.join("data"), ALL);
     let (code, out, _) = run(&sshd.path(&sink.join("data")), back.as_os_str(), &ssh);
-    assert!(code == Some(0) && out.contains(" 0 files") && out.contains(" 10 unchanged"), "{out}");
+    assert!(code == Some(0) && out.contains(" 0 files") && out.contains(" 11 unchanged"), "{out}");
     let (code, out, err) = run(data.as_os_str(), &sshd.path(&sink), "/nonexistent/ssh");
     assert!(
         code == Some(1) && err.contains("/nonexistent/ssh") && err.contains("install haul"),
