@@ -31,7 +31,7 @@ fn a_stop_ends_a_probe_whose_ssh_says_nothing() {
     let probe = |said: &std::path::Path, whole: bool| {
         let script = "echo $$ > \"$0.new\" && mv \"$0.new\" \"$0\" && exec sleep 600";
         let ssh = ["sh", "-c", script, said.to_str().unwrap()].map(String::from).into();
-        let remote = haul::api::RemoteOptions { ssh, interactive: true, ..Default::default() };
+        let remote = haul::api::RemoteOptions { ssh, ..Default::default() };
         let stop = haul::api::Handle::new();
         std::thread::scope(|scope| {
             let asked = stop.clone();

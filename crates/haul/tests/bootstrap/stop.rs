@@ -31,6 +31,9 @@ impl Wish {
     }
 }
 
+/// Asked for its configuration this ssh tells nothing, and ends.
+const TELLS_NOTHING: &str = "case $* in *' -G '*) exit 1;; esac;";
+
 /// Shell lines that leave a number in `process` and become a sleep.
 fn falls_silent(far: &Far) -> String {
     let process = far.dir.path().join("process");
@@ -68,14 +71,15 @@ fn assert_stopped(far: &Far, result: Result<Connected, BootstrapError>) {
 }
 
 /// Goal: a stop ends a start whose ssh says nothing, or nothing more, and ssh with it.
-/// Method: mute from the beginning; after the first words of the shell; in the middle of a push, when the
-/// pipe is full. The stop is asked for when that is so.
+/// Method: mute when it is asked for its configuration; from the beginning of a login; after the first words
+/// of the shell; where haul is pushed to it. The stop is asked for when that is so.
 #[test]
 fn a_silent_ssh_is_ended_by_a_stop() {
     let uname = "echo HAUL-STAGE0 1 uname Linux $(uname -m) 6.1";
-    for words in [String::new(), format!("{uname};"), format!("{uname}; echo HAUL-STAGE0 1 found;")] {
+    let (first, second) = (format!("{TELLS_NOTHING} {uname};"), "echo HAUL-STAGE0 1 found;");
+    for words in ["", TELLS_NOTHING, &first, &(first.clone() + second)] {
         let mut far = Far::new();
-        far.before = words + &falls_silent(&far);
+        far.before = words.to_owned() + &falls_silent(&far);
         let process = far.dir.path().join("process");
         let stop = Stop::when(move || process.exists());
         let spec = RemoteSpec { patience: Some(HANGS_AFTER), stop, ..far.spec() };
@@ -84,7 +88,7 @@ fn a_silent_ssh_is_ended_by_a_stop() {
 
     let (mut far, wish) = (Far::new(), Wish::default());
     far.before =
-        format!("{uname}; echo HAUL-STAGE0 1 missing; echo HAUL-STAGE0 1 send /x;") + &falls_silent(&far);
+        format!("{first} echo HAUL-STAGE0 1 missing; echo HAUL-STAGE0 1 send /x;") + &falls_silent(&far);
     let spec = RemoteSpec { stop: wish.stop(), ..far.pushing() };
     let pushes = &mut |note: String| {
         if note.starts_with("pushing haul") {
@@ -119,7 +123,7 @@ fn a_dial_is_ended_by_a_stop() {
 #[test]
 fn a_silent_ssh_is_given_up() {
     let mut far = Far::new();
-    far.before = falls_silent(&far);
+    far.before = TELLS_NOTHING.to_owned() + &falls_silent(&far);
     let spec = RemoteSpec { patience: Some(Duration::from_secs(1)), ..far.spec() };
     let error = connect(&spec, &request(), &mut |_| {}).unwrap_err();
     assert_eq!(error.kind, BootstrapKind::Peer, "{error}");
