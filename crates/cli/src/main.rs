@@ -39,6 +39,7 @@ fn main() {
         std::process::exit(2);
     }
     haul::process::raise_limits();
+    haul::process::one_copy_at_a_time();
     // Without the handler such a file still ends the run; it does so by the signal.
     let _ = signals::outlive_size_limits();
     std::process::exit(command::run(&args.command));

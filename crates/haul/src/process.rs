@@ -6,6 +6,12 @@ pub fn raise_limits() {
     haul_storage::descriptors::raise_nofile();
 }
 
+/// This process runs no more than one copy at a time: it may have all the files open that the process may.
+/// Else copies leave room for others; one that runs beside it is refused.
+pub fn one_copy_at_a_time() {
+    haul_storage::descriptors::alone();
+}
+
 /// Keeps the keys of sessions out of core files and away from debuggers of the same user: before a copy from
 /// or to another host, and before an agent serves. Where the system refuses, a session is not weaker than
 /// without it.

@@ -7,7 +7,7 @@
 //! and there are never so many of them that nothing is left for files.
 //! Left out: threads that are added while a copy runs (`haul ctl`).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use haul_core::wire::STREAMS_MAX;
@@ -75,9 +75,18 @@ pub struct FewDescriptors {
     pub taken: u64,
 }
 
+/// See [`alone`].
+static ALONE: AtomicBool = AtomicBool::new(false);
+
+/// This process has no more than one copy at a time, which may have all that there is.
+pub fn alone() {
+    ALONE.store(true, Ordering::Release);
+}
+
 impl Share {
     /// For one more copy: half of what there is for the first one, a quarter of the rest for each further
-    /// one, so that none ever fails for what another one holds.
+    /// one, so that none ever fails for what another one holds; all of it for the only one of a process that
+    /// is [`alone`].
     ///
     /// # Errors
     /// Other copies run, and have left too few.
@@ -87,7 +96,10 @@ impl Share {
             promised.before = open_now();
         }
         let taken = promised.before + promised.descriptors;
-        let own = part(limit(), taken, promised.copies == 0)?;
+        let own = match promised.copies == 0 && ALONE.load(Ordering::Acquire) {
+            true => limit().saturating_sub(taken).max(1),
+            false => part(limit(), taken, promised.copies == 0)?,
+        };
         promised.copies += 1;
         promised.descriptors += own;
         Ok(Arc::new(Share { limit: own, claimed: AtomicU64::new(0), promised: own }))
