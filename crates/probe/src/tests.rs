@@ -24,41 +24,47 @@ fn probes_survive_json() {
 }
 
 /// Goal: a probe of a network, or of a path to another host, ends when it is stopped while ssh says nothing.
-/// Method: an ssh that asks for the stop by its first sign of life, and would sleep for ten minutes.
+/// Method: an ssh that leaves a sign of life, and would sleep for ten minutes; what takes half a minute
+/// hangs, and goes on when its ssh is killed.
 #[test]
 fn a_stop_ends_a_probe_whose_ssh_says_nothing() {
+    use haul::api::{Endpoint, Handle, RemoteOptions};
+    use std::time::{Duration, Instant};
+
     let dir = tempfile::tempdir().unwrap();
-    let probe = |said: &std::path::Path, whole: bool| {
+    let probe = |said: std::path::PathBuf, run: &(dyn Fn(RemoteOptions, Handle) -> bool + Sync)| {
         let script = "echo $$ > \"$0.new\" && mv \"$0.new\" \"$0\" && exec sleep 600";
         let ssh = ["sh", "-c", script, said.to_str().unwrap()].map(String::from).into();
-        let remote = haul::api::RemoteOptions { ssh, ..Default::default() };
-        let stop = haul::api::Handle::new();
-        std::thread::scope(|scope| {
-            let asked = stop.clone();
-            scope.spawn(move || {
-                let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-                while !said.exists() && std::time::Instant::now() < deadline {
-                    std::thread::sleep(std::time::Duration::from_millis(5));
-                }
-                asked.stop();
-            });
-            match whole {
-                true => {
-                    let far = haul::api::Endpoint::remote("h", "/data");
-                    let ask = path::Request::of(far, dir.path()).options(|request| request.remote = remote);
-                    let ended = ask.handle(&stop).run(|_| {}).map(drop);
-                    assert!(matches!(ended, Err(path::PathError::Stopped)), "{ended:?}");
-                }
-                false => {
-                    let ask = network::Request::of("h").options(|request| request.remote = remote);
-                    let ended = ask.handle(&stop).run(|_| {}).map(drop);
-                    assert!(matches!(ended, Err(network::NetworkError::Stopped)), "{ended:?}");
-                }
+        let remote = RemoteOptions { ssh, interactive: true, ..RemoteOptions::default() };
+        let wait_until = |done: &dyn Fn() -> bool| {
+            let deadline = Instant::now() + Duration::from_secs(30);
+            while !done() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
             }
+            done()
+        };
+        let handle = Handle::new();
+        std::thread::scope(|scope| {
+            let running = scope.spawn(|| run(remote, handle.clone()));
+            let started = wait_until(&|| said.exists());
+            handle.stop();
+            let ended = wait_until(&|| running.is_finished());
+            let process = std::fs::read_to_string(&said).unwrap_or_default();
+            let left = std::path::Path::new(&format!("/proc/{}", process.trim())).exists();
+            if started && left {
+                let _ = std::process::Command::new("kill").args(["-9", process.trim()]).status();
+            }
+            assert!(started && ended, "the stop does not end it");
+            assert!(!left && running.join().unwrap(), "ssh is left behind, or it says something else");
         });
-        let process = std::fs::read_to_string(said).unwrap();
-        assert!(!std::path::Path::new(&format!("/proc/{}", process.trim())).exists(), "ssh is left behind");
     };
-    probe(&dir.path().join("network"), false);
-    probe(&dir.path().join("path"), true);
+    probe(dir.path().join("network"), &|remote, handle| {
+        let ask = network::Request::of("h").options(|request| request.remote = remote);
+        matches!(ask.handle(&handle).run(|_| {}), Err(network::NetworkError::Stopped))
+    });
+    probe(dir.path().join("path"), &|remote, handle| {
+        let ask = path::Request::of(Endpoint::remote("h", "/data"), dir.path());
+        let ask = ask.options(|request| request.remote = remote).handle(&handle);
+        matches!(ask.run(|_| {}), Err(path::PathError::Stopped))
+    });
 }
