@@ -84,6 +84,9 @@ pub fn others_use_up(processors: Option<Processors>, own: Option<f64>) -> bool {
 
 /// A stage that is busy for so much of the time is what the others wait for, whatever the processors do.
 const STANDS_OUT: f64 = 0.8;
+/// The same of a source's storage whose end has no processor left: what is read from memory is busy with
+/// nothing but one, and waits for it besides. On one processor that was four fifths of the time.
+const STANDS_OUT_READING: f64 = 0.9;
 /// A sink's storage that is the busiest stage, and busy for so much of the time, is what that end spends its
 /// processors on.
 const MOSTLY: f64 = 0.66;
@@ -115,10 +118,14 @@ pub fn verdict(
             best_share = busy;
         }
     }
-    if best_share >= STANDS_OUT {
+    let used_up = processors.map(|end| end.filter(Processors::are_used_up).map(|end| end.busy));
+    let stands_out = match best == Some(Stage::SourceStorage) && used_up[0].is_some() {
+        true => STANDS_OUT_READING,
+        false => STANDS_OUT,
+    };
+    if best_share >= stands_out {
         return best;
     }
-    let used_up = processors.map(|end| end.filter(Processors::are_used_up).map(|end| end.busy));
     let others = others_use_up(processors[1], own[1]);
     if best == Some(Stage::SinkStorage) && used_up[1].is_some() && !others && best_share >= MOSTLY {
         return best;
@@ -170,8 +177,13 @@ mod tests {
         assert_eq!(verdict(&small, [of(950), of(200)]), Some(Stage::SourceHost));
         let waits = [part(30), part(41), part(3), part(12), part(50)];
         assert_eq!(verdict(&waits, [of(970), of(970)]), Some(Stage::SourceHost));
-        let reading = [part(70), part(41), part(3), part(12), part(50)];
-        assert_eq!(verdict(&reading, [of(970), of(970)]), Some(Stage::SourceHost));
+        // From memory, and from a disk that is slow; and from either where there are processors.
+        let reading = |busy| [part(busy), part(41), part(3), part(12), part(50)];
+        for busy in [70, 84] {
+            assert_eq!(verdict(&reading(busy), [of(970), of(970)]), Some(Stage::SourceHost));
+        }
+        assert_eq!(verdict(&reading(95), [of(970), of(970)]), Some(Stage::SourceStorage));
+        assert_eq!(verdict(&reading(84), [of(500), of(970)]), Some(Stage::SourceStorage));
     }
 
     /// Goal: what others do with the processors is not taken for the work of haul, nor of its storage.
