@@ -11,7 +11,7 @@
 use std::env;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -112,8 +112,14 @@ impl Credential {
 fn read(path: &Path, secret: bool) -> Result<Vec<u8>, String> {
     let shown = path.display();
     let failed = |error: io::Error| format!("{shown}: {}", haul_base::errno::text(&error));
-    let file = fs::File::open(path).map_err(failed)?;
+    // Anybody may have put a FIFO into /tmp under that name: it is not waited for.
+    let flags = rustix::fs::OFlags::NONBLOCK.union(rustix::fs::OFlags::NOCTTY);
+    let flags = i32::try_from(flags.bits()).map_err(|error| error.to_string())?;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     let facts = file.metadata().map_err(failed)?;
+    if !facts.is_file() {
+        return Err(format!("{shown} is no regular file"));
+    }
     if secret && (facts.mode() & 0o077 != 0 || facts.uid() != rustix::process::geteuid().as_raw()) {
         return Err(format!("{shown} holds a key, and is not this user's alone; chmod 600 it"));
     }

@@ -57,11 +57,15 @@ fn what_is_missing_is_said() {
     let open = room.file("open", fs::read(&proxy).expect("read the proxy"));
     set_mode(&open, 0o644);
     let none = room.file("none", "");
+    let fifo = room.at("fifo");
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, mode, 0).expect("make a FIFO");
     for (haul, says) in [
         (of(&ftpd), "grid-proxy-init"),
         (of(&ftpd).env("X509_USER_PROXY", &open), "chmod 600"),
         (of(&ftpd).env("X509_USER_PROXY", room.at("missing")), "No such file"),
         (of(&ftpd).env("X509_USER_PROXY", &none), "holds no certificate"),
+        (of(&ftpd).env("X509_USER_PROXY", &fifo), "is no regular file"),
         (of(&other).env("X509_USER_PROXY", &proxy), "no authority that this host trusts"),
         (of(&ftpd).env("X509_USER_PROXY", other.of_grid("alice")), "the server answers 5"),
         (
