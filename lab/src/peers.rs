@@ -20,6 +20,7 @@ use crate::workload::Workload;
 
 mod command;
 mod fio;
+mod ftp;
 mod gridftp;
 mod haul;
 mod iperf3;
@@ -39,6 +40,9 @@ pub const PEERS: &[&dyn Peer] = &[
     &scp::Scp,
     &rclone::Rclone,
     &gridftp::Gridftp,
+    &ftp::FTP_HAUL,
+    &ftp::FTP_GLOBUS,
+    &ftp::FTP_CURL,
     &xrootd::Xrootd,
     &lftp::Lftp,
     &tar::Tar,

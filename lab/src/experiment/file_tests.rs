@@ -83,6 +83,8 @@ fn shipped_experiments_are_right() {
             "disk-order",
             "emulator",
             "frozen",
+            "gridftp",
+            "gridftp-put",
             "kills",
             "nics",
             "overhead",

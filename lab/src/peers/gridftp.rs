@@ -18,8 +18,8 @@ use crate::process::Server;
 
 const PARALLEL: &str = "8";
 const CONCURRENCY: &str = "8";
-const FAR: &str = "gridftp";
-const NEAR: &str = "gridftp-near";
+pub(super) const FAR: &str = "gridftp";
+pub(super) const NEAR: &str = "gridftp-near";
 /// Server and client ask for the names of addresses and fail without an answer; a host of the lab has no name
 /// service. $0 is a file to find it in, in place of /etc/hosts and for this program only.
 const WITH_NAMES: &str = r#"mount --bind "$0" /etc/hosts && exec "$@""#;
@@ -61,7 +61,7 @@ impl Peer for Gridftp {
     }
 }
 
-fn server(bench: &Bench, host: &Host, port: u16) -> anyhow::Result<Server> {
+pub(super) fn server(bench: &Bench, host: &Host, port: u16) -> anyhow::Result<Server> {
     let user = super::user();
     let mut words = with_names(bench, host)?;
     // No configuration of the machine's; no fork into the background. `-aa` lets anonymous users in.
@@ -75,7 +75,7 @@ fn server(bench: &Bench, host: &Host, port: u16) -> anyhow::Result<Server> {
 }
 
 /// Words that bring a program of a host under names for both addresses.
-fn with_names(bench: &Bench, host: &Host) -> anyhow::Result<Vec<String>> {
+pub(super) fn with_names(bench: &Bench, host: &Host) -> anyhow::Result<Vec<String>> {
     if host.namespace.is_none() {
         return Ok(Vec::new());
     }

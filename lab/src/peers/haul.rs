@@ -82,7 +82,7 @@ fn arguments(job: &Job<'_>) -> anyhow::Result<Vec<String>> {
 }
 
 /// What the last line of its events says. `memory_only`: nothing lies at the far end that is the job's.
-fn summary(events: &str, memory_only: bool) -> anyhow::Result<Said> {
+pub(super) fn summary(events: &str, memory_only: bool) -> anyhow::Result<Said> {
     let last = events.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let more: Value =
         serde_json::from_str(last).map_err(|error| anyhow::anyhow!("haul's summary: {error}"))?;
