@@ -17,6 +17,7 @@ use haul_core::transfer::op::{BundleFile, BundleOk, Look, ReadOk, SourceDone, So
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Facts, Incoming, Kind};
 
+use super::blocks::Done;
 use super::ends::AGAIN_LEN;
 use super::queues::{Common, Work, refuse};
 use crate::SourceCompletion;
@@ -46,14 +47,18 @@ impl Open {
 
 /// How long a session in the middle of a file waits for what follows there, before it leaves that for another
 /// file: what the server has sent ahead would be lost.
-const HOLD: Duration = Duration::from_millis(200);
+pub(super) const HOLD: Duration = Duration::from_millis(200);
 
 /// One session and its thread.
 pub(super) struct Reader {
-    common: Arc<Common>,
-    index: usize,
-    line: Line,
+    pub(super) common: Arc<Common>,
+    pub(super) index: usize,
+    pub(super) line: Line,
     open: Option<Open>,
+    /// What came of files in blocks, the last one last.
+    pub(super) done: Vec<Done>,
+    /// The server was silent at the same so often, in another mode.
+    pub(super) silent_before: u32,
     counted: bool,
     /// In the middle of its work the server took the session no more, and has others.
     left_out: bool,
@@ -62,12 +67,19 @@ pub(super) struct Reader {
 impl Reader {
     pub(super) fn new(common: Arc<Common>, index: usize) -> Reader {
         let line = Line::new(common.server.clone(), common.settings.clone());
-        Reader { common, index, line, open: None, counted: false, left_out: false }
+        let (open, done) = (None, Vec::new());
+        Reader { common, index, line, open, done, silent_before: 0, counted: false, left_out: false }
     }
 
     pub(super) fn run(mut self) {
         while let Some(work) = self.next() {
-            let Some(Work { op, buffer, owed }) = self.connect(work) else { return };
+            let Some(work) = self.unless_spoiled(work) else { continue };
+            let Some(work) = self.connect(work) else { return };
+            if self.comes_in_blocks(&work) {
+                self.read_in_blocks(work);
+                continue;
+            }
+            let Work { op, buffer, owed } = work;
             let again = op.clone();
             let answer = self.work(op, buffer);
             if self.left_out {
@@ -178,7 +190,7 @@ impl Reader {
         }
     }
 
-    fn begins(&self, what: &'static str, id: FileId) {
+    pub(super) fn begins(&self, what: &'static str, id: FileId) {
         self.common.lock().busy[self.index] = Some((Instant::now(), what, id));
     }
 
@@ -196,7 +208,7 @@ impl Reader {
         }
     }
 
-    fn known(&self, id: FileId) -> Result<(Vec<u8>, Facts), Failure> {
+    pub(super) fn known(&self, id: FileId) -> Result<(Vec<u8>, Facts), Failure> {
         let gone = || self.common.say(FailureKind::Vanished, b"", "nothing is known of it");
         self.common.names.look(id).ok_or_else(gone)
     }
@@ -211,8 +223,13 @@ impl Reader {
         Ok((self.common.names.fingerprint(now), meta_of(now, false), SETTLES))
     }
 
+    /// The session is in the middle of this file, and this comes next.
+    pub(super) fn is_open_at(&self, id: FileId, offset: u64) -> bool {
+        self.open.as_ref().is_some_and(|open| (open.id, open.at) == (id, offset))
+    }
+
     /// Leaves the file that the session is in the middle of.
-    fn leave(&mut self) {
+    pub(super) fn leave(&mut self) {
         let Some(open) = self.open.take() else { return };
         let left = self.line.open().and_then(|session| session.give_up(open.incoming));
         if left.is_err() || open.goes_on {
@@ -262,7 +279,8 @@ impl Reader {
         (offset, tail): (u64, bool),
         room: &mut [u8],
     ) -> Result<(), Failure> {
-        for attempt in 1.. {
+        let before = std::mem::take(&mut self.silent_before);
+        for attempt in 1 + before.. {
             let error = match self.fill(file, path, (offset, tail), room) {
                 Ok(Filled::Whole) => return Ok(()),
                 Ok(Filled::Short(len)) => {
@@ -399,13 +417,22 @@ impl Reader {
             return SourceCompletion { done: refuse(SourceOp::ReadBundle { files }, &failure), buffer: None };
         };
         let mut at = 0;
+        let (mut fetched, mut told) = self.fetch(&files, &mut buffer);
         // Where the payload of each lies, and what was told of it.
         let mut read: Vec<(BundleFile, Result<(usize, Vec<u8>, Facts), Failure>)> = Vec::new();
-        for file in files {
+        for (n, file) in files.into_iter().enumerate() {
             self.begins("read", file.id);
             let len = file.size as usize;
             let room = at..at + len;
+            at += len;
+            let is_here = std::mem::take(fetched.get_mut(n).unwrap_or(&mut false));
+            if !is_here {
+                told = None;
+            }
             let result = self.known(file.id).and_then(|(path, told)| {
+                if is_here {
+                    return Ok((room.start, path, told));
+                }
                 let begun = Instant::now();
                 // Also of one without a byte: what a server says of a length is held against what it gives.
                 self.fill_again(
@@ -423,16 +450,14 @@ impl Reader {
                 let (files, buffer) = (vec![file], Some(buffer));
                 return SourceCompletion { done: refuse(SourceOp::ReadBundle { files }, &failure), buffer };
             }
-            if result.is_ok() {
-                at += len;
-            }
             read.push((file, result));
         }
         let paths: Vec<&[u8]> =
             read.iter().filter_map(|(_, result)| Some(result.as_ref().ok()?.1.as_slice())).collect();
-        let asked = match paths.is_empty() {
-            true => Ok(Vec::new()),
-            false => self.line.again(|session| session.facts_of(&paths)),
+        let asked = match told {
+            Some(told) if told.len() == paths.len() => Ok(told),
+            _ if paths.is_empty() => Ok(Vec::new()),
+            _ => self.line.again(|session| session.facts_of(&paths)),
         };
         let (mut asked, lost) = match asked {
             Ok(asked) => (asked.into_iter(), None),
