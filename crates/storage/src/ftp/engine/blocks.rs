@@ -225,7 +225,9 @@ impl Reader {
             }
         };
         self.silent_before = silent_before;
-        if let Some(why) = why {
+        if let Some(why) = why
+            && !haul_mutant::removed("ftp-misfit-spoils")
+        {
             self.common.ways.spoil(id, generation, why);
         }
         // From the front on, in their order.
@@ -299,6 +301,7 @@ impl Reader {
             }
             if let Some(lead) = file.lead.take_if(|lead| lead.have == lead.bytes.len())
                 && !lead.known.is(&lead.bytes)
+                && !haul_mutant::removed("ftp-lost-transfer-agrees")
             {
                 self.line.close();
                 let at = lead.start;

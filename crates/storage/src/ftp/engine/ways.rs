@@ -91,7 +91,8 @@ impl Ways {
             Error::Uncalled { .. } | Error::Misfit(_) | Error::Grammar(_) | Error::Broken { .. } => true,
             // That it cannot connect to this host, in its own words.
             Error::Refused { code: 425, .. } => true,
-            Error::Refused { said, code: 500..=504, .. } => !said.starts_with("RETR"),
+            // What has nothing to do with a file will be refused of the next one, too.
+            Error::Refused { said, code: 500.., .. } => !said.starts_with("RETR"),
             Error::Refused { .. } => false,
             _ => return self.note_lost(&error.to_string()),
         };
