@@ -37,7 +37,7 @@ const CALLED_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes that are read from one connection before the others are looked at.
 const TURN_LEN: usize = 1 << 20;
 /// Bytes of commands that are under way together, so that both ends never wait for each other.
-const COMMANDS_LEN_MAX: usize = 16 * 1024;
+pub const COMMANDS_LEN_MAX: usize = 16 * 1024;
 const MOVING: &str = "reading from the server";
 
 /// Whether a server gives files in blocks.
@@ -86,14 +86,13 @@ pub enum Turn {
     Whole,
 }
 
-/// What came of files that were asked for together.
-pub struct Fetched {
-    /// As many as were asked for, or fewer: then there is an error.
-    pub files: Vec<Result<(), Error>>,
-    /// What is at each path, asked behind all of them.
-    pub facts: Vec<Asked>,
-    /// The session is over.
-    pub error: Option<Error>,
+/// What is lined up.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted<'a> {
+    /// All of a file.
+    File(&'a [u8]),
+    /// What is at a path.
+    Facts(&'a [u8]),
 }
 
 impl Session {
@@ -328,74 +327,75 @@ impl Session {
         }
     }
 
-    /// Reads small files, one behind the other, and asks what is at each path behind all of them; without a
-    /// round trip for each. `room` is as long as all of them together, and each of its parts is a file's.
-    ///
-    /// Edge: files that the server refuses are an error of their own, and so is what was not asked for any
-    /// more.
-    pub fn fetch(&mut self, files: &[(&[u8], u64)], room: &mut [u8]) -> Fetched {
-        let mut fetched = Fetched { files: Vec::new(), facts: Vec::new(), error: None };
-        if let Err(error) = self.fetch_into(files, room, &mut fetched) {
-            fetched.error = Some(error);
-        }
-        fetched
+    /// Everything that was lined up was taken, and files can be lined up without a round trip more.
+    pub fn is_ready_for_a_line(&self) -> bool {
+        self.lanes.as_ref().is_some_and(|lanes| lanes.wanted == 1 && lanes.lined_up == 0)
     }
 
-    fn fetch_into(
-        &mut self,
-        files: &[(&[u8], u64)],
-        room: &mut [u8],
-        fetched: &mut Fetched,
-    ) -> Result<(), Error> {
-        let len: usize = files.iter().map(|(path, _)| 2 * (path.len() + 8)).sum();
-        if len > COMMANDS_LEN_MAX && files.len() > 1 {
-            let (one, other) = files.split_at(files.len() / 2);
-            let at = one.iter().map(|(_, size)| *size as usize).sum();
-            let (first, second) = room.split_at_mut(at);
-            self.fetch_into(one, first, fetched)?;
-            // What was told of the first half is older than the second one; it was read before.
-            return self.fetch_into(other, second, fetched);
+    /// Asks for small files and for facts of paths, in this order, and waits for nothing. Each is then to be
+    /// taken, in the same order, before anything else is asked; more can be lined up meanwhile. The files come
+    /// over one connection: over several nobody could say whose file a block is that comes early.
+    ///
+    /// Edge: what is lined up behind others must not hold more commands than both ends take without listening
+    /// ([`COMMANDS_LEN_MAX`] together), nor a byte 0xff in a path where the server was not asked about it.
+    ///
+    /// # Errors
+    /// The server does not give files so, or the session is over.
+    pub fn line_up(&mut self, wanted: &[Wanted<'_>]) -> Result<(), Error> {
+        if self.lanes.as_ref().is_none_or(|lanes| lanes.lined_up == 0) {
+            self.block_mode(1)?;
         }
-        // One connection: over several nobody could say whose file a block is that comes early.
-        self.block_mode(1)?;
-        let retr = files.iter().map(|(path, _)| Command::Path("RETR", path));
-        let facts = files.iter().map(|(path, _)| Command::Path("MLST", path));
-        let commands: Vec<Command<'_>> = retr.chain(facts).collect();
+        let commands = wanted.iter().map(|wanted| match *wanted {
+            Wanted::File(path) => Command::Path("RETR", path),
+            Wanted::Facts(path) => Command::Path("MLST", path),
+        });
+        let commands: Vec<Command<'_>> = commands.collect();
         self.control.send(&commands)?;
-        let mut at = 0;
-        for (n, (path, size)) in files.iter().enumerate() {
-            let mut coming = Coming::new(&Command::Path("RETR", path), *size, Ranges::new())?;
-            coming.others_follow = n + 1 < files.len();
-            let mut whole = Slice(&mut room[at..at + *size as usize]);
-            let result = loop {
-                match self.receive(&mut coming, &mut whole, haul_base::stop::LOOK) {
-                    Ok(Turn::Whole) => break Ok(()),
-                    Ok(_) => {
-                        // Which file it is of could not be told.
-                        if self.lanes.as_ref().is_some_and(|lanes| lanes.all.len() > 1) {
-                            self.control.set_broken();
-                            let why = "the server makes more data connections than it was asked for";
-                            return Err(Error::Misfit(why.into()));
-                        }
-                    }
-                    Err(error) => break Err(error),
-                }
-            };
-            match result {
-                Err(error) if self.control.is_broken() => return Err(error),
-                result => fetched.files.push(result),
-            }
-            at += *size as usize;
-        }
-        for command in &commands[files.len()..] {
-            let reply = self.control.last_reply()?;
-            let asked = mlst(&self.control, command, &reply);
-            if asked.is_err() {
-                self.control.set_broken();
-            }
-            fetched.facts.push(asked?);
+        if let Some(lanes) = &mut self.lanes {
+            lanes.lined_up += wanted.len();
         }
         Ok(())
+    }
+
+    /// Takes the file that is next: all of it, into room for its length.
+    ///
+    /// # Errors
+    /// It does not come. Where the session is not over ([`Session::is_broken`]), that is of this file alone.
+    pub fn next_file(&mut self, path: &[u8], room: &mut [u8]) -> Result<(), Error> {
+        let mut coming = Coming::new(&Command::Path("RETR", path), room.len() as u64, Ranges::new())?;
+        if let Some(lanes) = &mut self.lanes {
+            lanes.lined_up = lanes.lined_up.saturating_sub(1);
+            coming.others_follow = lanes.lined_up > 0;
+        }
+        let mut room = Slice(room);
+        loop {
+            if self.receive(&mut coming, &mut room, haul_base::stop::LOOK)? == Turn::Whole {
+                return Ok(());
+            }
+            if self.lanes.as_ref().is_some_and(|lanes| lanes.all.len() > 1) {
+                // Which file it is of could not be told.
+                self.lanes = None;
+                self.control.set_broken();
+                let why = "the server makes more data connections than it was asked for";
+                return Err(Error::Misfit(why.into()));
+            }
+        }
+    }
+
+    /// Takes the facts that are next.
+    ///
+    /// # Errors
+    /// As [`Session::facts`]; then the session is over.
+    pub fn next_facts(&mut self, path: &[u8]) -> Result<Asked, Error> {
+        if let Some(lanes) = &mut self.lanes {
+            lanes.lined_up = lanes.lined_up.saturating_sub(1);
+        }
+        let reply = self.control.last_reply()?;
+        let asked = mlst(&self.control, &Command::Path("MLST", path), &reply);
+        if asked.is_err() {
+            self.control.set_broken();
+        }
+        asked
     }
 }
 

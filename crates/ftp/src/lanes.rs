@@ -33,6 +33,8 @@ pub(crate) struct Lanes {
     /// How many connections the server was asked for.
     pub(crate) wanted: u32,
     pub(crate) all: Vec<Lane>,
+    /// What was asked for and not taken yet.
+    pub(crate) lined_up: usize,
     /// Somebody else who came last.
     pub(crate) stranger: Option<IpAddr>,
 }
@@ -70,7 +72,7 @@ impl Lanes {
         let listener = TcpListener::bind(local).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let peer = peer.ip().to_canonical();
-        Ok(Lanes { listener, peer, stop: stop.clone(), wanted, all: Vec::new(), stranger: None })
+        Ok(Lanes { listener, peer, stop: stop.clone(), wanted, all: Vec::new(), lined_up: 0, stranger: None })
     }
 
     /// What tells the server where.

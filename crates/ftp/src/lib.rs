@@ -23,7 +23,7 @@ pub mod server;
 mod session;
 mod tls;
 
-pub use blocks::{Blocks, Coming, Fetched, Room, Turn};
+pub use blocks::{Blocks, COMMANDS_LEN_MAX, Coming, Room, Turn, Wanted};
 pub use data::Incoming;
 pub use error::Error;
 pub use gsi::Credential;

@@ -28,6 +28,7 @@ use ways::Ways;
 
 mod blocks;
 mod ends;
+mod line;
 mod queues;
 mod reader;
 mod ways;

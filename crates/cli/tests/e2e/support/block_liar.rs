@@ -485,6 +485,8 @@ impl Session {
                 Manner::Drops if n == middle => {
                     header(&mut lanes[lane], 0, bytes.len() as u64, start as u64)?;
                     lanes[lane].write_all(&bytes[..bytes.len() / 2])?;
+                    // What came before is read by then.
+                    std::thread::sleep(10 * LOOK);
                     let _ = lanes[lane].shutdown(std::net::Shutdown::Both);
                     return Err(broken());
                 }

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use haul_core::ids::{FileId, Generation};
 use haul_core::stage::Stage;
-use haul_core::transfer::op::{BundleFile, ReadOk, SourceDone, SourceOp};
+use haul_core::transfer::op::{ReadOk, SourceDone, SourceOp};
 use haul_core::wire::{Failure, FailureKind};
-use haul_ftp::{Asked, Error, Fetched, Ranges, Room, Turn};
+use haul_ftp::{Error, Ranges, Room, Turn};
 
 use super::ends::Before;
 use super::queues::{Queues, Work, refuse};
@@ -24,7 +24,6 @@ use super::reader::{HOLD, Reader};
 use crate::SourceCompletion;
 use crate::ftp::session::pause;
 use crate::owed::panic_point;
-use haul_base::buffer::Buffer;
 use haul_base::digest;
 
 /// How long the sockets are waited for before the queue is looked at again.
@@ -156,7 +155,7 @@ impl Reader {
         // What follows what is not known is read from a known place on.
         let follows = offset == 0
             || self.common.ends.before(id, generation, offset).is_some_and(|before| before.at == offset);
-        follows && !self.done.iter().any(|done| done.is(id, generation) && done.plainly)
+        follows && !self.done.iter().any(|done| done.is_plain(id, generation))
     }
 
     /// What the session has of a file; it stands last.
@@ -374,40 +373,6 @@ impl Reader {
         owed.settle(Ok(SourceCompletion { done, buffer: Some(buffer) }));
     }
 
-    /// Reads small files one behind the other, and asks what is at their paths, without a round trip for each:
-    /// which of them are there, and, if all are, what the server told. What is not there is to be read as it
-    /// is.
-    pub(super) fn fetch(&mut self, files: &[BundleFile], buffer: &mut Buffer) -> (Vec<bool>, Option<Vec<Asked>>) {
-        const NONE: (Vec<bool>, Option<Vec<Asked>>) = (Vec::new(), None);
-        let Some(last) = files.last().filter(|_| self.common.ways.is_on()) else { return NONE };
-        let names = &self.common.names;
-        let paths: Option<Vec<Vec<u8>>> =
-            files.iter().map(|file| names.look(file.id).map(|(path, _)| path)).collect();
-        let Some(paths) = paths else { return NONE };
-        self.leave();
-        self.begins("read", last.id);
-        let begun = Instant::now();
-        let wanted: Vec<(&[u8], u64)> =
-            paths.iter().zip(files).map(|(path, file)| (&path[..], file.size.into())).collect();
-        let len = files.iter().map(|file| file.size as usize).sum();
-        let Ok(session) = self.line.open() else { return NONE };
-        let Fetched { files: results, facts, error } =
-            session.fetch(&wanted, &mut buffer.as_mut_slice()[..len]);
-        self.common.meter.add_busy(Stage::SourceStorage, begun.elapsed());
-        let here: Vec<bool> = results.iter().map(Result::is_ok).collect();
-        let came: u64 = here.iter().zip(files).filter(|(here, _)| **here).map(|(_, file)| u64::from(file.size)).sum();
-        self.common.network.bytes.fetch_add(came, Ordering::Relaxed);
-        if let Some(error) = error {
-            self.silent_before = u32::from(error.is_silence());
-            self.common.ways.note(&error);
-            self.line.close();
-            return (here, None);
-        }
-        self.common.ways.used();
-        let all = here.iter().all(|here| *here);
-        (here, all.then_some(facts))
-    }
-
     /// Answers an object of a version of a file that does not count any more; else it comes back.
     pub(super) fn unless_spoiled(&self, work: Work) -> Option<Work> {
         let SourceOp::Read { id, generation, .. } = work.op else { return Some(work) };
@@ -421,6 +386,10 @@ impl Reader {
 }
 
 impl Done {
+    pub(super) fn is_plain(&self, id: FileId, generation: Generation) -> bool {
+        self.is(id, generation) && self.plainly
+    }
+
     fn is(&self, id: FileId, generation: Generation) -> bool {
         (self.id, self.generation) == (id, generation)
     }

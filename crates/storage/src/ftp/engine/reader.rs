@@ -5,6 +5,7 @@
 //! Invariants: bytes are where the file has them: what a session that goes on in the middle gives is held
 //! against what came before; a file's end is the one that was told, and the server says so.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread;
@@ -18,6 +19,7 @@ use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Facts, Incoming, Kind};
 
 use super::blocks::Done;
+use super::line::Came;
 use super::ends::AGAIN_LEN;
 use super::queues::{Common, Work, refuse};
 use crate::SourceCompletion;
@@ -79,14 +81,21 @@ impl Reader {
                 self.read_in_blocks(work);
                 continue;
             }
-            let Work { op, buffer, owed } = work;
-            let again = op.clone();
-            let answer = self.work(op, buffer);
-            if self.left_out {
-                return self.leave_to_others(Work { op: again, buffer: answer.buffer, owed });
+            let mut all = match self.can_be_lined_up(&work) {
+                true => self.read_in_line(work),
+                false => VecDeque::from([(work, Came::default())]),
+            };
+            while let Some((Work { op, buffer, owed }, came)) = all.pop_front() {
+                let again = op.clone();
+                let answer = self.work(op, buffer, came);
+                if self.left_out {
+                    let rest = all.into_iter().map(|(work, _)| work).collect();
+                    self.give_back(rest);
+                    return self.leave_to_others(Work { op: again, buffer: answer.buffer, owed });
+                }
+                self.common.lock().busy[self.index] = None;
+                owed.settle(Ok(answer));
             }
-            self.common.lock().busy[self.index] = None;
-            owed.settle(Ok(answer));
         }
     }
 
@@ -158,7 +167,8 @@ impl Reader {
         }
     }
 
-    fn work(&mut self, op: SourceOp, buffer: Option<Buffer>) -> SourceCompletion {
+    /// `came`: what of it came already.
+    fn work(&mut self, op: SourceOp, buffer: Option<Buffer>, came: Came) -> SourceCompletion {
         match op {
             SourceOp::Read { id, generation, offset, len, tail, whole, target } => {
                 self.begins("read", id);
@@ -167,13 +177,10 @@ impl Reader {
                 let done = SourceDone::Read { id, generation, offset, len, target, service, result };
                 SourceCompletion { done, buffer }
             }
-            SourceOp::ReadBundle { files } => self.read_bundle(files, buffer),
+            SourceOp::ReadBundle { files } => self.read_bundle(files, buffer, came),
             SourceOp::Look { id, generation } => {
                 self.begins("look", id);
-                let result = self.facts(id).map(|(told, now)| match same_facts(&told, &now) {
-                    true => Look::Same,
-                    false => Look::Changed,
-                });
+                let result = self.facts(id).map(|(told, now)| look(&told, &now));
                 SourceCompletion { done: SourceDone::Look { id, generation, result }, buffer }
             }
             SourceOp::Refresh { id, generation } => {
@@ -410,14 +417,19 @@ impl Reader {
     }
 
     /// Reads small files whole, and looks at each again after all of them were read.
-    fn read_bundle(&mut self, files: Vec<BundleFile>, buffer: Option<Buffer>) -> SourceCompletion {
+    pub(super) fn read_bundle(
+        &mut self,
+        files: Vec<BundleFile>,
+        buffer: Option<Buffer>,
+        came: Came,
+    ) -> SourceCompletion {
         let Some(mut buffer) = buffer else {
             let text = "internal error: a bundle without a buffer";
             let failure = Failure { kind: FailureKind::Read, errno: 0, text: text.into() };
             return SourceCompletion { done: refuse(SourceOp::ReadBundle { files }, &failure), buffer: None };
         };
         let mut at = 0;
-        let (mut fetched, mut told) = self.fetch(&files, &mut buffer);
+        let Came { files: mut here, facts: mut told } = came;
         // Where the payload of each lies, and what was told of it.
         let mut read: Vec<(BundleFile, Result<(usize, Vec<u8>, Facts), Failure>)> = Vec::new();
         for (n, file) in files.into_iter().enumerate() {
@@ -425,7 +437,7 @@ impl Reader {
             let len = file.size as usize;
             let room = at..at + len;
             at += len;
-            let is_here = std::mem::take(fetched.get_mut(n).unwrap_or(&mut false));
+            let is_here = std::mem::take(here.get_mut(n).unwrap_or(&mut false));
             if !is_here {
                 told = None;
             }
@@ -455,7 +467,11 @@ impl Reader {
         let paths: Vec<&[u8]> =
             read.iter().filter_map(|(_, result)| Some(result.as_ref().ok()?.1.as_slice())).collect();
         let asked = match told {
-            Some(told) if told.len() == paths.len() => Ok(told),
+            // One for each file, also of what is not known any more.
+            Some(told) => {
+                let all = told.into_iter().zip(&read);
+                Ok(all.filter(|(_, (_, result))| result.is_ok()).map(|(asked, _)| asked).collect())
+            }
             _ if paths.is_empty() => Ok(Vec::new()),
             _ => self.line.again(|session| session.facts_of(&paths)),
         };
@@ -497,6 +513,10 @@ impl Reader {
         let done = SourceDone::ReadBundle { buffer: buffer.id(), items };
         SourceCompletion { done, buffer: Some(buffer) }
     }
+}
+
+pub(super) fn look(told: &Facts, now: &Facts) -> Look {
+    if same_facts(told, now) { Look::Same } else { Look::Changed }
 }
 
 /// What came of a part of a file.
