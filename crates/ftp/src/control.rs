@@ -183,6 +183,26 @@ impl Control {
         self.stream.tcp().peer_addr()
     }
 
+    /// This host, as the server sees it, if nobody between the two changes that.
+    pub(crate) fn local(&self) -> io::Result<SocketAddr> {
+        self.stream.tcp().local_addr()
+    }
+
+    /// For who waits for what comes.
+    pub(crate) fn tcp(&self) -> &TcpStream {
+        self.stream.tcp()
+    }
+
+    /// Something of what was read was not looked at yet.
+    pub(crate) fn has_rest(&self) -> bool {
+        !self.rest.is_empty() || self.gsi.as_ref().is_some_and(|gsi| !gsi.plain.is_empty())
+    }
+
+    /// What is under way cannot be told from what comes next any more.
+    pub(crate) fn set_broken(&mut self) {
+        self.broken = true;
+    }
+
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
     }
@@ -398,6 +418,11 @@ pub(crate) fn said(command: &Command<'_>) -> String {
         Command::Type(_) => "TYPE".into(),
         Command::Rest(offset) => format!("REST {offset}"),
         Command::Epsv => "EPSV".into(),
+        Command::Mode(letter) => format!("MODE {}", char::from(*letter)),
+        Command::OptsRetr { .. } => "OPTS RETR".into(),
+        Command::Port(_) => "PORT".into(),
+        Command::Eprt(_) => "EPRT".into(),
+        Command::RestRanges(_) => "REST".into(),
         Command::Dcau(_) => "DCAU".into(),
         Command::Eret { path, .. } => format!("ERET {}", escape::name(path)),
         Command::Cksm { algorithm, path, .. } => format!("CKSM {algorithm} {}", escape::name(path)),

@@ -1,6 +1,7 @@
 //! What went wrong with a server.
 
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use haul_gridftp::FtpError;
@@ -33,8 +34,19 @@ pub enum Error {
     /// A name that cannot be said to this server, for what it would take it for is not known.
     #[error("{0}")]
     Unsayable(&'static str),
+    /// It should have connected to this host, for data, and did not.
+    #[error("the server made no data connection to this host within {} s{}", within.as_secs_f64(), others(*stranger))]
+    Uncalled { within: Duration, stranger: Option<IpAddr> },
+    /// What comes is not the file that was told of, or not all of it comes from the server.
+    #[error("{0}")]
+    Misfit(String),
     #[error("{doing}: {why}")]
     Broken { doing: &'static str, why: &'static str },
+}
+
+fn others(stranger: Option<IpAddr>) -> String {
+    let from = |ip| format!("; one came from {ip}, which is not the server's address, and was refused");
+    stranger.map_or(String::new(), from)
 }
 
 /// The system's words, without its number.
@@ -82,8 +94,8 @@ impl Error {
             Error::Connect { .. } | Error::Lost { .. } | Error::Silent { .. } => true,
             Error::Closed { .. } | Error::OutOfStep { .. } => true,
             Error::Refused { code, .. } => (400..500).contains(code) && *code != 450,
-            Error::Grammar(_) | Error::Untrusted { .. } => false,
-            Error::Broken { .. } | Error::Unsayable(_) => false,
+            Error::Grammar(_) | Error::Untrusted { .. } | Error::Misfit(_) => false,
+            Error::Broken { .. } | Error::Unsayable(_) | Error::Uncalled { .. } => false,
         }
     }
 
@@ -114,8 +126,9 @@ impl Error {
     pub fn is_network(&self) -> bool {
         match self {
             Error::Connect { .. } | Error::Lost { .. } | Error::Silent { .. } | Error::Closed { .. } => true,
+            Error::Uncalled { .. } => true,
             Error::Grammar(_) | Error::Refused { .. } | Error::OutOfStep { .. } => false,
-            Error::Untrusted { .. } | Error::Broken { .. } | Error::Unsayable(_) => false,
+            Error::Misfit(_) | Error::Untrusted { .. } | Error::Broken { .. } | Error::Unsayable(_) => false,
         }
     }
 

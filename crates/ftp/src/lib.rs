@@ -11,20 +11,24 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod control;
 mod data;
 mod error;
 mod gsi;
+mod lanes;
 mod listed;
 pub mod netrc;
 pub mod server;
 mod session;
 mod tls;
 
+pub use blocks::{Blocks, COMMANDS_LEN_MAX, Coming, Room, Turn, Wanted};
 pub use data::Incoming;
 pub use error::Error;
 pub use gsi::Credential;
 pub use haul_gridftp::listing::{Facts, Kind, Moment};
+pub use haul_gridftp::ranges::Ranges;
 pub use listed::Listed;
 pub use server::{Protocol, Server};
 pub use session::{Asked, Security, Session, Settings};

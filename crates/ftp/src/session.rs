@@ -19,6 +19,7 @@ use haul_gridftp::reply::{Class, Reply};
 use crate::control::Control;
 use crate::data::{self, Incoming, Listens};
 use crate::gsi::{Context, Credential};
+use crate::lanes::Lanes;
 use crate::listed::{Listed, either, lines, list_line, mlsd_line, named};
 use crate::server::PORT_TLS;
 use crate::tls::{Tls, Trust};
@@ -66,11 +67,13 @@ pub enum Asked {
 
 /// A session with a server.
 pub struct Session {
-    control: Control,
-    features: Features,
+    pub(crate) control: Control,
+    pub(crate) features: Features,
     listens: Listens,
+    /// Data come in blocks (MODE E), where somebody asked for that; else as they are.
+    pub(crate) lanes: Option<Lanes>,
     /// `MLSD` and `MLST` are there.
-    has_mlsd: bool,
+    pub(crate) has_mlsd: bool,
     has_mdtm: bool,
     /// `MLSD` says what is a symbolic link.
     tells_links: bool,
@@ -160,6 +163,7 @@ impl Session {
             control,
             features,
             listens,
+            lanes: None,
             has_mlsd,
             has_mdtm,
             tells_links,
@@ -467,6 +471,7 @@ impl Session {
     /// All that comes of a listing.
     fn listing(&mut self, command: Command<'_>) -> Result<Vec<u8>, Error> {
         const DOING: &str = "reading a directory";
+        self.stream_mode()?;
         let mut incoming = data::begin(&mut self.control, &mut self.listens, &[], command)?;
         let (mut bytes, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
         loop {
@@ -495,6 +500,7 @@ impl Session {
     /// # Errors
     /// The server does not give it, or not from there.
     pub fn begin(&mut self, path: &[u8], offset: u64) -> Result<Incoming, Error> {
+        self.stream_mode()?;
         let rest = [Command::Rest(offset)];
         // Some servers refuse REST 0, and none needs it.
         let before = if offset > 0 { &rest[..] } else { &[] };
@@ -545,7 +551,7 @@ impl Drop for Session {
     }
 }
 
-fn mlst(control: &Control, command: &Command<'_>, reply: &Reply) -> Result<Asked, Error> {
+pub(crate) fn mlst(control: &Control, command: &Command<'_>, reply: &Reply) -> Result<Asked, Error> {
     match reply.class() {
         Class::Completed if reply.code() != 250 => {
             control.exactly(command, 250, reply.clone()).map(|_| Asked::Not(String::new()))

@@ -12,6 +12,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::net::{RecvFlags, recv};
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -147,6 +148,20 @@ impl Wire {
         self.bounded().until = until;
     }
 
+    /// Reads what is there now: `None`, if nothing is.
+    pub(crate) fn read_now(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        self.bounded().waits = false;
+        let read = loop {
+            match self.read(buffer) {
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => break Ok(None),
+                read => break read.map(Some),
+            }
+        };
+        self.bounded().waits = true;
+        read
+    }
+
     pub(crate) fn tcp(&self) -> &TcpStream {
         match self {
             Wire::Plain(bounded) => &bounded.stream,
@@ -191,12 +206,14 @@ pub(crate) struct Bounded {
     stream: TcpStream,
     until: Instant,
     stop: Stop,
+    /// It waits for what is not there yet.
+    waits: bool,
 }
 
 impl Bounded {
     /// Nothing is read or written until somebody says until when.
     pub(crate) fn new(stream: TcpStream, stop: Stop) -> Bounded {
-        Bounded { stream, until: Instant::now(), stop }
+        Bounded { stream, until: Instant::now(), stop, waits: true }
     }
 
     /// The same socket, to be used in its place.
@@ -217,6 +234,9 @@ impl Bounded {
 
 impl Read for Bounded {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if !self.waits {
+            return Ok(recv(&self.stream, buffer, RecvFlags::DONTWAIT)?.1);
+        }
         loop {
             self.stop.check()?;
             self.stream.set_read_timeout(Some(self.stop.until_look(self.left()?)))?;

@@ -110,6 +110,12 @@ impl Ranges {
         start >= end || self.list.get(at).is_some_and(|(s, e)| *s <= start && end <= *e)
     }
 
+    /// One byte at least from `start` up to `end` is in the set.
+    pub fn overlaps(&self, start: u64, end: u64) -> bool {
+        let at = self.list.partition_point(|(_, e)| *e <= start);
+        start < end && self.list.get(at).is_some_and(|(s, _)| *s < end)
+    }
+
     /// What of a file of `size` bytes is not in the set: what a sender sends after `REST`.
     pub fn missing(&self, size: u64) -> impl Iterator<Item = (u64, u64)> {
         let starts = std::iter::once(0).chain(self.list.iter().map(|r| r.1));

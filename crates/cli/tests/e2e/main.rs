@@ -21,6 +21,7 @@ mod ctl;
 mod dial;
 mod fence;
 mod ftp;
+mod ftp_blocks;
 mod ftp_gsi;
 mod ftp_lies;
 mod ftp_tls;

@@ -15,7 +15,7 @@ use haul_core::ids::FileId;
 use haul_core::layout::Layout;
 use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::wire::FailureKind;
-use haul_ftp::{Protocol, Server, Settings};
+use haul_ftp::{Blocks, Protocol, Server, Settings};
 
 use super::names::{Names, Shared};
 use super::shown;
@@ -24,10 +24,14 @@ use crate::{SourceCompletion, SourceEngine, SourceJob, Stuck};
 use ends::Ends;
 use queues::{Common, Network, Queues, Work, owed};
 use reader::Reader;
+use ways::Ways;
 
+mod blocks;
 mod ends;
+mod line;
 mod queues;
 mod reader;
+mod ways;
 
 /// Sessions that read, if nobody asks for another number; servers often take no more than ten of one user.
 const SESSIONS: usize = 8;
@@ -35,10 +39,14 @@ const SESSIONS: usize = 8;
 const SESSIONS_MAX: u16 = 64;
 /// Objects that one session may have before it: one that comes, and one that it goes on with.
 const AHEAD: u32 = 2;
+/// The same of one that reads in blocks: what comes over several connections at a time, and in any order.
+const AHEAD_BLOCKS: u32 = 16;
 
 /// Small files that one session reads one after the other before it looks at them again, together: each costs
 /// round trips, so that many in one session's hands are few in the others'.
 const BUNDLE_FILES: usize = 8;
+/// The same where they come in blocks, without a round trip for each.
+const BUNDLE_FILES_BLOCKS: usize = 64;
 
 /// The engine of a source at a server.
 pub(super) struct FtpEngine {
@@ -57,7 +65,7 @@ impl FtpEngine {
     pub(super) fn start(
         (server, settings): (Server, Settings),
         reading: &Reading,
-        (banner, round_trip): (String, Option<Duration>),
+        (banner, round_trip, blocks): (String, Option<Duration>, Blocks),
     ) -> std::io::Result<FtpEngine> {
         let fitting = reading.memory / u64::from(reading.object_size.max(1)) / u64::from(AHEAD);
         let sessions = usize::try_from(fitting).unwrap_or(SESSIONS).clamp(1, SESSIONS);
@@ -73,6 +81,7 @@ impl FtpEngine {
             post: reading.post.clone(),
             queues: Mutex::new(Queues::new(sessions)),
             ends: Ends::default(),
+            ways: Ways::new(blocks, round_trip),
             ready: Condvar::new(),
             network: Network { round_trip, ..Network::default() },
         });
@@ -120,6 +129,7 @@ impl SourceEngine for FtpEngine {
         let done = match op {
             SourceOp::Forget { id } => {
                 self.common.ends.forget(id);
+                self.common.ways.forget(id);
                 self.common.lock().forget(id);
                 return names.forget(id);
             }
@@ -170,12 +180,13 @@ impl SourceEngine for FtpEngine {
         let sessions = self.common.lock().objects.len() as u32;
         let fitting = (self.memory / 2 / u64::from(object_size.max(1))).clamp(1, u64::from(u32::MAX)) as u32;
         let asked = self.in_flight.map_or(u32::MAX, u32::from).max(1);
-        let one = AHEAD.min(asked);
-        (one, (sessions * AHEAD).min(fitting).min(asked).max(one))
+        let ahead = if self.common.ways.is_on() { AHEAD_BLOCKS } else { AHEAD };
+        let one = ahead.min(asked).min(fitting);
+        (one, (sessions * ahead).min(fitting).min(asked).max(one))
     }
 
     fn bundle_files(&self) -> usize {
-        BUNDLE_FILES
+        if self.common.ways.is_on() { BUNDLE_FILES_BLOCKS } else { BUNDLE_FILES }
     }
 
     fn stuck(&self) -> Vec<Stuck> {
@@ -206,11 +217,14 @@ impl SourceEngine for FtpEngine {
                 "commands by GSI, with a server that showed its certificate; data go as they are"
             }
         };
-        vec![
+        let ways = self.common.ways.words().map(|words| ("source streams".into(), words));
+        let mut report = vec![
             ("source storage".into(), what),
             ("source protection".into(), protection.into()),
             ("compared with the server".into(), "sizes and times; its content was not hashed there".into()),
-        ]
+        ];
+        report.extend(ways);
+        report
     }
 
     fn network(&self) -> Option<&dyn NetworkFacet> {

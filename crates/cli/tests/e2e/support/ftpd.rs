@@ -50,6 +50,8 @@ pub enum Kind {
     VsftpdTls,
     /// Anonymous only.
     Gridftp,
+    /// The same with two data movers, whose front end has no data itself.
+    GridftpStriped,
     /// Users by certificates only; see [`grid`].
     GridftpGsi,
 }
@@ -82,7 +84,7 @@ impl Kind {
             Kind::Proftpd | Kind::ProftpdList => "proftpd",
             Kind::ProftpdTls => "proftpd-tls",
             Kind::Vsftpd | Kind::VsftpdTls => "vsftpd",
-            Kind::Gridftp | Kind::GridftpGsi => "gridftp",
+            Kind::Gridftp | Kind::GridftpStriped | Kind::GridftpGsi => "gridftp",
         }
     }
 
@@ -94,7 +96,7 @@ impl Kind {
     /// Whether it can be asked for any name. The GridFTP server drops what is not ASCII from what it is told,
     /// and two dots at the start of a name with what stands before them.
     pub fn takes_every_name(self) -> bool {
-        !matches!(self, Kind::Gridftp | Kind::GridftpGsi)
+        !matches!(self, Kind::Gridftp | Kind::GridftpStriped | Kind::GridftpGsi)
     }
 
     fn has_a_user(self) -> bool {
@@ -130,6 +132,7 @@ pub struct Ftpd {
     pub port: u16,
     room: Room,
     daemon: Child,
+    movers: Vec<Child>,
 }
 
 impl Ftpd {
@@ -139,9 +142,11 @@ impl Ftpd {
         room.dir("empty");
         for _ in 0..ATTEMPTS {
             let port = free_port();
+            let movers = if kind == Kind::GridftpStriped { movers(&room) } else { Vec::new() };
             if let Some(daemon) = spawn(kind, &room, port) {
-                return Ftpd { kind, port, room, daemon };
+                return Ftpd { kind, port, room, daemon, movers };
             }
+            movers.into_iter().for_each(end);
         }
         let said = ["said", "log"].map(|name| fs::read_to_string(room.at(name)).unwrap_or_default());
         panic!("{kind:?} does not start: {}", said.concat());
@@ -169,7 +174,7 @@ impl Ftpd {
 
     /// Where a login begins, if that is ours to say.
     pub fn home(&self) -> Option<PathBuf> {
-        (!matches!(self.kind, Kind::Gridftp | Kind::GridftpGsi)).then(|| self.room.at("home"))
+        self.kind.takes_every_name().then(|| self.room.at("home"))
     }
 
     /// A file of the grid that a [`Kind::GridftpGsi`] is of: `authorities`, `alice` (a proxy), `user.pem` and
@@ -201,10 +206,12 @@ impl Ftpd {
         let _ = self.daemon.kill();
         procs::signal_all(&all, Signal::KILL);
         let _ = self.daemon.wait();
+        self.movers.drain(..).for_each(end);
     }
 
     /// Starts it again at its port after [`Ftpd::kill`].
     pub fn start_again(&mut self) {
+        assert!(self.movers.is_empty(), "movers are not started again");
         let mut daemon = None;
         // Who else was given the port meanwhile gives it back.
         procs::wait_until(STARTED_WITHIN, || {
@@ -219,6 +226,28 @@ impl Drop for Ftpd {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Two data movers of a GridFTP server, on ports that the file `movers` names.
+fn movers(room: &Room) -> Vec<Child> {
+    let ports = [free_port(), free_port()];
+    room.file("movers", ports.map(|port| format!("127.0.0.1:{port}")).join(","));
+    let start = |port| {
+        let more = ["-dn", "-si", "-aa", "-anonymous-user", "root"];
+        let mut command = gridftp(room, port, &more);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mover = command.process_group(0).spawn().expect("start a data mover");
+        procs::wait_until(STARTED_WITHIN, || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        mover
+    };
+    ports.into_iter().map(start).collect()
+}
+
+fn end(mut daemon: Child) {
+    let all = procs::descendants(daemon.id());
+    let _ = daemon.kill();
+    procs::signal_all(&all, Signal::KILL);
+    let _ = daemon.wait();
 }
 
 /// Starts it and waits until it greets; `None` if it ended instead.
@@ -254,6 +283,10 @@ fn spawn(kind: Kind, room: &Room, port: u16) -> Option<Child> {
             ),
         ),
         Kind::Gridftp => gridftp(room, port, &["-aa", "-anonymous-user", "root"]),
+        Kind::GridftpStriped => {
+            let movers = fs::read_to_string(room.at("movers")).expect("there are some");
+            gridftp(room, port, &["-aa", "-anonymous-user", "root", "-r", &movers])
+        }
         Kind::GridftpGsi => {
             grid(room);
             let mut command = gridftp(room, port, &[]);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 #[macro_use]
 pub mod needs;
+pub mod block_liar;
 pub mod compare;
 pub mod disk;
 pub mod flood;

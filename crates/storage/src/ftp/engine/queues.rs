@@ -15,6 +15,7 @@ use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Server, Settings};
 
 use super::ends::Ends;
+use super::ways::Ways;
 use crate::ftp::names::Shared;
 use crate::ftp::{failed, said};
 use crate::owed::Owed;
@@ -34,6 +35,7 @@ pub(super) struct Common {
     pub(super) queues: Mutex<Queues>,
     pub(super) ready: Condvar,
     pub(super) ends: Ends,
+    pub(super) ways: Ways,
     pub(super) network: Network,
 }
 

@@ -5,6 +5,7 @@
 //! Invariants: bytes are where the file has them: what a session that goes on in the middle gives is held
 //! against what came before; a file's end is the one that was told, and the server says so.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread;
@@ -17,6 +18,8 @@ use haul_core::transfer::op::{BundleFile, BundleOk, Look, ReadOk, SourceDone, So
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Facts, Incoming, Kind};
 
+use super::blocks::Done;
+use super::line::Came;
 use super::ends::AGAIN_LEN;
 use super::queues::{Common, Work, refuse};
 use crate::SourceCompletion;
@@ -46,14 +49,18 @@ impl Open {
 
 /// How long a session in the middle of a file waits for what follows there, before it leaves that for another
 /// file: what the server has sent ahead would be lost.
-const HOLD: Duration = Duration::from_millis(200);
+pub(super) const HOLD: Duration = Duration::from_millis(200);
 
 /// One session and its thread.
 pub(super) struct Reader {
-    common: Arc<Common>,
-    index: usize,
-    line: Line,
+    pub(super) common: Arc<Common>,
+    pub(super) index: usize,
+    pub(super) line: Line,
     open: Option<Open>,
+    /// What came of files in blocks, the last one last.
+    pub(super) done: Vec<Done>,
+    /// The server was silent at the same so often, in another mode.
+    pub(super) silent_before: u32,
     counted: bool,
     /// In the middle of its work the server took the session no more, and has others.
     left_out: bool,
@@ -62,19 +69,33 @@ pub(super) struct Reader {
 impl Reader {
     pub(super) fn new(common: Arc<Common>, index: usize) -> Reader {
         let line = Line::new(common.server.clone(), common.settings.clone());
-        Reader { common, index, line, open: None, counted: false, left_out: false }
+        let (open, done) = (None, Vec::new());
+        Reader { common, index, line, open, done, silent_before: 0, counted: false, left_out: false }
     }
 
     pub(super) fn run(mut self) {
         while let Some(work) = self.next() {
-            let Some(Work { op, buffer, owed }) = self.connect(work) else { return };
-            let again = op.clone();
-            let answer = self.work(op, buffer);
-            if self.left_out {
-                return self.leave_to_others(Work { op: again, buffer: answer.buffer, owed });
+            let Some(work) = self.unless_spoiled(work) else { continue };
+            let Some(work) = self.connect(work) else { return };
+            if self.comes_in_blocks(&work) {
+                self.read_in_blocks(work);
+                continue;
             }
-            self.common.lock().busy[self.index] = None;
-            owed.settle(Ok(answer));
+            let mut all = match self.can_be_lined_up(&work) {
+                true => self.read_in_line(work),
+                false => VecDeque::from([(work, Came::default())]),
+            };
+            while let Some((Work { op, buffer, owed }, came)) = all.pop_front() {
+                let again = op.clone();
+                let answer = self.work(op, buffer, came);
+                if self.left_out {
+                    let rest = all.into_iter().map(|(work, _)| work).collect();
+                    self.give_back(rest);
+                    return self.leave_to_others(Work { op: again, buffer: answer.buffer, owed });
+                }
+                self.common.lock().busy[self.index] = None;
+                owed.settle(Ok(answer));
+            }
         }
     }
 
@@ -146,7 +167,8 @@ impl Reader {
         }
     }
 
-    fn work(&mut self, op: SourceOp, buffer: Option<Buffer>) -> SourceCompletion {
+    /// `came`: what of it came already.
+    fn work(&mut self, op: SourceOp, buffer: Option<Buffer>, came: Came) -> SourceCompletion {
         match op {
             SourceOp::Read { id, generation, offset, len, tail, whole, target } => {
                 self.begins("read", id);
@@ -155,13 +177,10 @@ impl Reader {
                 let done = SourceDone::Read { id, generation, offset, len, target, service, result };
                 SourceCompletion { done, buffer }
             }
-            SourceOp::ReadBundle { files } => self.read_bundle(files, buffer),
+            SourceOp::ReadBundle { files } => self.read_bundle(files, buffer, came),
             SourceOp::Look { id, generation } => {
                 self.begins("look", id);
-                let result = self.facts(id).map(|(told, now)| match same_facts(&told, &now) {
-                    true => Look::Same,
-                    false => Look::Changed,
-                });
+                let result = self.facts(id).map(|(told, now)| look(&told, &now));
                 SourceCompletion { done: SourceDone::Look { id, generation, result }, buffer }
             }
             SourceOp::Refresh { id, generation } => {
@@ -178,7 +197,7 @@ impl Reader {
         }
     }
 
-    fn begins(&self, what: &'static str, id: FileId) {
+    pub(super) fn begins(&self, what: &'static str, id: FileId) {
         self.common.lock().busy[self.index] = Some((Instant::now(), what, id));
     }
 
@@ -196,7 +215,7 @@ impl Reader {
         }
     }
 
-    fn known(&self, id: FileId) -> Result<(Vec<u8>, Facts), Failure> {
+    pub(super) fn known(&self, id: FileId) -> Result<(Vec<u8>, Facts), Failure> {
         let gone = || self.common.say(FailureKind::Vanished, b"", "nothing is known of it");
         self.common.names.look(id).ok_or_else(gone)
     }
@@ -211,8 +230,13 @@ impl Reader {
         Ok((self.common.names.fingerprint(now), meta_of(now, false), SETTLES))
     }
 
+    /// The session is in the middle of this file, and this comes next.
+    pub(super) fn is_open_at(&self, id: FileId, offset: u64) -> bool {
+        self.open.as_ref().is_some_and(|open| (open.id, open.at) == (id, offset))
+    }
+
     /// Leaves the file that the session is in the middle of.
-    fn leave(&mut self) {
+    pub(super) fn leave(&mut self) {
         let Some(open) = self.open.take() else { return };
         let left = self.line.open().and_then(|session| session.give_up(open.incoming));
         if left.is_err() || open.goes_on {
@@ -262,7 +286,8 @@ impl Reader {
         (offset, tail): (u64, bool),
         room: &mut [u8],
     ) -> Result<(), Failure> {
-        for attempt in 1.. {
+        let before = std::mem::take(&mut self.silent_before);
+        for attempt in 1 + before.. {
             let error = match self.fill(file, path, (offset, tail), room) {
                 Ok(Filled::Whole) => return Ok(()),
                 Ok(Filled::Short(len)) => {
@@ -392,20 +417,34 @@ impl Reader {
     }
 
     /// Reads small files whole, and looks at each again after all of them were read.
-    fn read_bundle(&mut self, files: Vec<BundleFile>, buffer: Option<Buffer>) -> SourceCompletion {
+    pub(super) fn read_bundle(
+        &mut self,
+        files: Vec<BundleFile>,
+        buffer: Option<Buffer>,
+        came: Came,
+    ) -> SourceCompletion {
         let Some(mut buffer) = buffer else {
             let text = "internal error: a bundle without a buffer";
             let failure = Failure { kind: FailureKind::Read, errno: 0, text: text.into() };
             return SourceCompletion { done: refuse(SourceOp::ReadBundle { files }, &failure), buffer: None };
         };
         let mut at = 0;
+        let Came { files: mut here, facts: mut told } = came;
         // Where the payload of each lies, and what was told of it.
         let mut read: Vec<(BundleFile, Result<(usize, Vec<u8>, Facts), Failure>)> = Vec::new();
-        for file in files {
+        for (n, file) in files.into_iter().enumerate() {
             self.begins("read", file.id);
             let len = file.size as usize;
             let room = at..at + len;
+            at += len;
+            let is_here = std::mem::take(here.get_mut(n).unwrap_or(&mut false));
+            if !is_here {
+                told = None;
+            }
             let result = self.known(file.id).and_then(|(path, told)| {
+                if is_here {
+                    return Ok((room.start, path, told));
+                }
                 let begun = Instant::now();
                 // Also of one without a byte: what a server says of a length is held against what it gives.
                 self.fill_again(
@@ -423,16 +462,18 @@ impl Reader {
                 let (files, buffer) = (vec![file], Some(buffer));
                 return SourceCompletion { done: refuse(SourceOp::ReadBundle { files }, &failure), buffer };
             }
-            if result.is_ok() {
-                at += len;
-            }
             read.push((file, result));
         }
         let paths: Vec<&[u8]> =
             read.iter().filter_map(|(_, result)| Some(result.as_ref().ok()?.1.as_slice())).collect();
-        let asked = match paths.is_empty() {
-            true => Ok(Vec::new()),
-            false => self.line.again(|session| session.facts_of(&paths)),
+        let asked = match told {
+            // One for each file, also of what is not known any more.
+            Some(told) => {
+                let all = told.into_iter().zip(&read);
+                Ok(all.filter(|(_, (_, result))| result.is_ok()).map(|(asked, _)| asked).collect())
+            }
+            _ if paths.is_empty() => Ok(Vec::new()),
+            _ => self.line.again(|session| session.facts_of(&paths)),
         };
         let (mut asked, lost) = match asked {
             Ok(asked) => (asked.into_iter(), None),
@@ -472,6 +513,10 @@ impl Reader {
         let done = SourceDone::ReadBundle { buffer: buffer.id(), items };
         SourceCompletion { done, buffer: Some(buffer) }
     }
+}
+
+pub(super) fn look(told: &Facts, now: &Facts) -> Look {
+    if same_facts(told, now) { Look::Same } else { Look::Changed }
 }
 
 /// What came of a part of a file.

@@ -1,0 +1,527 @@
+//! Files that come in blocks (MODE E), each with its place: large ones over several connections that the server
+//! makes, small ones one behind the other over one that stays.
+//!
+//! In: a file, which of its bytes are there already, room for others. Out: each of these once, at its place,
+//! and the server's word that they were all.
+//! Invariants: a byte that comes twice, lies outside of the file, or is missing at the end is an error, and so
+//! is a connection more than the server said it made; no byte is held here, what has no room waits in its
+//! socket; whoever is silent for as long as the patience while there is room is given up; after an error
+//! within a transfer the session is over, for what comes then cannot be told from what comes next.
+//!
+//! Why twice is an error: without authentication of data connections anybody at the server's address can
+//! connect to us, too. He can break a transfer, but to put a byte of his own into a file he would have to
+//! keep the server's own one away, which it sends, and says that it did.
+//!
+//! `ERET` is not used: Globus counts its blocks from the beginning of the part, which proves no place. `REST`
+//! with ranges and `RETR` brings what is missing, counted from the beginning of the file.
+//! Left out: several addresses for a striped server (`SPOR`), buffer sizes (`SBUF`): a size that somebody sets
+//! ends the system's own search for one.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use haul_gridftp::command::Command;
+use haul_gridftp::mode_e::{Event, Transfer};
+use haul_gridftp::ranges::Ranges;
+use haul_gridftp::reply::Class;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::control::said;
+use crate::lanes::{Heard, Lanes};
+use crate::session::{Asked, mlst};
+use crate::{Error, Session};
+
+/// How long a server may take to make its first data connection. One that a firewall keeps from it is not
+/// made later either.
+const CALLED_WITHIN: Duration = Duration::from_secs(10);
+/// Bytes that are read from one connection before the others are looked at.
+const TURN_LEN: usize = 1 << 20;
+/// Bytes of commands that are under way together, so that both ends never wait for each other.
+pub const COMMANDS_LEN_MAX: usize = 16 * 1024;
+const MOVING: &str = "reading from the server";
+
+/// Whether a server gives files in blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocks {
+    Given,
+    NotGiven,
+    /// It would, but cannot reach this host: why.
+    Unreachable(&'static str),
+}
+
+/// Where what comes goes.
+pub trait Room {
+    /// Room for what the file has from `offset` on, up to `len` bytes and at least one; `None`: not now.
+    fn room(&mut self, offset: u64, len: u64) -> Option<&mut [u8]>;
+    /// So many bytes came there.
+    fn came(&mut self, offset: u64, len: usize);
+}
+
+/// A file that comes in blocks.
+pub struct Coming {
+    said: String,
+    size: u64,
+    transfer: Transfer,
+    /// What is there, or comes in a block that began.
+    claimed: Ranges,
+    /// The server said that it begins, and that it is done.
+    begun: bool,
+    told: bool,
+    /// Others are asked for behind it.
+    others_follow: bool,
+    /// Since when nothing came that there was room for.
+    since: Instant,
+}
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Something came.
+    Came,
+    /// Nothing did.
+    Nothing,
+    /// Nothing can come, for there is no room for what comes next on any connection.
+    NoRoom,
+    /// All came, and the server says so. The file is over.
+    Whole,
+}
+
+/// What is lined up.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted<'a> {
+    /// All of a file.
+    File(&'a [u8]),
+    /// What is at a path.
+    Facts(&'a [u8]),
+}
+
+impl Session {
+    /// Whether files can come in blocks.
+    pub fn blocks(&self) -> Blocks {
+        let ends = self.control.local().and_then(|local| Ok((local.ip(), self.control.peer()?.ip())));
+        match ends {
+            // Nobody was seen to do it under TLS, and who of the two begins that is nowhere written.
+            _ if self.control.tls().is_some() || !self.has_mlsd || !self.features.has("PARALLEL") => {
+                Blocks::NotGiven
+            }
+            Ok((local, peer)) if is_private(local) && !is_private(peer) => {
+                Blocks::Unreachable("the server cannot connect to this host's address, a private one")
+            }
+            Ok(_) => Blocks::Given,
+            Err(_) => Blocks::NotGiven,
+        }
+    }
+
+    /// Data come as they are from now on.
+    pub(crate) fn stream_mode(&mut self) -> Result<(), Error> {
+        if self.lanes.take().is_some() {
+            self.control.want(&Command::Mode(b'S'))?;
+        }
+        Ok(())
+    }
+
+    /// Data come in blocks from now on, over so many connections.
+    fn block_mode(&mut self, connections: u32) -> Result<(), Error> {
+        if let Some(lanes) = &mut self.lanes
+            && lanes.wanted == connections
+        {
+            match lanes.are_kept() {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => {
+                    self.control.set_broken();
+                    return Err(error);
+                }
+            }
+        }
+        let ends = self.control.local().and_then(|local| Ok((local, self.control.peer()?)));
+        let ends = ends.map_err(|cause| Error::Lost { doing: MOVING, cause })?;
+        let lanes = Lanes::listen(ends, connections, self.control.stop())?;
+        let commands = [
+            Command::Mode(b'E'),
+            Command::OptsRetr { parallelism: connections, layout: None },
+            lanes.command()?,
+        ];
+        self.control.send(&commands)?;
+        let mut replies = Vec::with_capacity(commands.len());
+        for _ in &commands {
+            replies.push(self.control.last_reply()?);
+        }
+        for (command, reply) in commands.iter().zip(replies) {
+            match command {
+                // Then it makes as many as it likes.
+                Command::OptsRetr { .. } if matches!(reply.class(), Class::Transient | Class::Permanent) && reply.code() != 421 => {}
+                command => {
+                    let done = self.control.exactly(command, 200, reply);
+                    if done.is_err() {
+                        // In which mode it is now is not worth to be found out.
+                        self.control.set_broken();
+                    }
+                    done?;
+                }
+            }
+        }
+        self.lanes = Some(lanes);
+        Ok(())
+    }
+
+    /// Asks for a file of `size` bytes, but for what is in `have`.
+    ///
+    /// # Errors
+    /// The server does not give files in blocks, or the session is over.
+    pub fn begin_blocks(
+        &mut self,
+        path: &[u8],
+        (size, have): (u64, &Ranges),
+        connections: u32,
+    ) -> Result<Coming, Error> {
+        self.block_mode(connections)?;
+        let retr = Command::Path("RETR", path);
+        let rest = Command::RestRanges(have);
+        let commands = [rest, retr];
+        self.control.send(if have.is_empty() { &commands[1..] } else { &commands })?;
+        if !have.is_empty() {
+            let reply = self.control.last_reply()?;
+            if reply.code() != 350 {
+                // What it sends now is not what was asked for.
+                self.control.set_broken();
+                return Err(self.control.refused(&rest, &reply));
+            }
+        }
+        Coming::new(&retr, size, have.clone())
+    }
+
+    /// Takes what is there of a file, into room for it, and waits at most as long as `wait` for something.
+    ///
+    /// # Errors
+    /// As they say. After one that the server did not answer instead of beginning, the session is over.
+    pub fn receive(
+        &mut self,
+        coming: &mut Coming,
+        room: &mut dyn Room,
+        wait: Duration,
+    ) -> Result<Turn, Error> {
+        let turn = self.turn(coming, room, wait);
+        if turn.is_err() && (coming.begun || !matches!(turn, Err(Error::Refused { .. }))) {
+            self.lanes = None;
+            self.control.set_broken();
+        }
+        turn
+    }
+
+    fn turn(&mut self, coming: &mut Coming, room: &mut dyn Room, wait: Duration) -> Result<Turn, Error> {
+        const CLOSED: Error = Error::Closed { doing: MOVING };
+        let Some(lanes) = &mut self.lanes else { return Err(CLOSED) };
+        self.control.stop().check().map_err(|stop| Error::Lost { doing: MOVING, cause: stop.into() })?;
+        // What there is room for, and what waits for none.
+        let (mut more, mut wants, mut full) = (self.control.has_rest() && !coming.told, Vec::new(), 0);
+        for (at, lane) in lanes.all.iter().enumerate() {
+            if !coming.begun || lane.channel.is_at_end() {
+                continue;
+            }
+            let (offset, left) = lane.channel.expected();
+            if left > 0 && room.room(offset, left).is_none() {
+                full += 1;
+                continue;
+            }
+            more |= lane.more;
+            wants.push(at);
+        }
+        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(wants.len() + 2);
+        // Before the server says that it begins, nobody is let in, and nobody is waited for.
+        let door = if coming.begun { PollFlags::IN } else { PollFlags::empty() };
+        fds.push(PollFd::new(&lanes.listener, door));
+        fds.extend(wants.iter().map(|at| PollFd::new(lanes.all[*at].wire.tcp(), PollFlags::IN)));
+        if !coming.told {
+            fds.push(PollFd::new(self.control.tcp(), PollFlags::IN));
+        }
+        // Where nothing has room, who has to make some is waited for elsewhere.
+        let wait = if more || full > 0 && wants.is_empty() { Duration::ZERO } else { wait };
+        let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+        match poll(&mut fds, Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(Error::Lost { doing: MOVING, cause: errno.into() }),
+        }
+        let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let knocks = coming.begun && is_ready(&fds[0]);
+        let ready: Vec<bool> = fds[1..=wants.len()].iter().map(is_ready).collect();
+        let told = fds.get(wants.len() + 1).is_some_and(is_ready) || self.control.has_rest();
+        drop(fds);
+
+        let mut came = false;
+        if told && !coming.told {
+            // One that says nothing new does not count as something that came.
+            came |= self.hear(coming)?;
+        }
+        let Some(lanes) = &mut self.lanes else { return Err(CLOSED) };
+        if knocks {
+            let new = lanes.accept()?;
+            for _ in 0..new {
+                coming.transfer.handle_channel()?;
+            }
+            came |= new > 0;
+        }
+        if coming.begun {
+            for (at, is_ready) in wants.into_iter().zip(ready) {
+                // None of them may be there any more.
+                if lanes.all.get(at).is_some_and(|lane| is_ready || lane.more) {
+                    came |= coming.look(lanes, at, room)?;
+                }
+            }
+        }
+        let over = lanes.all.iter().all(|lane| lane.channel.is_at_end());
+        if coming.told && over && coming.transfer.is_complete() {
+            coming.end(lanes)?;
+            return Ok(Turn::Whole);
+        }
+        if came {
+            coming.since = Instant::now();
+            return Ok(Turn::Came);
+        }
+        if full > 0 && coming.begun && lanes.all.iter().filter(|lane| !lane.channel.is_at_end()).count() == full {
+            // It is not the server that is waited for. Where a connection is still to come, it may be.
+            coming.since = Instant::now();
+            return Ok(Turn::NoRoom);
+        }
+        let patience = self.control.patience();
+        let within = CALLED_WITHIN.min(patience);
+        if lanes.all.is_empty() && coming.since.elapsed() >= within && !lanes.has_callers() {
+            return Err(Error::Uncalled { within, stranger: lanes.stranger });
+        }
+        if coming.since.elapsed() >= patience {
+            return Err(Error::silent(MOVING, patience));
+        }
+        Ok(Turn::Nothing)
+    }
+
+    /// The next reply about a file that comes: whether it says something new.
+    fn hear(&mut self, coming: &mut Coming) -> Result<bool, Error> {
+        let reply = self.control.reply()?;
+        let out_of_step = || Error::OutOfStep { said: coming.said.clone(), code: reply.code() };
+        match reply.class() {
+            Class::Preliminary if coming.begun => Ok(false),
+            Class::Preliminary => {
+                let Some(lanes) = &mut self.lanes else { return Err(out_of_step()) };
+                if reply.code() == 125 {
+                    // Over the connections that are there.
+                    if lanes.all.is_empty() {
+                        return Err(out_of_step());
+                    }
+                    for lane in &mut lanes.all {
+                        lane.channel.next_transfer();
+                        lane.more = true;
+                        coming.transfer.handle_channel()?;
+                    }
+                } else {
+                    lanes.all.clear();
+                }
+                coming.begun = true;
+                Ok(true)
+            }
+            Class::Completed if coming.begun && matches!(reply.code(), 226 | 250) => {
+                coming.told = true;
+                Ok(true)
+            }
+            Class::Completed | Class::Intermediate => Err(out_of_step()),
+            _ => Err(self.control.refused(&Command::Bare(""), &reply).of(&coming.said)),
+        }
+    }
+
+    /// Everything that was lined up was taken, and files can be lined up without a round trip more.
+    pub fn is_ready_for_a_line(&self) -> bool {
+        self.lanes.as_ref().is_some_and(|lanes| lanes.wanted == 1 && lanes.lined_up == 0)
+    }
+
+    /// Asks for small files and for facts of paths, in this order, and waits for nothing. Each is then to be
+    /// taken, in the same order, before anything else is asked; more can be lined up meanwhile. The files come
+    /// over one connection: over several nobody could say whose file a block is that comes early.
+    ///
+    /// Edge: what is lined up behind others must not hold more commands than both ends take without listening
+    /// ([`COMMANDS_LEN_MAX`] together), nor a byte 0xff in a path where the server was not asked about it.
+    ///
+    /// # Errors
+    /// The server does not give files so, or the session is over.
+    pub fn line_up(&mut self, wanted: &[Wanted<'_>]) -> Result<(), Error> {
+        if self.lanes.as_ref().is_none_or(|lanes| lanes.lined_up == 0) {
+            self.block_mode(1)?;
+        }
+        let commands = wanted.iter().map(|wanted| match *wanted {
+            Wanted::File(path) => Command::Path("RETR", path),
+            Wanted::Facts(path) => Command::Path("MLST", path),
+        });
+        let commands: Vec<Command<'_>> = commands.collect();
+        self.control.send(&commands)?;
+        if let Some(lanes) = &mut self.lanes {
+            lanes.lined_up += wanted.len();
+        }
+        Ok(())
+    }
+
+    /// Takes the file that is next: all of it, into room for its length.
+    ///
+    /// # Errors
+    /// It does not come. Where the session is not over ([`Session::is_broken`]), that is of this file alone.
+    pub fn next_file(&mut self, path: &[u8], room: &mut [u8]) -> Result<(), Error> {
+        let mut coming = Coming::new(&Command::Path("RETR", path), room.len() as u64, Ranges::new())?;
+        if let Some(lanes) = &mut self.lanes {
+            lanes.lined_up = lanes.lined_up.saturating_sub(1);
+            coming.others_follow = lanes.lined_up > 0;
+        }
+        let mut room = Slice(room);
+        loop {
+            if self.receive(&mut coming, &mut room, haul_base::stop::LOOK)? == Turn::Whole {
+                return Ok(());
+            }
+            if self.lanes.as_ref().is_some_and(|lanes| lanes.all.len() > 1) {
+                // Which file it is of could not be told.
+                self.lanes = None;
+                self.control.set_broken();
+                let why = "the server makes more data connections than it was asked for";
+                return Err(Error::Misfit(why.into()));
+            }
+        }
+    }
+
+    /// Takes the facts that are next.
+    ///
+    /// # Errors
+    /// As [`Session::facts`]; then the session is over.
+    pub fn next_facts(&mut self, path: &[u8]) -> Result<Asked, Error> {
+        if let Some(lanes) = &mut self.lanes {
+            lanes.lined_up = lanes.lined_up.saturating_sub(1);
+        }
+        let reply = self.control.last_reply()?;
+        let asked = mlst(&self.control, &Command::Path("MLST", path), &reply);
+        if asked.is_err() {
+            self.control.set_broken();
+        }
+        asked
+    }
+}
+
+/// Room for all of a file.
+struct Slice<'a>(&'a mut [u8]);
+
+impl Room for Slice<'_> {
+    fn room(&mut self, offset: u64, len: u64) -> Option<&mut [u8]> {
+        // It was looked at whether a block lies within the file.
+        self.0.get_mut(offset as usize..(offset + len) as usize)
+    }
+    fn came(&mut self, _: u64, _: usize) {}
+}
+
+impl Coming {
+    fn new(command: &Command<'_>, size: u64, have: Ranges) -> Result<Coming, Error> {
+        Ok(Coming {
+            said: said(command),
+            size,
+            transfer: Transfer::new(1)?,
+            claimed: have,
+            begun: false,
+            told: false,
+            others_follow: false,
+            since: Instant::now(),
+        })
+    }
+
+    /// Takes what one connection brings; whether that is something.
+    fn look(&mut self, lanes: &mut Lanes, at: usize, room: &mut dyn Room) -> Result<bool, Error> {
+        let lane = &mut lanes.all[at];
+        let (mut came, mut taken) = (false, 0);
+        lane.more = true;
+        while !lane.channel.is_at_end() && taken < TURN_LEN {
+            let (offset, left) = lane.channel.expected();
+            let place = match left {
+                0 => None,
+                left => match room.room(offset, left) {
+                    None => return Ok(came),
+                    Some(place) => {
+                        let len = place.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                        Some(&mut place[..len])
+                    }
+                },
+            };
+            let heard = lane.look(place);
+            match heard {
+                Err(Error::Closed { doing }) => {
+                    self.transfer.handle_closed(false).ok();
+                    return Err(Error::Closed { doing });
+                }
+                Err(error) => return Err(error),
+                Ok(Heard::Nothing) => {
+                    lane.more = false;
+                    return Ok(came);
+                }
+                Ok(Heard::Payload(len)) => {
+                    room.came(offset, len);
+                    taken += len;
+                }
+                Ok(Heard::Part | Heard::Event(Event::Payload { .. })) => {}
+                Ok(Heard::Event(Event::Block { offset, len })) => self.claim(offset, len)?,
+                Ok(Heard::Event(Event::Mark(mark))) => self.transfer.handle_mark(mark)?,
+            }
+            came = true;
+        }
+        Ok(came)
+    }
+
+    /// A block of these bytes begins.
+    fn claim(&mut self, offset: u64, len: u64) -> Result<(), Error> {
+        let end = offset.saturating_add(len);
+        if end > self.size {
+            let why = format!(
+                "{}: the server gives bytes {offset} to {end} of a file of {} bytes",
+                self.said, self.size
+            );
+            return Err(Error::Misfit(why));
+        }
+        if self.claimed.overlaps(offset, end) && !haul_mutant::removed("ftp-blocks-once") {
+            let why = format!(
+                "{}: bytes {offset} to {end}, or some of them, come twice, or were not asked for: the server \
+                 is in error, or somebody else sends as well",
+                self.said
+            );
+            return Err(Error::Misfit(why));
+        }
+        Ok(self.claimed.insert(offset, end)?)
+    }
+
+    /// All connections are at their ends, and the server says that this is all.
+    fn end(&self, lanes: &mut Lanes) -> Result<(), Error> {
+        // Whatever connected before the server said so is known to the system by now.
+        if !self.others_follow && lanes.accept()? > 0 {
+            let why = "more data connections were made than the server says it made: somebody else sends as well";
+            return Err(Error::Misfit(format!("{}: {why}", self.said)));
+        }
+        match self.claimed.missing(self.size).next() {
+            None => Ok(()),
+            Some(_) if haul_mutant::removed("ftp-blocks-all") => Ok(()),
+            Some((start, end)) => {
+                let why = match end == self.size {
+                    true => format!("the server's copy ends after {start} bytes"),
+                    false => format!("the server leaves bytes {start} to {end} out, and says that this is all"),
+                };
+                Err(Error::Misfit(format!("{}: {why}", self.said)))
+            }
+        }
+    }
+}
+
+/// An address that only its own network can reach.
+fn is_private(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.is_private() || ip.is_loopback() || ip.is_link_local(),
+        // Unique local, link-local and loopback ones.
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
+    }
+}
+
+impl Error {
+    /// The server's word on something else.
+    fn of(self, what: &str) -> Error {
+        match self {
+            Error::Refused { code, text, .. } => Error::Refused { said: what.to_owned(), code, text },
+            error => error,
+        }
+    }
+}

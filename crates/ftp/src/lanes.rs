@@ -1,0 +1,166 @@
+//! Data connections that the server makes, over which blocks come (MODE E).
+//!
+//! In: the address of the control connection's two ends. Out: a place where the server may connect to, the
+//! connections that it made, and for each what comes over it.
+//! Invariants: a connection counts only if it comes from the host of the control connection; there are at
+//! most [`LANES_MAX`], and all others are closed at once; nothing here waits.
+//! Left out: who is at the other end of a connection beyond its address. Without authentication of data
+//! connections that is anybody at that host, or behind it; see `blocks.rs` for what he can do.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+
+use haul_base::stop::Stop;
+use haul_gridftp::command::Command;
+use haul_gridftp::mode_e::{Channel, Event, HEADER_LEN};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::Error;
+use crate::tls::Wire;
+
+/// Most connections of one session.
+pub(crate) const LANES_MAX: usize = 64;
+/// Connections that are looked at together; what others want waits.
+const ACCEPTS_MAX: usize = 16;
+const LISTENING: &str = "listening for data connections";
+const READING: &str = "reading from the server";
+
+/// Where the server connects to, and its connections.
+pub(crate) struct Lanes {
+    pub(crate) listener: TcpListener,
+    peer: IpAddr,
+    stop: Stop,
+    /// How many connections the server was asked for.
+    pub(crate) wanted: u32,
+    pub(crate) all: Vec<Lane>,
+    /// What was asked for and not taken yet.
+    pub(crate) lined_up: usize,
+    /// Somebody else who came last.
+    pub(crate) stranger: Option<IpAddr>,
+}
+
+/// One connection.
+pub(crate) struct Lane {
+    pub(crate) wire: Wire,
+    pub(crate) channel: Channel,
+    /// How much of a header was read.
+    header_len: usize,
+    /// There may be more that the system does not tell of, for it was read already, or left.
+    pub(crate) more: bool,
+}
+
+/// What one look at a connection came to.
+pub(crate) enum Heard {
+    /// Nothing is there now.
+    Nothing,
+    /// So many bytes of payload, which is all that was wanted, or all that was there.
+    Payload(usize),
+    Event(Event),
+    /// A part of a header.
+    Part,
+}
+
+impl Lanes {
+    /// Listens at the address that the control connection has here.
+    pub(crate) fn listen(
+        (mut local, peer): (SocketAddr, SocketAddr),
+        wanted: u32,
+        stop: &Stop,
+    ) -> Result<Lanes, Error> {
+        let failed = |cause| Error::Lost { doing: LISTENING, cause };
+        local.set_port(0);
+        let listener = TcpListener::bind(local).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let peer = peer.ip().to_canonical();
+        Ok(Lanes { listener, peer, stop: stop.clone(), wanted, all: Vec::new(), lined_up: 0, stranger: None })
+    }
+
+    /// What tells the server where.
+    pub(crate) fn command(&self) -> Result<Command<'static>, Error> {
+        let at = self.listener.local_addr().map_err(|cause| Error::Lost { doing: LISTENING, cause })?;
+        let at = SocketAddr::new(at.ip().to_canonical(), at.port());
+        Ok(if at.is_ipv4() { Command::Port(at) } else { Command::Eprt(at) })
+    }
+
+    /// Takes the connections that came; how many of them are the server's. More than there may be are an
+    /// error.
+    pub(crate) fn accept(&mut self) -> Result<usize, Error> {
+        let had = self.all.len();
+        for _ in 0..ACCEPTS_MAX {
+            let (stream, from) = match self.listener.accept() {
+                Ok(came) => came,
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => break,
+                // Of that connection alone: it was gone before it was looked at.
+                Err(cause) if cause.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => continue,
+                Err(cause) => return Err(Error::Lost { doing: LISTENING, cause }),
+            };
+            let from = from.ip().to_canonical();
+            if from != self.peer && !haul_mutant::removed("ftp-lanes-of-the-server") {
+                self.stranger = Some(from);
+                continue;
+            }
+            if self.all.len() == LANES_MAX {
+                return Err(Error::Misfit(format!("the server makes more than {LANES_MAX} data connections")));
+            }
+            // Whoever protects data connections does it here.
+            let wire = Wire::plain(stream, self.stop.clone());
+            self.all.push(Lane { wire, channel: Channel::new(), header_len: 0, more: true });
+        }
+        Ok(self.all.len() - had)
+    }
+
+    /// Somebody connected who was not looked at yet.
+    pub(crate) fn has_callers(&self) -> bool {
+        let mut fds = [PollFd::new(&self.listener, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Whether all connections that are kept from one transfer to the next are still there. Between the two
+    /// nothing may come.
+    pub(crate) fn are_kept(&mut self) -> Result<bool, Error> {
+        for lane in &mut self.all {
+            match lane.wire.read_now(&mut [0]) {
+                Ok(None) => {}
+                Ok(Some(0)) | Err(_) => return Ok(false),
+                Ok(Some(_)) => {
+                    return Err(Error::Misfit("the server sends data that nobody asked for".into()));
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Lane {
+    /// Looks at what comes: payload goes to `room` if there is any, which is for the payload that is expected.
+    pub(crate) fn look(&mut self, room: Option<&mut [u8]>) -> Result<Heard, Error> {
+        let failed = |cause| Error::Lost { doing: READING, cause };
+        if let Some(room) = room {
+            return match self.wire.read_now(room).map_err(failed)? {
+                None => Ok(Heard::Nothing),
+                Some(0) => Err(Error::Closed { doing: READING }),
+                Some(len) => {
+                    self.channel.skip(len);
+                    Ok(Heard::Payload(len))
+                }
+            };
+        }
+        // What is told behind the payload of a block.
+        if let (_, Some(event)) = self.channel.feed(&[])? {
+            return Ok(Heard::Event(event));
+        }
+        let mut header = [0; HEADER_LEN];
+        let rest = &mut header[self.header_len..];
+        match self.wire.read_now(rest).map_err(failed)? {
+            None => Ok(Heard::Nothing),
+            Some(0) => Err(Error::Closed { doing: READING }),
+            Some(len) => {
+                let came = &rest[..len];
+                self.header_len = (self.header_len + len) % HEADER_LEN;
+                let (_, event) = self.channel.feed(came)?;
+                Ok(event.map_or(Heard::Part, Heard::Event))
+            }
+        }
+    }
+}

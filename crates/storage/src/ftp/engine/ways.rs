@@ -1,0 +1,198 @@
+//! Whether files come in blocks over several connections, and over how many.
+//!
+//! In: what the first session knows of the server, and what went wrong since. Out: a number of connections, or
+//! none; for people, why none.
+//! Invariant: a version of a file of which a block did not fit is read as changed, by whoever reads of it, and
+//! the server gives no more files in blocks.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use haul_core::ids::{FileId, Generation};
+use haul_ftp::{Blocks, Error};
+
+/// Connections of one file at a server that is near, and at one that is far.
+const NEAR: u32 = 4;
+const FAR_MAX: u32 = 16;
+/// So much of a round trip is worth one more connection: each brings what fits into its buffers in one.
+const WORTH_ONE: Duration = Duration::from_millis(6);
+/// What is shorter has one connection, for each costs the server something at each file.
+const SEVERAL_FROM: u64 = 16 << 20;
+/// Connections that are lost in the middle of files before nobody tries any more.
+const FAILURES_MAX: u32 = 16;
+
+/// See the module.
+pub(super) struct Ways {
+    round_trip: Option<Duration>,
+    failures: AtomicU32,
+    /// Sessions in the middle of a file in blocks; and the most connections that one had.
+    active: AtomicU32,
+    most: AtomicU32,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    /// Why not; empty where there never was anything to say.
+    off: Option<String>,
+    spoiled: HashMap<FileId, (Generation, String)>,
+}
+
+impl Ways {
+    pub(super) fn new(blocks: Blocks, round_trip: Option<Duration>) -> Ways {
+        let off = match blocks {
+            Blocks::Given => None,
+            Blocks::NotGiven => Some(String::new()),
+            Blocks::Unreachable(why) => Some(why.into()),
+        };
+        let inner = Mutex::new(Inner { off, spoiled: HashMap::new() });
+        let zero = || AtomicU32::new(0);
+        Ways { round_trip, failures: zero(), active: zero(), most: zero(), inner }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.lock().off.is_none()
+    }
+
+    /// Over how many connections a file of this size comes.
+    pub(super) fn connections(&self, size: u64) -> u32 {
+        if size < SEVERAL_FROM {
+            return 1;
+        }
+        let worth = self.round_trip.map_or(0, |time| (time.as_millis() / WORTH_ONE.as_millis()) as u32);
+        // Several files at a time share them. Few different numbers: a new one is new connections.
+        let all = worth.next_power_of_two().clamp(NEAR, FAR_MAX);
+        (all / self.active.load(Ordering::Relaxed).max(1).next_power_of_two()).max(2)
+    }
+
+    /// A session begins a file over so many connections, until [`Ways::end`].
+    pub(super) fn begin(&self, connections: u32) {
+        self.active.fetch_add(1, Ordering::Relaxed);
+        self.most.fetch_max(connections, Ordering::Relaxed);
+    }
+
+    /// Small files came, over one connection.
+    pub(super) fn used(&self) {
+        self.most.fetch_max(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn end(&self) {
+        self.active.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A file in blocks came to nothing.
+    pub(super) fn note(&self, error: &Error) {
+        let ends = match error {
+            Error::Uncalled { .. } | Error::Misfit(_) | Error::Grammar(_) | Error::Broken { .. } => true,
+            // That it cannot connect to this host, in its own words.
+            Error::Refused { code: 425, .. } => true,
+            // What has nothing to do with a file will be refused of the next one, too.
+            Error::Refused { said, code: 500.., .. } => !said.starts_with("RETR"),
+            Error::Refused { .. } => false,
+            _ => return self.note_lost(&error.to_string()),
+        };
+        if ends {
+            self.give_up(error.to_string());
+        }
+    }
+
+    /// The same of something that may go better with the next file.
+    pub(super) fn note_lost(&self, why: &str) {
+        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES_MAX {
+            self.give_up(why.to_owned());
+        }
+    }
+
+    /// No file comes in blocks any more. The first reason stays.
+    fn give_up(&self, why: String) {
+        self.lock().off.get_or_insert(why);
+    }
+
+    /// This version of a file may hold what is not of it.
+    pub(super) fn spoil(&self, id: FileId, generation: Generation, why: String) {
+        self.lock().spoiled.insert(id, (generation, why));
+    }
+
+    /// Why no more is to be read of this version of a file.
+    pub(super) fn spoiled(&self, id: FileId, generation: Generation) -> Option<String> {
+        let inner = self.lock();
+        let (of, why) = inner.spoiled.get(&id)?;
+        (*of == generation).then(|| why.clone())
+    }
+
+    pub(super) fn forget(&self, id: FileId) {
+        self.lock().spoiled.remove(&id);
+    }
+
+    /// For people, if there is anything to say.
+    pub(super) fn words(&self) -> Option<String> {
+        let used = match self.most.load(Ordering::Relaxed) {
+            0 => None,
+            1 => Some("in blocks, one connection a file".to_owned()),
+            most => Some(format!("in blocks, up to {most} connections a file")),
+        };
+        match (used, self.lock().off.as_deref()) {
+            (used, None) => used,
+            (_, Some("")) => None,
+            (None, Some(why)) => Some(format!("one connection a session: {why}")),
+            (Some(used), Some(why)) => Some(format!("{used}; then one connection a session: {why}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ways(millis: u64) -> Ways {
+        Ways::new(Blocks::Given, Some(Duration::from_millis(millis)))
+    }
+
+    /// Goal: the farther the server and the fewer files at a time, the more connections has one; small files
+    /// have one.
+    #[test]
+    fn connections_follow_the_way() {
+        for (millis, alone) in [(0, 4), (20, 4), (30, 8), (50, 8), (90, 16), (300, 16), (10_000, 16)] {
+            let ways = ways(millis);
+            assert_eq!(ways.connections(1 << 40), alone, "{millis} ms");
+            assert_eq!(ways.connections(1 << 20), 1);
+            for _ in 0..8 {
+                ways.begin(1);
+            }
+            assert_eq!(ways.connections(1 << 40), 2, "{millis} ms, shared");
+        }
+    }
+
+    /// Goal: what cannot pass ends it at once, what may pass after many times; the first reason stays. What
+    /// is of one file ends nothing.
+    #[test]
+    fn failures_end_it() {
+        let of_file = Error::Refused { said: "RETR /x".into(), code: 500, text: "no such file".into() };
+        let lost = || Error::Lost { doing: "reading", cause: std::io::ErrorKind::ConnectionReset.into() };
+        let ways = ways(0);
+        for _ in 1..FAILURES_MAX {
+            ways.note(&of_file);
+            ways.note(&lost());
+        }
+        assert!(ways.is_on());
+        ways.note(&lost());
+        assert!(!ways.is_on());
+        ways.note(&Error::Misfit("twice".into()));
+        assert!(ways.words().is_some_and(|words| !words.contains("twice")));
+        for error in [
+            Error::Misfit("twice".into()),
+            Error::Uncalled { within: Duration::from_secs(1), stranger: None },
+            Error::Refused { said: "MODE E".into(), code: 504, text: String::new() },
+            Error::Refused { said: "RETR /x".into(), code: 425, text: String::new() },
+        ] {
+            let ways = self::ways(0);
+            ways.note(&error);
+            assert!(!ways.is_on(), "{error}");
+        }
+    }
+}
