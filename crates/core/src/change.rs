@@ -106,7 +106,7 @@ impl Change {
     fn rights(self, meta: &Meta, found: Rights, owner: bool, keep: u32) -> Change {
         // Without their owner these two are never set.
         let bits = if owner { 0o7777 } else { 0o7777 & !SETUID_SETGID };
-        self.with(Change::MODE, (meta.mode & bits) | keep != found.mode & 0o7777)
+        self.with(Change::MODE, !found.untold && (meta.mode & bits) | keep != found.mode & 0o7777)
             .with(Change::OWNER, owner && meta.uid != found.uid)
             .with(Change::GROUP, owner && meta.gid != found.gid)
     }
@@ -140,6 +140,8 @@ pub struct Rights {
     pub linked: bool,
     /// It is another user's, and this one may give files away.
     pub foreign: bool,
+    /// The store does not tell its mode: that is held against nothing.
+    pub untold: bool,
 }
 
 /// A directory as it stood before anything was made in it.

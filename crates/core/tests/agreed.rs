@@ -44,6 +44,7 @@ fn sink_of(shards: u16, part: Option<Part>) -> Sink {
         files_open_max: 100,
         tag: 1,
         targets: None,
+        ascending: None,
         round_trip: None,
         names: None,
     };

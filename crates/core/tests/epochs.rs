@@ -99,6 +99,7 @@ impl Bench {
             files_open_max,
             tag: 1,
             targets: None,
+            ascending: None,
             round_trip: None,
             names: None,
         };

@@ -144,6 +144,7 @@ fn a_sink_that_stops_finds_no_other_reason() {
             files_open_max: 100,
             tag: 1,
             targets: None,
+            ascending: None,
             round_trip: None,
             names: None,
         };

@@ -145,6 +145,7 @@ fn config(memory: u64, targets: Option<Limits>) -> SinkConfig {
         files_open_max: 1_000,
         tag: 1,
         targets,
+        ascending: None,
         round_trip: Some(Duration::from_millis(10)),
         names: None,
     }

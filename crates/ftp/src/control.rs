@@ -425,6 +425,8 @@ pub(crate) fn said(command: &Command<'_>) -> String {
         Command::RestRanges(_) => "REST".into(),
         Command::Dcau(_) => "DCAU".into(),
         Command::Eret { path, .. } => format!("ERET {}", escape::name(path)),
+        Command::Mfmt { path, .. } => format!("MFMT {}", escape::name(path)),
+        Command::SiteChmod { path, .. } => format!("SITE CHMOD {}", escape::name(path)),
         Command::Cksm { algorithm, path, .. } => format!("CKSM {algorithm} {}", escape::name(path)),
         _ => "a command".into(),
     }

@@ -119,6 +119,17 @@ pub(crate) fn begin(
     before: &[Command<'_>],
     last: Command<'_>,
 ) -> Result<Incoming, Error> {
+    let stream = connected(control, listens, before, last)?;
+    Ok(Incoming { stream, patience: control.patience(), ended: false })
+}
+
+/// The same, as the connection over which it comes or goes.
+pub(crate) fn connected(
+    control: &mut Control,
+    listens: &mut Listens,
+    before: &[Command<'_>],
+    last: Command<'_>,
+) -> Result<Wire, Error> {
     let stream = open(control, listens)?;
     let commands: Vec<Command<'_>> = before.iter().copied().chain([last]).collect();
     control.send(&commands)?;
@@ -138,7 +149,7 @@ pub(crate) fn begin(
     if reply.class() == Class::Preliminary {
         let patience = control.patience();
         return match failed {
-            None => Ok(Incoming { stream: protected(control, stream, &last)?, patience, ended: false }),
+            None => protected(control, stream, &last),
             Some(error) => {
                 give_up(control, Incoming { stream: Wire::Plain(stream), patience, ended: false })?;
                 Err(error)
@@ -187,7 +198,7 @@ pub(crate) fn finish(control: &mut Control, incoming: Incoming, of: Command<'_>)
 }
 
 /// How long a server may take to see that nobody listens any more.
-const GIVING_UP: Duration = Duration::from_secs(10);
+pub(crate) const GIVING_UP: Duration = Duration::from_secs(10);
 
 /// Wants no more of it: the server sees a closed connection, and says whatever it says of that.
 pub(crate) fn give_up(control: &mut Control, incoming: Incoming) -> Result<(), Error> {

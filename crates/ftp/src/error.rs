@@ -142,6 +142,20 @@ impl Error {
         }
     }
 
+    /// The server has no room for what it is sent, or not for this user: by its number, and where it has none of
+    /// its own for that, by its words.
+    pub fn is_no_room(&self) -> bool {
+        let Error::Refused { code, text, .. } = self else { return false };
+        let text = text.to_ascii_lowercase();
+        let says = |words: &str| text.contains(words);
+        // RFC 959: 452 and 552; 552 is what some say of a name or an option, too.
+        matches!(code, 452 | 552)
+            || matches!(code, 400..=599)
+                && ["no space", "not enough space", "insufficient storage", "disk full", "quota"]
+                    .iter()
+                    .any(|words| says(words))
+    }
+
     /// There is nothing of that name, or it may not be had: the server does not tell which one.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Error::Refused { code: 550, .. })

@@ -5,6 +5,7 @@
 //! several things at a time opens several sessions.
 //! Invariants: nothing that a server sends panics or grows without a bound; a password is in no error and in
 //! no `Debug`; a file counts as whole only when the server said so behind its last byte;
+//! one that was sent only when the server said that it has it, behind its last byte;
 //! where TLS is wanted nothing but the greeting goes without.
 //! Left out: names below a path (who lists joins them), hashing, retries, and what is done with the bytes.
 //!
@@ -21,15 +22,17 @@ mod listed;
 pub mod netrc;
 pub mod server;
 mod session;
+mod store;
 mod tls;
 
 pub use blocks::{Blocks, COMMANDS_LEN_MAX, Coming, Room, Turn, Wanted};
 pub use data::Incoming;
 pub use error::Error;
 pub use gsi::Credential;
-pub use haul_gridftp::listing::{Facts, Kind, Moment};
+pub use haul_gridftp::listing::{Facts, Kind, Moment, write_moment};
 pub use haul_gridftp::ranges::Ranges;
 pub use listed::Listed;
 pub use server::{Protocol, Server};
 pub use session::{Asked, Security, Session, Settings};
+pub use store::{Outgoing, Sum};
 pub use tls::Trust;

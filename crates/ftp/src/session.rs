@@ -12,7 +12,7 @@ use haul_base::stop::Stop;
 use haul_gridftp::command::{Command, DataAuth};
 use haul_gridftp::features::Features;
 use haul_gridftp::line::Iac;
-use haul_gridftp::listing::{Facts, Kind, parse_mlst, parse_moment};
+use haul_gridftp::listing::{Facts, Kind, Moment, parse_mlst, parse_moment};
 use haul_gridftp::ranges::FILE_LEN_MAX;
 use haul_gridftp::reply::{Class, Reply};
 
@@ -22,6 +22,7 @@ use crate::gsi::{Context, Credential};
 use crate::lanes::Lanes;
 use crate::listed::{Listed, either, lines, list_line, mlsd_line, named};
 use crate::server::PORT_TLS;
+use crate::store::SetsTimes;
 use crate::tls::{Tls, Trust};
 use crate::{Error, Server};
 
@@ -69,7 +70,10 @@ pub enum Asked {
 pub struct Session {
     pub(crate) control: Control,
     pub(crate) features: Features,
-    listens: Listens,
+    pub(crate) listens: Listens,
+    /// How it is told when a file was changed, as far as anybody asked.
+    pub(crate) sets_times: SetsTimes,
+    pub(crate) sets_modes: bool,
     /// Data come in blocks (MODE E), where somebody asked for that; else as they are.
     pub(crate) lanes: Option<Lanes>,
     /// `MLSD` and `MLST` are there.
@@ -164,6 +168,8 @@ impl Session {
             features,
             listens,
             lanes: None,
+            sets_times: SetsTimes::Mfmt,
+            sets_modes: true,
             has_mlsd,
             has_mdtm,
             tells_links,
@@ -278,19 +284,33 @@ impl Session {
             let size = self.control.last_reply()?;
             told.push((size, if has_mdtm { Some(self.control.last_reply()?) } else { None }));
         }
+        let first = all.len();
+        let mut entered = Vec::new();
         for (path, (size, time)) in paths.iter().zip(told) {
-            let asked = self.size_and_time(path, &size, time.as_ref());
-            all.push(asked);
+            let command = Command::Path("SIZE", path);
+            let refusal = self.control.refused(&command, &size);
+            if size.class() != Class::Completed && (refusal.is_unavailable() || refusal.is_unknown()) {
+                entered.push((all.len() - first, *path, size.clone(), time.clone()));
+            }
+            all.push(self.size_and_time(path, &size, time.as_ref()));
+        }
+        // What has no size may be a directory.
+        let commands: Vec<_> = entered.iter().map(|(_, path, ..)| Command::Path("CWD", path)).collect();
+        self.control.send(&commands)?;
+        for (at, _, _, time) in entered {
+            let reply = self.control.last_reply()?;
+            if reply.class() == Class::Completed {
+                let modify = told_time(time.as_ref());
+                all[first + at] = modify
+                    .map(|modify| Asked::Is(Facts { kind: Some(Kind::Dir), modify, ..Facts::default() }));
+            }
         }
         Ok(())
     }
 
-    fn size_and_time(&mut self, path: &[u8], told: &Reply, time: Option<&Reply>) -> Result<Asked, Error> {
+    fn size_and_time(&self, path: &[u8], told: &Reply, time: Option<&Reply>) -> Result<Asked, Error> {
         let size = Command::Path("SIZE", path);
-        let modify = match time {
-            Some(reply) if reply.code() == 213 => Some(parse_moment(reply.text().trim_ascii())?),
-            _ => None,
-        };
+        let modify = told_time(time)?;
         if told.class() == Class::Completed {
             self.control.exactly(&size, 213, told.clone())?;
             let digits = std::str::from_utf8(told.text().trim_ascii()).ok();
@@ -298,14 +318,6 @@ impl Session {
             let size = size.ok_or(Error::Broken { doing: "asking for a size", why: "what comes is none" })?;
             let facts = Facts { kind: Some(Kind::File), size: Some(size), modify, ..Facts::default() };
             return Ok(Asked::Is(facts));
-        }
-        let refusal = self.control.refused(&size, told);
-        if refusal.is_unavailable() || refusal.is_unknown() {
-            let reply = self.control.ask(&Command::Path("CWD", path))?;
-            if reply.class() == Class::Completed {
-                let facts = Facts { kind: Some(Kind::Dir), modify, ..Facts::default() };
-                return Ok(Asked::Is(facts));
-            }
         }
         untold(&self.control, &size, told)
     }
@@ -548,6 +560,14 @@ impl Drop for Session {
         if !self.control.is_broken() {
             let _ = self.control.send(&[Command::Bare("QUIT")]);
         }
+    }
+}
+
+/// What `MDTM` was answered.
+fn told_time(reply: Option<&Reply>) -> Result<Option<Moment>, Error> {
+    match reply {
+        Some(reply) if reply.code() == 213 => Ok(Some(parse_moment(reply.text().trim_ascii())?)),
+        _ => Ok(None),
     }
 }
 

@@ -169,6 +169,15 @@ impl Wire {
         }
     }
 
+    /// Nothing more is written: the other end sees that this was all, and under TLS that nobody cut it off.
+    pub(crate) fn end_writing(&mut self) -> io::Result<()> {
+        if let Wire::Protected(tls) = self {
+            tls.conn.send_close_notify();
+            tls.flush()?;
+        }
+        self.tcp().shutdown(std::net::Shutdown::Write)
+    }
+
     /// From now on this ends what is waited for here.
     pub(crate) fn set_stop(&mut self, stop: Stop) {
         self.bounded().stop = stop;

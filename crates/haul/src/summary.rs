@@ -157,6 +157,8 @@ pub struct Summary {
     pub path: String,
     /// What was asked for; `None`: the destination keeps nothing (`null://`).
     pub durability: Option<Durability>,
+    /// It is a server that keeps what was copied, and its word is all that is known of that: nothing was synced.
+    pub servers_word: bool,
     /// Files were written into those that stood at the destination.
     pub in_place: bool,
     /// The part of one file that was copied, if not files as a whole.
@@ -249,6 +251,7 @@ impl Default for Summary {
             held: Held::default(),
             path: String::new(),
             durability: Some(Durability::Disk),
+            servers_word: false,
             in_place: false,
             part: None,
             stages: [StageTime::default(); 5],

@@ -27,8 +27,8 @@ use super::null::{NULL, ZERO};
 use super::place::{Destination, Place, Scheme, Sources};
 use super::source::wall_clock;
 use super::store::{
-    Capabilities, Coming, DelegatedEntry, DelegatedPair, HeldJob, Marker, Publishing, Reading, SinkStore,
-    SourceStore, Waiting, WriteOrder, Writing,
+    Capabilities, Coming, DelegatedEntry, DelegatedPair, HeldJob, Marker, Parts, Publishing, Reading,
+    SinkStore, SourceStore, Waiting, WriteOrder, Writing,
 };
 use super::walk::WalkItem;
 use super::{Payload, SinkCompletion, SinkEngine, SinkJob, SourceCompletion, SourceJob, stores};
@@ -99,7 +99,8 @@ impl Sink {
     }
 
     fn store(&self) -> Box<dyn SinkStore> {
-        let to = Destination { place: &self.place, home: None, state: None };
+        let (home, state, patience, stop) = (None, None, None, Stop::never());
+        let to = Destination { place: &self.place, home, state, patience, stop };
         stores::sink(&to).expect("a store")
     }
 
@@ -292,7 +293,8 @@ fn names_and_directories(sink: &Sink) {
     let made = run.run(SinkOp::MakeDirs { dirs: vec![DirId(2)] }, None);
     assert_eq!(made, SinkDone::MakeDirs { results: vec![(DirId(2), Ok(()))] });
     let long = vec![b'n'; sink.can().name_len_max];
-    let odd: [&[u8]; 3] = [b"\xff \n'$", b"-rf", &long];
+    let first: &[u8] = if sink.can().line_ends { b"\xff \n'$" } else { b"\xff '$" };
+    let odd: [&[u8]; 3] = [first, b"-rf", &long];
     for (n, text) in (10..).zip(odd) {
         let one = file(n, DirId(2), text, 3);
         let (buffer, items) = (BufferId(0), vec![BundleWrite { file: one.clone(), start: 0 }]);
@@ -358,7 +360,7 @@ fn link(id: u64) -> LinkItem {
 /// A job has one run at a time, and can be had again when that is over.
 fn one_claim_at_a_time(sink: &Sink) {
     let first = sink.begin();
-    if sink.keeps {
+    if sink.keeps && sink.can().exclusive {
         assert!(sink.try_begin().is_err(), "two runs have one job");
     }
     first.end();
@@ -587,11 +589,13 @@ fn stores_behind_a_network_show_it() {
 /// Goal: a copy is refused a store that cannot take what a copy sends, and no other.
 #[test]
 fn what_a_store_lacks_is_said() {
-    assert_eq!(
-        [Sink::directory(), Sink::nowhere(), Sink::shelf(&MEMORY)].map(|sink| sink.can().lacks()),
-        [None; 3]
-    );
-    assert!(Sink::shelf(&FTP_LIKE).can().lacks().is_some());
+    let sinks = [Sink::directory(), Sink::nowhere(), Sink::shelf(&MEMORY), Sink::shelf(&FTP_LIKE)];
+    assert_eq!(sinks.map(|sink| sink.can().lacks()), [None; 4]);
+    let one = Capabilities { many_open: false, ..Capabilities::POSIX };
+    let parts = Parts { len_min: 1, len_max: 2, count_max: 3 };
+    let whole = Capabilities { ranges: false, ..Capabilities::POSIX };
+    let ascending = Capabilities { parts: Some(parts), ..Sink::shelf(&FTP_LIKE).can() };
+    assert!([one, whole, ascending].iter().all(|can| can.lacks().is_some()));
 }
 
 /// Goal: a pair that moves data itself tells how far it is, and how each entry ended, by name where it

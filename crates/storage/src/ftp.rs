@@ -11,7 +11,7 @@
 //! first. What a server tells proves nothing about content: its times are of whole seconds and anybody may
 //! set them. So what an earlier run left of a file that was not finished is never gone on with.
 //! Under `ftps://` it is the same with everything under TLS, and the server is the one of its certificate.
-//! Left out: the server as a sink; MODE E.
+//! As destinations they are in `ftp/sink.rs`. Left out: MODE E.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +38,7 @@ use session::Line;
 mod engine;
 mod names;
 mod session;
+mod sink;
 mod walk;
 
 /// Files of FTP servers.
@@ -58,10 +59,11 @@ fn protocol_of(place: &Place) -> Option<Protocol> {
 }
 
 const fn scheme(name: &'static str, form: Form) -> Scheme {
+    let sink = Form { written: form.written, example: form.example, sized: false };
     Scheme {
         name,
         source: Some(form),
-        sink: None,
+        sink: Some(sink),
         server: true,
         alone: false,
         keeps: true,
@@ -71,7 +73,7 @@ const fn scheme(name: &'static str, form: Form) -> Scheme {
             Ok(Rest { path, size: None })
         },
         open_source: Some(open),
-        open_sink: None,
+        open_sink: Some(sink::open),
     }
 }
 
@@ -81,6 +83,7 @@ const PATIENCE_MIN: Duration = Duration::from_secs(1);
 
 const CAPABILITIES: Capabilities = Capabilities {
     name_len_max: 255,
+    line_ends: false,
     directories: Directories::Kept,
     links: true,
     write_order: WriteOrder::Ascending,
@@ -91,6 +94,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     append: false,
     digests: false,
     many_open: true,
+    exclusive: false,
     journal: false,
     parts: None,
 };
@@ -113,13 +117,14 @@ struct FtpSource {
     settings: Settings,
 }
 
-fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
-    let usage = |text: String| Failure { kind: FailureKind::Usage, errno: 0, text: text.into() };
-    let first = sources.places.first().ok_or_else(|| usage("no source given".into()))?;
-    let word = first.server().unwrap_or_default();
-    let protocol = protocol_of(first).unwrap_or(Protocol::Ftp);
-    let unread = |why: &str| usage(format!("{}://: {why}", protocol.scheme()));
-    let server = Server::parse(protocol, word).map_err(unread)?;
+/// The server of a place, and what protects what is said to it.
+fn speak(place: &Place) -> Result<(Server, Security), Failure> {
+    let word = place.server().unwrap_or_default();
+    let protocol = protocol_of(place).unwrap_or(Protocol::Ftp);
+    let server = Server::parse(protocol, word).map_err(|why| {
+        let text = format!("{}://: {why}", protocol.scheme());
+        Failure { kind: FailureKind::Usage, errno: 0, text: text.into() }
+    })?;
     let unable = |why: String| {
         let text = format!("{}: {why}", server.url());
         Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
@@ -129,6 +134,14 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
         Protocol::Ftps => Security::Tls(Trust::system().map_err(unable)?),
         Protocol::Gsiftp => Security::Gsi(Credential::find().map_err(unable)?),
     };
+    Ok((server, security))
+}
+
+fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
+    let usage = |text: String| Failure { kind: FailureKind::Usage, errno: 0, text: text.into() };
+    let first = sources.places.first().ok_or_else(|| usage("no source given".into()))?;
+    let (server, security) = speak(first)?;
+    let unread = |why: &str| usage(format!("{}://: {why}", server.protocol().scheme()));
     let patience = sources.patience.map_or(PATIENCE, |asked| asked.max(PATIENCE_MIN));
     let settings = Settings { patience, at: None, security, stop: sources.stop.clone() };
     let mut session = Session::open(&server, &settings).map_err(|error| unreached(&server, &error))?;

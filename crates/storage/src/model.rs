@@ -123,6 +123,7 @@ impl Shelf {
                 append: true,
                 many_open: false,
                 in_place: false,
+                ranges: false,
                 journal: false,
                 directories: Directories::Kept,
                 ..Capabilities::POSIX
@@ -546,6 +547,9 @@ impl SinkEngine for ShelfWriter {
     }
     fn network(&self) -> Option<&dyn NetworkFacet> {
         self.shelf.network()
+    }
+    fn places(&self) -> Option<u32> {
+        self.shelf.like_ftp.then_some(1)
     }
 }
 

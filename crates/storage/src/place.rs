@@ -174,13 +174,17 @@ pub struct Sources<'a> {
 }
 
 /// What the user named as destination.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Destination<'a> {
     pub place: &'a Place,
     /// Where `~` and relative paths begin.
     pub home: Option<&'a Path>,
     /// Where the journal lies, if not with the data.
     pub state: Option<&'a Path>,
+    /// How long a server may be silent; `None`: as its scheme has it.
+    pub patience: Option<Duration>,
+    /// Whoever can have enough before anything is written.
+    pub stop: Stop,
 }
 
 impl PlaceError {

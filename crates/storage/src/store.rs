@@ -87,6 +87,8 @@ pub struct Parts {
 pub struct Capabilities {
     /// Longest name of an entry, bytes.
     pub name_len_max: usize,
+    /// Names may hold CR and LF.
+    pub line_ends: bool,
     pub directories: Directories,
     /// Symbolic links.
     pub links: bool,
@@ -103,6 +105,8 @@ pub struct Capabilities {
     pub digests: bool,
     /// Many files can be written at a time.
     pub many_open: bool,
+    /// A job has one run at a time.
+    pub exclusive: bool,
     /// It keeps a job's journal, so that an interrupted run is resumed.
     pub journal: bool,
     /// `None`: objects are taken as they come.
@@ -113,6 +117,7 @@ impl Capabilities {
     /// Of an ordinary file system.
     pub const POSIX: Capabilities = Capabilities {
         name_len_max: 255,
+        line_ends: true,
         directories: Directories::Kept,
         links: true,
         write_order: WriteOrder::Any,
@@ -123,6 +128,7 @@ impl Capabilities {
         append: true,
         digests: false,
         many_open: true,
+        exclusive: true,
         journal: true,
         parts: None,
     };
@@ -130,12 +136,11 @@ impl Capabilities {
     /// What a sink would need that this store has not. `None`: a copy can go there.
     pub fn lacks(&self) -> Option<&'static str> {
         match self {
-            Capabilities { write_order: WriteOrder::Ascending, .. } => {
-                Some("takes the bytes of a file in ascending order alone")
-            }
+            Capabilities { parts: Some(_), .. } => Some("takes files in parts of its own length"),
+            // These are written as a whole, and as few at a time as the store takes.
+            Capabilities { write_order: WriteOrder::Ascending, .. } => None,
             Capabilities { ranges: false, .. } => Some("takes files as a whole alone"),
             Capabilities { many_open: false, .. } => Some("takes one file at a time"),
-            Capabilities { parts: Some(_), .. } => Some("takes files in parts of its own length"),
             _ => None,
         }
     }

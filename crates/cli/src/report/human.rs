@@ -191,6 +191,9 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
     }
     out += match s.durability {
         Some(_) if s.in_memory().is_some() => "",
+        Some(_) if s.servers_word => {
+            "  durable by the server's word alone: it said of each file that it has all of it; FTP tells nothing of media\n"
+        }
         Some(Durability::Disk) if s.status == Status::Complete => {
             "  durable: everything is on media under its name\n"
         }

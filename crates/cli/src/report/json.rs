@@ -433,6 +433,7 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
         path: &s.path,
         strays: s.strays,
         durability: match s.durability {
+            Some(_) if s.servers_word => "server",
             Some(Durability::Disk) => "disk",
             Some(Durability::None) => "none",
             None => "discarded",

@@ -24,6 +24,7 @@ mod ftp;
 mod ftp_blocks;
 mod ftp_gsi;
 mod ftp_lies;
+mod ftp_sink;
 mod ftp_tls;
 mod ftp_walk;
 mod hung;

@@ -9,7 +9,8 @@
 //! decided as for several pairs, in `job`.
 //! Left out: a file's way, which is in the modules by its steps: `announce`, `map`, `lookup`, `check`,
 //! `data`, `epoch`, `end`, `drain`; directories that were closed to us (`widened`); a destination of several
-//! storage targets (`targets`); how much is granted (`window`).
+//! storage targets (`targets`); one that takes bytes in ascending order alone (`turns`); how much is granted
+//! (`window`).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -38,6 +39,7 @@ mod file;
 mod lookup;
 mod map;
 mod targets;
+mod turns;
 mod widened;
 mod window;
 
@@ -49,6 +51,7 @@ use drain::Drain;
 use epoch::Epochs;
 use file::{File, SinkPhase};
 use targets::Targets;
+use turns::Turns;
 use window::{Credit, Window};
 
 /// What the sink machine must know before it starts.
@@ -70,6 +73,9 @@ pub struct SinkConfig {
     /// The destination has several storage targets, and both ends know to speak of them: writes of objects in
     /// flight.
     pub targets: Option<Limits>,
+    /// The store takes the bytes of a file in ascending order alone, of so many files at a time. Then
+    /// [`SinkConfig::wait`] must be set. [`Sink::set_places`] when it takes more, or fewer.
+    pub ascending: Option<u32>,
     /// Of the path between the ends, if it is known; [`Sink::set_round_trip`] when it is measured anew.
     pub round_trip: Option<Duration>,
     /// The names that may be announced in the destination root; `None`: any.
@@ -183,6 +189,7 @@ pub struct Sink {
     epochs: Epochs,
     checks: Checks,
     targets: Option<Targets>,
+    turns: Option<Turns>,
     waiting: HashMap<FileId, Vec<Frame>>,
     waiting_count: u64,
     /// Frames that wait for descriptors; those of small files apart.
@@ -240,6 +247,7 @@ impl Sink {
             targets: config.targets.map(|limits| {
                 Targets::new(limits, config.memory, config.round_trip.unwrap_or(ROUND_TRIP_UNKNOWN))
             }),
+            turns: config.ascending.map(Turns::new),
             waiting: HashMap::new(),
             waiting_count: 0,
             deferred: VecDeque::new(),
@@ -293,7 +301,8 @@ impl Sink {
     pub fn next_deadline(&self) -> Option<Time> {
         let stop = self.stop_at.filter(|_| self.stop.is_none());
         let targets = self.targets.as_ref().and_then(Targets::deadline);
-        [self.epochs.deadline(), stop, targets].into_iter().flatten().min()
+        let turns = self.turns.as_ref().and_then(Turns::deadline);
+        [self.epochs.deadline(), stop, targets, turns].into_iter().flatten().min()
     }
 
     /// Time passed.
@@ -315,8 +324,9 @@ impl Sink {
         if self.stop.is_none() && !self.finished {
             self.stop = Some(end);
             let deferred = self.deferred.drain(..).chain(self.deferred_small.drain(..));
-            let frames: Vec<Frame> =
-                deferred.chain(self.waiting.drain().flat_map(|(_, frames)| frames)).collect();
+            let held = self.turns.as_mut().map(Turns::take_held).unwrap_or_default();
+            let waiting = self.waiting.drain().flat_map(|(_, frames)| frames);
+            let frames: Vec<Frame> = deferred.chain(waiting).chain(held).collect();
             self.waiting_count = 0;
             for frame in frames {
                 // One of which a part is being written is free behind that.
@@ -519,6 +529,7 @@ impl Sink {
     /// The next thing to do, or `None` until the next event.
     pub fn poll_action(&mut self) -> Option<SinkAction> {
         if self.actions.is_empty() && !self.finished {
+            self.run_turns();
             self.take_deferred();
             self.run_targets();
             self.run_epochs();
@@ -565,10 +576,12 @@ impl Sink {
         }
         self.flush_targets();
         let credit = Credit { granted: self.granted, received: self.received, freed: self.freed };
-        let idle = self.has_idle_target();
+        let stuck = self.waits_for_turns();
+        let idle = self.has_idle_target() || stuck;
         let window = self.window.open(self.now, credit, self.frame_cost_max, idle);
         let owed = (window + self.freed).saturating_sub(self.granted);
-        if owed >= (window / 8).max(1) && self.stop.is_none() && self.stop_at.is_none() {
+        let least = if stuck { 1 } else { (window / 8).max(1) };
+        if owed >= least && self.stop.is_none() && self.stop_at.is_none() {
             self.granted += owed;
             self.actions.push_back(SinkAction::Send(Message::Grant {
                 by: self.config.agreed.lease,
@@ -581,6 +594,8 @@ impl Sink {
                 let message = Message::Written { bytes: self.counts.written, frames };
                 self.actions.push_back(SinkAction::Send(message));
             }
+        } else if stuck && self.is_out_of_room() {
+            self.drop_furthest();
         }
     }
 

@@ -34,6 +34,8 @@ pub struct OpenFile {
     gone: bool,
     /// The journal may speak of it.
     promised: bool,
+    /// Where the next write begins, if bytes come in ascending order.
+    next: u64,
 }
 
 /// A payload buffer: where each entry's payload starts, and its blocks' keys.
@@ -114,6 +116,8 @@ impl World {
         let targets =
             self.sink_targets.as_mut().map(|rng| Limits { total: rng.u32(1..40), each: rng.u32(1..9) });
         let round_trip = self.sink_targets.as_mut().map_or(20_000, |rng| rng.u64(..50_000));
+        let ascending = self.ascending.as_mut().map(|rng| rng.u32(1..5));
+        let wait = wait || ascending.is_some();
         let config = SinkConfig {
             part: None,
             agreed: Agreed { holes, digest, layouts: self.layouts, ..Agreed::plain(entries_max) },
@@ -123,6 +127,7 @@ impl World {
             files_open_max,
             tag,
             targets,
+            ascending,
             round_trip: Some(Duration::from_micros(round_trip)),
             names,
         };
@@ -182,7 +187,8 @@ impl World {
         let dir = self.enter(file.parent);
         let (entry, number, tag) = (entry_of(&file.name), file.number, self.snk().tag);
         let made = self.disk.make_file(dir, (entry, Some((tag, number))));
-        let open = OpenFile { dir, entry, number, file: made, failed: false, gone: false, promised: false };
+        let (failed, gone, promised, next) = (false, false, false, 0);
+        let open = OpenFile { dir, entry, number, file: made, failed, gone, promised, next };
         self.snk().open.insert(file.id, open);
         Ok(made)
     }
@@ -214,11 +220,23 @@ impl World {
         assert!(in_data, "entry {entry}: {len} bytes at {offset} fill a hole");
         let temp = self.temp(file)?;
         if self.s.full && !self.quiet && self.rng.bool() {
+            // Nothing more of it may be written behind that.
+            let ascends = self.ascending.is_some();
+            self.snk().open.get_mut(&file.id).expect("it was just opened").failed |= ascends;
             return Err(failure(FailureKind::Write, 28));
         }
         if self.strikes(120) {
             self.fault(entry);
-            return Err(failure(FailureKind::Write, 5));
+            let lost = self.ascending.as_mut().is_some_and(|rng| rng.bool());
+            if self.ascending.is_some() {
+                self.snk().open.get_mut(&file.id).expect("it was just opened").failed = true;
+            }
+            return Err(failure(if lost { FailureKind::Network } else { FailureKind::Write }, 5));
+        }
+        if self.ascending.is_some() {
+            let open = self.snk().open.get_mut(&file.id).expect("it was just opened");
+            assert_eq!(open.next, offset, "entry {entry}: bytes out of their order");
+            open.next += len;
         }
         self.check_writer(temp);
         self.disk.write(temp, (offset / BLOCK) as usize, keys, offset + len);
@@ -262,8 +280,22 @@ impl World {
         self.sink_exec_at(at);
     }
 
-    pub fn sink_exec_at(&mut self, at: usize) {
-        let op = self.snk().ops.swap_remove(at);
+    pub fn sink_exec_at(&mut self, mut at: usize) {
+        if self.ascending.is_some()
+            && let SinkOp::Write { file, .. } = &self.snk().ops[at]
+        {
+            let id = file.id;
+            let first = self
+                .snk()
+                .ops
+                .iter()
+                .position(|op| matches!(op, SinkOp::Write { file, .. } if file.id == id));
+            at = first.expect("it is one");
+        }
+        let op = match self.ascending.is_some() {
+            true => self.snk().ops.remove(at),
+            false => self.snk().ops.swap_remove(at),
+        };
         self.sink_do(op);
     }
 
@@ -494,7 +526,8 @@ impl World {
                     copy
                 }
             };
-            let open = OpenFile { dir, entry, number, file, failed: false, gone: false, promised: true };
+            let (failed, gone, promised, next) = (false, false, true, 0);
+            let open = OpenFile { dir, entry, number, file, failed, gone, promised, next };
             self.snk().open.insert(item.file.id, open);
             adopted = true;
             len = self.disk.files[file].len;

@@ -124,6 +124,8 @@ pub struct World {
     pub targets: Option<Targets>,
     /// The sink's file system has several storage targets. Likewise.
     pub sink_targets: Option<Rng>,
+    /// The sink's store takes bytes in ascending order alone. Likewise.
+    pub ascending: Option<Rng>,
     /// Both ends know how striped files are cut.
     pub layouts: bool,
     /// What the user chose for files that change; where that is to copy the beginning of those that grow,
@@ -236,6 +238,9 @@ pub fn no_session() -> Session {
 /// Runs one seed to its end; panics where something is wrong. Returns the steps that it took.
 pub fn run(seed: u64) -> u64 {
     let mut world = World::new(seed);
+    if seed % 11 == 8 {
+        world.ascend(seed);
+    }
     let mut steps = 0;
     let mut targets = (seed % 8 >= 4).then(|| Rng::with_seed(!seed));
     for _ in 0..world.rng.u8(..8) {
@@ -270,6 +275,7 @@ impl World {
             spill: matches!(seed % 8, 1 | 2 | 5).then(|| Rng::with_seed(!seed)),
             targets: None,
             sink_targets: (seed % 4 == 2).then(|| Rng::with_seed(!seed)),
+            ascending: None,
             layouts: !seed.is_multiple_of(3),
             changed: match seed % 10 {
                 1 | 4 => OnChange::Prefix,
@@ -290,6 +296,11 @@ impl World {
         };
         world.stand_already();
         world
+    }
+
+    /// The sink's store is one that takes bytes in ascending order, loses files, and knows no holes.
+    fn ascend(&mut self, seed: u64) {
+        (self.holes, self.sink_targets, self.ascending) = (false, None, Some(Rng::with_seed(!seed)));
     }
 
     /// Nothing happens any more: one session completes, and another finds all unchanged. Returns the steps

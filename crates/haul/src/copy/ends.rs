@@ -87,6 +87,7 @@ pub(super) fn sink_request(
         destination,
         state_dir: options.state_dir.clone(),
         home,
+        patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
         memory,
         writers,
         claim,

@@ -143,7 +143,8 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
     };
     let own_shares = [own_share(cpu[0], processors[0], seconds), own_share(cpu[1], processors[1], seconds)];
     let keeps = request.destination.place().scheme().keeps;
-    let resumes = keeps && request.sources.iter().all(|source| source.place().scheme().resumes);
+    let ends = request.sources.iter().chain([&request.destination]);
+    let resumes = keeps && ends.map(|end| end.place().scheme()).all(|scheme| scheme.resumes);
     let kept = match (&end, resumes) {
         (SessionEnd::Stopped | SessionEnd::Failed(_), true) => {
             local.as_ref().map_or(near.kept, |far| far.kept.max(near.kept))
@@ -188,6 +189,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         in_place: request.options.is_in_place() && keeps,
         part: request.options.part().map(|part| part.known((tally.files == 1).then_some(tally.bytes))),
         durability: keeps.then_some(request.options.durability),
+        servers_word: request.destination.place().scheme().server,
         stages,
         limited_by: verdict(&stages, processors, own_shares).filter(|_| !is_trifle),
         processors,

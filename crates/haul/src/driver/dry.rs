@@ -92,7 +92,7 @@ impl End for Dry {
     ) -> Result<(Agreed, Self::Setup), Failure> {
         let (agreed, roots, policy) = hear(opening, request)?;
         let coming = coming(request, &roots, policy, &agreed);
-        let (looker, rename) = store_of(request)?.look(&coming)?;
+        let (looker, rename) = store_of(request, opening.stop())?.look(&coming)?;
         Ok((agreed, (looker, policy, rename)))
     }
 
@@ -500,7 +500,8 @@ mod tests {
     /// A destination at which nothing stands.
     fn nothing_there() -> Box<dyn Looks> {
         let place = Place::file(b"/nonexistent/dst");
-        let to = Destination { place: &place, home: None, state: None };
+        let (home, state, patience, stop) = (None, None, None, haul_base::stop::Stop::never());
+        let to = Destination { place: &place, home, state, patience, stop };
         let policy = super::super::policy(&Default::default());
         let coming = Coming {
             roots: &[SourceRoot::Contents { of: None, meta: Meta::default() }],

@@ -63,6 +63,8 @@ pub(crate) struct SinkRequest {
     pub(crate) destination: Place,
     pub(crate) state_dir: Option<PathBuf>,
     pub(crate) home: Option<PathBuf>,
+    /// How long a server may be silent, if the user said so.
+    pub(crate) patience: Option<Duration>,
     /// Payload bytes in buffers, at most: what is granted.
     pub(crate) memory: u64,
     pub(crate) writers: u16,
@@ -272,6 +274,7 @@ impl End for SinkEnd {
         let now = session.clock.now();
         match own {
             Own::Done(SinkCompletion { done }) => {
+                self.see_places();
                 self.machine.handle_done(done, now);
                 self.machine.tell_room(|| self.storage.engine.room());
             }
@@ -322,6 +325,7 @@ impl End for SinkEnd {
     }
 
     fn tick(&mut self, now: Time, session: &mut Session<'_>) {
+        self.see_places();
         self.machine.handle_tick(now);
         self.storage.give_way(&session.other.lines);
     }
@@ -476,6 +480,12 @@ impl SinkEnd {
         chosen.extend(network_of("sink", self.storage.engine.network()));
         chosen.extend(self.network.receive.report());
         chosen
+    }
+
+    fn see_places(&mut self) {
+        if let Some(places) = self.storage.engine.places() {
+            self.machine.set_places(places);
+        }
     }
 
     fn stream_lost(&mut self, stream: StreamId, frames: u64, session: &mut Session<'_>) {

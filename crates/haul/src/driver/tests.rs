@@ -200,6 +200,7 @@ pub(super) fn sink_request(dst: &Path) -> SinkRequest {
         destination: Place::file(dst.as_os_str().as_encoded_bytes()),
         state_dir: None,
         home: None,
+        patience: None,
         memory: MEMORY,
         writers: 2,
         claim: Claim::new(&Share::whole(), 2, 2, 0).0,

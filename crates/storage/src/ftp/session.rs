@@ -41,6 +41,11 @@ impl Line {
         Ok(self.session.as_mut().expect("just opened"))
     }
 
+    /// There is a session, as far as anybody knows.
+    pub(super) fn is_open(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| !session.is_broken())
+    }
+
     /// It is of no use any more.
     pub(super) fn close(&mut self) {
         self.session = None;

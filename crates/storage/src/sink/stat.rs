@@ -44,6 +44,7 @@ pub(super) fn rights_of(stat: &Stat, me: Option<u32>) -> Rights {
         gid: stat.st_gid,
         linked: stat.st_nlink > 1,
         foreign: me.is_some_and(|me| me != stat.st_uid) && may_give(),
+        untold: false,
     }
 }
 

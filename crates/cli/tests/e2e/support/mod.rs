@@ -18,6 +18,7 @@ pub mod netns;
 pub mod procs;
 pub mod run;
 pub mod sshd;
+pub mod taker;
 pub mod tree;
 pub mod way;
 

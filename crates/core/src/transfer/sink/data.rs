@@ -43,6 +43,7 @@ impl Sink {
         now: Time,
     ) {
         self.handle_tick(now);
+        self.see_data();
         let payload = header.payload_len();
         *self.frames.entry(stream).or_default() += 1;
         self.counts.payload += payload;
@@ -177,16 +178,17 @@ impl Sink {
 
     /// Takes up one frame: writes what is wanted, drops the rest. At most `room` files are opened for it;
     /// those behind wait.
-    fn take_frame(&mut self, mut frame: Frame, room: u32) {
+    fn take_frame(&mut self, frame: Frame, room: u32) {
         let open_max = self.files_open.saturating_add(room);
         // An entry that is not announced yet (its announcement is on another stream), or is being looked up.
         for entry in &frame.header.entries[frame.taken..] {
             let early = match self.files.get(&entry.id) {
                 None => !self.announced.is_past(entry.id) && self.announced.has_shard(entry.id),
+                // What is of an older generation waits for nothing: nobody wants it.
                 Some(file) => {
+                    let waits = file.phase == SinkPhase::Looking || file.is(Mark::WaitsLayout);
                     file.kept.generation < entry.generation
-                        || file.phase == SinkPhase::Looking
-                        || file.is(Mark::WaitsLayout)
+                        || (file.kept.generation == entry.generation && waits)
                 }
             };
             if early || self.waits_for_place(entry.id) {
@@ -195,6 +197,7 @@ impl Sink {
                 return;
             }
         }
+        let Some(mut frame) = self.in_turn(frame) else { return };
         if frame.buffer.is_none() && frame.taken == 0 {
             self.freed += credit_cost(frame.header.payload_len());
         }
@@ -208,6 +211,9 @@ impl Sink {
             start += entry.len;
             let Some(file) = self.files.get_mut(&entry.id) else { continue };
             if file.kept.generation != entry.generation || file.phase != SinkPhase::Open {
+                if file.kept.generation == entry.generation && file.phase == SinkPhase::Again {
+                    self.missed(entry.id, entry.offset);
+                }
                 continue;
             }
             let len = u64::from(entry.len);
@@ -280,7 +286,9 @@ impl Sink {
             let op = SinkOp::WriteBundle { buffer: buffer.unwrap_or(NO_BUFFER), items: bundle, more };
             self.actions.push_back(SinkAction::Submit(op));
         } else if let (Some((file, offset, len, start)), Some(buffer)) = (object, buffer) {
+            let (id, end) = (file.id, offset + u64::from(len));
             self.write(file, offset, len, buffer, start);
+            self.turned(id, end);
         } else if !more {
             self.free(buffer);
         }
@@ -322,6 +330,10 @@ impl Sink {
         file.writes -= 1;
         let mut subtrees = file.writing.remove(&offset);
         if let Err(failure) = result {
+            if self.begin_again(id, &failure) {
+                return;
+            }
+            let Some(file) = self.files.get_mut(&id) else { return };
             file.mark(Mark::Broken);
             return self.fail_file(id, failure);
         }
@@ -332,10 +344,14 @@ impl Sink {
         if let Some(root) = Some(&file.digest).filter(|_| whole).and_then(SubtreeSet::root) {
             subtrees = Some(vec![Subtree { offset: 0, len, cv: root }]);
         }
-        if let Some(subtrees) = subtrees {
+        // A store that keeps nothing of a part promises nothing of one.
+        if let Some(subtrees) = subtrees.filter(|_| self.turns.is_none()) {
             file.written.extend(subtrees);
             file.mark(Mark::InEpoch);
             self.epochs.add_dirty(id, len, self.now);
+        }
+        if self.files.get(&id).is_some_and(|file| file.writes == 0 && file.digest.is_complete()) {
+            self.leave_place(id);
         }
         self.try_complete(id);
     }

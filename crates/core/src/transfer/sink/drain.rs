@@ -63,6 +63,9 @@ impl Sink {
     pub(super) fn discard(&mut self, id: FileId) {
         self.leave_targets(id);
         self.expect_nothing(id);
+        if self.files.get(&id).is_some_and(|file| file.phase != SinkPhase::Again) {
+            self.leave_turns(id);
+        }
         let Some(file) = self.files.get_mut(&id) else { return };
         file.written.clear();
         file.digest = file.digest.fresh();
@@ -95,7 +98,13 @@ impl Sink {
         if let Some(dir) = drain.release {
             self.dirs.release(dir);
         }
-        if self.files.get(&id).is_some_and(|f| f.phase == SinkPhase::Looking && !f.is(Mark::WaitsJournal)) {
+        if self.files.get(&id).is_some_and(|f| f.phase == SinkPhase::Again) {
+            self.begin_in_turn(id);
+        } else if self
+            .files
+            .get(&id)
+            .is_some_and(|f| f.phase == SinkPhase::Looking && !f.is(Mark::WaitsJournal))
+        {
             self.look_up_or_open(id);
         }
     }

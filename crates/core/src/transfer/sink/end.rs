@@ -58,6 +58,7 @@ impl Sink {
         let holes = map.map_or(0, |map| map.size() - map.data_len());
         self.drop_map(id);
         self.leave_targets(id);
+        self.leave_turns(id);
         self.expect_nothing(id);
         let Some(file) = self.files.remove(&id) else { return };
         if file.is(Mark::HasTemp) {

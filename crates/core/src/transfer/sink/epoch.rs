@@ -379,6 +379,10 @@ impl Sink {
             file.unmark(Mark::InCommit);
             let Err(failure) = result else { continue };
             failed.insert(id);
+            if self.begin_again(id, &failure) {
+                continue;
+            }
+            let Some(file) = self.files.get_mut(&id) else { continue };
             // The engine removed the temporary, for after a failed sync nothing in it can be believed. A
             // write that is under way may make it again, so it is discarded behind the last of these.
             file.mark(Mark::Broken);

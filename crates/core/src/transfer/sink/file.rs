@@ -31,6 +31,8 @@ pub(super) enum SinkPhase {
     Committing,
     /// The source withdrew this generation; another comes.
     Withdrawn,
+    /// The store lost what was written; it is begun again in its turn.
+    Again,
 }
 
 /// Whether its temporary was made to learn where it lies.

@@ -28,7 +28,7 @@ impl Sink {
     }
 
     /// Takes objects of a file from here on.
-    fn open(&mut self, id: FileId) {
+    pub(super) fn open(&mut self, id: FileId) {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.phase = SinkPhase::Open;
         self.wish(id);
@@ -140,7 +140,7 @@ impl Sink {
             self.discard(id);
             return self.epochs.begin_after(id, generation);
         } else {
-            self.states.push((id, generation, FileState::Fresh));
+            return self.begin_in_turn(id);
         }
         self.open(id);
     }

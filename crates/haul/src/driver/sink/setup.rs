@@ -14,10 +14,12 @@ use super::super::hello::Opening;
 use super::super::protocol;
 use super::{Own, SinkRequest};
 use haul_base::escape;
+use haul_base::stop::Stop;
 use haul_storage::null::Synthetic;
+use haul_storage::options::LayoutChoice;
 use haul_storage::place::Destination;
 use haul_storage::place::Place;
-use haul_storage::store::{Claimed, Coming, SinkStore};
+use haul_storage::store::{Claimed, Coming, SinkStore, WriteOrder};
 use haul_storage::stores;
 
 /// What was agreed and found before the first entry.
@@ -28,7 +30,7 @@ pub(super) struct Setup {
 
 pub(super) fn set_up(opening: &Opening<'_, Own>, request: &SinkRequest) -> Result<(Agreed, Setup), Failure> {
     let (agreed, roots, policy) = hear(opening, request)?;
-    let store = store_of(request)?;
+    let store = store_of(request, opening.stop())?;
     if let Some(lacks) = store.capabilities().lacks() {
         let shown = escape::name(&request.destination.shown());
         return Err(protocol(format!("destination {shown}: it {lacks}, which a copy cannot do yet")));
@@ -50,12 +52,26 @@ pub(crate) fn coming<'a>(
 }
 
 /// Where the user wants the data.
-pub(crate) fn store_of(request: &SinkRequest) -> Result<Box<dyn SinkStore>, Failure> {
+pub(crate) fn store_of(request: &SinkRequest, stop: Stop) -> Result<Box<dyn SinkStore>, Failure> {
     let store = stores::sink(&Destination {
         place: &request.destination,
         home: request.home.as_deref(),
         state: request.state_dir.as_deref(),
+        patience: request.patience,
+        stop,
     })?;
+    let can = store.capabilities();
+    let refused = |why: &str| {
+        let shown = escape::name(&request.destination.shown());
+        let text = format!("destination {shown}: {why}");
+        Err(Failure { kind: FailureKind::Usage, errno: 0, text: text.into() })
+    };
+    if request.part.is_some() && !can.ranges {
+        return refused("it takes files as a whole alone; leave `range` out");
+    }
+    if request.layout != LayoutChoice::Auto && can.write_order == WriteOrder::Ascending {
+        return refused("nobody can say there how files lie; leave `layout` out");
+    }
     if request.in_place && !store.capabilities().in_place {
         let shown = escape::name(&request.destination.shown());
         let text = format!(
@@ -81,7 +97,11 @@ pub(crate) fn hear<T>(
     opening: &Opening<'_, T>,
     request: &SinkRequest,
 ) -> Result<(Agreed, Vec<SourceRoot>, SinkOptions), Failure> {
-    let ours = opening.hello(request.memory);
+    let mut ours = opening.hello(request.memory);
+    if request.destination.scheme().server {
+        // Nobody can write a hole there: it comes as the zeros that it is.
+        ours.capabilities.retain(|can| can.kind != capability::HOLES);
+    }
     opening.send(Message::Hello(ours.clone()));
     let (agreed, theirs) = opening.agree(&ours)?;
     let (roots, policy) = hear_sources(opening, &theirs)?;

@@ -53,6 +53,9 @@ pub(super) fn start(
         receive.add(link.connection.as_deref());
         receivers.insert(stream, start_receiver(link, (stream, EPOCH), &pool, session)?);
     }
+    let ascending = engine.places();
+    // What it has no place for yet must not be sent.
+    let wait = wait || ascending.is_some();
     let config = SinkConfig {
         agreed,
         policy,
@@ -61,6 +64,7 @@ pub(super) fn start(
         files_open_max: request.claim.budget().sink_files as u32,
         tag,
         targets: engine.limits(),
+        ascending,
         round_trip: receive.round_trip(),
         names,
         part: request.part,

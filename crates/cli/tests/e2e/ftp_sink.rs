@@ -1,0 +1,362 @@
+//! Copies to real FTP servers: every byte, name and time that they can hold, and nothing else beside them.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::support::compare::{BELOW, Opts, assert_no_debris, assert_same, debris};
+use crate::support::ftpd::{Ftpd, Kind};
+use crate::support::run::{Haul, Outcome};
+use crate::support::taker::{Script, Taker, Takes};
+use crate::support::{Room, procs, read, set_mode, tree};
+
+const MIB: usize = 1 << 20;
+
+/// A time as servers tell it: whole seconds.
+fn age(path: &Path, secs: u64) {
+    tree::set_mtime(path, SystemTime::UNIX_EPOCH + Duration::from_secs(secs));
+}
+
+fn file(path: &Path, rng: &mut fastrand::Rng, len: usize) {
+    fs::write(path, tree::bytes(rng, len)).expect("write a file");
+    set_mode(path, 0o644);
+    age(path, rng.u64(1_000_000_000..1_600_000_000));
+}
+
+fn dir(path: &Path) {
+    fs::create_dir(path).expect("make a directory");
+    set_mode(path, 0o755);
+}
+
+/// Small and large files, odd names, nested and empty directories.
+fn furnish(data: &Path, seed: u64, kind: Kind) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut dirs: Vec<PathBuf> = ["odd", "empty", "plain"].map(|name| data.join(name)).into();
+    dirs.iter().for_each(|path| dir(path));
+    let mut deep = data.join("plain");
+    for level in 0..6 {
+        deep = deep.join(format!("level {level}"));
+        dir(&deep);
+        file(&deep.join("f"), &mut rng, level * 1000);
+        dirs.push(deep.clone());
+    }
+    let mut names =
+        vec![" leading", "trailing ", "-dash", "%41", "quote'\"`$HOME", "*", "~", "a:b", "#", "x -> y"];
+    if kind.takes_every_name() {
+        names.extend(["...", "..a", "Zürich", "データ"]);
+    }
+    for (index, name) in names.iter().enumerate() {
+        file(&data.join("odd").join(name), &mut rng, index * 7);
+    }
+    for index in 0..150 {
+        let len = rng.usize(0..20_000);
+        file(&data.join("plain").join(format!("f{index:03}")), &mut rng, len);
+    }
+    let sizes = [0, 1, 262_143, 262_145, MIB, 4 * MIB, 4 * MIB + 1, 9 * MIB, 13 * MIB + 7];
+    for (index, len) in sizes.into_iter().enumerate() {
+        file(&data.join(format!("size {index}")), &mut rng, len);
+    }
+    set_mode(&data.join("size 1"), 0o600);
+    dirs.reverse();
+    dirs.iter().for_each(|path| age(path, rng.u64(1_000_000_000..1_600_000_000)));
+}
+
+/// `haul cp --json -r OPTIONS SOURCE URL`.
+fn cp(options: &[&str], source: impl AsRef<std::ffi::OsStr>, url: &str) -> Haul {
+    Haul::cp(["-r"]).args(options).args([source]).args([url])
+}
+
+/// Goal: a tree comes to lie at a server, whole; a second run finds all of it there and sends nothing.
+/// Method: each kind of server; compared by other code.
+#[test]
+fn trees_go_to_servers() {
+    for kind in Kind::here() {
+        let (room, ftpd) = (Room::new(), Ftpd::start(kind));
+        let data = room.dir("data");
+        furnish(&data, 7, kind);
+        let sink = room.dir("sink");
+        let url = ftpd.url(&sink);
+        let ended = cp(&["-v"], crate::support::ftpd::contents(&data), &url).run().sane().exits(0);
+        assert_same(&data, &sink, Opts { metadata: kind.has_mlsd(), ..BELOW });
+        assert_no_debris(&sink);
+        ended.says("server");
+        let again = cp(&[], crate::support::ftpd::contents(&data), &url).run().sane().exits(0);
+        assert_eq!(again.summary().number("bytes_sent"), 0, "{kind:?}: {}", again.describe());
+    }
+}
+
+/// `haul cp --json -r --patience=2s OPTIONS SOURCE URL`.
+fn to_taker(options: &[&str], source: impl AsRef<std::ffi::OsStr>, taker: &Taker) -> Haul {
+    let patience: &[&str] =
+        if options.iter().any(|option| option.starts_with("--patience")) { &[] } else { &["--patience=2s"] };
+    Haul::cp(["-r"]).args(patience).args(options).args([source]).args([taker.url("/d/")])
+}
+
+/// A directory with a small file `small` and one of several objects, `large`.
+fn two_files(room: &Room) -> (PathBuf, Vec<u8>) {
+    let data = room.dir("data");
+    let mut rng = fastrand::Rng::with_seed(77);
+    file(&data.join("large"), &mut rng, 13 * MIB);
+    file(&data.join("small"), &mut rng, 1000);
+    let large = read(data.join("large"));
+    (data, large)
+}
+
+/// Nothing has a final name but what is whole, and nothing of ours stays.
+#[track_caller]
+fn assert_whole_or_none(taker: &Taker, data: &Path, ended: &Outcome) {
+    for path in taker.paths() {
+        let name = path.rsplit('/').next().expect("a name");
+        let whole = fs::read(data.join(name)).ok();
+        assert!(!name.contains("haul~"), "{path} stays\n{}", ended.describe());
+        assert!(taker.file(&path) == whole, "{path} is not what was sent\n{}", ended.describe());
+    }
+}
+
+/// Goal: a server that breaks off, hangs up or stalls once is sent the file again, and has it whole; nothing of
+/// ours stays.
+/// Method: each trouble once, for a large file and a small one.
+#[test]
+fn what_breaks_off_is_sent_again() {
+    for (part, large) in [("large", true), ("small", false)] {
+        let at = if large { 5 * MIB } else { 100 };
+        for how in
+            [Takes::Cut(at, "426 broken"), Takes::HangUp(at), Takes::Short(at), Takes::Refuse("450 not now")]
+        {
+            let (room, how) = (Room::new(), [how]);
+            let (data, _) = two_files(&room);
+            let taker = Script::default().takes(part, &how).start();
+            let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane();
+            assert_whole_or_none(&taker, &data, &ended);
+            if how != [Takes::Refuse("450 not now")] {
+                assert_eq!(ended.status.code(), Some(0), "{part} {how:?}\n{}", ended.describe());
+                assert_eq!(taker.paths(), ["/d/large", "/d/small"], "{part} {how:?}\n{}", ended.describe());
+            }
+        }
+    }
+}
+
+/// Goal: what a server never keeps whole never gets its name, whatever it says; the other files do.
+/// Method: lies for as long as the copy tries.
+#[test]
+fn lies_never_get_a_name() {
+    let ever = |how| vec![how; 20];
+    for (part, at) in [("large", 5 * MIB), ("small", 100)] {
+        for how in [
+            Takes::Short(at),
+            Takes::Wrong,
+            Takes::Cut(at, "426 broken"),
+            Takes::Cut(at, "451 my disk is odd"),
+            Takes::HangUp(at),
+            Takes::Refuse("553 not such a name"),
+        ] {
+            let room = Room::new();
+            let (data, _) = two_files(&room);
+            let taker = Script::default().takes(part, &ever(how)).with_sums().start();
+            let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
+            assert_whole_or_none(&taker, &data, &ended);
+            let other = if part == "large" { "/d/small" } else { "/d/large" };
+            assert_eq!(taker.paths(), [other], "{how:?}\n{}", ended.describe());
+            ended.says(part);
+        }
+    }
+}
+
+/// Goal: a server without room ends the run, and says what to do; nothing of ours stays.
+#[test]
+fn no_room_ends_the_run() {
+    for how in
+        [Takes::Cut(5 * MIB, "452 disk full"), Takes::Cut(MIB, "552 over quota"), Takes::Refuse("452 no")]
+    {
+        let room = Room::new();
+        let (data, _) = two_files(&room);
+        let taker = Script::default().takes("large", &[how; 20]).start();
+        let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(1);
+        assert_whole_or_none(&taker, &data, &ended);
+        ended.says("there is no room at the server");
+    }
+}
+
+/// Goal: a server that takes nothing any more ends a file, and not the run for ever.
+#[test]
+fn a_stall_ends() {
+    let room = Room::new();
+    let (data, _) = two_files(&room);
+    let taker = Script::default().takes("large", &[Takes::Stall(MIB); 20]).start();
+    let ended =
+        to_taker(&["--patience=1s"], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
+    assert_eq!(taker.file("/d/small"), Some(read(data.join("small"))), "{}", ended.describe());
+    assert_eq!(taker.file("/d/large"), None, "{}", ended.describe());
+}
+
+/// Goal: what stands at a name is replaced only by what is whole: also where the server replaces nothing by a
+/// rename, and where it renames nothing at all.
+#[test]
+fn what_stands_is_replaced_or_kept() {
+    let room = Room::new();
+    let (data, large) = two_files(&room);
+    let old = b"what stood there".to_vec();
+    let script = || Script::default().has("/d/large", &old).has("/d/small", &old);
+    for (script, new) in
+        [(script(), true), (script().keeps_names(), true), (script().rnto("550 never"), false)]
+    {
+        let taker = script.start();
+        let code = if new { 0 } else { 3 };
+        let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(code);
+        assert_eq!(taker.paths(), ["/d/large", "/d/small"], "{}", ended.describe());
+        let stands = taker.file("/d/large").expect("it is there");
+        assert!(stands == if new { large.clone() } else { old.clone() }, "{}", ended.describe());
+    }
+}
+
+/// Goal: of two names that a server takes for one, one is copied and the other said.
+#[test]
+fn names_that_are_one_are_said() {
+    let room = Room::new();
+    let data = room.dir("data");
+    let mut rng = fastrand::Rng::with_seed(5);
+    ["Name", "name", "other"].iter().for_each(|name| file(&data.join(name), &mut rng, 50));
+    let taker = Script::default().folds().start();
+    let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
+    assert_eq!(taker.paths(), ["/d/name", "/d/other"], "{}", ended.describe());
+}
+
+/// Goal: with fewer sessions than it would have, down to one, a copy comes to its end.
+#[test]
+fn few_sessions_suffice() {
+    for max in [1, 2, 3] {
+        let room = Room::new();
+        let data = room.dir("data");
+        let mut rng = fastrand::Rng::with_seed(9);
+        (0..5).for_each(|n| file(&data.join(format!("large{n}")), &mut rng, 9 * MIB + n));
+        (0..60).for_each(|n| file(&data.join(format!("small{n}")), &mut rng, 3000));
+        let taker = Script::default().sessions_max(max).with_sums().start();
+        let ended =
+            to_taker(&["--memory=8MiB"], crate::support::ftpd::contents(&data), &taker).run().sane().exits(0);
+        assert_eq!(taker.paths().len(), 65);
+        assert_whole_or_none(&taker, &data, &ended);
+    }
+}
+
+/// Goal: where a server cannot be told a time, that is said, and a sum that it makes is compared.
+#[test]
+fn what_is_not_kept_is_said() {
+    let room = Room::new();
+    let (data, _) = two_files(&room);
+    let taker = Script::default().without_times().with_sums().start();
+    let ended = to_taker(&["-v"], crate::support::ftpd::contents(&data), &taker).run().sane().exits(0);
+    ended.says("SHA256 of what it keeps (CKSM), of 2 files").says("times");
+}
+
+/// Goal: what makes no sense at a server is refused by its name, before anything is made.
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let room = Room::new();
+    let (data, _) = two_files(&room);
+    let taker = Script::default().start();
+    let large = data.join("large");
+    for (options, says) in [
+        (&["--in-place"][..], "in_place"),
+        (&["--range=0,100"], "range"),
+        (&["--layout=source"], "layout"),
+        (&["-a"], "archive"),
+        (&["--state=/tmp"], "state_dir"),
+    ] {
+        let ended = Haul::cp(options).args([&large]).args([taker.url("/d/x")]).run().sane();
+        assert!(matches!(ended.status.code(), Some(1 | 2)), "{}", ended.describe());
+        ended.says(says);
+        assert_eq!(taker.paths(), [] as [String; 0], "{options:?}");
+    }
+}
+
+/// Goal: a stop leaves nothing of ours at the server, and no part under a final name.
+#[test]
+fn a_stop_leaves_nothing() {
+    need!("proftpd");
+    let (room, ftpd) = (Room::new(), Ftpd::start(Kind::Proftpd));
+    let data = room.dir("data");
+    file(&data.join("big"), &mut fastrand::Rng::with_seed(3), 40 * MIB);
+    let sink = room.dir("sink");
+    let mut run =
+        cp(&["--rate=8MiB/s", "--memory=16MiB"], crate::support::ftpd::contents(&data), &ftpd.url(&sink))
+            .start();
+    assert!(run.until(|_| !debris(&sink).is_empty()), "{}", run.stderr());
+    run.signal(rustix::process::Signal::INT);
+    let ended = run.wait().exits(130);
+    assert_eq!(fs::read_dir(&sink).expect("list it").count(), 0, "{}", ended.describe());
+}
+
+/// Goal: whenever it is killed, no part has a final name, and the same command completes the copy.
+#[test]
+fn a_kill_leaves_no_part_under_a_name() {
+    need!("proftpd");
+    let (room, ftpd) = (Room::new(), Ftpd::start(Kind::Proftpd));
+    let data = room.dir("data");
+    let mut rng = fastrand::Rng::with_seed(4);
+    (0..3).for_each(|n| file(&data.join(format!("big{n}")), &mut rng, 9 * MIB));
+    (0..40).for_each(|n| file(&data.join(format!("small{n}")), &mut rng, 5000));
+    for after in [1, 3, 6] {
+        let sink = room.dir(&format!("sink{after}"));
+        let url = ftpd.url(&sink);
+        let mut run = cp(&["--rate=16MiB/s"], crate::support::ftpd::contents(&data), &url).start();
+        run.until(|_| fs::read_dir(&sink).map_or(0, |all| all.count()) > after);
+        procs::signal_all(&run.near(), rustix::process::Signal::KILL);
+        run.wait();
+        for entry in fs::read_dir(&sink).expect("list it").flatten() {
+            let name = entry.file_name().into_string().expect("UTF-8");
+            if !name.starts_with('.') {
+                assert!(read(entry.path()) == read(data.join(&name)), "{name} is a part");
+            }
+        }
+        cp(&[], crate::support::ftpd::contents(&data), &url).run().sane().exits(0);
+        for entry in fs::read_dir(&data).expect("list it").flatten() {
+            assert!(read(entry.path()) == read(sink.join(entry.file_name())), "{after}");
+        }
+    }
+}
+
+/// Goal: a copy from one server to another, one of a single file under a new name, and dry runs.
+#[test]
+fn servers_copy_to_each_other() {
+    need!("proftpd", "gridftp");
+    let (room, from, to) = (Room::new(), Ftpd::start(Kind::Gridftp), Ftpd::start(Kind::Proftpd));
+    let data = room.dir("data");
+    furnish(&data, 8, Kind::Gridftp);
+    let sink = room.dir("sink");
+    let url = to.url(&sink);
+    let dry = cp(&["--dry-run"], from.url(crate::support::ftpd::contents(&data)), &url).run().sane().exits(0);
+    assert_eq!(fs::read_dir(&sink).expect("list it").count(), 0, "{}", dry.describe());
+    cp(&[], from.url(crate::support::ftpd::contents(&data)), &url).run().sane().exits(0);
+    assert_same(&data, &sink, BELOW);
+    assert_no_debris(&sink);
+
+    let named = room.at("sink/new name");
+    Haul::cp([data.join("size 7")]).args([to.url(&named)]).run().sane().exits(0);
+    assert!(read(&named) == read(data.join("size 7")));
+    let nowhere = to.url(room.at("missing/x"));
+    Haul::cp([data.join("size 7")]).args([nowhere]).run().sane().exits(1).says("there is no directory");
+    let deep = room.at("made/by/it/");
+    Haul::cp([data.join("size 7")]).args([to.url(&deep)]).run().sane().exits(0);
+    assert!(read(deep.join("size 7")) == read(data.join("size 7")));
+}
+
+/// Goal: links are said by name, and all else is copied.
+#[test]
+fn links_are_said() {
+    need!("proftpd");
+    let (room, ftpd) = (Room::new(), Ftpd::start(Kind::Proftpd));
+    let (data, _) = two_files(&room);
+    std::os::unix::fs::symlink("small", data.join("link")).expect("make a link");
+    let sink = room.dir("sink");
+    let ended = cp(&[], crate::support::ftpd::contents(&data), &ftpd.url(&sink))
+        .run()
+        .sane()
+        .exits(3)
+        .says("symbolic link");
+    assert_eq!(fs::read_dir(&sink).expect("list it").count(), 2, "{}", ended.describe());
+    assert_eq!(
+        fs::metadata(sink.join("small")).expect("there").mtime(),
+        fs::metadata(data.join("small")).expect("there").mtime()
+    );
+}

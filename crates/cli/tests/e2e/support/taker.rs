@@ -1,0 +1,435 @@
+//! An FTP server that takes files, and lies about that by a script: it keeps less than it says, breaks off,
+//! refuses, stalls. What it holds lies in memory, for the test to see.
+//!
+//! It is the other side of [`super::liar`]. What the script leaves alone it does as any server would.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+const DIALLED_WITHIN: Duration = Duration::from_secs(10);
+
+/// How a file is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    Whole,
+    /// It says that it has all of it, and keeps so many bytes only.
+    Short(usize),
+    /// It says that it has all of it, and keeps one byte otherwise.
+    Wrong,
+    /// It keeps so many bytes, ends the data connection, and says this.
+    Cut(usize, &'static str),
+    /// All connections of that session end there.
+    HangUp(usize),
+    /// It takes no more from there on, and says nothing.
+    Stall(usize),
+    /// Nothing of it, but this.
+    Refuse(&'static str),
+}
+
+struct Held {
+    content: Vec<u8>,
+    modify: String,
+}
+
+/// What it holds.
+#[derive(Default)]
+struct Shelf {
+    files: BTreeMap<Vec<u8>, Held>,
+    dirs: BTreeSet<Vec<u8>>,
+}
+
+/// The script.
+#[derive(Default)]
+pub struct Script {
+    shelf: Mutex<Shelf>,
+    /// How files whose path holds this are taken, one after the other; then whole.
+    takes: Vec<(&'static str, Vec<Takes>, AtomicUsize)>,
+    /// It makes sums.
+    sums: bool,
+    /// It replaces nothing by a rename.
+    keeps_names: bool,
+    /// The reply to every RNTO.
+    rnto: Option<&'static str>,
+    folds: bool,
+    /// It takes so many sessions at a time; 0: as many as come.
+    sessions_max: usize,
+    serving: AtomicUsize,
+    /// It has no MFMT.
+    no_times: bool,
+}
+
+impl Script {
+    /// Files whose path holds `part` are taken so.
+    pub fn takes(mut self, part: &'static str, how: &[Takes]) -> Script {
+        self.takes.push((part, how.to_vec(), AtomicUsize::new(0)));
+        self
+    }
+
+    pub fn with_sums(mut self) -> Script {
+        self.sums = true;
+        self
+    }
+
+    pub fn keeps_names(mut self) -> Script {
+        self.keeps_names = true;
+        self
+    }
+
+    pub fn rnto(mut self, reply: &'static str) -> Script {
+        self.rnto = Some(reply);
+        self
+    }
+
+    pub fn folds(mut self) -> Script {
+        self.folds = true;
+        self
+    }
+
+    pub fn without_times(mut self) -> Script {
+        self.no_times = true;
+        self
+    }
+
+    pub fn sessions_max(mut self, max: usize) -> Script {
+        self.sessions_max = max;
+        self
+    }
+
+    /// It has this already.
+    pub fn has(self, path: &str, content: &[u8]) -> Script {
+        let held = Held { content: content.to_vec(), modify: "20200102030405".into() };
+        self.shelf().files.insert(path.as_bytes().to_vec(), held);
+        self
+    }
+
+    pub fn start(self) -> Taker {
+        self.shelf().dirs.insert(b"/d".to_vec());
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind any port");
+        let port = listener.local_addr().expect("know the port").port();
+        let (over, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let script = Arc::new(self);
+        let (all, ends, hears) = (script.clone(), over.clone(), heard.clone());
+        std::thread::spawn(move || {
+            while let Some(control) = accept(&listener, None, &ends) {
+                let (script, over, heard) = (all.clone(), ends.clone(), hears.clone());
+                std::thread::spawn(move || Session::new(control, script, over, heard).serve());
+            }
+        });
+        Taker { port, script, over, heard }
+    }
+
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().expect("no session panics")
+    }
+
+    fn key(&self, path: &[u8]) -> Vec<u8> {
+        if self.folds { path.to_ascii_lowercase() } else { path.to_vec() }
+    }
+}
+
+/// A running taker; ended on drop.
+pub struct Taker {
+    pub port: u16,
+    script: Arc<Script>,
+    over: Arc<AtomicBool>,
+    heard: Arc<Mutex<Vec<String>>>,
+}
+
+impl Taker {
+    pub fn url(&self, path: &str) -> String {
+        format!("ftp://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// What it has at a path.
+    pub fn file(&self, path: &str) -> Option<Vec<u8>> {
+        self.script.shelf().files.get(path.as_bytes()).map(|held| held.content.clone())
+    }
+
+    /// All files, by their paths.
+    pub fn paths(&self) -> Vec<String> {
+        let shelf = self.script.shelf();
+        shelf.files.keys().map(|path| String::from_utf8_lossy(path).into_owned()).collect()
+    }
+
+    /// What it was told so far, by all who came.
+    pub fn heard(&self) -> Vec<String> {
+        self.heard.lock().expect("no session panics").clone()
+    }
+}
+
+impl Drop for Taker {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if std::thread::panicking() {
+            let heard = self.heard();
+            eprintln!(
+                "the taker heard {} lines: {:?}",
+                heard.len(),
+                &heard[heard.len().saturating_sub(60)..]
+            );
+        }
+    }
+}
+
+fn accept(listener: &TcpListener, within: Option<Duration>, over: &AtomicBool) -> Option<TcpStream> {
+    listener.set_nonblocking(true).expect("a listener that does not wait");
+    let started = Instant::now();
+    while !over.load(Ordering::Relaxed) && within.is_none_or(|within| started.elapsed() < within) {
+        match listener.accept() {
+            Ok((socket, _)) => {
+                socket.set_nonblocking(false).expect("a socket that waits");
+                return Some(socket);
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(LOOK_EVERY),
+            Err(error) => panic!("accept: {error}"),
+        }
+    }
+    None
+}
+
+struct Session {
+    control: BufReader<TcpStream>,
+    script: Arc<Script>,
+    over: Arc<AtomicBool>,
+    heard: Arc<Mutex<Vec<String>>>,
+    passive: Option<TcpListener>,
+    from: Option<Vec<u8>>,
+}
+
+impl Session {
+    fn new(
+        control: TcpStream,
+        script: Arc<Script>,
+        over: Arc<AtomicBool>,
+        heard: Arc<Mutex<Vec<String>>>,
+    ) -> Session {
+        control.set_read_timeout(Some(Duration::from_millis(50))).expect("set a patience");
+        Session { control: BufReader::new(control), script, over, heard, passive: None, from: None }
+    }
+
+    fn serve(mut self) {
+        let script = self.script.clone();
+        let serving = script.serving.fetch_add(1, Ordering::SeqCst) + 1;
+        if script.sessions_max > 0 && serving > script.sessions_max {
+            self.say("421 too many sessions");
+        } else if self.say("220 at your service") {
+            while let Some(line) = self.next_line() {
+                self.heard
+                    .lock()
+                    .expect("no session panics")
+                    .push(String::from_utf8_lossy(&line).into_owned());
+                let (verb, argument) = match line.iter().position(|byte| *byte == b' ') {
+                    Some(at) => (&line[..at], &line[at + 1..]),
+                    None => (&line[..], &[][..]),
+                };
+                if !self.answer(&String::from_utf8_lossy(verb).to_ascii_uppercase(), argument) {
+                    break;
+                }
+            }
+        }
+        script.serving.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn next_line(&mut self) -> Option<Vec<u8>> {
+        let mut line = Vec::new();
+        while !self.over.load(Ordering::Relaxed) {
+            match self.control.read_until(b'\n', &mut line) {
+                Ok(_) if line.ends_with(b"\r\n") => {
+                    line.truncate(line.len() - 2);
+                    return Some(line);
+                }
+                Ok(_) => return None,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    fn say(&mut self, line: &str) -> bool {
+        self.control.get_mut().write_all(format!("{line}\r\n").as_bytes()).is_ok()
+    }
+
+    fn answer(&mut self, verb: &str, argument: &[u8]) -> bool {
+        let script = self.script.clone();
+        let path = script.key(argument);
+        match verb {
+            "USER" => self.say("331 who says so?"),
+            "PASS" => self.say("230 welcome"),
+            "FEAT" => {
+                let sums = if script.sums { " CKSM SHA256:1;\r\n" } else { "" };
+                self.say(&format!(
+                    "211-Features\r\n MLST type*;size*;modify*;UNIX.mode*;UNIX.slink*;\r\n SIZE\r\n MDTM\r\n MFMT\r\n EPSV\r\n{sums}211 End"
+                ))
+            }
+            "TYPE" | "OPTS" | "NOOP" => self.say("200 done"),
+            "QUIT" => {
+                self.say("221 farewell");
+                false
+            }
+            "EPSV" => {
+                let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind any port");
+                let port = listener.local_addr().expect("know the port").port();
+                self.passive = Some(listener);
+                self.say(&format!("229 here (|||{port}|)"))
+            }
+            "MKD" if script.shelf().dirs.insert(path.clone()) => self.say("257 made"),
+            "CWD" if script.shelf().dirs.contains(&path) => self.say("250 there"),
+            "MLST" => {
+                let facts = {
+                    let shelf = script.shelf();
+                    match shelf.files.get(&path) {
+                        Some(held) => Some(format!(
+                            "type=file;size={};modify={};UNIX.mode=0644;",
+                            held.content.len(),
+                            held.modify
+                        )),
+                        None if shelf.dirs.contains(&path) => Some("type=dir;UNIX.mode=0755;".into()),
+                        None => None,
+                    }
+                };
+                match facts {
+                    Some(facts) => {
+                        let path = String::from_utf8_lossy(argument).into_owned();
+                        self.say(&format!("250-it is\r\n {facts} {path}\r\n250 end"))
+                    }
+                    None => self.say("550 no such file"),
+                }
+            }
+            "DELE" if script.shelf().files.remove(&path).is_some() => self.say("250 removed"),
+            "RNFR" if script.shelf().files.contains_key(&path) => {
+                self.from = Some(path);
+                self.say("350 and to?")
+            }
+            "RNTO" => self.rename(path),
+            "MFMT" if script.no_times => self.say("500 unknown"),
+            "MFMT" => {
+                let at = argument.iter().position(|byte| *byte == b' ').unwrap_or(0);
+                let (moment, path) =
+                    (String::from_utf8_lossy(&argument[..at]).into_owned(), &argument[at + 1..]);
+                let path = script.key(path);
+                if let Some(held) = script.shelf().files.get_mut(&path) {
+                    held.modify = moment;
+                }
+                self.say("213 set")
+            }
+            "SITE" => self.say("200 done"),
+            "CKSM" if script.sums => {
+                let at =
+                    argument.iter().enumerate().filter(|(_, byte)| **byte == b' ').nth(2).expect("three").0;
+                let path = script.key(&argument[at + 1..]);
+                let sum = script.shelf().files.get(&path).map(|held| sha256(&held.content));
+                match sum {
+                    Some(sum) => self.say(&format!("213 {sum}")),
+                    None => self.say("550 no such file"),
+                }
+            }
+            "STOR" => self.take(path, argument),
+            "MKD" | "CWD" | "DELE" | "RNFR" => self.say("550 no"),
+            _ => self.say("500 unknown"),
+        }
+    }
+
+    fn rename(&mut self, to: Vec<u8>) -> bool {
+        let script = self.script.clone();
+        let Some(from) = self.from.take() else { return self.say("503 from what?") };
+        if let Some(reply) = script.rnto {
+            return self.say(reply);
+        }
+        let mut shelf = script.shelf();
+        if script.keeps_names && shelf.files.contains_key(&to) {
+            drop(shelf);
+            return self.say("553 it is there");
+        }
+        let held = shelf.files.remove(&from);
+        if let Some(held) = held {
+            shelf.files.insert(to, held);
+        }
+        drop(shelf);
+        self.say("250 renamed")
+    }
+
+    fn take(&mut self, path: Vec<u8>, said: &[u8]) -> bool {
+        let script = self.script.clone();
+        let said = String::from_utf8_lossy(said).into_owned();
+        let how = script
+            .takes
+            .iter()
+            .find(|(part, ..)| said.contains(part))
+            .map_or(Takes::Whole, |(_, how, times)| {
+                how.get(times.fetch_add(1, Ordering::SeqCst)).copied().unwrap_or(Takes::Whole)
+            });
+        let Some(listener) = self.passive.take() else { return self.say("425 where from?") };
+        if let Takes::Refuse(line) = how {
+            return self.say(line);
+        }
+        if !self.say("150 go on") {
+            return false;
+        }
+        let Some(mut data) = accept(&listener, Some(DIALLED_WITHIN), &self.over) else {
+            return self.say("425 nobody came");
+        };
+        let most = match how {
+            Takes::Cut(most, _) | Takes::HangUp(most) | Takes::Stall(most) => most,
+            _ => usize::MAX,
+        };
+        let (mut content, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
+        let mut ended = false;
+        data.set_read_timeout(Some(Duration::from_millis(50))).expect("set a patience");
+        while content.len() < most && !self.over.load(Ordering::Relaxed) {
+            let room = buffer.len().min(most - content.len());
+            match data.read(&mut buffer[..room]) {
+                Ok(0) => {
+                    ended = true;
+                    break;
+                }
+                Ok(len) => content.extend_from_slice(&buffer[..len]),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(_) => break,
+            }
+        }
+        match how {
+            Takes::Short(len) => content.truncate(len),
+            Takes::Wrong => {
+                if let Some(byte) = content.first_mut() {
+                    *byte ^= 1;
+                }
+            }
+            _ => {}
+        }
+        let held = Held { content, modify: "20200102030405".into() };
+        script.shelf().files.insert(path, held);
+        match how {
+            Takes::Cut(_, line) if !ended => {
+                drop(data);
+                self.say(line)
+            }
+            Takes::HangUp(_) if !ended => false,
+            Takes::Stall(_) if !ended => {
+                while !self.over.load(Ordering::Relaxed) {
+                    std::thread::sleep(LOOK_EVERY);
+                }
+                false
+            }
+            _ if ended => self.say("226 that is all"),
+            _ => self.say("426 you hung up"),
+        }
+    }
+}
+
+/// By other code than haul's.
+fn sha256(bytes: &[u8]) -> String {
+    let mut sum = std::process::Command::new("sha256sum")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("run sha256sum");
+    sum.stdin.take().expect("a pipe").write_all(bytes).expect("write to it");
+    let output = sum.wait_with_output().expect("it ends");
+    String::from_utf8_lossy(&output.stdout).split(' ').next().unwrap_or_default().to_owned()
+}

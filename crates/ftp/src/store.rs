@@ -1,0 +1,330 @@
+//! What changes something at a server: files that go there, names, directories, times and modes.
+//!
+//! In: paths as bytes, and the bytes of files. Out: the server's word on each, and what it says of what it has.
+//! Invariants: a file counts as taken only when the server said so behind its last byte ([`Session::stored`]),
+//! or why it was not; commands for many paths go out together, at most [`PIPELINE_MAX`], and each has the
+//! answer that came in its place; a refusal is of one path, an error that ends the session of all.
+//! Left out: under which names files are written before they are whole, and what is compared: the store's.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use haul_gridftp::command::Command;
+use haul_gridftp::reply::{Class, Reply};
+
+use crate::data::{GIVING_UP, connected};
+use crate::session::PIPELINE_MAX;
+use crate::tls::Wire;
+use crate::{Error, Session};
+
+const SENDING: &str = "sending to the server";
+/// So much of a file a server makes the sum of in a second, at least.
+const SUMMED_IN_A_SECOND: u64 = 16 << 20;
+
+/// How a server is told when a file was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SetsTimes {
+    /// `MFMT`, as a draft has it; not tried yet, or taken.
+    Mfmt,
+    /// `SITE UTIME`, as that of Globus and `mod_site_misc` of ProFTPD have it.
+    SiteUtime,
+    /// `MDTM` with a time before the path, as vsftpd has it.
+    Mdtm,
+    Never,
+}
+
+impl SetsTimes {
+    fn next(self) -> SetsTimes {
+        match self {
+            SetsTimes::Mfmt => SetsTimes::SiteUtime,
+            SetsTimes::SiteUtime => SetsTimes::Mdtm,
+            SetsTimes::Mdtm | SetsTimes::Never => SetsTimes::Never,
+        }
+    }
+}
+
+/// A sum of what a file holds, as `CKSM` calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sum {
+    Sha256,
+    Sha512,
+    Sha1,
+    Adler32,
+}
+
+impl Sum {
+    /// From the one that says most.
+    const ALL: [Sum; 4] = [Sum::Sha256, Sum::Sha512, Sum::Sha1, Sum::Adler32];
+
+    /// As servers call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Sum::Sha256 => "SHA256",
+            Sum::Sha512 => "SHA512",
+            Sum::Sha1 => "SHA1",
+            Sum::Adler32 => "ADLER32",
+        }
+    }
+}
+
+/// A file that goes to a server.
+pub struct Outgoing {
+    stream: Wire,
+    patience: Duration,
+}
+
+impl Outgoing {
+    /// Sends all of it.
+    ///
+    /// # Errors
+    /// The connection broke, or the server takes nothing for as long as the patience. Why, it may say itself:
+    /// [`Session::broken_off`].
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
+        while !bytes.is_empty() {
+            self.stream.ends_at(Instant::now() + self.patience);
+            match self.stream.write(bytes) {
+                Ok(0) => return Err(Error::Closed { doing: SENDING }),
+                Ok(len) => bytes = &bytes[len..],
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) => return Err(Error::lost(SENDING, self.patience, cause)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One answer for each of some commands; an error of the whole ends the session.
+pub type Each<T> = Result<Vec<Result<T, Error>>, Error>;
+
+impl Session {
+    /// Begins to send a file, which stands there under this name from now on.
+    ///
+    /// # Errors
+    /// The server does not take it.
+    pub fn store(&mut self, path: &[u8]) -> Result<Outgoing, Error> {
+        let stream = connected(&mut self.control, &mut self.listens, &[], Command::Path("STOR", path))?;
+        Ok(Outgoing { stream, patience: self.control.patience() })
+    }
+
+    /// Ends a file: the server's word that it has all of it.
+    ///
+    /// # Errors
+    /// It has not, or nobody knows.
+    pub fn stored(&mut self, mut outgoing: Outgoing, path: &[u8]) -> Result<(), Error> {
+        let patience = self.control.patience();
+        outgoing.stream.ends_at(Instant::now() + patience);
+        let ended = outgoing.stream.end_writing().map_err(|cause| Error::lost(SENDING, patience, cause));
+        if let Err(error) = ended {
+            return Err(self.broken_off(outgoing, path, error));
+        }
+        let reply = self.control.last_reply();
+        drop(outgoing);
+        let (stor, reply) = (Command::Path("STOR", path), reply?);
+        match reply.class() {
+            Class::Completed => Ok(()),
+            _ => Err(self.control.refused(&stor, &reply)),
+        }
+    }
+
+    /// A file whose connection broke while it was sent: why, in the server's words where it has some.
+    pub fn broken_off(&mut self, outgoing: Outgoing, path: &[u8], error: Error) -> Error {
+        drop(outgoing);
+        let patience = GIVING_UP.min(self.control.patience());
+        match self.control.last_reply_within(patience) {
+            Ok(reply) if !matches!(reply.class(), Class::Completed) => {
+                self.control.refused(&Command::Path("STOR", path), &reply)
+            }
+            // It says that it has all of it, and did not take it.
+            Ok(_) | Err(_) => error,
+        }
+    }
+
+    /// Ends a file of which no more is sent. A part of it stands there.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub fn abandon(&mut self, outgoing: Outgoing) -> Result<(), Error> {
+        drop(outgoing);
+        self.control.last_reply_within(GIVING_UP.min(self.control.patience())).map(drop)
+    }
+
+    /// Makes directories.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub fn make_dirs(&mut self, paths: &[&[u8]]) -> Each<()> {
+        let commands: Vec<_> = paths.iter().map(|path| Command::Path("MKD", path)).collect();
+        self.each_done(&commands)
+    }
+
+    /// Removes files.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub fn remove(&mut self, paths: &[&[u8]]) -> Each<()> {
+        let commands: Vec<_> = paths.iter().map(|path| Command::Path("DELE", path)).collect();
+        self.each_done(&commands)
+    }
+
+    /// Gives files other names.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub fn rename(&mut self, names: &[(&[u8], &[u8])]) -> Each<()> {
+        let pairs = names.iter().map(|(from, to)| [Command::Path("RNFR", from), Command::Path("RNTO", to)]);
+        let commands: Vec<_> = pairs.flatten().collect();
+        let mut replies = self.each(&commands, self.control.patience())?.into_iter();
+        let mut all = Vec::new();
+        for pair in commands.chunks(2) {
+            let (from, to) = (replies.next().expect("one for each"), replies.next().expect("one for each"));
+            all.push(match from.code() {
+                350 => self.control.done(&pair[1], to).map(drop),
+                _ => Err(self.control.refused(&pair[0], &from)),
+            });
+        }
+        Ok(all)
+    }
+
+    /// Says when files and directories were changed (`YYYYMMDDHHMMSS`, UTC). `None`: the server knows no way to
+    /// be told.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub fn set_times(&mut self, times: &[(&[u8], &str)]) -> Result<Option<Vec<Result<(), Error>>>, Error> {
+        loop {
+            let lines: Vec<Vec<u8>> = times
+                .iter()
+                .map(|(path, moment)| {
+                    let before = match self.sets_times {
+                        SetsTimes::SiteUtime => format!("UTIME {moment} "),
+                        _ => format!("{moment} "),
+                    };
+                    [before.as_bytes(), path].concat()
+                })
+                .collect();
+            let commands: Vec<Command<'_>> = match self.sets_times {
+                SetsTimes::Mfmt => {
+                    times.iter().map(|(path, moment)| Command::Mfmt { moment, path }).collect()
+                }
+                SetsTimes::SiteUtime => lines.iter().map(|line| Command::With("SITE", line)).collect(),
+                SetsTimes::Mdtm => lines.iter().map(|line| Command::With("MDTM", line)).collect(),
+                SetsTimes::Never => return Ok(None),
+            };
+            let all = self.each_done(&commands)?;
+            if all.iter().any(Result::is_ok) || all.is_empty() {
+                return Ok(Some(all));
+            }
+            // A server without a way takes the last one for a question about a path that it has not.
+            let is_no_way = |error: &Error| error.is_unknown() || self.sets_times == SetsTimes::Mdtm;
+            if all.iter().all(|one| one.as_ref().is_err_and(is_no_way)) {
+                self.sets_times = self.sets_times.next();
+                continue;
+            }
+            return Ok(Some(all));
+        }
+    }
+
+    /// Sets the modes of files and directories. `None`: the server does not know how.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub fn set_modes(&mut self, modes: &[(&[u8], u32)]) -> Result<Option<Vec<Result<(), Error>>>, Error> {
+        if !self.sets_modes {
+            return Ok(None);
+        }
+        let mode = |(path, mode): &(&'_ [u8], u32)| (mode & 0o7777, path.to_vec());
+        let owned: Vec<(u32, Vec<u8>)> = modes.iter().map(mode).collect();
+        let commands: Vec<_> =
+            owned.iter().map(|(mode, path)| Command::SiteChmod { mode: *mode, path }).collect();
+        let all = self.each_done(&commands)?;
+        let unknown = |one: &Result<(), Error>| one.as_ref().is_err_and(Error::is_unknown);
+        if !all.is_empty() && all.iter().all(unknown) {
+            self.sets_modes = false;
+            return Ok(None);
+        }
+        Ok(Some(all))
+    }
+
+    /// The sum that the server makes of what it holds, if it makes one that is known here: the strongest.
+    pub fn sum(&self) -> Option<Sum> {
+        let has = |sum: &Sum| {
+            self.features.sums().any(|(name, _)| name.eq_ignore_ascii_case(sum.name().as_bytes()))
+        };
+        Sum::ALL.into_iter().find(has)
+    }
+
+    /// The sums of what the server holds of these files, of this many bytes each, as it makes them now.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub fn sums(&mut self, sum: Sum, files: &[(&[u8], u64)]) -> Each<Vec<u8>> {
+        let commands: Vec<_> = files
+            .iter()
+            .map(|(path, _)| Command::Cksm { algorithm: sum.name(), offset: 0, len: None, path })
+            .collect();
+        let bytes: u64 = files.iter().fold(0, |all, (_, len)| all.saturating_add(*len));
+        let patience = self.control.patience() + Duration::from_secs(bytes / SUMMED_IN_A_SECOND);
+        let replies = self.each(&commands, patience)?;
+        let mut all = Vec::new();
+        for (command, reply) in commands.iter().zip(replies) {
+            let told = self.control.exactly(command, 213, reply);
+            all.push(match told {
+                Err(error @ Error::OutOfStep { .. }) => return Err(error),
+                told => told.and_then(|reply| {
+                    let none = Error::Broken { doing: "asking for a sum", why: "what comes is none" };
+                    unhex(reply.text().trim_ascii()).ok_or(none)
+                }),
+            });
+        }
+        Ok(all)
+    }
+
+    fn each_done(&mut self, commands: &[Command<'_>]) -> Each<()> {
+        let replies = self.each(commands, self.control.patience())?;
+        let done = |(command, reply)| self.control.done(command, reply).map(drop);
+        Ok(commands.iter().zip(replies).map(done).collect())
+    }
+
+    /// The last reply to each of these commands, in their order.
+    fn each(&mut self, commands: &[Command<'_>], patience: Duration) -> Result<Vec<Reply>, Error> {
+        let mut replies = Vec::with_capacity(commands.len());
+        for some in commands.chunks(PIPELINE_MAX) {
+            self.control.send(some)?;
+            for command in some {
+                let reply = self.control.last_reply_within(patience)?;
+                match reply.code() {
+                    421 => return Err(self.control.refused(command, &reply)),
+                    // Of a transfer before it.
+                    code @ (225 | 226 | 426) => {
+                        return Err(Error::OutOfStep { said: crate::control::said(command), code });
+                    }
+                    _ => replies.push(reply),
+                }
+            }
+        }
+        Ok(replies)
+    }
+}
+
+/// Of two digits a byte, in either case.
+fn unhex(text: &[u8]) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    if text.is_empty() || !text.len().is_multiple_of(2) {
+        return None;
+    }
+    text.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what a server says of a sum is one, or none; never a part of one.
+    #[test]
+    fn sums_are_whole() {
+        assert_eq!(unhex(b"00ffA0"), Some(vec![0, 255, 160]));
+        for bad in [&b""[..], b"0", b"0g", b"00 1", b"+1"] {
+            assert_eq!(unhex(bad), None);
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Writes files over several sessions, each on a thread of its own.
+//!
+//! In: operations of the session machine. Out: their completions. What needs no server is answered at once.
+//! Invariants: each operation is answered once, also of a thread that panics, and its buffer is back in its
+//! pool before; what is done of one file is done in the order in which it was submitted.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use haul_core::entry::Name;
+use haul_core::ids::DirId;
+use haul_core::transfer::op::{SinkDone, SinkOp};
+use haul_core::wire::{Failure, FailureKind};
+use haul_ftp::Protocol;
+
+use super::Ready;
+use super::no_links;
+use super::queues::{Batch, Common, Lost, Network, Queues, TempState, Told, Work, Write};
+use super::tree::Tree;
+use super::writer::Writer;
+use crate::ftp::shown;
+use crate::owed::Owed;
+use crate::store::{NetworkFacet, NotKept, Writing};
+use crate::{Payload, SinkCompletion, SinkEngine, SinkJob, Stuck};
+use haul_base::escape;
+
+/// Sessions that write, at most; servers often take no more than ten of one user.
+const SESSIONS: usize = 8;
+/// Files that are looked at and renamed together: so many commands and more are under way at a time.
+const PUBLISHED_TOGETHER: usize = 16;
+/// How long the end waits for what a server does not answer.
+const END_WITHIN: Duration = Duration::from_secs(10);
+
+/// The engine of a destination at a server.
+pub(super) struct FtpWriter {
+    common: Arc<Common>,
+    threads: Vec<JoinHandle<()>>,
+    banner: String,
+}
+
+impl FtpWriter {
+    /// Starts the threads; each opens its session at once, the first has one.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub(super) fn start(ready: Ready, writing: Writing) -> std::io::Result<FtpWriter> {
+        let Ready { server, settings, session, root, made, tag } = ready;
+        let sessions = SESSIONS.min(writing.writers).max(1);
+        let banner = escape::name(session.banner());
+        let network = Network { round_trip: session.round_trip(), ..Network::default() };
+        let mut queues = Queues::new(sessions);
+        queues.open[0] = true;
+        let common = Arc::new(Common {
+            server,
+            settings,
+            tree: Tree::new(root, made),
+            tag,
+            sum: session.sum(),
+            meter: writing.meter,
+            post: writing.post,
+            queues: Mutex::new(queues),
+            ready: Condvar::new(),
+            temps: Mutex::new(HashMap::new()),
+            network,
+            lost: Lost::default(),
+            told: Told::default(),
+            left: Mutex::default(),
+        });
+        let mut engine = FtpWriter { common: common.clone(), threads: Vec::new(), banner };
+        let mut session = Some(session);
+        for index in 0..sessions {
+            let (common, session) = (common.clone(), session.take());
+            let name = format!("haul-ftp-{index}");
+            let run = move || Writer::new(common, index, session).run();
+            engine.threads.push(thread::Builder::new().name(name).spawn(run)?);
+        }
+        Ok(engine)
+    }
+
+    fn owed(
+        &self,
+        kind: FailureKind,
+        refused: impl FnOnce(Failure) -> SinkDone + Send + 'static,
+    ) -> Owed<SinkDone> {
+        let post = self.common.post.clone();
+        Owed::new(kind, move |answer: Result<SinkDone, Failure>| {
+            post(SinkCompletion { done: answer.unwrap_or_else(refused) });
+        })
+    }
+
+    fn post(&self, done: SinkDone) {
+        (self.common.post)(SinkCompletion { done });
+    }
+
+    fn add(&self, work: Work, times: usize) {
+        let mut queues = self.common.lock();
+        match &work {
+            Work::Bundle(batch) => {
+                (1..times).for_each(|_| queues.common.push_back(Work::Bundle(batch.clone())))
+            }
+            Work::Publish(batch) => {
+                (1..times).for_each(|_| queues.common.push_back(Work::Publish(batch.clone())));
+            }
+            Work::Write(_) | Work::Op(..) => {}
+        }
+        queues.common.push_back(work);
+        drop(queues);
+        self.common.ready.notify_all();
+    }
+
+    fn write(&self, write: Write) {
+        let id = write.file.id;
+        let failed = match self.common.temp(id).map(|temp| temp.state) {
+            Some(TempState::Failed(failure)) => Some(failure),
+            _ => None,
+        };
+        let refused = match failed {
+            Some(failure) => Some((write, failure)),
+            None => self.common.lock().add_write(write).err().map(|write| {
+                let why = format!("byte 0 of it comes next, and not byte {}", write.offset);
+                let failure = self.common.say(FailureKind::Write, &self.common.path(&write.file), &why);
+                (write, failure)
+            }),
+        };
+        self.common.ready.notify_all();
+        if let Some((Write { offset, len, buffer, payload, owed, .. }, failure)) = refused {
+            drop(payload);
+            let (took, result) = (None, Err(failure));
+            owed.settle(Ok(SinkDone::Write { id, offset, len, buffer, took, result }));
+        }
+    }
+}
+
+impl Drop for FtpWriter {
+    fn drop(&mut self) {
+        let mut queues = self.common.lock();
+        queues.ends = true;
+        // What nobody began is given up, which tells it.
+        let left: Vec<Work> = queues.own.iter_mut().flat_map(std::mem::take).collect();
+        let (common, homeless) = (std::mem::take(&mut queues.common), std::mem::take(&mut queues.homeless));
+        drop(queues);
+        self.common.ready.notify_all();
+        drop((left, common, homeless));
+        // A thread that waits for a server ends by itself; nobody waits for it.
+        self.threads.clear();
+    }
+}
+
+impl SinkEngine for FtpWriter {
+    fn submit(&mut self, SinkJob { op, buffer }: SinkJob) {
+        let payload = buffer.map(Payload::shared);
+        let sessions = self.threads.len();
+        match op {
+            SinkOp::Write { file, offset, len, buffer, start } => {
+                let payload = payload.expect("a write brings its payload");
+                let id = file.id;
+                let owed = self.owed(FailureKind::Write, move |failure| {
+                    let (took, result) = (None, Err(failure));
+                    SinkDone::Write { id, offset, len, buffer, took, result }
+                });
+                self.write(Write { file, offset, len, buffer, payload, start, owed });
+            }
+            SinkOp::WriteBundle { buffer, items, more } => {
+                let ids: Vec<_> = items.iter().map(|item| item.file.id).collect();
+                let owed = self.owed(FailureKind::Write, move |failure| {
+                    let results = ids.into_iter().map(|id| (id, Err(failure.clone()))).collect();
+                    SinkDone::WriteBundle { buffer, results, more }
+                });
+                let batch = Batch::new(items, 1, Some((payload, (buffer, more))), owed);
+                let times = sessions.min(batch.items.len()).max(1);
+                self.add(Work::Bundle(batch), times);
+            }
+            SinkOp::Commit { items, .. } => {
+                let ids: Vec<_> = items.iter().map(|item| item.id).collect();
+                let owed = self.owed(FailureKind::Publish, move |failure| {
+                    let results = ids.into_iter().map(|id| (id, Err(failure.clone()))).collect();
+                    SinkDone::Commit { results }
+                });
+                let batch = Batch::new(items, PUBLISHED_TOGETHER, None, owed);
+                let times = batch.items.len().div_ceil(PUBLISHED_TOGETHER).clamp(1, sessions);
+                self.add(Work::Publish(batch), times);
+            }
+            SinkOp::MakeDirs { .. }
+            | SinkOp::Lookup { .. }
+            | SinkOp::Amend { .. }
+            | SinkOp::FinishDirs { .. }
+            | SinkOp::Discard { .. } => {
+                let again = op.clone();
+                let owed = self.owed(FailureKind::Create, move |failure| refuse(again, &failure));
+                match op {
+                    SinkOp::Discard { id } => {
+                        self.common.lock().add_discard(id, Work::Op(op, owed));
+                        self.common.ready.notify_all();
+                    }
+                    op => self.add(Work::Op(op, owed), 1),
+                }
+            }
+            SinkOp::Create { file, .. } => self.post(SinkDone::Create { id: file.id, result: Ok(None) }),
+            // Nothing of a part is ever taken over.
+            SinkOp::Check { file, ranges, .. } => {
+                let result = Ok(ranges.iter().map(|_| None).collect());
+                self.post(SinkDone::Check { id: file.id, ranges, result });
+            }
+            SinkOp::MakeLinks { items } => {
+                let fail = |item: haul_core::transfer::op::LinkItem| {
+                    (item.file.id, Err(no_links(&self.common.server, &self.common.path(&item.file))))
+                };
+                self.post(SinkDone::MakeLinks { results: items.into_iter().map(fail).collect() });
+            }
+            // There is no word that makes anything last, and no journal.
+            SinkOp::SyncDirs { dirs } => {
+                self.post(SinkDone::SyncDirs {
+                    results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect(),
+                });
+            }
+            SinkOp::Journal { .. } => self.post(SinkDone::Journal { result: Ok(()) }),
+            SinkOp::Note { .. } => self.post(SinkDone::Note { result: Ok(()) }),
+            SinkOp::RefuseNote { .. } => {}
+            SinkOp::RemoveJournal => self.post(SinkDone::RemoveJournal { result: Ok(()) }),
+        }
+    }
+
+    fn register(&self, id: DirId, parent: DirId, name: Name) {
+        self.common.tree.register(id, parent, name);
+    }
+
+    fn forget(&self, id: DirId) {
+        self.common.tree.forget(id);
+    }
+
+    fn set_width(&mut self, _: Option<u16>) -> Option<u16> {
+        None
+    }
+
+    fn fixed(&self) -> Option<&'static str> {
+        Some("a server is written over as many sessions as it took at the start")
+    }
+
+    fn stuck(&self) -> Vec<Stuck> {
+        let queues = self.common.lock();
+        let late = |(since, what, path): &(Instant, &'static str, Vec<u8>)| {
+            let since = since.elapsed();
+            let name = || shown(&self.common.server, path);
+            (since > Duration::from_secs(10)).then(|| Stuck { what, name: name(), offset: 0, since })
+        };
+        let mut stuck: Vec<Stuck> = queues.busy.iter().flatten().filter_map(late).collect();
+        stuck.sort_by_key(|stuck| std::cmp::Reverse(stuck.since));
+        stuck
+    }
+
+    fn report(&self) -> Vec<(String, String)> {
+        let (all, refused) = (self.threads.len(), self.common.lock().refused);
+        let (server, open) = (self.common.server.url(), self.common.places());
+        let fewer = if refused > 0 { format!("; the server refused {refused} more") } else { String::new() };
+        let what = format!("{server} ({}), {open} of at most {all} sessions{fewer}", self.banner);
+        let protection = match self.common.server.protocol() {
+            Protocol::Ftp => "none: FTP sends password and data as they are; ftps:// does not",
+            Protocol::Ftps => "TLS, with a server that showed its certificate",
+            Protocol::Gsiftp => {
+                "commands by GSI, with a server that showed its certificate; data go as they are"
+            }
+        };
+        vec![
+            ("sink storage".into(), what),
+            ("sink protection".into(), protection.into()),
+            ("compared with the server".into(), self.compared()),
+        ]
+    }
+
+    fn places(&self) -> Option<u32> {
+        Some(self.common.places())
+    }
+
+    fn not_kept(&self) -> NotKept {
+        self.common.lost.read()
+    }
+
+    fn left(&self) -> Option<String> {
+        self.common.left()
+    }
+
+    fn network(&self) -> Option<&dyn NetworkFacet> {
+        Some(&self.common.network)
+    }
+
+    fn end(&mut self) -> Vec<String> {
+        self.common.lock().ends = true;
+        self.common.ready.notify_all();
+        let until = Instant::now() + END_WITHIN;
+        while self.threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(2));
+        }
+        let hangs = self.threads.iter().any(|thread| !thread.is_finished());
+        let temps = self.common.temps();
+        let stays = temps.values().map(|temp| shown(&self.common.server, &temp.path));
+        match hangs {
+            true => stays.map(|path| format!("{path}, which the server does not answer for")).collect(),
+            false => Vec::new(),
+        }
+    }
+}
+
+impl FtpWriter {
+    fn compared(&self) -> String {
+        let told = &self.common.told;
+        let sizes = match told.no_size.load(Ordering::Relaxed) {
+            true => "nothing: it tells no sizes",
+            false => "sizes",
+        };
+        let sums = match self.common.sum {
+            Some(sum) if !told.no_sum.load(Ordering::Relaxed) => {
+                let files = told.compared.load(Ordering::Relaxed);
+                format!("{} of what it keeps (CKSM), of {files} files", sum.name())
+            }
+            _ => "not its content, for it makes no sum that is known here (CKSM)".into(),
+        };
+        format!("{sizes}; {sums}")
+    }
+}
+
+/// The completion of an operation that came to nothing.
+pub(super) fn refuse(op: SinkOp, failure: &Failure) -> SinkDone {
+    let failed = || failure.clone();
+    match op {
+        SinkOp::MakeDirs { dirs } => {
+            SinkDone::MakeDirs { results: dirs.into_iter().map(|dir| (dir, Err(failed()))).collect() }
+        }
+        SinkOp::Lookup { items } => {
+            let fail = |item: haul_core::transfer::op::LookupItem| (item.file.id, Err(failed()));
+            SinkDone::Lookup { results: items.into_iter().map(fail).collect() }
+        }
+        SinkOp::Amend { items, .. } => {
+            let fail = |item: haul_core::transfer::op::AmendItem| (item.file.id, Err(failed()));
+            SinkDone::Amend { results: items.into_iter().map(fail).collect() }
+        }
+        SinkOp::FinishDirs { dirs, .. } => {
+            SinkDone::FinishDirs { results: dirs.into_iter().map(|(dir, _)| (dir, Err(failed()))).collect() }
+        }
+        SinkOp::Discard { id } => SinkDone::Discard { id },
+        // Answered where they are submitted.
+        _ => SinkDone::Journal { result: Err(failed()) },
+    }
+}

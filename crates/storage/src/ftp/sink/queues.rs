@@ -1,0 +1,370 @@
+//! What the threads of a destination share: the operations that wait for a session, and what is known of files.
+//!
+//! In: operations as they are submitted. Out: each to the thread that takes it.
+//! Invariants: each operation is answered once, by whoever took it, or as given up; a file of several objects
+//! is written by one thread, its *home*, from its first object to its last, and a thread is home to one file at
+//! a time; what has no home goes to whichever thread has none.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use haul_core::ids::{BufferId, DirId, FileId};
+use haul_core::transfer::op::{BundleWrite, CommitItem, SinkDone, SinkFile, SinkOp};
+use haul_core::wire::{Failure, FailureKind};
+use haul_ftp::{Error, Server, Settings, Sum};
+
+use super::tree::Tree;
+use super::unwritten;
+use crate::ftp::said;
+use crate::owed::Owed;
+use crate::store::{NetworkFacet, NotKept, StoreNetwork};
+use crate::{Post, SinkCompletion};
+use haul_base::buffer::Buffer;
+use haul_base::meter::Meter;
+
+/// Temporaries that are named, of those that stay.
+const LEFT_NAMED: usize = 5;
+
+/// What all threads of a destination share.
+pub(super) struct Common {
+    pub(super) server: Server,
+    pub(super) settings: Settings,
+    pub(super) tree: Tree,
+    pub(super) tag: u32,
+    /// What the server makes sums by, if it does.
+    pub(super) sum: Option<Sum>,
+    pub(super) meter: Arc<Meter>,
+    pub(super) post: Post<SinkCompletion>,
+    pub(super) queues: Mutex<Queues>,
+    pub(super) ready: Condvar,
+    pub(super) temps: Mutex<HashMap<FileId, Temp>>,
+    pub(super) network: Network,
+    pub(super) lost: Lost,
+    pub(super) told: Told,
+    /// Temporaries that could not be removed.
+    pub(super) left: Mutex<Vec<Vec<u8>>>,
+}
+
+#[derive(Default)]
+pub(super) struct Queues {
+    /// What belongs to the file that a thread is home to.
+    pub(super) own: Vec<VecDeque<Work>>,
+    pub(super) home: Vec<Option<FileId>>,
+    /// Files without a home yet, and what is to be written of them.
+    pub(super) homeless: VecDeque<(FileId, VecDeque<Work>)>,
+    pub(super) common: VecDeque<Work>,
+    /// Sessions that the server took.
+    pub(super) open: Vec<bool>,
+    /// Threads that are over.
+    pub(super) gone: Vec<bool>,
+    /// Sessions that the server did not take, or took back.
+    pub(super) refused: usize,
+    /// Since when each session is at what.
+    pub(super) busy: Vec<Option<(Instant, &'static str, Vec<u8>)>>,
+    pub(super) ends: bool,
+}
+
+/// A file under the name that it has until it is whole.
+#[derive(Clone)]
+pub(super) struct Temp {
+    pub(super) path: Vec<u8>,
+    pub(super) state: TempState,
+}
+
+#[derive(Clone)]
+pub(super) enum TempState {
+    /// It is being sent.
+    Partial,
+    /// The server said that it has all of it; the sum of what was sent.
+    Stored(Option<Vec<u8>>),
+    /// It was given up for this reason.
+    Failed(Failure),
+}
+
+/// Something to do.
+pub(super) enum Work {
+    Write(Write),
+    /// Whatever is asked of no file that is being written.
+    Op(SinkOp, Owed<SinkDone>),
+    Bundle(Arc<Batch<BundleWrite>>),
+    Publish(Arc<Batch<CommitItem>>),
+}
+
+/// An object.
+pub(super) struct Write {
+    pub(super) file: SinkFile,
+    pub(super) offset: u64,
+    pub(super) len: u32,
+    pub(super) buffer: BufferId,
+    pub(super) payload: Arc<Buffer>,
+    pub(super) start: u32,
+    pub(super) owed: Owed<SinkDone>,
+}
+
+/// Items of one operation, shared among threads: who ends the last of them answers.
+pub(super) struct Batch<T> {
+    pub(super) items: Vec<T>,
+    /// Items that are taken together.
+    pub(super) step: usize,
+    next: AtomicUsize,
+    payload: Mutex<Option<Arc<Buffer>>>,
+    results: Mutex<Ends>,
+    /// Of a bundle: which buffer it lies in, and whether more of that is to be written.
+    pub(super) of: Option<(BufferId, bool)>,
+}
+
+struct Ends {
+    results: Vec<Option<Result<(), Failure>>>,
+    left: usize,
+    owed: Option<Owed<SinkDone>>,
+}
+
+/// A part of a batch.
+pub(super) struct Taken {
+    pub(super) range: std::ops::Range<usize>,
+    pub(super) payload: Option<Arc<Buffer>>,
+}
+
+impl<T> Batch<T> {
+    pub(super) fn new(
+        items: Vec<T>,
+        step: usize,
+        payload: Option<(Option<Arc<Buffer>>, (BufferId, bool))>,
+        owed: Owed<SinkDone>,
+    ) -> Arc<Batch<T>> {
+        let (payload, of) = payload.map_or((None, None), |(payload, of)| (payload, Some(of)));
+        let (results, left) = (items.iter().map(|_| None).collect(), items.len());
+        Arc::new(Batch {
+            items,
+            step,
+            next: AtomicUsize::new(0),
+            payload: Mutex::new(payload),
+            results: Mutex::new(Ends { results, left, owed: Some(owed) }),
+            of,
+        })
+    }
+
+    /// The next items that nobody took.
+    pub(super) fn take(&self) -> Option<Taken> {
+        let start = self.next.fetch_add(self.step, Ordering::SeqCst);
+        let range = start..(start + self.step).min(self.items.len());
+        let payload = || self.payload.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (start < self.items.len()).then(|| Taken { range, payload: payload() })
+    }
+
+    /// These items came to that. The last ones make the answer of them all.
+    pub(super) fn end(
+        &self,
+        taken: Taken,
+        results: Vec<Result<(), Failure>>,
+        answer: impl FnOnce(Vec<Result<(), Failure>>) -> SinkDone,
+    ) {
+        let Taken { range, payload } = taken;
+        drop(payload);
+        let mut ends = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.left -= range.len();
+        for (at, result) in range.zip(results) {
+            ends.results[at] = Some(result);
+        }
+        if ends.left > 0 {
+            return;
+        }
+        let lost = || Failure { kind: FailureKind::Local, errno: 0, text: "nobody did it".into() };
+        let all = ends.results.drain(..).map(|result| result.unwrap_or_else(|| Err(lost()))).collect();
+        let owed = ends.owed.take();
+        drop(ends);
+        // Its pool has it back before anybody hears of the end.
+        drop(self.payload.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if let Some(owed) = owed {
+            owed.settle(Ok(answer(all)));
+        }
+    }
+}
+
+/// The network that the destination is reached over.
+#[derive(Default)]
+pub(super) struct Network {
+    pub(super) connections: AtomicU16,
+    pub(super) bytes: AtomicU64,
+    pub(super) round_trip: Option<Duration>,
+}
+
+impl NetworkFacet for Network {
+    fn look(&self) -> StoreNetwork {
+        StoreNetwork {
+            connections: self.connections.load(Ordering::Relaxed),
+            round_trip: self.round_trip,
+            bytes: self.bytes.load(Ordering::Relaxed),
+        }
+    }
+    fn set_connections(&self, _: u16) -> u16 {
+        // Each session is somebody's, who has a file in it.
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+/// Entries of which something was not kept.
+#[derive(Default)]
+pub(super) struct Lost {
+    pub(super) setid: AtomicU64,
+    pub(super) mode: AtomicU64,
+    pub(super) mtime: AtomicU64,
+}
+
+impl Lost {
+    pub(super) fn read(&self) -> NotKept {
+        NotKept {
+            setid: self.setid.load(Ordering::Relaxed),
+            mode: self.mode.load(Ordering::Relaxed),
+            mtime: self.mtime.load(Ordering::Relaxed),
+            ..NotKept::default()
+        }
+    }
+}
+
+/// What the server showed of itself.
+#[derive(Default)]
+pub(super) struct Told {
+    /// A file without a length, or without the sum that it should make.
+    pub(super) no_size: AtomicBool,
+    pub(super) no_sum: AtomicBool,
+    /// Files that were compared by their sum.
+    pub(super) compared: AtomicU64,
+    /// It takes names that differ in case alone for one.
+    pub(super) folds: Mutex<Option<bool>>,
+    /// Such names that were published.
+    pub(super) folded: Mutex<HashSet<(DirId, Vec<u8>)>>,
+    /// Bytes of names that it was seen to keep.
+    pub(super) kept_bytes: Mutex<HashSet<u8>>,
+}
+
+impl Common {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn temps(&self) -> MutexGuard<'_, HashMap<FileId, Temp>> {
+        self.temps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a file is written to, and how that ended.
+    pub(super) fn temp(&self, id: FileId) -> Option<Temp> {
+        self.temps().get(&id).cloned()
+    }
+
+    pub(super) fn set_temp(&self, id: FileId, state: TempState) {
+        if let Some(temp) = self.temps().get_mut(&id) {
+            temp.state = state;
+        }
+    }
+
+    pub(super) fn path(&self, file: &SinkFile) -> Vec<u8> {
+        self.tree.path(file.parent, &file.name)
+    }
+
+    /// The failure of a path.
+    pub(super) fn failure(&self, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
+        unwritten(&self.server, kind, path, error)
+    }
+
+    pub(super) fn say(&self, kind: FailureKind, path: &[u8], why: &str) -> Failure {
+        said(&self.server, kind, path, why)
+    }
+
+    /// It could not be removed.
+    pub(super) fn leave(&self, path: Vec<u8>) {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+    }
+
+    /// What stays at the server, in words.
+    pub(super) fn left(&self) -> Option<String> {
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown: Vec<String> =
+            left.iter().take(LEFT_NAMED).map(|path| crate::ftp::shown(&self.server, path)).collect();
+        let more = left.len().saturating_sub(LEFT_NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let text = format!(
+            "parts of files that could not be removed: {}{more}; remove them at the server",
+            shown.join(", ")
+        );
+        (!left.is_empty()).then_some(text)
+    }
+
+    /// Files that the server takes at a time.
+    pub(super) fn places(&self) -> u32 {
+        let queues = self.lock();
+        let open = queues.open.iter().zip(&queues.gone).filter(|(open, gone)| **open && !**gone).count();
+        open.max(1) as u32
+    }
+}
+
+impl Queues {
+    pub(super) fn new(sessions: usize) -> Queues {
+        Queues {
+            own: (0..sessions).map(|_| VecDeque::new()).collect(),
+            home: vec![None; sessions],
+            open: vec![false; sessions],
+            gone: vec![false; sessions],
+            busy: vec![None; sessions],
+            ..Queues::default()
+        }
+    }
+
+    /// Takes an object of a file that several have. `Err`: it has no home, and does not begin there.
+    pub(super) fn add_write(&mut self, write: Write) -> Result<(), Write> {
+        let id = write.file.id;
+        if let Some(home) = self.home.iter().position(|home| *home == Some(id)) {
+            self.own[home].push_back(Work::Write(write));
+            return Ok(());
+        }
+        if let Some((_, works)) = self.homeless.iter_mut().find(|(other, _)| *other == id) {
+            works.push_back(Work::Write(write));
+            return Ok(());
+        }
+        if write.offset > 0 {
+            return Err(write);
+        }
+        let free = (0..self.home.len())
+            .filter(|at| self.home[*at].is_none() && self.open[*at] && !self.gone[*at])
+            .min_by_key(|at| self.busy[*at].is_some());
+        match free {
+            Some(at) => {
+                self.home[at] = Some(id);
+                self.own[at].push_back(Work::Write(write));
+            }
+            None => self.homeless.push_back((id, VecDeque::from([Work::Write(write)]))),
+        }
+        Ok(())
+    }
+
+    /// A file is given up: whoever has it does that behind what is under way.
+    pub(super) fn add_discard(&mut self, id: FileId, work: Work) {
+        match self.home.iter().position(|home| *home == Some(id)) {
+            Some(home) => self.own[home].push_back(work),
+            None => self.common.push_back(work),
+        }
+    }
+
+    /// The next thing that this thread does; `None`: nothing now.
+    pub(super) fn next(&mut self, index: usize) -> Option<Work> {
+        if let Some(work) = self.own[index].pop_front() {
+            return Some(work);
+        }
+        if self.home[index].is_some() {
+            return None;
+        }
+        if let Some((id, works)) = self.homeless.pop_front() {
+            self.home[index] = Some(id);
+            self.own[index] = works;
+            return self.own[index].pop_front();
+        }
+        self.common.pop_front()
+    }
+
+    /// Nothing is left to do, or will come, for this thread.
+    pub(super) fn is_over(&self, index: usize) -> bool {
+        self.ends && self.own[index].is_empty() && self.common.is_empty() && self.homeless.is_empty()
+    }
+}

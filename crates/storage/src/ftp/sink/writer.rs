@@ -1,0 +1,581 @@
+//! One session that writes, and its thread.
+//!
+//! In: operations from the queues. Out: their completions. A file of several objects stays in its session from
+//! its first byte to the server's word that it has the last; a small one is sent whole, and again over another
+//! session where that may help.
+//! Invariants: a file's bytes go out in their order and end at its length; what the server did not say that it
+//! has is never taken for stored. A session that the server takes back leaves its work to the others.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use haul_core::change::Change;
+use haul_core::entry::Meta;
+use haul_core::ids::{DirId, FileId};
+use haul_core::stage::Stage;
+use haul_core::transfer::op::{
+    AmendItem, BundleWrite, CommitItem, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp, Took,
+};
+use haul_core::wire::{Failure, FailureKind};
+use haul_ftp::{Asked, Error, Moment, Outgoing, Session, write_moment};
+
+use super::queues::{Batch, Common, Temp, TempState, Work, Write};
+use super::sums::Summing;
+use super::tree::{Known, check};
+use super::{existing_of, stood_of};
+use crate::ftp::is_dir;
+use crate::ftp::session::{Line, may_help, pause};
+use crate::owed::panic_point;
+use crate::sink::names::temp_name;
+
+/// A file that a session is in the middle of.
+struct Open {
+    id: FileId,
+    /// The byte that comes next.
+    at: u64,
+    outgoing: Outgoing,
+    summing: Summing,
+}
+
+/// One session and its thread.
+pub(super) struct Writer {
+    pub(super) common: Arc<Common>,
+    index: usize,
+    pub(super) line: Line,
+    open: Option<Open>,
+}
+
+impl Writer {
+    pub(super) fn new(common: Arc<Common>, index: usize, session: Option<Session>) -> Writer {
+        let (server, settings) = (common.server.clone(), common.settings.clone());
+        let line = match session {
+            Some(session) => Line::with(server, settings, session),
+            None => Line::new(server, settings),
+        };
+        Writer { common, index, line, open: None }
+    }
+
+    pub(super) fn run(mut self) {
+        /// Also where something panics: what waits for it goes to others.
+        struct Leaves(Arc<Common>, usize);
+        impl Drop for Leaves {
+            fn drop(&mut self) {
+                let mut queues = self.0.lock();
+                queues.gone[self.1] = true;
+                let own = std::mem::take(&mut queues.own[self.1]);
+                if let Some(id) = queues.home[self.1].take() {
+                    queues.homeless.push_back((id, own));
+                }
+                drop(queues);
+                self.0.ready.notify_all();
+            }
+        }
+        let _leaves = Leaves(self.common.clone(), self.index);
+        if !self.connect() {
+            return;
+        }
+        while let Some(work) = self.next() {
+            self.work(work);
+            self.common.lock().busy[self.index] = None;
+            if self.is_taken_back() {
+                return;
+            }
+        }
+    }
+
+    /// Opens the session. False: the server does not take it, and others do the work.
+    fn connect(&mut self) -> bool {
+        let opened = self.line.open();
+        let taken = opened.is_ok();
+        let mut queues = self.common.lock();
+        queues.open[self.index] = taken;
+        queues.refused += usize::from(!taken);
+        drop(queues);
+        self.common.network.connections.fetch_add(u16::from(taken), Ordering::Relaxed);
+        self.common.ready.notify_all();
+        taken
+    }
+
+    /// The session is gone, and the server takes no other in its place, while it has some.
+    fn is_taken_back(&mut self) -> bool {
+        if self.line.is_open() {
+            return false;
+        }
+        let others = {
+            let queues = self.common.lock();
+            (0..queues.open.len()).any(|at| at != self.index && queues.open[at] && !queues.gone[at])
+        };
+        if !others || self.line.open().is_ok() {
+            return false;
+        }
+        let mut queues = self.common.lock();
+        queues.refused += 1;
+        queues.open[self.index] = false;
+        drop(queues);
+        self.common.network.connections.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+
+    fn next(&mut self) -> Option<Work> {
+        let mut queues = self.common.lock();
+        loop {
+            if let Some(work) = queues.next(self.index) {
+                return Some(work);
+            }
+            if queues.is_over(self.index) {
+                return None;
+            }
+            queues = self.common.ready.wait(queues).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(super) fn begins(&self, what: &'static str, path: &[u8]) {
+        self.common.lock().busy[self.index] = Some((Instant::now(), what, path.to_vec()));
+    }
+
+    fn work(&mut self, work: Work) {
+        match work {
+            Work::Write(write) => self.write(write),
+            Work::Bundle(batch) => self.bundle(&batch),
+            Work::Publish(batch) => self.publish_batch(&batch),
+            Work::Op(op, owed) => {
+                let done = match op {
+                    SinkOp::MakeDirs { dirs } => SinkDone::MakeDirs { results: self.make_dirs(dirs) },
+                    SinkOp::Lookup { items } => SinkDone::Lookup { results: self.look_up(items) },
+                    SinkOp::Amend { items, .. } => SinkDone::Amend { results: self.amend(items) },
+                    SinkOp::FinishDirs { dirs, .. } => {
+                        SinkDone::FinishDirs { results: self.finish_dirs(dirs) }
+                    }
+                    SinkOp::Discard { id } => {
+                        self.discard(id);
+                        SinkDone::Discard { id }
+                    }
+                    // Answered where they are submitted.
+                    op => {
+                        let text = "nobody asks for it".into();
+                        let failure = Failure { kind: FailureKind::Local, errno: 0, text };
+                        super::engine::refuse(op, &failure)
+                    }
+                };
+                owed.settle(Ok(done));
+            }
+        }
+    }
+
+    /// An object of a file of several.
+    fn write(&mut self, write: Write) {
+        let Write { file, offset, len, buffer, payload, start, owed } = write;
+        let begun = Instant::now();
+        let bytes = &payload.as_slice()[start as usize..start as usize + len as usize];
+        let result = self.write_object(&file, offset, bytes);
+        let time = begun.elapsed();
+        self.common.meter.add_busy(Stage::SinkStorage, time);
+        drop(payload);
+        if let Err(failure) = &result {
+            self.open = None;
+            self.common.set_temp(file.id, TempState::Failed(failure.clone()));
+        }
+        if result.is_err() || offset + u64::from(len) == file.size {
+            self.leave_home();
+        }
+        let took = result.is_ok().then_some(Took { time, cached: false });
+        owed.settle(Ok(SinkDone::Write { id: file.id, offset, len, buffer, took, result }));
+    }
+
+    fn leave_home(&mut self) {
+        self.common.lock().home[self.index] = None;
+        self.common.ready.notify_all();
+    }
+
+    fn write_object(&mut self, file: &SinkFile, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        if let Some(Temp { state: TempState::Failed(failure), .. }) = self.common.temp(file.id) {
+            return Err(failure);
+        }
+        let path = self.common.path(file);
+        panic_point("write", &String::from_utf8_lossy(&path));
+        self.begins("write", &path);
+        if offset == 0 {
+            self.abandon();
+            self.begin(file, &path)?;
+        }
+        let Some(open) = self.open.as_mut().filter(|open| (open.id, open.at) == (file.id, offset)) else {
+            let why = format!("it does not go on at byte {offset}");
+            return Err(self.common.say(FailureKind::Write, &path, &why));
+        };
+        let written = open.outgoing.write(bytes);
+        self.common.meter.busy(Stage::SinkHost, || open.summing.update(bytes));
+        open.at += bytes.len() as u64;
+        let whole = open.at == file.size;
+        match written {
+            Ok(()) => self.common.network.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed),
+            Err(error) => return Err(self.broke_off(&path, error)),
+        };
+        if !whole {
+            return Ok(());
+        }
+        let Some(Open { outgoing, summing, .. }) = self.open.take() else { return Ok(()) };
+        let temp = self.temp_path(file);
+        let session =
+            self.line.open().map_err(|error| self.common.failure(FailureKind::Write, &path, &error))?;
+        if let Err(error) = session.stored(outgoing, &temp) {
+            self.see(&error);
+            return Err(self.common.failure(FailureKind::Write, &path, &error));
+        }
+        self.common.set_temp(file.id, TempState::Stored(summing.finish()));
+        Ok(())
+    }
+
+    /// Has the server begin to take a file.
+    fn begin(&mut self, file: &SinkFile, path: &[u8]) -> Result<(), Failure> {
+        check(&self.common.server, path, &file.name)?;
+        self.ensure(file.parent)?;
+        let temp = self.new_temp(file);
+        let outgoing = self.line.again(|session| session.store(&temp));
+        let outgoing = outgoing.map_err(|error| self.common.failure(FailureKind::Create, path, &error))?;
+        let summing = Summing::new(self.common.sum);
+        self.open = Some(Open { id: file.id, at: 0, outgoing, summing });
+        Ok(())
+    }
+
+    fn temp_path(&self, file: &SinkFile) -> Vec<u8> {
+        let name = temp_name(&file.name, self.common.tag, file.number);
+        self.common.tree.path(file.parent, &name)
+    }
+
+    fn new_temp(&self, file: &SinkFile) -> Vec<u8> {
+        let path = self.temp_path(file);
+        let temp = Temp { path: path.clone(), state: TempState::Partial };
+        self.common.temps().insert(file.id, temp);
+        path
+    }
+
+    /// The connection of the file that is being sent broke.
+    fn broke_off(&mut self, path: &[u8], error: Error) -> Failure {
+        let error = match (self.open.take(), self.line.open()) {
+            (Some(open), Ok(session)) => session.broken_off(open.outgoing, path, error),
+            (_, _) => error,
+        };
+        // What it says next may be of that file.
+        self.line.close();
+        self.common.failure(FailureKind::Write, path, &error)
+    }
+
+    /// A session that is of no use any more is closed.
+    fn see(&mut self, error: &Error) {
+        if error.ends_session() {
+            self.line.close();
+        }
+    }
+
+    /// Sends no more of the file that it is in the middle of.
+    fn abandon(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        let left = self.line.open().and_then(|session| session.abandon(open.outgoing));
+        if left.is_err() {
+            self.line.close();
+        }
+    }
+
+    /// Small files, one after another.
+    fn bundle(&mut self, batch: &Batch<BundleWrite>) {
+        let (buffer, more) = batch.of.unwrap_or((haul_core::ids::BufferId(u32::MAX), false));
+        while let Some(taken) = batch.take() {
+            let begun = Instant::now();
+            let send = |writer: &mut Writer, item: &BundleWrite| {
+                let (start, len) = (item.start as usize, item.file.size as usize);
+                let all = taken.payload.as_ref().map_or(&[][..], |payload| payload.as_slice());
+                let bytes = if len == 0 { &[][..] } else { &all[start..start + len] };
+                let result = writer.send_whole(&item.file, bytes);
+                if let Err(failure) = &result {
+                    writer.common.set_temp(item.file.id, TempState::Failed(failure.clone()));
+                }
+                result
+            };
+            let results = taken.range.clone().map(|at| send(self, &batch.items[at])).collect();
+            self.common.meter.add_busy(Stage::SinkStorage, begun.elapsed());
+            batch.end(taken, results, |results| {
+                let ids = batch.items.iter().map(|item| item.file.id);
+                SinkDone::WriteBundle { buffer, results: ids.zip(results).collect(), more }
+            });
+        }
+    }
+
+    /// Sends a file whole, and again where that may help.
+    fn send_whole(&mut self, file: &SinkFile, bytes: &[u8]) -> Result<(), Failure> {
+        let path = self.common.path(file);
+        panic_point("write", &String::from_utf8_lossy(&path));
+        self.begins("write", &path);
+        check(&self.common.server, &path, &file.name)?;
+        self.ensure(file.parent)?;
+        let temp = self.new_temp(file);
+        let mut summing = Summing::new(self.common.sum);
+        self.common.meter.busy(Stage::SinkHost, || summing.update(bytes));
+        for attempt in 1.. {
+            let sent = self.line.open().and_then(|session| {
+                if attempt > 1 {
+                    // Nobody knows who still writes into what the attempt before left.
+                    let _ = session.remove(&[&temp])?;
+                }
+                let mut outgoing = session.store(&temp)?;
+                match outgoing.write(bytes) {
+                    Ok(()) => session.stored(outgoing, &temp),
+                    Err(error) => Err(session.broken_off(outgoing, &temp, error)),
+                }
+            });
+            let Err(error) = sent else { break };
+            self.see(&error);
+            if error.is_no_room() || !may_help(&error, attempt) {
+                return Err(self.common.failure(FailureKind::Write, &path, &error));
+            }
+            thread::sleep(pause(attempt));
+        }
+        self.common.network.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.common.set_temp(file.id, TempState::Stored(summing.finish()));
+        Ok(())
+    }
+
+    /// Makes sure that a directory is there, and those above it.
+    pub(super) fn ensure(&mut self, dir: DirId) -> Result<(), Failure> {
+        let unknown = self.common.tree.unknown(dir);
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let results = self.make_dirs(unknown);
+        results.into_iter().try_for_each(|(_, result)| result)
+    }
+
+    fn make_dirs(&mut self, dirs: Vec<DirId>) -> Vec<(DirId, Result<(), Failure>)> {
+        // Each with those above it, once, the outermost first.
+        let mut all: Vec<DirId> = Vec::new();
+        for dir in &dirs {
+            for one in self.common.tree.unknown(*dir) {
+                if !all.contains(&one) {
+                    all.push(one);
+                }
+            }
+        }
+        let mut failed: Vec<(DirId, Failure)> = Vec::new();
+        let mut asked: Vec<(DirId, Vec<u8>)> = Vec::new();
+        for dir in all {
+            let path = self.common.tree.dir(dir);
+            let name = self.common.tree.name(dir);
+            match name.map_or(Ok(()), |name| check(&self.common.server, &path, &name)) {
+                Ok(()) => asked.push((dir, path)),
+                Err(failure) => failed.push((dir, failure)),
+            }
+        }
+        if let Some((_, path)) = asked.first() {
+            self.begins("mkdir", path);
+        }
+        let paths: Vec<&[u8]> = asked.iter().map(|(_, path)| path.as_slice()).collect();
+        let made = self.line.again(|session| session.make_dirs(&paths));
+        match made {
+            Err(error) => failed.extend(
+                asked
+                    .iter()
+                    .map(|(dir, path)| (*dir, self.common.failure(FailureKind::Create, path, &error))),
+            ),
+            Ok(made) => {
+                let mut refused = Vec::new();
+                for ((dir, path), made) in asked.iter().zip(made) {
+                    match made {
+                        Ok(()) => self.common.tree.learn(*dir, Known::Made),
+                        Err(error) => refused.push((*dir, path.as_slice(), error)),
+                    }
+                }
+                self.must_be_dirs(refused, &mut failed);
+            }
+        }
+        let result = |dir: DirId| {
+            let above = |(other, _): &&(DirId, Failure)| *other == dir;
+            (dir, failed.iter().find(above).map_or(Ok(()), |(_, failure)| Err(failure.clone())))
+        };
+        dirs.into_iter().map(result).collect()
+    }
+
+    /// What the server did not make must be there.
+    fn must_be_dirs(&mut self, refused: Vec<(DirId, &[u8], Error)>, failed: &mut Vec<(DirId, Failure)>) {
+        let paths: Vec<&[u8]> = refused.iter().map(|(_, path, _)| *path).collect();
+        if paths.is_empty() {
+            return;
+        }
+        let asked = self.line.again(|session| session.facts_of(&paths));
+        let common = &self.common;
+        for (at, (dir, path, error)) in refused.iter().enumerate() {
+            let failure = match &asked {
+                Err(error) => common.failure(FailureKind::Create, path, error),
+                Ok(asked) => match &asked[at] {
+                    Asked::Is(facts) if is_dir(facts) => {
+                        common.tree.learn(*dir, Known::Stood(Box::new(facts.clone())));
+                        continue;
+                    }
+                    Asked::Is(facts) if facts.is_symlink() => {
+                        let why = "a symbolic link stands there, and nothing is written through one; remove it, or name what it leads to";
+                        common.say(FailureKind::Create, path, why)
+                    }
+                    Asked::Is(_) => {
+                        common.say(FailureKind::Create, path, "something that is no directory stands there")
+                    }
+                    Asked::Not(_) | Asked::Untold(_) => common.failure(FailureKind::Create, path, error),
+                },
+            };
+            failed.push((*dir, failure));
+        }
+    }
+
+    fn look_up(&mut self, items: Vec<LookupItem>) -> Vec<(FileId, Result<Found, Failure>)> {
+        let found = |asked: &Asked| {
+            let (existing, seen) = existing_of(asked);
+            Found { existing, seen, adopted: false, len: 0, begun: false }
+        };
+        let nothing = found(&Asked::Not(String::new()));
+        let mut results: Vec<(FileId, Option<Result<Found, Failure>>)> = Vec::new();
+        let mut paths = Vec::new();
+        for item in &items {
+            let SinkFile { id, parent, name, .. } = &item.file;
+            let path = self.common.path(&item.file);
+            let ensured = check(&self.common.server, &path, name).and_then(|()| self.ensure(*parent));
+            let result = match ensured {
+                Err(failure) => Some(Err(failure)),
+                Ok(()) if self.common.tree.was_made(*parent) => Some(Ok(nothing)),
+                Ok(()) => {
+                    paths.push((results.len(), path));
+                    None
+                }
+            };
+            results.push((*id, result));
+        }
+        if let Some((_, path)) = paths.first() {
+            self.begins("look", path);
+            let asked: Vec<&[u8]> = paths.iter().map(|(_, path)| path.as_slice()).collect();
+            let asked = self.line.again(|session| session.facts_of(&asked));
+            for (n, (at, path)) in paths.iter().enumerate() {
+                results[*at].1 = Some(match &asked {
+                    Ok(asked) => Ok(found(&asked[n])),
+                    Err(error) => Err(self.common.failure(FailureKind::Open, path, error)),
+                });
+            }
+        }
+        let told = |(id, result): (FileId, Option<_>)| (id, result.unwrap_or(Ok(nothing)));
+        results.into_iter().map(told).collect()
+    }
+
+    /// Files whose content is right get the mode that they should have.
+    fn amend(&mut self, items: Vec<AmendItem>) -> Vec<(FileId, Result<Change, Failure>)> {
+        let paths: Vec<Vec<u8>> = items.iter().map(|item| self.common.path(&item.file)).collect();
+        let modes: Vec<(&[u8], u32)> = items
+            .iter()
+            .zip(&paths)
+            .map(|(item, path)| (path.as_slice(), self.mode_of(&item.meta)))
+            .collect();
+        let set = self.line.again(|session| session.set_modes(&modes));
+        let set = set.ok().flatten();
+        let result = |(at, item): (usize, &AmendItem)| {
+            let done = set.as_ref().is_some_and(|all| all[at].is_ok());
+            self.common.lost.mode.fetch_add(u64::from(!done), Ordering::Relaxed);
+            (item.file.id, Ok(if done { Change::MODE } else { Change::NONE }))
+        };
+        items.iter().enumerate().map(result).collect()
+    }
+
+    /// Without their owner setuid and setgid are never set.
+    pub(super) fn mode_of(&self, meta: &Meta) -> u32 {
+        meta.mode & 0o1777
+    }
+
+    fn finish_dirs(&mut self, dirs: Vec<(DirId, Meta)>) -> Vec<(DirId, Result<Change, Failure>)> {
+        let mut results = Vec::new();
+        for (dir, meta) in &dirs {
+            let result = self.ensure(*dir).map(|()| match self.common.tree.known(*dir) {
+                Known::Stood(facts) => {
+                    let change = Change::of_dir(&stood_of(&facts), meta, false);
+                    Change::NONE.with(change, facts.modify.is_some())
+                }
+                Known::Made | Known::Nothing => Change::NEW,
+            });
+            results.push((*dir, result));
+        }
+        let good = |(at, (dir, meta)): (usize, &(DirId, Meta))| {
+            results[at].1.is_ok().then(|| (self.common.tree.dir(*dir), *meta))
+        };
+        let good: Vec<(Vec<u8>, Meta)> = dirs.iter().enumerate().filter_map(good).collect();
+        self.set_metadata(&good);
+        results
+    }
+
+    /// Sets modes and times, as far as the server lets anybody; whether each mode, and each time, was refused.
+    pub(super) fn set_metadata(&mut self, all: &[(Vec<u8>, Meta)]) {
+        let Some((first, _)) = all.first() else { return };
+        self.begins("metadata", first);
+        let modes: Vec<(&[u8], u32)> =
+            all.iter().map(|(path, meta)| (path.as_slice(), self.mode_of(meta))).collect();
+        let moment = |meta: &Meta| write_moment(Moment { secs: meta.mtime.secs, nanos: 0 }).ok();
+        let moments: Vec<Option<String>> = all.iter().map(|(_, meta)| moment(meta)).collect();
+        let times: Vec<(&[u8], &str)> = all
+            .iter()
+            .zip(&moments)
+            .filter_map(|((path, _), moment)| Some((path.as_slice(), moment.as_deref()?)))
+            .collect();
+        let modes = self.line.again(|session| session.set_modes(&modes));
+        let times = self.line.again(|session| session.set_times(&times));
+        let kept = |set: Result<Option<Vec<Result<(), Error>>>, Error>| {
+            let set = set.ok().flatten().unwrap_or_default();
+            set.iter().filter(|one| one.is_ok()).count() as u64
+        };
+        let lost = &self.common.lost;
+        lost.mode.fetch_add((all.len() as u64).saturating_sub(kept(modes)), Ordering::Relaxed);
+        lost.mtime.fetch_add((all.len() as u64).saturating_sub(kept(times)), Ordering::Relaxed);
+        let setid = all.iter().filter(|(_, meta)| meta.mode & 0o6000 != 0).count() as u64;
+        lost.setid.fetch_add(setid, Ordering::Relaxed);
+    }
+
+    /// Removes what was sent of a file.
+    fn discard(&mut self, id: FileId) {
+        if self.open.as_ref().is_some_and(|open| open.id == id) {
+            self.abandon();
+        }
+        let home = self.common.lock().home[self.index];
+        if home == Some(id) {
+            self.leave_home();
+        }
+        let Some(Temp { path, .. }) = self.common.temps().remove(&id) else { return };
+        self.begins("remove", &path);
+        let removed = self.line.again(|session| session.remove(&[&path]));
+        let gone = match removed {
+            Ok(mut all) => match all.pop() {
+                Some(Err(error)) => {
+                    // Where nothing of it was made there is nothing to remove.
+                    error.is_unavailable()
+                        && self
+                            .line
+                            .again(|session| session.facts(&path))
+                            .is_ok_and(|asked| !matches!(asked, Asked::Is(_)))
+                }
+                _ => true,
+            },
+            Err(_) => false,
+        };
+        if !gone {
+            self.common.leave(path);
+        }
+    }
+
+    fn publish_batch(&mut self, batch: &Batch<CommitItem>) {
+        while let Some(taken) = batch.take() {
+            let items = &batch.items[taken.range.clone()];
+            let publish: Vec<&Publish> = items.iter().filter_map(|item| item.publish.as_ref()).collect();
+            let mut published = self.publish(&publish).into_iter();
+            let result = |item: &CommitItem| match &item.publish {
+                Some(_) => published.next().unwrap_or(Ok(())),
+                None => Ok(()),
+            };
+            let results = items.iter().map(result).collect();
+            batch.end(taken, results, |results| {
+                let ids = batch.items.iter().map(|item| item.id);
+                SinkDone::Commit { results: ids.zip(results).collect() }
+            });
+        }
+    }
+}
