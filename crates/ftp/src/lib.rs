@@ -17,8 +17,10 @@ mod error;
 mod gsi;
 mod listed;
 pub mod netrc;
+pub mod pair;
 pub mod server;
 mod session;
+pub mod steer;
 mod tls;
 
 pub use data::Incoming;

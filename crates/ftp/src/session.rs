@@ -66,8 +66,8 @@ pub enum Asked {
 
 /// A session with a server.
 pub struct Session {
-    control: Control,
-    features: Features,
+    pub(crate) control: Control,
+    pub(crate) features: Features,
     listens: Listens,
     /// `MLSD` and `MLST` are there.
     has_mlsd: bool,

@@ -76,6 +76,20 @@ pub struct Held {
     pub seconds: f64,
 }
 
+/// What is known of files that two servers moved between them. None of their content came by here, so that
+/// nothing of it was hashed here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThirdParty {
+    /// Files whose sum both servers told alike.
+    pub compared: u64,
+    /// Which sum that is.
+    pub sum: Option<String>,
+    /// Files of which nothing but their size was compared.
+    pub not_compared: u64,
+    /// Bytes that an earlier run had moved, and that counted.
+    pub held: u64,
+}
+
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -157,6 +171,8 @@ pub struct Summary {
     pub path: String,
     /// What was asked for; `None`: the destination keeps nothing (`null://`).
     pub durability: Option<Durability>,
+    /// Two servers moved the data between them. What is durable is then no more than their word.
+    pub third_party: Option<ThirdParty>,
     /// Files were written into those that stood at the destination.
     pub in_place: bool,
     /// The part of one file that was copied, if not files as a whole.
@@ -249,6 +265,7 @@ impl Default for Summary {
             held: Held::default(),
             path: String::new(),
             durability: Some(Durability::Disk),
+            third_party: None,
             in_place: false,
             part: None,
             stages: [StageTime::default(); 5],

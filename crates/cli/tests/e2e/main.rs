@@ -23,6 +23,7 @@ mod fence;
 mod ftp;
 mod ftp_gsi;
 mod ftp_lies;
+mod ftp_third;
 mod ftp_tls;
 mod ftp_walk;
 mod hung;

@@ -14,9 +14,11 @@ pub mod liar;
 pub mod model;
 pub mod mount;
 pub mod netns;
+pub mod node;
 pub mod procs;
 pub mod run;
 pub mod sshd;
+pub mod steered;
 pub mod tree;
 pub mod way;
 
