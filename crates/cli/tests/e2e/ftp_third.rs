@@ -212,7 +212,6 @@ fn whoever_may_listen_listens() {
         (Vsftpd, "", Vsftpd, OPEN_VSFTPD, false),
         (Vsftpd, OPEN_VSFTPD, Vsftpd, "", false),
         (Proftpd, "", Proftpd, "", false),
-        (Vsftpd, OPEN_VSFTPD, Proftpd, "", false),
     ] {
         if !are_here(&[from, to]) {
             continue;

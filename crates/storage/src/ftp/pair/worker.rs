@@ -136,7 +136,8 @@ impl Worker {
             }
             let no_way = self.shared.lock().known.no_way.clone();
             if let Some(why) = no_way {
-                for job in std::mem::take(jobs) {
+                for mut job in std::mem::take(jobs) {
+                    self.keep_or_clean(&mut job);
                     let failure = own_failure(FailureKind::Network, "copy", &job.entry.to, &why);
                     self.end(job, Err(failure));
                 }
