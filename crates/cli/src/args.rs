@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, ValueEnum, ValueHint};
 use haul::api::SSH_CHANNELS_MAX;
-use haul::options::{LayoutChoice, Policy, Range};
+use haul::options::{LayoutChoice, Policy, Range, Stripes};
 use haul::size::parse_size;
 
 pub mod ctl;
@@ -35,6 +35,8 @@ const THREADS_MAX: i64 = 256;
 /// Object sizes that the wire allows, bytes.
 pub const OBJECT_SIZE_MIN: u64 = 64 << 10;
 pub const OBJECT_SIZE_MAX: u64 = 64 << 20;
+/// Blocks that go to several nodes, bytes, unless somebody says how long.
+const STRIPE_BLOCK: u64 = 1 << 20;
 /// What is said of `--schedule` behind its first line.
 const SCHEDULE_HELP: &str = "Matters where the source's files lie on several storage targets. adaptive goes round those that are slow at the moment, \
      and has nothing to set; the others are there to compare with: targets in turns, one file after another, and turns that \
@@ -308,6 +310,13 @@ pub struct Cp {
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = parse_layout)]
     pub layout: LayoutChoice,
 
+    /// Between two GridFTP servers of several nodes, how a file is laid out: blocked, blocked:SIZE, partitioned
+    ///
+    /// Default: as the servers like, blocks of 1 MiB say. blocked sends blocks of this size to one node after
+    /// the other, partitioned one part of the file to each.
+    #[arg(long, value_name = "HOW", value_parser = parse_stripes)]
+    pub stripes: Option<Stripes>,
+
     #[command(flatten)]
     pub protection: protect::Protection,
 
@@ -323,7 +332,8 @@ pub struct Paths {
     ///
     /// A colon before the first slash means a host, reached through your own ssh; [::1]:PATH for an IPv6
     /// address; ./NAME for a local file with a colon in its name. ftp://[USER[:PASSWORD]@]HOST[:PORT]/PATH is
-    /// an FTP server's, which needs no haul; a login without a password is looked up in ~/.netrc. `data`
+    /// an FTP server's, which needs no haul; a login without a password is looked up in ~/.netrc. Where SRC and
+    /// DST are at FTP servers, these move the data between them. `data`
     /// gives DST/data, `data/` gives its contents in DST, whether or not DST exists.
     #[arg(value_name = "SRC", required = true, value_hint = ValueHint::AnyPath)]
     first: OsString,
@@ -410,6 +420,18 @@ fn parse_layout(text: &str) -> Result<LayoutChoice, String> {
         "keep" => Ok(LayoutChoice::Keep),
         "copy" => Ok(LayoutChoice::Copy),
         _ => Err("auto, keep or copy".into()),
+    }
+}
+
+fn parse_stripes(text: &str) -> Result<Stripes, String> {
+    match text.split_once(':') {
+        None if text == "blocked" => Ok(Stripes::Blocked(STRIPE_BLOCK)),
+        None if text == "partitioned" => Ok(Stripes::Partitioned),
+        Some(("blocked", size)) => match parse_size(size)? {
+            size @ 4096.. => Ok(Stripes::Blocked(size)),
+            _ => Err("a block has 4KiB at least".into()),
+        },
+        _ => Err("blocked, blocked:SIZE or partitioned".into()),
     }
 }
 

@@ -41,6 +41,7 @@ use crate::transfer::{Ended, SessionEnd};
 use crate::wire::{Extent, Failure};
 
 mod assign;
+pub mod delegated;
 pub(crate) mod dirs;
 pub(crate) mod earlier;
 mod entry;

@@ -14,6 +14,7 @@ use haul_base::stop::Stop;
 use haul_gridftp::command::Command;
 use haul_gridftp::line::Iac;
 use haul_gridftp::reply::{Class, Reply, ReplyReader};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::gsi::{Context, decoded};
 use crate::tls::{Tls, Wire};
@@ -203,6 +204,11 @@ impl Control {
         self.broken = true;
     }
 
+    /// Waits until there is something to read on one of two connections, but not for longer than this.
+    pub(crate) fn wait_for_either(&self, other: &Control, time: Duration) {
+        is_readable(&[self.stream.tcp(), other.stream.tcp()], time);
+    }
+
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
     }
@@ -261,24 +267,31 @@ impl Control {
     }
 
     fn reply_within(&mut self, wait: Wait) -> Result<Reply, Error> {
-        let result = self.next_reply(wait);
+        let result = self.next_reply(Some(wait));
+        self.broken |= result.is_err();
+        result.map(|reply| reply.expect("it is waited for"))
+    }
+
+    /// The next reply, if all of it is there: nothing is waited for.
+    pub(crate) fn ready_reply(&mut self) -> Result<Option<Reply>, Error> {
+        let result = self.next_reply(None);
         self.broken |= result.is_err();
         result
     }
 
-    /// The next reply, as it was before it was wrapped.
-    fn next_reply(&mut self, wait: Wait) -> Result<Reply, Error> {
+    /// The next reply, as it was before it was wrapped. `None`: nothing is waited for, and it is not there.
+    fn next_reply(&mut self, wait: Option<Wait>) -> Result<Option<Reply>, Error> {
         const DOING: &str = "waiting for an answer";
         loop {
             if let Some(Gsi { reader, plain, .. }) = &mut self.gsi {
                 let (taken, reply) = reader.feed(plain)?;
                 plain.drain(..taken);
                 if let Some(reply) = reply {
-                    return Ok(reply);
+                    return Ok(Some(reply));
                 }
             }
-            let reply = self.reply_as_it_comes(wait)?;
-            let Some(Gsi { context, plain, .. }) = &mut self.gsi else { return Ok(reply) };
+            let Some(reply) = self.reply_as_it_comes(wait)? else { return Ok(None) };
+            let Some(Gsi { context, plain, .. }) = &mut self.gsi else { return Ok(Some(reply)) };
             match reply.code() {
                 // RFC 2228: what is protected against being read and changed.
                 632 => {}
@@ -296,8 +309,9 @@ impl Control {
         }
     }
 
-    fn reply_as_it_comes(&mut self, Wait { until, patience }: Wait) -> Result<Reply, Error> {
+    fn reply_as_it_comes(&mut self, wait: Option<Wait>) -> Result<Option<Reply>, Error> {
         const DOING: &str = "waiting for an answer";
+        let Wait { until, patience } = wait.unwrap_or(Wait::of(self.patience));
         if Instant::now() > until {
             return Err(Error::silent(DOING, patience));
         }
@@ -308,7 +322,10 @@ impl Control {
             let (taken, reply) = self.reader.feed(&self.buffer[self.rest.clone()])?;
             self.rest.start += taken;
             if let Some(reply) = reply {
-                return Ok(reply);
+                return Ok(Some(reply));
+            }
+            if wait.is_none() && !is_readable(&[self.stream.tcp()], Duration::ZERO) {
+                return Ok(None);
             }
             self.stream.ends_at(until);
             match self.stream.read(&mut self.buffer) {
@@ -395,6 +412,14 @@ impl Control {
     }
 }
 
+/// There is something to read on one of them, or comes within this time.
+fn is_readable(sockets: &[&TcpStream], time: Duration) -> bool {
+    let mut all: Vec<PollFd<'_>> = sockets.iter().map(|socket| PollFd::new(*socket, PollFlags::IN)).collect();
+    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+    // Of an error the read tells.
+    poll(&mut all, Some(&time)).is_ok_and(|ready| ready > 0)
+}
+
 /// How long a reply is waited for, and until when.
 #[derive(Clone, Copy)]
 struct Wait {
@@ -417,16 +442,20 @@ pub(crate) fn said(command: &Command<'_>) -> String {
         Command::With(verb, argument) => format!("{verb} {}", escape::name(argument)),
         Command::Type(_) => "TYPE".into(),
         Command::Rest(offset) => format!("REST {offset}"),
-        Command::Epsv => "EPSV".into(),
-        Command::Mode(letter) => format!("MODE {}", char::from(*letter)),
-        Command::OptsRetr { .. } => "OPTS RETR".into(),
-        Command::Port(_) => "PORT".into(),
-        Command::Eprt(_) => "EPRT".into(),
         Command::RestRanges(_) => "REST".into(),
-        Command::Dcau(_) => "DCAU".into(),
-        Command::Eret { path, .. } => format!("ERET {}", escape::name(path)),
+        Command::Mode(mode) => format!("MODE {}", char::from(*mode)),
+        Command::Port(address) => format!("PORT {address}"),
+        Command::Eprt(address) => format!("EPRT {address}"),
+        Command::Spor(_) => "SPOR".into(),
+        Command::Spas6 => "SPAS".into(),
+        Command::OptsRetr { .. } => "OPTS RETR".into(),
+        Command::OptsDelayedPassive => "OPTS PASV".into(),
+        Command::Allo(_) => "ALLO".into(),
         Command::Mfmt { path, .. } => format!("MFMT {}", escape::name(path)),
         Command::SiteChmod { path, .. } => format!("SITE CHMOD {}", escape::name(path)),
+        Command::Epsv => "EPSV".into(),
+        Command::Dcau(_) => "DCAU".into(),
+        Command::Eret { path, .. } => format!("ERET {}", escape::name(path)),
         Command::Cksm { algorithm, path, .. } => format!("CKSM {algorithm} {}", escape::name(path)),
         _ => "a command".into(),
     }

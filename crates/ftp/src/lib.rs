@@ -20,8 +20,10 @@ mod gsi;
 mod lanes;
 mod listed;
 pub mod netrc;
+pub mod pair;
 pub mod server;
 mod session;
+pub mod steer;
 mod store;
 mod tls;
 

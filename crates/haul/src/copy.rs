@@ -47,6 +47,7 @@ mod plan;
 mod policy;
 mod same;
 mod summary;
+pub(crate) mod third;
 pub(crate) mod trial;
 
 use ends::{End, memory, patience, sink_request, source_request};
@@ -90,6 +91,18 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
     // Whoever says it in one of the two places means it.
     let dry_run = request.dry_run || request.options.dry_run;
     (request.dry_run, request.options.dry_run) = (dry_run, dry_run);
+    if third::is_third(&request.sources, &request.destination) {
+        match third::run(&request, &observer, handle, start) {
+            third::Third::Over(summary) => return *summary,
+            third::Third::Relay(why) => match relay(&request, &why) {
+                Ok(note) => observer.event(Event::Note(note)),
+                Err(error) => {
+                    let seconds = start.elapsed().as_secs_f64();
+                    return Summary { error: Some(error), seconds, ..Summary::default() };
+                }
+            },
+        }
+    }
     let (request, adopted) = &passport::adopt_local(&request);
     let joined = match join(request, &observer, handle) {
         Ok(joined) => joined,
@@ -107,6 +120,21 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
     let mut summary = summarise(request, joined, start);
     passport::explain(&mut summary.chosen, adopted);
     summary
+}
+
+/// Two servers cannot move the data between them: whether it goes by this host instead, as it does from any
+/// source to any destination, and what is said of that.
+///
+/// # Errors
+/// The destination takes nothing from here.
+fn relay(request: &CopyRequest, why: &str) -> Result<String, Error> {
+    match request.destination.place().fits(Role::Sink) {
+        Ok(()) => Ok(format!("{why}; the data goes by this host")),
+        Err(_) => Err(Error::new(
+            ErrorKind::Network,
+            format!("{why}; and haul cannot pass the data on through this host yet"),
+        )),
+    }
 }
 
 /// Data streams of a copy within one process.

@@ -298,7 +298,9 @@ pub(crate) fn fit(sources: &[Endpoint], destination: &Endpoint) -> Result<(), En
         });
     }
     sources_fit(sources.iter().map(Endpoint::place))?;
-    destination.place.fits(Role::Sink)?;
+    if !crate::copy::third::is_third(sources, destination) {
+        destination.place.fits(Role::Sink)?;
+    }
     Ok(())
 }
 

@@ -15,6 +15,7 @@ pub use haul_base::bytes::PathBytes;
 pub use haul_base::role::Role;
 pub use haul_storage::options::{EngineName, IoPolicy, LayoutChoice, Order, StorageOptions};
 use haul_storage::place::Place;
+pub use haul_storage::store::delegated::Stripes;
 pub use haul_transport::Protect;
 pub use haul_transport::path::Start;
 pub use haul_transport::tcp::CONTROL_LEN_MAX;
@@ -130,7 +131,8 @@ pub struct Options {
     /// Most payload bytes in memory at each end, two objects at least; `None`: chosen from RAM and the
     /// cgroup's limit.
     pub memory: Option<u64>,
-    /// Data streams, 1 to 64; `None`: chosen.
+    /// Data streams, 1 to 64; `None`: chosen. Between two servers: connections for one file, where they take
+    /// several.
     pub streams: Option<u16>,
     /// Bytes per second of payload and frames, all streams together, 64 KiB at least; `None`: no limit.
     pub rate: Option<u64>,
@@ -178,6 +180,8 @@ pub struct Options {
     pub schedule: Policy,
     /// How new files come to lie on the destination's storage targets.
     pub layout: LayoutChoice,
+    /// Between two servers: how a file is laid out over several nodes; `None`: as they like.
+    pub stripes: Option<Stripes>,
     /// These bytes of one source file, instead of sources as a whole.
     pub range: Option<Range>,
     /// Where they go in the destination's file, which keeps what else it holds; `None`: they are all of it.
@@ -223,6 +227,7 @@ impl Default for Options {
             schedule: Policy::ADAPTIVE,
             // Who set the destination up knows more than who copies.
             layout: LayoutChoice::Auto,
+            stripes: None,
             range: None,
             to: None,
             in_place: false,

@@ -76,6 +76,20 @@ pub struct Held {
     pub seconds: f64,
 }
 
+/// What is known of files that two servers moved between them. None of their content came by here, so that
+/// nothing of it was hashed here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThirdParty {
+    /// Files whose sum both servers told alike.
+    pub compared: u64,
+    /// Which sum that is.
+    pub sum: Option<String>,
+    /// Files of which nothing but their size was compared.
+    pub not_compared: u64,
+    /// Bytes that an earlier run had moved, and that counted.
+    pub held: u64,
+}
+
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -159,6 +173,8 @@ pub struct Summary {
     pub durability: Option<Durability>,
     /// It is a server that keeps what was copied, and its word is all that is known of that: nothing was synced.
     pub servers_word: bool,
+    /// Two servers moved the data between them. What is durable is then no more than their word.
+    pub third_party: Option<ThirdParty>,
     /// Files were written into those that stood at the destination.
     pub in_place: bool,
     /// The part of one file that was copied, if not files as a whole.
@@ -252,6 +268,7 @@ impl Default for Summary {
             path: String::new(),
             durability: Some(Durability::Disk),
             servers_word: false,
+            third_party: None,
             in_place: false,
             part: None,
             stages: [StageTime::default(); 5],

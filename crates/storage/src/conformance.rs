@@ -26,6 +26,7 @@ use super::model::{FTP_LIKE, Lying, MEMORY, Shelf, ShelfPair};
 use super::null::{NULL, ZERO};
 use super::place::{Destination, Place, Scheme, Sources};
 use super::source::wall_clock;
+use super::store::delegated::{DelegatedEnd, DelegatedMove};
 use super::store::{
     Capabilities, Coming, DelegatedEntry, DelegatedPair, HeldJob, Marker, Parts, Publishing, Reading,
     SinkStore, SourceStore, Waiting, WriteOrder, Writing,
@@ -613,13 +614,18 @@ fn pairs_tell_how_far_they_are() {
         from: from.to_vec(),
         to: b"new".to_vec(),
         size: 3,
+        meta: Meta { mode: 0o644, uid: u32::MAX, gid: u32::MAX, mtime: Timestamp { secs: 1, nanos: 0 } },
     };
     pair.submit(entry(1, b"there"));
     pair.submit(entry(2, b"missing"));
     let markers: Vec<Marker> = posted.try_iter().collect();
+    let moved = DelegatedEnd::Moved(DelegatedMove { size: 3, moved: 3, ..DelegatedMove::default() });
     assert_eq!(
         markers[..2],
-        [Marker::Durable { id: FileId(1), len: 3 }, Marker::Ended { id: FileId(1), result: Ok(()) }]
+        [
+            Marker::Moved { id: FileId(1), len: 3, held: 0 },
+            Marker::Ended { id: FileId(1), result: Ok(moved) }
+        ]
     );
     assert!(
         matches!(&markers[2], Marker::Ended { result: Err(failure), .. } if failure.text.contains("missing"))

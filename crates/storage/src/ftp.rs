@@ -37,6 +37,7 @@ use session::Line;
 
 mod engine;
 mod names;
+pub(crate) mod pair;
 mod session;
 mod sink;
 mod walk;
@@ -117,14 +118,17 @@ struct FtpSource {
     settings: Settings,
 }
 
-/// The server of a place, and what protects what is said to it.
-fn speak(place: &Place) -> Result<(Server, Security), Failure> {
+fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
+    find(sources).map(|found| Box::new(found) as Box<dyn SourceStore>)
+}
+
+/// The server of a place, and how it is spoken to.
+fn server_of(place: &Place, patience: Option<Duration>, stop: &Stop) -> Result<(Server, Settings), Failure> {
+    let usage = |text: String| Failure { kind: FailureKind::Usage, errno: 0, text: text.into() };
     let word = place.server().unwrap_or_default();
     let protocol = protocol_of(place).unwrap_or(Protocol::Ftp);
-    let server = Server::parse(protocol, word).map_err(|why| {
-        let text = format!("{}://: {why}", protocol.scheme());
-        Failure { kind: FailureKind::Usage, errno: 0, text: text.into() }
-    })?;
+    let unread = |why: &str| usage(format!("{}://: {why}", protocol.scheme()));
+    let server = Server::parse(protocol, word).map_err(unread)?;
     let unable = |why: String| {
         let text = format!("{}: {why}", server.url());
         Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
@@ -134,33 +138,43 @@ fn speak(place: &Place) -> Result<(Server, Security), Failure> {
         Protocol::Ftps => Security::Tls(Trust::system().map_err(unable)?),
         Protocol::Gsiftp => Security::Gsi(Credential::find().map_err(unable)?),
     };
-    Ok((server, security))
+    let patience = patience.map_or(PATIENCE, |asked| asked.max(PATIENCE_MIN));
+    let settings = Settings { patience, at: None, security, stop: stop.clone() };
+    Ok((server, settings))
 }
 
-fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
+/// The path of a place as its server takes it: absolute.
+fn path_at(
+    session: &mut Session,
+    server: &Server,
+    place: &Place,
+    home: &mut Option<Vec<u8>>,
+) -> Result<Vec<u8>, Failure> {
+    let path = server::path_of(place.path()).map_err(|why| {
+        let text = format!("{}://: {why}", server.protocol().scheme());
+        Failure { kind: FailureKind::Usage, errno: 0, text: text.into() }
+    })?;
+    // A path that begins where the login leads would be another one after the first change of directory.
+    let Some(below) = path.strip_prefix(b".") else { return Ok(path) };
+    let home = match home {
+        Some(home) => home,
+        None => home.insert(session.home().map_err(|error| unreached(server, &error))?),
+    };
+    let path = [home.strip_suffix(b"/").unwrap_or(home), below].concat();
+    Ok(if path.is_empty() { b"/".to_vec() } else { path })
+}
+
+fn find(sources: &Sources<'_>) -> Result<FtpSource, Failure> {
     let usage = |text: String| Failure { kind: FailureKind::Usage, errno: 0, text: text.into() };
     let first = sources.places.first().ok_or_else(|| usage("no source given".into()))?;
-    let (server, security) = speak(first)?;
+    let (server, settings) = server_of(first, sources.patience, &sources.stop)?;
     let unread = |why: &str| usage(format!("{}://: {why}", server.protocol().scheme()));
-    let patience = sources.patience.map_or(PATIENCE, |asked| asked.max(PATIENCE_MIN));
-    let settings = Settings { patience, at: None, security, stop: sources.stop.clone() };
     let mut session = Session::open(&server, &settings).map_err(|error| unreached(&server, &error))?;
     let mut found: Vec<Found> = Vec::new();
     let mut home: Option<Vec<u8>> = None;
     for place in sources.places {
-        let mut path = server::path_of(place.path()).map_err(unread)?;
-        let typed = path.clone();
-        // A path that begins where the login leads would be another one after the first change of directory.
-        if let Some(below) = path.strip_prefix(b".") {
-            let home = match &home {
-                Some(home) => home,
-                None => home.insert(session.home().map_err(|error| unreached(&server, &error))?),
-            };
-            path = [home.strip_suffix(b"/").unwrap_or(home), below].concat();
-            if path.is_empty() {
-                path = b"/".to_vec();
-            }
-        }
+        let typed = server::path_of(place.path()).map_err(unread)?;
+        let path = path_at(&mut session, &server, place, &mut home)?;
         let shown = || shown(&server, &path);
         let name = name_of(&typed).map_err(|why| usage(format!("source {}: {why}", shown())))?;
         let found_at = look(&mut session, &path, name.is_some());
@@ -192,7 +206,7 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
     let settings = Settings { at: session.address(), stop: Stop::never(), ..settings };
     // From here on a stop is the session machine's, which ends in good order.
     session.heed_no_stop();
-    Ok(Box::new(FtpSource { server, found, session, settings }))
+    Ok(FtpSource { server, found, session, settings })
 }
 
 /// What is at a path. `itself`: of a symbolic link what it is, as of one in a file system; else what it leads

@@ -22,6 +22,7 @@ use haul_core::transfer::op::{
 use haul_core::wire::{Failure, FailureKind};
 
 use super::place::{Destination, Form, Place, Scheme, Sources, read_path};
+use super::store::delegated::{DelegatedEnd, DelegatedMove, Standing};
 use super::store::job::{begin_journal, fresh_tag, job_of, names_of};
 use super::store::{
     Capabilities, Claimed, Coming, DelegatedEntry, DelegatedPair, Directories, Durable, HeldJob, Looks,
@@ -562,17 +563,33 @@ pub struct ShelfPair {
 
 impl DelegatedPair for ShelfPair {
     fn submit(&mut self, entry: DelegatedEntry) {
-        let DelegatedEntry { id, from, to, size } = entry;
+        let DelegatedEntry { id, from, to, size, meta, .. } = entry;
         let result = match self.from.file(&from) {
             Some(data) if data.len() as u64 == size => {
-                self.to.put(&to, Lying::File(data, META));
-                (self.post)(Marker::Durable { id, len: size });
-                Ok(())
+                self.to.put(&to, Lying::File(data, meta));
+                (self.post)(Marker::Moved { id, len: size, held: 0 });
+                Ok(DelegatedEnd::Moved(DelegatedMove { size, moved: size, ..DelegatedMove::default() }))
             }
             Some(_) => Err(failure(FailureKind::Changed, 0, &from, "has another size")),
             None => Err(failure(FailureKind::Vanished, ENOENT, &from, "is gone")),
         };
         (self.post)(Marker::Ended { id, result });
     }
+    fn origin(&self, _: FileId) -> Vec<u8> {
+        Vec::new()
+    }
+    fn make_dir(&mut self, to: &[u8]) -> Result<bool, Failure> {
+        Err(failure(FailureKind::Create, 0, to, "a shelf has no directories"))
+    }
+    fn look(&mut self, all: &[DelegatedEntry]) -> Vec<Result<Standing, Failure>> {
+        all.iter().map(|_| Ok(Standing::New)).collect()
+    }
+    fn forget(&mut self, _: FileId) {}
     fn cancel(&mut self) {}
+    fn resumes(&self) -> bool {
+        false
+    }
+    fn report(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
 }

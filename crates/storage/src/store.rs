@@ -31,7 +31,10 @@ use crate::options::{LayoutChoice, StorageOptions};
 use haul_base::meter::Meter;
 use rustix::io::Errno;
 
+pub mod delegated;
 pub(crate) mod job;
+
+pub use delegated::{DelegatedEntry, DelegatedPair, Marker};
 
 /// In which order bytes of a file may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -416,32 +419,4 @@ pub fn not_in_place() -> Failure {
 
 fn refused(errno: Errno, why: &str) -> Failure {
     Failure { kind: FailureKind::Create, errno: errno.raw_os_error(), text: why.into() }
-}
-
-/// One entry for a pair of stores that moves data itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DelegatedEntry {
-    pub id: FileId,
-    /// Paths in their stores.
-    pub from: Vec<u8>,
-    pub to: Vec<u8>,
-    pub size: u64,
-}
-
-/// What such a pair says of an entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Marker {
-    /// So many bytes from its start are there.
-    Durable { id: FileId, len: u64 },
-    /// It is over.
-    Ended { id: FileId, result: Result<(), Failure> },
-}
-
-/// A pair of stores that moves data between them by itself: two servers that talk to each other, a clone
-/// within one file system, a copy on a server. No payload comes by here.
-pub trait DelegatedPair: Send {
-    /// Begins with an entry. Its markers are posted, the last of them [`Marker::Ended`], once.
-    fn submit(&mut self, entry: DelegatedEntry);
-    /// Entries that did not end yet end soon.
-    fn cancel(&mut self);
 }

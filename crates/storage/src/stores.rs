@@ -6,9 +6,10 @@
 
 use haul_core::wire::{Failure, FailureKind};
 
-use super::place::{Destination, FILE, PlaceError, Sources, sources_fit};
+use super::place::{Destination, FILE, Place, PlaceError, Sources, sources_fit};
 use super::sink::store as sink_directory;
 use super::source::store as source_directory;
+use super::store::delegated::{Delegated, DelegatedJob};
 use super::store::{SinkStore, SourceStore};
 use haul_base::role::Role;
 
@@ -39,5 +40,31 @@ pub fn sink(destination: &Destination<'_>) -> Result<Box<dyn SinkStore>, Failure
         None if *scheme == FILE => sink_directory::open(destination),
         // Its entry in the list says that there is one, and brings none.
         None => Err(Failure { kind: FailureKind::Usage, errno: 0, text: "nothing here opens that".into() }),
+    }
+}
+
+/// Whether the sources' store and the destination's move data between them by themselves.
+pub fn is_pair(sources: &[Place], destination: &Place) -> bool {
+    #[cfg(feature = "ftp")]
+    return super::ftp::pair::is_pair(sources, destination);
+    #[cfg(not(feature = "ftp"))]
+    {
+        let _ = (sources, destination);
+        false
+    }
+}
+
+/// The two stores as a pair.
+///
+/// # Errors
+/// They are none, or one of them cannot be used.
+pub fn pair(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
+    sources_fit(job.sources.places).map_err(PlaceError::misused)?;
+    #[cfg(feature = "ftp")]
+    return super::ftp::pair::open(job);
+    #[cfg(not(feature = "ftp"))]
+    {
+        let text = "nothing here moves data between two stores";
+        Err(Failure { kind: FailureKind::Usage, errno: 0, text: text.into() })
     }
 }

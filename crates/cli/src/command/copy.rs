@@ -124,6 +124,9 @@ fn job_name(source: &Endpoint) -> String {
 fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String> {
     let (mut sources, destination) = endpoint::resolve(&args.paths.all()).map_err(|e| e.to_string())?;
     super::netrc::add_logins(&mut sources)?;
+    let mut destination = [destination];
+    super::netrc::add_logins(&mut destination)?;
+    let [destination] = destination;
     let object_size = args.object_size.map_or(options::OBJECT_SIZE_DEFAULT, u64::from);
     // One object at rest and one in flight is the least that moves at all.
     if args.memory.is_some_and(|memory| memory < 2 * object_size) {
@@ -155,6 +158,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         writers: args.writers,
         object_size: args.object_size,
         layout: args.layout,
+        stripes: args.stripes,
         range: args.range,
         to: args.to,
         in_place: args.in_place,

@@ -189,7 +189,11 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
             "  NOT durable: the destination is memory ({kind}): what was copied is gone with the next boot"
         );
     }
+    third_party(&mut out, s);
     out += match s.durability {
+        Some(_) if s.third_party.is_some() => {
+            "  NOT known to be durable: that it is stored is what the destination's server says\n"
+        }
         Some(_) if s.in_memory().is_some() => "",
         Some(_) if s.servers_word => {
             "  durable by the server's word alone: it said of each file that it has all of it; FTP tells nothing of media\n"
@@ -336,6 +340,14 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
 fn transport(out: &mut String, s: &Summary) {
     let how = match s.protect.as_str() {
         "local" => return,
+        "servers" => {
+            let _ = writeln!(
+                out,
+                "  moved by the servers, {}: nothing of it came by this host",
+                escape::text(&s.path)
+            );
+            return;
+        }
         "tls" => format!("in {}", plural(s.streams.into(), "TLS 1.3 stream", "TLS 1.3 streams")),
         "integrity" => {
             let streams = plural(s.streams.into(), "stream", "streams");
@@ -352,10 +364,30 @@ fn transport(out: &mut String, s: &Summary) {
     let _ = writeln!(out, "  sent {} {how}{path}{again}", bytes(s.bytes_sent));
 }
 
+/// What is known of the content of files that two servers moved.
+fn third_party(out: &mut String, s: &Summary) {
+    let Some(third) = &s.third_party else { return };
+    if third.compared > 0 {
+        let files = plural(third.compared, "file", "files");
+        let sum = escape::text(third.sum.as_deref().unwrap_or("a sum"));
+        let _ = writeln!(out, "  compared: {files} by {sum}, which each of the two servers told of its own");
+    }
+    if third.not_compared > 0 {
+        let files = plural(third.not_compared, "file", "files");
+        let _ = writeln!(
+            out,
+            "  NOT compared: the content of {files}, for the servers have no sum in common; the sizes are alike"
+        );
+    }
+    if third.held > 0 {
+        let _ = writeln!(out, "  held from an earlier run: {}", bytes(third.held));
+    }
+}
+
 /// Which files were read back from the destination's storage, if that was asked for. What was unchanged was
 /// not.
 fn read_back(out: &mut String, s: &Summary) {
-    if s.verify != Verify::Disk || s.durability.is_none() {
+    if s.verify != Verify::Disk || s.durability.is_none() || s.third_party.is_some() {
         return;
     }
     if s.files > 0 {

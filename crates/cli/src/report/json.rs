@@ -179,6 +179,14 @@ struct Part {
 }
 
 #[derive(Serialize)]
+struct ThirdPartyFiles<'a> {
+    compared: u64,
+    sum: Option<&'a str>,
+    not_compared: u64,
+    held: u64,
+}
+
+#[derive(Serialize)]
 struct HeldBytes {
     checked: u64,
     wrong: u64,
@@ -231,6 +239,7 @@ struct SummaryLine<'a> {
     strays: u64,
     durability: &'static str,
     in_memory: Option<&'a str>,
+    third_party: Option<ThirdPartyFiles<'a>>,
     in_place: bool,
     part: Option<Part>,
     stages: Vec<StageShares>,
@@ -433,12 +442,18 @@ fn summary_line(ending: &Ending, dry_run: bool) -> SummaryLine<'_> {
         path: &s.path,
         strays: s.strays,
         durability: match s.durability {
-            Some(_) if s.servers_word => "server",
+            Some(_) if s.servers_word || s.third_party.is_some() => "server",
             Some(Durability::Disk) => "disk",
             Some(Durability::None) => "none",
             None => "discarded",
         },
         in_memory: s.in_memory(),
+        third_party: s.third_party.as_ref().map(|third| ThirdPartyFiles {
+            compared: third.compared,
+            sum: third.sum.as_deref(),
+            not_compared: third.not_compared,
+            held: third.held,
+        }),
         in_place: s.in_place,
         part: s.part.map(|part| Part { offset: part.source, length: part.len, to: part.sink }),
         stages: Stage::ALL

@@ -186,6 +186,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         resume: request.options.resume,
         held: held(if near.own.held == HeldReport::default() { far.held } else { near.own.held }),
         path,
+        third_party: None,
         in_place: request.options.is_in_place() && keeps,
         part: request.options.part().map(|part| part.known((tally.files == 1).then_some(tally.bytes))),
         durability: keeps.then_some(request.options.durability),

@@ -26,7 +26,7 @@ use haul_ftp::{Asked, Error, Facts, Kind, Server, Session, Settings, server};
 use rustix::io::Errno;
 
 use super::session::Line;
-use super::{PATIENCE, PATIENCE_MIN, failed, is_dir, look, said, shown, speak, unreached};
+use super::{failed, is_dir, look, said, server_of, shown, unreached};
 use crate::SinkEngine;
 use crate::place::Destination;
 use crate::store::job::{begin_journal, fresh_tag, names_of};
@@ -76,10 +76,8 @@ struct FtpSink {
 }
 
 pub(super) fn open(destination: &Destination<'_>) -> Result<Box<dyn SinkStore>, Failure> {
-    let (server, security) = speak(destination.place)?;
+    let (server, settings) = server_of(destination.place, destination.patience, &destination.stop)?;
     let typed = server::path_of(destination.place.path()).map_err(|why| usage(&server, b"", why))?;
-    let patience = destination.patience.map_or(PATIENCE, |asked| asked.max(PATIENCE_MIN));
-    let settings = Settings { patience, at: None, security, stop: destination.stop.clone() };
     Ok(Box::new(FtpSink { server, settings, typed, state: destination.state.is_some() }))
 }
 

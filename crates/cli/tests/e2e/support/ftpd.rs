@@ -28,7 +28,7 @@ const HASH: &str = "$5$haulhaulhaul$27Dct8k3EtSvIoSKRMRnC7EbFsrGgdJ8kYdZR5Ljn8/"
 
 const PROFTPD: &str = "/usr/sbin/proftpd";
 const MOD_TLS: &str = "/usr/lib/proftpd/mod_tls.so";
-const GRIDFTP: &str = "/usr/sbin/globus-gridftp-server";
+pub const GRIDFTP: &str = "/usr/sbin/globus-gridftp-server";
 
 /// Other ports are tried when somebody took the chosen one first.
 const ATTEMPTS: u32 = 5;
@@ -326,7 +326,7 @@ fn greets(port: u16) -> bool {
     socket.read_exact(&mut code).is_ok() && &code == b"220"
 }
 
-fn proftpd(room: &Room, port: u16, more: &str) -> Command {
+pub fn proftpd(room: &Room, port: u16, more: &str) -> Command {
     let at = |name: &str| room.at(name).display().to_string();
     // Each login is root, so that every file of the test can be read.
     room.file("passwd", format!("{USER}:{HASH}:0:0::{}:/bin/sh\n", at("home")));
@@ -360,7 +360,7 @@ fn private_key(room: &Room) -> PathBuf {
     path
 }
 
-fn vsftpd_at(room: &Room, port: u16, more: &str) -> Command {
+pub fn vsftpd_at(room: &Room, port: u16, more: &str) -> Command {
     let at = |name: &str| room.at(name).display().to_string();
     // In one process as whoever tests, it neither confines itself to its root nor asks PAM.
     let config = format!(

@@ -1,0 +1,609 @@
+//! Copies between two FTP servers that move the data themselves.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use crate::support::compare::{BELOW, Opts, assert_no_debris, assert_same};
+use crate::support::ftpd::{Ftpd, Kind, contents};
+use crate::support::mount::Tmpfs;
+use crate::support::node::{Node, Slow, Software, are_here};
+use crate::support::run::{Haul, Outcome};
+use crate::support::steered::{Odd, Steered};
+use crate::support::{Room, read, set_mode, tree};
+
+const A: [u8; 4] = [127, 0, 0, 2];
+const B: [u8; 4] = [127, 0, 0, 3];
+/// What each needs to hear of other hosts than its client's.
+const OPEN_PROFTPD: &str = "AllowForeignAddress on\n";
+const OPEN_VSFTPD: &str = "pasv_promiscuous=YES\nport_promiscuous=YES\n";
+
+fn open(software: Software) -> &'static str {
+    match software {
+        Software::Proftpd => OPEN_PROFTPD,
+        Software::Vsftpd => OPEN_VSFTPD,
+        Software::Globus | Software::Striped => "",
+    }
+}
+
+fn file(path: &Path, rng: &mut fastrand::Rng, len: usize) {
+    fs::write(path, tree::bytes(rng, len)).expect("write a file");
+    set_mode(path, 0o640);
+    let age = Duration::from_secs(rng.u64(1_000_000_000..1_600_000_000));
+    tree::set_mtime(path, SystemTime::UNIX_EPOCH + age);
+}
+
+/// Some 120 files of up to 3 MiB with odd names, in directories.
+fn furnish(root: &Path, seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    for dir in ["", "empty", "many", "odd", "odd/a b", "odd/.h", "odd/.h/deep"] {
+        fs::create_dir_all(root.join(dir)).expect("make a directory");
+        set_mode(&root.join(dir), 0o755);
+    }
+    for index in 0..90 {
+        let len = rng.usize(0..30_000);
+        file(&root.join(format!("many/f{index:02}")), &mut rng, len);
+    }
+    for name in [" leading", "trailing ", "%41", "*", "quote'\"", "-dash", ".hidden", "a;b=c; d", "name -> x"]
+    {
+        file(&root.join("odd").join(name), &mut rng, name.len());
+    }
+    file(&root.join("odd/.h/deep/.x"), &mut rng, 100);
+    file(&root.join("odd/a b").join("n".repeat(255)), &mut rng, 7);
+    for (index, len) in [0, 1, 65_536, 1 << 20, (1 << 20) + 1, 3 << 20].into_iter().enumerate() {
+        file(&root.join(format!("size {index}")), &mut rng, len);
+    }
+}
+
+fn cp(state: &Path, options: &[&str], from: &str, to: &str) -> Haul {
+    let state = format!("--state={}", state.display());
+    let patient = options.iter().any(|option| option.starts_with("--patience"));
+    let patience = if patient { &[][..] } else { &["--patience=10s"] };
+    Haul::cp(["-r", &state]).args(patience).args(options).args([from, to])
+}
+
+fn third(ended: &Outcome, name: &str) -> u64 {
+    let told = ended.summary().0["third_party"][name].as_u64();
+    told.unwrap_or_else(|| panic!("no {name}: {}", ended.describe()))
+}
+
+/// Files as they are at the other server, whatever it told of the times of directories.
+fn assert_arrived(data: &Path, copy: &Path, times: bool) {
+    assert_same(data, copy, Opts { metadata: false, ..BELOW });
+    if times {
+        files_have_times(data, copy);
+    }
+}
+
+fn files_have_times(data: &Path, copy: &Path) {
+    for entry in fs::read_dir(data).expect("list a directory").flatten() {
+        let (path, twin) = (entry.path(), copy.join(entry.file_name()));
+        if path.is_dir() {
+            files_have_times(&path, &twin);
+        } else {
+            let [ours, theirs] =
+                [&path, &twin].map(|path| fs::metadata(path).expect("look").modified().expect("a time"));
+            assert_eq!(ours, theirs, "{twin:?}");
+        }
+    }
+}
+
+/// Goal: a tree goes from one real server to another one, each byte and each time of a file; a second run
+/// moves nothing, and what was compared is said.
+/// Method: pairs of servers at hosts of their own, in either mode.
+#[test]
+fn trees_go_between_real_servers() {
+    use Software::{Globus, Proftpd, Striped, Vsftpd};
+    for (from, to) in [
+        (Globus, Globus),
+        (Proftpd, Proftpd),
+        (Proftpd, Globus),
+        (Globus, Proftpd),
+        (Vsftpd, Vsftpd),
+        (Striped, Globus),
+        (Globus, Striped),
+        (Striped, Striped),
+    ] {
+        if !are_here(&[from, to]) {
+            continue;
+        }
+        let room = Room::new();
+        let (a, b) = (Node::start(from, A, open(from)), Node::start(to, B, open(to)));
+        let (data, copy) = (a.place("data"), b.place("new/copy"));
+        furnish(&data, 7);
+        let (from_url, to_url) = (a.url(&data) + "/", b.url(&copy));
+        let ended = cp(&room.at("state"), &[], &from_url, &to_url).run().sane().exits(0);
+        assert_arrived(&data, &copy, true);
+        let summary = ended.summary();
+        assert_eq!(summary.text("protect"), "servers", "{from:?} {to:?}");
+        assert_eq!(summary.text("durability"), "server");
+        // A front end does not say that it knows one.
+        let both_sum = (from, to) == (Globus, Globus);
+        let all = summary.number("files");
+        let (compared, not) = (third(&ended, "compared"), third(&ended, "not_compared"));
+        assert_eq!((compared, not), if both_sum { (all, 0) } else { (0, all) }, "{}", ended.describe());
+        ended.says(if both_sum { "by SHA256" } else { "NOT compared" });
+        let again = cp(&room.at("state"), &[], &from_url, &to_url).run().sane().exits(0);
+        assert_eq!(
+            (again.summary().number("files"), again.summary().number("unchanged")),
+            (0, all),
+            "{from:?} {to:?}: {}",
+            again.describe()
+        );
+    }
+}
+
+/// Goal: a file goes over several nodes in blocks of a length, or in one part for each node, and is whole.
+#[test]
+fn stripes_are_laid_out_as_asked() {
+    need!("gridftp");
+    let (a, b) = (Node::start(Software::Striped, A, ""), Node::start(Software::Striped, B, ""));
+    let (data, room) = (a.place("data"), Room::new());
+    fs::create_dir(&data).expect("make a directory");
+    for (index, len) in [0, 1, 65_537, 5_000_000].into_iter().enumerate() {
+        file(&data.join(format!("f{index}")), &mut fastrand::Rng::with_seed(3), len);
+    }
+    for (how, name) in [("partitioned", "parts"), ("blocked", "blocks"), ("blocked:64KiB", "small")] {
+        let copy = b.place(name);
+        let stripes = format!("--stripes={how}");
+        let ended = cp(&room.at("state"), &[&stripes, "-v"], &(a.url(&data) + "/"), &b.url(&copy))
+            .run()
+            .sane()
+            .exits(0);
+        assert_arrived(&data, &copy, true);
+        ended.says("2 nodes of the destination");
+    }
+}
+
+/// Goal: a single file takes the name that the destination ends in, or goes into a directory that is there; a
+/// file that is there is replaced as a whole, or left where an option says so.
+#[test]
+fn single_files_are_named_as_in_a_file_system() {
+    need!("gridftp");
+    let (a, b, room) =
+        (Node::start(Software::Globus, A, ""), Node::start(Software::Globus, B, ""), Room::new());
+    let (one, dir) = (a.place("one"), b.place("dir"));
+    file(&one, &mut fastrand::Rng::with_seed(4), 100_000);
+    fs::create_dir(&dir).expect("make a directory");
+    let go = |options: &[&str], to: &str| cp(&room.at("state"), options, &a.url(&one), to).run().sane();
+    go(&[], &b.url(b.place("two"))).exits(0);
+    go(&[], &b.url(&dir)).exits(0);
+    go(&[], &(b.url(b.place("fresh")) + "/")).exits(0);
+    for path in [b.place("two"), dir.join("one"), b.place("fresh/one")] {
+        assert!(read(&path) == read(&one), "{path:?}");
+    }
+    fs::write(dir.join("one"), b"mine").expect("change it");
+    let left = go(&["--no-clobber"], &b.url(&dir)).exits(0);
+    assert_eq!(left.summary().number("skipped"), 1, "{}", left.describe());
+    let look = go(&["-n"], &b.url(&dir)).exits(0);
+    assert_eq!((look.summary().number("files"), read(dir.join("one"))), (1, b"mine".to_vec()));
+    go(&[], &b.url(&dir)).exits(0);
+    assert!(read(dir.join("one")) == read(&one));
+    fs::create_dir_all(b.place("held/one/x")).expect("make directories");
+    go(&[], &b.url(b.place("held"))).exits(3).says("a directory stands there");
+    assert_no_debris(&b.place("held"));
+}
+
+/// Goal: what cannot be had where no data comes by is refused, and nothing is made.
+#[test]
+fn what_needs_the_data_here_is_refused() {
+    let (a, b, room) = (Steered::start(A).file("/d/x", b"abc"), Steered::start(B), Room::new());
+    let manifest = format!("--manifest={}", room.at("m").display());
+    for option in ["--rate=1MiB/s", "--range=0:2", "--in-place", "--changed=prefix", &manifest] {
+        let ended = cp(&room.at("state"), &[option], &a.url("/d/x"), &b.url("/d/y")).run().sane().exits(2);
+        assert!(ended.stderr.contains("between two servers"), "{}", ended.describe());
+        assert!(b.names().is_empty(), "{option}");
+    }
+}
+
+/// Goal: whichever of the two may listen does; where neither may, it is said who refused what, and nothing is
+/// left behind.
+/// Method: servers that take no other host's address, or no connection from another host, in all pairs.
+#[test]
+fn whoever_may_listen_listens() {
+    use Software::{Proftpd, Vsftpd};
+    const LISTENS: &str = "pasv_promiscuous=YES\n";
+    const DIALS: &str = "port_promiscuous=YES\n";
+    for (from, from_open, to, to_open, goes) in [
+        (Vsftpd, DIALS, Vsftpd, LISTENS, true),
+        (Vsftpd, LISTENS, Vsftpd, DIALS, true),
+        (Proftpd, OPEN_PROFTPD, Vsftpd, DIALS, true),
+        (Vsftpd, LISTENS, Proftpd, OPEN_PROFTPD, true),
+        (Vsftpd, "", Vsftpd, OPEN_VSFTPD, false),
+        (Vsftpd, OPEN_VSFTPD, Vsftpd, "", false),
+        (Proftpd, "", Proftpd, "", false),
+    ] {
+        if !are_here(&[from, to]) {
+            continue;
+        }
+        let (a, b, room) = (Node::start(from, A, from_open), Node::start(to, B, to_open), Room::new());
+        let (data, copy) = (a.place("data"), b.place("copy"));
+        fs::create_dir(&data).expect("make a directory");
+        for index in 0..9 {
+            file(&data.join(format!("f{index}")), &mut fastrand::Rng::with_seed(index), 50_000);
+        }
+        let ended = cp(&room.at("state"), &["-v", "--patience=5s"], &(a.url(&data) + "/"), &b.url(&copy))
+            .run()
+            .sane();
+        if goes {
+            let ended = ended.exits(0);
+            assert_arrived(&data, &copy, true);
+            ended.says("listens");
+        } else {
+            let ended = ended.exits(1);
+            for words in
+                ["cannot move files between them", "PORT", "127.0.0.2", "127.0.0.3", "through this host"]
+            {
+                assert!(ended.stderr.contains(words), "{from:?} {to:?} {words}: {}", ended.describe());
+            }
+            assert_eq!(fs::read_dir(&copy).expect("list it").count(), 0, "{}", ended.describe());
+        }
+    }
+}
+
+/// Goal: a file is never copied onto itself, nor a directory into itself, under however many names the server
+/// is reached; the source keeps every byte.
+#[test]
+fn nothing_is_copied_onto_itself() {
+    need!("gridftp");
+    let a = Node::start(Software::Globus, A, "");
+    let (data, room) = (a.place("data"), Room::new());
+    furnish(&data, 9);
+    let before = crate::support::compare::snapshot(&data);
+    let other = |path: &Path| a.url_at("127.0.0.2", path);
+    let one = data.join("size 3");
+    for (from, to) in [
+        (a.url(&data) + "/", other(&data)),
+        (a.url(&data), other(data.parent().expect("its room"))),
+        (a.url(&data) + "/", other(&data.join("many/new"))),
+        (a.url(&one), other(&one)),
+        (a.url(&one), other(&data)),
+    ] {
+        let ended = cp(&room.at("state"), &["--force"], &from, &to).run().sane();
+        assert_eq!(ended.status.code(), Some(2), "{from} {to}: {}", ended.describe());
+        assert_eq!(crate::support::compare::snapshot(&data), before, "{from} {to}");
+    }
+    // Two sessions with one server are as good as two servers.
+    let copy = a.place("copy");
+    cp(&room.at("state"), &[], &(a.url(&data) + "/"), &a.url(&copy)).run().sane().exits(0);
+    assert_arrived(&data, &copy, true);
+    assert_eq!(crate::support::compare::snapshot(&data), before);
+}
+
+/// Goal: the same where two servers see one file system, and where a link hides it: the source keeps every
+/// byte.
+#[test]
+fn two_servers_of_one_file_system_are_found_out() {
+    need!("gridftp");
+    let (a, b, room) =
+        (Node::start(Software::Globus, A, ""), Node::start(Software::Globus, B, ""), Room::new());
+    let data = a.place("data");
+    furnish(&data, 10);
+    let before = crate::support::compare::snapshot_of_files(&data);
+    for to in [data.clone(), data.join("many")] {
+        let ended = cp(&room.at("state"), &["--force"], &(a.url(&data) + "/"), &b.url(&to)).run().sane();
+        assert_eq!(ended.status.code(), Some(2), "{}", ended.describe());
+        assert_eq!(crate::support::compare::snapshot_of_files(&data), before, "{}", ended.describe());
+    }
+    // By another path nobody can tell; each file is replaced by a copy of itself, and none is cut off.
+    let link = b.place("link");
+    std::os::unix::fs::symlink(&data, &link).expect("make a link");
+    cp(&room.at("state"), &["--force"], &(a.url(&data) + "/"), &b.url(&link)).run().sane();
+    for index in 0..6 {
+        let path = data.join(format!("size {index}"));
+        assert_eq!(
+            fs::metadata(&path).expect("it is there").len(),
+            [0, 1, 65_536, 1 << 20, (1 << 20) + 1, 3 << 20][index],
+            "{path:?}"
+        );
+    }
+}
+
+/// Goal: where several files follow each other over one kept connection and one of them fails, none gets the
+/// bytes of another.
+/// Method: a directory in the middle that cannot be written.
+#[test]
+fn files_behind_a_failed_one_are_their_own() {
+    need!("gridftp", "tmpfs");
+    let (a, b, room) =
+        (Node::start(Software::Globus, A, ""), Node::start(Software::Globus, B, ""), Room::new());
+    let (data, copy) = (a.place("data"), b.place("copy"));
+    let mut rng = fastrand::Rng::with_seed(12);
+    for dir in 0..12 {
+        fs::create_dir_all(data.join(format!("d{dir:02}"))).expect("make a directory");
+        for index in 0..6 {
+            file(&data.join(format!("d{dir:02}/f{index}")), &mut rng, 5_000);
+        }
+    }
+    let closed = copy.join("d05");
+    fs::create_dir_all(&closed).expect("make directories");
+    let tmpfs = Tmpfs::mount(&closed, "ro");
+    let ended = cp(&room.at("state"), &[], &(a.url(&data) + "/"), &b.url(&copy)).run().sane().exits(3);
+    assert_eq!(ended.summary().number("failed"), 6, "{}", ended.describe());
+    drop(tmpfs);
+    fs::remove_dir_all(&closed).expect("remove it");
+    fs::remove_dir_all(data.join("d05")).expect("remove it");
+    assert_arrived(&data, &copy, true);
+}
+
+/// Goal: a server of MODE E that is killed in the middle is gone on with: what it said that it has is not moved
+/// again, and what comes out is the source; a source that changed meanwhile, or a part that did, is moved from
+/// its beginning.
+#[test]
+fn what_the_destination_has_is_not_moved_again() {
+    need!("gridftp");
+    const LEN: usize = 12_000_000;
+    for meddle in ["nothing", "source", "part"] {
+        let (a, mut b, room) =
+            (Node::start(Software::Globus, A, ""), Node::start(Software::Globus, B, ""), Room::new());
+        let (data, copy) = (a.place("big"), b.place("copy"));
+        file(&data, &mut fastrand::Rng::with_seed(13), LEN);
+        fs::create_dir(&copy).expect("make a directory");
+        let state = room.at("state");
+        let slow = Slow::to(&b, 1_500_000);
+        let mut running = cp(&state, &["--patience=3s"], &a.url(&data), &slow.url(&copy)).start();
+        // A word of what is safe comes each second.
+        let half = running.until(|_| slow.passed.load(std::sync::atomic::Ordering::Relaxed) > LEN as u64 / 2);
+        assert!(half, "{}", running.wait().describe());
+        b.kill();
+        running.wait().sane().exits(3);
+        b.start_again();
+        match meddle {
+            "source" => file(&data, &mut fastrand::Rng::with_seed(14), LEN),
+            "part" => {
+                let all = fs::read_dir(&copy).expect("list it").flatten();
+                let part =
+                    all.map(|entry| entry.path()).find(|path| path.to_string_lossy().contains("haul~"));
+                let part = part.expect("a part is there");
+                let mut content = read(&part);
+                content[100_000] ^= 1;
+                fs::write(&part, content).expect("change the part");
+            }
+            _ => {}
+        }
+        slow.rate.store(1 << 40, std::sync::atomic::Ordering::Relaxed);
+        let ended = cp(&state, &[], &a.url(&data), &slow.url(&copy)).run().sane().exits(0);
+        assert!(read(copy.join("big")) == read(&data), "{meddle}");
+        assert_no_debris(&copy);
+        let (held, moved) = (third(&ended, "held"), ended.summary().number("bytes_sent"));
+        match meddle {
+            "nothing" => {
+                assert!(held > 1_000_000, "{}", ended.describe());
+                assert!(moved < LEN as u64 - 1_000_000, "{}", ended.describe());
+            }
+            _ => assert_eq!((held, moved >= LEN as u64), (0, true), "{meddle}: {}", ended.describe()),
+        }
+        assert_eq!(third(&ended, "compared"), 1);
+        let kept = fs::read_dir(state.join("pairs")).expect("list it").count();
+        assert_eq!(kept, 0, "nothing is kept of what is whole");
+    }
+}
+
+/// Goal: two sessions with a server that knows users by certificates, and of one of those with one that knows
+/// nobody, move data as well.
+#[test]
+fn certificates_are_no_hindrance() {
+    need!("gridftp");
+    let (gsi, plain, room) =
+        (Ftpd::start(Kind::GridftpGsi), Node::start(Software::Globus, B, ""), Room::new());
+    let data = room.dir("data");
+    furnish(&data, 15);
+    let as_alice = |haul: Haul| {
+        haul.env("X509_CERT_DIR", gsi.of_grid("authorities")).env("X509_USER_PROXY", gsi.of_grid("alice"))
+    };
+    let from = gsi.url(contents(&data));
+    for (to, copy) in [
+        (gsi.url(room.at("one")), room.at("one")),
+        (plain.url_at("127.0.0.3", plain.place("two")), plain.place("two")),
+    ] {
+        as_alice(cp(&room.at("state"), &[], &from, &to)).run().sane().exits(0);
+        assert_arrived(&data, &copy, true);
+    }
+}
+
+const CONTENT: usize = 300_000;
+
+fn liars(
+    odd_from: &[(&'static str, &str, Odd)],
+    odd_to: &[(&'static str, &str, Odd)],
+    times: usize,
+) -> (Steered, Steered) {
+    let content = tree::bytes(&mut fastrand::Rng::with_seed(16), CONTENT);
+    let (mut a, mut b) = (Steered::start(A).file("/d/x", &content), Steered::start(B));
+    for (verb, part, odd) in odd_from {
+        a = a.odd(verb, part, times, odd.clone());
+    }
+    for (verb, part, odd) in odd_to {
+        b = b.odd(verb, part, times, odd.clone());
+    }
+    (a, b)
+}
+
+fn lied_to(options: &[&str], a: &Steered, b: &Steered) -> Outcome {
+    let room = Room::new();
+    let options: Vec<&str> = ["--patience=2s"].iter().chain(options).copied().collect();
+    cp(&room.at("state"), &options, &a.url("/d/x"), &b.url("/d/y")).run().sane()
+}
+
+/// Goal: data goes from the one server to the other one and not by this host; what each says of content is
+/// held against the other's word.
+#[test]
+fn no_byte_comes_by_here() {
+    let (a, b) = liars(&[], &[], 0);
+    let ended = lied_to(&[], &a, &b).exits(0);
+    assert_eq!(b.content("/d/y"), a.content("/d/x"), "{}", ended.describe());
+    assert_eq!(b.names(), ["/d/y"]);
+    assert!(a.peers().iter().all(|peer| peer.ip() == b.host), "{:?}", a.peers());
+    assert_eq!(third(&ended, "compared"), 1);
+    ended.says("by MD5, which each of the two servers told of its own");
+}
+
+/// Goal: whatever one of the two says, a file that is not what the source has never gets its name, and what
+/// stood there stands.
+/// Method: lies that never end, of each side; the same once, which is made good.
+#[test]
+fn what_servers_say_is_not_enough() {
+    let lies: [(&[(&'static str, &str, Odd)], &[(&'static str, &str, Odd)]); 9] = [
+        (&[], &[("STOR", "", Odd::Loses(1, "226 all is there"))]),
+        (&[], &[("STOR", "", Odd::Changes)]),
+        (&[("RETR", "", Odd::Changes)], &[]),
+        (&[("RETR", "", Odd::Loses(5, "426 it broke"))], &[]),
+        (&[("RETR", "", Odd::Loses(0, "426 it broke"))], &[]),
+        (&[], &[("STOR", "", Odd::Loses(0, "452 no room"))]),
+        (&[("RETR", "", Odd::HangsUp)], &[]),
+        (&[], &[("STOR", "", Odd::HangsUp)]),
+        (&[], &[("RNTO", "", Odd::Says("553 no such name"))]),
+    ];
+    for (from, to) in lies {
+        for times in [usize::MAX, 1] {
+            let (a, b) = liars(from, to, times);
+            let b = b.file("/d/y", b"what stood there");
+            let ended = lied_to(&[], &a, &b);
+            match ended.status.code() {
+                Some(0) => {
+                    assert_eq!(b.content("/d/y"), a.content("/d/x"), "{from:?} {to:?}: {}", ended.describe());
+                    assert_eq!(times, 1, "{from:?} {to:?}: {}", ended.describe());
+                }
+                code => {
+                    assert_eq!(code, Some(3), "{from:?} {to:?}: {}", ended.describe());
+                    assert_eq!(
+                        b.content("/d/y").as_deref(),
+                        Some(&b"what stood there"[..]),
+                        "{}",
+                        ended.describe()
+                    );
+                }
+            }
+            assert_eq!(b.names(), ["/d/y"], "{from:?} {to:?}: {}", ended.describe());
+        }
+    }
+}
+
+/// Goal: a sum that is none compares nothing; one that differs fails the file; and where each file must be
+/// compared, what cannot be is not given its name.
+#[test]
+fn sums_count_only_as_sums() {
+    let none = ("CKSM", "", Odd::Says("213 "));
+    let refused = ("CKSM", "", Odd::Says("500 what"));
+    for odd in [none, refused] {
+        let (a, b) = liars(&[odd.clone()], &[odd.clone()], usize::MAX);
+        let ended = lied_to(&[], &a, &b).exits(0);
+        assert_eq!(
+            (third(&ended, "compared"), third(&ended, "not_compared")),
+            (0, 1),
+            "{}",
+            ended.describe()
+        );
+        ended.says("NOT compared");
+        let (a, b) = liars(&[odd.clone()], &[odd], usize::MAX);
+        lied_to(&["--verify=disk"], &a, &b).exits(3).says("wants each file compared");
+        assert!(b.names().is_empty(), "{:?}", b.names());
+    }
+    let other = ("CKSM", "", Odd::Says("213 00112233445566778899aabbccddeeff"));
+    let (a, b) = liars(&[], &[other], usize::MAX);
+    lied_to(&[], &a, &b).exits(3).says("is not that of the source");
+    assert!(b.names().is_empty(), "{:?}", b.names());
+}
+
+/// Goal: an answer that belongs to nothing ends the sessions, and no file is taken for whole by it.
+#[test]
+fn answers_out_of_step_count_for_nothing() {
+    for (from, to) in [
+        (&[][..], &[("STOR", "", Odd::Before("226 all is there"))][..]),
+        (&[("RETR", "", Odd::Before("226 all is there"))][..], &[][..]),
+        (&[][..], &[("STOR", "", Odd::Says("226 all is there"))][..]),
+        (&[][..], &[("RNFR", "", Odd::Before("250 named"))][..]),
+        (&[][..], &[("CKSM", "", Odd::Before("226 all is there"))][..]),
+    ] {
+        let (a, b) = liars(from, to, usize::MAX);
+        let ended = lied_to(&[], &a, &b).exits(3);
+        assert!(
+            b.content("/d/y").is_none_or(|y| Some(y) == a.content("/d/x")),
+            "{from:?} {to:?}: {}",
+            ended.describe()
+        );
+        let (a, b) = liars(from, to, 1);
+        let ended = lied_to(&[], &a, &b);
+        assert!(
+            ended.status.code() == Some(3) || b.content("/d/y") == a.content("/d/x"),
+            "{}",
+            ended.describe()
+        );
+    }
+}
+
+/// Goal: where nothing moves any more it ends, and it is said which of the two stalls.
+#[test]
+fn a_pair_that_stalls_is_ended_and_named() {
+    for (from, to, stalls) in [
+        (&[("RETR", "", Odd::Stalls)][..], &[][..], "127.0.0.2"),
+        (&[][..], &[("STOR", "", Odd::Stalls)][..], "127.0.0.3"),
+        (&[("RETR", "", Odd::Silent)][..], &[][..], "127.0.0.2"),
+        (&[][..], &[("STOR", "", Odd::Silent)][..], "127.0.0.3"),
+    ] {
+        let (a, b) = liars(from, to, usize::MAX);
+        let ended = lied_to(&[], &a, &b);
+        assert!(matches!(ended.status.code(), Some(1 | 3)), "{}", ended.describe());
+        assert!(
+            ended.stderr.contains("stall") || ended.stderr.contains("nothing moved"),
+            "{}",
+            ended.describe()
+        );
+        assert!(ended.stderr.contains(stalls), "{}", ended.describe());
+        assert!(b.content("/d/y").is_none(), "{}", ended.describe());
+        let both: Vec<String> = a.heard().into_iter().chain(b.heard()).collect();
+        assert!(both.iter().any(|line| line == "ABOR"), "{both:?}");
+    }
+}
+
+/// Goal: a server that drops bytes of names is never made to write to another name: such a file fails by
+/// itself, and what has the rest of its name keeps its content.
+#[test]
+fn names_that_the_destination_cannot_have_fail_alone() {
+    need!("proftpd", "gridftp");
+    let (a, b) = (Node::start(Software::Proftpd, A, OPEN_PROFTPD), Node::start(Software::Globus, B, ""));
+    let (data, copy, room) = (a.place("data"), b.place("copy"), Room::new());
+    let mut rng = fastrand::Rng::with_seed(17);
+    for dir in [data.clone(), data.join("S\u{fc}d"), copy.clone()] {
+        fs::create_dir_all(dir).expect("make a directory");
+    }
+    for name in ["Zrich", "Z\u{fc}rich", "S\u{fc}d/x", "plain"] {
+        file(&data.join(name), &mut rng, 1000);
+    }
+    let ended = cp(&room.at("state"), &[], &(a.url(&data) + "/"), &b.url(&copy)).run().sane().exits(3);
+    assert!(read(copy.join("Zrich")) == read(data.join("Zrich")), "{}", ended.describe());
+    assert!(read(copy.join("plain")) == read(data.join("plain")));
+    assert_eq!(fs::read_dir(&copy).expect("list it").count(), 2, "{}", ended.describe());
+    ended.says("drops bytes that are not ASCII");
+}
+
+/// Goal: a stop ends what is under way at both servers, and leaves nothing half there but what a later run goes
+/// on with.
+#[test]
+fn a_stop_ends_both() {
+    need!("gridftp");
+    let (a, b, room) =
+        (Node::start(Software::Globus, A, ""), Node::start(Software::Globus, B, ""), Room::new());
+    let (data, copy) = (a.place("data"), b.place("copy"));
+    for dir in [&data, &copy] {
+        fs::create_dir(dir).expect("make a directory");
+    }
+    for index in 0..3 {
+        file(&data.join(format!("f{index}")), &mut fastrand::Rng::with_seed(18 + index), 3_000_000);
+    }
+    let slow = Slow::to(&b, 200_000);
+    let from = a.url(&data) + "/";
+    let mut running = cp(&room.at("state"), &[], &from, &slow.url(&copy)).start();
+    let begun = running.until(|_| slow.passed.load(std::sync::atomic::Ordering::Relaxed) > 100_000);
+    assert!(begun, "{}", running.wait().describe());
+    running.signal(rustix::process::Signal::INT);
+    running.wait().sane().exits(130);
+    let whole = |name: &std::ffi::OsStr| read(copy.join(name)) == read(data.join(name));
+    for entry in fs::read_dir(&copy).expect("list it").flatten() {
+        assert!(!entry.file_name().to_string_lossy().contains("haul~"), "{:?} is left", entry.path());
+        assert!(whole(&entry.file_name()), "{:?}", entry.path());
+    }
+    slow.rate.store(1 << 40, std::sync::atomic::Ordering::Relaxed);
+    cp(&room.at("state"), &[], &from, &slow.url(&copy)).run().sane().exits(0);
+    assert_arrived(&data, &copy, true);
+}

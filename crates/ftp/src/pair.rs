@@ -1,0 +1,726 @@
+//! Two sessions, with two servers or with one, of which data goes from one to the other: no byte of it comes
+//! by here (RFC 959, 2.3 and 5.2; GFD.020).
+//!
+//! In: files by their paths at both. Out: how far each is, in the words of whoever receives it, and how it
+//! ended.
+//! Invariants:
+//! - a file is over well only when both servers said so, each behind its own word that it began;
+//! - after anything else the two sessions are of no use: a data connection that is kept may hold bytes of one
+//!   file that the next one would get, with both servers content;
+//! - after `ABOR` nothing counts as done: there are servers that say 226 of what they broke off;
+//! - neither server is sent to an address that the other one could only have named to do harm.
+//! Source: the order of commands as globus-url-copy has it; RFC 1123, 4.1.2.6.
+//! Left out: what is at the destination's name, sums, retries; data connections under TLS or GSI.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use haul_base::stop::Stop;
+use haul_gridftp::address::{Passive, parse_227, parse_229, parse_spas};
+use haul_gridftp::command::{Command, StripeLayout};
+use haul_gridftp::markers::{PERFORMANCE, Performance, RESTART, parse_restart};
+use haul_gridftp::ranges::Ranges;
+use haul_gridftp::reply::{Class, Reply};
+
+use crate::control::{Control, said};
+use crate::{Error, Session};
+
+/// How often a stop is looked at, and the time.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long one of the two may take to say something of what the other one ended.
+const WIND_UP: Duration = Duration::from_secs(2);
+/// How long both may take to answer where nothing moves any more.
+const PROBE: Duration = Duration::from_secs(5);
+/// What a transfer is given of which nothing can be heard, and a server that puts what it has onto media;
+/// bytes a second.
+const UNHEARD_RATE: u64 = 64 << 10;
+const FLUSH_RATE: u64 = 20 << 20;
+/// From when on somebody looks how far a transfer is that does not say so; and how often.
+const WATCHED_AFTER: Duration = Duration::from_secs(2);
+/// Ports below are those of services.
+const PORT_MIN: u16 = 1024;
+
+/// One of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    From,
+    To,
+}
+
+impl End {
+    pub fn other(self) -> End {
+        match self {
+            End::From => End::To,
+            End::To => End::From,
+        }
+    }
+}
+
+/// How the two are to do it.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner {
+    /// Data connections between two nodes, where they take several.
+    pub parallelism: u32,
+    /// How a file is laid out over several nodes.
+    pub layout: Option<StripeLayout>,
+    /// How long nothing may move.
+    pub patience: Duration,
+    /// Even where both know MODE E, in which the receiver must listen.
+    pub stream: bool,
+}
+
+/// A file to move.
+#[derive(Clone, Copy, Debug)]
+pub struct Move<'a> {
+    pub from: &'a [u8],
+    pub to: &'a [u8],
+    pub size: u64,
+    /// What of it is at the destination already. Only in MODE E.
+    pub held: Option<&'a Ranges>,
+}
+
+/// What is heard while files move; the first number says which.
+#[derive(Debug)]
+pub enum Heard<'a> {
+    /// So many bytes came there in this transfer, as far as anybody knows.
+    Moved(usize, u64),
+    /// The receiver says of these ranges, beside those before, that it has them.
+    Safe(usize, &'a Ranges),
+}
+
+/// Why files did not move.
+#[derive(Debug)]
+pub enum Fault {
+    /// One of the two says so, or is lost; and the words of the other, where it had any.
+    At { end: End, error: Error, other: Option<String> },
+    /// No data connection comes to be while this one listens.
+    NoWay { listens: End, why: String },
+    /// Nothing moved for so long; whose fault that is, where it shows.
+    Stalled { end: Option<End>, why: String },
+    /// Somebody wanted an end.
+    Stopped,
+}
+
+/// How a run of files ended: the first `done` are over well.
+#[derive(Debug)]
+pub struct Ran {
+    pub done: usize,
+    pub fault: Option<Fault>,
+}
+
+/// Two sessions.
+pub struct Pair {
+    from: Session,
+    to: Session,
+    manner: Manner,
+    stop: Stop,
+    /// MODE E at both.
+    extended: bool,
+    /// Its data connections are there, and kept.
+    open: bool,
+    /// `PASV` may be answered after `STOR`.
+    delayed: bool,
+    striped: bool,
+    /// An address was not used as a server named it.
+    replaced: Option<(IpAddr, IpAddr)>,
+    stripes: usize,
+}
+
+/// What one of the two owes an answer to.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Allo,
+    Rest,
+    Data(usize),
+}
+
+struct Side {
+    owes: VecDeque<Step>,
+    begun: bool,
+    done: usize,
+    /// A marker of its own came since anything moved.
+    marks: bool,
+}
+
+impl Pair {
+    /// Both are logged in. They are of no other use from now on. `stop`: whoever can end a transfer.
+    ///
+    /// # Errors
+    /// One of them is lost, or does not take the layout that was asked for.
+    pub fn new(from: Session, to: Session, manner: Manner, stop: Stop) -> Result<Pair, Fault> {
+        let mut pair = Pair {
+            from,
+            to,
+            manner,
+            stop,
+            extended: false,
+            open: false,
+            delayed: false,
+            striped: false,
+            replaced: None,
+            stripes: 1,
+        };
+        pair.set_up()?;
+        Ok(pair)
+    }
+
+    fn set_up(&mut self) -> Result<(), Fault> {
+        let can = |session: &Session| session.features.has("PARALLEL");
+        if self.manner.stream || !can(&self.from) || !can(&self.to) {
+            return Ok(());
+        }
+        let mode = |mode| Command::Mode(mode);
+        if !self.ask(End::To, &mode(b'E'))? {
+            return Ok(());
+        }
+        if !self.ask(End::From, &mode(b'E'))? {
+            self.ask(End::To, &mode(b'S'))?;
+            return Ok(());
+        }
+        self.extended = true;
+        self.striped = self.to.features.has("SPAS") && self.from.features.has("SPOR");
+        // Each second what is safe and how far it is; who does not know that says so every five.
+        for event in ["RESTART 1", "PERF 1"] {
+            self.ask(End::To, &Command::With("TREV", event.as_bytes()))?;
+        }
+        let (parallelism, layout) = (self.manner.parallelism, self.manner.layout.filter(|_| self.striped));
+        let opts = Command::OptsRetr { parallelism, layout };
+        let at = |end| move |error| Fault::At { end, error, other: None };
+        let reply = self.from.control.ask(&opts).map_err(at(End::From))?;
+        self.from.control.done(&opts, reply).map_err(at(End::From))?;
+        self.ask(End::From, &Command::With("OPTS", b"RETR Markers=1;"))?;
+        self.delayed =
+            self.to.features.has_delayed_passive() && self.ask(End::To, &Command::OptsDelayedPassive)?;
+        Ok(())
+    }
+
+    /// Whether it is done; a refusal is no matter.
+    fn ask(&mut self, end: End, command: &Command<'_>) -> Result<bool, Fault> {
+        let reply = self.control(end).ask(command);
+        let reply = reply.map_err(|error| Fault::At { end, error, other: None })?;
+        Ok(reply.class() == Class::Completed)
+    }
+
+    pub fn session(&mut self, end: End) -> &mut Session {
+        match end {
+            End::From => &mut self.from,
+            End::To => &mut self.to,
+        }
+    }
+
+    fn control(&mut self, end: End) -> &mut Control {
+        &mut self.session(end).control
+    }
+
+    /// Both sessions, the one that data comes from first.
+    pub fn both(&mut self) -> (&mut Session, &mut Session) {
+        (&mut self.from, &mut self.to)
+    }
+
+    /// They speak MODE E: parts of files can be moved, and several files one after the other without a word
+    /// between.
+    pub fn is_extended(&self) -> bool {
+        self.extended
+    }
+
+    /// Nodes of the receiver that data goes to.
+    pub fn stripes(&self) -> usize {
+        self.stripes
+    }
+
+    /// The address that was used in place of one that a server named, which comes first.
+    pub fn replaced(&self) -> Option<(IpAddr, IpAddr)> {
+        self.replaced
+    }
+
+    /// Moves files, one after the other. `listens`: which of the two, where that can be chosen; `proven`: so
+    /// it was done before. `watch`: how long a file of that number is at the destination now, asked of whoever
+    /// else may know, where the receiver tells nothing.
+    ///
+    /// After a fault the pair is of no use.
+    pub fn run(
+        &mut self,
+        (listens, proven): (End, bool),
+        moves: &[Move<'_>],
+        hear: &mut dyn FnMut(Heard<'_>),
+        watch: &mut dyn FnMut(usize) -> Option<u64>,
+    ) -> Ran {
+        let mut done = 0;
+        // Where connections are kept, the first file opens them, and the others follow without a word.
+        while done < moves.len() {
+            let last = if self.open { moves.len() } else { done + 1 };
+            let ran = self.some((listens, proven), moves, done..last, hear, watch);
+            done = ran.done;
+            if ran.fault.is_some() {
+                return ran;
+            }
+        }
+        Ran { done, fault: None }
+    }
+
+    fn some(
+        &mut self,
+        (listens, proven): (End, bool),
+        moves: &[Move<'_>],
+        which: std::ops::Range<usize>,
+        hear: &mut dyn FnMut(Heard<'_>),
+        watch: &mut dyn FnMut(usize) -> Option<u64>,
+    ) -> Ran {
+        let start = which.start;
+        let begun = match (self.open, self.extended) {
+            (true, _) => Ok(false),
+            (false, true) => self.open_extended(&moves[start]),
+            (false, false) => self.open_stream(listens),
+        };
+        let stor_sent = match begun {
+            Ok(sent) => sent,
+            Err(fault) => return Ran { done: start, fault: Some(fault) },
+        };
+        let mut sides = HashMap::from([(End::From, Side::new(start)), (End::To, Side::new(start))]);
+        for end in [End::To, End::From] {
+            let mut commands = Vec::new();
+            for index in which.clone() {
+                let (mut words, steps) = words(end, &moves[index], index, self.extended);
+                let side = sides.get_mut(&end).expect("both are there");
+                if stor_sent && end == End::To {
+                    // All but the last word of it was answered.
+                    words.clear();
+                    side.owes.push_back(Step::Data(index));
+                } else {
+                    side.owes.extend(steps);
+                }
+                commands.append(&mut words);
+            }
+            if let Err(error) = self.control(end).send(&commands) {
+                return Ran { done: start, fault: Some(self.wind_up(end, error)) };
+            }
+        }
+        let ran = self.follow(&mut sides, moves, hear, watch);
+        self.open = self.extended && ran.fault.is_none();
+        let moved_none = ran.done == start && start == which.start;
+        match ran.fault {
+            Some(fault) if !self.extended && !proven && moved_none => {
+                Ran { done: ran.done, fault: Some(as_no_way(fault, listens)) }
+            }
+            fault => Ran { done: ran.done, fault },
+        }
+    }
+
+    /// Hears both until all is over.
+    fn follow(
+        &mut self,
+        sides: &mut HashMap<End, Side>,
+        moves: &[Move<'_>],
+        hear: &mut dyn FnMut(Heard<'_>),
+        watch: &mut dyn FnMut(usize) -> Option<u64>,
+    ) -> Ran {
+        let begun = Instant::now();
+        let (mut grew, mut looked, mut heard_any) = (begun, begun, false);
+        let (mut stripes, mut moved): (HashMap<u32, u64>, u64) = (HashMap::new(), 0);
+        loop {
+            for end in [End::To, End::From] {
+                loop {
+                    let done = sides.values().map(|side| side.done).min().unwrap_or(0);
+                    let reply = match self.control(end).ready_reply() {
+                        Ok(None) => break,
+                        Ok(Some(reply)) => reply,
+                        Err(error) => return Ran { done, fault: Some(self.wind_up(end, error)) },
+                    };
+                    let side = sides.get_mut(&end).expect("both are there");
+                    let before = (side.done, side.begun);
+                    match self.take(end, &reply, side, moves) {
+                        Ok(Said::Nothing) => {}
+                        Ok(Said::Moved(mark)) => {
+                            side.marks = true;
+                            heard_any |= end == End::To;
+                            stripes.insert(mark.stripe, mark.moved);
+                            let sum = stripes.values().fold(0, |sum: u64, moved| sum.saturating_add(*moved));
+                            if end == End::To && sum > moved {
+                                (moved, grew) = (sum, Instant::now());
+                                sides.values_mut().for_each(|side| side.marks = false);
+                                hear(Heard::Moved(sides[&end].done, moved));
+                            }
+                        }
+                        Ok(Said::Safe(ranges)) => {
+                            (heard_any, grew) = (true, Instant::now());
+                            hear(Heard::Safe(side.done, &ranges));
+                        }
+                        Err(error) => {
+                            let done = sides.values().map(|side| side.done).min().unwrap_or(0);
+                            return Ran { done, fault: Some(self.wind_up(end, error)) };
+                        }
+                    }
+                    let Some(side) = sides.get(&end) else { continue };
+                    if before != (side.done, side.begun) {
+                        grew = Instant::now();
+                        if end == End::To && before.0 != side.done {
+                            (stripes, moved) = (HashMap::new(), 0);
+                        }
+                    }
+                }
+            }
+            let done = sides.values().map(|side| side.done).min().unwrap_or(0);
+            if sides.values().all(|side| side.owes.is_empty()) {
+                return Ran { done, fault: None };
+            }
+            if self.stop.is_asked() {
+                self.abort(WIND_UP);
+                return Ran { done, fault: Some(Fault::Stopped) };
+            }
+            let now = Instant::now();
+            let file = sides[&End::To].done.min(moves.len() - 1);
+            if !heard_any && grew.elapsed() > WATCHED_AFTER && looked.elapsed() > WATCHED_AFTER {
+                looked = now;
+                if let Some(len) = watch(file).filter(|len| *len > moved) {
+                    (moved, grew) = (len, now);
+                    hear(Heard::Moved(file, moved));
+                }
+            }
+            if now.duration_since(grew) > self.allowed(&moves[file], moved) {
+                return Ran { done, fault: Some(self.stalled(sides, now.duration_since(grew))) };
+            }
+            self.from.control.wait_for_either(&self.to.control, LOOK);
+        }
+    }
+
+    /// How long nothing may move.
+    fn allowed(&self, of: &Move<'_>, moved: u64) -> Duration {
+        let more = match moved {
+            // Nothing tells how far it is.
+            0 => of.size / UNHEARD_RATE,
+            // It may be on its way onto media.
+            moved if moved >= of.size => of.size / FLUSH_RATE,
+            _ => 0,
+        };
+        self.manner.patience + Duration::from_secs(more)
+    }
+
+    /// What one of the two says.
+    fn take(&mut self, end: End, reply: &Reply, side: &mut Side, moves: &[Move<'_>]) -> Result<Said, Error> {
+        let extended = self.extended;
+        let control = self.control(end);
+        let Some(step) = side.owes.front().copied() else {
+            let code = reply.code();
+            return match code {
+                421 => Err(Error::Closed { doing: "moving a file" }),
+                _ => Err(Error::OutOfStep { said: "nothing more".into(), code }),
+            };
+        };
+        let index = match step {
+            Step::Data(index) => index,
+            Step::Allo | Step::Rest => side.done,
+        };
+        let (words, _) = words(end, &moves[index], index, extended);
+        let of = |step| match step {
+            Step::Allo => Command::Allo(moves[index].size),
+            Step::Rest => words[words.len() - 2],
+            Step::Data(_) => words[words.len() - 1],
+        };
+        let out = |step| Error::OutOfStep { said: said(&of(step)), code: reply.code() };
+        match (step, reply.class()) {
+            (Step::Allo, Class::Transient | Class::Permanent) if matches!(reply.code(), 421 | 452 | 552) => {
+                Err(control.refused(&of(step), reply))
+            }
+            // Whoever needs no word of what will come says so.
+            (Step::Allo, Class::Completed | Class::Permanent | Class::Transient) => {
+                side.owes.pop_front();
+                Ok(Said::Nothing)
+            }
+            (Step::Rest, Class::Intermediate) => {
+                side.owes.pop_front();
+                Ok(Said::Nothing)
+            }
+            (Step::Data(_), Class::Preliminary) => match reply.code() {
+                RESTART if side.begun => Ok(match end {
+                    End::To => Said::Safe(parse_restart(reply)?),
+                    End::From => Said::Nothing,
+                }),
+                PERFORMANCE if side.begun => Ok(Said::Moved(Performance::parse(reply)?)),
+                125 | 150 => {
+                    side.begun = true;
+                    Ok(Said::Nothing)
+                }
+                100..=199 => Ok(Said::Nothing),
+                _ => Err(out(step)),
+            },
+            (Step::Data(_), Class::Completed) if side.begun && matches!(reply.code(), 226 | 250) => {
+                side.owes.pop_front();
+                side.done += 1;
+                side.begun = false;
+                Ok(Said::Nothing)
+            }
+            (_, Class::Transient | Class::Permanent) => Err(control.refused(&of(step), reply)),
+            _ => Err(out(step)),
+        }
+    }
+
+    /// The data connections of MODE E, to which the sender connects. Whether `STOR` was said, so that it is
+    /// not said again.
+    fn open_extended(&mut self, first: &Move<'_>) -> Result<bool, Fault> {
+        let at = |error: Error| Fault::At { end: End::To, error, other: None };
+        let (to, from) = (self.peer(End::To)?, self.peer(End::From)?);
+        let ask = match (self.striped, to.is_ipv6()) {
+            (true, true) => Command::Spas6,
+            (true, false) => Command::Bare("SPAS"),
+            (false, true) => Command::Epsv,
+            (false, false) => Command::Bare("PASV"),
+        };
+        let mut reply = self.to.control.ask(&ask).map_err(at)?;
+        let mut sent = false;
+        if self.delayed && reply.code() == 200 {
+            // Where it listens depends on what comes.
+            let (words, steps) = words(End::To, first, 0, true);
+            self.to.control.send(&words).map_err(at)?;
+            for step in &steps {
+                reply = self.to.control.reply().map_err(at)?;
+                let ok = match step {
+                    Step::Allo => !matches!(reply.code(), 421 | 452 | 552),
+                    Step::Rest => reply.class() == Class::Intermediate,
+                    Step::Data(_) => matches!(reply.code(), 127 | 129),
+                };
+                if !ok {
+                    let error = self.to.control.refused(&words[words.len() - 1], &reply);
+                    return Err(self.wind_up(End::To, error));
+                }
+            }
+            sent = true;
+        }
+        let lines = |error: haul_gridftp::FtpError| at(error.into());
+        let told = match (reply.code(), self.striped, to.is_ipv6()) {
+            (229, true, _) => parse_spas(&reply).map_err(lines)?,
+            (129, ..) => parse_spas(&reply).map_err(lines)?,
+            (227 | 127, ..) => vec![parse_227(reply.text()).map_err(lines)?],
+            (229, false, _) => vec![match parse_229(reply.text()).map_err(lines)? {
+                Passive::Port(port) => SocketAddr::new(to, port),
+                Passive::Address(address) => address,
+            }],
+            (code, ..) if reply.class() == Class::Completed => {
+                return Err(at(Error::OutOfStep { said: said(&ask), code }));
+            }
+            _ => return Err(at(self.to.control.refused(&ask, &reply))),
+        };
+        let mut addresses = Vec::with_capacity(told.len());
+        for address in told {
+            addresses.push(
+                self.believe(address, (to, from), true)
+                    .map_err(|why| Fault::NoWay { listens: End::To, why })?,
+            );
+        }
+        self.stripes = addresses.len();
+        let port = match addresses[..] {
+            [address] if address.is_ipv4() => Command::Port(address),
+            [address] => Command::Eprt(address),
+            _ => Command::Spor(&addresses),
+        };
+        let reply = self.from.control.ask(&port);
+        match reply.and_then(|reply| self.from.control.done(&port, reply)) {
+            Ok(_) => Ok(sent),
+            Err(error) if error.ends_session() => Err(self.wind_up(End::From, error)),
+            Err(error) => Err(Fault::NoWay { listens: End::To, why: self.in_words(End::From, &error) }),
+        }
+    }
+
+    /// One listens, and the other is told where.
+    fn open_stream(&mut self, listens: End) -> Result<bool, Fault> {
+        let (peer, other) = (self.peer(listens)?, self.peer(listens.other())?);
+        let ask = if peer.is_ipv6() { Command::Epsv } else { Command::Bare("PASV") };
+        let no_way = |why| Fault::NoWay { listens, why };
+        let wanted = if peer.is_ipv6() { 229 } else { 227 };
+        let reply = self.control(listens).ask(&ask);
+        let control = self.control(listens);
+        let told = match reply.and_then(|reply| control.exactly(&ask, wanted, reply)) {
+            Ok(reply) if peer.is_ipv6() => parse_229(reply.text()).map(|told| match told {
+                Passive::Port(port) => SocketAddr::new(peer, port),
+                Passive::Address(address) => address,
+            }),
+            Ok(reply) => parse_227(reply.text()),
+            Err(error) if error.ends_session() => return Err(self.wind_up(listens, error)),
+            Err(error) => return Err(no_way(self.in_words(listens, &error))),
+        };
+        let told = told.map_err(|error| Fault::At { end: listens, error: error.into(), other: None })?;
+        let address = self.believe(told, (peer, other), false).map_err(no_way)?;
+        let port = if address.is_ipv4() { Command::Port(address) } else { Command::Eprt(address) };
+        let reply = self.control(listens.other()).ask(&port);
+        let control = self.control(listens.other());
+        match reply.and_then(|reply| control.done(&port, reply)) {
+            Ok(_) => Ok(false),
+            Err(error) if error.ends_session() => Err(self.wind_up(listens.other(), error)),
+            Err(error) => Err(no_way(self.in_words(listens.other(), &error))),
+        }
+    }
+
+    fn peer(&mut self, end: End) -> Result<IpAddr, Fault> {
+        let peer = self.control(end).peer();
+        let lost = |cause| Error::Lost { doing: "opening a data connection", cause };
+        peer.map(|peer| peer.ip().to_canonical()).map_err(|cause| Fault::At {
+            end,
+            error: lost(cause),
+            other: None,
+        })
+    }
+
+    /// The address that the other server is sent to. `nodes`: data may go to other hosts than commands do.
+    fn believe(
+        &mut self,
+        told: SocketAddr,
+        (control, other): (IpAddr, IpAddr),
+        nodes: bool,
+    ) -> Result<SocketAddr, String> {
+        let address = believed(told, control, other, nodes)?;
+        if address.ip() != told.ip() {
+            self.replaced = Some((told.ip(), address.ip()));
+        }
+        Ok(address)
+    }
+
+    /// One of the two is at fault: what the other one says of it is heard, for a little.
+    fn wind_up(&mut self, end: End, error: Error) -> Fault {
+        let until = Instant::now() + WIND_UP.min(self.manner.patience);
+        let other = self.control(end.other());
+        let mut words = None;
+        while words.is_none() && Instant::now() < until && !other.is_broken() {
+            match other.ready_reply() {
+                Ok(Some(reply)) => match reply.class() {
+                    Class::Transient | Class::Permanent => {
+                        words = Some(other.refused(&Command::Bare("moving the file"), &reply).to_string());
+                    }
+                    // That it is done says nothing any more.
+                    Class::Completed => break,
+                    _ => {}
+                },
+                Ok(None) => other.wait_for_either(other, LOOK),
+                Err(error) => words = Some(error.to_string()),
+            }
+        }
+        self.abort(Duration::ZERO);
+        Fault::At { end, error, other: words }
+    }
+
+    /// Ends a transfer at both. Which of them answered within this time.
+    fn abort(&mut self, time: Duration) -> HashMap<End, bool> {
+        let mut answered = HashMap::new();
+        for end in [End::From, End::To] {
+            if !self.control(end).is_broken() {
+                let _ = self.control(end).send(&[Command::Bare("ABOR")]);
+            }
+        }
+        let until = Instant::now() + time;
+        while answered.len() < 2 && Instant::now() < until {
+            for end in [End::From, End::To] {
+                // Markers that were on their way are no answer.
+                while let Ok(Some(reply)) = self.control(end).ready_reply() {
+                    if reply.class() != Class::Preliminary {
+                        answered.insert(end, true);
+                    }
+                }
+            }
+            self.from.control.wait_for_either(&self.to.control, LOOK);
+        }
+        answered
+    }
+
+    /// Nothing moves: who is to blame, as far as that can be seen.
+    fn stalled(&mut self, sides: &HashMap<End, Side>, time: Duration) -> Fault {
+        let (from, to) = (&sides[&End::From], &sides[&End::To]);
+        let seen = match () {
+            () if from.done > to.done => Some((End::To, "the other one says that it sent all")),
+            () if to.done > from.done => Some((End::From, "the other one says that it has all")),
+            () if to.begun && !from.begun => Some((End::From, "it does not say that it begins")),
+            () if from.begun && !to.begun => Some((End::To, "it does not say that it begins")),
+            () if to.marks => Some((End::From, "the other one still tells that nothing comes")),
+            () => None,
+        };
+        let answered = self.abort(PROBE.min(self.manner.patience));
+        let has = |end| answered.contains_key(&end);
+        let silent = |end| (end, "it does not answer any more, and the other one does");
+        let seen = seen.or(match (has(End::From), has(End::To)) {
+            (true, false) => Some(silent(End::To)),
+            (false, true) => Some(silent(End::From)),
+            _ => None,
+        });
+        let time = time.as_secs();
+        let (end, why) = match seen {
+            Some((end, why)) => (Some(end), format!("nothing moved for {time} s: {why}")),
+            None => (None, format!("nothing moved for {time} s, and neither of the two says why")),
+        };
+        Fault::Stalled { end, why }
+    }
+
+    fn in_words(&mut self, end: End, error: &Error) -> String {
+        let peer = self.control(end).peer().map_or("?".to_owned(), |peer| peer.to_string());
+        format!("{peer}: {error}")
+    }
+}
+
+impl Side {
+    fn new(start: usize) -> Side {
+        Side { owes: VecDeque::new(), begun: false, done: start, marks: false }
+    }
+}
+
+/// What a reply says.
+enum Said {
+    Nothing,
+    Moved(Performance),
+    Safe(Ranges),
+}
+
+/// What is said to one of the two for a file, and what each word is.
+fn words<'a>(end: End, of: &Move<'a>, index: usize, extended: bool) -> (Vec<Command<'a>>, Vec<Step>) {
+    let (mut words, mut steps) = (Vec::new(), Vec::new());
+    if end == End::To && extended {
+        words.push(Command::Allo(of.size));
+        steps.push(Step::Allo);
+    }
+    if let Some(held) = of.held.filter(|held| !held.is_empty()) {
+        words.push(Command::RestRanges(held));
+        steps.push(Step::Rest);
+    }
+    words.push(match end {
+        End::From => Command::Path("RETR", of.from),
+        End::To => Command::Path("STOR", of.to),
+    });
+    steps.push(Step::Data(index));
+    (words, steps)
+}
+
+/// What went wrong before anything moved may be that the two cannot reach each other so.
+fn as_no_way(fault: Fault, listens: End) -> Fault {
+    let is_425 = |error: &Error| matches!(error, Error::Refused { code: 425, .. });
+    match fault {
+        Fault::At { end, error, other }
+            if is_425(&error) || other.as_ref().is_some_and(|text| text.contains(" 425 ")) =>
+        {
+            let side = if end == End::From { "the source" } else { "the destination" };
+            let other = other.map(|text| format!("; the other one: {text}")).unwrap_or_default();
+            Fault::NoWay { listens, why: format!("{side}: {error}{other}") }
+        }
+        Fault::Stalled { why, .. } => Fault::NoWay { listens, why },
+        fault => fault,
+    }
+}
+
+/// Where a server is to connect to, by what the other one says and where its commands go.
+fn believed(told: SocketAddr, control: IpAddr, other: IpAddr, nodes: bool) -> Result<SocketAddr, String> {
+    let told = SocketAddr::new(told.ip().to_canonical(), told.port());
+    let is_private = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.is_private() || ip.is_loopback() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
+    };
+    let is_none = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unspecified() || ip.is_multicast(),
+    };
+    let may_differ = nodes && !is_none(told.ip()) && (!is_private(told.ip()) || is_private(control));
+    let ip = if may_differ { told.ip() } else { control };
+    if ip != control && told.port() < PORT_MIN {
+        return Err(format!("{told} is the port of a service at another host, and no server is sent there"));
+    }
+    if ip.is_loopback() && !other.is_loopback() {
+        return Err(format!(
+            "it listens at {ip}, where the other server cannot reach it; name it by an address that both can"
+        ));
+    }
+    Ok(SocketAddr::new(ip, told.port()))
+}

@@ -1,0 +1,524 @@
+//! A copy between two servers that move the data themselves: this host steers, hears what they say, and counts.
+//!
+//! In: a `CopyRequest` whose two ends are stores that can do it. Out: its summary, or that somebody else has to
+//! carry the data.
+//! Invariants: nothing is told of a file that its pair did not say; what no sum compared is not called
+//! compared, and what only a server calls stored is not called durable; a stop ends what is under way at both
+//! servers, and each entry that was begun is heard of before the end.
+//! Left out: how two stores do it, see `haul_storage::store::delegated`; symbolic links, which servers have no
+//! way to make; what of directories is more than their names.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, never, select, unbounded};
+use haul_core::change::Change;
+use haul_core::entry::EntryKind;
+use haul_core::ids::{DirId, FileId};
+use haul_core::transfer::Ended;
+use haul_core::wire::{Announced, Failure, FailureKind, Totals};
+use haul_storage::place::Sources;
+use haul_storage::store::delegated::{
+    Delegated, DelegatedEnd, DelegatedEntry, DelegatedJob, DelegatedPair, DelegatedSettings, Marker, Standing,
+};
+use haul_storage::stores;
+use haul_storage::walk::{CountsAs, Walk, WalkItem};
+
+use crate::driver::{Kind, Mapping, Tally, Watch, cpu_time, rss_max};
+use crate::endpoint::{Endpoint, Place};
+use crate::error::Error;
+use crate::events::{Event, Observer, Progress};
+use crate::handle::{Handle, LiveSetting};
+use crate::options::{Changed, Resume, Verify};
+use crate::request::CopyRequest;
+use crate::summary::{Chosen, Status, Summary, ThirdParty};
+
+/// Entries that were submitted and did not end, at most.
+const OPEN_MAX: usize = 2048;
+/// What a dry run looks at together.
+const LOOK_MAX: usize = 256;
+/// Progress is told this often, and a stop is noticed.
+const TICK: Duration = Duration::from_millis(200);
+/// What is under way at a stop may take so long to end.
+const STOPPING: Duration = Duration::from_secs(20);
+/// Why a rate cannot be held.
+const NO_RATE: &str = "the data goes from one server to the other, and not by here";
+
+/// How it went.
+pub(super) enum Third {
+    Over(Box<Summary>),
+    /// The two cannot do it, nothing was moved, and why.
+    Relay(String),
+}
+
+/// Whether the two ends move the data between them.
+pub(crate) fn is_third(sources: &[Endpoint], destination: &Endpoint) -> bool {
+    let places: Vec<Place> = sources.iter().map(|source| source.place().clone()).collect();
+    let is_here = sources.iter().chain([destination]).all(|end| end.host().is_none());
+    is_here && stores::is_pair(&places, destination.place())
+}
+
+/// What was asked for and cannot be had where no data comes by.
+fn refused(request: &CopyRequest) -> Option<String> {
+    let options = &request.options;
+    let lacks = [
+        (options.rate.is_some(), "a rate cannot be held", NO_RATE),
+        (
+            options.range.is_some() || options.to.is_some(),
+            "a part of a file cannot be copied",
+            "files go as a whole",
+        ),
+        (options.in_place, "nothing is written in place", "files are stored under a name of their own first"),
+        (options.manifest, "there can be no manifest", "nothing is hashed here"),
+        (
+            options.changed == Changed::Prefix,
+            "`changed=prefix` is not possible",
+            "the servers send files as a whole",
+        ),
+        (options.spill_dir.is_some(), "there is nothing to spill", NO_RATE),
+    ];
+    let (_, what, why) = lacks.into_iter().find(|(asked, ..)| *asked)?;
+    Some(format!("between two servers {what}: {why}; leave that out"))
+}
+
+/// Runs it.
+pub(super) fn run(
+    request: &CopyRequest,
+    observer: &Arc<dyn Observer>,
+    handle: &Handle,
+    start: Instant,
+) -> Third {
+    let over = |summary: Summary| {
+        let seconds = start.elapsed().as_secs_f64();
+        Third::Over(Box::new(Summary { seconds, ..summary }))
+    };
+    if let Some(why) = refused(request) {
+        return over(Summary { error: Some(Error::usage(why)), usage: true, ..Summary::default() });
+    }
+    let (post, markers) = unbounded();
+    let post: haul_storage::Post<Marker> = Arc::new(move |marker| drop(post.send(marker)));
+    let places: Vec<Place> = request.sources.iter().map(|source| source.place().clone()).collect();
+    let options = &request.options;
+    let sources = Sources {
+        places: &places,
+        recursive: options.recursive || options.archive,
+        part: None,
+        home: None,
+        patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
+        stop: handle.as_stop(),
+    };
+    let settings = DelegatedSettings {
+        force: options.force,
+        no_clobber: options.no_clobber,
+        update: options.update,
+        trust: options.resume == Resume::Trust,
+        must_compare: options.verify == Verify::Disk,
+        connections: options.streams.map(u32::from),
+        stripes: options.stripes,
+        state: state_of(request),
+        look: request.dry_run,
+    };
+    let job = DelegatedJob { sources, destination: request.destination.place(), settings, post };
+    let begun = match stores::pair(job) {
+        Ok(begun) => begun,
+        Err(_) if handle.stopped() => {
+            return over(Summary { status: Status::Interrupted, ..Summary::default() });
+        }
+        Err(failure) => {
+            let usage = failure.kind == FailureKind::Usage;
+            let error = super::summary::named(Error::failed(&failure), request);
+            return over(Summary { error: Some(error), usage, ..Summary::default() });
+        }
+    };
+    let mut fixed = [Some("this copy has none of its own: two servers move the data"); 4];
+    fixed[LiveSetting::Rate as usize] = Some(NO_RATE);
+    for name in handle.join(1, fixed, None) {
+        observer.event(Event::Note(format!("{name} stays as it is: two servers move the data")));
+    }
+    let watch = Watch {
+        observer: Some(observer.clone()),
+        handle: handle.clone(),
+        verbose: request.verbose,
+        manifest: None,
+        targets: false,
+        plan: request.dry_run.then(|| {
+            let source = request.sources.first().map(Endpoint::shown).unwrap_or_default();
+            Arc::new(Mapping { source, destination: request.destination.shown() })
+        }),
+        source_host: None,
+    };
+    let mut run = Run::new(begun, request, &watch, start);
+    run.all(&markers);
+    let relay = run.no_way.clone().filter(|_| run.tally.files == 0 && !handle.stopped());
+    match relay {
+        Some(why) => Third::Relay(why),
+        None => over(run.summary(request)),
+    }
+}
+
+/// Where it is kept what destinations have of unfinished files.
+fn state_of(request: &CopyRequest) -> Option<PathBuf> {
+    let dir = request.options.state_dir.clone().or_else(|| request.state_home.clone());
+    dir.map(|dir| dir.join("pairs"))
+}
+
+fn not_made(why: &str) -> Failure {
+    Failure { kind: FailureKind::Create, errno: 0, text: why.into() }
+}
+
+/// An entry that did not end.
+struct Open {
+    path: Vec<u8>,
+    size: u64,
+    /// What of it is there, and what of that this attempt moved.
+    there: u64,
+    moved: u64,
+    /// What all attempts moved, as far as anybody heard.
+    sent: u64,
+}
+
+struct Run<'a> {
+    watch: &'a Watch,
+    walk: Walk,
+    pair: Box<dyn DelegatedPair>,
+    start: Instant,
+    dry_run: bool,
+    rename: Option<Vec<u8>>,
+    /// Where each directory that is walked lies at the destination, and below it; `None`: it was not made.
+    dirs: HashMap<DirId, Option<(Vec<u8>, Vec<u8>)>>,
+    open: HashMap<FileId, Open>,
+    looks: Vec<(DelegatedEntry, Vec<u8>)>,
+    tally: Tally,
+    third: ThirdParty,
+    totals: Totals,
+    /// Found so far, while the walk runs.
+    found: (u64, u64),
+    walked: bool,
+    broke: bool,
+    stopped: bool,
+    no_way: Option<String>,
+    bytes_done: u64,
+    bytes_sent: u64,
+    files_done: u64,
+    not_kept: HashMap<&'static str, u64>,
+    grew: Instant,
+}
+
+impl<'a> Run<'a> {
+    fn new(begun: Delegated, request: &CopyRequest, watch: &'a Watch, start: Instant) -> Run<'a> {
+        let Delegated { walk, to, rename, pair, .. } = begun;
+        let mut tally = Tally::default();
+        tally.renamed = rename.is_some();
+        Run {
+            watch,
+            walk,
+            pair,
+            start,
+            dry_run: request.dry_run,
+            rename: rename.map(|name| name.as_bytes().to_vec()),
+            dirs: HashMap::from([(DirId::ROOT, Some((to, Vec::new())))]),
+            open: HashMap::new(),
+            looks: Vec::new(),
+            tally,
+            third: ThirdParty::default(),
+            totals: Totals::default(),
+            found: (0, 0),
+            walked: false,
+            broke: false,
+            stopped: false,
+            no_way: None,
+            bytes_done: 0,
+            bytes_sent: 0,
+            files_done: 0,
+            not_kept: HashMap::new(),
+            grew: start,
+        }
+    }
+
+    /// Until all entries ended.
+    fn all(&mut self, markers: &Receiver<Marker>) {
+        let (items, none) = (self.walk.items().clone(), never());
+        let (mut told, mut stopping) = (Instant::now(), None);
+        while !(self.walked && self.open.is_empty()) {
+            let takes = !self.walked && self.open.len() < OPEN_MAX && !self.watch.handle.paused();
+            let from = if takes { &items } else { &none };
+            select! {
+                recv(markers) -> marker => if let Ok(marker) = marker { self.heard(marker) },
+                recv(from) -> batch => match batch {
+                    Ok(batch) => batch.into_iter().for_each(|item| self.take(item)),
+                    Err(_) => {
+                        self.broke = !self.walk.is_cancelled();
+                        self.walked = true;
+                    }
+                },
+                default(TICK) => {}
+            }
+            if self.walked || self.looks.len() >= LOOK_MAX {
+                self.look();
+            }
+            let ends = self.watch.handle.stopped() || self.no_way.is_some() && self.tally.files == 0;
+            if ends && stopping.is_none() {
+                self.stopped = true;
+                stopping = Some(Instant::now());
+                self.walk.cancel();
+                self.walked = true;
+                self.pair.cancel();
+            }
+            if stopping.is_some_and(|since: Instant| since.elapsed() > STOPPING) {
+                break;
+            }
+            if told.elapsed() >= TICK {
+                told = Instant::now();
+                self.tell();
+            }
+        }
+        self.look();
+        self.tell();
+    }
+
+    fn take(&mut self, item: WalkItem) {
+        if self.stopped {
+            return;
+        }
+        match item {
+            WalkItem::Entry(announced) => self.entry(announced),
+            WalkItem::DirEnd(id) => {
+                self.dirs.remove(&id);
+                self.pair.forget(id.as_file());
+            }
+            WalkItem::Failed { path, failure, counts_as } => {
+                let failure = match counts_as {
+                    CountsAs::Vanished => Failure { kind: FailureKind::Vanished, ..failure },
+                    CountsAs::Entry | CountsAs::Subtree => failure,
+                };
+                self.tally.fail(self.watch, path, &failure);
+            }
+            WalkItem::NotKept(_) => *self.not_kept.entry("special files").or_default() += 1,
+            WalkItem::Note(text) => self.watch.tell(Event::Note(text.into())),
+            WalkItem::End(totals) => {
+                (self.totals, self.walked) = (totals, true);
+                self.found = (totals.files, totals.bytes);
+            }
+        }
+    }
+
+    fn entry(&mut self, announced: Announced) {
+        let Announced { id, parent, name, meta, kind, .. } = announced;
+        let Some(Some((dir, below))) = self.dirs.get(&parent) else {
+            // That of the directory was told.
+            self.pair.forget(id);
+            if let EntryKind::Dir { .. } = kind {
+                self.dirs.insert(id.as_dir(), None);
+            }
+            let path = name.as_bytes().to_vec();
+            let failure = not_made("its directory was not made");
+            return self.tally.fail(self.watch, path, &failure);
+        };
+        let name = match &self.rename {
+            Some(rename) if parent == DirId::ROOT => rename.clone(),
+            _ => name.as_bytes().to_vec(),
+        };
+        let to = [dir.strip_suffix(b"/").unwrap_or(dir), b"/", &name].concat();
+        let path = if below.is_empty() { name } else { [below, &b"/"[..], &name].concat() };
+        match kind {
+            EntryKind::Dir { .. } => {
+                let made = match self.dry_run {
+                    false => self.pair.make_dir(&to),
+                    true => {
+                        let entry = DelegatedEntry { id, from: Vec::new(), to: to.clone(), size: 0, meta };
+                        // A directory that stands there is what is wanted.
+                        Ok(matches!(self.pair.look(&[entry]).pop(), Some(Ok(Standing::New))))
+                    }
+                };
+                match made {
+                    Ok(new) => {
+                        let (end, change) =
+                            if new { (Ended::Copied, Change::NEW) } else { (Ended::Unchanged, Change::NONE) };
+                        self.count(Kind::Dir, &end, change, 0, &path);
+                        self.dirs.insert(id.as_dir(), Some((to, path)));
+                    }
+                    Err(failure) => {
+                        self.dirs.insert(id.as_dir(), None);
+                        self.tally.fail(self.watch, path, &failure);
+                    }
+                }
+            }
+            EntryKind::Fifo | EntryKind::Socket | EntryKind::Device { .. } | EntryKind::HardLink { .. } => {
+                self.pair.forget(id);
+                *self.not_kept.entry("special files").or_default() += 1;
+            }
+            EntryKind::Symlink { .. } => {
+                self.pair.forget(id);
+                let why = "a symbolic link: servers have no way to make one";
+                let failure = not_made(why);
+                self.tally.fail(self.watch, path, &failure);
+            }
+            EntryKind::File { fingerprint, .. } => {
+                let size = fingerprint.size;
+                self.found = (self.found.0 + 1, self.found.1.saturating_add(size));
+                let entry = DelegatedEntry { id, from: self.pair.origin(id), to, size, meta };
+                if self.dry_run {
+                    self.looks.push((entry, path));
+                    return;
+                }
+                self.open.insert(id, Open { path, size, there: 0, moved: 0, sent: 0 });
+                self.pair.submit(entry);
+            }
+        }
+    }
+
+    /// A dry run's files.
+    fn look(&mut self) {
+        let looks = std::mem::take(&mut self.looks);
+        let entries: Vec<DelegatedEntry> = looks.iter().map(|(entry, _)| entry.clone()).collect();
+        if entries.is_empty() {
+            return;
+        }
+        let standings = self.pair.look(&entries);
+        for ((entry, path), standing) in looks.into_iter().zip(standings) {
+            self.pair.forget(entry.id);
+            let (end, change) = match standing {
+                Ok(Standing::New) => (Ended::Copied, Change::NEW),
+                Ok(Standing::Differs(change)) => (Ended::Copied, change),
+                Ok(Standing::Unchanged) => (Ended::Unchanged, Change::NONE),
+                Ok(Standing::Skipped) => (Ended::Skipped, Change::NONE),
+                Err(failure) => (Ended::Failed(failure), Change::NONE),
+            };
+            self.files_done += 1;
+            self.bytes_done += entry.size;
+            self.count(Kind::File, &end, change, entry.size, &path);
+        }
+    }
+
+    fn count(&mut self, kind: Kind, end: &Ended, change: Change, size: u64, path: &[u8]) {
+        self.tally.count(self.watch, kind, end, (None, change), size, || path.to_vec(), || None);
+    }
+
+    fn heard(&mut self, marker: Marker) {
+        match marker {
+            Marker::Moved { id, len, held } => {
+                if let Some(open) = self.open.get_mut(&id) {
+                    let moved = len.saturating_sub(held);
+                    let more = moved.saturating_sub(open.moved);
+                    (open.there, open.moved, open.sent) = (len, moved, open.sent + more);
+                    self.bytes_sent += more;
+                    if more > 0 {
+                        self.grew = Instant::now();
+                    }
+                }
+            }
+            Marker::Note(text) => self.watch.tell(Event::Note(text)),
+            Marker::NoWay(why) => self.no_way = self.no_way.take().or(Some(why)),
+            Marker::Ended { id, result } => {
+                let Some(Open { path, size, sent, .. }) = self.open.remove(&id) else { return };
+                self.grew = Instant::now();
+                match result {
+                    // Nobody wants to hear of each file that a stop ended.
+                    Err(_) if self.stopped => return,
+                    Err(failure) => {
+                        self.count(Kind::File, &Ended::Failed(failure), Change::NONE, size, &path)
+                    }
+                    Ok(DelegatedEnd::Unchanged) => {
+                        self.count(Kind::File, &Ended::Unchanged, Change::NONE, size, &path)
+                    }
+                    Ok(DelegatedEnd::Skipped) => {
+                        self.count(Kind::File, &Ended::Skipped, Change::NONE, size, &path)
+                    }
+                    Ok(DelegatedEnd::Moved(all)) => {
+                        // What was heard of it under way is a part of it.
+                        self.bytes_sent += all.moved.saturating_sub(sent);
+                        self.third.held += all.held;
+                        match all.compared {
+                            Some(sum) => {
+                                self.third.compared += 1;
+                                self.third.sum = Some(sum.to_owned());
+                            }
+                            None => self.third.not_compared += 1,
+                        }
+                        let lost = [(all.mtime_lost, "mtime"), (all.mode_lost, "mode")];
+                        for (_, what) in lost.into_iter().filter(|(lost, _)| *lost) {
+                            *self.not_kept.entry(what).or_default() += 1;
+                        }
+                        self.count(Kind::File, &Ended::Copied, all.change, all.size, &path);
+                    }
+                }
+                self.files_done += 1;
+                self.bytes_done += size;
+            }
+        }
+    }
+
+    /// How far it is.
+    fn tell(&self) {
+        let under_way: u64 = self.open.values().map(|open| open.there.min(open.size)).sum();
+        let quiet = self.grew.elapsed();
+        let waits = quiet > Duration::from_secs(5) && !self.open.is_empty();
+        let progress = Progress {
+            bytes_done: self.bytes_done + under_way,
+            bytes_total: self.found.1,
+            files_done: self.files_done,
+            files_total: self.found.0,
+            unchanged: self.tally.unchanged,
+            failed: self.tally.failed,
+            counting: !self.walked,
+            elapsed: self.start.elapsed(),
+            bytes_sent: self.bytes_sent,
+            holes: 0,
+            waiting: waits.then(|| format!("waiting {} s for the two servers", quiet.as_secs())),
+            checking: None,
+            paused: self.watch.handle.paused(),
+            unencrypted: false,
+        };
+        self.watch.handle.note_progress(&progress);
+        self.watch.tell(Event::Progress(progress));
+    }
+
+    fn summary(&self, request: &CopyRequest) -> Summary {
+        let stopped = self.watch.handle.stopped();
+        let error =
+            (self.broke && !stopped).then(|| Error::local("internal error: the walk ended without its end"));
+        let status = match () {
+            () if stopped => Status::Interrupted,
+            () if error.is_some() => Status::Failed,
+            () if self.tally.failed > 0 => Status::Partial,
+            () => Status::Complete,
+        };
+        let shown = |end: &Endpoint| String::from_utf8_lossy(&end.shown()).into_owned();
+        let from = request.sources.first().map(shown).unwrap_or_default();
+        let mut not_kept: Vec<(String, u64)> =
+            self.not_kept.iter().map(|(what, count)| ((*what).to_owned(), *count)).collect();
+        not_kept.sort();
+        let report = self.pair.report().into_iter();
+        Summary {
+            status,
+            files: self.tally.files,
+            dirs: self.tally.dirs,
+            unchanged: self.tally.unchanged,
+            skipped: self.tally.skipped,
+            failed: self.tally.failed,
+            vanished: self.tally.vanished,
+            lasting: self.tally.lasting,
+            changed: request.options.changed,
+            bytes: self.tally.bytes,
+            bytes_sent: self.bytes_sent,
+            cpu_seconds_near: cpu_time().as_secs_f64(),
+            rss_near: rss_max(),
+            streams: 0,
+            protect: "servers".into(),
+            path: format!("from {from} to {}", shown(&request.destination)),
+            digest: request.options.digest,
+            verify: request.options.verify,
+            resume: request.options.resume,
+            durability: Some(request.options.durability),
+            resumes: self.pair.resumes(),
+            resumed: self.third.held > 0,
+            third_party: Some(self.third.clone()),
+            not_kept,
+            error,
+            chosen: report.map(|(name, value)| Chosen::new(name, value)).collect(),
+            ..Summary::default()
+        }
+    }
+}

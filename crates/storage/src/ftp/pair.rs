@@ -1,0 +1,449 @@
+//! Two FTP servers that move files between them, or one server with itself: data goes from the one to the
+//! other, and this host steers both and hears what they say.
+//!
+//! In: places of both, entries of the walk. Out: a walk, and a [`DelegatedPair`] that works over a few pairs of
+//! sessions.
+//! Invariants: a file is stored under a name of its own and gets its name when all that can be compared was;
+//! so what is copied onto itself is never cut off, under however many names of hosts it is reached. Of a
+//! destination that is the source, or lies in it, nothing is made where that can be seen.
+//! Left out: who drives it; TLS, under which two servers would need a key of each other's.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use haul_core::change::Change;
+use haul_core::entry::{Meta, Name};
+use haul_core::ids::FileId;
+use haul_core::wire::{Failure, FailureKind};
+use haul_ftp::pair::End;
+use haul_ftp::steer::{self, Made};
+use haul_ftp::{Asked, Error, Kind, Server, Session, Settings, server};
+
+use super::names::{Names, Shared as SharedNames};
+use super::session::Line;
+use super::{FtpSource, find, is_dir, path_at, protocol_of, server_of, shown, unreached, walk};
+use crate::Post;
+use crate::place::Place;
+use crate::source::failure::own_failure;
+use crate::source::{WallClock, wall_clock};
+use crate::store::delegated::{
+    Delegated, DelegatedEntry, DelegatedJob, DelegatedPair, DelegatedSettings, Marker, Standing,
+};
+use crate::store::dir_stands;
+use haul_base::stop::Stop;
+use haul_ftp::Protocol;
+use records::Records;
+use worker::Worker;
+
+mod records;
+mod worker;
+
+/// Pairs of sessions at a time.
+const PAIRS_MAX: usize = 4;
+/// Files that one of them takes together, and how long each of these may be.
+const BATCH_MAX: usize = 32;
+const SMALL_LEN: u64 = 1 << 20;
+/// Data connections of one file, unless somebody says how many.
+const CONNECTIONS: u32 = 4;
+
+/// Whether these servers can be asked to move data between them.
+pub(crate) fn is_pair(sources: &[Place], destination: &Place) -> bool {
+    let plain = |place: &Place| matches!(protocol_of(place), Some(Protocol::Ftp | Protocol::Gsiftp));
+    !sources.is_empty() && sources.iter().all(plain) && plain(destination)
+}
+
+/// What all pairs of sessions share.
+struct Shared {
+    ends: [(Server, Settings); 2],
+    settings: DelegatedSettings,
+    names: SharedNames,
+    post: Post<Marker>,
+    clock: WallClock,
+    /// The same server at both ends, as far as its address tells.
+    same_server: bool,
+    records: Option<Records>,
+    /// In the names of what is not finished.
+    tag: u32,
+    cancelled: Arc<AtomicBool>,
+    queue: Mutex<Queue>,
+    ready: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<DelegatedEntry>,
+    ends: bool,
+    /// Workers that have sessions, or may get them.
+    alive: usize,
+    known: Known,
+}
+
+/// What was learnt of the two.
+#[derive(Default)]
+struct Known {
+    /// Which of them listens, as it was done.
+    way: Option<End>,
+    /// Why it cannot be the sender, or the receiver.
+    refused: [Option<String>; 2],
+    no_way: Option<String>,
+    /// MODE E was given up.
+    stream: bool,
+    /// As it was done: MODE E, nodes, the sum.
+    extended: Option<bool>,
+    stripes: usize,
+    sum: Option<Option<&'static str>>,
+    pairs: u16,
+    /// Modes were refused; nobody asks again.
+    no_modes: bool,
+    /// Said once.
+    told_address: bool,
+    temps: u64,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, end: End) -> &(Server, Settings) {
+        &self.ends[end as usize]
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.end(End::To).1.stop.is_asked()
+    }
+
+    /// What went wrong at one of the two, with a file.
+    fn failure(&self, end: End, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
+        let kind = if error.is_network() { FailureKind::Network } else { kind };
+        let errno = match error {
+            // ENOSPC.
+            Error::Refused { code: 452 | 552, .. } if end == End::To => 28,
+            error => error.errno(),
+        };
+        Failure { errno, ..self.say(end, kind, path, &error.to_string()) }
+    }
+
+    /// The same in our words.
+    fn say(&self, end: End, kind: FailureKind, path: &[u8], why: &str) -> Failure {
+        super::said(&self.end(end).0, kind, path, why)
+    }
+
+    /// The next files for one of the pairs: one, or several small ones; `None`: no more will come.
+    fn next(&self) -> Option<Vec<DelegatedEntry>> {
+        let mut queue = self.lock();
+        loop {
+            if queue.ends {
+                return None;
+            }
+            let share = queue.waiting.len().div_ceil(queue.alive.max(1)).clamp(1, BATCH_MAX);
+            let small = queue.waiting.iter().take(share).take_while(|entry| entry.size <= SMALL_LEN).count();
+            if !queue.waiting.is_empty() {
+                return Some(queue.waiting.drain(..small.max(1)).collect());
+            }
+            queue = self.ready.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// What stands at a file's name, and what the options say of that.
+fn standing(
+    settings: &DelegatedSettings,
+    there: &Asked,
+    size: u64,
+    meta: &Meta,
+) -> Result<Standing, Failure> {
+    let facts = match there {
+        Asked::Is(facts) => facts,
+        Asked::Not(_) => return Ok(Standing::New),
+        Asked::Untold(text) => {
+            let text = format!("what stands at its name is not known: the server says {text}");
+            return Err(Failure { kind: FailureKind::Create, errno: 0, text: text.into() });
+        }
+    };
+    if is_dir(facts) {
+        return Err(dir_stands());
+    }
+    let same = |ours: u64, theirs: Option<u64>| theirs == Some(ours);
+    let is_file = facts.kind == Some(Kind::File) && !facts.is_symlink();
+    let (same_size, time) = (same(size, facts.size), facts.modify.map(|at| at.secs));
+    let same_time = time == Some(meta.mtime.secs);
+    if is_file && same_size && same_time && !settings.force {
+        return Ok(Standing::Unchanged);
+    }
+    if settings.no_clobber || settings.update && time.is_some_and(|time| time >= meta.mtime.secs) {
+        return Ok(Standing::Skipped);
+    }
+    let change = match is_file {
+        true => Change::NONE.with(Change::SIZE, !same_size).with(Change::TIME, !same_time),
+        false => Change::NEW,
+    };
+    Ok(Standing::Differs(change))
+}
+
+/// Finds the sources, looks at the destination and makes it, and begins to walk.
+///
+/// # Errors
+/// One of the two cannot be used, or they are one.
+pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
+    let DelegatedJob { sources, destination, settings, post } = job;
+    let FtpSource { server: from, found, session, settings: at_from } = find(&sources)?;
+    let (to, at_to) = server_of(destination, sources.patience, &sources.stop)?;
+    let mut scout = Session::open(&to, &at_to).map_err(|error| unreached(&to, &error))?;
+    let at_to = Settings { at: scout.address(), ..at_to };
+    let same_server = at_to.at.is_some() && at_to.at == at_from.at;
+    let typed = server::path_of(destination.path()).unwrap_or_default();
+    let path = path_at(&mut scout, &to, destination, &mut None)?;
+    let failed = |path: &[u8], error: &Error| super::failed(&to, FailureKind::Create, path, error);
+    let stands = scout.facts(&path).map_err(|error| failed(&path, &error))?;
+    // As in a file system: one file, and a destination that is no directory and does not end as one does.
+    let last = typed.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let is_there = matches!(&stands, Asked::Is(facts) if is_dir(facts) || facts.is_symlink() && facts.kind != Some(Kind::File));
+    let single = match &found[..] {
+        [one] if one.name.is_some() => !is_dir(&one.facts),
+        _ => false,
+    };
+    let (root, rename) = match single && !is_there && !matches!(last, b"" | b"." | b"..") {
+        true => {
+            let name = Name::new(last).map_err(|why| {
+                let text = format!("destination {}: {why}", shown(&to, &path));
+                Failure { kind: FailureKind::Create, errno: 0, text: text.into() }
+            })?;
+            (path[..path.len() - last.len()].to_vec(), Some(name))
+        }
+        false => (path, None),
+    };
+    let root = tidy(&root);
+    if let (Asked::Is(_), false, None) = (&stands, is_there, &rename) {
+        let text = format!("destination {}: something else than a directory stands there", shown(&to, &root));
+        return Err(Failure { kind: FailureKind::Create, errno: 20, text: text.into() });
+    }
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let flag = cancelled.clone();
+    let outer = sources.stop.clone();
+    let stop = Stop::when(move || flag.load(Ordering::Relaxed) || outer.is_asked());
+    let at_from = Settings { stop: stop.clone(), ..at_from };
+    let at_to = Settings { stop, ..at_to };
+    // What is there of the way to it, and what is not.
+    let (mut missing, mut above) = (Vec::new(), root.clone());
+    while above.len() > 1 {
+        match scout.facts(&above).map_err(|error| failed(&above, &error))? {
+            Asked::Is(_) => break,
+            _ => missing.push(above.clone()),
+        }
+        let end = above.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+        above.truncate(end.max(1));
+    }
+    let mut session = session;
+    if same_server
+        || looks_alike((&mut session, &mut scout), &above)?
+            && shares(&mut session, &mut scout, &above, settings.look)?
+    {
+        refuse_itself(&found, &root, rename.as_ref(), &from)?;
+    }
+    if !settings.look {
+        for dir in missing.iter().rev() {
+            steer::make_dir(&mut scout, dir).map_err(|error| failed(dir, &error))?;
+        }
+    }
+    let mut nonce = [0; 16];
+    let _ = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
+    let names = Arc::new(Names::new(1, nonce));
+    let walk = walk::start(walk::Job {
+        line: Line::with(from.clone(), at_from.clone(), session),
+        found,
+        names: names.clone(),
+        object_size: 4 << 20,
+        clock: wall_clock(),
+    });
+    let unable = |what: &str, error: std::io::Error| {
+        let text = format!("starting {what}: {}", haul_base::errno::text(error));
+        Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
+    };
+    let walk = walk.map_err(|error| unable("the walk", error))?;
+    let records = settings.state.clone().map(Records);
+    let shared = Arc::new(Shared {
+        ends: [(from, at_from), (to.clone(), at_to.clone())],
+        settings,
+        names,
+        post,
+        clock: wall_clock(),
+        same_server,
+        records,
+        tag: u32::from_le_bytes([nonce[0], nonce[1], nonce[2], nonce[3]]),
+        cancelled,
+        queue: Mutex::new(Queue { alive: PAIRS_MAX, ..Queue::default() }),
+        ready: Condvar::new(),
+    });
+    for _ in 0..PAIRS_MAX {
+        let shared = shared.clone();
+        let spawned =
+            thread::Builder::new().name("haul-pair".into()).spawn(move || Worker::new(shared).run());
+        spawned.map_err(|error| unable("a pair", error))?;
+    }
+    let scout = Line::with(to, at_to, scout);
+    let pair = Box::new(FtpPair { shared, scout });
+    Ok(Delegated { walk, to: root, rename, pair })
+}
+
+/// A path without doubled slashes, dots, and a slash at its end.
+fn tidy(path: &[u8]) -> Vec<u8> {
+    let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+    let tidy: Vec<u8> = parts.flat_map(|part| [b"/", part].concat()).collect();
+    if tidy.is_empty() { b"/".to_vec() } else { tidy }
+}
+
+/// Both tell the same of a directory: it may be one, and the two servers see one file system.
+fn looks_alike((from, to): (&mut Session, &mut Session), dir: &[u8]) -> Result<bool, Failure> {
+    let of = |session: &mut Session| match session.facts(dir) {
+        Ok(Asked::Is(facts)) => facts.unique.map(|unique| (unique, facts.modify)),
+        _ => None,
+    };
+    let (one, other) = (of(from), of(to));
+    Ok(one.is_some() && one == other)
+}
+
+/// What is made in a directory by the one is seen by the other.
+fn shares(from: &mut Session, to: &mut Session, dir: &[u8], look: bool) -> Result<bool, Failure> {
+    if look {
+        return Ok(true);
+    }
+    let mut tag = [0; 8];
+    let _ = rustix::rand::getrandom(&mut tag, rustix::rand::GetRandomFlags::empty());
+    let name = format!("/.haul~{:016x}", u64::from_le_bytes(tag));
+    let probe = [dir.strip_suffix(b"/").unwrap_or(dir), name.as_bytes()].concat();
+    if steer::make_dir(to, &probe).is_err() {
+        // Nothing is made there, so that nothing is changed either.
+        return Ok(false);
+    }
+    let seen = matches!(from.facts(&probe), Ok(Asked::Is(_)));
+    let _ = steer::remove_dir(to, &probe);
+    Ok(seen)
+}
+
+/// A destination that is a source, or lies in one, where both are of one file system under the same paths.
+fn refuse_itself(
+    found: &[super::Found],
+    root: &[u8],
+    rename: Option<&Name>,
+    server: &Server,
+) -> Result<(), Failure> {
+    let refused = |text: String| Err(Failure { kind: FailureKind::Usage, errno: 0, text: text.into() });
+    for one in found {
+        let source = tidy(&one.path);
+        let name = rename.or(one.name.as_ref());
+        let target = match name {
+            Some(name) => tidy(&[root, b"/", name.as_bytes()].concat()),
+            None => root.to_vec(),
+        };
+        let shown = shown(server, &source);
+        if target == source {
+            return refused(format!(
+                "source {shown} is what it would be copied to: it is one file, or one directory, of one server"
+            ));
+        }
+        let inside =
+            |path: &[u8]| path == source || path.starts_with(&[&source[..], b"/"].concat()) || source == b"/";
+        if is_dir(&one.facts) && inside(&target) {
+            return refused(format!(
+                "the destination lies inside the source {shown}: the copy would copy itself"
+            ));
+        }
+    }
+    Ok(())
+}
+
+struct FtpPair {
+    shared: Arc<Shared>,
+    /// Makes directories, and looks.
+    scout: Line,
+}
+
+impl DelegatedPair for FtpPair {
+    fn origin(&self, id: FileId) -> Vec<u8> {
+        self.shared.names.look(id).map(|(path, _)| path).unwrap_or_default()
+    }
+
+    fn make_dir(&mut self, to: &[u8]) -> Result<bool, Failure> {
+        let made = self.scout.again(|session| steer::make_dir(session, to));
+        let made = made.map_err(|error| self.shared.failure(End::To, FailureKind::Create, to, &error))?;
+        Ok(made == Made::New)
+    }
+
+    fn look(&mut self, all: &[DelegatedEntry]) -> Vec<Result<Standing, Failure>> {
+        let paths: Vec<&[u8]> = all.iter().map(|entry| &entry.to[..]).collect();
+        match self.scout.again(|session| session.facts_of(&paths)) {
+            Ok(told) => {
+                let of = |(entry, asked): (&DelegatedEntry, Asked)| {
+                    standing(&self.shared.settings, &asked, entry.size, &entry.meta)
+                };
+                all.iter().zip(told).map(of).collect()
+            }
+            Err(error) => {
+                let failure = |entry: &DelegatedEntry| {
+                    Err(self.shared.failure(End::To, FailureKind::Create, &entry.to, &error))
+                };
+                all.iter().map(failure).collect()
+            }
+        }
+    }
+
+    fn submit(&mut self, entry: DelegatedEntry) {
+        self.shared.lock().waiting.push_back(entry);
+        self.shared.ready.notify_one();
+    }
+
+    fn forget(&mut self, id: FileId) {
+        self.shared.names.forget(id);
+    }
+
+    fn cancel(&mut self) {
+        self.shared.cancelled.store(true, Ordering::Relaxed);
+        let waiting = {
+            let mut queue = self.shared.lock();
+            queue.ends = true;
+            std::mem::take(&mut queue.waiting)
+        };
+        self.shared.ready.notify_all();
+        for entry in waiting {
+            let failure = own_failure(FailureKind::Local, "copy", &entry.to, "it was not begun");
+            (self.shared.post)(Marker::Ended { id: entry.id, result: Err(failure) });
+        }
+    }
+
+    fn resumes(&self) -> bool {
+        let is_extended = self.shared.lock().known.extended == Some(true);
+        is_extended && self.shared.records.is_some()
+    }
+
+    fn report(&self) -> Vec<(String, String)> {
+        let queue = self.shared.lock();
+        let known = &queue.known;
+        let mode = match (known.extended, known.way) {
+            (Some(true), _) if known.stripes > 1 => {
+                format!("MODE E, {} nodes of the destination", known.stripes)
+            }
+            (Some(true), _) => "MODE E".to_owned(),
+            (Some(false), Some(End::From)) => "stream mode, the source listens".into(),
+            (Some(false), _) => "stream mode, the destination listens".into(),
+            (None, _) => return Vec::new(),
+        };
+        let sum = match known.sum.flatten() {
+            Some(sum) => format!("{sum} (both servers know it)"),
+            None => "none (the servers have none in common)".into(),
+        };
+        vec![
+            ("third party".into(), mode),
+            ("sum of both servers".into(), sum),
+            ("pairs of sessions".into(), known.pairs.to_string()),
+        ]
+    }
+}
+
+impl Drop for FtpPair {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}

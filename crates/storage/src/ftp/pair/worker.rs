@@ -1,0 +1,872 @@
+//! One pair of sessions, and its thread.
+//!
+//! In: entries from the queue, small ones several at a time. Out: their markers.
+//! Invariants: each entry ends once, whatever happens; a file gets its name only when [`judge`] says so of what
+//! both servers told after its last byte; what was stored and did not get its name is removed, unless what the
+//! destination has of it is kept for a later run.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use haul_base::stop::Stop;
+use haul_core::change::Change;
+use haul_core::job::delegated::{Judgement, Sums, Told, Why, judge};
+use haul_core::wire::{Failure, FailureKind};
+use haul_ftp::pair::{End, Fault, Heard, Manner, Move, Pair};
+use haul_ftp::{Asked, Error, Facts, Kind, Moment, Session, Settings, steer};
+use haul_gridftp::command::StripeLayout;
+use haul_gridftp::ranges::Ranges;
+
+use super::records::{Kept, Record, version};
+use super::{CONNECTIONS, Shared, standing};
+use crate::ftp::names::{SETTLES, YOUNG, same_facts};
+use crate::ftp::session::{Line, may_help, pause};
+use crate::ftp::{meta_of, time_of, untold};
+use crate::source::failure::own_failure;
+use crate::store::delegated::{DelegatedEnd, DelegatedEntry, DelegatedMove, Marker, Standing, Stripes};
+
+/// Files of this length are kept in mind while they are moved.
+const RECORDED_MIN: u64 = 4 << 20;
+/// How often what is safe is written down.
+const RECORD_EVERY: Duration = Duration::from_secs(1);
+/// How often a file is begun anew because of what was told of it at the end.
+const AFRESH_MAX: u32 = 1;
+/// Sums that are asked for together.
+const SUMS_MAX: usize = 16;
+/// How long it is tried to remove what is of no use.
+const CLEANING: Duration = Duration::from_secs(3);
+/// And to look how far a file is.
+const WATCHING: Duration = Duration::from_secs(5);
+
+/// A file that is under way.
+struct Job {
+    entry: DelegatedEntry,
+    /// As it was when it was begun.
+    facts: Facts,
+    standing: Standing,
+    /// Where it is stored for now.
+    temp: Vec<u8>,
+    /// Something may lie there.
+    stored: bool,
+    record: Option<Record>,
+    /// What the destination says it has there.
+    held: Ranges,
+    /// Of that, what an earlier run had.
+    earlier: u64,
+    moved: u64,
+    tries: u32,
+    afresh: u32,
+}
+
+/// Whom something concerns.
+enum Scope {
+    All,
+    One(usize),
+}
+
+/// Something went wrong that ends the sessions.
+struct Trouble {
+    scope: Scope,
+    fault: Fault,
+}
+
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    pair: Option<Pair>,
+    counted: bool,
+    /// Looks how far a file is, where its server does not say so.
+    watcher: Option<Line>,
+    /// The server takes no more sessions, and other workers have theirs.
+    left_out: bool,
+}
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>) -> Worker {
+        let (server, settings) = shared.end(End::To).clone();
+        let patience = settings.patience.min(WATCHING);
+        let watcher = Some(Line::new(server, Settings { patience, ..settings }));
+        Worker { shared, pair: None, counted: false, watcher, left_out: false }
+    }
+
+    pub(super) fn run(mut self) {
+        while let Some(batch) = self.shared.next() {
+            let mut jobs: Vec<Job> = batch.into_iter().map(|entry| self.job(entry)).collect();
+            if catch_unwind(AssertUnwindSafe(|| self.work(&mut jobs))).is_err() {
+                self.pair = None;
+                for job in jobs {
+                    let text = "internal error in a pair of sessions";
+                    let failure = own_failure(FailureKind::Local, "copy", &job.entry.to, text);
+                    self.end(job, Err(failure));
+                }
+                continue;
+            }
+            if self.left_out {
+                let mut queue = self.shared.lock();
+                jobs.into_iter().rev().for_each(|job| queue.waiting.push_front(job.entry));
+                drop(queue);
+                self.shared.ready.notify_all();
+                return;
+            }
+        }
+    }
+
+    fn job(&self, entry: DelegatedEntry) -> Job {
+        Job {
+            entry,
+            facts: Facts::default(),
+            standing: Standing::New,
+            temp: Vec::new(),
+            stored: false,
+            record: None,
+            held: Ranges::new(),
+            earlier: 0,
+            moved: 0,
+            tries: 0,
+            afresh: 0,
+        }
+    }
+
+    /// Until all of them ended.
+    fn work(&mut self, jobs: &mut Vec<Job>) {
+        while !jobs.is_empty() && !self.left_out {
+            if self.shared.is_cancelled() {
+                return self.give_up(jobs);
+            }
+            let no_way = self.shared.lock().known.no_way.clone();
+            if let Some(why) = no_way {
+                for mut job in std::mem::take(jobs) {
+                    self.keep_or_clean(&mut job);
+                    let failure = own_failure(FailureKind::Network, "copy", &job.entry.to, &why);
+                    self.end(job, Err(failure));
+                }
+                return;
+            }
+            if let Err(trouble) = self.attempt(jobs) {
+                self.pair = None;
+                self.meet(trouble, jobs);
+            }
+        }
+    }
+
+    /// Nobody wants them any more.
+    fn give_up(&mut self, jobs: &mut Vec<Job>) {
+        self.pair = None;
+        for mut job in std::mem::take(jobs) {
+            self.keep_or_clean(&mut job);
+            let failure = own_failure(FailureKind::Local, "copy", &job.entry.to, "a stop was asked for");
+            self.end(job, Err(failure));
+        }
+    }
+
+    /// What is done about trouble: the sessions are gone already.
+    fn meet(&mut self, Trouble { scope, fault }: Trouble, jobs: &mut Vec<Job>) {
+        let shared = self.shared.clone();
+        let (end, error, other) = match fault {
+            Fault::Stopped => return,
+            Fault::NoWay { listens, why } => return self.no_way(listens, why),
+            Fault::Stalled { end, why } => {
+                let end_of = end.unwrap_or(End::To);
+                let name = |end: End| shared.end(end).0.url();
+                let who = match end {
+                    Some(end) => format!("{} stalls", name(end)),
+                    None => format!("{} or {} stalls", name(End::From), name(End::To)),
+                };
+                let doing = format!("{who}: {why}");
+                let patience = shared.end(end_of).1.patience;
+                (end_of, Error::Silent { doing, patience }, None)
+            }
+            Fault::At { end, error, other } => (end, error, other),
+        };
+        if error.is_full() {
+            let mut queue = shared.lock();
+            if queue.alive > 1 && jobs.iter().all(|job| !job.stored) {
+                queue.alive -= 1;
+                self.left_out = true;
+                return;
+            }
+        }
+        let concerned = |index: usize| match scope {
+            Scope::All => true,
+            Scope::One(one) => one == index,
+        };
+        let (mut left, mut longest) = (Vec::new(), 0);
+        for (index, mut job) in std::mem::take(jobs).into_iter().enumerate() {
+            if !concerned(index) {
+                left.push(job);
+                continue;
+            }
+            job.tries += 1;
+            if may_help(&error, job.tries) {
+                longest = longest.max(job.tries);
+                left.push(job);
+                continue;
+            }
+            self.keep_or_clean(&mut job);
+            let (kind, path) = match end {
+                End::From if error.is_unavailable() => (FailureKind::Open, &job.entry.from),
+                End::From => (FailureKind::Read, &job.entry.from),
+                End::To => (FailureKind::Write, &job.entry.to),
+            };
+            let mut failure = shared.failure(end, kind, path, &error);
+            if let Some(other) = &other {
+                let name = shared.end(end.other()).0.url();
+                failure.text = format!("{}; and {name}: {other}", failure.text).into();
+            }
+            self.end(job, Err(failure));
+        }
+        *jobs = left;
+        if longest > 0 {
+            self.rest(pause(longest));
+        }
+    }
+
+    /// Data finds no way while that one listens.
+    fn no_way(&mut self, listens: End, why: String) {
+        let shared = self.shared.clone();
+        let mut queue = shared.lock();
+        let known = &mut queue.known;
+        if listens == End::To && !known.stream && known.extended == Some(true) {
+            // In MODE E nobody else can listen.
+            known.stream = true;
+        }
+        known.refused[listens as usize].get_or_insert(why);
+        known.way = known.way.filter(|way| *way != listens);
+        if let ([Some(from), Some(to)], None) = (&known.refused, &known.no_way) {
+            let (a, b) = (shared.end(End::From).0.url(), shared.end(End::To).0.url());
+            let text = format!(
+                "{a} and {b} cannot move files between them: while {b} listens, {to}; while {a} listens, {from}"
+            );
+            known.no_way = Some(text.clone());
+            drop(queue);
+            (shared.post)(Marker::NoWay(text));
+        }
+    }
+
+    /// Waits, but for a stop.
+    fn rest(&self, time: Duration) {
+        let until = Instant::now() + time;
+        while Instant::now() < until && !self.shared.is_cancelled() {
+            thread::sleep(Duration::from_millis(50).min(until.saturating_duration_since(Instant::now())));
+        }
+    }
+
+    fn end(&self, job: Job, result: Result<DelegatedEnd, Failure>) {
+        let id = job.entry.id;
+        self.shared.names.forget(id);
+        (self.shared.post)(Marker::Ended { id, result });
+    }
+
+    /// Both sessions, opened where they are not.
+    fn open(&mut self) -> Result<(), Trouble> {
+        if self.pair.is_some() {
+            return Ok(());
+        }
+        let shared = &self.shared;
+        let open = |end| {
+            let (server, settings) = shared.end(end);
+            let at = |error| Trouble { scope: Scope::All, fault: Fault::At { end, error, other: None } };
+            Session::open(server, settings).map_err(at)
+        };
+        let (from, to) = (open(End::From)?, open(End::To)?);
+        let sum = steer::common_sum(&from, &to);
+        let settings = &shared.settings;
+        let layout = settings.stripes.map(|stripes| match stripes {
+            Stripes::Blocked(size) => StripeLayout::Blocked(size),
+            Stripes::Partitioned => StripeLayout::Partitioned,
+        });
+        let (patience, stream) = (shared.end(End::To).1.patience, shared.lock().known.stream);
+        let parallelism = settings.connections.unwrap_or(CONNECTIONS);
+        let manner = Manner { parallelism, layout, patience, stream };
+        let stop = shared.end(End::To).1.stop.clone();
+        let pair = Pair::new(from, to, manner, stop);
+        let pair = pair.map_err(|fault| Trouble { scope: Scope::All, fault })?;
+        let mut queue = shared.lock();
+        queue.known.extended = Some(pair.is_extended());
+        queue.known.sum = Some(sum);
+        queue.known.pairs += u16::from(!std::mem::replace(&mut self.counted, true));
+        self.pair = Some(pair);
+        Ok(())
+    }
+
+    /// Moves them once. Those that ended are gone from `jobs` then; of the others more is to be tried.
+    fn attempt(&mut self, jobs: &mut Vec<Job>) -> Result<(), Trouble> {
+        self.open()?;
+        self.look(jobs)?;
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        let sum = self.shared.lock().known.sum.flatten();
+        for job in jobs.iter_mut() {
+            self.prepare(job, sum.is_some())?;
+        }
+        let (done, fault) = self.transfer(jobs);
+        if done > 0 {
+            let rest = jobs.split_off(done);
+            if fault.is_some() {
+                // Of what was under way behind them answers are still to come.
+                self.pair = None;
+                if let Err(trouble) = self.open() {
+                    jobs.extend(rest);
+                    return Err(trouble);
+                }
+            }
+            let finished = self.finish(jobs, sum);
+            jobs.extend(rest);
+            finished?;
+        }
+        // What ended is no more among them, and what is to be moved again stands before the others.
+        match fault {
+            Some(fault) => {
+                let again = jobs.iter().take_while(|job| job.afresh > 0 && !job.stored).count();
+                Err(Trouble { scope: Scope::One(again), fault })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Asks both for all of them: what the source is now, and what stands at the destination.
+    fn look(&mut self, jobs: &mut Vec<Job>) -> Result<(), Trouble> {
+        let shared = self.shared.clone();
+        let pair = self.pair.as_mut().expect("it is open");
+        let froms: Vec<&[u8]> = jobs.iter().map(|job| &job.entry.from[..]).collect();
+        let at =
+            |end| move |error| Trouble { scope: Scope::All, fault: Fault::At { end, error, other: None } };
+        let sources = pair.session(End::From).facts_of(&froms).map_err(at(End::From))?;
+        let tos: Vec<&[u8]> = jobs.iter().map(|job| &job.entry.to[..]).collect();
+        let sinks = pair.session(End::To).facts_of(&tos).map_err(at(End::To))?;
+        let mut settles = None;
+        let mut left = Vec::with_capacity(jobs.len());
+        for ((mut job, source), sink) in std::mem::take(jobs).into_iter().zip(sources).zip(sinks) {
+            let facts = match source {
+                Asked::Is(facts) if facts.kind == Some(Kind::File) && !facts.is_symlink() => facts,
+                Asked::Is(_) => {
+                    let why = "it is no file any more";
+                    let failure = shared.say(End::From, FailureKind::Changed, &job.entry.from, why);
+                    self.end(job, Err(failure));
+                    continue;
+                }
+                asked => {
+                    let failure = untold(&shared.end(End::From).0, &job.entry.from, &asked);
+                    self.end(job, Err(failure));
+                    continue;
+                }
+            };
+            let (Some(size), Some(_)) = (facts.size, facts.modify) else {
+                let why = "the server does not tell any more how long it is, and when it was changed";
+                let failure = shared.say(End::From, FailureKind::Read, &job.entry.from, why);
+                self.end(job, Err(failure));
+                continue;
+            };
+            // What changed since it was looked at shows only in the next second, for times are told in whole
+            // ones.
+            let announced = shared.names.look(job.entry.id).map(|(_, told)| told);
+            let young =
+                (shared.clock)().secs.saturating_sub(time_of(&facts).secs).unsigned_abs() < YOUNG.as_secs();
+            if young && announced.is_none_or(|told| !same_facts(&told, &facts)) {
+                settles = settles.max(Some(Instant::now() + SETTLES));
+                shared.names.renew(job.entry.id, &facts);
+            } else if young {
+                settles = settles.max(crate::store::SourceNames::not_before(&*shared.names, job.entry.id));
+            }
+            job.entry.size = size;
+            job.entry.meta = meta_of(&facts, false);
+            let is_itself = |sink: &Asked| match sink {
+                Asked::Is(there) => {
+                    there.unique.is_some() && there.unique == facts.unique && shared.same_server
+                }
+                _ => false,
+            };
+            match standing(&shared.settings, &sink, size, &job.entry.meta) {
+                Ok(Standing::Unchanged) => self.end(job, Ok(DelegatedEnd::Unchanged)),
+                Ok(Standing::Skipped) => self.end(job, Ok(DelegatedEnd::Skipped)),
+                Ok(_) if is_itself(&sink) => {
+                    let why = "it is the source: two names of one file";
+                    let failure = shared.say(End::To, FailureKind::Create, &job.entry.to, why);
+                    self.end(job, Err(failure));
+                }
+                Ok(standing) => {
+                    job.standing = standing;
+                    job.facts = facts;
+                    left.push(job);
+                }
+                Err(failure) => {
+                    let text = failure.text.to_string();
+                    let said = shared.say(End::To, failure.kind, &job.entry.to, &text);
+                    self.end(job, Err(Failure { errno: failure.errno, ..said }));
+                }
+            }
+        }
+        *jobs = left;
+        if let Some(until) = settles.filter(|_| !jobs.is_empty()) {
+            self.rest(until.saturating_duration_since(Instant::now()));
+        }
+        Ok(())
+    }
+
+    /// Under which name it is stored, and what of it is there already.
+    fn prepare(&mut self, job: &mut Job, can_compare: bool) -> Result<(), Trouble> {
+        let shared = self.shared.clone();
+        let at = |error| Trouble { scope: Scope::All, fault: Fault::At { end: End::To, error, other: None } };
+        let pair = self.pair.as_mut().expect("it is open");
+        let goes_on = pair.is_extended() && (can_compare || shared.settings.trust);
+        let is_recorded = job.entry.size >= RECORDED_MIN;
+        if let (None, Some(records), true) = (&job.record, &shared.records, is_recorded) {
+            let [from, to] = [(End::From, &job.entry.from), (End::To, &job.entry.to)]
+                .map(|(end, path)| crate::ftp::shown(&shared.end(end).0, path));
+            match records.take(&from, &to) {
+                Ok(record) => job.record = record,
+                Err(error) => {
+                    let why = haul_base::errno::text(error);
+                    (shared.post)(Marker::Note(format!(
+                        "what the destination has of unfinished files cannot be kept in {}: {why}",
+                        records.0.display()
+                    )));
+                }
+            }
+            if let Some(kept) =
+                job.record.as_ref().and_then(Record::read).filter(|kept| is_ours(&kept.temp, &job.entry.to))
+            {
+                let end = kept.ranges.list().last().map_or(0, |range| range.1);
+                let is_it = goes_on && kept.version == version(&job.facts) && end > 0;
+                let there = match is_it {
+                    true => pair.session(End::To).facts(&kept.temp).map_err(at)?,
+                    false => Asked::Not(String::new()),
+                };
+                match there {
+                    Asked::Is(facts) if facts.size.is_some_and(|size| size >= end) => {
+                        job.earlier = kept.ranges.total();
+                        (job.temp, job.held, job.stored) = (kept.temp, kept.ranges, true);
+                    }
+                    _ => match steer::remove(pair.session(End::To), &kept.temp) {
+                        Err(error) if error.ends_session() => return Err(at(error)),
+                        _ => {}
+                    },
+                }
+            }
+        }
+        let goes_on = goes_on && !job.held.is_empty() && job.stored;
+        if !goes_on {
+            if job.stored {
+                // Who broke off there may still write for a while.
+                match steer::remove(pair.session(End::To), &job.temp) {
+                    Err(error) if error.ends_session() => return Err(at(error)),
+                    _ => {}
+                }
+            }
+            (job.held, job.earlier) = (Ranges::new(), 0);
+            let mut queue = shared.lock();
+            queue.known.temps += 1;
+            job.temp = temporary(&job.entry.to, shared.tag, queue.known.temps);
+        }
+        job.stored = true;
+        if let Some(record) = &job.record {
+            let kept =
+                Kept { version: version(&job.facts), temp: job.temp.clone(), ranges: job.held.clone() };
+            let _ = record.write(&kept);
+        }
+        Ok(())
+    }
+
+    /// Moves them; how many are over well.
+    fn transfer(&mut self, jobs: &mut [Job]) -> (usize, Option<Fault>) {
+        let Worker { shared, pair, watcher, .. } = self;
+        let pair = pair.as_mut().expect("it is open");
+        let listens = {
+            let queue = shared.lock();
+            let known = &queue.known;
+            let free = |end: &End| known.refused[*end as usize].is_none();
+            let any = [End::To, End::From].into_iter().find(free).unwrap_or(End::To);
+            (known.way.unwrap_or(any), known.way.is_some())
+        };
+        let before: Vec<Ranges> = jobs.iter().map(|job| job.held.clone()).collect();
+        let mut held = before.clone();
+        let mut moved = vec![0_u64; jobs.len()];
+        let mut written = Instant::now();
+        let ran = {
+            let moves: Vec<Move<'_>> = jobs
+                .iter()
+                .zip(&before)
+                .map(|(job, held)| Move {
+                    from: &job.entry.from,
+                    to: &job.temp,
+                    size: job.entry.size,
+                    held: (!held.is_empty()).then_some(held),
+                })
+                .collect();
+            let mut hear = |heard: Heard<'_>| match heard {
+                Heard::Moved(index, len) => {
+                    moved[index] = moved[index].max(len);
+                    let held = before[index].total();
+                    let len = (held + len).min(jobs[index].entry.size);
+                    (shared.post)(Marker::Moved { id: jobs[index].entry.id, len, held });
+                }
+                Heard::Safe(index, ranges) => {
+                    // More ranges than can be kept are as good as none of them.
+                    let _ = held[index].merge(ranges);
+                    if let Some(record) =
+                        jobs[index].record.as_ref().filter(|_| written.elapsed() > RECORD_EVERY)
+                    {
+                        let (version, temp) = (version(&jobs[index].facts), jobs[index].temp.clone());
+                        let _ = record.write(&Kept { version, temp, ranges: held[index].clone() });
+                        written = Instant::now();
+                    }
+                }
+            };
+            let mut watch = |index: usize| {
+                let temp = &jobs[index].temp;
+                let told = watcher.as_mut()?.open().and_then(|session| session.facts(temp));
+                match told {
+                    Ok(Asked::Is(facts)) => facts.size,
+                    Ok(_) => None,
+                    Err(_) => {
+                        // The server has no session for it.
+                        *watcher = None;
+                        None
+                    }
+                }
+            };
+            pair.run(listens, &moves, &mut hear, &mut watch)
+        };
+        for (index, job) in jobs.iter_mut().enumerate() {
+            let all = job.entry.size.saturating_sub(before[index].total());
+            job.moved += if index < ran.done { all } else { moved[index] };
+            job.held = std::mem::take(&mut held[index]);
+            if index > ran.done {
+                // What of it was begun behind a failure may be of another file.
+                job.held = Ranges::new();
+            }
+            if let Some(record) = job.record.as_ref().filter(|_| index >= ran.done) {
+                let (version, temp) = (version(&job.facts), job.temp.clone());
+                let _ = record.write(&Kept { version, temp, ranges: job.held.clone() });
+            }
+        }
+        let mut queue = shared.lock();
+        queue.known.stripes = queue.known.stripes.max(pair.stripes());
+        if ran.done > 0 && !pair.is_extended() {
+            queue.known.way = Some(listens.0);
+        }
+        let replaced = pair.replaced().filter(|_| !std::mem::replace(&mut queue.known.told_address, true));
+        drop(queue);
+        if let Some((told, used)) = replaced {
+            (shared.post)(Marker::Note(format!(
+                "a server said that it listens for data at {told}; {used}, where its commands go, was used in its place"
+            )));
+        }
+        (ran.done, ran.fault)
+    }
+
+    /// Compares what can be compared, and gives names. All of them were moved well, as both servers say.
+    fn finish(&mut self, jobs: &mut Vec<Job>, sum: Option<&'static str>) -> Result<(), Trouble> {
+        let shared = self.shared.clone();
+        let at =
+            |end| move |error| Trouble { scope: Scope::All, fault: Fault::At { end, error, other: None } };
+        let sums = match sum {
+            Some(sum) => self.compare(jobs, sum)?,
+            None => vec![Sums::Untold; jobs.len()],
+        };
+        let pair = self.pair.as_mut().expect("it is open");
+        let temps: Vec<&[u8]> = jobs.iter().map(|job| &job.temp[..]).collect();
+        let stored = pair.session(End::To).facts_of(&temps).map_err(at(End::To))?;
+        let froms: Vec<&[u8]> = jobs.iter().map(|job| &job.entry.from[..]).collect();
+        let now = pair.session(End::From).facts_of(&froms).map_err(at(End::From))?;
+        let (mut good, mut left, mut lost) = (Vec::new(), Vec::new(), None);
+        let told = sums.into_iter().zip(stored).zip(now);
+        for (mut job, ((sums, stored), now)) in std::mem::take(jobs).into_iter().zip(told) {
+            let told = Told {
+                size: job.entry.size,
+                source_same: matches!(&now, Asked::Is(now) if same_facts(now, &job.facts)),
+                stored: match stored {
+                    Asked::Is(facts) => facts.size,
+                    _ => None,
+                },
+                sums,
+                held: job.earlier,
+                trust: shared.settings.trust,
+                must_compare: shared.settings.must_compare,
+            };
+            match judge(&told) {
+                Judgement::Publish => good.push((job, sums)),
+                Judgement::Afresh(why) if job.afresh < AFRESH_MAX => {
+                    job.afresh += 1;
+                    lost = lost.or(self.begin_anew(&mut job).err());
+                    if why == Why::SumsDiffer && told.held > 0 {
+                        (shared.post)(Marker::Note(format!(
+                            "{}: with what an earlier run had moved the content is another; it is moved again from its beginning",
+                            crate::ftp::shown(&shared.end(End::To).0, &job.entry.to)
+                        )));
+                    }
+                    left.push(job);
+                }
+                Judgement::Afresh(why) | Judgement::Fail(why) => {
+                    lost = lost.or(self.begin_anew(&mut job).err());
+                    let failure = self.refuse(&job, why, sum);
+                    self.end(job, Err(failure));
+                }
+            }
+        }
+        let published = match lost {
+            Some(error) => Err(self.all_again(good, at(End::To)(error))),
+            None => self.publish(good, sum),
+        };
+        // Those that are to be moved again stand before those that were not moved.
+        *jobs = left;
+        published
+    }
+
+    /// Why a file did not get its name.
+    fn refuse(&self, job: &Job, why: Why, sum: Option<&'static str>) -> Failure {
+        let (from, to) = (&job.entry.from, &job.entry.to);
+        let sum = sum.unwrap_or("sum");
+        match why {
+            Why::SourceChanged => {
+                let why = "what the server tells of it is not what it was when it was begun";
+                self.shared.say(End::From, FailureKind::Changed, from, why)
+            }
+            Why::Length(stored) => {
+                let why = format!(
+                    "{stored} bytes were stored of {}, although both servers say that all went well",
+                    job.entry.size
+                );
+                self.shared.say(End::To, FailureKind::Write, to, &why)
+            }
+            Why::LengthUntold => {
+                let why =
+                    "the server does not tell how long what it stored is, so that it was not given its name";
+                self.shared.say(End::To, FailureKind::Write, to, why)
+            }
+            Why::SumsDiffer => {
+                let why = format!(
+                    "its {sum} is not that of the source: what was stored is not what the source has"
+                );
+                self.shared.say(End::To, FailureKind::Digest, to, &why)
+            }
+            Why::NotCompared => {
+                let why = "the two servers have no sum in common, and --verify=disk wants each file compared";
+                self.shared.say(End::To, FailureKind::Digest, to, why)
+            }
+            Why::HeldUnproven => {
+                let why = "nothing shows that what an earlier run moved of it is right";
+                self.shared.say(End::To, FailureKind::Digest, to, why)
+            }
+        }
+    }
+
+    /// What is stored of it is of no use.
+    fn begin_anew(&mut self, job: &mut Job) -> Result<(), Error> {
+        let pair = self.pair.as_mut().expect("it is open");
+        if let Some(record) = &job.record {
+            record.clear();
+        }
+        let removed = steer::remove(pair.session(End::To), &job.temp);
+        (job.held, job.earlier, job.stored) = (Ranges::new(), 0, false);
+        (self.shared.post)(Marker::Moved { id: job.entry.id, len: 0, held: 0 });
+        match removed {
+            Err(error) if error.ends_session() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The sums of both, asked of both at the same time.
+    fn compare(&mut self, jobs: &[Job], sum: &'static str) -> Result<Vec<Sums>, Trouble> {
+        let at =
+            |end| move |error| Trouble { scope: Scope::All, fault: Fault::At { end, error, other: None } };
+        let (from, to) = self.pair.as_mut().expect("it is open").both();
+        let mut all = Vec::with_capacity(jobs.len());
+        for some in jobs.chunks(SUMS_MAX) {
+            let froms: Vec<&[u8]> = some.iter().map(|job| &job.entry.from[..]).collect();
+            let tos: Vec<&[u8]> = some.iter().map(|job| &job.temp[..]).collect();
+            steer::ask_sums(from, sum, &froms).map_err(at(End::From))?;
+            steer::ask_sums(to, sum, &tos).map_err(at(End::To))?;
+            let sized = |paths: Vec<&[u8]>| -> Vec<(Vec<u8>, u64)> {
+                paths.iter().zip(some).map(|(path, job)| (path.to_vec(), job.entry.size)).collect()
+            };
+            let (froms, tos) = (sized(froms), sized(tos));
+            let ones = sums_of(from, sum, &froms).map_err(at(End::From))?;
+            let others = sums_of(to, sum, &tos).map_err(at(End::To))?;
+            all.extend(ones.into_iter().zip(others).map(|told| match told {
+                (Some(one), Some(other)) if one == other => Sums::Alike,
+                (Some(_), Some(_)) => Sums::Differ,
+                _ => Sums::Untold,
+            }));
+        }
+        Ok(all)
+    }
+
+    /// Gives them their times, modes and names.
+    fn publish(&mut self, mut good: Vec<(Job, Sums)>, sum: Option<&'static str>) -> Result<(), Trouble> {
+        let shared = self.shared.clone();
+        if good.is_empty() {
+            return Ok(());
+        }
+        let trouble =
+            |error| Trouble { scope: Scope::All, fault: Fault::At { end: End::To, error, other: None } };
+        let told = self.named_and_dressed(&mut good);
+        let (times, modes, named) = match told {
+            Ok(told) => told,
+            Err(error) => {
+                // Which of them have their names is not known: those that have are alike when they are tried
+                // again.
+                return Err(self.all_again(good, trouble(error)));
+            }
+        };
+        for ((((job, sums), mtime), mode), named) in good.into_iter().zip(times).zip(modes).zip(named) {
+            match named {
+                Ok(()) => {
+                    let mut job = job;
+                    if let Some(record) = job.record.take() {
+                        record.remove();
+                    }
+                    let change = match job.standing {
+                        Standing::Differs(change) => change,
+                        _ => Change::NEW,
+                    };
+                    let compared = sum.filter(|_| sums == Sums::Alike);
+                    let moved = DelegatedMove {
+                        size: job.entry.size,
+                        moved: job.moved,
+                        held: job.earlier,
+                        compared,
+                        change,
+                        mtime_lost: !mtime,
+                        mode_lost: !mode,
+                    };
+                    self.end(job, Ok(DelegatedEnd::Moved(moved)));
+                }
+                Err(error) => {
+                    let mut job = job;
+                    let _ = self.begin_anew(&mut job);
+                    let failure = shared.failure(End::To, FailureKind::Publish, &job.entry.to, &error);
+                    self.end(job, Err(failure));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// They are tried again, one by one ended where that does not help.
+    fn all_again(&mut self, good: Vec<(Job, Sums)>, trouble: Trouble) -> Trouble {
+        self.pair = None;
+        let mut jobs: Vec<Job> = good.into_iter().map(|(job, _)| job).collect();
+        for mut job in std::mem::take(&mut jobs) {
+            self.keep_or_clean(&mut job);
+            let why = "the session was lost while it was given its name: the same command again finds out whether it has it";
+            let failure = self.shared.say(End::To, FailureKind::Network, &job.entry.to, why);
+            self.end(job, Err(failure));
+        }
+        trouble
+    }
+
+    #[allow(clippy::type_complexity)] // One for each of the files.
+    fn named_and_dressed(
+        &mut self,
+        good: &mut [(Job, Sums)],
+    ) -> Result<(Vec<bool>, Vec<bool>, Vec<Result<(), Error>>), Error> {
+        let no_modes = self.shared.lock().known.no_modes;
+        let session = self.pair.as_mut().expect("it is open").session(End::To);
+        let wrong: Vec<bool> = good
+            .iter()
+            .map(|(job, _)| steer::takes_name(session, &job.temp).map(|takes| !takes))
+            .collect::<Result<_, _>>()?;
+        let moment = |job: &Job| {
+            let at = job.entry.meta.mtime;
+            Moment { secs: at.secs, nanos: 0 }
+        };
+        let times: Vec<(&[u8], Moment)> = good.iter().map(|(job, _)| (&job.temp[..], moment(job))).collect();
+        let times = steer::set_times(session, &times)?;
+        let modes: Vec<(&[u8], u32)> = match no_modes {
+            true => Vec::new(),
+            false => good.iter().filter_map(|(job, _)| Some((&job.temp[..], job.facts.unix_mode?))).collect(),
+        };
+        let mut set = steer::set_modes(session, &modes)?.into_iter();
+        let is_told = |job: &Job| job.facts.unix_mode.is_some();
+        let modes: Vec<bool> =
+            good.iter().map(|(job, _)| !is_told(job) || !no_modes && set.next().unwrap_or(false)).collect();
+        let pairs: Vec<(&[u8], &[u8])> = good
+            .iter()
+            .zip(&wrong)
+            .filter(|(_, wrong)| !**wrong)
+            .map(|((job, _), _)| (&job.temp[..], &job.entry.to[..]))
+            .collect();
+        let mut named = steer::rename(session, &pairs)?.into_iter();
+        let named = wrong
+            .iter()
+            .map(|wrong| match wrong {
+                true => Err(Error::Unsayable(steer::OTHER_NAME)),
+                false => named.next().unwrap_or(Ok(())),
+            })
+            .collect();
+        if !modes.is_empty() && modes.iter().all(|set| !set) {
+            self.shared.lock().known.no_modes = true;
+        }
+        Ok((times, modes, named))
+    }
+
+    /// What is stored of a file that did not end well: kept in mind, or removed.
+    fn keep_or_clean(&mut self, job: &mut Job) {
+        let is_kept = job.record.is_some() && !job.held.is_empty();
+        if !job.stored || is_kept {
+            return;
+        }
+        let (server, settings) = self.shared.end(End::To);
+        // Whatever was stopped.
+        let patience = settings.patience.min(CLEANING);
+        let settings = Settings { stop: Stop::never(), patience, ..settings.clone() };
+        let mut line = Line::new(server.clone(), settings);
+        let removed = line.open().and_then(|session| steer::remove(session, &job.temp));
+        if removed.is_ok()
+            && let Some(record) = job.record.take()
+        {
+            record.remove();
+        }
+        job.stored = false;
+    }
+}
+
+fn sums_of(session: &mut Session, sum: &str, files: &[(Vec<u8>, u64)]) -> Result<Vec<Option<String>>, Error> {
+    let files: Vec<(&[u8], u64)> = files.iter().map(|(path, size)| (&path[..], *size)).collect();
+    Ok(steer::sums(session, sum, &files)?.into_iter().map(Result::ok).collect())
+}
+
+/// The directory of a path, with its slash, and the name in it.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let end = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    path.split_at(end)
+}
+
+/// Under which name a file is stored until it gets its own.
+fn temporary(to: &[u8], tag: u32, number: u64) -> Vec<u8> {
+    let (dir, name) = split(to);
+    let tag = format!(".haul~{tag:08x}{number}");
+    // Two dots at the beginning are more than a name to some servers.
+    let dot: &[u8] = if name.starts_with(b".") { b"" } else { b"." };
+    match dot.len() + name.len() + tag.len() <= 255 {
+        true => [dir, dot, name, tag.as_bytes()].concat(),
+        false => [dir, tag.as_bytes()].concat(),
+    }
+}
+
+/// It is a name of ours beside the file.
+fn is_ours(temp: &[u8], to: &[u8]) -> bool {
+    let ((one, name), (other, _)) = (split(temp), split(to));
+    one == other && name.windows(6).any(|part| part == b".haul~")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what is not finished lies beside what it becomes, under a name of ours that any server takes.
+    #[test]
+    fn temporaries_lie_beside() {
+        let long = [b"/d/".as_slice(), &[b'n'; 255]].concat();
+        for to in [&b"/d/x"[..], b"/x", b"/d/.hidden", b"/d/ a b ", &long] {
+            let temp = temporary(to, 7, 12);
+            assert!(is_ours(&temp, to) && temp != to, "{to:?}");
+            let (_, name) = split(&temp);
+            assert!(name.len() <= 255 && name.starts_with(b".") && !name.starts_with(b".."), "{to:?}");
+        }
+        assert!(!is_ours(b"/e/.x.haul~1", b"/d/x") && !is_ours(b"/d/x", b"/d/x"));
+    }
+}
