@@ -6,7 +6,7 @@
 //! and its path, never a password; nor is it told where the server repeats it.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use haul_base::escape;
@@ -16,6 +16,7 @@ use haul_gridftp::line::Iac;
 use haul_gridftp::reply::{Class, Reply, ReplyReader};
 
 use crate::gsi::{Context, decoded};
+use crate::ssh::{self, Heard, Running, Ssh};
 use crate::tls::{Tls, Wire};
 use crate::{Error, Server};
 
@@ -52,6 +53,10 @@ pub(crate) struct Control {
     secret: String,
     /// Something of it is not as it must be any more.
     broken: bool,
+    /// Where the server is, of which this connection does not tell.
+    told_at: Option<IpAddr>,
+    /// Last, so that the connection is closed by then.
+    ssh: Option<Running>,
 }
 
 impl Control {
@@ -86,11 +91,60 @@ impl Control {
         stream.and_then(over).map_err(unreached)
     }
 
-    fn over(stream: TcpStream, (patience, stop): (Duration, &Stop), secret: String) -> io::Result<Control> {
+    /// Has ssh start the server.
+    pub(crate) fn start(
+        server: &Server,
+        ssh: &Ssh,
+        (patience, stop): (Duration, &Stop),
+    ) -> Result<Control, Error> {
+        let (socket, running) = ssh::start(server, ssh)?;
+        let stream = Wire::plain(socket, stop.clone());
+        let mut control = Control::with(stream, (patience, stop), String::new());
+        control.ssh = Some(running);
+        let until = Instant::now() + Running::patience(ssh, patience);
+        let mut came = Vec::new();
+        loop {
+            match ssh::hear(&came) {
+                Heard::Speaks(at, address) => {
+                    came.drain(..at);
+                    control.told_at = address;
+                    (control.rest, control.buffer) = (0..came.len(), came);
+                    return Ok(control);
+                }
+                Heard::NoServer => {
+                    let why = "there is neither .globus/sshftp nor /etc/grid-security/sshftp at the host; \
+                               globus-gridftp-server-enable-sshftp makes one";
+                    return Err(Error::Broken { doing: "starting the server by ssh", why });
+                }
+                Heard::TooMuch => {
+                    let why = "the host's shell says more than 64 KiB before the server does";
+                    return Err(Error::Broken { doing: "starting the server by ssh", why });
+                }
+                Heard::More => {}
+            }
+            let mut buffer = [0; 4096];
+            control.stream.ends_at(until);
+            match control.stream.read(&mut buffer) {
+                Ok(0) => return Err(control.ssh.as_mut().expect("it was started").ended()),
+                Ok(len) => came.extend_from_slice(&buffer[..len]),
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) if cause.kind() == io::ErrorKind::ConnectionReset => {
+                    return Err(control.ssh.as_mut().expect("it was started").ended());
+                }
+                Err(cause) => return Err(Error::lost("starting the server by ssh", patience, cause)),
+            }
+        }
+    }
+
+    fn over(stream: TcpStream, waits: (Duration, &Stop), secret: String) -> io::Result<Control> {
         stream.set_nodelay(true)?;
-        let stream = Wire::plain(stream, stop.clone());
+        let stream = Wire::plain(stream, waits.1.clone());
+        Ok(Control::with(stream, waits, secret))
+    }
+
+    fn with(stream: Wire, (patience, stop): (Duration, &Stop), secret: String) -> Control {
         let (reader, buffer) = (ReplyReader::new(Iac::Plain), vec![0; BUFFER_LEN]);
-        Ok(Control {
+        Control {
             stream,
             tls: None,
             gsi: None,
@@ -102,7 +156,9 @@ impl Control {
             stop: stop.clone(),
             secret,
             broken: false,
-        })
+            told_at: None,
+            ssh: None,
+        }
     }
 
     /// Goes on under TLS. What the server said before that, or somebody in its name, is not heard under it.
@@ -179,8 +235,18 @@ impl Control {
         Ok(if is_telnet { Iac::Doubled } else { Iac::Plain })
     }
 
+    /// Where this connection goes.
     pub(crate) fn peer(&self) -> io::Result<SocketAddr> {
-        self.stream.tcp().peer_addr()
+        self.stream.peer()
+    }
+
+    /// Where data connections go; `None`: where the server says, which came through ssh from a host that is
+    /// known.
+    pub(crate) fn host(&self) -> io::Result<Option<IpAddr>> {
+        match self.ssh {
+            Some(_) => Ok(self.told_at),
+            None => self.peer().map(|peer| Some(peer.ip())),
+        }
     }
 
     pub(crate) fn is_broken(&self) -> bool {

@@ -19,6 +19,7 @@ mod listed;
 pub mod netrc;
 pub mod server;
 mod session;
+mod ssh;
 mod tls;
 
 pub use data::Incoming;
@@ -28,4 +29,5 @@ pub use haul_gridftp::listing::{Facts, Kind, Moment};
 pub use listed::Listed;
 pub use server::{Protocol, Server};
 pub use session::{Asked, Security, Session, Settings};
+pub use ssh::Ssh;
 pub use tls::Trust;

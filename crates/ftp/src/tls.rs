@@ -8,7 +8,8 @@
 //! Source of the checks: rustls and webpki; of the authorities: the system's, as OpenSSL has them.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -131,7 +132,7 @@ pub(crate) enum Wire {
 
 impl Wire {
     /// As it is.
-    pub(crate) fn plain(stream: TcpStream, stop: Stop) -> Wire {
+    pub(crate) fn plain(stream: impl Into<Socket>, stop: Stop) -> Wire {
         Wire::Plain(Bounded::new(stream, stop))
     }
 
@@ -147,10 +148,15 @@ impl Wire {
         self.bounded().until = until;
     }
 
-    pub(crate) fn tcp(&self) -> &TcpStream {
-        match self {
+    /// The other end's address, where it has one.
+    pub(crate) fn peer(&self) -> io::Result<SocketAddr> {
+        let socket = match self {
             Wire::Plain(bounded) => &bounded.stream,
             Wire::Protected(tls) => &tls.sock.stream,
+        };
+        match socket {
+            Socket::Tcp(stream) => stream.peer_addr(),
+            Socket::Local(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
         }
     }
 
@@ -186,17 +192,59 @@ impl Write for Wire {
     }
 }
 
+/// A connection as the system has it.
+pub(crate) enum Socket {
+    Tcp(TcpStream),
+    /// With a program of this host.
+    Local(UnixStream),
+}
+
+impl From<TcpStream> for Socket {
+    fn from(stream: TcpStream) -> Socket {
+        Socket::Tcp(stream)
+    }
+}
+
+impl From<UnixStream> for Socket {
+    fn from(stream: UnixStream) -> Socket {
+        Socket::Local(stream)
+    }
+}
+
+impl Socket {
+    fn try_clone(&self) -> io::Result<Socket> {
+        Ok(match self {
+            Socket::Tcp(stream) => Socket::Tcp(stream.try_clone()?),
+            Socket::Local(stream) => Socket::Local(stream.try_clone()?),
+        })
+    }
+
+    fn read_within(&mut self, left: Duration, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.set_read_timeout(Some(left)).and_then(|()| stream.read(buffer)),
+            Socket::Local(stream) => stream.set_read_timeout(Some(left)).and_then(|()| stream.read(buffer)),
+        }
+    }
+
+    fn write_within(&mut self, left: Duration, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.set_write_timeout(Some(left)).and_then(|()| stream.write(bytes)),
+            Socket::Local(stream) => stream.set_write_timeout(Some(left)).and_then(|()| stream.write(bytes)),
+        }
+    }
+}
+
 /// A socket whose reads and writes end at a point in time, and its reads when a stop is wanted, too.
 pub(crate) struct Bounded {
-    stream: TcpStream,
+    stream: Socket,
     until: Instant,
     stop: Stop,
 }
 
 impl Bounded {
     /// Nothing is read or written until somebody says until when.
-    pub(crate) fn new(stream: TcpStream, stop: Stop) -> Bounded {
-        Bounded { stream, until: Instant::now(), stop }
+    pub(crate) fn new(stream: impl Into<Socket>, stop: Stop) -> Bounded {
+        Bounded { stream: stream.into(), until: Instant::now(), stop }
     }
 
     /// The same socket, to be used in its place.
@@ -219,8 +267,8 @@ impl Read for Bounded {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             self.stop.check()?;
-            self.stream.set_read_timeout(Some(self.stop.until_look(self.left()?)))?;
-            match self.stream.read(buffer) {
+            let left = self.stop.until_look(self.left()?);
+            match self.stream.read_within(left, buffer) {
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read,
             }
@@ -230,11 +278,12 @@ impl Read for Bounded {
 
 impl Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(Some(self.left()?))?;
-        self.stream.write(bytes)
+        let left = self.left()?;
+        self.stream.write_within(left, bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
+        // Sockets keep nothing back.
+        Ok(())
     }
 }

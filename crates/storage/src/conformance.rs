@@ -444,6 +444,9 @@ fn source_conforms(source: &Source) {
         recursive: true,
         part: None,
         home: None,
+        replicas: &[],
+        retry: std::sync::Arc::new(haul_core::reliability::Bounded),
+        ssh: (&[], false),
         patience: None,
         stop: Stop::never(),
     };

@@ -58,6 +58,9 @@ pub(super) fn source_request(
     let Choice { value: memory, why: memory_why } = memory;
     SourceRequest {
         sources,
+        replicas: Vec::new(),
+        retry: super::again::policy(options),
+        ssh: (Vec::new(), false),
         options: options.clone(),
         home,
         memory,

@@ -225,6 +225,9 @@ fn source_request(sources: &[PathBuf]) -> SourceRequest {
     let memory_why = String::new();
     SourceRequest {
         sources,
+        replicas: Vec::new(),
+        retry: Arc::new(haul_core::reliability::Bounded),
+        ssh: (Vec::new(), false),
         options,
         home: None,
         memory: MEMORY,
