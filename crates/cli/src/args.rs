@@ -24,6 +24,7 @@ pub mod probe;
 pub mod protect;
 mod range;
 mod rate;
+pub mod retry;
 pub mod rsync;
 pub mod storage;
 pub mod top;
@@ -277,6 +278,9 @@ pub struct Cp {
     /// least.
     #[arg(long, value_name = "TIME", value_parser = parse_patience)]
     pub patience: Option<u32>,
+
+    #[command(flatten)]
+    pub retry: retry::Retry,
 
     /// While the other end stalls, read ahead into a file on flash in this directory (of the source's host)
     ///

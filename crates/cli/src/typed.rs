@@ -5,7 +5,7 @@
 //! here (`--no-push`). Other words between backquotes stay as they are.
 
 /// The library's names, and what is typed.
-const TYPED: [(&str, &str); 23] = [
+const TYPED: [(&str, &str); 25] = [
     ("changed", "--changed"),
     ("dial", "--dial"),
     ("digest", "--digest"),
@@ -24,6 +24,8 @@ const TYPED: [(&str, &str); 23] = [
     ("recursive", "-r"),
     ("remote_haul", "--remote-haul"),
     ("resume", "--resume"),
+    ("retry_command", "--retry-command"),
+    ("retry_for", "--retry-for"),
     ("spill_size", "--spill-size"),
     ("state_dir", "--state"),
     ("to", "--to"),

@@ -6,7 +6,7 @@
 //! transfer is the brain of the simulator.
 //!
 //! Reading order: [`ids`], [`entry`], [`extents`], [`digest`], [`wire`], [`journal`], [`transfer`], [`job`];
-//! [`io`], [`layout`], [`resend`], [`schedule`] and [`tune`] stand alone.
+//! [`io`], [`layout`], [`reliability`], [`resend`], [`schedule`] and [`tune`] stand alone.
 //!
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
@@ -24,6 +24,7 @@ pub mod job;
 pub mod journal;
 pub mod layout;
 pub mod metadata;
+pub mod reliability;
 pub mod resend;
 pub mod schedule;
 pub mod stage;

@@ -233,9 +233,9 @@ impl Session {
         // Before the server says that it begins, nobody is let in, and nobody is waited for.
         let door = if coming.begun { PollFlags::IN } else { PollFlags::empty() };
         fds.push(PollFd::new(&lanes.listener, door));
-        fds.extend(wants.iter().map(|at| PollFd::new(lanes.all[*at].wire.tcp(), PollFlags::IN)));
+        fds.extend(wants.iter().map(|at| PollFd::new(lanes.all[*at].wire.socket(), PollFlags::IN)));
         if !coming.told {
-            fds.push(PollFd::new(self.control.tcp(), PollFlags::IN));
+            fds.push(PollFd::new(self.control.socket(), PollFlags::IN));
         }
         // Where nothing has room, who has to make some is waited for elsewhere.
         let wait = if more || full > 0 && wants.is_empty() { Duration::ZERO } else { wait };

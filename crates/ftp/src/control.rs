@@ -6,7 +6,7 @@
 //! and its path, never a password; nor is it told where the server repeats it.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use haul_base::escape;
@@ -17,7 +17,8 @@ use haul_gridftp::reply::{Class, Reply, ReplyReader};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::gsi::{Context, decoded};
-use crate::tls::{Tls, Wire};
+use crate::ssh::{self, Heard, Running, Ssh};
+use crate::tls::{Socket, Tls, Wire};
 use crate::{Error, Server};
 
 /// Most of a server's text in an error.
@@ -53,6 +54,10 @@ pub(crate) struct Control {
     secret: String,
     /// Something of it is not as it must be any more.
     broken: bool,
+    /// Where the server is, of which this connection does not tell.
+    told_at: Option<IpAddr>,
+    /// Last, so that the connection is closed by then.
+    ssh: Option<Running>,
 }
 
 impl Control {
@@ -87,11 +92,60 @@ impl Control {
         stream.and_then(over).map_err(unreached)
     }
 
-    fn over(stream: TcpStream, (patience, stop): (Duration, &Stop), secret: String) -> io::Result<Control> {
+    /// Has ssh start the server.
+    pub(crate) fn start(
+        server: &Server,
+        ssh: &Ssh,
+        (patience, stop): (Duration, &Stop),
+    ) -> Result<Control, Error> {
+        let (socket, running) = ssh::start(server, ssh)?;
+        let stream = Wire::plain(socket, stop.clone());
+        let mut control = Control::with(stream, (patience, stop), String::new());
+        control.ssh = Some(running);
+        let until = Instant::now() + Running::patience(ssh, patience);
+        let mut came = Vec::new();
+        loop {
+            match ssh::hear(&came) {
+                Heard::Speaks(at, address) => {
+                    came.drain(..at);
+                    control.told_at = address;
+                    (control.rest, control.buffer) = (0..came.len(), came);
+                    return Ok(control);
+                }
+                Heard::NoServer => {
+                    let why = "there is neither .globus/sshftp nor /etc/grid-security/sshftp at the host; \
+                               globus-gridftp-server-enable-sshftp makes one";
+                    return Err(Error::Broken { doing: "starting the server by ssh", why });
+                }
+                Heard::TooMuch => {
+                    let why = "the host's shell says more than 64 KiB before the server does";
+                    return Err(Error::Broken { doing: "starting the server by ssh", why });
+                }
+                Heard::More => {}
+            }
+            let mut buffer = [0; 4096];
+            control.stream.ends_at(until);
+            match control.stream.read(&mut buffer) {
+                Ok(0) => return Err(control.ssh.as_mut().expect("it was started").ended()),
+                Ok(len) => came.extend_from_slice(&buffer[..len]),
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) if cause.kind() == io::ErrorKind::ConnectionReset => {
+                    return Err(control.ssh.as_mut().expect("it was started").ended());
+                }
+                Err(cause) => return Err(Error::lost("starting the server by ssh", patience, cause)),
+            }
+        }
+    }
+
+    fn over(stream: TcpStream, waits: (Duration, &Stop), secret: String) -> io::Result<Control> {
         stream.set_nodelay(true)?;
-        let stream = Wire::plain(stream, stop.clone());
+        let stream = Wire::plain(stream, waits.1.clone());
+        Ok(Control::with(stream, waits, secret))
+    }
+
+    fn with(stream: Wire, (patience, stop): (Duration, &Stop), secret: String) -> Control {
         let (reader, buffer) = (ReplyReader::new(Iac::Plain), vec![0; BUFFER_LEN]);
-        Ok(Control {
+        Control {
             stream,
             tls: None,
             gsi: None,
@@ -103,7 +157,9 @@ impl Control {
             stop: stop.clone(),
             secret,
             broken: false,
-        })
+            told_at: None,
+            ssh: None,
+        }
     }
 
     /// Goes on under TLS. What the server said before that, or somebody in its name, is not heard under it.
@@ -180,18 +236,28 @@ impl Control {
         Ok(if is_telnet { Iac::Doubled } else { Iac::Plain })
     }
 
+    /// Where this connection goes.
     pub(crate) fn peer(&self) -> io::Result<SocketAddr> {
-        self.stream.tcp().peer_addr()
+        self.stream.peer()
+    }
+
+    /// Where data connections go; `None`: where the server says, which came through ssh from a host that is
+    /// known.
+    pub(crate) fn host(&self) -> io::Result<Option<IpAddr>> {
+        match self.ssh {
+            Some(_) => Ok(self.told_at),
+            None => self.peer().map(|peer| Some(peer.ip())),
+        }
     }
 
     /// This host, as the server sees it, if nobody between the two changes that.
     pub(crate) fn local(&self) -> io::Result<SocketAddr> {
-        self.stream.tcp().local_addr()
+        self.stream.local()
     }
 
     /// For who waits for what comes.
-    pub(crate) fn tcp(&self) -> &TcpStream {
-        self.stream.tcp()
+    pub(crate) fn socket(&self) -> &Socket {
+        self.stream.socket()
     }
 
     /// Something of what was read was not looked at yet.
@@ -206,7 +272,7 @@ impl Control {
 
     /// Waits until there is something to read on one of two connections, but not for longer than this.
     pub(crate) fn wait_for_either(&self, other: &Control, time: Duration) {
-        is_readable(&[self.stream.tcp(), other.stream.tcp()], time);
+        is_readable(&[self.stream.socket(), other.stream.socket()], time);
     }
 
     pub(crate) fn is_broken(&self) -> bool {
@@ -324,7 +390,7 @@ impl Control {
             if let Some(reply) = reply {
                 return Ok(Some(reply));
             }
-            if wait.is_none() && !is_readable(&[self.stream.tcp()], Duration::ZERO) {
+            if wait.is_none() && !is_readable(&[self.stream.socket()], Duration::ZERO) {
                 return Ok(None);
             }
             self.stream.ends_at(until);
@@ -413,7 +479,7 @@ impl Control {
 }
 
 /// There is something to read on one of them, or comes within this time.
-fn is_readable(sockets: &[&TcpStream], time: Duration) -> bool {
+fn is_readable(sockets: &[&Socket], time: Duration) -> bool {
     let mut all: Vec<PollFd<'_>> = sockets.iter().map(|socket| PollFd::new(*socket, PollFlags::IN)).collect();
     let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
     // Of an error the read tells.

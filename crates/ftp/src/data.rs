@@ -5,7 +5,7 @@
 //! server names; it counts as ended well only when the server said so after its last byte.
 
 use std::io::{self, Read};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use haul_gridftp::address::{Passive, parse_227, parse_229};
@@ -77,8 +77,8 @@ impl Incoming {
 
 /// Has the server listen, and connects.
 pub(crate) fn open(control: &mut Control, listens: &mut Listens) -> Result<Bounded, Error> {
-    let peer = control.peer().map_err(|cause| Error::Lost { doing: "opening a data connection", cause })?;
-    let address = SocketAddr::new(peer.ip(), passive(control, peer, listens)?);
+    let host = control.host().map_err(|cause| Error::Lost { doing: "opening a data connection", cause })?;
+    let address = passive(control, host, listens)?;
     let patience = control.patience();
     let dial = move || TcpStream::connect_timeout(&address, patience);
     let stream = control.stop().unless_asked("haul-ftp-dial", dial).and_then(|dialled| dialled);
@@ -86,22 +86,22 @@ pub(crate) fn open(control: &mut Control, listens: &mut Listens) -> Result<Bound
     Ok(Bounded::new(stream, control.stop().clone()))
 }
 
-/// The port at which it listens. The address that it names is not looked at: behind a gateway it is a private
-/// one, and a server must not send us elsewhere.
-fn passive(control: &mut Control, peer: SocketAddr, listens: &mut Listens) -> Result<u16, Error> {
-    if *listens == Listens::Extended {
+/// Where it listens. The address that it names is not looked at where its host is known: behind a gateway it
+/// is a private one, and a server must not send us elsewhere.
+fn passive(control: &mut Control, host: Option<IpAddr>, listens: &mut Listens) -> Result<SocketAddr, Error> {
+    if let (Some(host), Listens::Extended) = (host, *listens) {
         let reply = control.ask(&Command::Epsv)?;
         let error = match control.exactly(&Command::Epsv, 229, reply) {
             Ok(reply) => {
                 return Ok(match parse_229(reply.text())? {
-                    Passive::Port(port) => port,
-                    Passive::Address(address) => address.port(),
+                    Passive::Port(port) => SocketAddr::new(host, port),
+                    Passive::Address(address) => SocketAddr::new(host, address.port()),
                 });
             }
             Err(error @ Error::OutOfStep { .. }) => return Err(error),
             Err(error) => error,
         };
-        if peer.is_ipv6() || !error.is_unknown() && error.is_passing() {
+        if host.is_ipv6() || !error.is_unknown() && error.is_passing() {
             return Err(error);
         }
         *listens = Listens::Plain;
@@ -109,7 +109,8 @@ fn passive(control: &mut Control, peer: SocketAddr, listens: &mut Listens) -> Re
     let pasv = Command::Bare("PASV");
     let reply = control.ask(&pasv)?;
     let reply = control.exactly(&pasv, 227, reply)?;
-    Ok(parse_227(reply.text())?.port())
+    let told = parse_227(reply.text())?;
+    Ok(host.map_or(told, |host| SocketAddr::new(host, told.port())))
 }
 
 /// Begins what `last` asks for, with the commands `before` it, and reads the server's word that it begins.

@@ -31,6 +31,9 @@ pub enum Error {
     /// TLS did not come up, or the server is not the one that was meant.
     #[error("TLS with {to}: {why}")]
     Untrusted { to: String, why: String },
+    /// The ssh that should start a server ended; in its words.
+    #[error("ssh to {to}: {why}")]
+    Ssh { to: String, why: String, passing: bool },
     /// A name that cannot be said to this server, for what it would take it for is not known.
     #[error("{0}")]
     Unsayable(&'static str),
@@ -94,6 +97,7 @@ impl Error {
             Error::Connect { .. } | Error::Lost { .. } | Error::Silent { .. } => true,
             Error::Closed { .. } | Error::OutOfStep { .. } => true,
             Error::Refused { code, .. } => (400..500).contains(code) && *code != 450,
+            Error::Ssh { passing, .. } => *passing,
             Error::Grammar(_) | Error::Untrusted { .. } | Error::Misfit(_) => false,
             Error::Broken { .. } | Error::Unsayable(_) | Error::Uncalled { .. } => false,
         }
@@ -118,6 +122,7 @@ impl Error {
             Error::Silent { .. } => 110,
             // EACCES.
             Error::Refused { code: 530 | 532, .. } => 13,
+            Error::Ssh { why, .. } if why.contains("Permission denied") => 13,
             _ => 0,
         }
     }
@@ -126,7 +131,7 @@ impl Error {
     pub fn is_network(&self) -> bool {
         match self {
             Error::Connect { .. } | Error::Lost { .. } | Error::Silent { .. } | Error::Closed { .. } => true,
-            Error::Uncalled { .. } => true,
+            Error::Uncalled { .. } | Error::Ssh { .. } => true,
             Error::Grammar(_) | Error::Refused { .. } | Error::OutOfStep { .. } => false,
             Error::Misfit(_) | Error::Untrusted { .. } | Error::Broken { .. } | Error::Unsayable(_) => false,
         }
@@ -135,6 +140,8 @@ impl Error {
     /// The server takes no further session of this user now.
     pub fn is_full(&self) -> bool {
         match self {
+            // Where it went well before: a host takes only so many logins at a time.
+            Error::Ssh { .. } => true,
             Error::Refused { said, code, .. } => {
                 *code == 421 || (*code == 530 && said == "PASS") || (*code == 530 && said == "USER")
             }

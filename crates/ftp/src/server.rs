@@ -13,6 +13,8 @@ pub const PORT: u16 = 21;
 pub const PORT_TLS: u16 = 990;
 /// The port of GridFTP.
 pub const PORT_GSI: u16 = 2811;
+/// The port of ssh.
+pub const PORT_SSH: u16 = 22;
 /// As whom somebody comes who says no name, RFC 1635.
 const ANONYMOUS: &str = "anonymous";
 const ANONYMOUS_PASSWORD: &str = "haul@";
@@ -37,6 +39,8 @@ pub enum Protocol {
     Ftps,
     /// Commands under the security of the grid, users by certificates.
     Gsiftp,
+    /// Commands through ssh, which starts the server; data as they are.
+    Sshftp,
 }
 
 impl Protocol {
@@ -46,6 +50,7 @@ impl Protocol {
             Protocol::Ftp => "ftp",
             Protocol::Ftps => "ftps",
             Protocol::Gsiftp => "gsiftp",
+            Protocol::Sshftp => "sshftp",
         }
     }
 
@@ -53,6 +58,7 @@ impl Protocol {
         match self {
             Protocol::Ftp | Protocol::Ftps => PORT,
             Protocol::Gsiftp => PORT_GSI,
+            Protocol::Sshftp => PORT_SSH,
         }
     }
 }
@@ -87,6 +93,11 @@ impl Server {
             "" => (ANONYMOUS.to_owned(), ANONYMOUS_PASSWORD.to_owned()),
             user => (word(user)?, word(password)?),
         };
+        if protocol == Protocol::Sshftp
+            && (!password.is_empty() && user != ANONYMOUS || user.starts_with('-'))
+        {
+            return Err("ssh knows by itself who somebody is: write USER@HOST, without a password");
+        }
         let (host, port) = match host.strip_prefix('[') {
             Some(rest) => {
                 let (host, port) = rest.split_once(']').ok_or("an IPv6 address ends with ']'")?;

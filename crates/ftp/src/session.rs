@@ -22,6 +22,7 @@ use crate::gsi::{Context, Credential};
 use crate::lanes::Lanes;
 use crate::listed::{Listed, either, lines, list_line, mlsd_line, named};
 use crate::server::PORT_TLS;
+use crate::ssh::Ssh;
 use crate::store::SetsTimes;
 use crate::tls::{Tls, Trust};
 use crate::{Error, Server};
@@ -54,6 +55,8 @@ pub enum Security {
     Tls(Trust),
     /// GSI, for commands; data go as they are.
     Gsi(Credential),
+    /// ssh, for commands; data go as they are.
+    Ssh(Ssh),
 }
 
 /// What a server has at a path.
@@ -94,10 +97,14 @@ impl Session {
     /// # Errors
     /// The server is not there, or does not take the user.
     pub fn open(server: &Server, settings: &Settings) -> Result<Session, Error> {
-        let mut control = Control::connect(server, settings.at, (settings.patience, &settings.stop))?;
+        let waits = (settings.patience, &settings.stop);
+        let mut control = match &settings.security {
+            Security::Ssh(ssh) => Control::start(server, ssh, waits)?,
+            _ => Control::connect(server, settings.at, waits)?,
+        };
         let tls = match &settings.security {
             Security::Tls(trust) => Some(Tls::new(trust, &server.host)?),
-            Security::None | Security::Gsi(_) => None,
+            Security::None | Security::Gsi(_) | Security::Ssh(_) => None,
         };
         // At that port TLS is there from the first byte on.
         let (early, late) = if server.port == PORT_TLS { (tls, None) } else { (None, tls) };
@@ -114,7 +121,7 @@ impl Session {
             true if control.tells(&said) => b"?".to_vec(),
             true => said.clone(),
         };
-        if let Security::None = settings.security {
+        if let Security::None | Security::Ssh(_) = settings.security {
             // ProFTPD reads commands as Telnet has them; others take the byte as it is.
             let is_telnet = said.windows(7).any(|word| word.eq_ignore_ascii_case(b"proftpd"));
             control.set_iac(if is_telnet { Iac::Doubled } else { Iac::Plain });

@@ -8,7 +8,9 @@
 //! Source of the checks: rustls and webpki; of the authorities: the system's, as OpenSSL has them.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -132,7 +134,7 @@ pub(crate) enum Wire {
 
 impl Wire {
     /// As it is.
-    pub(crate) fn plain(stream: TcpStream, stop: Stop) -> Wire {
+    pub(crate) fn plain(stream: impl Into<Socket>, stop: Stop) -> Wire {
         Wire::Plain(Bounded::new(stream, stop))
     }
 
@@ -162,10 +164,27 @@ impl Wire {
         read
     }
 
-    pub(crate) fn tcp(&self) -> &TcpStream {
+    /// As the system has it: what can be waited for.
+    pub(crate) fn socket(&self) -> &Socket {
         match self {
             Wire::Plain(bounded) => &bounded.stream,
             Wire::Protected(tls) => &tls.sock.stream,
+        }
+    }
+
+    /// The other end's address, where it has one.
+    pub(crate) fn peer(&self) -> io::Result<SocketAddr> {
+        match self.socket() {
+            Socket::Tcp(stream) => stream.peer_addr(),
+            Socket::Local(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
+        }
+    }
+
+    /// This end's, as the other one sees it if nobody between the two changes that.
+    pub(crate) fn local(&self) -> io::Result<SocketAddr> {
+        match self.socket() {
+            Socket::Tcp(stream) => stream.local_addr(),
+            Socket::Local(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
         }
     }
 
@@ -175,7 +194,10 @@ impl Wire {
             tls.conn.send_close_notify();
             tls.flush()?;
         }
-        self.tcp().shutdown(std::net::Shutdown::Write)
+        match self.socket() {
+            Socket::Tcp(stream) => stream.shutdown(std::net::Shutdown::Write),
+            Socket::Local(stream) => stream.shutdown(std::net::Shutdown::Write),
+        }
     }
 
     /// From now on this ends what is waited for here.
@@ -210,9 +232,60 @@ impl Write for Wire {
     }
 }
 
+/// A connection as the system has it.
+pub(crate) enum Socket {
+    Tcp(TcpStream),
+    /// With a program of this host.
+    Local(UnixStream),
+}
+
+impl From<TcpStream> for Socket {
+    fn from(stream: TcpStream) -> Socket {
+        Socket::Tcp(stream)
+    }
+}
+
+impl From<UnixStream> for Socket {
+    fn from(stream: UnixStream) -> Socket {
+        Socket::Local(stream)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Socket::Tcp(stream) => stream.as_fd(),
+            Socket::Local(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl Socket {
+    fn try_clone(&self) -> io::Result<Socket> {
+        Ok(match self {
+            Socket::Tcp(stream) => Socket::Tcp(stream.try_clone()?),
+            Socket::Local(stream) => Socket::Local(stream.try_clone()?),
+        })
+    }
+
+    fn read_within(&mut self, left: Duration, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.set_read_timeout(Some(left)).and_then(|()| stream.read(buffer)),
+            Socket::Local(stream) => stream.set_read_timeout(Some(left)).and_then(|()| stream.read(buffer)),
+        }
+    }
+
+    fn write_within(&mut self, left: Duration, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.set_write_timeout(Some(left)).and_then(|()| stream.write(bytes)),
+            Socket::Local(stream) => stream.set_write_timeout(Some(left)).and_then(|()| stream.write(bytes)),
+        }
+    }
+}
+
 /// A socket whose reads and writes end at a point in time, and its reads when a stop is wanted, too.
 pub(crate) struct Bounded {
-    stream: TcpStream,
+    stream: Socket,
     until: Instant,
     stop: Stop,
     /// It waits for what is not there yet.
@@ -221,8 +294,8 @@ pub(crate) struct Bounded {
 
 impl Bounded {
     /// Nothing is read or written until somebody says until when.
-    pub(crate) fn new(stream: TcpStream, stop: Stop) -> Bounded {
-        Bounded { stream, until: Instant::now(), stop, waits: true }
+    pub(crate) fn new(stream: impl Into<Socket>, stop: Stop) -> Bounded {
+        Bounded { stream: stream.into(), until: Instant::now(), stop, waits: true }
     }
 
     /// The same socket, to be used in its place.
@@ -248,8 +321,8 @@ impl Read for Bounded {
         }
         loop {
             self.stop.check()?;
-            self.stream.set_read_timeout(Some(self.stop.until_look(self.left()?)))?;
-            match self.stream.read(buffer) {
+            let left = self.stop.until_look(self.left()?);
+            match self.stream.read_within(left, buffer) {
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read,
             }
@@ -259,11 +332,12 @@ impl Read for Bounded {
 
 impl Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(Some(self.left()?))?;
-        self.stream.write(bytes)
+        let left = self.left()?;
+        self.stream.write_within(left, bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
+        // Sockets keep nothing back.
+        Ok(())
     }
 }

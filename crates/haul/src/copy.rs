@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::unbounded;
 use haul_core::ids::StreamId;
+use haul_core::reliability::Reliability;
 use haul_core::transfer::SessionEnd;
 use haul_core::tune::Choice;
 use haul_core::wire::STREAMS_MAX;
@@ -39,6 +40,7 @@ use haul_transport::path::{self, EndFacts};
 use haul_transport::rejoin::Joins;
 use haul_transport::{memory, tcp};
 
+mod again;
 mod ends;
 pub(crate) mod lists;
 mod manifest;
@@ -79,11 +81,11 @@ pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, handle: Ha
 }
 
 fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle) -> Summary {
-    let start = Instant::now();
     let forbidden = request.options.protect < policy::least_protect(None);
     let refused = forbidden.then(|| policy::FORBIDDEN.to_owned());
     let refused = refused.or_else(|| request.options.check().err().map(|error| error.text));
     let fit = || crate::endpoint::fit(&request.sources, &request.destination).err().map(|e| e.to_string());
+    let fit = || fit().or_else(|| crate::endpoint::replicas(&request.sources, &request.replicas).err());
     if let Some(error) = refused.or_else(fit) {
         return Summary { error: Some(Error::usage(error)), usage: true, ..Summary::default() };
     }
@@ -91,7 +93,9 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
     // Whoever says it in one of the two places means it.
     let dry_run = request.dry_run || request.options.dry_run;
     (request.dry_run, request.options.dry_run) = (dry_run, dry_run);
-    if third::is_third(&request.sources, &request.destination) {
+    let start = Instant::now();
+    // Where there are replicas this host compares what it gets of them.
+    if request.replicas.is_empty() && third::is_third(&request.sources, &request.destination) {
         match third::run(&request, &observer, handle, start) {
             third::Third::Over(summary) => return *summary,
             third::Third::Relay(why) => match relay(&request, &why) {
@@ -104,20 +108,26 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
         }
     }
     let (request, adopted) = &passport::adopt_local(&request);
-    let joined = match join(request, &observer, handle) {
-        Ok(joined) => joined,
-        Err(error) => {
-            let seconds = start.elapsed().as_secs_f64();
-            let usage = error.kind == ErrorKind::Usage;
-            // Whoever wanted it to stop got that.
-            let (status, error) = match handle.stopped() && !usage {
-                true => (Status::Interrupted, None),
-                false => (Status::Failed, Some(error)),
-            };
-            return Summary { status, usage, error, seconds, ..Summary::default() };
-        }
-    };
-    let mut summary = summarise(request, joined, start);
+    let retry = again::policy_here(&request.options, &observer, handle);
+    let mut summary = again::run(request, (&observer, handle), &retry, |observer| {
+        let start = Instant::now();
+        let error = match join(request, observer, handle, &retry) {
+            Ok(joined) => return summarise(request, joined, start),
+            Err(error) => error,
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        let usage = error.kind == ErrorKind::Usage;
+        // Whoever wanted it to stop got that.
+        let (status, error) = match handle.stopped() && !usage {
+            true => (Status::Interrupted, None),
+            false => (Status::Failed, Some(error)),
+        };
+        Summary { status, usage, error, seconds, ..Summary::default() }
+    });
+    if summary.status == Status::Failed && summary.streams == 0 {
+        // The two ends never met: nothing was chosen.
+        return summary;
+    }
     passport::explain(&mut summary.chosen, adopted);
     summary
 }
@@ -140,7 +150,12 @@ fn relay(request: &CopyRequest, why: &str) -> Result<String, Error> {
 /// Data streams of a copy within one process.
 const LOCAL_STREAMS: u16 = 2;
 
-fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, handle: &Handle) -> Result<Joined, Error> {
+fn join(
+    request: &CopyRequest,
+    observer: &Arc<dyn Observer>,
+    handle: &Handle,
+    retry: &Arc<dyn Reliability>,
+) -> Result<Joined, Error> {
     let (manifest, hasher) = match request.options.manifest && !request.dry_run {
         true => {
             let (sender, paths) = unbounded();
@@ -168,7 +183,7 @@ fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, handle: &Handle) ->
         }),
         source_host: request.sources.first().and_then(|source| source.host()).map(str::to_owned),
     };
-    let joined = run_ends(request, observer, &watch);
+    let joined = run_ends(request, observer, &watch, retry);
     drop(watch);
     if let Some(hasher) = hasher {
         hasher.join().map_err(|_| Error::local("internal error: hashing for the manifest failed"))?;
@@ -176,8 +191,13 @@ fn join(request: &CopyRequest, observer: &Arc<dyn Observer>, handle: &Handle) ->
     joined
 }
 
-fn run_ends(request: &CopyRequest, observer: &Arc<dyn Observer>, watch: &Watch) -> Result<Joined, Error> {
-    let plan = Plan::of(request)?;
+fn run_ends(
+    request: &CopyRequest,
+    observer: &Arc<dyn Observer>,
+    watch: &Watch,
+    retry: &Arc<dyn Reliability>,
+) -> Result<Joined, Error> {
+    let plan = Plan::of(request, retry)?;
     let Some(host) = plan.host else {
         refuse_inside(request)?;
         let (near_links, far_links) = memory_links(&request.options);
@@ -377,6 +397,7 @@ pub(crate) fn serve(
         (Role::Source, _) => {
             let pacer = Arc::new(Pacer::new(request.options.rate));
             let mut from = source_request(request.sources, &request.options, home, memory, (&share, &pacer));
+            from.replicas = request.replicas;
             if let Some(ask) = &request.trial {
                 from.trial = Some(trial::far(prober, ask, &links, &watch.handle));
             }
@@ -499,6 +520,7 @@ fn bare(sources: Vec<Endpoint>, destination: Endpoint) -> CopyRequest {
     CopyRequest {
         sources,
         destination,
+        replicas: Vec::new(),
         options: Options::default(),
         remote,
         dry_run: false,

@@ -16,7 +16,7 @@ use haul_base::escape;
 use haul_base::role::Role;
 pub use haul_storage::place::without_password;
 pub use haul_storage::place::{Place, PlaceError, Scheme};
-use haul_storage::place::{half_login, half_scheme, sources_fit, split_scheme};
+use haul_storage::place::{half_login, half_scheme, replicas_fit, sources_fit, split_scheme};
 
 /// Longest `user@host`, bytes: a host name has at most 253, a user name at most 256.
 const HOST_LEN_MAX: usize = 512;
@@ -302,6 +302,35 @@ pub(crate) fn fit(sources: &[Endpoint], destination: &Endpoint) -> Result<(), En
         destination.place.fits(Role::Sink)?;
     }
     Ok(())
+}
+
+/// The replicas that these words name.
+///
+/// # Errors
+/// What does not fit together, or is no endpoint, in words for people.
+pub fn replicas_typed(words: &[OsString], sources: &[Endpoint]) -> Result<Vec<Endpoint>, String> {
+    let exists = |path: &OsStr| Path::new(path).symlink_metadata().is_ok();
+    let parsed = words.iter().map(|word| Endpoint::parse(word, exists));
+    let found = parsed.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
+    replicas(sources, &found)?;
+    Ok(found)
+}
+
+/// Whether these can be replicas of the source.
+///
+/// # Errors
+/// What to write instead.
+pub(crate) fn replicas(sources: &[Endpoint], replicas: &[Endpoint]) -> Result<(), String> {
+    replicas_fit(sources.iter().map(Endpoint::place), replicas.iter().map(Endpoint::place))?;
+    let host = sources.first().and_then(Endpoint::host);
+    match replicas.iter().find(|replica| replica.host() != host) {
+        None => Ok(()),
+        Some(other) => {
+            let shown = escape::name(&other.shown());
+            let whose = host.map_or("this host".to_owned(), |host| format!("{host}, as {host}:ftp://..."));
+            Err(format!("replica {shown}: it is read by the same host as the source: {whose}"))
+        }
+    }
 }
 
 /// Checks a word that names a file, or a directory, where nothing else will do. `taker`: what it was given

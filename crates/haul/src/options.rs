@@ -158,6 +158,14 @@ pub struct Options {
     /// asked ([`RemoteOptions::interactive`](crate::api::RemoteOptions::interactive)), how long ssh may say
     /// nothing before the far end speaks; `None`: two minutes, and at least ten seconds.
     pub patience: Option<u32>,
+    /// For how long what fails and may pass is tried again, in seconds, up to thirty days: reads from a
+    /// server, and, where the connection to the far end is lost or not made, the copy as a whole; `None`: a
+    /// few times over some seconds, and the copy not.
+    pub retry_for: Option<u32>,
+    /// Whom to ask what becomes of what failed: a command of this host and its arguments, see
+    /// `docs/library.md`; empty: nobody. What it has no answer for goes by `retry_for`.
+    #[serde(skip)]
+    pub retry_command: Vec<String>,
     /// What files are hashed with.
     pub digest: Digest,
     /// What protects the data on its way.
@@ -194,6 +202,9 @@ pub struct Options {
     pub sink_storage: StorageOptions,
 }
 
+/// Longest that something is tried again, seconds.
+pub const RETRY_FOR_MAX: u32 = 30 * 86_400;
+
 impl Default for Options {
     fn default() -> Self {
         Options {
@@ -215,6 +226,8 @@ impl Default for Options {
             manifest: false,
             dry_run: false,
             patience: None,
+            retry_for: None,
+            retry_command: Vec::new(),
             digest: Digest::default(),
             protect: Protect::default(),
             verify: Verify::default(),
@@ -329,6 +342,7 @@ impl Options {
         }
         within("memory, bytes", self.memory, [1, 1 << 60])?;
         within("patience, seconds", self.patience, [0, 86_400])?;
+        within("retry for, seconds", self.retry_for, [1, RETRY_FOR_MAX])?;
         if self.spill_size == Some(0) {
             return Err("spill size: no bytes hold nothing".into());
         }
@@ -405,6 +419,9 @@ pub struct AgentRequest {
     pub sources: Vec<Place>,
     /// The same of the destination (`None` if the agent is the source).
     pub destination: Option<Place>,
+    /// Where else the only source lies.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replicas: Vec<Place>,
     /// What the user asked for.
     pub options: Options,
     /// The agent is a source that measures the network, instead of one that copies.
@@ -423,7 +440,15 @@ impl AgentRequest {
         destination: Option<Place>,
         options: Options,
     ) -> AgentRequest {
-        AgentRequest { role, sources, destination, options, trial: None, question: None }
+        AgentRequest {
+            role,
+            sources,
+            destination,
+            replicas: Vec::new(),
+            options,
+            trial: None,
+            question: None,
+        }
     }
 }
 

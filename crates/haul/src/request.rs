@@ -15,6 +15,9 @@ pub struct CopyRequest {
     pub sources: Vec<Endpoint>,
     /// Where it goes.
     pub destination: Endpoint,
+    /// Where else the only source lies: other servers that have the same, which are used where it cannot be
+    /// had from the first. Of the host that speaks with that one.
+    pub replicas: Vec<Endpoint>,
     /// Every choice.
     pub options: Options,
     /// How the far end is reached and started, if there is one.
@@ -35,6 +38,7 @@ impl CopyRequest {
         CopyRequest {
             sources,
             destination,
+            replicas: Vec::new(),
             options: Options::default(),
             remote: RemoteOptions::default(),
             dry_run: false,

@@ -13,6 +13,8 @@ pub(crate) const IN_MEMORY: &str = "destination in memory";
 pub(crate) const LEFT_OUT: &str = "left out";
 pub(crate) const SKIPPED: &str = "skipped";
 pub(crate) const UNSEEN: &str = "not looked at";
+pub(crate) const REPLICAS: &str = "replicas";
+pub(crate) const ATTEMPTS: &str = "attempts";
 
 /// What a line of [`Summary::chosen`] is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,10 @@ pub enum ChosenKind {
     Unseen,
     /// Directories of other users, whose mode and times could not be set.
     OthersDirs,
+    /// What each of several servers that have the source gave, and why one was left.
+    Replicas,
+    /// How often the copy was begun, where that was more than once, and why.
+    Attempts,
 }
 
 /// A line on what haul chose, or found.
@@ -57,6 +63,8 @@ impl Chosen {
             SKIPPED => ChosenKind::Skipped,
             UNSEEN => ChosenKind::Unseen,
             OTHERS_DIRS => ChosenKind::OthersDirs,
+            REPLICAS => ChosenKind::Replicas,
+            ATTEMPTS => ChosenKind::Attempts,
             _ => ChosenKind::Value,
         };
         Chosen { kind, name, value: value.into() }

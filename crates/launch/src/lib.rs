@@ -55,6 +55,7 @@ mod near;
 mod push;
 mod redial;
 mod request;
+pub mod retry_command;
 mod reverse;
 mod shell;
 mod ssh;

@@ -101,7 +101,8 @@ impl Sink {
 
     fn store(&self) -> Box<dyn SinkStore> {
         let (home, state, patience, stop) = (None, None, None, Stop::never());
-        let to = Destination { place: &self.place, home, state, patience, stop };
+        let ssh = (&[][..], false);
+        let to = Destination { place: &self.place, home, state, ssh, patience, stop };
         stores::sink(&to).expect("a store")
     }
 
@@ -447,6 +448,9 @@ fn source_conforms(source: &Source) {
         recursive: true,
         part: None,
         home: None,
+        replicas: &[],
+        retry: std::sync::Arc::new(haul_core::reliability::Bounded),
+        ssh: (&[], false),
         patience: None,
         stop: Stop::never(),
     };

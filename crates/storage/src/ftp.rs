@@ -1,4 +1,5 @@
-//! FTP servers as sources: `ftp://SERVER/PATH`, `ftps://SERVER/PATH`, `gsiftp://SERVER/PATH`.
+//! FTP servers as sources: `ftp://SERVER/PATH`, `ftps://SERVER/PATH`, `gsiftp://SERVER/PATH`,
+//! `sshftp://SERVER/PATH`; and replicas of a source, at other servers.
 //!
 //! In: places of one server. Out: a [`SourceStore`] whose files are read over several sessions with it, each
 //! of which is a storage target of its own, so that the schedule sees which of them is slow.
@@ -10,19 +11,23 @@
 //! last bytes before are read once more and compared. All sessions go to the one address that was reached
 //! first. What a server tells proves nothing about content: its times are of whole seconds and anybody may
 //! set them. So what an earlier run left of a file that was not finished is never gone on with.
+//! Nor are the bytes of two replicas ever put together unproven: see `engine/moves.rs`.
 //! Under `ftps://` it is the same with everything under TLS, and the server is the one of its certificate.
 //! As destinations they are in `ftp/sink.rs`. Left out: MODE E.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use haul_core::entry::{Meta, Name, Timestamp};
+use haul_core::reliability::Step;
 use haul_core::wire::{Failure, FailureKind, SourceRoot};
 use haul_ftp::{
-    Asked, Credential, Error, Facts, Kind, Protocol, Security, Server, Session, Settings, Trust, server,
+    Asked, Blocks, Credential, Error, Facts, Kind, Protocol, Security, Server, Session, Settings, Ssh, Trust,
+    server,
 };
 
-use crate::place::{Form, Place, Rest, Scheme, Sources};
+use crate::place::{Form, Place, Rest, Scheme, Sources as Places};
 use crate::source::failure::own_failure;
 use crate::store::{
     Capabilities, Directories, Durable, Publishing, Reading, SourceParts, SourceStore, WriteOrder,
@@ -30,12 +35,13 @@ use crate::store::{
 use crate::walk::Walk;
 use engine::FtpEngine;
 use haul_base::escape;
-use haul_base::stop::Stop;
+use haul_base::stop::{LOOK, Stop};
 use names::Names;
 use rustix::io::Errno;
-use session::Line;
+use session::{Lines, Next, Sites, Tries, Why};
 
 mod engine;
+mod line;
 mod names;
 pub(crate) mod pair;
 mod session;
@@ -51,12 +57,29 @@ pub static FTPS: Scheme =
 /// Files of GridFTP servers, with commands under the security of the grid.
 pub static GSIFTP: Scheme =
     scheme("gsiftp", Form { written: "gsiftp://SERVER/PATH", example: "gsiftp://host/data", sized: false });
+/// Files of GridFTP servers that ssh starts.
+pub static SSHFTP: Scheme =
+    scheme("sshftp", Form { written: "sshftp://SERVER/PATH", example: "sshftp://host/data", sized: false });
 
 /// How the server of a place is spoken to.
 fn protocol_of(place: &Place) -> Option<Protocol> {
-    [(&FTP, Protocol::Ftp), (&FTPS, Protocol::Ftps), (&GSIFTP, Protocol::Gsiftp)]
-        .into_iter()
-        .find_map(|(scheme, protocol)| (scheme == place.scheme()).then_some(protocol))
+    let all = [
+        (&FTP, Protocol::Ftp),
+        (&FTPS, Protocol::Ftps),
+        (&GSIFTP, Protocol::Gsiftp),
+        (&SSHFTP, Protocol::Sshftp),
+    ];
+    all.into_iter().find_map(|(scheme, protocol)| (scheme == place.scheme()).then_some(protocol))
+}
+
+/// What protects what is said to a server, and what it gives or takes, for people.
+fn protection_of(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Ftp => "none: FTP sends password and data as they are; ftps:// does not",
+        Protocol::Ftps => "TLS, with a server that showed its certificate",
+        Protocol::Sshftp => "commands by ssh; data go as they are",
+        Protocol::Gsiftp => "commands by GSI, with a server that showed its certificate; data go as they are",
+    }
 }
 
 const fn scheme(name: &'static str, form: Form) -> Scheme {
@@ -102,33 +125,86 @@ const CAPABILITIES: Capabilities = Capabilities {
 
 /// A source as it was found at the server.
 struct Found {
-    /// As the server takes it.
+    /// As the first server takes it.
     path: Vec<u8>,
+    /// As the others take it.
+    replicas: Vec<Vec<u8>>,
     /// The name that it gets; `None`: its contents go into the destination itself.
     name: Option<Name>,
+    /// What the server tells that it was found at.
     facts: Facts,
+    site: usize,
 }
 
 /// Sources that were found.
 struct FtpSource {
-    server: Server,
+    sites: Arc<Sites>,
     found: Vec<Found>,
-    /// The session that they were found over.
+    /// The server that they were found at, and the session with it.
+    site: usize,
     session: Session,
-    settings: Settings,
 }
 
-fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
-    find(sources).map(|found| Box::new(found) as Box<dyn SourceStore>)
+fn usage(text: String) -> Failure {
+    Failure { kind: FailureKind::Usage, errno: 0, text: text.into() }
 }
 
-/// The server of a place, and how it is spoken to.
-fn server_of(place: &Place, patience: Option<Duration>, stop: &Stop) -> Result<(Server, Settings), Failure> {
-    let usage = |text: String| Failure { kind: FailureKind::Usage, errno: 0, text: text.into() };
-    let word = place.server().unwrap_or_default();
+fn open(sources: &Places<'_>) -> Result<Box<dyn SourceStore>, Failure> {
+    let first = sources.places.first().ok_or_else(|| usage("no source given".into()))?;
+    let sites = [first].into_iter().chain(sources.replicas).map(|place| site_of(place, sources));
+    let sites = Arc::new(Sites::new(sites.collect::<Result<Vec<_>, _>>()?, sources.retry.clone()));
+    let mut replicas = Vec::new();
+    for place in sources.replicas {
+        let shown = || escape::name(&place.shown());
+        let path =
+            server::path_of(place.path()).map_err(|why| usage(format!("replica {}: {why}", shown())))?;
+        if !path.starts_with(b"/") {
+            return Err(usage(format!("replica {}: write its whole path, without ~", shown())));
+        }
+        // Also of a file the slash says nothing more: what it is is asked.
+        replicas.push(if path.len() > 1 { path.strip_suffix(b"/").unwrap_or(&path).to_vec() } else { path });
+    }
+    let mut tries = Tries::new(Step::Start, &sites, 0);
+    loop {
+        let site = tries.site;
+        let (failure, why, path) = match find(&sites, site, sources, &replicas) {
+            Ok((session, found)) => return Ok(Box::new(FtpSource { sites, found, site, session })),
+            Err(Unfound::Misused(failure)) => return Err(failure),
+            Err(Unfound::Failed(failure, why, path)) => (failure, why, path),
+        };
+        if sources.stop.is_asked() {
+            return Err(failure);
+        }
+        match tries.failed(&sites, why, &path, 0) {
+            Next::After(pause) => {
+                let until = Instant::now() + pause;
+                while Instant::now() < until {
+                    if sources.stop.is_asked() {
+                        return Err(failure);
+                    }
+                    thread::sleep(until.saturating_duration_since(Instant::now()).min(LOOK));
+                }
+            }
+            Next::Site(_) => {}
+            Next::Over => return Err(failure),
+        }
+    }
+}
+
+fn site_of(place: &Place, sources: &Places<'_>) -> Result<(Server, Settings), Failure> {
+    // From when the sources were found a stop is the session machine's, which ends in good order.
+    server_of(place, sources.patience, (sources.ssh, &Stop::never()))
+}
+
+/// A server, and how it is spoken to.
+fn server_of(
+    place: &Place,
+    patience: Option<Duration>,
+    ((words, interactive), stop): ((&[String], bool), &Stop),
+) -> Result<(Server, Settings), Failure> {
     let protocol = protocol_of(place).unwrap_or(Protocol::Ftp);
     let unread = |why: &str| usage(format!("{}://: {why}", protocol.scheme()));
-    let server = Server::parse(protocol, word).map_err(unread)?;
+    let server = Server::parse(protocol, place.server().unwrap_or_default()).map_err(unread)?;
     let unable = |why: String| {
         let text = format!("{}: {why}", server.url());
         Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
@@ -137,6 +213,7 @@ fn server_of(place: &Place, patience: Option<Duration>, stop: &Stop) -> Result<(
         Protocol::Ftp => Security::None,
         Protocol::Ftps => Security::Tls(Trust::system().map_err(unable)?),
         Protocol::Gsiftp => Security::Gsi(Credential::find().map_err(unable)?),
+        Protocol::Sshftp => Security::Ssh(Ssh { words: words.to_vec(), interactive }),
     };
     let patience = patience.map_or(PATIENCE, |asked| asked.max(PATIENCE_MIN));
     let settings = Settings { patience, at: None, security, stop: stop.clone() };
@@ -150,10 +227,8 @@ fn path_at(
     place: &Place,
     home: &mut Option<Vec<u8>>,
 ) -> Result<Vec<u8>, Failure> {
-    let path = server::path_of(place.path()).map_err(|why| {
-        let text = format!("{}://: {why}", server.protocol().scheme());
-        Failure { kind: FailureKind::Usage, errno: 0, text: text.into() }
-    })?;
+    let unread = |why: &str| usage(format!("{}://: {why}", server.protocol().scheme()));
+    let path = server::path_of(place.path()).map_err(unread)?;
     // A path that begins where the login leads would be another one after the first change of directory.
     let Some(below) = path.strip_prefix(b".") else { return Ok(path) };
     let home = match home {
@@ -164,49 +239,81 @@ fn path_at(
     Ok(if path.is_empty() { b"/".to_vec() } else { path })
 }
 
-fn find(sources: &Sources<'_>) -> Result<FtpSource, Failure> {
-    let usage = |text: String| Failure { kind: FailureKind::Usage, errno: 0, text: text.into() };
-    let first = sources.places.first().ok_or_else(|| usage("no source given".into()))?;
-    let (server, settings) = server_of(first, sources.patience, &sources.stop)?;
-    let unread = |why: &str| usage(format!("{}://: {why}", server.protocol().scheme()));
-    let mut session = Session::open(&server, &settings).map_err(|error| unreached(&server, &error))?;
+/// Why the sources were not found at a server.
+enum Unfound {
+    /// What was asked for makes no sense, wherever it lies.
+    Misused(Failure),
+    Failed(Failure, Why, Vec<u8>),
+}
+
+/// Looks for the sources at one of the servers.
+fn find(
+    sites: &Sites,
+    site: usize,
+    sources: &Places<'_>,
+    replicas: &[Vec<u8>],
+) -> Result<(Session, Vec<Found>), Unfound> {
+    let server = sites.server(site);
+    let misused = |text: String| Unfound::Misused(usage(text));
+    let unread = |why: &str| misused(format!("{}://: {why}", server.protocol().scheme()));
+    let unreached = |error: Error| {
+        let why = Why::from(&error);
+        Unfound::Failed(self::unreached(server, &error), why, Vec::new())
+    };
+    let mut session = sites.open(site, &sources.stop).map_err(unreached)?;
     let mut found: Vec<Found> = Vec::new();
     let mut home: Option<Vec<u8>> = None;
     for place in sources.places {
-        let typed = server::path_of(place.path()).map_err(unread)?;
-        let path = path_at(&mut session, &server, place, &mut home)?;
-        let shown = || shown(&server, &path);
-        let name = name_of(&typed).map_err(|why| usage(format!("source {}: {why}", shown())))?;
-        let found_at = look(&mut session, &path, name.is_some());
-        let facts = match found_at.map_err(|error| failed(&server, FailureKind::Walk, &path, &error))? {
-            Asked::Is(facts) => facts,
-            Asked::Not(text) | Asked::Untold(text) => {
+        let mut path = server::path_of(place.path()).map_err(unread)?;
+        let typed = path.clone();
+        // A path that begins where the login leads would be another one after the first change of directory.
+        if let Some(below) = path.strip_prefix(b".").filter(|_| site == 0) {
+            let home = match &home {
+                Some(home) => home,
+                None => home.insert(session.home().map_err(unreached)?),
+            };
+            path = [home.strip_suffix(b"/").unwrap_or(home), below].concat();
+            if path.is_empty() {
+                path = b"/".to_vec();
+            }
+        }
+        // Of the same source, whose name is that of the command.
+        let here = if site == 0 { &path } else { &replicas[site - 1] };
+        let shown = || shown(server, here);
+        let name = name_of(&typed).map_err(|why| misused(format!("source {}: {why}", shown())))?;
+        let failed = |failure: Failure, why| Unfound::Failed(failure, why, here.clone());
+        let found_at = look(&mut session, here, name.is_some());
+        let facts = match found_at {
+            Ok(Asked::Is(facts)) => facts,
+            Ok(Asked::Not(text) | Asked::Untold(text)) => {
+                let why = Why::lasting(FailureKind::Walk, format!("the server says: {text}"));
                 let text = format!("source {}: the server says: {text}; nothing was copied", shown());
-                return Err(Failure { kind: FailureKind::Walk, errno: 0, text: text.into() });
+                return Err(failed(Failure { kind: FailureKind::Walk, errno: 0, text: text.into() }, why));
+            }
+            Err(error) => {
+                let why = Why::from(&error);
+                return Err(failed(self::failed(server, FailureKind::Walk, here, &error), why));
             }
         };
         let is_dir = is_dir(&facts);
         if is_dir && !sources.recursive {
-            return Err(usage(format!("source {} is a directory (use -r)", shown())));
+            return Err(misused(format!("source {} is a directory (use -r)", shown())));
         }
         if !is_dir && name.is_none() {
-            return Err(usage(format!("source {} is no directory", shown())));
+            return Err(misused(format!("source {} is no directory", shown())));
         }
         let clash = found.iter().find(|other| name.is_some() && other.name == name);
         if let (Some(other), Some(name)) = (clash, &name) {
-            let (one, name) = (self::shown(&server, &other.path), escape::name(name.as_bytes()));
-            return Err(usage(format!(
+            let (one, name) = (self::shown(server, &other.path), escape::name(name.as_bytes()));
+            return Err(misused(format!(
                 "sources {one} and {} would both become {name} at the destination",
                 shown()
             )));
         }
-        found.push(Found { path, name, facts });
+        found.push(Found { path, replicas: replicas.to_vec(), name, facts, site });
     }
-    // Where the server was reached first: behind one name there may be several that differ.
-    let settings = Settings { at: session.address(), stop: Stop::never(), ..settings };
-    // From here on a stop is the session machine's, which ends in good order.
     session.heed_no_stop();
-    Ok(FtpSource { server, found, session, settings })
+    Ok((session, found))
 }
 
 /// What is at a path. `itself`: of a symbolic link what it is, as of one in a file system; else what it leads
@@ -238,8 +345,8 @@ fn is_dir(facts: &Facts) -> bool {
 
 /// The host and the user of a place whose words bring no password: a login for them may be kept elsewhere.
 pub fn wants_login(place: &Place) -> Option<(String, Option<String>)> {
-    // Of the grid somebody comes by his certificate.
-    let protocol = protocol_of(place).filter(|protocol| *protocol != Protocol::Gsiftp)?;
+    // Elsewhere somebody comes by his certificate, or by ssh.
+    let protocol = protocol_of(place).filter(|known| matches!(known, Protocol::Ftp | Protocol::Ftps))?;
     let word = place.server()?;
     let user = Server::wants_login(word)?;
     Some((Server::parse(protocol, word).ok()?.host, user))
@@ -283,12 +390,16 @@ fn shown(server: &Server, path: &[u8]) -> String {
 }
 
 fn unreached(server: &Server, error: &Error) -> Failure {
-    let hint = match error.errno() == Errno::ACCESS.raw_os_error() && server.has_no_password() {
+    let by_password = matches!(server.protocol(), Protocol::Ftp | Protocol::Ftps);
+    let refused = error.errno() == Errno::ACCESS.raw_os_error();
+    let hint = match refused && by_password && server.has_no_password() {
         true => "; no password was given: write USER:PASSWORD@ before the host, or keep it in ~/.netrc",
         false => "",
     };
     let text = format!("{}: {error}{hint}", server.url());
-    let kind = if error.is_network() { FailureKind::Network } else { FailureKind::Walk };
+    // What does not pass is not the network's fault, whoever it was told by.
+    let passes = error.is_network() && error.is_passing();
+    let kind = if passes { FailureKind::Network } else { FailureKind::Walk };
     Failure { kind, errno: error.errno(), text: text.into() }
 }
 
@@ -352,17 +463,21 @@ impl SourceStore for FtpSource {
     }
 
     fn start(self: Box<Self>, reading: Reading) -> Result<SourceParts, Failure> {
-        let FtpSource { server, found, session, settings } = *self;
+        let FtpSource { sites, found, site, session } = *self;
         let (object_size, clock) = (reading.object_size, reading.clock.clone());
         let banner = escape::name(session.banner());
-        let facts = (banner, session.round_trip(), session.blocks());
-        let engine = FtpEngine::start((server.clone(), settings.clone()), &reading, facts).map_err(|e| {
+        let replicated = sites.has_replicas();
+        // What is proven of a replica is proven of what comes in order.
+        let blocks = if replicated { Blocks::NotGiven } else { session.blocks() };
+        let facts = (banner, session.round_trip(), blocks);
+        let engine = FtpEngine::start(&sites, &reading, facts).map_err(|e| {
             let text = format!("starting the reading threads: {e}");
             Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
         })?;
         let names = engine.names();
         let walk = walk::start(walk::Job {
-            line: Line::with(server, settings, session),
+            lines: Lines::with(&sites, site, session),
+            site,
             found,
             names: names.clone(),
             object_size,

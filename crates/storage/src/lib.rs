@@ -59,6 +59,8 @@ pub static SCHEMES: &[&place::Scheme] = &[
     &ftp::FTPS,
     #[cfg(feature = "ftp")]
     &ftp::GSIFTP,
+    #[cfg(feature = "ftp")]
+    &ftp::SSHFTP,
 ];
 
 /// An operation with the buffers that it needs: `Read` and `ReadBundle` bring one to fill (its length is

@@ -8,9 +8,11 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use haul_core::entry::Part;
+use haul_core::reliability::Reliability;
 use haul_core::wire::{Failure, FailureKind};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -23,6 +25,9 @@ use haul_base::{bytes::PathBytes, role::Role};
 
 /// Longest server in a place, bytes: a host name has at most 253, a user name at most 256.
 const SERVER_LEN_MAX: usize = 512;
+
+/// Most replicas of a source.
+const REPLICAS_MAX: usize = 16;
 
 /// A kind of place, as its words begin: a back end's entry in [`SCHEMES`](super::SCHEMES).
 pub struct Scheme {
@@ -167,6 +172,13 @@ pub struct Sources<'a> {
     pub part: Option<Part>,
     /// Where `~` and relative paths begin.
     pub home: Option<&'a Path>,
+    /// Where else the only source lies, under whatever name.
+    pub replicas: &'a [Place],
+    /// What becomes of what fails there, where it may go well again or elsewhere.
+    pub retry: Arc<dyn Reliability>,
+    /// How a server is reached that ssh starts: the remote shell and its arguments, and whether somebody can
+    /// answer what it asks.
+    pub ssh: (&'a [String], bool),
     /// How long a server may be silent; `None`: as its scheme has it.
     pub patience: Option<Duration>,
     /// Whoever can have enough while they are looked for.
@@ -181,6 +193,8 @@ pub struct Destination<'a> {
     pub home: Option<&'a Path>,
     /// Where the journal lies, if not with the data.
     pub state: Option<&'a Path>,
+    /// How a server is reached that ssh starts, as of [`Sources::ssh`].
+    pub ssh: (&'a [String], bool),
     /// How long a server may be silent; `None`: as its scheme has it.
     pub patience: Option<Duration>,
     /// Whoever can have enough before anything is written.
@@ -407,6 +421,44 @@ pub fn sources_fit<'a>(sources: impl IntoIterator<Item = &'a Place>) -> Result<(
         Some(scheme) if count > 1 => Err(PlaceError::NotAlone { scheme }),
         _ => mixed.map_or(Ok(()), Err),
     }
+}
+
+/// Whether these can be replicas of what is copied: other servers that have the same.
+///
+/// # Errors
+/// What to write instead.
+pub fn replicas_fit<'a>(
+    sources: impl IntoIterator<Item = &'a Place>,
+    replicas: impl IntoIterator<Item = &'a Place>,
+) -> Result<(), String> {
+    let (mut count, mut plain) = (0, None);
+    for place in sources {
+        count += 1;
+        plain = plain.or((!place.scheme.server).then_some(place));
+    }
+    let (mut most, mut seen) = (0, Vec::new());
+    for place in replicas {
+        let shown = escape::name(&place.shown());
+        if count != 1 {
+            return Err(format!("replica {shown}: it is of one source, and there are {count}"));
+        }
+        if let Some(source) = plain {
+            let source = escape::name(&source.shown());
+            return Err(format!("replica {shown}: of {source} there are none: only servers have them"));
+        }
+        if !place.scheme.server {
+            return Err(format!("replica {shown}: a replica lies at a server, as ftp://SERVER/PATH"));
+        }
+        if seen.contains(&place) {
+            return Err(format!("replica {shown} is given twice"));
+        }
+        seen.push(place);
+        most += 1;
+        if most > REPLICAS_MAX {
+            return Err(format!("there are more than {REPLICAS_MAX} replicas"));
+        }
+    }
+    Ok(())
 }
 
 /// The scheme that a word begins with, and what is behind its slashes. RFC 3986: a letter, then letters,

@@ -6,7 +6,7 @@
 
 use haul_core::wire::{Failure, FailureKind};
 
-use super::place::{Destination, FILE, Place, PlaceError, Sources, sources_fit};
+use super::place::{Destination, FILE, Place, PlaceError, Sources, replicas_fit, sources_fit};
 use super::sink::store as sink_directory;
 use super::source::store as source_directory;
 use super::store::delegated::{Delegated, DelegatedJob};
@@ -19,6 +19,11 @@ use haul_base::role::Role;
 /// They cannot be taken, or are not there.
 pub fn source(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
     sources_fit(sources.places).map_err(PlaceError::misused)?;
+    replicas_fit(sources.places, sources.replicas).map_err(|why| Failure {
+        kind: FailureKind::Usage,
+        errno: 0,
+        text: why.into(),
+    })?;
     let scheme = sources.places.first().map_or(&FILE, |place| place.scheme());
     if sources.part.is_some() && scheme.name != FILE.name {
         let text = format!("`range` takes a part of a file, and {}:// has none", scheme.name);

@@ -75,7 +75,7 @@ fn parse_ports(text: &str) -> Result<Ports, String> {
 }
 
 /// Splits a command into words: single and double quotes and backslashes as in a shell, no expansion.
-fn parse_ssh(text: &str) -> Result<SshCommand, String> {
+pub(super) fn parse_ssh(text: &str) -> Result<SshCommand, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;

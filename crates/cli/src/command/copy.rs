@@ -127,6 +127,8 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
     let mut destination = [destination];
     super::netrc::add_logins(&mut destination)?;
     let [destination] = destination;
+    let mut replicas = endpoint::replicas_typed(&args.retry.replica, &sources)?;
+    super::netrc::add_logins(&mut replicas)?;
     let object_size = args.object_size.map_or(options::OBJECT_SIZE_DEFAULT, u64::from);
     // One object at rest and one in flight is the least that moves at all.
     if args.memory.is_some_and(|memory| memory < 2 * object_size) {
@@ -166,6 +168,8 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         manifest: args.manifest.is_some(),
         dry_run: args.dry_run,
         patience: args.patience,
+        retry_for: args.retry.retry_for,
+        retry_command: args.retry.retry_command.clone().map(|command| command.0).unwrap_or_default(),
         digest: args.protection.digest(),
         protect: args.protection.protect(),
         verify: args.protection.verify(),
@@ -196,6 +200,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
     Ok(CopyRequest {
         sources,
         destination,
+        replicas,
         options,
         remote,
         dry_run: args.dry_run,

@@ -263,8 +263,8 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
 
 /// Whether such a line stands in every report.
 fn is_always_told(kind: ChosenKind) -> bool {
-    use ChosenKind::{Debris, LeftOut, OthersDirs, Skipped};
-    matches!(kind, Debris | LeftOut | OthersDirs | Skipped)
+    use ChosenKind::{Attempts, Debris, LeftOut, OthersDirs, Replicas, Skipped};
+    matches!(kind, Attempts | Debris | LeftOut | OthersDirs | Replicas | Skipped)
 }
 
 fn head(out: &mut String, s: &Summary, manner: Manner) {

@@ -60,6 +60,7 @@ fn request() -> CopyRequest {
     CopyRequest {
         sources: vec![Endpoint::local(b"data\xff".as_slice())],
         destination: Endpoint::remote("u@h", "."),
+        replicas: Vec::new(),
         options: Options::default(),
         remote: RemoteOptions {
             ssh: vec!["ssh".into()],

@@ -58,6 +58,9 @@ pub(super) fn source_request(
     let Choice { value: memory, why: memory_why } = memory;
     SourceRequest {
         sources,
+        replicas: Vec::new(),
+        retry: super::again::policy(options),
+        ssh: (Vec::new(), false),
         options: options.clone(),
         home,
         memory,
@@ -87,6 +90,7 @@ pub(super) fn sink_request(
         destination,
         state_dir: options.state_dir.clone(),
         home,
+        ssh: (Vec::new(), false),
         patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
         memory,
         writers,

@@ -10,10 +10,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use haul_core::reliability::Reliability;
 use haul_core::wire::RATE_UNLIMITED;
 
 use super::ends::{End, memory, sink_request, source_request};
 use crate::driver::sink::SinkRequest;
+use crate::driver::source::SourceRequest;
 use crate::driver::{Links, Report, Watch, policy};
 use crate::endpoint::Endpoint;
 use crate::endpoint::Place;
@@ -43,12 +45,14 @@ pub(super) struct Plan<'a> {
     pacer: Arc<Pacer>,
     /// What of this process's descriptors the copy may have.
     share: Arc<Share>,
+    /// What becomes of what fails at a source that runs here.
+    retry: Arc<dyn Reliability>,
 }
 
 impl<'a> Plan<'a> {
     /// # Errors
     /// Both ends are far, or other copies of this process leave too little for one more.
-    pub(super) fn of(request: &'a CopyRequest) -> Result<Plan<'a>, Error> {
+    pub(super) fn of(request: &'a CopyRequest, retry: &Arc<dyn Reliability>) -> Result<Plan<'a>, Error> {
         let source = request.sources.iter().find_map(Endpoint::host);
         let (near, host) = match (source, request.destination.host()) {
             (Some(_), Some(_)) => {
@@ -62,14 +66,17 @@ impl<'a> Plan<'a> {
         };
         let pacer = Arc::new(Pacer::new(request.options.rate));
         let share = Share::take().map_err(|few| Error::system(few.to_string(), EMFILE))?;
-        Ok(Plan { request, near, host, pacer, share })
+        Ok(Plan { request, near, host, pacer, share, retry: retry.clone() })
     }
 
     /// What the far end is asked for.
     pub(super) fn ask(&self) -> AgentRequest {
         let options = self.request.options.clone();
         match self.near.other() {
-            Role::Source => AgentRequest::new(Role::Source, self.sources(), None, options),
+            Role::Source => AgentRequest {
+                replicas: self.replicas(),
+                ..AgentRequest::new(Role::Source, self.sources(), None, options)
+            },
             Role::Sink => {
                 let destination = self.request.destination.place().clone();
                 AgentRequest::new(Role::Sink, Vec::new(), Some(destination), options)
@@ -93,7 +100,8 @@ impl<'a> Plan<'a> {
         match role {
             Role::Source => {
                 let from = source_request(self.sources(), options, None, memory, (&self.share, &self.pacer));
-                End::Source(from.into())
+                let (replicas, retry) = (self.replicas(), self.retry.clone());
+                End::Source(SourceRequest { replicas, retry, ssh: self.ssh(), ..from }.into())
             }
             Role::Sink => {
                 let destination = self.request.destination.place().clone();
@@ -101,7 +109,7 @@ impl<'a> Plan<'a> {
                 // A far source is held to what it was asked for.
                 let asked = self.host.map(|_| (self.sources(), policy(options)));
                 End::sink(
-                    SinkRequest { asked, sources_here: self.sources_here(), ..to },
+                    SinkRequest { asked, ssh: self.ssh(), sources_here: self.sources_here(), ..to },
                     self.request.dry_run,
                 )
             }
@@ -110,6 +118,15 @@ impl<'a> Plan<'a> {
 
     fn sources(&self) -> Vec<Place> {
         self.request.sources.iter().map(|source| source.place().clone()).collect()
+    }
+
+    /// How a server is reached that ssh starts.
+    fn ssh(&self) -> (Vec<String>, bool) {
+        (self.request.remote.ssh.clone(), self.request.remote.interactive)
+    }
+
+    fn replicas(&self) -> Vec<Place> {
+        self.request.replicas.iter().map(|replica| replica.place().clone()).collect()
     }
 
     /// The sources whose files a sink here could write into; none where they are another host's.
@@ -162,7 +179,7 @@ mod tests {
         for (from, to, dry_run, expected) in table {
             let plain = crate::copy::bare(vec![endpoint(from)], endpoint(to));
             let request = CopyRequest { dry_run, ..plain };
-            match (Plan::of(&request), expected) {
+            match (Plan::of(&request, &crate::copy::again::policy(&request.options)), expected) {
                 (Ok(plan), Some(wanted)) => {
                     assert_eq!((plan.near, plan.host), wanted, "{from} {to} {dry_run}");
                     let ask = plan.ask();

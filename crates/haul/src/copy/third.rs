@@ -106,6 +106,9 @@ pub(super) fn run(
         recursive: options.recursive || options.archive,
         part: None,
         home: None,
+        replicas: &[],
+        retry: super::again::policy(options),
+        ssh: (&request.remote.ssh, request.remote.interactive),
         patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
         stop: handle.as_stop(),
     };

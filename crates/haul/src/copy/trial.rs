@@ -111,6 +111,7 @@ impl Call<'_> {
         let request = CopyRequest {
             sources: Vec::new(),
             destination,
+            replicas: Vec::new(),
             options,
             remote: self.remote.clone(),
             dry_run: false,

@@ -501,7 +501,8 @@ mod tests {
     fn nothing_there() -> Box<dyn Looks> {
         let place = Place::file(b"/nonexistent/dst");
         let (home, state, patience, stop) = (None, None, None, haul_base::stop::Stop::never());
-        let to = Destination { place: &place, home, state, patience, stop };
+        let ssh = (&[][..], false);
+        let to = Destination { place: &place, home, state, ssh, patience, stop };
         let policy = super::super::policy(&Default::default());
         let coming = Coming {
             roots: &[SourceRoot::Contents { of: None, meta: Meta::default() }],

@@ -63,6 +63,8 @@ pub(crate) struct SinkRequest {
     pub(crate) destination: Place,
     pub(crate) state_dir: Option<PathBuf>,
     pub(crate) home: Option<PathBuf>,
+    /// How a server is reached that ssh starts, and whether somebody can answer it.
+    pub(crate) ssh: (Vec<String>, bool),
     /// How long a server may be silent, if the user said so.
     pub(crate) patience: Option<Duration>,
     /// Payload bytes in buffers, at most: what is granted.

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use crossbeam_channel::Receiver;
 use haul_core::ids::{SessionEpoch, StreamId, TargetId, Time};
+use haul_core::reliability::Reliability;
 use haul_core::schedule::{Health, Policy, TargetState};
 use haul_core::stage::Stage;
 use haul_core::transfer::SessionEnd;
@@ -63,6 +64,12 @@ type Session<'a> = session::Session<'a, Own>;
 pub(crate) struct SourceRequest {
     /// As typed, after the colon if there was one.
     pub(crate) sources: Vec<Place>,
+    /// Where else the only one lies.
+    pub(crate) replicas: Vec<Place>,
+    /// What becomes of what fails there.
+    pub(crate) retry: Arc<dyn Reliability>,
+    /// How a server is reached that ssh starts, and whether somebody can answer what it asks.
+    pub(crate) ssh: (Vec<String>, bool),
     pub(crate) options: Options,
     pub(crate) home: Option<PathBuf>,
     /// Payload bytes in buffers, at most.

@@ -200,6 +200,7 @@ pub(super) fn sink_request(dst: &Path) -> SinkRequest {
         destination: Place::file(dst.as_os_str().as_encoded_bytes()),
         state_dir: None,
         home: None,
+        ssh: (Vec::new(), false),
         patience: None,
         memory: MEMORY,
         writers: 2,
@@ -226,6 +227,9 @@ fn source_request(sources: &[PathBuf]) -> SourceRequest {
     let memory_why = String::new();
     SourceRequest {
         sources,
+        replicas: Vec::new(),
+        retry: Arc::new(haul_core::reliability::Bounded),
+        ssh: (Vec::new(), false),
         options,
         home: None,
         memory: MEMORY,

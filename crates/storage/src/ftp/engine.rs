@@ -15,13 +15,15 @@ use haul_core::ids::FileId;
 use haul_core::layout::Layout;
 use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::wire::FailureKind;
-use haul_ftp::{Blocks, Protocol, Server, Settings};
+use haul_ftp::{Blocks, Protocol};
 
 use super::names::{Names, Shared};
-use super::shown;
+use super::session::Sites;
+use super::{protection_of, shown};
 use crate::store::{NetworkFacet, Reading};
 use crate::{SourceCompletion, SourceEngine, SourceJob, Stuck};
 use ends::Ends;
+use parts::Parts;
 use queues::{Common, Network, Queues, Work, owed};
 use reader::Reader;
 use ways::Ways;
@@ -29,6 +31,8 @@ use ways::Ways;
 mod blocks;
 mod ends;
 mod line;
+mod moves;
+mod parts;
 mod queues;
 mod reader;
 mod ways;
@@ -63,7 +67,7 @@ impl FtpEngine {
     /// # Errors
     /// The system gives no thread.
     pub(super) fn start(
-        (server, settings): (Server, Settings),
+        sites: &Arc<Sites>,
         reading: &Reading,
         (banner, round_trip, blocks): (String, Option<Duration>, Blocks),
     ) -> std::io::Result<FtpEngine> {
@@ -73,15 +77,16 @@ impl FtpEngine {
         aws_lc_rs::rand::fill(&mut nonce).map_err(|_| std::io::Error::other("no random numbers"))?;
         let names = Arc::new(Names::new(sessions, nonce));
         let common = Arc::new(Common {
-            server,
-            settings,
+            sites: sites.clone(),
             names,
+            clock: reading.clock.clone(),
             kind: reading.agreed.digest,
             meter: reading.meter.clone(),
             post: reading.post.clone(),
             queues: Mutex::new(Queues::new(sessions)),
             ends: Ends::default(),
             ways: Ways::new(blocks, round_trip),
+            parts: Parts::default(),
             ready: Condvar::new(),
             network: Network { round_trip, ..Network::default() },
         });
@@ -130,6 +135,7 @@ impl SourceEngine for FtpEngine {
             SourceOp::Forget { id } => {
                 self.common.ends.forget(id);
                 self.common.ways.forget(id);
+                self.common.parts.forget(id);
                 self.common.lock().forget(id);
                 return names.forget(id);
             }
@@ -140,7 +146,7 @@ impl SourceEngine for FtpEngine {
             }
             // No server tells of holes.
             SourceOp::Map { id, generation } => {
-                let size = names.look(id).and_then(|(_, facts)| facts.size).unwrap_or(0);
+                let size = names.look(id).and_then(|told| told.facts.size).unwrap_or(0);
                 SourceDone::Map { id, generation, result: Ok(ExtentMap::full(size)) }
             }
             // What an earlier run left is of a file that nobody can prove to be the same: it starts afresh.
@@ -148,9 +154,9 @@ impl SourceEngine for FtpEngine {
                 SourceDone::Verify { id, generation, result: Ok(false) }
             }
             SourceOp::HashFile { id, generation, .. } => {
-                let path = names.look(id).map(|(path, _)| path).unwrap_or_default();
+                let (path, site) = names.look(id).map(|told| (told.path, told.site)).unwrap_or_default();
                 let why = "the server tells of no change that a digest would settle";
-                let result = Err(self.common.say(FailureKind::Changed, &path, why));
+                let result = Err(self.common.say(site, FailureKind::Changed, &path, why));
                 SourceDone::HashFile { id, generation, result }
             }
             op => {
@@ -194,8 +200,9 @@ impl SourceEngine for FtpEngine {
         let late = |(since, what, id): &(Instant, &'static str, FileId)| {
             let since = since.elapsed();
             (since > Duration::from_secs(10)).then(|| {
-                let path = self.common.names.look(*id).map(|(path, _)| path).unwrap_or_default();
-                Stuck { what, name: shown(&self.common.server, &path), offset: 0, since }
+                let told = self.common.names.look(*id).map(|told| (told.path, told.site));
+                let (path, site) = told.unwrap_or_default();
+                Stuck { what, name: shown(self.common.sites.server(site), &path), offset: 0, since }
             })
         };
         let mut stuck: Vec<Stuck> = queues.busy.iter().flatten().filter_map(late).collect();
@@ -208,23 +215,25 @@ impl SourceEngine for FtpEngine {
         let refused = queues.refused.iter().filter(|refused| **refused).count();
         let (all, open) = (queues.objects.len(), queues.open.iter().filter(|open| **open).count());
         let fewer = if refused > 0 { format!("; the server refused {refused} more") } else { String::new() };
-        let server = self.common.server.url();
+        let sites = &self.common.sites;
+        let server = sites.server(0).url();
         let what = format!("{server} ({}), {open} of at most {all} sessions{fewer}", self.banner);
-        let protection = match self.common.server.protocol() {
-            Protocol::Ftp => "none: FTP sends password and data as they are; ftps:// does not",
-            Protocol::Ftps => "TLS, with a server that showed its certificate",
-            Protocol::Gsiftp => {
-                "commands by GSI, with a server that showed its certificate; data go as they are"
-            }
-        };
         let ways = self.common.ways.words().map(|words| ("source streams".into(), words));
-        let mut report = vec![
+        let protocols: Vec<Protocol> = sites.all.iter().map(|site| site.server.protocol()).collect();
+        let mut all: Vec<&str> = Vec::new();
+        for said in protocols.into_iter().map(protection_of) {
+            if !all.contains(&said) {
+                all.push(said);
+            }
+        }
+        let mut rows = vec![
             ("source storage".into(), what),
-            ("source protection".into(), protection.into()),
+            ("source protection".into(), all.join("; of other replicas: ")),
             ("compared with the server".into(), "sizes and times; its content was not hashed there".into()),
         ];
-        report.extend(ways);
-        report
+        rows.extend(sites.used().map(|used| ("replicas".into(), used)));
+        rows.extend(ways);
+        rows
     }
 
     fn network(&self) -> Option<&dyn NetworkFacet> {

@@ -37,15 +37,35 @@ pub(super) enum Above {
 pub(super) struct Entry {
     pub(super) above: Above,
     pub(super) name: Name,
-    /// As it was announced last.
+    /// As it was announced last, as the server tells it that it comes from.
     pub(super) facts: Facts,
+    /// The server that it comes from.
+    pub(super) site: usize,
     /// It may not be read before.
     pub(super) not_before: Option<Instant>,
 }
 
+/// A path that the walk begins with.
+pub(super) struct Base {
+    /// What it lies below, or itself where only its contents come.
+    pub(super) above: Vec<u8>,
+    /// At each server what `above` and the first name are together; none of the first one is needed.
+    pub(super) whole: Vec<Vec<u8>>,
+    /// The first name below it is its own, and another replica may have it under another one.
+    pub(super) is_named: bool,
+}
+
+/// What is known of an entry.
+pub(super) struct Told {
+    /// At the server that it comes from.
+    pub(super) path: Vec<u8>,
+    pub(super) facts: Facts,
+    pub(super) site: usize,
+}
+
 #[derive(Default)]
 struct Inner {
-    bases: Vec<Vec<u8>>,
+    bases: Vec<Base>,
     entries: HashMap<FileId, Entry>,
 }
 
@@ -72,9 +92,9 @@ impl Names {
     }
 
     /// A path that the walk begins with.
-    pub(super) fn add_base(&self, path: Vec<u8>) -> usize {
+    pub(super) fn add_base(&self, base: Base) -> usize {
         let mut inner = self.lock();
-        inner.bases.push(path);
+        inner.bases.push(base);
         inner.bases.len() - 1
     }
 
@@ -86,11 +106,26 @@ impl Names {
         self.lock().entries.remove(&id);
     }
 
-    /// The path at the server, and what was told of it.
-    pub(super) fn look(&self, id: FileId) -> Option<(Vec<u8>, Facts)> {
+    /// The path at the server that it comes from, and what was told of it.
+    pub(super) fn look(&self, id: FileId) -> Option<Told> {
         let inner = self.lock();
         let entry = inner.entries.get(&id)?;
-        Some((inner.path(entry.above, Some(&entry.name), true), entry.facts.clone()))
+        let path = inner.path(entry.above, Some(&entry.name), Some(entry.site));
+        Some(Told { path, facts: entry.facts.clone(), site: entry.site })
+    }
+
+    /// The path that an entry has at one of the servers.
+    pub(super) fn path_at(&self, id: FileId, site: usize) -> Option<Vec<u8>> {
+        let inner = self.lock();
+        let entry = inner.entries.get(&id)?;
+        Some(inner.path(entry.above, Some(&entry.name), Some(site)))
+    }
+
+    /// It comes from another server from now on, which tells this of it.
+    pub(super) fn move_to(&self, id: FileId, site: usize, facts: &Facts) {
+        if let Some(entry) = self.lock().entries.get_mut(&id) {
+            (entry.site, entry.facts) = (site, facts.clone());
+        }
     }
 
     /// It was looked at again, and later reads hold against this.
@@ -101,13 +136,13 @@ impl Names {
     }
 
     /// The path at the server of something in a directory, or of that itself.
-    pub(super) fn server_path(&self, above: Above, name: Option<&Name>) -> Vec<u8> {
-        self.lock().path(above, name, true)
+    pub(super) fn server_path(&self, site: usize, above: Above, name: Option<&Name>) -> Vec<u8> {
+        self.lock().path(above, name, Some(site))
     }
 
     /// The path at the destination.
     pub(super) fn path(&self, above: Above, name: Option<&Name>) -> Vec<u8> {
-        self.lock().path(above, name, false)
+        self.lock().path(above, name, None)
     }
 
     /// What a file is known by. The version is another in each run, for nothing that a server tells proves
@@ -124,28 +159,40 @@ impl Names {
 }
 
 impl Inner {
-    fn path(&self, above: Above, name: Option<&Name>, at_server: bool) -> Vec<u8> {
+    /// `site`: as that server has it; `None`: at the destination.
+    fn path(&self, above: Above, name: Option<&Name>, site: Option<usize>) -> Vec<u8> {
         let mut names: Vec<&[u8]> = name.map(Name::as_bytes).into_iter().collect();
         let mut at = above;
         let base = loop {
             match at {
-                Above::Base(base) => break self.bases.get(base).map_or(&b""[..], Vec::as_slice),
+                Above::Base(base) => match (self.bases.get(base), site) {
+                    (None, _) => break &b""[..],
+                    (Some(base), None | Some(0)) => break &base.above,
+                    (Some(base), Some(site)) => {
+                        // Its own name is part of the whole, which another one may have instead.
+                        let taken = base.is_named && names.pop().is_some();
+                        match base.whole.get(site) {
+                            Some(whole) if taken || !base.is_named => break whole,
+                            _ => break &b""[..],
+                        }
+                    }
+                },
                 Above::Dir(id) => match self.entries.get(&id.as_file()) {
                     Some(entry) => {
                         names.push(entry.name.as_bytes());
                         at = entry.above;
                     }
                     // It is forgotten only after all in it.
-                    None => break b"",
+                    None => break &b""[..],
                 },
             }
         };
         names.reverse();
         let below = names.join(&b'/');
-        match (at_server, below.is_empty()) {
-            (false, _) => below,
-            (true, true) => base.to_vec(),
-            (true, false) => [base.strip_suffix(b"/").unwrap_or(base), b"/", &below].concat(),
+        match (site, below.is_empty()) {
+            (None, _) => below,
+            (Some(_), true) => base.to_vec(),
+            (Some(_), false) => [base.strip_suffix(b"/").unwrap_or(base), b"/", &below].concat(),
         }
     }
 }
@@ -159,7 +206,7 @@ pub(super) fn same_facts(one: &Facts, other: &Facts) -> bool {
 impl SourceNames for Names {
     fn path_of(&self, id: FileId) -> Vec<u8> {
         let inner = self.lock();
-        inner.entries.get(&id).map_or_else(Vec::new, |e| inner.path(e.above, Some(&e.name), false))
+        inner.entries.get(&id).map_or_else(Vec::new, |e| inner.path(e.above, Some(&e.name), None))
     }
     fn origin_of(&self, _: FileId) -> Option<(Vec<u8>, Stamp)> {
         None

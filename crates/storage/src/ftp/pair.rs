@@ -21,9 +21,10 @@ use haul_ftp::pair::End;
 use haul_ftp::steer::{self, Made};
 use haul_ftp::{Asked, Error, Kind, Server, Session, Settings, server};
 
+use super::line::Line;
 use super::names::{Names, Shared as SharedNames};
-use super::session::Line;
-use super::{FtpSource, find, is_dir, path_at, protocol_of, server_of, shown, unreached, walk};
+use super::session::{Lines, Sites};
+use super::{Unfound, find, is_dir, path_at, protocol_of, server_of, shown, site_of, unreached, walk};
 use crate::Post;
 use crate::place::Place;
 use crate::source::failure::own_failure;
@@ -189,8 +190,16 @@ fn standing(
 /// One of the two cannot be used, or they are one.
 pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     let DelegatedJob { sources, destination, settings, post } = job;
-    let FtpSource { server: from, found, session, settings: at_from } = find(&sources)?;
-    let (to, at_to) = server_of(destination, sources.patience, &sources.stop)?;
+    let Some(first) = sources.places.first() else {
+        return Err(super::usage("no source given".into()));
+    };
+    let (from, at_from) = site_of(first, &sources)?;
+    let sites = Arc::new(Sites::new([(from.clone(), at_from.clone())], sources.retry.clone()));
+    let (session, found) = find(&sites, 0, &sources, &[]).map_err(|unfound| match unfound {
+        Unfound::Misused(failure) | Unfound::Failed(failure, ..) => failure,
+    })?;
+    let at_from = Settings { at: session.address(), ..at_from };
+    let (to, at_to) = server_of(destination, sources.patience, (sources.ssh, &sources.stop))?;
     let mut scout = Session::open(&to, &at_to).map_err(|error| unreached(&to, &error))?;
     let at_to = Settings { at: scout.address(), ..at_to };
     let same_server = at_to.at.is_some() && at_to.at == at_from.at;
@@ -252,7 +261,8 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     let _ = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
     let names = Arc::new(Names::new(1, nonce));
     let walk = walk::start(walk::Job {
-        line: Line::with(from.clone(), at_from.clone(), session),
+        lines: Lines::with(&sites, 0, session),
+        site: 0,
         found,
         names: names.clone(),
         object_size: 4 << 20,
@@ -363,7 +373,7 @@ struct FtpPair {
 
 impl DelegatedPair for FtpPair {
     fn origin(&self, id: FileId) -> Vec<u8> {
-        self.shared.names.look(id).map(|(path, _)| path).unwrap_or_default()
+        self.shared.names.look(id).map(|told| told.path).unwrap_or_default()
     }
 
     fn make_dir(&mut self, to: &[u8]) -> Result<bool, Failure> {

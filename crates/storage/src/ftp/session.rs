@@ -1,89 +1,310 @@
-//! A session that is opened when it is needed, and again when it was lost.
+//! Where the source lies, once or in several replicas, and sessions that are opened when they are needed, and
+//! again when they were lost.
+//!
+//! In: what failed. Out: what the policy makes of it: again, at another replica, or not.
+//! Invariants: all sessions with a server go to the address that was reached first; what waits before another
+//! attempt ends as soon as nobody wants the answer any more.
 
-use std::thread;
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
-use haul_ftp::{Error, Server, Session, Settings};
+use haul_base::stop::Stop;
+use haul_core::reliability::{ATTEMPTS, Decision, Reliability, Step, Trouble};
+use haul_core::wire::FailureKind;
+use haul_ftp::{Error, Security, Server, Session, Settings};
 
-/// Attempts at something that may go well later, and how long the first one after a failure waits; each
-/// further one waits twice as long.
-pub(super) const ATTEMPTS: u32 = 5;
-const WAIT: Duration = Duration::from_millis(300);
+use super::shown;
 
-/// A session with a server, if there is one now.
-pub(super) struct Line {
-    server: Server,
-    session: Option<Session>,
-    settings: Settings,
+/// A server that the source lies at.
+pub(super) struct Site {
+    pub(super) server: Server,
+    pub(super) settings: Settings,
+    /// Where it was reached first: behind one name there may be several that differ.
+    at: OnceLock<SocketAddr>,
+    /// A session with it was begun.
+    asked: AtomicBool,
+    /// What it did not give was taken from another replica, and why; nothing new is begun here as long as
+    /// there is one that was not left.
+    left: AtomicBool,
+    why: Mutex<Option<String>>,
+    /// Files that were read here to their end.
+    files: AtomicU64,
 }
 
-impl Line {
-    pub(super) fn new(server: Server, settings: Settings) -> Line {
-        Line { server, session: None, settings }
+/// All of them, the first one that of the command's source.
+pub(super) struct Sites {
+    pub(super) all: Vec<Site>,
+    retry: Arc<dyn Reliability>,
+}
+
+impl Sites {
+    pub(super) fn new(
+        all: impl IntoIterator<Item = (Server, Settings)>,
+        retry: Arc<dyn Reliability>,
+    ) -> Sites {
+        let site = |(server, settings)| Site {
+            server,
+            settings,
+            at: OnceLock::new(),
+            asked: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+            why: Mutex::default(),
+            files: AtomicU64::new(0),
+        };
+        Sites { all: all.into_iter().map(site).collect(), retry }
     }
 
-    pub(super) fn with(server: Server, settings: Settings, session: Session) -> Line {
-        Line { server, session: Some(session), settings }
+    /// There is more than one.
+    pub(super) fn has_replicas(&self) -> bool {
+        self.all.len() > 1
     }
 
-    pub(super) fn server(&self) -> &Server {
-        &self.server
+    pub(super) fn server(&self, site: usize) -> &Server {
+        &self.all[site].server
+    }
+
+    /// Opens a session with one of them, as long as nobody wants an end.
+    ///
+    /// # Errors
+    /// The server is not there, or takes no further one.
+    pub(super) fn open(&self, site: usize, stop: &Stop) -> Result<Session, Error> {
+        let Site { server, settings, at, .. } = &self.all[site];
+        let open = |at| {
+            let mut settings = Settings { at, stop: stop.clone(), ..settings.clone() };
+            if let Security::Ssh(ssh) = &mut settings.security {
+                // Nobody is asked twice, nor in the middle of a copy.
+                ssh.interactive &= !self.all[site].asked.swap(true, Ordering::Relaxed);
+            }
+            Session::open(server, &settings)
+        };
+        let session = open(at.get().copied())?;
+        let Some(reached) = session.address() else { return Ok(session) };
+        match *at.get_or_init(|| reached) {
+            first if first == reached => Ok(session),
+            // Two were opened at a time, and went to different addresses.
+            first => open(Some(first)),
+        }
+    }
+
+    /// Where something is begun that should come from `site`: there, or where that was left at another one.
+    pub(super) fn instead_of(&self, site: usize) -> usize {
+        let is_left = |site: &usize| self.all[*site].left.load(Ordering::Relaxed);
+        match is_left(&site) {
+            true => self.after(site).find(|other| !is_left(other)).unwrap_or(site),
+            false => site,
+        }
+    }
+
+    /// The others, in the order in which they are tried.
+    fn after(&self, site: usize) -> impl Iterator<Item = usize> + use<> {
+        let count = self.all.len();
+        (1..count).map(move |step| (site + step) % count)
+    }
+
+    fn leave(&self, site: usize, is_gone: bool, why: &str) {
+        let Site { left, why: kept, .. } = &self.all[site];
+        left.fetch_or(is_gone, Ordering::Relaxed);
+        if self.all.iter().all(|site| site.left.load(Ordering::Relaxed)) {
+            // None is better than any other.
+            self.all.iter().for_each(|site| site.left.store(false, Ordering::Relaxed));
+        }
+        kept.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| why.to_owned());
+    }
+
+    /// A file was read there, from its beginning to its end.
+    pub(super) fn gave(&self, site: usize) {
+        self.all[site].files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What was used of them, for people.
+    pub(super) fn used(&self) -> Option<String> {
+        let one = |site: &Site| {
+            let why = site.why.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let why = why.map(|why| format!(" (left once at least: {why})")).unwrap_or_default();
+            format!("{} gave {} files{why}", site.server.url(), site.files.load(Ordering::Relaxed))
+        };
+        self.has_replicas().then(|| self.all.iter().map(one).collect::<Vec<_>>().join("; "))
+    }
+}
+
+/// A session with a server, if there is one now.
+#[derive(Default)]
+pub(super) struct Line(Option<Session>);
+
+/// A session with each of the servers, where there is one now.
+pub(super) struct Lines {
+    pub(super) sites: Arc<Sites>,
+    lines: Vec<Line>,
+}
+
+/// What came of something that was tried as long as it may go well.
+pub(super) enum Again<T> {
+    Done(T),
+    /// It is to be tried at this one instead.
+    Moves(usize, Error),
+    Failed(Error),
+}
+
+impl Lines {
+    pub(super) fn new(sites: &Arc<Sites>) -> Lines {
+        Lines { sites: sites.clone(), lines: sites.all.iter().map(|_| Line::default()).collect() }
+    }
+
+    pub(super) fn with(sites: &Arc<Sites>, site: usize, session: Session) -> Lines {
+        let mut lines = Lines::new(sites);
+        lines.lines[site] = Line(Some(session));
+        lines
     }
 
     /// The session; opened, if there is none.
     ///
     /// # Errors
     /// The server is not there, or takes no further one.
-    pub(super) fn open(&mut self) -> Result<&mut Session, Error> {
-        if self.session.as_ref().is_none_or(Session::is_broken) {
-            self.session = Some(Session::open(&self.server, &self.settings)?);
+    pub(super) fn open(&mut self, site: usize) -> Result<&mut Session, Error> {
+        let Line(session) = &mut self.lines[site];
+        if session.as_ref().is_none_or(Session::is_broken) {
+            *session = None;
+            *session = Some(self.sites.open(site, &Stop::never())?);
         }
-        Ok(self.session.as_mut().expect("just opened"))
-    }
-
-    /// There is a session, as far as anybody knows.
-    pub(super) fn is_open(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| !session.is_broken())
+        Ok(session.as_mut().expect("just opened"))
     }
 
     /// It is of no use any more.
-    pub(super) fn close(&mut self) {
-        self.session = None;
+    pub(super) fn close(&mut self, site: usize) {
+        self.lines[site] = Line(None);
     }
 
-    /// Does something, and does it again over a new session while it may go well later.
-    ///
-    /// # Errors
-    /// As the last attempt.
+    /// Does something about `path`, and does it again over a new session while the policy says so. `over`:
+    /// after such an error nobody need be asked. `wait`: waits so long; false: nobody wants it any more.
     pub(super) fn again<T>(
         &mut self,
+        tries: &mut Tries,
+        path: &[u8],
+        (over, wait): (&dyn Fn(&Error) -> bool, &dyn Fn(Duration) -> bool),
         mut work: impl FnMut(&mut Session) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let mut attempt = 1;
+    ) -> Again<T> {
         loop {
-            let error = match self.open().and_then(&mut work) {
-                Ok(done) => return Ok(done),
+            let site = tries.site;
+            let error = match self.open(site).and_then(&mut work) {
+                Ok(done) => return Again::Done(done),
                 Err(error) => error,
             };
             if error.ends_session() {
-                self.close();
+                self.close(site);
             }
-            if !may_help(&error, attempt) {
-                return Err(error);
+            if over(&error) {
+                return Again::Failed(error);
             }
-            thread::sleep(pause(attempt));
-            attempt += 1;
+            match tries.failed(&self.sites, (&error).into(), path, 0) {
+                Next::After(pause) if wait(pause) => {}
+                Next::Site(to) => return Again::Moves(to, error),
+                Next::After(_) | Next::Over => return Again::Failed(error),
+            }
         }
     }
 }
 
-/// Whether another attempt may help, after so many. A server that was silent twice is left alone: each such
-/// attempt takes as long as it has patience.
-pub(super) fn may_help(error: &Error, attempts: u32) -> bool {
-    error.is_passing() && attempts < if error.is_silence() { 2 } else { ATTEMPTS }
+/// How something failed, as a policy is told it.
+pub(super) struct Why {
+    kind: FailureKind,
+    passing: bool,
+    silent: bool,
+    /// The server itself, or the way to it, is to blame, and not this one path.
+    is_gone: bool,
+    text: String,
 }
 
-/// How long to wait after so many attempts.
-pub(super) fn pause(attempts: u32) -> Duration {
-    WAIT * 2_u32.pow(attempts.saturating_sub(1).min(6))
+impl Why {
+    /// It may go well later, whatever the server said.
+    pub(super) fn passing(self) -> Why {
+        Why { passing: true, ..self }
+    }
+
+    /// It is not there, or not what was meant.
+    pub(super) fn lasting(kind: FailureKind, text: impl Into<String>) -> Why {
+        Why { kind, passing: false, silent: false, is_gone: false, text: text.into() }
+    }
+}
+
+impl From<&Error> for Why {
+    fn from(error: &Error) -> Why {
+        let kind = if error.is_network() { FailureKind::Network } else { FailureKind::Read };
+        Why {
+            kind,
+            passing: error.is_passing(),
+            silent: error.is_silence(),
+            is_gone: error.is_network() || error.is_full(),
+            text: error.to_string(),
+        }
+    }
+}
+
+/// How often and where something was tried.
+pub(super) struct Tries {
+    step: Step,
+    pub(super) site: usize,
+    attempts: u32,
+    /// When it failed first.
+    since: Option<Instant>,
+    tried: Vec<bool>,
+}
+
+/// What becomes of it.
+pub(super) enum Next {
+    After(Duration),
+    Site(usize),
+    Over,
+}
+
+impl Tries {
+    pub(super) fn new(step: Step, sites: &Sites, site: usize) -> Tries {
+        let mut tried = vec![false; sites.all.len()];
+        tried[site] = true;
+        Tries { step, site, attempts: 1, since: None, tried }
+    }
+
+    /// It failed so often before, in another way.
+    pub(super) fn count(&mut self, before: u32) {
+        self.attempts = self.attempts.saturating_add(before);
+    }
+
+    /// It failed once more. `marker`: so much of it is safe.
+    pub(super) fn failed(&mut self, sites: &Sites, why: Why, path: &[u8], marker: u64) -> Next {
+        let Why { kind, passing, silent, is_gone, text } = why;
+        let others = self.tried.iter().filter(|tried| !**tried).count();
+        let trouble = Trouble {
+            step: self.step,
+            about: &shown(sites.server(self.site), path),
+            text: &text,
+            kind,
+            passing,
+            silent,
+            attempts: self.attempts,
+            since: self.since.get_or_insert_with(Instant::now).elapsed(),
+            marker,
+            others: u16::try_from(others).unwrap_or(u16::MAX),
+        };
+        match sites.retry.decide(&trouble) {
+            Decision::After(pause) => {
+                if others == 0 && self.attempts > ATTEMPTS {
+                    // Those that were left may be back.
+                    self.tried.fill(false);
+                    self.tried[self.site] = true;
+                }
+                self.attempts = self.attempts.saturating_add(1);
+                Next::After(pause)
+            }
+            Decision::Replica => match sites.after(self.site).find(|site| !self.tried[*site]) {
+                Some(to) => {
+                    sites.leave(self.site, is_gone, &text);
+                    (self.site, self.attempts, self.tried[to]) = (to, 1, true);
+                    Next::Site(to)
+                }
+                None => Next::Over,
+            },
+            Decision::GiveUp => Next::Over,
+        }
+    }
 }

@@ -25,7 +25,7 @@ use haul_core::wire::{Failure, FailureKind, SourceRoot};
 use haul_ftp::{Asked, Error, Facts, Kind, Server, Session, Settings, server};
 use rustix::io::Errno;
 
-use super::session::Line;
+use super::line::Line;
 use super::{failed, is_dir, look, said, server_of, shown, unreached};
 use crate::SinkEngine;
 use crate::place::Destination;
@@ -76,7 +76,8 @@ struct FtpSink {
 }
 
 pub(super) fn open(destination: &Destination<'_>) -> Result<Box<dyn SinkStore>, Failure> {
-    let (server, settings) = server_of(destination.place, destination.patience, &destination.stop)?;
+    let (server, settings) =
+        server_of(destination.place, destination.patience, (destination.ssh, &destination.stop))?;
     let typed = server::path_of(destination.place.path()).map_err(|why| usage(&server, b"", why))?;
     Ok(Box::new(FtpSink { server, settings, typed, state: destination.state.is_some() }))
 }

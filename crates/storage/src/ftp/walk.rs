@@ -5,26 +5,29 @@
 //! Invariants: a listing that did not come whole fails its directory; a name that is none here, or that a
 //! terminal would obey, fails alone and is named; a directory that is one of those above it is not entered.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
 use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, LINK_LEN_MAX, Name, Version};
 use haul_core::ids::{DirId, FileId, Generation};
+use haul_core::reliability::Step;
 use haul_core::wire::{Announced, Failure, FailureKind, Totals};
-use haul_ftp::{Asked, Error, Facts, Kind, Listed};
+use haul_ftp::{Asked, Error, Facts, Kind, Listed, Session};
 
-use super::names::{Above, Entry, SETTLES, Shared, YOUNG};
-use super::session::Line;
+use super::names::{Above, Base, Entry, SETTLES, Shared, YOUNG};
+use super::session::{Again, Lines, Tries};
 use super::{Found, failed, is_dir, meta_of, says_gone, time_of};
 use crate::source::WallClock;
 use crate::source::failure::own_failure;
 use crate::walk::out::Out;
 use crate::walk::{BATCHES_MAX, CountsAs, NotKept, NotKeptWhat, Walk, WalkItem};
+use haul_base::stop::LOOK;
 
 const LISTS_AND_SAYS: &str = "the server lists it, and says of it:";
 const LINKS_UNTOLD: &str = "the server knows no LIST: symbolic links could not be told apart from files and \
@@ -32,23 +35,37 @@ const LINKS_UNTOLD: &str = "the server knows no LIST: symbolic links could not b
 
 /// What a walk needs.
 pub(super) struct Job {
-    pub(super) line: Line,
+    pub(super) lines: Lines,
+    /// The server that the sources were found at.
+    pub(super) site: usize,
     pub(super) found: Vec<Found>,
     pub(super) names: Shared,
     pub(super) object_size: u32,
     pub(super) clock: WallClock,
 }
 
+/// What a server calls an entry, if it tells, and which server that is.
+type Unique = Option<(usize, Box<[u8]>)>;
+
 /// A directory whose entries were announced.
 struct Level {
     id: DirId,
     above: Above,
-    unique: Option<Box<[u8]>>,
-    dirs: std::vec::IntoIter<(Name, Facts)>,
+    unique: Unique,
+    dirs: std::vec::IntoIter<Seen>,
+}
+
+/// An entry as a server tells of it.
+struct Seen {
+    name: Name,
+    facts: Facts,
+    site: usize,
 }
 
 struct Walker {
-    line: Line,
+    lines: Lines,
+    /// The server that is asked: another one only where that was left.
+    site: usize,
     names: Shared,
     object_size: u32,
     clock: WallClock,
@@ -67,9 +84,9 @@ pub(super) fn start(job: Job) -> io::Result<Walk> {
     let (sender, items) = bounded(BATCHES_MAX);
     let cancelled = Arc::new(AtomicBool::new(false));
     let out = Out { sender, batch: Vec::new(), cancelled: cancelled.clone() };
-    let Job { line, found, names, object_size, clock } = job;
+    let Job { lines, site, found, names, object_size, clock } = job;
     let (next_id, totals, told_of_links) = (1, Totals::default(), false);
-    let mut walker = Walker { line, names, object_size, clock, next_id, totals, out, told_of_links };
+    let mut walker = Walker { lines, site, names, object_size, clock, next_id, totals, out, told_of_links };
     // A panic closes the channel without an end, which is told as a walk that broke.
     thread::Builder::new().name("haul-walk".into()).spawn(move || {
         for found in found {
@@ -85,31 +102,35 @@ pub(super) fn start(job: Job) -> io::Result<Walk> {
 
 impl Walker {
     fn root(&mut self, found: Found) {
-        let Found { path, name, facts } = found;
+        let Found { path, replicas, name, facts, site } = found;
+        let unique = facts.unique.clone().map(|unique| (site, unique));
+        let mut whole = vec![Vec::new()];
+        whole.extend(replicas);
         let Some(name) = name else {
-            let base = self.names.add_base(path);
-            return self.descend(DirId::ROOT, Above::Base(base), facts.unique);
+            let base = self.names.add_base(Base { above: path, whole, is_named: false });
+            return self.descend(DirId::ROOT, Above::Base(base), unique);
         };
         let end = path.len() - name.as_bytes().len();
-        let base = self.names.add_base(match &path[..end] {
+        let above = match &path[..end] {
             b"" => b".".to_vec(),
             above => above.to_vec(),
-        });
-        if let Some((id, facts)) = self.announce(DirId::ROOT, Above::Base(base), name, facts) {
-            self.descend(id, Above::Dir(id), facts.unique);
+        };
+        let base = self.names.add_base(Base { above, whole, is_named: true });
+        if let Some(id) = self.announce(DirId::ROOT, Above::Base(base), Seen { name, facts, site }) {
+            self.descend(id, Above::Dir(id), unique);
         }
     }
 
     /// Walks a directory and everything below it.
-    fn descend(&mut self, id: DirId, above: Above, unique: Option<Box<[u8]>>) {
+    fn descend(&mut self, id: DirId, above: Above, unique: Unique) {
         let mut way: Vec<Level> = Vec::new();
-        let dirs = self.list(id, above, unique.as_deref());
+        let dirs = self.list(id, above, &unique);
         way.push(Level { id, above, unique, dirs: dirs.into_iter() });
         while let Some(level) = way.last_mut() {
             if self.out.cancelled() {
                 return;
             }
-            let Some((name, facts)) = level.dirs.next() else {
+            let Some(seen) = level.dirs.next() else {
                 let left = way.pop().map(|level| level.id).filter(|id| *id != DirId::ROOT);
                 if let Some(id) = left {
                     self.out.push(WalkItem::DirEnd(id));
@@ -117,7 +138,8 @@ impl Walker {
                 continue;
             };
             let (parent, above) = (level.id, level.above);
-            let loops = |level: &Level| facts.unique.is_some() && level.unique == facts.unique;
+            let unique = seen.facts.unique.clone().map(|unique| (seen.site, unique));
+            let loops = |level: &Level| unique.is_some() && level.unique == unique;
             let why = match () {
                 () if way.iter().any(loops) => Some("it is one of the directories above it".to_owned()),
                 () if way.len() >= DEPTH_MAX => {
@@ -126,13 +148,12 @@ impl Walker {
                 () => None,
             };
             if let Some(why) = why {
-                let path = self.names.path(above, Some(&name));
+                let path = self.names.path(above, Some(&seen.name));
                 self.fail(path, FailureKind::Walk, &why, CountsAs::Subtree);
                 continue;
             }
-            if let Some((id, facts)) = self.announce(parent, above, name, facts) {
-                let unique = facts.unique;
-                let dirs = self.list(id, Above::Dir(id), unique.as_deref());
+            if let Some(id) = self.announce(parent, above, seen) {
+                let dirs = self.list(id, Above::Dir(id), &unique);
                 way.push(Level { id, above: Above::Dir(id), unique, dirs: dirs.into_iter() });
             }
             if self.out.sender.is_empty() {
@@ -143,9 +164,12 @@ impl Walker {
 
     /// Announces what is in a directory but for the directories in it, which are returned. `unique`: what the
     /// server calls it, if it tells.
-    fn list(&mut self, id: DirId, above: Above, unique: Option<&[u8]>) -> Vec<(Name, Facts)> {
-        let path = self.names.server_path(above, None);
-        let listed = self.line.again(|session| Ok((session.list(&path)?, session.misses_links())));
+    fn list(&mut self, id: DirId, above: Above, unique: &Unique) -> Vec<Seen> {
+        let names = self.names.clone();
+        let path_at = |site| names.server_path(site, above, None);
+        let listed = self.again(path_at, |session, path| Ok((session.list(path)?, session.misses_links())));
+        let site = self.site;
+        let path = path_at(site);
         let listed = match listed {
             Ok((listed, misses_links)) => {
                 if misses_links && !self.told_of_links {
@@ -166,8 +190,8 @@ impl Walker {
             let (name, facts, exact) = match line {
                 Listed::Entry { name, facts, exact } => (name, facts, exact),
                 // Some servers leave out of a path what they cannot read, and show what lies above.
-                Listed::Itself(facts) => match (facts.unique.as_deref(), unique) {
-                    (Some(shows), Some(asked)) if shows != asked => {
+                Listed::Itself(facts) => match (facts.unique, unique) {
+                    (Some(shows), Some((of, asked))) if *of == site && shows != *asked => {
                         let why = "the server shows another directory under that name";
                         self.fail(self.shown(above), FailureKind::Walk, why, CountsAs::Subtree);
                         return Vec::new();
@@ -204,13 +228,15 @@ impl Walker {
                 }
             };
             match facts.kind {
-                _ if is_dir(&facts) => dirs.push((name, facts)),
+                _ if is_dir(&facts) => dirs.push(Seen { name, facts, site }),
                 Some(Kind::File)
                     if !facts.is_symlink() && (!exact || facts.size.is_none() || facts.modify.is_none()) =>
                 {
                     inexact.push((name, facts));
                 }
-                _ => drop(self.announce(id, above, name, facts)),
+                _ => {
+                    let _ = self.announce(id, above, Seen { name, facts, site });
+                }
             }
         }
         // What is told to be a directory is one, whatever it was listed as.
@@ -218,23 +244,62 @@ impl Walker {
         dirs
     }
 
+    /// Asks a server about what it has under the path that `path_at` says, as long as the policy says so, and
+    /// another replica where it says that: then that one is asked from then on.
+    fn again<T>(
+        &mut self,
+        path_at: impl Fn(usize) -> Vec<u8>,
+        mut work: impl FnMut(&mut Session, &[u8]) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut tries = Tries::new(Step::List, &self.lines.sites, self.site);
+        loop {
+            let path = path_at(tries.site);
+            let cancelled = || self.out.cancelled();
+            let wait = |pause: Duration| {
+                let until = Instant::now() + pause;
+                while !cancelled() && Instant::now() < until {
+                    thread::sleep(until.saturating_duration_since(Instant::now()).min(LOOK));
+                }
+                !cancelled()
+            };
+            let work = |session: &mut Session| work(session, &path);
+            match self.lines.again(&mut tries, &path, (&|_| false, &wait), work) {
+                Again::Done(done) => {
+                    self.site = tries.site;
+                    return Ok(done);
+                }
+                Again::Moves(..) => {}
+                Again::Failed(error) => return Err(error),
+            }
+        }
+    }
+
     /// Asks for size and time of files of which the listing did not tell both exactly. Those that are
     /// directories come back.
-    fn ask(&mut self, id: DirId, above: Above, files: Vec<(Name, Facts)>) -> Vec<(Name, Facts)> {
-        let (mut dirs, mut fresh) = (Vec::new(), None);
+    fn ask(&mut self, id: DirId, above: Above, files: Vec<(Name, Facts)>) -> Vec<Seen> {
+        let (mut dirs, mut fresh, listed_at) = (Vec::new(), None, self.site);
+        let names = self.names.clone();
         for some in files.chunks(256) {
             if self.out.cancelled() {
                 break;
             }
-            let paths: Vec<Vec<u8>> =
-                some.iter().map(|(name, _)| self.names.server_path(above, Some(name))).collect();
-            let paths: Vec<&[u8]> = paths.iter().map(Vec::as_slice).collect();
-            let answers = self.line.again(|session| session.facts_of(&paths));
+            let paths_at = |site| -> Vec<Vec<u8>> {
+                some.iter().map(|(name, _)| names.server_path(site, above, Some(name))).collect()
+            };
+            let site = Cell::new(self.site);
+            let dir_at = |at| {
+                site.set(at);
+                names.server_path(at, above, None)
+            };
+            let answers = self.again(dir_at, |session, _| {
+                let paths = paths_at(site.get());
+                session.facts_of(&paths.iter().map(Vec::as_slice).collect::<Vec<_>>())
+            });
             let answers = match answers {
                 Ok(answers) => answers,
                 Err(error) => {
-                    for ((name, _), path) in some.iter().zip(&paths) {
-                        let failure = self.failure(path, &error);
+                    for ((name, _), path) in some.iter().zip(paths_at(self.site)) {
+                        let failure = self.failure(&path, &error);
                         let path = self.names.path(above, Some(name));
                         self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
                     }
@@ -243,11 +308,20 @@ impl Walker {
             };
             for ((name, listed), asked) in some.iter().zip(answers) {
                 match asked {
-                    Asked::Is(told) if is_dir(&told) => dirs.push((name.clone(), told)),
+                    Asked::Is(facts) if is_dir(&facts) => {
+                        dirs.push(Seen { name: name.clone(), facts, site: self.site });
+                    }
                     Asked::Is(told) => {
                         let unix_mode = told.unix_mode.or(listed.unix_mode);
                         let facts = Facts { unix_mode, ..told };
-                        drop(self.announce(id, above, name.clone(), facts));
+                        let seen = Seen { name: name.clone(), facts, site: self.site };
+                        let _ = self.announce(id, above, seen);
+                    }
+                    // Another replica listed it.
+                    Asked::Not(text) if self.site != listed_at => {
+                        let path = self.names.path(above, Some(name));
+                        let why = format!("another replica lists it, and this one says of it: {text}");
+                        self.fail(path, FailureKind::Walk, &why, CountsAs::Entry);
                     }
                     Asked::Not(text) => {
                         // It is not there, or nobody may see what it is: the directory itself knows.
@@ -274,8 +348,9 @@ impl Walker {
         dirs
     }
 
-    /// Announces an entry; a directory comes back with its number.
-    fn announce(&mut self, parent: DirId, above: Above, name: Name, facts: Facts) -> Option<(DirId, Facts)> {
+    /// Announces an entry; of a directory its number comes back.
+    fn announce(&mut self, parent: DirId, above: Above, seen: Seen) -> Option<DirId> {
+        let Seen { name, facts, site } = seen;
         let path = || self.names.path(above, Some(&name));
         let is_dir = is_dir(&facts);
         let kind = match facts.kind {
@@ -334,7 +409,7 @@ impl Walker {
             // Of a directory or a link; what has no time gets that of the copy.
             meta.mtime = (self.clock)();
         }
-        self.names.add(id, Entry { above, name: name.clone(), facts: facts.clone(), not_before });
+        self.names.add(id, Entry { above, name: name.clone(), facts, site, not_before });
         self.out.push(WalkItem::Entry(Announced {
             id,
             generation: Generation(0),
@@ -344,13 +419,16 @@ impl Walker {
             kind,
             extras: Extras::default(),
         }));
-        is_dir.then(|| (id.as_dir(), facts))
+        is_dir.then(|| id.as_dir())
     }
 
     /// The names that a directory has now; `None`: it cannot be listed.
     fn names_in(&mut self, above: Above) -> Option<HashSet<Vec<u8>>> {
-        let path = self.names.server_path(above, None);
-        let listed = self.line.again(|session| session.list(&path)).ok()?;
+        let (names, at) = (self.names.clone(), self.site);
+        let listed =
+            self.again(|site| names.server_path(site, above, None), |session, path| session.list(path));
+        // What another replica has says nothing of this one.
+        let listed = listed.ok().filter(|_| self.site == at)?;
         let name = |line| match line {
             Listed::Entry { name, .. } | Listed::Bad(name, _) => Some(Some(name)),
             Listed::Itself(_) => None,
@@ -366,13 +444,13 @@ impl Walker {
             () if error.is_passing() => FailureKind::Read,
             () => FailureKind::Walk,
         };
-        failed(self.line.server(), kind, path, error)
+        failed(self.lines.sites.server(self.site), kind, path, error)
     }
 
     /// A directory, for people: that which the command names has no path at the destination.
     fn shown(&self, above: Above) -> Vec<u8> {
         match self.names.path(above, None) {
-            path if path.is_empty() => self.names.server_path(above, None),
+            path if path.is_empty() => self.names.server_path(self.site, above, None),
             path => path,
         }
     }

@@ -57,6 +57,7 @@ struct File {
     /// One for each version of it; sessions take them in turn.
     contents: Vec<Vec<u8>>,
     told: usize,
+    modify: &'static str,
     listed: bool,
     /// How it is sent the first time, the second and so on, the last of them up to `times`; then as a whole.
     manners: Vec<Manner>,
@@ -68,7 +69,8 @@ impl File {
     fn new(versions: &[&[u8]], told: usize, manners: &[Manner]) -> File {
         let contents = versions.iter().map(|content| content.to_vec()).collect();
         let (manners, times) = (manners.to_vec(), manners.len());
-        File { contents, told, listed: true, manners, times, asked: AtomicUsize::new(0) }
+        let (modify, listed, asked) = (MODIFY, true, AtomicUsize::new(0));
+        File { contents, told, modify, listed, manners, times, asked }
     }
 
     fn next_manner(&self) -> Manner {
@@ -127,6 +129,12 @@ impl Lies {
 
     fn insert(mut self, path: &str, file: File) -> Lies {
         self.files.insert(path.as_bytes().to_vec(), file);
+        self
+    }
+
+    /// This file, which it has already, was changed then.
+    pub fn modified(mut self, path: &str, modify: &'static str) -> Lies {
+        self.files.get_mut(path.as_bytes()).expect("a file that it has").modify = modify;
         self
     }
 
@@ -257,7 +265,9 @@ impl Lies {
             match rest.iter().position(|byte| *byte == b'/') {
                 Some(end) => drop(dirs.insert(&rest[..end])),
                 None => {
-                    lines.extend(format!("type=file;size={};modify={MODIFY}; ", file.told).into_bytes());
+                    lines.extend(
+                        format!("type=file;size={};modify={}; ", file.told, file.modify).into_bytes(),
+                    );
                     lines.extend([rest, b"\r\n"].concat());
                 }
             }
@@ -500,7 +510,7 @@ impl Session {
             }
             ("MLST", _) => {
                 let facts = match file {
-                    Some(file) => format!("type=file;size={};modify={MODIFY};", file.told),
+                    Some(file) => format!("type=file;size={};modify={};", file.told, file.modify),
                     None if lies.is_dir(&path) => format!("type=dir;modify={MODIFY};"),
                     None => return self.say(b"550 no such file\r\n"),
                 };
@@ -508,7 +518,7 @@ impl Session {
                 self.say(&[&b"250-it is\r\n "[..], &named].concat())
             }
             ("SIZE", Some(file)) => self.say(format!("213 {}\r\n", file.told).as_bytes()),
-            ("MDTM", Some(_)) => self.say(format!("213 {MODIFY}\r\n").as_bytes()),
+            ("MDTM", Some(file)) => self.say(format!("213 {}\r\n", file.modify).as_bytes()),
             ("REST", _) => {
                 let offset = String::from_utf8_lossy(argument).parse().unwrap_or(0);
                 self.offset = if lies.rest == Rest::Ignored { 0 } else { offset };

@@ -380,6 +380,13 @@ impl Summary {
         self.0[name].as_u64().unwrap_or_else(|| panic!("no count {name} in {}", self.0))
     }
 
+    /// The value of a line in `chosen`; nothing where there is none.
+    pub fn chosen(&self, name: &str) -> &str {
+        let mut lines = self.0["chosen"].as_array().into_iter().flatten();
+        let line = lines.find(|line| line["name"] == name);
+        line.and_then(|line| line["value"].as_str()).unwrap_or_default()
+    }
+
     #[track_caller]
     pub fn text(&self, name: &str) -> &str {
         self.0[name].as_str().unwrap_or_else(|| panic!("no text {name} in {}", self.0))

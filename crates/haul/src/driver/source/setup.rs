@@ -82,6 +82,9 @@ pub(super) fn set_up(
         recursive: options.recursive || options.archive,
         part: options.part(),
         home: request.home.as_deref(),
+        replicas: &request.replicas,
+        retry: request.retry.clone(),
+        ssh: (&request.ssh.0, request.ssh.1),
         patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
         stop: opening.stop(),
     };

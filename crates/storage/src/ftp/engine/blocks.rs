@@ -20,9 +20,10 @@ use haul_ftp::{Error, Ranges, Room, Turn};
 
 use super::ends::Before;
 use super::queues::{Queues, Work, refuse};
-use super::reader::{HOLD, Reader};
+use super::reader::{HOLD, Reader, SITE};
 use crate::SourceCompletion;
-use crate::ftp::session::pause;
+use crate::ftp::line::pause;
+use crate::ftp::names::Told;
 use crate::owed::panic_point;
 use haul_base::digest;
 
@@ -177,7 +178,7 @@ impl Reader {
     pub(super) fn read_in_blocks(&mut self, first: Work) {
         let SourceOp::Read { id, generation, offset, len, .. } = first.op else { return };
         let (path, size) = match self.known(id) {
-            Ok((path, facts)) => (path, facts.size.unwrap_or(0)),
+            Ok(Told { path, facts, .. }) => (path, facts.size.unwrap_or(0)),
             Err(failure) => {
                 let done = refuse(first.op, &failure);
                 return first.owed.settle(Ok(SourceCompletion { done, buffer: first.buffer }));
@@ -219,7 +220,7 @@ impl Reader {
                 let (waits, has_some) = ((!done.plainly).then(|| pause(done.lost)), !done.ranges.is_empty());
                 self.common.ways.note(&error);
                 if error.ends_session() {
-                    self.line.close();
+                    self.lines.close(SITE);
                 }
                 thread::sleep(waits.unwrap_or_default());
                 (spoils && has_some).then(|| error.to_string())
@@ -252,8 +253,10 @@ impl Reader {
             have = without(&have, start, first);
             file.lead = Some(Lead { start, bytes: vec![0; known.len], have: 0, known });
         }
-        let begun =
-            self.line.open().and_then(|session| session.begin_blocks(&file.path, (size, &have), connections));
+        let begun = self
+            .lines
+            .open(SITE)
+            .and_then(|session| session.begin_blocks(&file.path, (size, &have), connections));
         let mut coming = match begun {
             Ok(coming) => coming,
             Err(error) => return End::Failed(error),
@@ -266,7 +269,7 @@ impl Reader {
                 let common = self.common.clone();
                 let mut queues = common.lock();
                 if queues.ends {
-                    self.line.close();
+                    self.lines.close(SITE);
                     return End::Left;
                 }
                 let done = self.done_of(file.id, file.generation, 0);
@@ -279,7 +282,7 @@ impl Reader {
                         |queues: &Queues| !queues.objects[self.index].is_empty() || !queues.other.is_empty();
                     if since.elapsed() >= HOLD && others(&queues) {
                         drop(queues);
-                        self.line.close();
+                        self.lines.close(SITE);
                         return End::Left;
                     }
                     queues.busy[self.index] = None;
@@ -289,7 +292,7 @@ impl Reader {
                 }
                 waits_since = None;
             }
-            let Ok(session) = self.line.open() else { return End::Left };
+            let Ok(session) = self.lines.open(SITE) else { return End::Left };
             let turn = match session.receive(&mut coming, file, LOOK) {
                 Ok(turn) => turn,
                 Err(error) => return End::Failed(error),
@@ -304,7 +307,7 @@ impl Reader {
                 && !lead.known.is(&lead.bytes)
                 && !haul_mutant::removed("ftp-lost-transfer-agrees")
             {
-                self.line.close();
+                self.lines.close(SITE);
                 let at = lead.start;
                 return End::Differs(format!(
                     "what the server gives from byte {at} on is not what it gave there before"
@@ -312,8 +315,8 @@ impl Reader {
             }
             if turn == Turn::NoRoom {
                 let since = *stuck_since.get_or_insert_with(Instant::now);
-                if since.elapsed() >= OUT_OF_ORDER.min(self.common.settings.patience) {
-                    self.line.close();
+                if since.elapsed() >= OUT_OF_ORDER.min(self.common.sites.all[SITE].settings.patience) {
+                    self.lines.close(SITE);
                     return End::OutOfOrder;
                 }
                 let queues = self.common.lock();
@@ -364,7 +367,7 @@ impl Reader {
                     "what the server gives before byte {} is not what it gave there before",
                     offset + len
                 );
-                Err(common.say(FailureKind::Changed, &file.path, &why))
+                Err(common.say(SITE, FailureKind::Changed, &file.path, &why))
             }
         };
         let done = self.done_of(id, generation, 0);
@@ -380,8 +383,8 @@ impl Reader {
     pub(super) fn unless_spoiled(&self, work: Work) -> Option<Work> {
         let SourceOp::Read { id, generation, .. } = work.op else { return Some(work) };
         let Some(why) = self.common.ways.spoiled(id, generation) else { return Some(work) };
-        let path = self.known(id).map(|(path, _)| path).unwrap_or_default();
-        let failure: Failure = self.common.say(FailureKind::Changed, &path, &why);
+        let path = self.known(id).map(|told| told.path).unwrap_or_default();
+        let failure: Failure = self.common.say(SITE, FailureKind::Changed, &path, &why);
         let done = refuse(work.op, &failure);
         work.owed.settle(Ok(SourceCompletion { done, buffer: work.buffer }));
         None

@@ -16,8 +16,9 @@ use haul_core::transfer::op::{ReadOk, SourceDone, SourceOp};
 use haul_ftp::{Asked, COMMANDS_LEN_MAX, Error, Facts, Wanted};
 
 use super::queues::{Queues, Work};
-use super::reader::{Reader, look};
+use super::reader::{Reader, SITE, look};
 use crate::SourceCompletion;
+use crate::ftp::names::Told;
 use haul_base::digest;
 
 /// Bytes of files that are asked for and did not come yet: what a session gets in a round trip, on most ways.
@@ -69,7 +70,7 @@ impl Reader {
     pub(super) fn can_be_lined_up(&mut self, work: &Work) -> bool {
         // A session that is not in a line is as fast with one question.
         let is_worth_it = match work.op {
-            SourceOp::Look { .. } => self.line.open().is_ok_and(|session| session.is_ready_for_a_line()),
+            SourceOp::Look { .. } => self.lines.open(SITE).is_ok_and(|session| session.is_ready_for_a_line()),
             _ => true,
         };
         is_worth_it && self.line_of(work).is_some_and(|(_, commands)| commands <= COMMANDS_LEN_MAX)
@@ -80,7 +81,7 @@ impl Reader {
         if !self.common.ways.is_on() {
             return None;
         }
-        let name = |id| self.common.names.look(id).map(|(path, _)| 2 * (path.len() + VERB_LEN));
+        let name = |id| self.common.names.look(id).map(|Told { path, .. }| 2 * (path.len() + VERB_LEN));
         match &work.op {
             SourceOp::ReadBundle { files } if work.buffer.is_some() => {
                 let commands: Option<usize> = files.iter().map(|file| name(file.id)).sum();
@@ -121,7 +122,7 @@ impl Reader {
 
     /// A path has a byte that the server may have to be asked about, which nobody can while others come.
     fn is_odd(&self, work: &Work) -> bool {
-        let odd = |id: FileId| self.common.names.look(id).is_none_or(|(path, _)| path.contains(&0xff));
+        let odd = |id: FileId| self.common.names.look(id).is_none_or(|told| told.path.contains(&0xff));
         match &work.op {
             SourceOp::ReadBundle { files } => files.iter().any(|file| odd(file.id)),
             SourceOp::Read { id, .. } | SourceOp::Look { id, .. } => odd(*id),
@@ -140,7 +141,7 @@ impl Reader {
         };
         let (mut files, mut told) = (Vec::with_capacity(ids.len()), Facts::default());
         for (id, len) in ids {
-            let Some((path, facts)) = self.common.names.look(id) else { return Err(work) };
+            let Some(Told { path, facts, .. }) = self.common.names.look(id) else { return Err(work) };
             files.push((id, path, len));
             told = facts;
         }
@@ -169,7 +170,7 @@ impl Reader {
                         break;
                     }
                 };
-                let sent = self.line.open().and_then(|session| session.line_up(&lined.wanted()));
+                let sent = self.lines.open(SITE).and_then(|session| session.line_up(&lined.wanted()));
                 if let Err(error) = sent {
                     // What was lined up before it is lost with the session.
                     line.push_back(lined);
@@ -183,7 +184,7 @@ impl Reader {
             let Some(front) = line.pop_front() else { return later };
             if self.common.lock().ends {
                 // Nobody waits for any of it.
-                self.line.close();
+                self.lines.close(SITE);
                 later.push_back((front.work, Came::default()));
                 line.drain(..).for_each(drop);
                 return VecDeque::new();
@@ -204,7 +205,7 @@ impl Reader {
     fn lose(&mut self, error: &Error, line: &mut VecDeque<Lined>) {
         self.silent_before = u32::from(error.is_silence());
         self.common.ways.note(error);
-        self.line.close();
+        self.lines.close(SITE);
         self.give_back(line.drain(..).map(|lined| lined.work).collect());
     }
 
@@ -231,7 +232,7 @@ impl Reader {
         self.begins(if let SourceOp::Look { .. } = work.op { "look" } else { "read" }, last);
         let mut came = Came::default();
         // It is opened; should it be lost, each of these says so.
-        let session = match self.line.open() {
+        let session = match self.lines.open(SITE) {
             Ok(session) => session,
             Err(error) => return Err((work, came, error)),
         };

@@ -12,13 +12,16 @@ use haul_core::digest::DigestKind;
 use haul_core::ids::FileId;
 use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::wire::{Failure, FailureKind};
-use haul_ftp::{Error, Server, Settings};
+use haul_ftp::Error;
 
 use super::ends::Ends;
+use super::parts::Parts;
 use super::ways::Ways;
 use crate::ftp::names::Shared;
+use crate::ftp::session::Sites;
 use crate::ftp::{failed, said};
 use crate::owed::Owed;
+use crate::source::WallClock;
 use crate::store::{NetworkFacet, StoreNetwork};
 use crate::{Post, SourceCompletion};
 use haul_base::buffer::Buffer;
@@ -26,9 +29,9 @@ use haul_base::meter::Meter;
 
 /// What all threads of a source share.
 pub(super) struct Common {
-    pub(super) server: Server,
-    pub(super) settings: Settings,
+    pub(super) sites: Arc<Sites>,
     pub(super) names: Shared,
+    pub(super) clock: WallClock,
     pub(super) kind: DigestKind,
     pub(super) meter: Arc<Meter>,
     pub(super) post: Post<SourceCompletion>,
@@ -36,6 +39,8 @@ pub(super) struct Common {
     pub(super) ready: Condvar,
     pub(super) ends: Ends,
     pub(super) ways: Ways,
+    /// What was read of each file, where it may have to be shown that another replica has the same.
+    pub(super) parts: Parts,
     pub(super) network: Network,
 }
 
@@ -68,6 +73,13 @@ pub(super) struct Network {
     pub(super) connections: AtomicU16,
     pub(super) bytes: AtomicU64,
     pub(super) round_trip: Option<Duration>,
+}
+
+impl Network {
+    /// So many bytes came.
+    pub(super) fn count(&self, len: usize) {
+        self.bytes.fetch_add(len as u64, Ordering::Relaxed);
+    }
 }
 
 impl NetworkFacet for Network {
@@ -149,13 +161,27 @@ impl Common {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The failure of a file at the server.
-    pub(super) fn failure(&self, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
-        failed(&self.server, kind, path, error)
+    /// The failure of a file at a server.
+    pub(super) fn failure(&self, site: usize, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
+        failed(self.sites.server(site), kind, path, error)
     }
 
-    pub(super) fn say(&self, kind: FailureKind, path: &[u8], why: &str) -> Failure {
-        said(&self.server, kind, path, why)
+    pub(super) fn say(&self, site: usize, kind: FailureKind, path: &[u8], why: &str) -> Failure {
+        said(self.sites.server(site), kind, path, why)
+    }
+
+    /// Waits before another attempt. False: nobody wants the answer any more.
+    pub(super) fn wait(&self, pause: Duration) -> bool {
+        let until = Instant::now() + pause;
+        let mut queues = self.lock();
+        while !queues.ends {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            queues = self.ready.wait_timeout(queues, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        false
     }
 }
 

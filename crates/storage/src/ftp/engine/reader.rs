@@ -5,14 +5,14 @@
 //! Invariants: bytes are where the file has them: what a session that goes on in the middle gives is held
 //! against what came before; a file's end is the one that was told, and the server says so.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_core::entry::{Fingerprint, Meta};
 use haul_core::ids::{FileId, Generation};
+use haul_core::reliability::Step;
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{BundleFile, BundleOk, Look, ReadOk, SourceDone, SourceOp};
 use haul_core::wire::{Failure, FailureKind};
@@ -21,11 +21,13 @@ use haul_ftp::{Asked, Error, Facts, Incoming, Kind};
 use super::blocks::Done;
 use super::ends::AGAIN_LEN;
 use super::line::Came;
+use super::moves::Moved;
+use super::parts::Needs;
 use super::queues::{Common, Work, refuse};
 use crate::SourceCompletion;
 use crate::ftp::meta_of;
-use crate::ftp::names::{SETTLES, same_facts};
-use crate::ftp::session::{ATTEMPTS, Line, may_help, pause};
+use crate::ftp::names::{SETTLES, Told, same_facts};
+use crate::ftp::session::{Again, Lines, Next, Tries, Why};
 use crate::ftp::untold;
 use crate::owed::panic_point;
 use haul_base::buffer::Buffer;
@@ -34,6 +36,8 @@ use haul_base::digest;
 /// A file that a session is in the middle of.
 struct Open {
     id: FileId,
+    /// The server that it comes from.
+    site: usize,
     /// The byte that comes next.
     at: u64,
     /// The server was asked to begin in the middle.
@@ -50,12 +54,14 @@ impl Open {
 /// How long a session in the middle of a file waits for what follows there, before it leaves that for another
 /// file: what the server has sent ahead would be lost.
 pub(super) const HOLD: Duration = Duration::from_millis(200);
+/// Whose files come in blocks, or in a line: where the source lies at several servers, nobody's do.
+pub(super) const SITE: usize = 0;
 
 /// One session and its thread.
 pub(super) struct Reader {
     pub(super) common: Arc<Common>,
     pub(super) index: usize,
-    pub(super) line: Line,
+    pub(super) lines: Lines,
     open: Option<Open>,
     /// What came of files in blocks, the last one last.
     pub(super) done: Vec<Done>,
@@ -68,9 +74,9 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn new(common: Arc<Common>, index: usize) -> Reader {
-        let line = Line::new(common.server.clone(), common.settings.clone());
+        let lines = Lines::new(&common.sites);
         let (open, done) = (None, Vec::new());
-        Reader { common, index, line, open, done, silent_before: 0, counted: false, left_out: false }
+        Reader { common, index, lines, open, done, silent_before: 0, counted: false, left_out: false }
     }
 
     pub(super) fn run(mut self) {
@@ -103,8 +109,17 @@ impl Reader {
     /// sessions that it did take: then this one is over, and nothing comes back. Any other error is met, and
     /// told, when the work begins.
     fn connect(&mut self, work: Work) -> Option<Work> {
-        for attempt in 1.. {
-            match self.line.open() {
+        let first = match &work.op {
+            SourceOp::ReadBundle { files } => files.first().map(|file| file.id),
+            SourceOp::Read { id, .. } | SourceOp::Look { id, .. } | SourceOp::Refresh { id, .. } => Some(*id),
+            _ => None,
+        };
+        let told = first.and_then(|id| self.common.names.look(id));
+        let (path, site) = told.map(|told| (told.path, told.site)).unwrap_or_default();
+        let site = self.common.sites.instead_of(site);
+        let mut tries = Tries::new(Step::File, &self.common.sites, site);
+        loop {
+            match self.lines.open(site) {
                 Ok(_) if self.counted => {}
                 Ok(_) => {
                     self.counted = true;
@@ -116,9 +131,11 @@ impl Reader {
                         self.leave_to_others(work);
                         return None;
                     }
-                    if attempt < ATTEMPTS {
-                        thread::sleep(pause(attempt));
-                        continue;
+                    // Where else it may come from is settled file by file.
+                    let full = Why::from(&error).passing();
+                    match tries.failed(&self.common.sites, full, &path, 0) {
+                        Next::After(pause) if self.common.wait(pause) => continue,
+                        _ => {}
                     }
                 }
                 Err(_) => {}
@@ -180,12 +197,15 @@ impl Reader {
             SourceOp::ReadBundle { files } => self.read_bundle(files, buffer, came),
             SourceOp::Look { id, generation } => {
                 self.begins("look", id);
-                let result = self.facts(id).map(|(told, now)| look(&told, &now));
+                let result = self.facts(id).map(|facts| match facts {
+                    Some((told, now)) => look(&told, &now),
+                    None => Look::Changed,
+                });
                 SourceCompletion { done: SourceDone::Look { id, generation, result }, buffer }
             }
             SourceOp::Refresh { id, generation } => {
                 self.begins("look", id);
-                let result = self.facts(id).and_then(|(_, now)| self.renew(id, &now));
+                let result = self.refresh(id);
                 SourceCompletion { done: SourceDone::Refresh { id, generation, result }, buffer }
             }
             // Answered where they are submitted.
@@ -201,30 +221,63 @@ impl Reader {
         self.common.lock().busy[self.index] = Some((Instant::now(), what, id));
     }
 
-    /// What was told of a file, and what is told of it now.
-    fn facts(&mut self, id: FileId) -> Result<(Facts, Facts), Failure> {
-        let (path, told) = self.known(id)?;
+    /// What was told of a file, and what is told of it now by the server that it comes from; `None`: from now
+    /// on it comes from another one.
+    fn facts(&mut self, id: FileId) -> Result<Option<(Facts, Facts)>, Failure> {
+        let told = self.known(id)?;
         self.leave();
-        match self.line.again(|session| session.facts(&path)) {
-            Ok(Asked::Is(now)) => Ok((told, now)),
-            Ok(asked) => Err(untold(&self.common.server, &path, &asked)),
-            Err(error) => {
-                self.left_out = error.is_full() && self.common.lock().has_others(self.index);
-                Err(self.common.failure(FailureKind::Read, &path, &error))
+        let mut tries = Tries::new(Step::File, &self.common.sites, told.site);
+        let common = self.common.clone();
+        let others = || common.lock().has_others(self.index);
+        let over = |error: &Error| error.is_full() && others();
+        let wait = |pause| common.wait(pause);
+        let asked = self.lines.again(&mut tries, &told.path, (&over, &wait), |s| s.facts(&told.path));
+        let (mut why, mut failure) = match asked {
+            Again::Done(Asked::Is(now)) => return Ok(Some((told.facts, now))),
+            Again::Done(asked) => return Err(untold(common.sites.server(told.site), &told.path, &asked)),
+            Again::Failed(error) => {
+                self.left_out = over(&error);
+                return Err(common.failure(told.site, FailureKind::Read, &told.path, &error));
+            }
+            Again::Moves(to, error) => match self.move_file(id, &told, to) {
+                Ok(_) => return Ok(None),
+                Err((why, _)) => (why, common.failure(told.site, FailureKind::Read, &told.path, &error)),
+            },
+        };
+        loop {
+            match tries.failed(&common.sites, why, &told.path, 0) {
+                Next::After(pause) if common.wait(pause) => {}
+                Next::Site(_) => {}
+                Next::After(_) | Next::Over => return Err(failure),
+            }
+            (why, failure) = match self.move_file(id, &told, tries.site) {
+                Ok(_) => return Ok(None),
+                Err(failed) => failed,
+            };
+        }
+    }
+
+    /// What a file is known by from now on, wherever it comes from.
+    fn refresh(&mut self, id: FileId) -> Result<(Fingerprint, Meta, Duration), Failure> {
+        match self.facts(id)? {
+            Some((_, now)) => self.renew(id, &now),
+            None => {
+                let told = self.known(id)?;
+                self.renew(id, &told.facts)
             }
         }
     }
 
-    pub(super) fn known(&self, id: FileId) -> Result<(Vec<u8>, Facts), Failure> {
-        let gone = || self.common.say(FailureKind::Vanished, b"", "nothing is known of it");
+    pub(super) fn known(&self, id: FileId) -> Result<Told, Failure> {
+        let gone = || self.common.say(0, FailureKind::Vanished, b"", "nothing is known of it");
         self.common.names.look(id).ok_or_else(gone)
     }
 
     /// A file is another than it was announced as.
     fn renew(&self, id: FileId, now: &Facts) -> Result<(Fingerprint, Meta, Duration), Failure> {
         if now.kind != Some(Kind::File) || now.size.is_none() || now.modify.is_none() || now.is_symlink() {
-            let (path, _) = self.known(id)?;
-            return Err(self.common.say(FailureKind::Changed, &path, "it is no file any more"));
+            let Told { path, site, .. } = self.known(id)?;
+            return Err(self.common.say(site, FailureKind::Changed, &path, "it is no file any more"));
         }
         self.common.names.renew(id, now);
         Ok((self.common.names.fingerprint(now), meta_of(now, false), SETTLES))
@@ -238,9 +291,9 @@ impl Reader {
     /// Leaves the file that the session is in the middle of.
     pub(super) fn leave(&mut self) {
         let Some(open) = self.open.take() else { return };
-        let left = self.line.open().and_then(|session| session.give_up(open.incoming));
+        let left = self.lines.open(open.site).and_then(|session| session.give_up(open.incoming));
         if left.is_err() || open.goes_on {
-            self.line.close();
+            self.lines.close(open.site);
         }
     }
 
@@ -253,18 +306,18 @@ impl Reader {
         buffer: Option<Buffer>,
     ) -> (Result<ReadOk, Failure>, Option<Buffer>, Option<Duration>) {
         let Some(mut buffer) = buffer else {
-            let failure = self.common.say(FailureKind::Read, b"", "internal error: a read without a buffer");
+            let failure =
+                self.common.say(0, FailureKind::Read, b"", "internal error: a read without a buffer");
             return (Err(failure), None, None);
         };
-        let path = match self.known(id) {
-            Ok((path, _)) => path,
+        match self.known(id) {
+            Ok(told) => panic_point("read", &String::from_utf8_lossy(&told.path)),
             Err(failure) => return (Err(failure), Some(buffer), None),
-        };
-        panic_point("read", &String::from_utf8_lossy(&path));
+        }
         let (offset, len, tail) = part;
         let begun = Instant::now();
         let room = &mut buffer.as_mut_slice()[..len as usize];
-        if let Err(failure) = self.fill_again((id, generation), &path, (offset, tail), room) {
+        if let Err(failure) = self.fill_again((id, generation), (offset, tail), room) {
             return (Err(failure), Some(buffer), None);
         }
         let service = begun.elapsed();
@@ -278,72 +331,100 @@ impl Reader {
         (Ok(ReadOk { buffer: buffer.id(), cvs }), Some(buffer), Some(service))
     }
 
-    /// Fills `room` with what the file has from `offset` on, over another session where the first was lost.
+    /// Fills `room` with what the file has from `offset` on, over another session where the first was lost,
+    /// and from another replica where the policy says so.
     fn fill_again(
         &mut self,
         file: (FileId, Generation),
-        path: &[u8],
         (offset, tail): (u64, bool),
         room: &mut [u8],
     ) -> Result<(), Failure> {
-        let before = std::mem::take(&mut self.silent_before);
-        for attempt in 1 + before.. {
-            let error = match self.fill(file, path, (offset, tail), room) {
-                Ok(Filled::Whole) => return Ok(()),
-                Ok(Filled::Short(len)) => {
-                    let why = format!("the server's copy ends after {} bytes", offset + len);
-                    return Err(self.common.say(FailureKind::Changed, path, &why));
+        let common = self.common.clone();
+        let id = file.0;
+        let mut told = self.known(id)?;
+        // What was begun goes on where it is, as long as that goes.
+        let begins = if offset == 0 { common.sites.instead_of(told.site) } else { told.site };
+        let mut tries = Tries::new(Step::File, &common.sites, begins);
+        tries.count(std::mem::take(&mut self.silent_before));
+        let mut moves = begins != told.site;
+        loop {
+            let (why, failure) = if moves {
+                match self.move_file(id, &told, tries.site) {
+                    Ok(Moved::GoesOn) => {
+                        (told, moves) = (self.known(id)?, false);
+                        continue;
+                    }
+                    Ok(Moved::Anew(failure)) => return Err(failure),
+                    Err(failed) => failed,
                 }
-                Ok(Filled::Differs) => {
-                    let why = format!(
-                        "what the server gives from byte {offset} on does not follow what it gave before"
-                    );
-                    return Err(self.common.say(FailureKind::Changed, path, &why));
+            } else {
+                let path = &told.path;
+                let changed = |why: &str| Err(common.say(told.site, FailureKind::Changed, path, why));
+                let error = match self.fill(file, &told, (offset, tail), room) {
+                    Ok(Filled::Whole) => {
+                        if common.sites.has_replicas() {
+                            common.parts.add(id, file.1, told.site, (offset, room));
+                        }
+                        if tail {
+                            common.sites.gave(told.site);
+                        }
+                        return Ok(());
+                    }
+                    Ok(Filled::Short(len)) => {
+                        return changed(&format!("the server's copy ends after {} bytes", offset + len));
+                    }
+                    Ok(Filled::Differs) => {
+                        return changed(&format!(
+                            "what the server gives from byte {offset} on does not follow what came before"
+                        ));
+                    }
+                    Ok(Filled::Longer) => {
+                        return changed("the server gives more bytes than it says the file has");
+                    }
+                    Err(error) => error,
+                };
+                self.open = None;
+                if error.ends_session() {
+                    self.lines.close(told.site);
                 }
-                Ok(Filled::Longer) => {
-                    let why = "the server gives more bytes than it says the file has";
-                    return Err(self.common.say(FailureKind::Changed, path, why));
+                self.left_out = error.is_full() && common.lock().has_others(self.index);
+                let kind = if error.is_unavailable() { FailureKind::Open } else { FailureKind::Read };
+                let failure = common.failure(told.site, kind, path, &error);
+                if self.left_out {
+                    return Err(failure);
                 }
-                Err(error) => error,
+                ((&error).into(), failure)
             };
-            self.open = None;
-            if error.ends_session() {
-                self.line.close();
+            match tries.failed(&common.sites, why, &told.path, offset) {
+                Next::After(pause) if common.wait(pause) => {}
+                Next::Site(_) => moves = true,
+                Next::After(_) | Next::Over => return Err(failure),
             }
-            self.left_out = error.is_full() && self.common.lock().has_others(self.index);
-            if self.left_out {
-                return Err(self.common.failure(FailureKind::Read, path, &error));
-            }
-            if error.is_unavailable() {
-                return Err(self.common.failure(FailureKind::Open, path, &error));
-            }
-            if !may_help(&error, attempt) || self.common.lock().ends {
-                return Err(self.common.failure(FailureKind::Read, path, &error));
-            }
-            thread::sleep(pause(attempt));
         }
-        unreachable!("the last attempt returns")
     }
 
     fn fill(
         &mut self,
         (id, generation): (FileId, Generation),
-        path: &[u8],
+        Told { path, site, .. }: &Told,
         (offset, tail): (u64, bool),
         room: &mut [u8],
     ) -> Result<Filled, Error> {
-        let goes_on = self.open.as_ref().is_some_and(|open| (open.id, open.at) == (id, offset));
-        if !goes_on {
+        let site = *site;
+        let goes_on = |open: &Open| (open.id, open.at, open.site) == (id, offset, site);
+        if !self.open.as_ref().is_some_and(goes_on) {
             self.leave();
-            match self.begin_at((id, generation), path, offset)? {
-                Some((incoming, goes_on)) => self.open = Some(Open { id, at: offset, goes_on, incoming }),
+            match self.begin_at(site, (id, generation), path, offset)? {
+                Some((incoming, goes_on)) => {
+                    self.open = Some(Open { id, site, at: offset, goes_on, incoming });
+                }
                 None => return Ok(Filled::Differs),
             }
         }
         let Some(open) = &mut self.open else { unreachable!("just opened") };
         let len = open.incoming.fill(room)?;
         open.at += len as u64;
-        self.common.network.bytes.fetch_add(len as u64, Ordering::Relaxed);
+        self.common.network.count(len);
         let whole = len == room.len();
         if whole && !tail {
             let at = offset + len as u64;
@@ -356,11 +437,11 @@ impl Reader {
         // Its end must be where it was said to be, and the server must say so.
         let more = whole && open.incoming.fill(&mut [0])? > 0;
         let Some(Open { incoming, goes_on, .. }) = self.open.take() else { unreachable!("it is open") };
-        let session = self.line.open()?;
+        let session = self.lines.open(site)?;
         let ended = if more { session.give_up(incoming) } else { session.finish(incoming, path) };
         if goes_on {
             // The offset must not be taken for the next file's.
-            self.line.close();
+            self.lines.close(site);
         }
         ended?;
         if more {
@@ -377,15 +458,24 @@ impl Reader {
     /// for that of the next file.
     fn begin_at(
         &mut self,
+        site: usize,
         (id, generation): (FileId, Generation),
         path: &[u8],
         offset: u64,
     ) -> Result<Option<(Incoming, bool)>, Error> {
+        match self.common.parts.needs(id, generation, site) {
+            Needs::Nothing => {}
+            Needs::These(parts) => {
+                let begun = self.begin_shown(site, (id, generation), path, (parts, offset))?;
+                return Ok(begun.map(|incoming| (incoming, false)));
+            }
+            Needs::TooMuch => return Ok(None),
+        }
         let known = self.common.ends.before(id, generation, offset).filter(|_| offset > 0);
         let start = known.as_ref().map_or(0, |known| known.at - known.len as u64);
-        let begun = self.line.open()?.begin(path, start);
+        let begun = self.lines.open(site)?.begin(path, start);
         if begun.is_err() && start > 0 {
-            self.line.close();
+            self.lines.close(site);
         }
         let mut incoming = begun?;
         let mut checks = known;
@@ -398,7 +488,7 @@ impl Reader {
             };
             let len = incoming.fill(&mut buffer[..want])?;
             at += len as u64;
-            self.common.network.bytes.fetch_add(len as u64, Ordering::Relaxed);
+            self.common.network.count(len);
             tail.extend_from_slice(&buffer[..len]);
             tail.drain(..tail.len().saturating_sub(AGAIN_LEN));
             let mut differs = len < want || checks.take().is_some_and(|known| !known.is(&buffer[..len]));
@@ -406,9 +496,9 @@ impl Reader {
                 differs |= !self.common.ends.agree(id, generation, at, &tail);
             }
             if differs {
-                let left = self.line.open()?.give_up(incoming);
+                let left = self.lines.open(site)?.give_up(incoming);
                 if start > 0 {
-                    self.line.close();
+                    self.lines.close(site);
                 }
                 return left.map(|()| None);
             }
@@ -429,9 +519,9 @@ impl Reader {
             return SourceCompletion { done: refuse(SourceOp::ReadBundle { files }, &failure), buffer: None };
         };
         let mut at = 0;
-        let Came { files: mut here, facts: mut told } = came;
+        let Came { files: mut here, facts: mut asked } = came;
         // Where the payload of each lies, and what was told of it.
-        let mut read: Vec<(BundleFile, Result<(usize, Vec<u8>, Facts), Failure>)> = Vec::new();
+        let mut read: Vec<(BundleFile, Result<(usize, Told), Failure>)> = Vec::new();
         for (n, file) in files.into_iter().enumerate() {
             self.begins("read", file.id);
             let len = file.size as usize;
@@ -439,61 +529,51 @@ impl Reader {
             at += len;
             let is_here = std::mem::take(here.get_mut(n).unwrap_or(&mut false));
             if !is_here {
-                told = None;
+                asked = None;
             }
-            let result = self.known(file.id).and_then(|(path, told)| {
-                if is_here {
-                    return Ok((room.start, path, told));
-                }
-                let begun = Instant::now();
+            let begun = Instant::now();
+            let result = if is_here {
+                Ok(())
+            } else {
                 // Also of one without a byte: what a server says of a length is held against what it gives.
-                self.fill_again(
-                    (file.id, file.generation),
-                    &path,
-                    (0, true),
-                    &mut buffer.as_mut_slice()[room.clone()],
-                )?;
+                let room = &mut buffer.as_mut_slice()[room.clone()];
+                self.fill_again((file.id, file.generation), (0, true), room)
+            };
+            // As it is known where it came from.
+            let result = result.and_then(|()| Ok((room.start, self.known(file.id)?)));
+            if result.is_ok() && !is_here {
                 self.common.meter.add_busy(Stage::SourceStorage, begun.elapsed());
-                Ok((room.start, path, told))
-            });
+            }
             if self.left_out {
                 // All of it is read by somebody else.
-                let failure = self.common.say(FailureKind::Read, b"", "the session is over");
+                let failure = self.common.say(0, FailureKind::Read, b"", "the session is over");
                 let (files, buffer) = (vec![file], Some(buffer));
                 return SourceCompletion { done: refuse(SourceOp::ReadBundle { files }, &failure), buffer };
             }
             read.push((file, result));
         }
-        let paths: Vec<&[u8]> =
-            read.iter().filter_map(|(_, result)| Some(result.as_ref().ok()?.1.as_slice())).collect();
-        let asked = match told {
+        let mut now = match asked {
             // One for each file, also of what is not known any more.
-            Some(told) => {
-                let all = told.into_iter().zip(&read);
-                Ok(all.filter(|(_, (_, result))| result.is_ok()).map(|(asked, _)| asked).collect())
+            Some(asked) => {
+                let each = read.iter().zip(asked);
+                each.map(|((file, _), asked)| (file.id, Ok(Some(asked)))).collect()
             }
-            _ if paths.is_empty() => Ok(Vec::new()),
-            _ => self.line.again(|session| session.facts_of(&paths)),
-        };
-        let (mut asked, lost) = match asked {
-            Ok(asked) => (asked.into_iter(), None),
-            Err(error) => {
-                self.left_out = error.is_full() && self.common.lock().has_others(self.index);
-                (Vec::new().into_iter(), Some(error))
-            }
+            None => self.look_at(&read),
         };
         let (mut items, mut end) = (Vec::with_capacity(read.len()), 0);
         for (file, result) in read {
-            let result = result.and_then(|(start, path, told)| {
-                let now = match (asked.next(), &lost) {
-                    (Some(Asked::Is(now)), _) => now,
-                    (Some(asked), _) => return Err(untold(&self.common.server, &path, &asked)),
-                    (None, Some(error)) => {
-                        return Err(self.common.failure(FailureKind::Read, &path, error));
+            let result = result.and_then(|(start, Told { path, facts, site })| {
+                let now = match now.remove(&file.id) {
+                    Some(Ok(Some(Asked::Is(now)))) => now,
+                    Some(Ok(Some(asked))) => {
+                        return Err(untold(self.common.sites.server(site), &path, &asked));
                     }
-                    (None, None) => return Err(self.common.say(FailureKind::Read, &path, "no answer")),
+                    // It comes from another replica.
+                    Some(Ok(None)) => return Ok(BundleOk { root: [0; 32], look: Look::Changed }),
+                    Some(Err(failure)) => return Err(failure),
+                    None => return Err(self.common.say(site, FailureKind::Read, &path, "no answer")),
                 };
-                if !same_facts(&told, &now) {
+                if !same_facts(&facts, &now) {
                     return Ok(BundleOk { root: [0; 32], look: Look::Changed });
                 }
                 // What failed or changed leaves no gap.
@@ -513,8 +593,50 @@ impl Reader {
         let done = SourceDone::ReadBundle { buffer: buffer.id(), items };
         SourceCompletion { done, buffer: Some(buffer) }
     }
+
+    /// What is told of small files now, behind all that was read of them, asked together of each server that
+    /// gave some. `None`: from now on that file comes from another one.
+    fn look_at(
+        &mut self,
+        read: &[(BundleFile, Result<(usize, Told), Failure>)],
+    ) -> HashMap<FileId, Result<Option<Asked>, Failure>> {
+        let common = self.common.clone();
+        let mut all = HashMap::new();
+        for site in 0..common.sites.all.len() {
+            let there = |(file, result): &'_ (BundleFile, Result<(usize, Told), Failure>)| {
+                let told = &result.as_ref().ok()?.1;
+                (told.site == site).then(|| (file.id, told.path.clone()))
+            };
+            let files: Vec<(FileId, Vec<u8>)> = read.iter().filter_map(there).collect();
+            let Some((_, first)) = files.first() else { continue };
+            let paths: Vec<&[u8]> = files.iter().map(|(_, path)| path.as_slice()).collect();
+            let mut tries = Tries::new(Step::File, &common.sites, site);
+            let over = |error: &Error| error.is_full() && common.lock().has_others(self.index);
+            let wait = |pause| common.wait(pause);
+            match self.lines.again(&mut tries, first, (&over, &wait), |session| session.facts_of(&paths)) {
+                Again::Done(asked) => {
+                    all.extend(files.iter().zip(asked).map(|((id, _), asked)| (*id, Ok(Some(asked)))));
+                }
+                Again::Moves(..) => {
+                    // Each by itself: one may be there and another not.
+                    for (id, _) in &files {
+                        let facts = self.facts(*id);
+                        all.insert(*id, facts.map(|facts| facts.map(|(_, now)| Asked::Is(now))));
+                    }
+                }
+                Again::Failed(error) => {
+                    self.left_out |= over(&error);
+                    for (id, path) in &files {
+                        all.insert(*id, Err(common.failure(site, FailureKind::Read, path, &error)));
+                    }
+                }
+            }
+        }
+        all
+    }
 }
 
+/// What the facts of a file behind its last read say of it.
 pub(super) fn look(told: &Facts, now: &Facts) -> Look {
     if same_facts(told, now) { Look::Same } else { Look::Changed }
 }

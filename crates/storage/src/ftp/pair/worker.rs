@@ -21,8 +21,8 @@ use haul_gridftp::ranges::Ranges;
 
 use super::records::{Kept, Record, version};
 use super::{CONNECTIONS, Shared, standing};
+use crate::ftp::line::{Line, may_help, pause};
 use crate::ftp::names::{SETTLES, YOUNG, same_facts};
-use crate::ftp::session::{Line, may_help, pause};
 use crate::ftp::{meta_of, time_of, untold};
 use crate::source::failure::own_failure;
 use crate::store::delegated::{DelegatedEnd, DelegatedEntry, DelegatedMove, Marker, Standing, Stripes};
@@ -361,7 +361,7 @@ impl Worker {
             };
             // What changed since it was looked at shows only in the next second, for times are told in whole
             // ones.
-            let announced = shared.names.look(job.entry.id).map(|(_, told)| told);
+            let announced = shared.names.look(job.entry.id).map(|told| told.facts);
             let young =
                 (shared.clock)().secs.saturating_sub(time_of(&facts).secs).unsigned_abs() < YOUNG.as_secs();
             if young && announced.is_none_or(|told| !same_facts(&told, &facts)) {

@@ -14,7 +14,6 @@ use haul_core::entry::Name;
 use haul_core::ids::DirId;
 use haul_core::transfer::op::{SinkDone, SinkOp};
 use haul_core::wire::{Failure, FailureKind};
-use haul_ftp::Protocol;
 
 use super::Ready;
 use super::no_links;
@@ -256,13 +255,7 @@ impl SinkEngine for FtpWriter {
         let (server, open) = (self.common.server.url(), self.common.places());
         let fewer = if refused > 0 { format!("; the server refused {refused} more") } else { String::new() };
         let what = format!("{server} ({}), {open} of at most {all} sessions{fewer}", self.banner);
-        let protection = match self.common.server.protocol() {
-            Protocol::Ftp => "none: FTP sends password and data as they are; ftps:// does not",
-            Protocol::Ftps => "TLS, with a server that showed its certificate",
-            Protocol::Gsiftp => {
-                "commands by GSI, with a server that showed its certificate; data go as they are"
-            }
-        };
+        let protection = crate::ftp::protection_of(self.common.server.protocol());
         vec![
             ("sink storage".into(), what),
             ("sink protection".into(), protection.into()),

@@ -26,7 +26,7 @@ use super::sums::Summing;
 use super::tree::{Known, check};
 use super::{existing_of, stood_of};
 use crate::ftp::is_dir;
-use crate::ftp::session::{Line, may_help, pause};
+use crate::ftp::line::{Line, may_help, pause};
 use crate::owed::panic_point;
 use crate::sink::names::temp_name;
 
