@@ -297,8 +297,8 @@ impl Session {
             let reply = self.control.last_reply()?;
             if reply.class() == Class::Completed {
                 let modify = told_time(time.as_ref());
-                all[first + at] =
-                    modify.map(|modify| Asked::Is(Facts { kind: Some(Kind::Dir), modify, ..Facts::default() }));
+                all[first + at] = modify
+                    .map(|modify| Asked::Is(Facts { kind: Some(Kind::Dir), modify, ..Facts::default() }));
             }
         }
         Ok(())

@@ -214,8 +214,12 @@ impl Session {
             if all.iter().any(Result::is_ok) || all.is_empty() {
                 return Ok(Some(all));
             }
-            // A server without a way takes the last one for a question about a path that it has not.
-            let is_no_way = |error: &Error| error.is_unknown() || self.sets_times == SetsTimes::Mdtm;
+            // What a server without a way says of `SITE` is its own. The last one it takes for a question about a
+            // path that it has not, and those that have it refuse it for directories.
+            let is_no_way = |error: &Error| match self.sets_times {
+                SetsTimes::SiteUtime => matches!(error, Error::Refused { code: 500..=599, .. }),
+                _ => error.is_unknown(),
+            };
             if all.iter().all(|one| one.as_ref().is_err_and(is_no_way)) {
                 self.sets_times = self.sets_times.next();
                 continue;
@@ -247,7 +251,9 @@ impl Session {
 
     /// The sum that the server makes of what it holds, if it makes one that is known here: the strongest.
     pub fn sum(&self) -> Option<Sum> {
-        let has = |sum: &Sum| self.features.sums().any(|(name, _)| name.eq_ignore_ascii_case(sum.name().as_bytes()));
+        let has = |sum: &Sum| {
+            self.features.sums().any(|(name, _)| name.eq_ignore_ascii_case(sum.name().as_bytes()))
+        };
         Sum::ALL.into_iter().find(has)
     }
 

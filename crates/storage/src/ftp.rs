@@ -39,6 +39,8 @@ mod engine;
 mod names;
 mod session;
 mod sink;
+#[cfg(test)]
+pub(crate) mod test_server;
 mod walk;
 
 /// Files of FTP servers.

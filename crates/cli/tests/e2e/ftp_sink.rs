@@ -41,7 +41,8 @@ fn furnish(data: &Path, seed: u64, kind: Kind) {
         file(&deep.join("f"), &mut rng, level * 1000);
         dirs.push(deep.clone());
     }
-    let mut names = vec![" leading", "trailing ", "-dash", "%41", "quote'\"`$HOME", "*", "~", "a:b", "#", "x -> y"];
+    let mut names =
+        vec![" leading", "trailing ", "-dash", "%41", "quote'\"`$HOME", "*", "~", "a:b", "#", "x -> y"];
     if kind.takes_every_name() {
         names.extend(["...", "..a", "Zürich", "データ"]);
     }
@@ -87,7 +88,8 @@ fn trees_go_to_servers() {
 
 /// `haul cp --json -r --patience=2s OPTIONS SOURCE URL`.
 fn to_taker(options: &[&str], source: impl AsRef<std::ffi::OsStr>, taker: &Taker) -> Haul {
-    let patience: &[&str] = if options.iter().any(|option| option.starts_with("--patience")) { &[] } else { &["--patience=2s"] };
+    let patience: &[&str] =
+        if options.iter().any(|option| option.starts_with("--patience")) { &[] } else { &["--patience=2s"] };
     Haul::cp(["-r"]).args(patience).args(options).args([source]).args([taker.url("/d/")])
 }
 
@@ -119,7 +121,9 @@ fn assert_whole_or_none(taker: &Taker, data: &Path, ended: &Outcome) {
 fn what_breaks_off_is_sent_again() {
     for (part, large) in [("large", true), ("small", false)] {
         let at = if large { 5 * MIB } else { 100 };
-        for how in [Takes::Cut(at, "426 broken"), Takes::HangUp(at), Takes::Short(at), Takes::Refuse("450 not now")] {
+        for how in
+            [Takes::Cut(at, "426 broken"), Takes::HangUp(at), Takes::Short(at), Takes::Refuse("450 not now")]
+        {
             let (room, how) = (Room::new(), [how]);
             let (data, _) = two_files(&room);
             let taker = Script::default().takes(part, &how).start();
@@ -162,7 +166,9 @@ fn lies_never_get_a_name() {
 /// Goal: a server without room ends the run, and says what to do; nothing of ours stays.
 #[test]
 fn no_room_ends_the_run() {
-    for how in [Takes::Cut(5 * MIB, "452 disk full"), Takes::Cut(MIB, "552 over quota"), Takes::Refuse("452 no")] {
+    for how in
+        [Takes::Cut(5 * MIB, "452 disk full"), Takes::Cut(MIB, "552 over quota"), Takes::Refuse("452 no")]
+    {
         let room = Room::new();
         let (data, _) = two_files(&room);
         let taker = Script::default().takes("large", &[how; 20]).start();
@@ -178,7 +184,8 @@ fn a_stall_ends() {
     let room = Room::new();
     let (data, _) = two_files(&room);
     let taker = Script::default().takes("large", &[Takes::Stall(MIB); 20]).start();
-    let ended = to_taker(&["--patience=1s"], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
+    let ended =
+        to_taker(&["--patience=1s"], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
     assert_eq!(taker.file("/d/small"), Some(read(data.join("small"))), "{}", ended.describe());
     assert_eq!(taker.file("/d/large"), None, "{}", ended.describe());
 }
@@ -191,7 +198,9 @@ fn what_stands_is_replaced_or_kept() {
     let (data, large) = two_files(&room);
     let old = b"what stood there".to_vec();
     let script = || Script::default().has("/d/large", &old).has("/d/small", &old);
-    for (script, new) in [(script(), true), (script().keeps_names(), true), (script().rnto("550 never"), false)] {
+    for (script, new) in
+        [(script(), true), (script().keeps_names(), true), (script().rnto("550 never"), false)]
+    {
         let taker = script.start();
         let code = if new { 0 } else { 3 };
         let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(code);
@@ -223,7 +232,8 @@ fn few_sessions_suffice() {
         (0..5).for_each(|n| file(&data.join(format!("large{n}")), &mut rng, 9 * MIB + n));
         (0..60).for_each(|n| file(&data.join(format!("small{n}")), &mut rng, 3000));
         let taker = Script::default().sessions_max(max).with_sums().start();
-        let ended = to_taker(&["--memory=8MiB"], crate::support::ftpd::contents(&data), &taker).run().sane().exits(0);
+        let ended =
+            to_taker(&["--memory=8MiB"], crate::support::ftpd::contents(&data), &taker).run().sane().exits(0);
         assert_eq!(taker.paths().len(), 65);
         assert_whole_or_none(&taker, &data, &ended);
     }
@@ -247,11 +257,11 @@ fn what_makes_no_sense_is_refused() {
     let taker = Script::default().start();
     let large = data.join("large");
     for (options, says) in [
-        (&["--in-place"][..], "in_place"),
-        (&["--range=0,100"], "range"),
-        (&["--layout=source"], "layout"),
-        (&["-a"], "archive"),
-        (&["--state=/tmp"], "state_dir"),
+        (&["--in-place"][..], "--in-place"),
+        (&["--range=0,100"], "--range"),
+        (&["--layout=source"], "--layout"),
+        (&["-a"], "-a"),
+        (&["--state=/tmp"], "--state"),
     ] {
         let ended = Haul::cp(options).args([&large]).args([taker.url("/d/x")]).run().sane();
         assert!(matches!(ended.status.code(), Some(1 | 2)), "{}", ended.describe());
@@ -268,7 +278,9 @@ fn a_stop_leaves_nothing() {
     let data = room.dir("data");
     file(&data.join("big"), &mut fastrand::Rng::with_seed(3), 40 * MIB);
     let sink = room.dir("sink");
-    let mut run = cp(&["--rate=8MiB/s", "--memory=16MiB"], crate::support::ftpd::contents(&data), &ftpd.url(&sink)).start();
+    let mut run =
+        cp(&["--rate=8MiB/s", "--memory=16MiB"], crate::support::ftpd::contents(&data), &ftpd.url(&sink))
+            .start();
     assert!(run.until(|_| !debris(&sink).is_empty()), "{}", run.stderr());
     run.signal(rustix::process::Signal::INT);
     let ended = run.wait().exits(130);
@@ -337,7 +349,14 @@ fn links_are_said() {
     let (data, _) = two_files(&room);
     std::os::unix::fs::symlink("small", data.join("link")).expect("make a link");
     let sink = room.dir("sink");
-    let ended = cp(&[], crate::support::ftpd::contents(&data), &ftpd.url(&sink)).run().sane().exits(3).says("symbolic link");
+    let ended = cp(&[], crate::support::ftpd::contents(&data), &ftpd.url(&sink))
+        .run()
+        .sane()
+        .exits(3)
+        .says("symbolic link");
     assert_eq!(fs::read_dir(&sink).expect("list it").count(), 2, "{}", ended.describe());
-    assert_eq!(fs::metadata(sink.join("small")).expect("there").mtime(), fs::metadata(data.join("small")).expect("there").mtime());
+    assert_eq!(
+        fs::metadata(sink.join("small")).expect("there").mtime(),
+        fs::metadata(data.join("small")).expect("there").mtime()
+    );
 }

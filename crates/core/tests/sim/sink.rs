@@ -285,7 +285,11 @@ impl World {
             && let SinkOp::Write { file, .. } = &self.snk().ops[at]
         {
             let id = file.id;
-            let first = self.snk().ops.iter().position(|op| matches!(op, SinkOp::Write { file, .. } if file.id == id));
+            let first = self
+                .snk()
+                .ops
+                .iter()
+                .position(|op| matches!(op, SinkOp::Write { file, .. } if file.id == id));
             at = first.expect("it is one");
         }
         let op = match self.ascending.is_some() {

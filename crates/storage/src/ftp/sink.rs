@@ -27,13 +27,13 @@ use rustix::io::Errno;
 
 use super::session::Line;
 use super::{PATIENCE, PATIENCE_MIN, failed, is_dir, look, said, shown, speak, unreached};
+use crate::SinkEngine;
 use crate::place::Destination;
 use crate::store::job::{begin_journal, fresh_tag, names_of};
 use crate::store::{
     Capabilities, Claimed, Coming, Directories, Durable, HeldJob, Looks, Publishing, SinkStore, Waiting,
     WriteOrder, Writing, dir_stands,
 };
-use crate::SinkEngine;
 use engine::FtpWriter;
 use haul_base::stop::Stop;
 use tree::Tree;
@@ -102,16 +102,21 @@ impl FtpSink {
     fn check(&self, coming: &Coming<'_>) -> Result<(), Failure> {
         let refused = |why| Err(usage(&self.server, &self.typed, why));
         if coming.policy.owner {
-            return refused("a server keeps files of one user alone; leave `archive` out, and say `recursive`");
+            return refused(
+                "a server keeps files of one user alone; leave `archive` out, and say `recursive`",
+            );
         }
         if self.state {
-            return refused("nothing of a job is kept for a server, so that there is no state; leave `state_dir` out");
+            return refused(
+                "nothing of a job is kept for a server, so that there is no state; leave `state_dir` out",
+            );
         }
         Ok(())
     }
 
     fn reach(&self) -> Result<Session, Failure> {
-        Session::open(&self.server, &self.settings).map_err(|error| self.told(&unreached(&self.server, &error)))
+        Session::open(&self.server, &self.settings)
+            .map_err(|error| self.told(&unreached(&self.server, &error)))
     }
 
     /// The same failure of what the command names.
@@ -135,7 +140,8 @@ impl FtpSink {
         let path = trimmed(&path);
         let whole = Ground { root: path.clone(), rename: None, made: false, there: true };
         let at = |session: &mut Session, path: &[u8]| {
-            look(session, path, false).map_err(|error| self.told(&failed(server, FailureKind::Create, path, &error)))
+            look(session, path, false)
+                .map_err(|error| self.told(&failed(server, FailureKind::Create, path, &error)))
         };
         let found = at(session, &path)?;
         match &found {
@@ -390,9 +396,11 @@ fn unwritten(server: &Server, kind: FailureKind, path: &[u8], error: &Error) -> 
             "; there is no room at the server, or none for this user: make some, and run the same command again",
         ),
         error if error.is_passing() => (FailureKind::Network, failure.errno, ""),
-        Error::Refused { code: 550 | 553, .. } if kind != FailureKind::Publish => {
-            (kind, failure.errno, "; look whether this user may write there, and whether the server takes such a name")
-        }
+        Error::Refused { code: 550 | 553, .. } if kind != FailureKind::Publish => (
+            kind,
+            failure.errno,
+            "; look whether this user may write there, and whether the server takes such a name",
+        ),
         _ => (kind, failure.errno, ""),
     };
     Failure { kind, errno, text: format!("{}{hint}", failure.text).into() }

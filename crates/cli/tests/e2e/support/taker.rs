@@ -167,7 +167,11 @@ impl Drop for Taker {
         self.over.store(true, Ordering::Relaxed);
         if std::thread::panicking() {
             let heard = self.heard();
-            eprintln!("the taker heard {} lines: {:?}", heard.len(), &heard[heard.len().saturating_sub(60)..]);
+            eprintln!(
+                "the taker heard {} lines: {:?}",
+                heard.len(),
+                &heard[heard.len().saturating_sub(60)..]
+            );
         }
     }
 }
@@ -306,16 +310,18 @@ impl Session {
             "MFMT" if script.no_times => self.say("500 unknown"),
             "MFMT" => {
                 let at = argument.iter().position(|byte| *byte == b' ').unwrap_or(0);
-                let (moment, path) = (String::from_utf8_lossy(&argument[..at]).into_owned(), &argument[at + 1..]);
+                let (moment, path) =
+                    (String::from_utf8_lossy(&argument[..at]).into_owned(), &argument[at + 1..]);
                 let path = script.key(path);
                 if let Some(held) = script.shelf().files.get_mut(&path) {
                     held.modify = moment;
                 }
                 self.say("213 set")
             }
-            "SITE" => self.say("200 done"),
+            "SITE" if argument.starts_with(b"CHMOD") => self.say("200 done"),
             "CKSM" if script.sums => {
-                let at = argument.iter().enumerate().filter(|(_, byte)| **byte == b' ').nth(2).expect("three").0;
+                let at =
+                    argument.iter().enumerate().filter(|(_, byte)| **byte == b' ').nth(2).expect("three").0;
                 let path = script.key(&argument[at + 1..]);
                 let sum = script.shelf().files.get(&path).map(|held| sha256(&held.content));
                 match sum {
@@ -351,9 +357,13 @@ impl Session {
     fn take(&mut self, path: Vec<u8>, said: &[u8]) -> bool {
         let script = self.script.clone();
         let said = String::from_utf8_lossy(said).into_owned();
-        let how = script.takes.iter().find(|(part, ..)| said.contains(part)).map_or(Takes::Whole, |(_, how, times)| {
-            how.get(times.fetch_add(1, Ordering::SeqCst)).copied().unwrap_or(Takes::Whole)
-        });
+        let how = script
+            .takes
+            .iter()
+            .find(|(part, ..)| said.contains(part))
+            .map_or(Takes::Whole, |(_, how, times)| {
+                how.get(times.fetch_add(1, Ordering::SeqCst)).copied().unwrap_or(Takes::Whole)
+            });
         let Some(listener) = self.passive.take() else { return self.say("425 where from?") };
         if let Takes::Refuse(line) = how {
             return self.say(line);

@@ -100,7 +100,10 @@ impl Sink {
         }
         if self.files.get(&id).is_some_and(|f| f.phase == SinkPhase::Again) {
             self.begin_in_turn(id);
-        } else if self.files.get(&id).is_some_and(|f| f.phase == SinkPhase::Looking && !f.is(Mark::WaitsJournal))
+        } else if self
+            .files
+            .get(&id)
+            .is_some_and(|f| f.phase == SinkPhase::Looking && !f.is(Mark::WaitsJournal))
         {
             self.look_up_or_open(id);
         }

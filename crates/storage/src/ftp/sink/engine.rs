@@ -80,7 +80,11 @@ impl FtpWriter {
         Ok(engine)
     }
 
-    fn owed(&self, kind: FailureKind, refused: impl FnOnce(Failure) -> SinkDone + Send + 'static) -> Owed<SinkDone> {
+    fn owed(
+        &self,
+        kind: FailureKind,
+        refused: impl FnOnce(Failure) -> SinkDone + Send + 'static,
+    ) -> Owed<SinkDone> {
         let post = self.common.post.clone();
         Owed::new(kind, move |answer: Result<SinkDone, Failure>| {
             post(SinkCompletion { done: answer.unwrap_or_else(refused) });
@@ -94,7 +98,9 @@ impl FtpWriter {
     fn add(&self, work: Work, times: usize) {
         let mut queues = self.common.lock();
         match &work {
-            Work::Bundle(batch) => (1..times).for_each(|_| queues.common.push_back(Work::Bundle(batch.clone()))),
+            Work::Bundle(batch) => {
+                (1..times).for_each(|_| queues.common.push_back(Work::Bundle(batch.clone())))
+            }
             Work::Publish(batch) => {
                 (1..times).for_each(|_| queues.common.push_back(Work::Publish(batch.clone())));
             }
@@ -206,7 +212,9 @@ impl SinkEngine for FtpWriter {
             }
             // There is no word that makes anything last, and no journal.
             SinkOp::SyncDirs { dirs } => {
-                self.post(SinkDone::SyncDirs { results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect() });
+                self.post(SinkDone::SyncDirs {
+                    results: dirs.into_iter().map(|dir| (dir, Ok(()))).collect(),
+                });
             }
             SinkOp::Journal { .. } => self.post(SinkDone::Journal { result: Ok(()) }),
             SinkOp::Note { .. } => self.post(SinkDone::Note { result: Ok(()) }),

@@ -16,9 +16,9 @@ use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Facts, Listed};
 use rustix::io::Errno;
 
+use super::existing_of;
 use super::queues::{Temp, TempState};
 use super::writer::Writer;
-use super::existing_of;
 use crate::sink::names::temp_name;
 use haul_base::digest;
 
@@ -30,6 +30,8 @@ struct Going<'a> {
     sum: Option<Vec<u8>>,
     /// What stands at the name.
     stands: bool,
+    /// The server said that it set its mode, and its time.
+    kept: (bool, bool),
     result: Result<(), Failure>,
 }
 
@@ -48,7 +50,10 @@ impl Writer {
         self.hold_against_names(&mut going);
         let of = |going: &Going<'_>| (going.temp.clone(), going.publish.meta);
         let metadata: Vec<(Vec<u8>, Meta)> = going.iter().filter(|going| going.goes()).map(of).collect();
-        self.set_metadata(&metadata);
+        let mut kept = self.set_metadata(&metadata).into_iter();
+        for going in going.iter_mut().filter(|going| going.goes()) {
+            going.kept = kept.next().unwrap_or((false, false));
+        }
         self.rename(&mut going);
         self.look_again(&mut going);
         for going in going.iter().filter(|going| going.goes()) {
@@ -65,13 +70,16 @@ impl Writer {
             Some(Temp { path, state: TempState::Failed(failure) }) => (path, None, Err(failure)),
             _ => (Vec::new(), None, lost()),
         };
-        Going { publish, path, temp, sum, stands: false, result }
+        Going { publish, path, temp, sum, stands: false, kept: (false, false), result }
     }
 
     /// The length of each file is the one that was sent, and what stands at its name is what was found there.
     fn hold_against_server(&mut self, all: &mut [Going<'_>]) {
-        let mut paths: Vec<&[u8]> =
-            all.iter().filter(|going| going.goes()).flat_map(|going| [&going.temp[..], &going.path]).collect();
+        let mut paths: Vec<&[u8]> = all
+            .iter()
+            .filter(|going| going.goes())
+            .flat_map(|going| [&going.temp[..], &going.path])
+            .collect();
         let Some(first) = paths.first().map(|path| path.to_vec()) else { return };
         self.begins("look", &first);
         // Whether the server takes names that differ in case alone for one: asked once.
@@ -100,7 +108,8 @@ impl Writer {
             going.result = match temp {
                 Some(Asked::Is(Facts { size: Some(told), .. })) if told == size => Ok(()),
                 Some(Asked::Is(Facts { size: Some(told), .. })) => {
-                    let why = format!("the server said that it took all of it, and has {told} of {size} bytes");
+                    let why =
+                        format!("the server said that it took all of it, and has {told} of {size} bytes");
                     say(FailureKind::Digest, &why)
                 }
                 Some(Asked::Not(text)) => {
@@ -187,7 +196,8 @@ impl Writer {
                     Ok(())
                 }
                 Some(Ok(_)) => {
-                    let why = format!("the {} of what the server keeps is not that of what was sent", sum.name());
+                    let why =
+                        format!("the {} of what the server keeps is not that of what was sent", sum.name());
                     Err(common.say(FailureKind::Digest, &going.path, &why))
                 }
                 Some(Err(error)) if error.is_unknown() => {
@@ -238,8 +248,12 @@ impl Writer {
             let odd = |byte: &u8| !(byte.is_ascii_graphic() || *byte == b' ') && !kept.contains(byte);
             name.starts_with(b"..") || name.iter().any(odd)
         };
-        let doubted: Vec<usize> =
-            all.iter().enumerate().filter(|(_, going)| going.goes() && doubted(going)).map(|(at, _)| at).collect();
+        let doubted: Vec<usize> = all
+            .iter()
+            .enumerate()
+            .filter(|(_, going)| going.goes() && doubted(going))
+            .map(|(at, _)| at)
+            .collect();
         let mut listed: Vec<(Vec<u8>, Result<HashSet<Vec<u8>>, Error>)> = Vec::new();
         for at in doubted {
             let going = &mut all[at];
@@ -359,7 +373,9 @@ impl Writer {
             Ok(()) => failed(self, &error),
             Err(back) => {
                 let kept = crate::ftp::shown(&self.common.server, &aside);
-                let why = format!("it was not renamed ({error}), and what stood there is now {kept} ({back}); rename it back");
+                let why = format!(
+                    "it was not renamed ({error}), and what stood there is now {kept} ({back}); rename it back"
+                );
                 Err(self.common.say(FailureKind::Publish, &going.path, &why))
             }
         }
@@ -379,11 +395,21 @@ impl Writer {
         };
         for (going, asked) in all.iter_mut().filter(|going| going.goes()).zip(asked) {
             let size = going.publish.file.size;
+            let (mut mode, mut time) = going.kept;
+            if let Asked::Is(facts) = &asked {
+                // What it tells counts, whatever it said before.
+                mode =
+                    facts.unix_mode.map_or(mode, |told| told & 0o7777 == self.mode_of(&going.publish.meta));
+                let wanted = going.publish.meta.mtime.secs;
+                time = facts.modify.map_or(time, |told| told.secs == wanted);
+            }
+            self.count_lost(mode, time);
             let say = |why: &str| Err(common.say(FailureKind::Publish, &going.path, why));
             going.result = match asked {
-                Asked::Is(facts) if facts.size.is_some_and(|told| told != size) => {
-                    say(&format!("it was renamed, and the server has {} of {size} bytes of it", facts.size.unwrap_or(0)))
-                }
+                Asked::Is(facts) if facts.size.is_some_and(|told| told != size) => say(&format!(
+                    "it was renamed, and the server has {} of {size} bytes of it",
+                    facts.size.unwrap_or(0)
+                )),
                 Asked::Not(text) => say(&format!("it was renamed, and the server does not have it: {text}")),
                 Asked::Is(_) | Asked::Untold(_) => Ok(()),
             };

@@ -285,7 +285,10 @@ impl Common {
             left.iter().take(LEFT_NAMED).map(|path| crate::ftp::shown(&self.server, path)).collect();
         let more = left.len().saturating_sub(LEFT_NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let text = format!("parts of files that could not be removed: {}{more}; remove them at the server", shown.join(", "));
+        let text = format!(
+            "parts of files that could not be removed: {}{more}; remove them at the server",
+            shown.join(", ")
+        );
         (!left.is_empty()).then_some(text)
     }
 

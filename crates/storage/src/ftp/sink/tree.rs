@@ -128,7 +128,8 @@ pub(super) fn check(server: &Server, path: &[u8], name: &Name) -> Result<(), Fai
     match name.as_bytes().iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
         false => Ok(()),
         true => {
-            let why = "its name holds a line's end, which no FTP command can carry; give it another name first";
+            let why =
+                "its name holds a line's end, which no FTP command can carry; give it another name first";
             Err(said(server, FailureKind::Create, path, why))
         }
     }

@@ -217,7 +217,8 @@ impl Writer {
         }
         let Some(Open { outgoing, summing, .. }) = self.open.take() else { return Ok(()) };
         let temp = self.temp_path(file);
-        let session = self.line.open().map_err(|error| self.common.failure(FailureKind::Write, &path, &error))?;
+        let session =
+            self.line.open().map_err(|error| self.common.failure(FailureKind::Write, &path, &error))?;
         if let Err(error) = session.stored(outgoing, &temp) {
             self.see(&error);
             return Err(self.common.failure(FailureKind::Write, &path, &error));
@@ -372,7 +373,9 @@ impl Writer {
         let made = self.line.again(|session| session.make_dirs(&paths));
         match made {
             Err(error) => failed.extend(
-                asked.iter().map(|(dir, path)| (*dir, self.common.failure(FailureKind::Create, path, &error))),
+                asked
+                    .iter()
+                    .map(|(dir, path)| (*dir, self.common.failure(FailureKind::Create, path, &error))),
             ),
             Ok(made) => {
                 let mut refused = Vec::new();
@@ -462,8 +465,11 @@ impl Writer {
     /// Files whose content is right get the mode that they should have.
     fn amend(&mut self, items: Vec<AmendItem>) -> Vec<(FileId, Result<Change, Failure>)> {
         let paths: Vec<Vec<u8>> = items.iter().map(|item| self.common.path(&item.file)).collect();
-        let modes: Vec<(&[u8], u32)> =
-            items.iter().zip(&paths).map(|(item, path)| (path.as_slice(), self.mode_of(&item.meta))).collect();
+        let modes: Vec<(&[u8], u32)> = items
+            .iter()
+            .zip(&paths)
+            .map(|(item, path)| (path.as_slice(), self.mode_of(&item.meta)))
+            .collect();
         let set = self.line.again(|session| session.set_modes(&modes));
         let set = set.ok().flatten();
         let result = |(at, item): (usize, &AmendItem)| {
@@ -495,13 +501,21 @@ impl Writer {
             results[at].1.is_ok().then(|| (self.common.tree.dir(*dir), *meta))
         };
         let good: Vec<(Vec<u8>, Meta)> = dirs.iter().enumerate().filter_map(good).collect();
-        self.set_metadata(&good);
+        for (mode, time) in self.set_metadata(&good) {
+            self.count_lost(mode, time);
+        }
         results
     }
 
-    /// Sets modes and times, as far as the server lets anybody; whether each mode, and each time, was refused.
-    pub(super) fn set_metadata(&mut self, all: &[(Vec<u8>, Meta)]) {
-        let Some((first, _)) = all.first() else { return };
+    pub(super) fn count_lost(&self, kept_mode: bool, kept_time: bool) {
+        let lost = &self.common.lost;
+        lost.mode.fetch_add(u64::from(!kept_mode), Ordering::Relaxed);
+        lost.mtime.fetch_add(u64::from(!kept_time), Ordering::Relaxed);
+    }
+
+    /// Sets modes and times, as far as the server lets anybody: of which of them it says so, mode and time.
+    pub(super) fn set_metadata(&mut self, all: &[(Vec<u8>, Meta)]) -> Vec<(bool, bool)> {
+        let Some((first, _)) = all.first() else { return Vec::new() };
         self.begins("metadata", first);
         let modes: Vec<(&[u8], u32)> =
             all.iter().map(|(path, meta)| (path.as_slice(), self.mode_of(meta))).collect();
@@ -514,15 +528,19 @@ impl Writer {
             .collect();
         let modes = self.line.again(|session| session.set_modes(&modes));
         let times = self.line.again(|session| session.set_times(&times));
+        let setid = all.iter().filter(|(_, meta)| meta.mode & 0o6000 != 0).count() as u64;
+        self.common.lost.setid.fetch_add(setid, Ordering::Relaxed);
         let kept = |set: Result<Option<Vec<Result<(), Error>>>, Error>| {
             let set = set.ok().flatten().unwrap_or_default();
-            set.iter().filter(|one| one.is_ok()).count() as u64
+            set.iter().map(Result::is_ok).collect::<Vec<_>>()
         };
-        let lost = &self.common.lost;
-        lost.mode.fetch_add((all.len() as u64).saturating_sub(kept(modes)), Ordering::Relaxed);
-        lost.mtime.fetch_add((all.len() as u64).saturating_sub(kept(times)), Ordering::Relaxed);
-        let setid = all.iter().filter(|(_, meta)| meta.mode & 0o6000 != 0).count() as u64;
-        lost.setid.fetch_add(setid, Ordering::Relaxed);
+        let (modes, times) = (kept(modes), kept(times));
+        let mut times = times.into_iter();
+        // A moment that cannot be said was not asked for.
+        let told = |at: usize, times: &mut std::vec::IntoIter<bool>| {
+            moments[at].is_some() && times.next().unwrap_or(false)
+        };
+        (0..all.len()).map(|at| (modes.get(at) == Some(&true), told(at, &mut times))).collect()
     }
 
     /// Removes what was sent of a file.
