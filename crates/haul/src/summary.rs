@@ -157,7 +157,8 @@ pub struct Summary {
     pub path: String,
     /// What was asked for; `None`: the destination keeps nothing (`null://`).
     pub durability: Option<Durability>,
-    /// It is a server that keeps what was copied, and its word is all that is known of that: nothing was synced.
+    /// It is a server that keeps what was copied, and its word is all that is known of that: nothing was
+    /// synced.
     pub servers_word: bool,
     /// Files were written into those that stood at the destination.
     pub in_place: bool,

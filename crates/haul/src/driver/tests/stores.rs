@@ -83,8 +83,8 @@ fn shelves_and_directories_copy_to_each_other() {
     bench.check("a shelf and a directory");
 }
 
-/// Goal: a store that takes bytes in ascending order alone, and one file at a time, is written, whatever comes
-/// first; what it cannot hold fails by name.
+/// Goal: a store that takes bytes in ascending order alone, and one file at a time, is written, whatever
+/// comes first; what it cannot hold fails by name.
 /// Method: files of several objects and small ones, in little memory, from a directory and over two streams.
 #[test]
 fn stores_that_ascend_are_written() {
@@ -107,8 +107,8 @@ fn stores_that_ascend_are_written() {
     assert_eq!(Shelf::at(&to).debris(), (0, false));
 }
 
-/// Goal: what a store cannot hold fails by its name, and nothing else; as a source it is copied, and the report
-/// says over what network.
+/// Goal: what a store cannot hold fails by its name, and nothing else; as a source it is copied, and the
+/// report says over what network.
 #[test]
 fn what_a_store_cannot_do_is_said() {
     let places = [Place::sized(&FTP_LIKE, 1), Place::sized(&FTP_LIKE, 2), Place::sized(&MEMORY, 5)];

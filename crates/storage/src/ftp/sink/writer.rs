@@ -1,10 +1,10 @@
 //! One session that writes, and its thread.
 //!
-//! In: operations from the queues. Out: their completions. A file of several objects stays in its session from
-//! its first byte to the server's word that it has the last; a small one is sent whole, and again over another
-//! session where that may help.
-//! Invariants: a file's bytes go out in their order and end at its length; what the server did not say that it
-//! has is never taken for stored. A session that the server takes back leaves its work to the others.
+//! In: operations from the queues. Out: their completions. A file of several objects stays in its session
+//! from its first byte to the server's word that it has the last; a small one is sent whole, and again over
+//! another session where that may help.
+//! Invariants: a file's bytes go out in their order and end at its length; what the server did not say that
+//! it has is never taken for stored. A session that the server takes back leaves its work to the others.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -107,7 +107,8 @@ impl Writer {
             let queues = self.common.lock();
             (0..queues.open.len()).any(|at| at != self.index && queues.open[at] && !queues.gone[at])
         };
-        if !others || self.line.open().is_ok() {
+        // For any other reason it may be there again.
+        if !others || !self.line.open().is_err_and(|error| error.is_full()) {
             return false;
         }
         let mut queues = self.common.lock();
