@@ -5,12 +5,14 @@
 //! here (`--no-push`). Other words between backquotes stay as they are.
 
 /// The library's names, and what is typed.
-const TYPED: [(&str, &str); 25] = [
+const TYPED: [(&str, &str); 27] = [
+    ("archive", "-a"),
     ("changed", "--changed"),
     ("dial", "--dial"),
     ("digest", "--digest"),
     ("force", "--force"),
     ("in_place", "--in-place"),
+    ("layout", "--layout"),
     ("manifest", "--manifest"),
     ("memory", "--memory"),
     ("network_ok", "--yes"),

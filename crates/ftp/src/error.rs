@@ -149,8 +149,8 @@ impl Error {
         }
     }
 
-    /// The server has no room for what it is sent, or not for this user: by its number, and where it has none of
-    /// its own for that, by its words.
+    /// The server has no room for what it is sent, or not for this user: by its number, and where it has none
+    /// of its own for that, by its words.
     pub fn is_no_room(&self) -> bool {
         let Error::Refused { code, text, .. } = self else { return false };
         let text = text.to_ascii_lowercase();

@@ -1,9 +1,11 @@
 //! What changes something at a server: files that go there, names, directories, times and modes.
 //!
-//! In: paths as bytes, and the bytes of files. Out: the server's word on each, and what it says of what it has.
-//! Invariants: a file counts as taken only when the server said so behind its last byte ([`Session::stored`]),
-//! or why it was not; commands for many paths go out together, at most [`PIPELINE_MAX`], and each has the
-//! answer that came in its place; a refusal is of one path, an error that ends the session of all.
+//! In: paths as bytes, and the bytes of files. Out: the server's word on each, and what it says of what it
+//! has.
+//! Invariants: a file counts as taken only when the server said so behind its last byte
+//! ([`Session::stored`]), or why it was not; commands for many paths go out together, at most
+//! [`PIPELINE_MAX`], and each has the answer that came in its place; a refusal is of one path, an error that
+//! ends the session of all.
 //! Left out: under which names files are written before they are whole, and what is compared: the store's.
 
 use std::io::{self, Write};
@@ -185,8 +187,8 @@ impl Session {
         Ok(all)
     }
 
-    /// Says when files and directories were changed (`YYYYMMDDHHMMSS`, UTC). `None`: the server knows no way to
-    /// be told.
+    /// Says when files and directories were changed (`YYYYMMDDHHMMSS`, UTC). `None`: the server knows no way
+    /// to be told.
     ///
     /// # Errors
     /// The session is over.
@@ -214,8 +216,12 @@ impl Session {
             if all.iter().any(Result::is_ok) || all.is_empty() {
                 return Ok(Some(all));
             }
-            // A server without a way takes the last one for a question about a path that it has not.
-            let is_no_way = |error: &Error| error.is_unknown() || self.sets_times == SetsTimes::Mdtm;
+            // What a server without a way says of `SITE` is its own. The last one it takes for a question
+            // about a path that it has not, and those that have it refuse it for directories.
+            let is_no_way = |error: &Error| match self.sets_times {
+                SetsTimes::SiteUtime => matches!(error, Error::Refused { code: 500..=599, .. }),
+                _ => error.is_unknown(),
+            };
             if all.iter().all(|one| one.as_ref().is_err_and(is_no_way)) {
                 self.sets_times = self.sets_times.next();
                 continue;

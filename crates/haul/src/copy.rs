@@ -348,6 +348,30 @@ fn show_paths(paths: &[(IpAddr, IpAddr, usize)]) -> Option<String> {
     (all.len() > 1).then(|| format!("{} paths: {}", all.len(), all.join(", ")))
 }
 
+/// The same at one server, as far as the two are written alike.
+fn refuse_inside_server(request: &CopyRequest) -> Result<(), Error> {
+    let to = request.destination.place();
+    let Some(server) = to.server() else { return Ok(()) };
+    let below = |path: &[u8]| {
+        let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+        [&path[..end], b"/"].concat()
+    };
+    let is_below = |from: &&Endpoint| {
+        let from = from.place();
+        let alike = from.scheme() == to.scheme() && from.server() == Some(server);
+        alike && below(to.path()).starts_with(&below(from.path()))
+    };
+    let recursive = request.options.recursive || request.options.archive;
+    match request.sources.iter().find(is_below).filter(|_| recursive) {
+        Some(from) => Err(Error::usage(format!(
+            "the destination {} lies inside the source {}: the copy would copy itself",
+            String::from_utf8_lossy(&request.destination.shown()),
+            String::from_utf8_lossy(&from.shown())
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// `haul agent`: the far end of one session. Returns the exit code.
 pub(crate) fn serve(
     home: Option<PathBuf>,
@@ -467,6 +491,7 @@ fn memory_links(options: &Options) -> (Links, Links) {
 /// is the source.
 fn refuse_inside(request: &CopyRequest) -> Result<(), Error> {
     let options = &request.options;
+    refuse_inside_server(request)?;
     let paths = request.sources.iter().map(|source| source.local_path().map(<[u8]>::to_vec));
     let (Some(paths), Some(destination)) =
         (paths.collect::<Option<Vec<_>>>(), request.destination.local_path())

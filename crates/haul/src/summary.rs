@@ -179,7 +179,8 @@ pub struct Summary {
     pub path: String,
     /// What was asked for; `None`: the destination keeps nothing (`null://`).
     pub durability: Option<Durability>,
-    /// It is a server that keeps what was copied, and its word is all that is known of that: nothing was synced.
+    /// It is a server that keeps what was copied, and its word is all that is known of that: nothing was
+    /// synced.
     pub servers_word: bool,
     /// Two servers moved the data between them. What is durable is then no more than their word.
     pub third_party: Option<ThirdParty>,

@@ -551,6 +551,42 @@ fn directories_conform() {
     source_conforms(&Source { place, files, _dir: Some(dir) });
 }
 
+/// A server over a directory of this machine, and its place.
+#[cfg(feature = "ftp")]
+fn server(dir: &Path) -> (super::ftp::test_server::TestServer, Place) {
+    let server = super::ftp::test_server::TestServer::start();
+    let word = format!("ftp://127.0.0.1:{}{}/", server.port, dir.display());
+    let place = Place::parse(word.as_bytes()).expect("a place");
+    (server, place)
+}
+
+#[cfg(feature = "ftp")]
+#[test]
+fn servers_conform() {
+    sink_conforms(&|| {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let root = dir.path().join("dst");
+        let (server, place) = server(&root);
+        // It serves as long as somebody may read.
+        let read = move |path: &[u8]| {
+            let _ = &server;
+            fs::read(root.join(of_bytes(path))).ok()
+        };
+        Sink { place, read: Box::new(read), keeps: true, _dir: Some(dir) }
+    });
+    let dir = tempfile::tempdir().expect("tempdir");
+    let files = some_files();
+    fs::create_dir(dir.path().join("dir")).expect("made");
+    for (path, data) in &files {
+        let path = dir.path().join(of_bytes(path));
+        fs::write(&path, data).expect("written");
+        let then = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+        fs::File::open(&path).and_then(|file| file.set_modified(then)).expect("aged");
+    }
+    let (_server, place) = server(dir.path());
+    source_conforms(&Source { place, files, _dir: Some(dir) });
+}
+
 #[test]
 fn null_and_zero_conform() {
     sink_conforms(&Sink::nowhere);

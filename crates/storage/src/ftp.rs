@@ -46,6 +46,8 @@ mod names;
 pub(crate) mod pair;
 mod session;
 mod sink;
+#[cfg(test)]
+pub(crate) mod test_server;
 mod walk;
 
 /// Files of FTP servers.

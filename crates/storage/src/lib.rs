@@ -189,8 +189,8 @@ pub trait SinkEngine: Send {
     fn limits(&self) -> Option<Limits> {
         None
     }
-    /// Files that it takes at a time, where it takes the bytes of each in ascending order alone; it may become
-    /// more or fewer. `None`: in any order, of as many as come.
+    /// Files that it takes at a time, where it takes the bytes of each in ascending order alone; it may
+    /// become more or fewer. `None`: in any order, of as many as come.
     fn places(&self) -> Option<u32> {
         None
     }

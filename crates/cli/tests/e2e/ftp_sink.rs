@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::support::compare::{BELOW, Opts, assert_no_debris, assert_same, debris};
-use crate::support::ftpd::{Ftpd, Kind};
+use crate::support::ftpd::{Ftpd, Kind, certificate};
 use crate::support::run::{Haul, Outcome};
+use crate::support::sshd::Sshd;
 use crate::support::taker::{Script, Taker, Takes};
 use crate::support::{Room, procs, read, set_mode, tree};
 
@@ -114,8 +115,8 @@ fn assert_whole_or_none(taker: &Taker, data: &Path, ended: &Outcome) {
     }
 }
 
-/// Goal: a server that breaks off, hangs up or stalls once is sent the file again, and has it whole; nothing of
-/// ours stays.
+/// Goal: a server that breaks off, hangs up or stalls once is sent the file again, and has it whole; nothing
+/// of ours stays.
 /// Method: each trouble once, for a large file and a small one.
 #[test]
 fn what_breaks_off_is_sent_again() {
@@ -210,6 +211,24 @@ fn what_stands_is_replaced_or_kept() {
     }
 }
 
+/// Goal: what comes to stand at a name while its file is copied is left alone, and said.
+/// Method: it is put there when the temporary is.
+#[test]
+fn what_comes_meanwhile_is_left_alone() {
+    need!("proftpd");
+    let (room, ftpd) = (Room::new(), Ftpd::start(Kind::Proftpd));
+    let data = room.dir("data");
+    file(&data.join("big"), &mut fastrand::Rng::with_seed(6), 20 * MIB);
+    let sink = room.dir("sink");
+    let source = crate::support::ftpd::contents(&data);
+    let mut run = cp(&["--rate=8MiB/s"], source, &ftpd.url(&sink)).start();
+    assert!(run.until(|_| !debris(&sink).is_empty()), "{}", run.stderr());
+    fs::write(sink.join("big"), "somebody's").expect("write a file");
+    let ended = run.wait().exits(3).says("came to stand there");
+    assert_eq!(read(sink.join("big")), b"somebody's", "{}", ended.describe());
+    assert_no_debris(&sink);
+}
+
 /// Goal: of two names that a server takes for one, one is copied and the other said.
 #[test]
 fn names_that_are_one_are_said() {
@@ -257,11 +276,11 @@ fn what_makes_no_sense_is_refused() {
     let taker = Script::default().start();
     let large = data.join("large");
     for (options, says) in [
-        (&["--in-place"][..], "in_place"),
-        (&["--range=0,100"], "range"),
-        (&["--layout=source"], "layout"),
-        (&["-a"], "archive"),
-        (&["--state=/tmp"], "state_dir"),
+        (&["--in-place"][..], "--in-place"),
+        (&["--range=0,100"], "--range"),
+        (&["--layout=source"], "--layout"),
+        (&["-a"], "-a"),
+        (&["--state=/tmp"], "--state"),
     ] {
         let ended = Haul::cp(options).args([&large]).args([taker.url("/d/x")]).run().sane();
         assert!(matches!(ended.status.code(), Some(1 | 2)), "{}", ended.describe());
@@ -316,6 +335,36 @@ fn a_kill_leaves_no_part_under_a_name() {
     }
 }
 
+/// Goal: trees go under TLS, and by a certificate, to servers that take nothing else; and from a host that ssh
+/// reaches, through this one.
+#[test]
+fn trees_go_protected_and_from_afar() {
+    for kind in Kind::these(&Kind::UNDER_TLS).into_iter().chain(Kind::these(&[Kind::GridftpGsi])) {
+        let (room, ftpd) = (Room::new(), Ftpd::start(kind));
+        let data = room.dir("data");
+        furnish(&data, 9, Kind::Gridftp);
+        let sink = room.dir("sink");
+        let haul = cp(&[], crate::support::ftpd::contents(&data), &ftpd.url(&sink));
+        let haul = match kind {
+            Kind::GridftpGsi => haul
+                .env("X509_CERT_DIR", ftpd.of_grid("authorities"))
+                .env("X509_USER_PROXY", ftpd.of_grid("alice")),
+            _ => haul.env("SSL_CERT_FILE", certificate("ca.pem")),
+        };
+        haul.run().sane().exits(0);
+        assert_same(&data, &sink, Opts { metadata: kind.has_mlsd(), ..BELOW });
+        assert_no_debris(&sink);
+    }
+    need!("sshd", "proftpd");
+    let (room, sshd, ftpd) = (Room::new(), Sshd::start(), Ftpd::start(Kind::Proftpd));
+    let data = room.dir("data");
+    furnish(&data, 10, Kind::Proftpd);
+    let sink = room.dir("sink");
+    let word = sshd.path(Path::new(&crate::support::ftpd::contents(&data)));
+    Haul::cp(["-r".into(), word, ftpd.url(&sink).into()]).by(&sshd).run().sane().exits(0);
+    assert_same(&data, &sink, BELOW);
+}
+
 /// Goal: a copy from one server to another, one of a single file under a new name, and dry runs.
 #[test]
 fn servers_copy_to_each_other() {
@@ -331,6 +380,8 @@ fn servers_copy_to_each_other() {
     assert_same(&data, &sink, BELOW);
     assert_no_debris(&sink);
 
+    let itself = cp(&[], to.url(&sink), &to.url(sink.join("plain"))).run().sane().exits(2);
+    itself.says("would copy itself");
     let named = room.at("sink/new name");
     Haul::cp([data.join("size 7")]).args([to.url(&named)]).run().sane().exits(0);
     assert!(read(&named) == read(data.join("size 7")));

@@ -151,6 +151,8 @@ pub struct SourceCounts {
     /// that length of all of them.
     pub prefixes: u64,
     pub prefix_bytes: u64,
+    /// Bytes that the sink said it wrote, durable or not.
+    pub written: u64,
     /// Bytes that the sink said are on media, of files not yet done.
     pub durable: u64,
     /// Bytes that the sink said it holds from an earlier run.
@@ -535,7 +537,9 @@ impl Source {
                     self.handle_state(id, generation, state);
                 }
             }
-            Message::Written { frames, .. } => {
+            Message::Written { bytes, frames } => {
+                // A peer's number: no more than it was sent.
+                self.counts.written = bytes.min(self.counts.payload);
                 for (stream, count) in frames {
                     self.streams.received(stream, count);
                 }

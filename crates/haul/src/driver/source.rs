@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 use haul_core::ids::{SessionEpoch, StreamId, TargetId, Time};
@@ -47,6 +48,9 @@ mod setup;
 mod start;
 mod trial;
 mod walked;
+
+/// Where a sink makes parts of files durable, it has said so of some by then.
+const NOTHING_DURABLE_AFTER: Duration = Duration::from_secs(2);
 
 /// Targets that the report names because they are slow, at most.
 const SLOW_NAMED_MAX: usize = 4;
@@ -271,8 +275,13 @@ impl End for SourceEnd {
 
     fn progress(&self, session: &Session<'_>) -> Option<Progress> {
         let (counts, elapsed) = (self.machine.counts(), session.clock.elapsed());
+        let mut bytes_done = counts.bytes_done.saturating_add(counts.durable);
+        if counts.durable == 0 && elapsed > NOTHING_DURABLE_AFTER {
+            // The destination keeps nothing of a part of a file, or says nothing of that.
+            bytes_done = bytes_done.max(counts.written.min(counts.bytes));
+        }
         Some(Progress {
-            bytes_done: counts.bytes_done.saturating_add(counts.durable),
+            bytes_done,
             bytes_total: counts.bytes,
             files_done: counts.files_done,
             files_total: counts.files,

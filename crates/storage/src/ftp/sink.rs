@@ -7,11 +7,12 @@
 //! length, and, where it makes sums, the same sum as the one made here of what was sent. What stands under a
 //! final name is replaced only if it is what was found there, and where a server refuses to replace, it keeps
 //! another name until the new file has its own.
-//! Nothing is known to be on media: FTP has no word for that. Nobody else can be kept out either, for there are
-//! no locks: two runs into one place have names of their own for what is not whole (by the tag of the run),
-//! and the last one to rename a file has its way, unless the other one sees that.
-//! There is no journal. What an interrupted run left of a file that it did not finish is of no use: that a server
-//! tells the length of a part proves nothing. Finished files are unchanged for the next run by size and time.
+//! Nothing is known to be on media: FTP has no word for that. Nobody else can be kept out either, for there
+//! are no locks: two runs into one place have names of their own for what is not whole (by the tag of the
+//! run), and the last one to rename a file has its way, unless the other one sees that.
+//! There is no journal. What an interrupted run left of a file that it did not finish is of no use: that a
+//! server tells the length of a part proves nothing. Finished files are unchanged for the next run by size
+//! and time.
 //! Left out: links, owners, parts of files, which the server has no commands for, or none that all have.
 
 use std::sync::Mutex;

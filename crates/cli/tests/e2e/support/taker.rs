@@ -318,7 +318,7 @@ impl Session {
                 }
                 self.say("213 set")
             }
-            "SITE" => self.say("200 done"),
+            "SITE" if argument.starts_with(b"CHMOD") => self.say("200 done"),
             "CKSM" if script.sums => {
                 let at =
                     argument.iter().enumerate().filter(|(_, byte)| **byte == b' ').nth(2).expect("three").0;

@@ -386,7 +386,8 @@ impl Sink {
             // The engine removed the temporary, for after a failed sync nothing in it can be believed. A
             // write that is under way may make it again, so it is discarded behind the last of these.
             file.mark(Mark::Broken);
-            match file.phase == SinkPhase::Committing && failure.kind == FailureKind::Digest {
+            let again = self.config.policy.verify && failure.kind == FailureKind::Digest;
+            match again && file.phase == SinkPhase::Committing {
                 true => self.send_back(id, failure),
                 false => self.fail_file(id, failure),
             }

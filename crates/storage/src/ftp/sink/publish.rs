@@ -3,8 +3,8 @@
 //! In: files that were sent whole. Out: what became of each. Several are asked about together, so that a file
 //! costs a part of a round trip.
 //! Invariants: no file is renamed whose length, as the server tells it, is not the one that was sent, nor one
-//! whose sum differs; nothing is replaced but what was found at the name; where a server does not replace, what
-//! stands there gets another name first, and its own back if the new file does not get it.
+//! whose sum differs; nothing is replaced but what was found at the name; where a server does not replace,
+//! what stands there gets another name first, and its own back if the new file does not get it.
 
 use std::collections::HashSet;
 use std::sync::PoisonError;
@@ -30,6 +30,8 @@ struct Going<'a> {
     sum: Option<Vec<u8>>,
     /// What stands at the name.
     stands: bool,
+    /// The server said that it set its mode, and its time.
+    kept: (bool, bool),
     result: Result<(), Failure>,
 }
 
@@ -48,7 +50,10 @@ impl Writer {
         self.hold_against_names(&mut going);
         let of = |going: &Going<'_>| (going.temp.clone(), going.publish.meta);
         let metadata: Vec<(Vec<u8>, Meta)> = going.iter().filter(|going| going.goes()).map(of).collect();
-        self.set_metadata(&metadata);
+        let mut kept = self.set_metadata(&metadata).into_iter();
+        for going in going.iter_mut().filter(|going| going.goes()) {
+            going.kept = kept.next().unwrap_or((false, false));
+        }
         self.rename(&mut going);
         self.look_again(&mut going);
         for going in going.iter().filter(|going| going.goes()) {
@@ -65,7 +70,7 @@ impl Writer {
             Some(Temp { path, state: TempState::Failed(failure) }) => (path, None, Err(failure)),
             _ => (Vec::new(), None, lost()),
         };
-        Going { publish, path, temp, sum, stands: false, result }
+        Going { publish, path, temp, sum, stands: false, kept: (false, false), result }
     }
 
     /// The length of each file is the one that was sent, and what stands at its name is what was found there.
@@ -101,7 +106,11 @@ impl Writer {
             let size = going.publish.file.size;
             let say = |kind, why: &str| Err(common.say(kind, &going.path, why));
             going.result = match temp {
-                Some(Asked::Is(Facts { size: Some(told), .. })) if told == size => Ok(()),
+                Some(Asked::Is(Facts { size: Some(told), .. }))
+                    if told == size || haul_mutant::removed("ftp-lengths-are-compared") =>
+                {
+                    Ok(())
+                }
                 Some(Asked::Is(Facts { size: Some(told), .. })) => {
                     let why =
                         format!("the server said that it took all of it, and has {told} of {size} bytes");
@@ -130,9 +139,14 @@ impl Writer {
                 _ if going.stands && going.publish.no_replace => {
                     exists("something came to stand there; nothing was replaced")
                 }
-                _ if going.stands && !is_what_was_found(going.publish.found, seen) => exists(
-                    "something else came to stand there while it was copied, and was left alone; run the command again",
-                ),
+                _ if going.stands
+                    && !is_what_was_found(going.publish.found, seen)
+                    && !haul_mutant::removed("ftp-replaces-what-was-found") =>
+                {
+                    exists(
+                        "something else came to stand there while it was copied, and was left alone; run the command again",
+                    )
+                }
                 _ => Ok(()),
             };
         }
@@ -152,7 +166,8 @@ impl Writer {
         let mut names = told.folded.lock().unwrap_or_else(PoisonError::into_inner);
         for going in all.iter_mut().filter(|going| going.goes()) {
             let file = &going.publish.file;
-            if !names.insert((file.parent, file.name.as_bytes().to_ascii_lowercase())) {
+            let name = (file.parent, file.name.as_bytes().to_ascii_lowercase());
+            if *names.entry(name).or_insert(file.id) != file.id {
                 let why = "the server takes its name for that of another file of this copy, for it makes no difference between \
                            large and small letters: it was left out";
                 going.result = Err(self.common.say(FailureKind::Publish, &going.path, why));
@@ -186,7 +201,9 @@ impl Writer {
         };
         for going in all.iter_mut().filter(|going| going.goes() && going.sum.is_some()) {
             going.result = match sums.next() {
-                Some(Ok(told)) if Some(&told) == going.sum.as_ref() => {
+                Some(Ok(told))
+                    if Some(&told) == going.sum.as_ref() || haul_mutant::removed("ftp-sums-are-compared") =>
+                {
                     common.told.compared.fetch_add(1, Ordering::Relaxed);
                     Ok(())
                 }
@@ -390,6 +407,15 @@ impl Writer {
         };
         for (going, asked) in all.iter_mut().filter(|going| going.goes()).zip(asked) {
             let size = going.publish.file.size;
+            let (mut mode, mut time) = going.kept;
+            if let Asked::Is(facts) = &asked {
+                // What it tells counts, whatever it said before.
+                mode =
+                    facts.unix_mode.map_or(mode, |told| told & 0o7777 == self.mode_of(&going.publish.meta));
+                let wanted = going.publish.meta.mtime.secs;
+                time = facts.modify.map_or(time, |told| told.secs == wanted);
+            }
+            self.count_lost(mode, time);
             let say = |why: &str| Err(common.say(FailureKind::Publish, &going.path, why));
             going.result = match asked {
                 Asked::Is(facts) if facts.size.is_some_and(|told| told != size) => say(&format!(

@@ -1,9 +1,10 @@
-//! What the threads of a destination share: the operations that wait for a session, and what is known of files.
+//! What the threads of a destination share: the operations that wait for a session, and what is known of
+//! files.
 //!
 //! In: operations as they are submitted. Out: each to the thread that takes it.
 //! Invariants: each operation is answered once, by whoever took it, or as given up; a file of several objects
-//! is written by one thread, its *home*, from its first object to its last, and a thread is home to one file at
-//! a time; what has no home goes to whichever thread has none.
+//! is written by one thread, its *home*, from its first object to its last, and a thread is home to one file
+//! at a time; what has no home goes to whichever thread has none.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
@@ -235,7 +236,7 @@ pub(super) struct Told {
     /// It takes names that differ in case alone for one.
     pub(super) folds: Mutex<Option<bool>>,
     /// Such names that were published.
-    pub(super) folded: Mutex<HashSet<(DirId, Vec<u8>)>>,
+    pub(super) folded: Mutex<HashMap<(DirId, Vec<u8>), FileId>>,
     /// Bytes of names that it was seen to keep.
     pub(super) kept_bytes: Mutex<HashSet<u8>>,
 }

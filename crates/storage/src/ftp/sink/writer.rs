@@ -1,10 +1,10 @@
 //! One session that writes, and its thread.
 //!
-//! In: operations from the queues. Out: their completions. A file of several objects stays in its session from
-//! its first byte to the server's word that it has the last; a small one is sent whole, and again over another
-//! session where that may help.
-//! Invariants: a file's bytes go out in their order and end at its length; what the server did not say that it
-//! has is never taken for stored. A session that the server takes back leaves its work to the others.
+//! In: operations from the queues. Out: their completions. A file of several objects stays in its session
+//! from its first byte to the server's word that it has the last; a small one is sent whole, and again over
+//! another session where that may help.
+//! Invariants: a file's bytes go out in their order and end at its length; what the server did not say that
+//! it has is never taken for stored. A session that the server takes back leaves its work to the others.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -107,7 +107,8 @@ impl Writer {
             let queues = self.common.lock();
             (0..queues.open.len()).any(|at| at != self.index && queues.open[at] && !queues.gone[at])
         };
-        if !others || self.line.open().is_ok() {
+        // For any other reason it may be there again.
+        if !others || !self.line.open().is_err_and(|error| error.is_full()) {
             return false;
         }
         let mut queues = self.common.lock();
@@ -501,13 +502,21 @@ impl Writer {
             results[at].1.is_ok().then(|| (self.common.tree.dir(*dir), *meta))
         };
         let good: Vec<(Vec<u8>, Meta)> = dirs.iter().enumerate().filter_map(good).collect();
-        self.set_metadata(&good);
+        for (mode, time) in self.set_metadata(&good) {
+            self.count_lost(mode, time);
+        }
         results
     }
 
-    /// Sets modes and times, as far as the server lets anybody; whether each mode, and each time, was refused.
-    pub(super) fn set_metadata(&mut self, all: &[(Vec<u8>, Meta)]) {
-        let Some((first, _)) = all.first() else { return };
+    pub(super) fn count_lost(&self, kept_mode: bool, kept_time: bool) {
+        let lost = &self.common.lost;
+        lost.mode.fetch_add(u64::from(!kept_mode), Ordering::Relaxed);
+        lost.mtime.fetch_add(u64::from(!kept_time), Ordering::Relaxed);
+    }
+
+    /// Sets modes and times, as far as the server lets anybody: of which of them it says so, mode and time.
+    pub(super) fn set_metadata(&mut self, all: &[(Vec<u8>, Meta)]) -> Vec<(bool, bool)> {
+        let Some((first, _)) = all.first() else { return Vec::new() };
         self.begins("metadata", first);
         let modes: Vec<(&[u8], u32)> =
             all.iter().map(|(path, meta)| (path.as_slice(), self.mode_of(meta))).collect();
@@ -520,15 +529,19 @@ impl Writer {
             .collect();
         let modes = self.line.again(|session| session.set_modes(&modes));
         let times = self.line.again(|session| session.set_times(&times));
+        let setid = all.iter().filter(|(_, meta)| meta.mode & 0o6000 != 0).count() as u64;
+        self.common.lost.setid.fetch_add(setid, Ordering::Relaxed);
         let kept = |set: Result<Option<Vec<Result<(), Error>>>, Error>| {
             let set = set.ok().flatten().unwrap_or_default();
-            set.iter().filter(|one| one.is_ok()).count() as u64
+            set.iter().map(Result::is_ok).collect::<Vec<_>>()
         };
-        let lost = &self.common.lost;
-        lost.mode.fetch_add((all.len() as u64).saturating_sub(kept(modes)), Ordering::Relaxed);
-        lost.mtime.fetch_add((all.len() as u64).saturating_sub(kept(times)), Ordering::Relaxed);
-        let setid = all.iter().filter(|(_, meta)| meta.mode & 0o6000 != 0).count() as u64;
-        lost.setid.fetch_add(setid, Ordering::Relaxed);
+        let (modes, times) = (kept(modes), kept(times));
+        let mut times = times.into_iter();
+        // A moment that cannot be said was not asked for.
+        let told = |at: usize, times: &mut std::vec::IntoIter<bool>| {
+            moments[at].is_some() && times.next().unwrap_or(false)
+        };
+        (0..all.len()).map(|at| (modes.get(at) == Some(&true), told(at, &mut times))).collect()
     }
 
     /// Removes what was sent of a file.

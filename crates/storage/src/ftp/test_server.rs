@@ -1,0 +1,160 @@
+//! Tests: an FTP server over the directories of this machine, as plain as a server can be that tells all.
+//!
+//! In: commands. Out: replies; paths are paths of this machine. It serves whoever comes until it is dropped.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use haul_ftp::{Moment, write_moment};
+
+/// A running server.
+pub(crate) struct TestServer {
+    pub(crate) port: u16,
+    over: Arc<AtomicBool>,
+}
+
+impl TestServer {
+    pub(crate) fn start() -> TestServer {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind any port");
+        let port = listener.local_addr().expect("know the port").port();
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = over.clone();
+        thread::spawn(move || {
+            for control in listener.incoming().map_while(Result::ok) {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                thread::spawn(move || drop(serve(control)));
+            }
+        });
+        TestServer { port, over }
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        // So that it sees that.
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+fn path_of(argument: &[u8]) -> PathBuf {
+    Path::new(OsStr::from_bytes(argument)).to_owned()
+}
+
+fn facts(path: &Path) -> std::io::Result<String> {
+    let stat = fs::symlink_metadata(path)?;
+    let kind = if stat.is_dir() { "dir" } else { "file" };
+    let moment = write_moment(Moment { secs: stat.mtime(), nanos: 0 }).expect("a time of today");
+    let (mode, size) = (stat.mode() & 0o7777, stat.len());
+    Ok(format!("type={kind};size={size};modify={moment};UNIX.mode={mode:04o};unique={:x};", stat.ino()))
+}
+
+fn serve(control: TcpStream) -> std::io::Result<()> {
+    let mut reader = BufReader::new(control.try_clone()?);
+    let mut control = control;
+    let mut say = move |line: &[u8]| control.write_all(&[line, b"\r\n"].concat());
+    say(b"220 a test")?;
+    let (mut passive, mut from) = (None::<TcpListener>, PathBuf::new());
+    loop {
+        let mut line = Vec::new();
+        if reader.read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        line.truncate(line.len().saturating_sub(2));
+        let at = line.iter().position(|byte| *byte == b' ').unwrap_or(line.len());
+        let (verb, argument) = (line[..at].to_ascii_uppercase(), line.get(at + 1..).unwrap_or_default());
+        let path = path_of(argument);
+        let done = |result: std::io::Result<()>, good: &'static [u8]| match result {
+            Ok(()) => good,
+            Err(_) => b"550 no",
+        };
+        match &verb[..] {
+            b"USER" => say(b"331 who says so?")?,
+            b"PASS" => say(b"230 welcome")?,
+            b"FEAT" => say(
+                b"211-Features\r\n MLST type*;size*;modify*;UNIX.mode*;unique*;UNIX.slink*;\r\n SIZE\r\n MFMT\r\n REST STREAM\r\n EPSV\r\n211 End",
+            )?,
+            b"TYPE" => say(b"200 done")?,
+            b"PWD" => say(b"257 \"/\"")?,
+            b"QUIT" => return say(b"221 farewell"),
+            b"EPSV" => {
+                let listener = TcpListener::bind(("127.0.0.1", 0))?;
+                say(format!("229 here (|||{}|)", listener.local_addr()?.port()).as_bytes())?;
+                passive = Some(listener);
+            }
+            b"MLST" => match facts(&path) {
+                Ok(facts) => {
+                    say(&[b"250-it is\r\n ", facts.as_bytes(), b" ", argument, b"\r\n250 end"].concat())?;
+                }
+                Err(_) => say(b"550 no such file")?,
+            },
+            b"SIZE" => match fs::metadata(&path).ok().filter(fs::Metadata::is_file) {
+                Some(stat) => say(format!("213 {}", stat.len()).as_bytes())?,
+                None => say(b"550 no such file")?,
+            },
+            b"MLSD" | b"STOR" | b"RETR" => {
+                let Some(listener) = passive.take() else {
+                    say(b"425 where?")?;
+                    continue;
+                };
+                if &verb[..] != b"STOR" && !path.exists() {
+                    say(b"550 no such file")?;
+                    continue;
+                }
+                say(b"150 go on")?;
+                let mut data = listener.accept()?.0;
+                let moved = match &verb[..] {
+                    b"STOR" => fs::File::create(&path).and_then(|mut file| std::io::copy(&mut data, &mut file)),
+                    b"RETR" => fs::File::open(&path).and_then(|mut file| std::io::copy(&mut file, &mut data)),
+                    _ => {
+                        for entry in fs::read_dir(&path)?.flatten() {
+                            let (facts, name) = (facts(&entry.path())?, entry.file_name());
+                            data.write_all(&[facts.as_bytes(), b" ", name.as_bytes(), b"\r\n"].concat())?;
+                        }
+                        Ok(0)
+                    }
+                };
+                let _ = data.shutdown(std::net::Shutdown::Write);
+                let _ = data.read(&mut [0]);
+                say(done(moved.map(drop), b"226 that is all"))?;
+            }
+            b"MKD" => say(done(fs::create_dir(&path), b"257 made"))?,
+            b"DELE" => say(done(fs::remove_file(&path), b"250 removed"))?,
+            b"RNFR" => {
+                let there = path.symlink_metadata().map(drop);
+                from = path;
+                say(done(there, b"350 and to?"))?;
+            }
+            b"RNTO" => say(done(fs::rename(&from, &path), b"250 renamed"))?,
+            b"MFMT" | b"SITE" => {
+                let words: Vec<&[u8]> = argument.splitn(if verb == b"SITE" { 3 } else { 2 }, |b| *b == b' ').collect();
+                let (word, path) = (words[words.len() - 2], path_of(words[words.len() - 1]));
+                let word = std::str::from_utf8(word).unwrap_or_default();
+                let set = match &verb[..] {
+                    b"MFMT" => {
+                        let told = haul_gridftp::listing::parse_moment(word.as_bytes()).map_or(0, |m| m.secs);
+                        let since = Duration::from_secs(told.max(0).unsigned_abs());
+                        fs::File::open(&path).and_then(|file| file.set_modified(SystemTime::UNIX_EPOCH + since))
+                    }
+                    _ => {
+                        let mode = u32::from_str_radix(word, 8).unwrap_or(0o644);
+                        fs::set_permissions(&path, fs::Permissions::from_mode(mode))
+                    }
+                };
+                say(done(set, b"213 set"))?;
+            }
+            _ => say(b"500 unknown")?,
+        }
+    }
+}
