@@ -154,7 +154,9 @@ impl Session {
         for (command, reply) in commands.iter().zip(replies) {
             match command {
                 // Then it makes as many as it likes.
-                Command::OptsRetr { .. } if matches!(reply.class(), Class::Transient | Class::Permanent) && reply.code() != 421 => {}
+                Command::OptsRetr { .. }
+                    if matches!(reply.class(), Class::Transient | Class::Permanent)
+                        && reply.code() != 421 => {}
                 command => {
                     let done = self.control.exactly(command, 200, reply);
                     if done.is_err() {
@@ -296,7 +298,10 @@ impl Session {
             coming.since = Instant::now();
             return Ok(Turn::Came);
         }
-        if full > 0 && coming.begun && lanes.all.iter().filter(|lane| !lane.channel.is_at_end()).count() == full {
+        if full > 0
+            && coming.begun
+            && lanes.all.iter().filter(|lane| !lane.channel.is_at_end()).count() == full
+        {
             // It is not the server that is waited for. Where a connection is still to come, it may be.
             coming.since = Instant::now();
             return Ok(Turn::NoRoom);
@@ -311,7 +316,8 @@ impl Session {
                 return Err(error);
             }
             if coming.told {
-                let why = "the server says that all was sent, and it did not come, or somebody else sends as well";
+                let why =
+                    "the server says that all was sent, and it did not come, or somebody else sends as well";
                 return Err(Error::Misfit(format!("{}: {why}", coming.said)));
             }
             return Err(Error::silent(MOVING, patience));
@@ -529,7 +535,8 @@ impl Coming {
     fn end(&self, lanes: &mut Lanes) -> Result<(), Error> {
         // Whatever connected before the server said so is known to the system by now.
         if !self.others_follow && lanes.accept()? > 0 {
-            let why = "more data connections were made than the server says it made: somebody else sends as well";
+            let why =
+                "more data connections were made than the server says it made: somebody else sends as well";
             return Err(Error::Misfit(format!("{}: {why}", self.said)));
         }
         match self.claimed.missing(self.size).next() {
@@ -538,7 +545,9 @@ impl Coming {
             Some((start, end)) => {
                 let why = match end == self.size {
                     true => format!("the server's copy ends after {start} bytes"),
-                    false => format!("the server leaves bytes {start} to {end} out, and says that this is all"),
+                    false => {
+                        format!("the server leaves bytes {start} to {end} out, and says that this is all")
+                    }
                 };
                 Err(Error::Misfit(format!("{}: {why}", self.said)))
             }

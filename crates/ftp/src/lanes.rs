@@ -101,7 +101,9 @@ impl Lanes {
                 continue;
             }
             if self.all.len() == LANES_MAX {
-                return Err(Error::Misfit(format!("the server makes more than {LANES_MAX} data connections")));
+                return Err(Error::Misfit(format!(
+                    "the server makes more than {LANES_MAX} data connections"
+                )));
             }
             // Whoever protects data connections does it here.
             let wire = Wire::plain(stream, self.stop.clone());

@@ -11,7 +11,9 @@
 //! first. What a server tells proves nothing about content: its times are of whole seconds and anybody may
 //! set them. So what an earlier run left of a file that was not finished is never gone on with.
 //! Under `ftps://` it is the same with everything under TLS, and the server is the one of its certificate.
-//! Left out: the server as a sink; MODE E.
+//! Where the server gives files in blocks, each byte of a file comes once, at its place, over several
+//! connections of one session; a block that does not fit ends that way of reading.
+//! Left out: the server as a sink; stripes.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -80,7 +80,10 @@ fn what_comes_is_the_file_or_nothing() {
         let ended = ended.exits(0);
         assert!(liar.heard_of("MODE E") > 0, "{manner:?}: {:?}", liar.heard());
         // What is as it may be needs no second attempt.
-        if matches!(manner, Manner::Honest | Manner::EofFirst | Manner::EofAmong | Manner::Apart | Manner::Stranger) {
+        if matches!(
+            manner,
+            Manner::Honest | Manner::EofFirst | Manner::EofAmong | Manner::Apart | Manner::Stranger
+        ) {
             assert_eq!(liar.heard_of("RETR"), 1, "{manner:?}: {:?}", liar.heard());
             ended.says("in blocks, up to 4 connections a file");
         }

@@ -404,7 +404,8 @@ impl Session {
         }
         let reused = !self.lanes.is_empty();
         if !reused {
-            let from = if manner == Manner::Movers { Ipv4Addr::new(127, 0, 0, 3) } else { Ipv4Addr::LOCALHOST };
+            let from =
+                if manner == Manner::Movers { Ipv4Addr::new(127, 0, 0, 3) } else { Ipv4Addr::LOCALHOST };
             for _ in 0..self.parallel + usize::from(manner == Manner::OneMore) {
                 match dial(from, port) {
                     Some(lane) => self.lanes.push(lane),
@@ -452,11 +453,17 @@ impl Session {
         let (mut parts, mut at) = (Vec::new(), 0);
         while at < content.len() {
             if !wanted(at) {
-                at = rest.iter().filter(|(start, end)| (*start..*end).contains(&at)).map(|r| r.1).max().unwrap_or(at + 1);
+                at = rest
+                    .iter()
+                    .filter(|(start, end)| (*start..*end).contains(&at))
+                    .map(|r| r.1)
+                    .max()
+                    .unwrap_or(at + 1);
                 continue;
             }
             let next = rest.iter().map(|(start, _)| *start).filter(|start| *start > at && wanted(at)).min();
-            let limit = if manner == Manner::FromTheStart { content.len() } else { next.unwrap_or(content.len()) };
+            let limit =
+                if manner == Manner::FromTheStart { content.len() } else { next.unwrap_or(content.len()) };
             let end = (at + size).min(content.len()).min(limit);
             parts.push((at, end));
             at = end;

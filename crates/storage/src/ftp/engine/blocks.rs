@@ -204,7 +204,9 @@ impl Reader {
             }
             End::OutOfOrder => {
                 done.plainly = true;
-                self.common.ways.note_lost("the server sends in an order that needs more memory than there is");
+                self.common
+                    .ways
+                    .note_lost("the server sends in an order that needs more memory than there is");
                 None
             }
             End::Differs(why) => Some(why),
@@ -243,14 +245,15 @@ impl Reader {
         let mut have = self.done_of(file.id, file.generation, 0).ranges.clone();
         let first = file.pending.keys().next().copied().unwrap_or(0);
         if first > 0 {
-            let Some(known) = self.common.ends.before(file.id, file.generation, first) else { return End::Left };
+            let Some(known) = self.common.ends.before(file.id, file.generation, first) else {
+                return End::Left;
+            };
             let start = first - known.len as u64;
             have = without(&have, start, first);
             file.lead = Some(Lead { start, bytes: vec![0; known.len], have: 0, known });
         }
-        let begun = self.line.open().and_then(|session| {
-            session.begin_blocks(&file.path, (size, &have), connections)
-        });
+        let begun =
+            self.line.open().and_then(|session| session.begin_blocks(&file.path, (size, &have), connections));
         let mut coming = match begun {
             Ok(coming) => coming,
             Err(error) => return End::Failed(error),
@@ -272,9 +275,8 @@ impl Reader {
                 if file.pending.is_empty() {
                     // Nobody asks for more of it, yet.
                     let since = *waits_since.get_or_insert_with(Instant::now);
-                    let others = |queues: &Queues| {
-                        !queues.objects[self.index].is_empty() || !queues.other.is_empty()
-                    };
+                    let others =
+                        |queues: &Queues| !queues.objects[self.index].is_empty() || !queues.other.is_empty();
                     if since.elapsed() >= HOLD && others(&queues) {
                         drop(queues);
                         self.line.close();
@@ -322,7 +324,8 @@ impl Reader {
                 // Nothing counts before it is known that it is of the same version.
                 Some(_) => Vec::new(),
                 None => {
-                    let is_ready = |pending: &Pending| pending.have == pending.len && (whole || !pending.tail);
+                    let is_ready =
+                        |pending: &Pending| pending.have == pending.len && (whole || !pending.tail);
                     file.pending.iter().filter(|(_, pending)| is_ready(pending)).map(|(at, _)| *at).collect()
                 }
             };
@@ -407,4 +410,28 @@ fn without(ranges: &Ranges, start: u64, end: u64) -> Ranges {
         }
     }
     rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what is asked for once more is asked for, and nothing else.
+    /// Method: every part of a set of two ranges, against single bytes.
+    #[test]
+    fn a_part_is_taken_out() {
+        let mut all = Ranges::new();
+        for (start, end) in [(2, 6), (8, 12)] {
+            all.insert(start, end).expect("two ranges");
+        }
+        for start in 0..14 {
+            for end in start..14 {
+                let rest = without(&all, start, end);
+                for byte in 0..14 {
+                    let is_out = (start..end).contains(&byte);
+                    assert_eq!(rest.covers(byte, byte + 1), all.covers(byte, byte + 1) && !is_out);
+                }
+            }
+        }
+    }
 }

@@ -19,8 +19,8 @@ use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Facts, Incoming, Kind};
 
 use super::blocks::Done;
-use super::line::Came;
 use super::ends::AGAIN_LEN;
+use super::line::Came;
 use super::queues::{Common, Work, refuse};
 use crate::SourceCompletion;
 use crate::ftp::meta_of;
