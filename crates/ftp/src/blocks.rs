@@ -20,6 +20,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use haul_gridftp::FtpError;
 use haul_gridftp::command::Command;
 use haul_gridftp::mode_e::{Event, Transfer};
 use haul_gridftp::ranges::Ranges;
@@ -67,6 +68,9 @@ pub struct Coming {
     /// The server said that it begins, and that it is done.
     begun: bool,
     told: bool,
+    /// A connection ended before its end of data. If it was the server's, the server will say so; if it says
+    /// that all was sent, it was somebody else's, and so is perhaps what came over it.
+    lost: Option<Error>,
     /// Others are asked for behind it.
     others_follow: bool,
     /// Since when nothing came that there was room for.
@@ -259,19 +263,33 @@ impl Session {
         if knocks {
             let new = lanes.accept()?;
             for _ in 0..new {
-                coming.transfer.handle_channel()?;
+                coming.count(|transfer| transfer.handle_channel())?;
             }
             came |= new > 0;
         }
         if coming.begun {
-            for (at, is_ready) in wants.into_iter().zip(ready) {
+            // From the last one on: one that is lost goes.
+            for (at, is_ready) in wants.into_iter().zip(ready).rev() {
                 // None of them may be there any more.
                 if lanes.all.get(at).is_some_and(|lane| is_ready || lane.more) {
-                    came |= coming.look(lanes, at, room)?;
+                    came |= match coming.look(lanes, at, room) {
+                        Err(error @ (Error::Closed { .. } | Error::Lost { .. }))
+                            if !haul_mutant::removed("ftp-lost-lane-is-the-servers") =>
+                        {
+                            lanes.all.swap_remove(at);
+                            coming.lost.get_or_insert(error);
+                            true
+                        }
+                        looked => looked?,
+                    };
                 }
             }
         }
         let over = lanes.all.iter().all(|lane| lane.channel.is_at_end());
+        if coming.told && coming.lost.is_some() {
+            let why = "a data connection was cut off, and the server says that all was sent: somebody else sends as well";
+            return Err(Error::Misfit(format!("{}: {why}", coming.said)));
+        }
         if coming.told && over && coming.transfer.is_complete() {
             coming.end(lanes)?;
             return Ok(Turn::Whole);
@@ -294,6 +312,14 @@ impl Session {
             return Err(Error::Uncalled { within, stranger: lanes.stranger });
         }
         if coming.since.elapsed() >= patience {
+            if let Some(error) = coming.lost.take() {
+                return Err(error);
+            }
+            if coming.told {
+                let why =
+                    "the server says that all was sent, and it did not come, or somebody else sends as well";
+                return Err(Error::Misfit(format!("{}: {why}", coming.said)));
+            }
             return Err(Error::silent(MOVING, patience));
         }
         Ok(Turn::Nothing)
@@ -301,7 +327,15 @@ impl Session {
 
     /// The next reply about a file that comes: whether it says something new.
     fn hear(&mut self, coming: &mut Coming) -> Result<bool, Error> {
-        let reply = self.control.reply()?;
+        let reply = match (self.control.reply(), coming.lost.take()) {
+            (Ok(reply), lost) => {
+                coming.lost = lost;
+                reply
+            }
+            // What was lost first says more.
+            (Err(_), Some(lost)) => return Err(lost),
+            (Err(error), None) => return Err(error),
+        };
         let out_of_step = || Error::OutOfStep { said: coming.said.clone(), code: reply.code() };
         match reply.class() {
             Class::Preliminary if coming.begun => Ok(false),
@@ -328,7 +362,10 @@ impl Session {
                 Ok(true)
             }
             Class::Completed | Class::Intermediate => Err(out_of_step()),
-            _ => Err(self.control.refused(&Command::Bare(""), &reply).of(&coming.said)),
+            _ => match coming.lost.take() {
+                Some(lost) => Err(lost),
+                None => Err(self.control.refused(&Command::Bare(""), &reply).of(&coming.said)),
+            },
         }
     }
 
@@ -424,6 +461,7 @@ impl Coming {
             claimed: have,
             begun: false,
             told: false,
+            lost: None,
             others_follow: false,
             since: Instant::now(),
         })
@@ -446,28 +484,30 @@ impl Coming {
                     }
                 },
             };
-            let heard = lane.look(place);
-            match heard {
-                Err(Error::Closed { doing }) => {
-                    self.transfer.handle_closed(false).ok();
-                    return Err(Error::Closed { doing });
-                }
-                Err(error) => return Err(error),
-                Ok(Heard::Nothing) => {
+            match lane.look(place)? {
+                Heard::Nothing => {
                     lane.more = false;
                     return Ok(came);
                 }
-                Ok(Heard::Payload(len)) => {
+                Heard::Payload(len) => {
                     room.came(offset, len);
                     taken += len;
                 }
-                Ok(Heard::Part | Heard::Event(Event::Payload { .. })) => {}
-                Ok(Heard::Event(Event::Block { offset, len })) => self.claim(offset, len)?,
-                Ok(Heard::Event(Event::Mark(mark))) => self.transfer.handle_mark(mark)?,
+                Heard::Part | Heard::Event(Event::Payload { .. }) => {}
+                Heard::Event(Event::Block { offset, len }) => self.claim(offset, len)?,
+                Heard::Event(Event::Mark(mark)) => self.count(|transfer| transfer.handle_mark(mark))?,
             }
             came = true;
         }
         Ok(came)
+    }
+
+    /// Counts an end or a connection. Where one was lost, the numbers are nothing to go by.
+    fn count(&mut self, count: impl FnOnce(&mut Transfer) -> Result<(), FtpError>) -> Result<(), Error> {
+        match self.lost {
+            Some(_) => Ok(()),
+            None => Ok(count(&mut self.transfer)?),
+        }
     }
 
     /// A block of these bytes begins.

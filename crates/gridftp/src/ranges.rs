@@ -184,6 +184,8 @@ mod tests {
                 for end in start..=SIZE {
                     let all = expected[start as usize..end as usize].iter().all(|b| *b);
                     assert_eq!(set.covers(start, end), all, "{set:?} {start} {end}");
+                    let some = expected[start as usize..end as usize].iter().any(|b| *b);
+                    assert_eq!(set.overlaps(start, end), some, "{set:?} {start} {end}");
                 }
             }
         }

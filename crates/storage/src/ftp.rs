@@ -13,7 +13,9 @@
 //! set them. So what an earlier run left of a file that was not finished is never gone on with.
 //! Nor are the bytes of two replicas ever put together unproven: see `engine/moves.rs`.
 //! Under `ftps://` it is the same with everything under TLS, and the server is the one of its certificate.
-//! As destinations they are in `ftp/sink.rs`. Left out: MODE E.
+//! Where the server gives files in blocks, each byte of a file comes once, at its place, over several
+//! connections of one session; a block that does not fit ends that way of reading.
+//! As destinations they are in `ftp/sink.rs`. Left out: stripes.
 
 use std::sync::Arc;
 use std::thread;

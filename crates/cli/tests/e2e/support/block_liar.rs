@@ -74,7 +74,10 @@ pub enum Manner {
     FromTheStart,
     /// Somebody at the same address sends all of it, and the server does, too.
     Injected,
-    /// Somebody at another address does.
+    /// Somebody at the same address sends a part of it first, and hangs up, or does not.
+    InjectedCut,
+    InjectedHeld,
+    /// Somebody at another address sends all of it.
     Stranger,
     /// The server's own connections come from another address.
     Movers,
@@ -376,14 +379,22 @@ impl Session {
             }
             _ => {}
         }
-        if matches!(manner, Manner::Injected | Manner::Stranger) {
-            let from =
-                if manner == Manner::Injected { Ipv4Addr::LOCALHOST } else { Ipv4Addr::new(127, 0, 0, 2) };
+        let is_injected = matches!(manner, Manner::Injected | Manner::InjectedCut | Manner::InjectedHeld);
+        if is_injected || manner == Manner::Stranger {
+            let from = if is_injected { Ipv4Addr::LOCALHOST } else { Ipv4Addr::new(127, 0, 0, 2) };
             if let Some(mut stranger) = dial(from, port) {
                 let len = content.len();
                 std::thread::spawn(move || {
-                    let _ = block(&mut stranger, 0, 0, &vec![FALSE; len]);
-                    let _ = header(&mut stranger, EOF | EOD, 0, 1);
+                    if let Manner::InjectedCut | Manner::InjectedHeld = manner {
+                        // An object of the client's, in the middle of what it asks for first.
+                        let _ = block(&mut stranger, 0, len / 20, &vec![FALSE; len / 20]);
+                        if manner == Manner::InjectedCut {
+                            return;
+                        }
+                    } else {
+                        let _ = block(&mut stranger, 0, 0, &vec![FALSE; len]);
+                        let _ = header(&mut stranger, EOF | EOD, 0, 1);
+                    }
                     // Whether it was let in or not: until it is closed.
                     let _ = stranger.read(&mut [0]);
                 });
@@ -403,6 +414,10 @@ impl Session {
             }
         }
         self.say(if reused { "125 over the same" } else { "150 here it comes" });
+        if is_injected {
+            // What the other one sends is read first.
+            std::thread::sleep(10 * LOOK);
+        }
         let mut lanes = std::mem::take(&mut self.lanes);
         if self.send(&mut lanes, content, &rest, manner).is_err() {
             // Whoever reads has closed it, or this manner has.

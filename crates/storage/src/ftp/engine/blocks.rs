@@ -414,3 +414,27 @@ fn without(ranges: &Ranges, start: u64, end: u64) -> Ranges {
     }
     rest
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what is asked for once more is asked for, and nothing else.
+    /// Method: every part of a set of two ranges, against single bytes.
+    #[test]
+    fn a_part_is_taken_out() {
+        let mut all = Ranges::new();
+        for (start, end) in [(2, 6), (8, 12)] {
+            all.insert(start, end).expect("two ranges");
+        }
+        for start in 0..14 {
+            for end in start..14 {
+                let rest = without(&all, start, end);
+                for byte in 0..14 {
+                    let is_out = (start..end).contains(&byte);
+                    assert_eq!(rest.covers(byte, byte + 1), all.covers(byte, byte + 1) && !is_out);
+                }
+            }
+        }
+    }
+}
