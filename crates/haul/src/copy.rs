@@ -91,7 +91,7 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
     // Whoever says it in one of the two places means it.
     let dry_run = request.dry_run || request.options.dry_run;
     (request.dry_run, request.options.dry_run) = (dry_run, dry_run);
-    if third::is_third(&request.sources, &request.destination) {
+    if crate::endpoint::is_pair(&request.sources, &request.destination) {
         match third::run(&request, &observer, handle, start) {
             third::Third::Over(summary) => return *summary,
             third::Third::Relay(why) => match relay(&request, &why) {
