@@ -314,7 +314,7 @@ pub struct Cp {
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = parse_layout)]
     pub layout: LayoutChoice,
 
-    /// Between two GridFTP servers of several nodes, how a file is laid out: blocked, blocked:SIZE, partitioned
+    /// How a file goes over several nodes of two GridFTP servers: blocked, blocked:SIZE or partitioned
     ///
     /// Default: as the servers like, blocks of 1 MiB say. blocked sends blocks of this size to one node after
     /// the other, partitioned one part of the file to each.
@@ -336,9 +336,9 @@ pub struct Paths {
     ///
     /// A colon before the first slash means a host, reached through your own ssh; [::1]:PATH for an IPv6
     /// address; ./NAME for a local file with a colon in its name. ftp://[USER[:PASSWORD]@]HOST[:PORT]/PATH is
-    /// an FTP server's, which needs no haul; a login without a password is looked up in ~/.netrc. Where SRC and
-    /// DST are at FTP servers, these move the data between them. `data`
-    /// gives DST/data, `data/` gives its contents in DST, whether or not DST exists.
+    /// an FTP server's, which needs no haul; a login without a password is looked up in ~/.netrc. Where SRC
+    /// and DST are at FTP servers, these move the data between them. `data` gives DST/data, `data/` gives its
+    /// contents in DST, whether or not DST exists.
     #[arg(value_name = "SRC", required = true, value_hint = ValueHint::AnyPath)]
     first: OsString,
 

@@ -7,17 +7,16 @@
 //! - a file is over well only when both servers said so, each behind its own word that it began;
 //! - after anything else the two sessions are of no use: a data connection that is kept may hold bytes of one
 //!   file that the next one would get, with both servers content;
-//! - after `ABOR` nothing counts as done: there are servers that say 226 of what they broke off;
-//! - neither server is sent to an address that the other one could only have named to do harm.
+//! - after `ABOR` nothing counts as done: there are servers that say 226 of what they broke off.
+//!
 //! Source: the order of commands as globus-url-copy has it; RFC 1123, 4.1.2.6.
 //! Left out: what is at the destination's name, sums, retries; data connections under TLS or GSI.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use haul_base::stop::Stop;
-use haul_gridftp::address::{Passive, parse_227, parse_229, parse_spas};
 use haul_gridftp::command::{Command, StripeLayout};
 use haul_gridftp::markers::{PERFORMANCE, Performance, RESTART, parse_restart};
 use haul_gridftp::ranges::Ranges;
@@ -25,6 +24,8 @@ use haul_gridftp::reply::{Class, Reply};
 
 use crate::control::{Control, said};
 use crate::{Error, Session};
+
+mod open;
 
 /// How often a stop is looked at, and the time.
 const LOOK: Duration = Duration::from_millis(100);
@@ -34,12 +35,10 @@ const WIND_UP: Duration = Duration::from_secs(2);
 const PROBE: Duration = Duration::from_secs(5);
 /// What a transfer is given of which nothing can be heard, and a server that puts what it has onto media;
 /// bytes a second.
-const UNHEARD_RATE: u64 = 64 << 10;
+const UNHEARD_RATE: u64 = 1 << 20;
 const FLUSH_RATE: u64 = 20 << 20;
 /// From when on somebody looks how far a transfer is that does not say so; and how often.
 const WATCHED_AFTER: Duration = Duration::from_secs(2);
-/// Ports below are those of services.
-const PORT_MIN: u16 = 1024;
 
 /// One of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -235,8 +234,8 @@ impl Pair {
     }
 
     /// Moves files, one after the other. `listens`: which of the two, where that can be chosen; `proven`: so
-    /// it was done before. `watch`: how long a file of that number is at the destination now, asked of whoever
-    /// else may know, where the receiver tells nothing.
+    /// it was done before. `watch`: how long a file of that number is at the destination now, asked of
+    /// whoever else may know, where the receiver tells nothing.
     ///
     /// After a fault the pair is of no use.
     pub fn run(
@@ -316,7 +315,7 @@ impl Pair {
         watch: &mut dyn FnMut(usize) -> Option<u64>,
     ) -> Ran {
         let begun = Instant::now();
-        let (mut grew, mut looked, mut heard_any) = (begun, begun, false);
+        let (mut grew, mut looked, mut heard_any, mut seen) = (begun, begun, false, false);
         let (mut stripes, mut moved): (HashMap<u32, u64>, u64) = (HashMap::new(), 0);
         loop {
             for end in [End::To, End::From] {
@@ -372,26 +371,30 @@ impl Pair {
             let file = sides[&End::To].done.min(moves.len() - 1);
             if !heard_any && grew.elapsed() > WATCHED_AFTER && looked.elapsed() > WATCHED_AFTER {
                 looked = now;
-                if let Some(len) = watch(file).filter(|len| *len > moved) {
-                    (moved, grew) = (len, now);
-                    hear(Heard::Moved(file, moved));
+                if let Some(len) = watch(file) {
+                    seen = true;
+                    if len > moved {
+                        (moved, grew) = (len, Instant::now());
+                        hear(Heard::Moved(file, moved));
+                    }
                 }
             }
-            if now.duration_since(grew) > self.allowed(&moves[file], moved) {
+            let both_began = sides.values().all(|side| side.begun || side.done > file);
+            let is_deaf = both_began && !heard_any && !seen;
+            if now.saturating_duration_since(grew) > self.allowed(&moves[file], moved, is_deaf) {
                 return Ran { done, fault: Some(self.stalled(sides, now.duration_since(grew))) };
             }
             self.from.control.wait_for_either(&self.to.control, LOOK);
         }
     }
 
-    /// How long nothing may move.
-    fn allowed(&self, of: &Move<'_>, moved: u64) -> Duration {
-        let more = match moved {
-            // Nothing tells how far it is.
-            0 => of.size / UNHEARD_RATE,
+    /// How long nothing may move. `is_deaf`: nothing tells how far it is.
+    fn allowed(&self, of: &Move<'_>, moved: u64, is_deaf: bool) -> Duration {
+        let more = match is_deaf {
+            true => of.size / UNHEARD_RATE,
             // It may be on its way onto media.
-            moved if moved >= of.size => of.size / FLUSH_RATE,
-            _ => 0,
+            false if moved >= of.size => of.size / FLUSH_RATE,
+            false => 0,
         };
         self.manner.patience + Duration::from_secs(more)
     }
@@ -453,125 +456,6 @@ impl Pair {
             (_, Class::Transient | Class::Permanent) => Err(control.refused(&of(step), reply)),
             _ => Err(out(step)),
         }
-    }
-
-    /// The data connections of MODE E, to which the sender connects. Whether `STOR` was said, so that it is
-    /// not said again.
-    fn open_extended(&mut self, first: &Move<'_>) -> Result<bool, Fault> {
-        let at = |error: Error| Fault::At { end: End::To, error, other: None };
-        let (to, from) = (self.peer(End::To)?, self.peer(End::From)?);
-        let ask = match (self.striped, to.is_ipv6()) {
-            (true, true) => Command::Spas6,
-            (true, false) => Command::Bare("SPAS"),
-            (false, true) => Command::Epsv,
-            (false, false) => Command::Bare("PASV"),
-        };
-        let mut reply = self.to.control.ask(&ask).map_err(at)?;
-        let mut sent = false;
-        if self.delayed && reply.code() == 200 {
-            // Where it listens depends on what comes.
-            let (words, steps) = words(End::To, first, 0, true);
-            self.to.control.send(&words).map_err(at)?;
-            for step in &steps {
-                reply = self.to.control.reply().map_err(at)?;
-                let ok = match step {
-                    Step::Allo => !matches!(reply.code(), 421 | 452 | 552),
-                    Step::Rest => reply.class() == Class::Intermediate,
-                    Step::Data(_) => matches!(reply.code(), 127 | 129),
-                };
-                if !ok {
-                    let error = self.to.control.refused(&words[words.len() - 1], &reply);
-                    return Err(self.wind_up(End::To, error));
-                }
-            }
-            sent = true;
-        }
-        let lines = |error: haul_gridftp::FtpError| at(error.into());
-        let told = match (reply.code(), self.striped, to.is_ipv6()) {
-            (229, true, _) => parse_spas(&reply).map_err(lines)?,
-            (129, ..) => parse_spas(&reply).map_err(lines)?,
-            (227 | 127, ..) => vec![parse_227(reply.text()).map_err(lines)?],
-            (229, false, _) => vec![match parse_229(reply.text()).map_err(lines)? {
-                Passive::Port(port) => SocketAddr::new(to, port),
-                Passive::Address(address) => address,
-            }],
-            (code, ..) if reply.class() == Class::Completed => {
-                return Err(at(Error::OutOfStep { said: said(&ask), code }));
-            }
-            _ => return Err(at(self.to.control.refused(&ask, &reply))),
-        };
-        let mut addresses = Vec::with_capacity(told.len());
-        for address in told {
-            addresses.push(
-                self.believe(address, (to, from), true)
-                    .map_err(|why| Fault::NoWay { listens: End::To, why })?,
-            );
-        }
-        self.stripes = addresses.len();
-        let port = match addresses[..] {
-            [address] if address.is_ipv4() => Command::Port(address),
-            [address] => Command::Eprt(address),
-            _ => Command::Spor(&addresses),
-        };
-        let reply = self.from.control.ask(&port);
-        match reply.and_then(|reply| self.from.control.done(&port, reply)) {
-            Ok(_) => Ok(sent),
-            Err(error) if error.ends_session() => Err(self.wind_up(End::From, error)),
-            Err(error) => Err(Fault::NoWay { listens: End::To, why: self.in_words(End::From, &error) }),
-        }
-    }
-
-    /// One listens, and the other is told where.
-    fn open_stream(&mut self, listens: End) -> Result<bool, Fault> {
-        let (peer, other) = (self.peer(listens)?, self.peer(listens.other())?);
-        let ask = if peer.is_ipv6() { Command::Epsv } else { Command::Bare("PASV") };
-        let no_way = |why| Fault::NoWay { listens, why };
-        let wanted = if peer.is_ipv6() { 229 } else { 227 };
-        let reply = self.control(listens).ask(&ask);
-        let control = self.control(listens);
-        let told = match reply.and_then(|reply| control.exactly(&ask, wanted, reply)) {
-            Ok(reply) if peer.is_ipv6() => parse_229(reply.text()).map(|told| match told {
-                Passive::Port(port) => SocketAddr::new(peer, port),
-                Passive::Address(address) => address,
-            }),
-            Ok(reply) => parse_227(reply.text()),
-            Err(error) if error.ends_session() => return Err(self.wind_up(listens, error)),
-            Err(error) => return Err(no_way(self.in_words(listens, &error))),
-        };
-        let told = told.map_err(|error| Fault::At { end: listens, error: error.into(), other: None })?;
-        let address = self.believe(told, (peer, other), false).map_err(no_way)?;
-        let port = if address.is_ipv4() { Command::Port(address) } else { Command::Eprt(address) };
-        let reply = self.control(listens.other()).ask(&port);
-        let control = self.control(listens.other());
-        match reply.and_then(|reply| control.done(&port, reply)) {
-            Ok(_) => Ok(false),
-            Err(error) if error.ends_session() => Err(self.wind_up(listens.other(), error)),
-            Err(error) => Err(no_way(self.in_words(listens.other(), &error))),
-        }
-    }
-
-    fn peer(&mut self, end: End) -> Result<IpAddr, Fault> {
-        let peer = self.control(end).peer();
-        let lost = |cause| Error::Lost { doing: "opening a data connection", cause };
-        peer.map(|peer| peer.ip().to_canonical()).map_err(|cause| Fault::At {
-            end,
-            error: lost(cause),
-            other: None,
-        })
-    }
-
-    /// The address that the other server is sent to. `nodes`: data may go to other hosts than commands do.
-    fn believe(
-        &mut self,
-        told: SocketAddr,
-        (control, other): (IpAddr, IpAddr),
-        nodes: bool,
-    ) -> Result<SocketAddr, String> {
-        let address = believed(told, control, other, nodes)?;
-        if address.ip() != told.ip() {
-            self.replaced = Some((told.ip(), address.ip()));
-        }
-        Ok(address)
     }
 
     /// One of the two is at fault: what the other one says of it is heard, for a little.
@@ -646,11 +530,6 @@ impl Pair {
         };
         Fault::Stalled { end, why }
     }
-
-    fn in_words(&mut self, end: End, error: &Error) -> String {
-        let peer = self.control(end).peer().map_or("?".to_owned(), |peer| peer.to_string());
-        format!("{peer}: {error}")
-    }
 }
 
 impl Side {
@@ -701,26 +580,25 @@ fn as_no_way(fault: Fault, listens: End) -> Fault {
     }
 }
 
-/// Where a server is to connect to, by what the other one says and where its commands go.
-fn believed(told: SocketAddr, control: IpAddr, other: IpAddr, nodes: bool) -> Result<SocketAddr, String> {
-    let told = SocketAddr::new(told.ip().to_canonical(), told.port());
-    let is_private = |ip: IpAddr| match ip {
-        IpAddr::V4(ip) => ip.is_private() || ip.is_loopback() || ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
-    };
-    let is_none = |ip: IpAddr| match ip {
-        IpAddr::V4(ip) => ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast(),
-        IpAddr::V6(ip) => ip.is_unspecified() || ip.is_multicast(),
-    };
-    let may_differ = nodes && !is_none(told.ip()) && (!is_private(told.ip()) || is_private(control));
-    let ip = if may_differ { told.ip() } else { control };
-    if ip != control && told.port() < PORT_MIN {
-        return Err(format!("{told} is the port of a service at another host, and no server is sent there"));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what may only be that the two cannot reach each other so is told from what will be so either
+    /// way.
+    #[test]
+    fn the_other_way_is_tried_where_it_may_help() {
+        let refused = |code| Error::Refused { said: "STOR x".into(), code, text: "no".into() };
+        let at = |code, other: Option<&str>| Fault::At {
+            end: End::To,
+            error: refused(code),
+            other: other.map(str::to_owned),
+        };
+        let is_way = |fault| matches!(as_no_way(fault, End::To), Fault::NoWay { .. });
+        assert!(is_way(at(425, None)));
+        assert!(is_way(at(426, Some("moving the file: the server answers 425 no"))));
+        assert!(is_way(Fault::Stalled { end: None, why: "nothing moved".into() }));
+        assert!(!is_way(at(553, None)) && !is_way(at(550, Some("it answers 426"))));
+        assert!(!is_way(Fault::Stopped));
     }
-    if ip.is_loopback() && !other.is_loopback() {
-        return Err(format!(
-            "it listens at {ip}, where the other server cannot reach it; name it by an address that both can"
-        ));
-    }
-    Ok(SocketAddr::new(ip, told.port()))
 }

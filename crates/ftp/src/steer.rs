@@ -38,17 +38,6 @@ pub fn takes_name(session: &mut Session, path: &[u8]) -> Result<bool, Error> {
     Ok(told.is_none_or(|told| told == last(path)))
 }
 
-/// The same for whoever must not go on.
-///
-/// # Errors
-/// The name is another one there, or the session is over.
-pub fn want_name(session: &mut Session, path: &[u8]) -> Result<(), Error> {
-    match takes_name(session, path)? {
-        true => Ok(()),
-        false => Err(Error::Unsayable(OTHER_NAME)),
-    }
-}
-
 fn last(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
 }

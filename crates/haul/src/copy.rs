@@ -95,7 +95,7 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
     (request.dry_run, request.options.dry_run) = (dry_run, dry_run);
     let start = Instant::now();
     // Where there are replicas this host compares what it gets of them.
-    if request.replicas.is_empty() && third::is_third(&request.sources, &request.destination) {
+    if request.replicas.is_empty() && crate::endpoint::is_pair(&request.sources, &request.destination) {
         match third::run(&request, &observer, handle, start) {
             third::Third::Over(summary) => return *summary,
             third::Third::Relay(why) => match relay(&request, &why) {

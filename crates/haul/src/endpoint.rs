@@ -298,7 +298,7 @@ pub(crate) fn fit(sources: &[Endpoint], destination: &Endpoint) -> Result<(), En
         });
     }
     sources_fit(sources.iter().map(Endpoint::place))?;
-    if !crate::copy::third::is_third(sources, destination) {
+    if !is_pair(sources, destination) {
         destination.place.fits(Role::Sink)?;
     }
     Ok(())
@@ -331,6 +331,13 @@ pub(crate) fn replicas(sources: &[Endpoint], replicas: &[Endpoint]) -> Result<()
             Err(format!("replica {shown}: it is read by the same host as the source: {whose}"))
         }
     }
+}
+
+/// Whether the stores of both ends, which this host reaches, move the data between them.
+pub(crate) fn is_pair(sources: &[Endpoint], destination: &Endpoint) -> bool {
+    let places: Vec<Place> = sources.iter().map(|source| source.place.clone()).collect();
+    let is_here = sources.iter().chain([destination]).all(|end| end.host.is_none());
+    is_here && haul_storage::stores::is_pair(&places, &destination.place)
 }
 
 /// Checks a word that names a file, or a directory, where nothing else will do. `taker`: what it was given

@@ -326,9 +326,9 @@ fn files_behind_a_failed_one_are_their_own() {
     assert_arrived(&data, &copy, true);
 }
 
-/// Goal: a server of MODE E that is killed in the middle is gone on with: what it said that it has is not moved
-/// again, and what comes out is the source; a source that changed meanwhile, or a part that did, is moved from
-/// its beginning.
+/// Goal: a server of MODE E that is killed in the middle is gone on with: what it said that it has is not
+/// moved again, and what comes out is the source; a source that changed meanwhile, or a part that did, is
+/// moved from its beginning.
 #[test]
 fn what_the_destination_has_is_not_moved_again() {
     need!("gridftp");
@@ -486,7 +486,7 @@ fn sums_count_only_as_sums() {
     let none = ("CKSM", "", Odd::Says("213 "));
     let refused = ("CKSM", "", Odd::Says("500 what"));
     for odd in [none, refused] {
-        let (a, b) = liars(&[odd.clone()], &[odd.clone()], usize::MAX);
+        let (a, b) = liars(std::slice::from_ref(&odd), std::slice::from_ref(&odd), usize::MAX);
         let ended = lied_to(&[], &a, &b).exits(0);
         assert_eq!(
             (third(&ended, "compared"), third(&ended, "not_compared")),
@@ -495,7 +495,7 @@ fn sums_count_only_as_sums() {
             ended.describe()
         );
         ended.says("NOT compared");
-        let (a, b) = liars(&[odd.clone()], &[odd], usize::MAX);
+        let (a, b) = liars(std::slice::from_ref(&odd), std::slice::from_ref(&odd), usize::MAX);
         lied_to(&["--verify=disk"], &a, &b).exits(3).says("wants each file compared");
         assert!(b.names().is_empty(), "{:?}", b.names());
     }
@@ -577,8 +577,8 @@ fn names_that_the_destination_cannot_have_fail_alone() {
     ended.says("drops bytes that are not ASCII");
 }
 
-/// Goal: a stop ends what is under way at both servers, and leaves nothing half there but what a later run goes
-/// on with.
+/// Goal: a stop ends what is under way at both servers, and leaves nothing half there but what a later run
+/// goes on with.
 #[test]
 fn a_stop_ends_both() {
     need!("gridftp");

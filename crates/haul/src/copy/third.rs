@@ -1,12 +1,13 @@
-//! A copy between two servers that move the data themselves: this host steers, hears what they say, and counts.
+//! A copy between two servers that move the data themselves: this host steers, hears what they say, and
+//! counts.
 //!
-//! In: a `CopyRequest` whose two ends are stores that can do it. Out: its summary, or that somebody else has to
-//! carry the data.
+//! In: a `CopyRequest` whose two ends are stores that can do it. Out: its summary, or that somebody else has
+//! to carry the data.
 //! Invariants: nothing is told of a file that its pair did not say; what no sum compared is not called
 //! compared, and what only a server calls stored is not called durable; a stop ends what is under way at both
 //! servers, and each entry that was begun is heard of before the end.
-//! Left out: how two stores do it, see `haul_storage::store::delegated`; symbolic links, which servers have no
-//! way to make; what of directories is more than their names.
+//! Left out: how two stores do it, see `haul_storage::store::delegated`; symbolic links, which servers have
+//! no way to make; what of directories is more than their names.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -51,13 +52,6 @@ pub(super) enum Third {
     Over(Box<Summary>),
     /// The two cannot do it, nothing was moved, and why.
     Relay(String),
-}
-
-/// Whether the two ends move the data between them.
-pub(crate) fn is_third(sources: &[Endpoint], destination: &Endpoint) -> bool {
-    let places: Vec<Place> = sources.iter().map(|source| source.place().clone()).collect();
-    let is_here = sources.iter().chain([destination]).all(|end| end.host().is_none());
-    is_here && stores::is_pair(&places, destination.place())
 }
 
 /// What was asked for and cannot be had where no data comes by.

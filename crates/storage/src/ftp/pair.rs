@@ -1,8 +1,8 @@
 //! Two FTP servers that move files between them, or one server with itself: data goes from the one to the
 //! other, and this host steers both and hears what they say.
 //!
-//! In: places of both, entries of the walk. Out: a walk, and a [`DelegatedPair`] that works over a few pairs of
-//! sessions.
+//! In: places of both, entries of the walk. Out: a walk, and a [`DelegatedPair`] that works over a few pairs
+//! of sessions.
 //! Invariants: a file is stored under a name of its own and gets its name when all that can be compared was;
 //! so what is copied onto itself is never cut off, under however many names of hosts it is reached. Of a
 //! destination that is the source, or lies in it, nothing is made where that can be seen.

@@ -1,8 +1,8 @@
 //! Pairs of stores that move data between them by themselves: two servers that talk to each other, a clone
 //! within one file system, a copy on a server. No payload comes by here.
 //!
-//! In: entries of a walk, with the paths that they have in both stores. Out: markers: how far each is, and how
-//! it ended.
+//! In: entries of a walk, with the paths that they have in both stores. Out: markers: how far each is, and
+//! how it ended.
 //! Invariants: an entry ends once; one that ended well has its name, and all that could be compared was
 //! compared before it got it; until then what stood there stands.
 //! Left out: which entries there are and what becomes of the run, see who drives a pair.

@@ -104,7 +104,7 @@ impl Record {
 /// What of a file tells one version from another.
 pub(super) fn version(facts: &Facts) -> String {
     let modify = facts.modify.map_or("-".into(), |at| format!("{}.{:09}", at.secs, at.nanos));
-    let unique = facts.unique.as_deref().map_or("-".into(), |unique| data_hex(unique));
+    let unique = facts.unique.as_deref().map_or("-".into(), data_hex);
     format!("{} {modify} {unique}", facts.size.unwrap_or(u64::MAX))
 }
 

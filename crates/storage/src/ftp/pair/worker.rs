@@ -1,8 +1,8 @@
 //! One pair of sessions, and its thread.
 //!
 //! In: entries from the queue, small ones several at a time. Out: their markers.
-//! Invariants: each entry ends once, whatever happens; a file gets its name only when [`judge`] says so of what
-//! both servers told after its last byte; what was stored and did not get its name is removed, unless what the
+//! Invariants: each entry ends once, whatever happens; a file gets its name only in [`finish`], by what both
+//! servers told after its last byte; what was stored and did not get its name is removed, unless what the
 //! destination has of it is kept for a later run.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,11 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_base::stop::Stop;
-use haul_core::change::Change;
-use haul_core::job::delegated::{Judgement, Sums, Told, Why, judge};
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::pair::{End, Fault, Heard, Manner, Move, Pair};
-use haul_ftp::{Asked, Error, Facts, Kind, Moment, Session, Settings, steer};
+use haul_ftp::{Asked, Error, Facts, Kind, Session, Settings, steer};
 use haul_gridftp::command::StripeLayout;
 use haul_gridftp::ranges::Ranges;
 
@@ -25,16 +23,14 @@ use crate::ftp::line::{Line, may_help, pause};
 use crate::ftp::names::{SETTLES, YOUNG, same_facts};
 use crate::ftp::{meta_of, time_of, untold};
 use crate::source::failure::own_failure;
-use crate::store::delegated::{DelegatedEnd, DelegatedEntry, DelegatedMove, Marker, Standing, Stripes};
+use crate::store::delegated::{DelegatedEnd, DelegatedEntry, Marker, Standing, Stripes};
+
+mod finish;
 
 /// Files of this length are kept in mind while they are moved.
 const RECORDED_MIN: u64 = 4 << 20;
 /// How often what is safe is written down.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
-/// How often a file is begun anew because of what was told of it at the end.
-const AFRESH_MAX: u32 = 1;
-/// Sums that are asked for together.
-const SUMS_MAX: usize = 16;
 /// How long it is tried to remove what is of no use.
 const CLEANING: Duration = Duration::from_secs(3);
 /// And to look how far a file is.
@@ -557,252 +553,6 @@ impl Worker {
         (ran.done, ran.fault)
     }
 
-    /// Compares what can be compared, and gives names. All of them were moved well, as both servers say.
-    fn finish(&mut self, jobs: &mut Vec<Job>, sum: Option<&'static str>) -> Result<(), Trouble> {
-        let shared = self.shared.clone();
-        let at =
-            |end| move |error| Trouble { scope: Scope::All, fault: Fault::At { end, error, other: None } };
-        let sums = match sum {
-            Some(sum) => self.compare(jobs, sum)?,
-            None => vec![Sums::Untold; jobs.len()],
-        };
-        let pair = self.pair.as_mut().expect("it is open");
-        let temps: Vec<&[u8]> = jobs.iter().map(|job| &job.temp[..]).collect();
-        let stored = pair.session(End::To).facts_of(&temps).map_err(at(End::To))?;
-        let froms: Vec<&[u8]> = jobs.iter().map(|job| &job.entry.from[..]).collect();
-        let now = pair.session(End::From).facts_of(&froms).map_err(at(End::From))?;
-        let (mut good, mut left, mut lost) = (Vec::new(), Vec::new(), None);
-        let told = sums.into_iter().zip(stored).zip(now);
-        for (mut job, ((sums, stored), now)) in std::mem::take(jobs).into_iter().zip(told) {
-            let told = Told {
-                size: job.entry.size,
-                source_same: matches!(&now, Asked::Is(now) if same_facts(now, &job.facts)),
-                stored: match stored {
-                    Asked::Is(facts) => facts.size,
-                    _ => None,
-                },
-                sums,
-                held: job.earlier,
-                trust: shared.settings.trust,
-                must_compare: shared.settings.must_compare,
-            };
-            match judge(&told) {
-                Judgement::Publish => good.push((job, sums)),
-                Judgement::Afresh(why) if job.afresh < AFRESH_MAX => {
-                    job.afresh += 1;
-                    lost = lost.or(self.begin_anew(&mut job).err());
-                    if why == Why::SumsDiffer && told.held > 0 {
-                        (shared.post)(Marker::Note(format!(
-                            "{}: with what an earlier run had moved the content is another; it is moved again from its beginning",
-                            crate::ftp::shown(&shared.end(End::To).0, &job.entry.to)
-                        )));
-                    }
-                    left.push(job);
-                }
-                Judgement::Afresh(why) | Judgement::Fail(why) => {
-                    lost = lost.or(self.begin_anew(&mut job).err());
-                    let failure = self.refuse(&job, why, sum);
-                    self.end(job, Err(failure));
-                }
-            }
-        }
-        let published = match lost {
-            Some(error) => Err(self.all_again(good, at(End::To)(error))),
-            None => self.publish(good, sum),
-        };
-        // Those that are to be moved again stand before those that were not moved.
-        *jobs = left;
-        published
-    }
-
-    /// Why a file did not get its name.
-    fn refuse(&self, job: &Job, why: Why, sum: Option<&'static str>) -> Failure {
-        let (from, to) = (&job.entry.from, &job.entry.to);
-        let sum = sum.unwrap_or("sum");
-        match why {
-            Why::SourceChanged => {
-                let why = "what the server tells of it is not what it was when it was begun";
-                self.shared.say(End::From, FailureKind::Changed, from, why)
-            }
-            Why::Length(stored) => {
-                let why = format!(
-                    "{stored} bytes were stored of {}, although both servers say that all went well",
-                    job.entry.size
-                );
-                self.shared.say(End::To, FailureKind::Write, to, &why)
-            }
-            Why::LengthUntold => {
-                let why =
-                    "the server does not tell how long what it stored is, so that it was not given its name";
-                self.shared.say(End::To, FailureKind::Write, to, why)
-            }
-            Why::SumsDiffer => {
-                let why = format!(
-                    "its {sum} is not that of the source: what was stored is not what the source has"
-                );
-                self.shared.say(End::To, FailureKind::Digest, to, &why)
-            }
-            Why::NotCompared => {
-                let why = "the two servers have no sum in common, and --verify=disk wants each file compared";
-                self.shared.say(End::To, FailureKind::Digest, to, why)
-            }
-            Why::HeldUnproven => {
-                let why = "nothing shows that what an earlier run moved of it is right";
-                self.shared.say(End::To, FailureKind::Digest, to, why)
-            }
-        }
-    }
-
-    /// What is stored of it is of no use.
-    fn begin_anew(&mut self, job: &mut Job) -> Result<(), Error> {
-        let pair = self.pair.as_mut().expect("it is open");
-        if let Some(record) = &job.record {
-            record.clear();
-        }
-        let removed = steer::remove(pair.session(End::To), &job.temp);
-        (job.held, job.earlier, job.stored) = (Ranges::new(), 0, false);
-        (self.shared.post)(Marker::Moved { id: job.entry.id, len: 0, held: 0 });
-        match removed {
-            Err(error) if error.ends_session() => Err(error),
-            _ => Ok(()),
-        }
-    }
-
-    /// The sums of both, asked of both at the same time.
-    fn compare(&mut self, jobs: &[Job], sum: &'static str) -> Result<Vec<Sums>, Trouble> {
-        let at =
-            |end| move |error| Trouble { scope: Scope::All, fault: Fault::At { end, error, other: None } };
-        let (from, to) = self.pair.as_mut().expect("it is open").both();
-        let mut all = Vec::with_capacity(jobs.len());
-        for some in jobs.chunks(SUMS_MAX) {
-            let froms: Vec<&[u8]> = some.iter().map(|job| &job.entry.from[..]).collect();
-            let tos: Vec<&[u8]> = some.iter().map(|job| &job.temp[..]).collect();
-            steer::ask_sums(from, sum, &froms).map_err(at(End::From))?;
-            steer::ask_sums(to, sum, &tos).map_err(at(End::To))?;
-            let sized = |paths: Vec<&[u8]>| -> Vec<(Vec<u8>, u64)> {
-                paths.iter().zip(some).map(|(path, job)| (path.to_vec(), job.entry.size)).collect()
-            };
-            let (froms, tos) = (sized(froms), sized(tos));
-            let ones = sums_of(from, sum, &froms).map_err(at(End::From))?;
-            let others = sums_of(to, sum, &tos).map_err(at(End::To))?;
-            all.extend(ones.into_iter().zip(others).map(|told| match told {
-                (Some(one), Some(other)) if one == other => Sums::Alike,
-                (Some(_), Some(_)) => Sums::Differ,
-                _ => Sums::Untold,
-            }));
-        }
-        Ok(all)
-    }
-
-    /// Gives them their times, modes and names.
-    fn publish(&mut self, mut good: Vec<(Job, Sums)>, sum: Option<&'static str>) -> Result<(), Trouble> {
-        let shared = self.shared.clone();
-        if good.is_empty() {
-            return Ok(());
-        }
-        let trouble =
-            |error| Trouble { scope: Scope::All, fault: Fault::At { end: End::To, error, other: None } };
-        let told = self.named_and_dressed(&mut good);
-        let (times, modes, named) = match told {
-            Ok(told) => told,
-            Err(error) => {
-                // Which of them have their names is not known: those that have are alike when they are tried
-                // again.
-                return Err(self.all_again(good, trouble(error)));
-            }
-        };
-        for ((((job, sums), mtime), mode), named) in good.into_iter().zip(times).zip(modes).zip(named) {
-            match named {
-                Ok(()) => {
-                    let mut job = job;
-                    if let Some(record) = job.record.take() {
-                        record.remove();
-                    }
-                    let change = match job.standing {
-                        Standing::Differs(change) => change,
-                        _ => Change::NEW,
-                    };
-                    let compared = sum.filter(|_| sums == Sums::Alike);
-                    let moved = DelegatedMove {
-                        size: job.entry.size,
-                        moved: job.moved,
-                        held: job.earlier,
-                        compared,
-                        change,
-                        mtime_lost: !mtime,
-                        mode_lost: !mode,
-                    };
-                    self.end(job, Ok(DelegatedEnd::Moved(moved)));
-                }
-                Err(error) => {
-                    let mut job = job;
-                    let _ = self.begin_anew(&mut job);
-                    let failure = shared.failure(End::To, FailureKind::Publish, &job.entry.to, &error);
-                    self.end(job, Err(failure));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// They are tried again, one by one ended where that does not help.
-    fn all_again(&mut self, good: Vec<(Job, Sums)>, trouble: Trouble) -> Trouble {
-        self.pair = None;
-        let mut jobs: Vec<Job> = good.into_iter().map(|(job, _)| job).collect();
-        for mut job in std::mem::take(&mut jobs) {
-            self.keep_or_clean(&mut job);
-            let why = "the session was lost while it was given its name: the same command again finds out whether it has it";
-            let failure = self.shared.say(End::To, FailureKind::Network, &job.entry.to, why);
-            self.end(job, Err(failure));
-        }
-        trouble
-    }
-
-    #[allow(clippy::type_complexity)] // One for each of the files.
-    fn named_and_dressed(
-        &mut self,
-        good: &mut [(Job, Sums)],
-    ) -> Result<(Vec<bool>, Vec<bool>, Vec<Result<(), Error>>), Error> {
-        let no_modes = self.shared.lock().known.no_modes;
-        let session = self.pair.as_mut().expect("it is open").session(End::To);
-        let wrong: Vec<bool> = good
-            .iter()
-            .map(|(job, _)| steer::takes_name(session, &job.temp).map(|takes| !takes))
-            .collect::<Result<_, _>>()?;
-        let moment = |job: &Job| {
-            let at = job.entry.meta.mtime;
-            Moment { secs: at.secs, nanos: 0 }
-        };
-        let times: Vec<(&[u8], Moment)> = good.iter().map(|(job, _)| (&job.temp[..], moment(job))).collect();
-        let times = steer::set_times(session, &times)?;
-        let modes: Vec<(&[u8], u32)> = match no_modes {
-            true => Vec::new(),
-            false => good.iter().filter_map(|(job, _)| Some((&job.temp[..], job.facts.unix_mode?))).collect(),
-        };
-        let mut set = steer::set_modes(session, &modes)?.into_iter();
-        let is_told = |job: &Job| job.facts.unix_mode.is_some();
-        let modes: Vec<bool> =
-            good.iter().map(|(job, _)| !is_told(job) || !no_modes && set.next().unwrap_or(false)).collect();
-        let pairs: Vec<(&[u8], &[u8])> = good
-            .iter()
-            .zip(&wrong)
-            .filter(|(_, wrong)| !**wrong)
-            .map(|((job, _), _)| (&job.temp[..], &job.entry.to[..]))
-            .collect();
-        let mut named = steer::rename(session, &pairs)?.into_iter();
-        let named = wrong
-            .iter()
-            .map(|wrong| match wrong {
-                true => Err(Error::Unsayable(steer::OTHER_NAME)),
-                false => named.next().unwrap_or(Ok(())),
-            })
-            .collect();
-        if !modes.is_empty() && modes.iter().all(|set| !set) {
-            self.shared.lock().known.no_modes = true;
-        }
-        Ok((times, modes, named))
-    }
-
     /// What is stored of a file that did not end well: kept in mind, or removed.
     fn keep_or_clean(&mut self, job: &mut Job) {
         let is_kept = job.record.is_some() && !job.held.is_empty();
@@ -822,11 +572,6 @@ impl Worker {
         }
         job.stored = false;
     }
-}
-
-fn sums_of(session: &mut Session, sum: &str, files: &[(Vec<u8>, u64)]) -> Result<Vec<Option<String>>, Error> {
-    let files: Vec<(&[u8], u64)> = files.iter().map(|(path, size)| (&path[..], *size)).collect();
-    Ok(steer::sums(session, sum, &files)?.into_iter().map(Result::ok).collect())
 }
 
 /// The directory of a path, with its slash, and the name in it.
