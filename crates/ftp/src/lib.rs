@@ -11,6 +11,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod channel;
 mod control;
 mod data;
 mod error;
@@ -23,7 +24,7 @@ mod tls;
 
 pub use data::Incoming;
 pub use error::Error;
-pub use gsi::Credential;
+pub use gsi::{Credential, DataSecurity};
 pub use haul_gridftp::listing::{Facts, Kind, Moment};
 pub use listed::Listed;
 pub use server::{Protocol, Server};

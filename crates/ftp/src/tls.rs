@@ -12,6 +12,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use haul_gsi::Wrapped;
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -104,18 +105,20 @@ fn told(to: String, patience: Duration, cause: io::Error) -> Error {
             _ => Error::lost("beginning TLS", patience, cause),
         };
     };
-    let why = words_of(error, "SSL_CERT_FILE can name a file with the certificate of another one");
+    let why = words_of(error);
     Error::Untrusted { to, why }
 }
 
-/// Why a certificate, or what else TLS needs, is not taken. `hint`: how to trust somebody else.
-pub(crate) fn words_of(error: &rustls::Error, hint: &str) -> String {
+/// Why a certificate, or what else TLS needs, is not taken.
+fn words_of(error: &rustls::Error) -> String {
     match error {
         // The second: another authority of the same name.
         rustls::Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => {
-            format!("its certificate comes from no authority that this host trusts; {hint}")
+            "its certificate comes from no authority that this host trusts; SSL_CERT_FILE can name a file with the certificate of \
+             another one"
+                .into()
         }
         rustls::Error::InvalidCertificate(error) => format!("its certificate is not valid: {error}"),
         error => error.to_string(),
@@ -127,6 +130,8 @@ pub(crate) fn words_of(error: &rustls::Error, hint: &str) -> String {
 pub(crate) enum Wire {
     Plain(Bounded),
     Protected(Box<StreamOwned<ClientConnection, Bounded>>),
+    /// Of the grid: whose both ends are was shown, and perhaps all is protected.
+    Grid(Box<Wrapped<Bounded>>),
 }
 
 impl Wire {
@@ -139,6 +144,7 @@ impl Wire {
         match self {
             Wire::Plain(bounded) => bounded,
             Wire::Protected(tls) => &mut tls.sock,
+            Wire::Grid(wrapped) => wrapped.stream_mut(),
         }
     }
 
@@ -151,7 +157,13 @@ impl Wire {
         match self {
             Wire::Plain(bounded) => &bounded.stream,
             Wire::Protected(tls) => &tls.sock.stream,
+            Wire::Grid(wrapped) => &wrapped.stream().stream,
         }
+    }
+
+    /// A data connection that shows whose it is.
+    pub(crate) fn is_of_grid(&self) -> bool {
+        matches!(self, Wire::Grid(_))
     }
 
     /// From now on this ends what is waited for here.
@@ -166,6 +178,7 @@ impl Read for Wire {
             Wire::Plain(bounded) => bounded.read(buffer),
             // Without the other end's last record it is an error: somebody on the way may have cut it off.
             Wire::Protected(tls) => tls.read(buffer),
+            Wire::Grid(wrapped) => wrapped.read(buffer),
         }
     }
 }
@@ -175,6 +188,7 @@ impl Write for Wire {
         match self {
             Wire::Plain(bounded) => bounded.write(bytes),
             Wire::Protected(tls) => tls.write(bytes),
+            Wire::Grid(wrapped) => wrapped.write(bytes),
         }
     }
 
@@ -182,6 +196,7 @@ impl Write for Wire {
         match self {
             Wire::Plain(bounded) => bounded.flush(),
             Wire::Protected(tls) => tls.flush(),
+            Wire::Grid(wrapped) => wrapped.flush(),
         }
     }
 }
@@ -205,6 +220,21 @@ impl Bounded {
     /// There is no descriptor for it.
     pub(crate) fn try_clone(&self) -> io::Result<Bounded> {
         Ok(Bounded::new(self.stream.try_clone()?, self.stop.clone()))
+    }
+
+    /// Until when what is read or written next must be there.
+    pub(crate) fn ends_at(&mut self, until: Instant) {
+        self.until = until;
+    }
+
+    /// How long something may be waited for before somebody looks whether a stop is wanted.
+    pub(crate) fn until_look(&self) -> io::Result<Duration> {
+        self.stop.check()?;
+        Ok(self.stop.until_look(self.left()?))
+    }
+
+    pub(crate) fn tcp(&self) -> &TcpStream {
+        &self.stream
     }
 
     fn left(&self) -> io::Result<Duration> {
