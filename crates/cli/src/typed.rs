@@ -5,8 +5,9 @@
 //! here (`--no-push`). Other words between backquotes stay as they are.
 
 /// The library's names, and what is typed.
-const TYPED: [(&str, &str); 23] = [
+const TYPED: [(&str, &str); 24] = [
     ("changed", "--changed"),
+    ("data_channel", "--data-channel"),
     ("dial", "--dial"),
     ("digest", "--digest"),
     ("force", "--force"),

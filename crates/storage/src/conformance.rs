@@ -33,7 +33,7 @@ use super::store::{
 use super::walk::WalkItem;
 use super::{Payload, SinkCompletion, SinkEngine, SinkJob, SourceCompletion, SourceJob, stores};
 use crate::descriptors::budget;
-use crate::options::{LayoutChoice, StorageOptions};
+use crate::options::{DataChannel, LayoutChoice, StorageOptions};
 use haul_base::buffer::Pool;
 use haul_base::digest;
 use haul_base::meter::Meter;
@@ -445,6 +445,7 @@ fn source_conforms(source: &Source) {
         part: None,
         home: None,
         patience: None,
+        data_channel: DataChannel::default(),
         stop: Stop::never(),
     };
     let store: Box<dyn SourceStore> = stores::source(&sources).expect("a store");

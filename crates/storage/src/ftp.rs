@@ -19,9 +19,11 @@ use std::time::Duration;
 use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::wire::{Failure, FailureKind, SourceRoot};
 use haul_ftp::{
-    Asked, Credential, Error, Facts, Kind, Protocol, Security, Server, Session, Settings, Trust, server,
+    Asked, Credential, DataSecurity, Error, Facts, Kind, Protocol, Security, Server, Session, Settings,
+    Trust, server,
 };
 
+use crate::options::DataChannel;
 use crate::place::{Form, Place, Rest, Scheme, Sources};
 use crate::source::failure::own_failure;
 use crate::store::{
@@ -127,7 +129,14 @@ fn open(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
     let security = match protocol {
         Protocol::Ftp => Security::None,
         Protocol::Ftps => Security::Tls(Trust::system().map_err(unable)?),
-        Protocol::Gsiftp => Security::Gsi(Credential::find().map_err(unable)?),
+        Protocol::Gsiftp => {
+            let data = match sources.data_channel {
+                DataChannel::Private => DataSecurity::Private,
+                DataChannel::Shown => DataSecurity::Shown,
+                DataChannel::Plain => DataSecurity::None,
+            };
+            Security::Gsi(Credential::find().map_err(unable)?.with_data(data))
+        }
     };
     let patience = sources.patience.map_or(PATIENCE, |asked| asked.max(PATIENCE_MIN));
     let settings = Settings { patience, at: None, security, stop: sources.stop.clone() };
@@ -256,9 +265,19 @@ fn shown(server: &Server, path: &[u8]) -> String {
 }
 
 fn unreached(server: &Server, error: &Error) -> Failure {
-    let hint = match error.errno() == Errno::ACCESS.raw_os_error() && server.has_no_password() {
-        true => "; no password was given: write USER:PASSWORD@ before the host, or keep it in ~/.netrc",
-        false => "",
+    let of_grid = server.protocol() == Protocol::Gsiftp;
+    let hint = match error {
+        // Globus makes the key of a proxy as long as the user's, in bits: of RSA, whatever the user's is.
+        Error::Refused { said, .. } if of_grid && said == "ADAT" => {
+            "; a server of Globus takes nothing delegated by a key that is not RSA: `data_channel=plain` delegates nothing"
+        }
+        Error::Refused { said, .. } if of_grid && matches!(&**said, "DCAU" | "PBSZ" | "PROT") => {
+            "; `data_channel` says what of the data is to be protected"
+        }
+        error if error.errno() == Errno::ACCESS.raw_os_error() && !of_grid && server.has_no_password() => {
+            "; no password was given: write USER:PASSWORD@ before the host, or keep it in ~/.netrc"
+        }
+        _ => "",
     };
     let text = format!("{}: {error}{hint}", server.url());
     let kind = if error.is_network() { FailureKind::Network } else { FailureKind::Walk };

@@ -16,6 +16,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::SCHEMES;
+use super::options::DataChannel;
 use super::store::{SinkStore, SourceStore};
 use haul_base::escape;
 use haul_base::stop::Stop;
@@ -169,6 +170,8 @@ pub struct Sources<'a> {
     pub home: Option<&'a Path>,
     /// How long a server may be silent; `None`: as its scheme has it.
     pub patience: Option<Duration>,
+    /// What is protected on data connections of servers that leave that open.
+    pub data_channel: DataChannel,
     /// Whoever can have enough while they are looked for.
     pub stop: Stop,
 }

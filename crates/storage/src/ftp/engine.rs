@@ -15,7 +15,7 @@ use haul_core::ids::FileId;
 use haul_core::layout::Layout;
 use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::wire::FailureKind;
-use haul_ftp::{Protocol, Server, Settings};
+use haul_ftp::{DataSecurity, Protocol, Security, Server, Settings};
 
 use super::names::{Names, Shared};
 use super::shown;
@@ -202,9 +202,16 @@ impl SourceEngine for FtpEngine {
         let protection = match self.common.server.protocol() {
             Protocol::Ftp => "none: FTP sends password and data as they are; ftps:// does not",
             Protocol::Ftps => "TLS, with a server that showed its certificate",
-            Protocol::Gsiftp => {
-                "commands by GSI, with a server that showed its certificate; data go as they are"
-            }
+            Protocol::Gsiftp => match &self.common.settings.security {
+                Security::Gsi(credential) if credential.data() == DataSecurity::Private => {
+                    "commands and data by GSI, with a server that showed its certificate, and has a limited proxy of yours"
+                }
+                Security::Gsi(credential) if credential.data() == DataSecurity::Shown => {
+                    "commands by GSI, with a server that showed its certificate, and has a limited proxy of yours; data go as \
+                     they are, over connections that showed whose they are"
+                }
+                _ => "commands by GSI, with a server that showed its certificate; data go as they are",
+            },
         };
         vec![
             ("source storage".into(), what),

@@ -83,6 +83,7 @@ pub(super) fn set_up(
         part: options.part(),
         home: request.home.as_deref(),
         patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
+        data_channel: options.data_channel,
         stop: opening.stop(),
     };
     let told = stores::source(&sources).and_then(|store| Ok((store.roots()?, store)));
