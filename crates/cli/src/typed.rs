@@ -5,9 +5,10 @@
 //! here (`--no-push`). Other words between backquotes stay as they are.
 
 /// The library's names, and what is typed.
-const TYPED: [(&str, &str); 27] = [
+const TYPED: [(&str, &str); 28] = [
     ("archive", "-a"),
     ("changed", "--changed"),
+    ("data_channel", "--data-channel"),
     ("dial", "--dial"),
     ("digest", "--digest"),
     ("force", "--force"),

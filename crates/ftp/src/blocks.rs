@@ -105,7 +105,11 @@ impl Session {
         let ends = self.control.local().and_then(|local| Ok((local.ip(), self.control.peer()?.ip())));
         match ends {
             // Nobody was seen to do it under TLS, and who of the two begins that is nowhere written.
-            _ if self.control.tls().is_some() || !self.has_mlsd || !self.features.has("PARALLEL") => {
+            _ if self.control.tls().is_some()
+                || self.control.channel().is_some()
+                || !self.has_mlsd
+                || !self.features.has("PARALLEL") =>
+            {
                 Blocks::NotGiven
             }
             Ok((local, peer)) if is_private(local) && !is_private(peer) => {

@@ -16,7 +16,7 @@ use haul_gridftp::line::Iac;
 use haul_gridftp::reply::{Class, Reply, ReplyReader};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::gsi::{Context, decoded};
+use crate::gsi::{Channel, Context, decoded};
 use crate::ssh::{self, Heard, Running, Ssh};
 use crate::tls::{Socket, Tls, Wire};
 use crate::{Error, Server};
@@ -37,11 +37,16 @@ struct Gsi {
     plain: Vec<u8>,
 }
 
+/// How long a server may take to see that nobody listens any more.
+pub(crate) const GIVING_UP: Duration = Duration::from_secs(10);
+
 /// A control connection.
 pub(crate) struct Control {
     stream: Wire,
     tls: Option<Tls>,
     gsi: Option<Gsi>,
+    /// What data connections show, where they do.
+    channel: Option<Channel>,
     reader: ReplyReader,
     /// How the server reads the byte 0xff; `None`: it was not asked yet.
     iac: Option<Iac>,
@@ -149,6 +154,7 @@ impl Control {
             stream,
             tls: None,
             gsi: None,
+            channel: None,
             reader,
             iac: None,
             buffer,
@@ -182,7 +188,7 @@ impl Control {
         self.tls.as_ref()
     }
 
-    /// Goes on under GSI: a context is made, in which nothing is delegated.
+    /// Goes on under GSI: a context is made.
     pub(crate) fn secure(&mut self, mut context: Context) -> Result<(), Error> {
         const DOING: &str = "beginning the security of the grid";
         let auth = Command::With("AUTH", b"GSSAPI");
@@ -192,7 +198,7 @@ impl Control {
         }
         let mut heard = Vec::new();
         for _ in 0..ROUNDS_MAX {
-            let Some(token) = context.step(&heard)? else { break };
+            let token = context.step(&heard).inspect_err(|_| self.broken = true)?;
             let adat = Command::With("ADAT", token.as_bytes());
             let reply = self.ask(&adat)?;
             let said = reply.text().strip_prefix(b"ADAT=");
@@ -200,7 +206,7 @@ impl Control {
             match reply.code() {
                 335 => {}
                 235 => {
-                    if context.step(&heard)?.is_some() || !self.rest.is_empty() {
+                    if !context.stands() || !heard.is_empty() || !self.rest.is_empty() {
                         break;
                     }
                     let reader = ReplyReader::new(Iac::Plain);
@@ -212,6 +218,16 @@ impl Control {
         }
         self.broken = true;
         Err(Error::Broken { doing: DOING, why: "the two do not come to an end" })
+    }
+
+    /// What data connections show from now on, and what of them is protected.
+    pub(crate) fn set_channel(&mut self, channel: Option<Channel>) {
+        self.channel = channel;
+    }
+
+    /// The same.
+    pub(crate) fn channel(&self) -> Option<&Channel> {
+        self.channel.as_ref()
     }
 
     /// How the byte 0xff is sent from now on.
@@ -330,6 +346,11 @@ impl Control {
     /// The next reply.
     pub(crate) fn reply(&mut self) -> Result<Reply, Error> {
         self.reply_within(Wait::of(self.patience))
+    }
+
+    /// The same, of a server that sees that nobody listens any more.
+    pub(crate) fn reply_after_all(&mut self) -> Result<Reply, Error> {
+        self.reply_within(Wait::of(GIVING_UP.min(self.patience)))
     }
 
     fn reply_within(&mut self, wait: Wait) -> Result<Reply, Error> {
@@ -521,6 +542,8 @@ pub(crate) fn said(command: &Command<'_>) -> String {
         Command::SiteChmod { path, .. } => format!("SITE CHMOD {}", escape::name(path)),
         Command::Epsv => "EPSV".into(),
         Command::Dcau(_) => "DCAU".into(),
+        Command::Prot(_) => "PROT".into(),
+        Command::Pbsz(_) => "PBSZ".into(),
         Command::Eret { path, .. } => format!("ERET {}", escape::name(path)),
         Command::Cksm { algorithm, path, .. } => format!("CKSM {algorithm} {}", escape::name(path)),
         _ => "a command".into(),

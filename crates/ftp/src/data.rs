@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use haul_gridftp::address::{Passive, parse_227, parse_229};
 use haul_gridftp::command::Command;
 use haul_gridftp::reply::{Class, Reply};
+use haul_gsi::Side;
 
 use crate::Error;
-use crate::control::{Control, said};
+use crate::channel;
+use crate::control::{Control, GIVING_UP, said};
 use crate::tls::{Bounded, Wire};
 
 const READING: &str = "reading from the server";
@@ -33,6 +35,8 @@ pub struct Incoming {
     patience: Duration,
     /// Its last byte was read, as the end of the connection says.
     ended: bool,
+    /// It was protected, and nothing of that said that it is the end.
+    cut: bool,
 }
 
 impl Incoming {
@@ -50,6 +54,13 @@ impl Incoming {
                     return Ok(len);
                 }
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                // Globus ends its connections without TLS saying so. Of what has a length that was told over
+                // the control connection, that is held against it.
+                Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof && self.stream.is_of_grid() => {
+                    self.ended |= !buffer.is_empty();
+                    self.cut = true;
+                    return Ok(0);
+                }
                 Err(cause) => return Err(Error::lost(READING, self.patience, cause)),
             }
         }
@@ -73,6 +84,11 @@ impl Incoming {
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
+
+    /// It was protected, and its end may be that of whoever is on the way.
+    pub fn may_be_cut(&self) -> bool {
+        self.cut
+    }
 }
 
 /// Has the server listen, and connects.
@@ -83,6 +99,8 @@ pub(crate) fn open(control: &mut Control, listens: &mut Listens) -> Result<Bound
     let dial = move || TcpStream::connect_timeout(&address, patience);
     let stream = control.stop().unless_asked("haul-ftp-dial", dial).and_then(|dialled| dialled);
     let stream = stream.map_err(|cause| Error::unreached(format!("{address} (data)"), patience, cause))?;
+    // Where both ends show whose they are, small pieces go to and fro.
+    stream.set_nodelay(true).map_err(|cause| Error::Lost { doing: "opening a data connection", cause })?;
     Ok(Bounded::new(stream, control.stop().clone()))
 }
 
@@ -121,7 +139,7 @@ pub(crate) fn begin(
     last: Command<'_>,
 ) -> Result<Incoming, Error> {
     let stream = connected(control, listens, before, last)?;
-    Ok(Incoming { stream, patience: control.patience(), ended: false })
+    Ok(Incoming { stream, patience: control.patience(), ended: false, cut: false })
 }
 
 /// The same, as the connection over which it comes or goes.
@@ -146,45 +164,60 @@ pub(crate) fn connected(
             command => drop(failed.get_or_insert(control.refused(command, &reply))),
         }
     }
-    let reply = control.reply()?;
+    // Of the grid, both ends show whose they are before the server says that it begins.
+    let (reply, wire) = match control.channel().cloned() {
+        Some(channel) if failed.is_none() => channel::begin(&channel, control, stream, Side::Dialled)?,
+        _ => (control.reply()?, Ok(Wire::Plain(stream))),
+    };
     if reply.class() == Class::Preliminary {
         let patience = control.patience();
-        return match failed {
-            None => protected(control, stream, &last),
-            Some(error) => {
-                give_up(control, Incoming { stream: Wire::Plain(stream), patience, ended: false })?;
-                Err(error)
+        if let Some(error) = failed {
+            // Whatever comes is not what was asked for.
+            if let Ok(stream) = wire {
+                give_up(control, Incoming { stream, patience, ended: false, cut: false })?;
             }
+            return Err(error);
+        }
+        let stream = match wire {
+            Ok(Wire::Plain(stream)) => protected(control, stream),
+            wire => wire,
         };
+        return stream.map_err(|error| after_all(control, error, &last));
     }
-    match reply.class() {
-        Class::Completed | Class::Intermediate => {
+    match (reply.class(), wire) {
+        (Class::Completed | Class::Intermediate, _) => {
             Err(Error::OutOfStep { said: said(&last), code: reply.code() })
         }
+        // Whoever came to the data connection is not whom it should be, and the server may say what it saw.
+        (_, Err(error @ Error::Untrusted { .. })) => Err(with_word(control, error, &reply, &last)),
         _ => Err(failed.unwrap_or_else(|| control.refused(&last, &reply))),
     }
 }
 
 /// The data connection as it is to be used: under TLS, where the control connection is.
-fn protected(control: &mut Control, stream: Bounded, of: &Command<'_>) -> Result<Wire, Error> {
-    let Some(tls) = control.tls() else { return Ok(Wire::Plain(stream)) };
-    let error = match tls.protect(stream, control.patience()) {
-        Ok(wire) => return Ok(wire),
-        Err(error) => error,
-    };
-    // The server may know why: what it says stands beside what was seen here.
-    let Ok(reply) = control.last_reply_within(GIVING_UP.min(control.patience())) else { return Err(error) };
-    if reply.class() == Class::Completed {
-        return Err(error);
+fn protected(control: &Control, stream: Bounded) -> Result<Wire, Error> {
+    match control.tls() {
+        None => Ok(Wire::Plain(stream)),
+        Some(tls) => tls.protect(stream, control.patience()),
     }
-    let Error::Refused { said, code, text } = control.refused(of, &reply) else { return Err(error) };
-    Err(match error {
+}
+
+/// What went wrong with a data connection after the server said that it begins, with what it says of that.
+fn after_all(control: &mut Control, error: Error, of: &Command<'_>) -> Error {
+    let Ok(reply) = control.last_reply_within(GIVING_UP.min(control.patience())) else { return error };
+    if reply.class() == Class::Completed { error } else { with_word(control, error, &reply, of) }
+}
+
+/// The server may know why: what it says stands beside what was seen here.
+fn with_word(control: &Control, error: Error, reply: &Reply, of: &Command<'_>) -> Error {
+    let Error::Refused { said, code, text } = control.refused(of, reply) else { return error };
+    match error {
         // Whatever is said: a stranger is no passing trouble.
         Error::Untrusted { to, why } => {
             Error::Untrusted { to, why: format!("{why}; the server says {code} {text}") }
         }
         error => Error::Refused { said, code, text: format!("{text} ({error})") },
-    })
+    }
 }
 
 /// Hears what the server says of what came: all of it, if that is what the end of the connection meant.
@@ -197,9 +230,6 @@ pub(crate) fn finish(control: &mut Control, incoming: Incoming, of: Command<'_>)
         _ => Err(control.refused(&of, &reply)),
     }
 }
-
-/// How long a server may take to see that nobody listens any more.
-pub(crate) const GIVING_UP: Duration = Duration::from_secs(10);
 
 /// Wants no more of it: the server sees a closed connection, and says whatever it says of that.
 pub(crate) fn give_up(control: &mut Control, incoming: Incoming) -> Result<(), Error> {

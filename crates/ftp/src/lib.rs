@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod channel;
 mod control;
 mod data;
 mod error;
@@ -31,7 +32,7 @@ mod tls;
 pub use blocks::{Blocks, COMMANDS_LEN_MAX, Coming, Room, Turn, Wanted};
 pub use data::Incoming;
 pub use error::Error;
-pub use gsi::Credential;
+pub use gsi::{Credential, DataSecurity};
 pub use haul_gridftp::listing::{Facts, Kind, Moment, write_moment};
 pub use haul_gridftp::ranges::Ranges;
 pub use listed::Listed;

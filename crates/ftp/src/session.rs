@@ -18,7 +18,7 @@ use haul_gridftp::reply::{Class, Reply};
 
 use crate::control::Control;
 use crate::data::{self, Incoming, Listens};
-use crate::gsi::{Context, Credential};
+use crate::gsi::{Context, Credential, DataSecurity};
 use crate::lanes::Lanes;
 use crate::listed::{Listed, either, lines, list_line, mlsd_line, named};
 use crate::server::PORT_TLS;
@@ -31,6 +31,11 @@ use crate::{Error, Server};
 const LISTING_LEN_MAX: usize = 128 << 20;
 /// In place of a greeting that came before a session was protected.
 const UNPROTECTED: &[u8] = b"its greeting was not protected";
+const TOO_LONG: &str = "its listing is longer than 128 MiB";
+/// Of a listing nobody else says how long it is.
+const CUT: &str = "TLS did not say that its listing ended there: somebody on the way may have cut it off, and the server has no MLSC";
+/// Longest message of a protected data connection, as Globus asks for it. In TLS it has no meaning.
+const PBSZ: u32 = 1 << 20;
 /// Questions that are under way together.
 pub(crate) const PIPELINE_MAX: usize = 64;
 
@@ -53,7 +58,7 @@ pub enum Security {
     None,
     /// TLS, for commands and data.
     Tls(Trust),
-    /// GSI, for commands; data go as they are.
+    /// GSI, for commands, and for data as the credential says.
     Gsi(Credential),
     /// ssh, for commands; data go as they are.
     Ssh(Ssh),
@@ -154,9 +159,8 @@ impl Session {
         if !data_protected {
             protect_data(&mut control, true)?;
         }
-        if let Security::Gsi(_) = &settings.security {
-            // Without a delegated credential the server could not show on a data connection who it is.
-            control.want(&Command::Dcau(DataAuth::None))?;
+        if let Security::Gsi(credential) = &settings.security {
+            protect_channel(&mut control, credential)?;
         }
         let asked = Instant::now();
         let reply = control.ask(&Command::Bare("FEAT"))?;
@@ -408,7 +412,13 @@ impl Session {
     /// It is none, may not be read, or its listing did not come whole.
     pub fn list(&mut self, dir: &[u8]) -> Result<Vec<Listed>, Error> {
         if self.has_mlsd {
-            match self.listing(Command::Path("MLSD", dir)) {
+            // Over the control connection it is protected to its end, which a data connection of Globus is
+            // not.
+            let listed = match self.control.channel().is_some() && self.features.has("MLSC") {
+                true => self.listing_by_reply(Command::Path("MLSC", dir)),
+                false => self.listing(Command::Path("MLSD", dir)),
+            };
+            match listed {
                 Ok(bytes) => {
                     let mut all = lines(&bytes, &mut |line| mlsd_line(line))?;
                     // It comes first, wherever the server has it.
@@ -487,6 +497,28 @@ impl Session {
         Ok(either(with, without))
     }
 
+    /// A listing that comes in replies, each line behind a blank: those of a large directory in several, of
+    /// which all but the last are preliminary.
+    fn listing_by_reply(&mut self, command: Command<'_>) -> Result<Vec<u8>, Error> {
+        self.control.send(&[command])?;
+        let mut bytes = Vec::new();
+        loop {
+            let reply = self.control.reply()?;
+            let is_last = reply.class() != Class::Preliminary;
+            let reply = if is_last { self.control.exactly(&command, 250, reply)? } else { reply };
+            for line in reply.inner() {
+                if bytes.len() + line.len() > LISTING_LEN_MAX {
+                    return Err(Error::Broken { doing: "reading a directory", why: TOO_LONG });
+                }
+                bytes.extend_from_slice(line.strip_prefix(b" ").unwrap_or(line));
+                bytes.extend_from_slice(b"\r\n");
+            }
+            if is_last {
+                return Ok(bytes);
+            }
+        }
+    }
+
     /// All that comes of a listing.
     fn listing(&mut self, command: Command<'_>) -> Result<Vec<u8>, Error> {
         const DOING: &str = "reading a directory";
@@ -498,12 +530,16 @@ impl Session {
                 0 => break,
                 len if bytes.len() + len > LISTING_LEN_MAX => {
                     let _ = data::give_up(&mut self.control, incoming);
-                    return Err(Error::Broken { doing: DOING, why: "its listing is longer than 128 MiB" });
+                    return Err(Error::Broken { doing: DOING, why: TOO_LONG });
                 }
                 len => bytes.extend_from_slice(&buffer[..len]),
             }
         }
+        let may_be_cut = incoming.may_be_cut();
         let said = data::finish(&mut self.control, incoming, command)?;
+        if may_be_cut {
+            return Err(Error::Broken { doing: DOING, why: CUT });
+        }
         // There are servers that say 2yz and, in words, that it is not all: pure-ftpd of a listing that it
         // truncated, vsftpd of a directory that it could not open.
         let said: Vec<u8> = said.lines().join(&b' ').to_ascii_lowercase();
@@ -559,6 +595,21 @@ fn protect_data(control: &mut Control, logged_in: bool) -> Result<bool, Error> {
         control.done(&command, reply)?;
     }
     Ok(true)
+}
+
+/// Wants both ends of data connections to show whose they are, and data to be protected; or neither.
+fn protect_channel(control: &mut Control, credential: &Credential) -> Result<(), Error> {
+    let prot = match credential.data() {
+        // Without a delegated credential the server could not show on a data connection who it is.
+        DataSecurity::None => return control.want(&Command::Dcau(DataAuth::None)).map(drop),
+        DataSecurity::Shown => b'C',
+        DataSecurity::Private => b'P',
+    };
+    for command in [Command::Dcau(DataAuth::Own), Command::Pbsz(PBSZ), Command::Prot(prot)] {
+        control.want(&command)?;
+    }
+    control.set_channel(credential.channel());
+    Ok(())
 }
 
 impl Drop for Session {

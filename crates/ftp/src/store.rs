@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use haul_gridftp::command::Command;
 use haul_gridftp::reply::{Class, Reply};
 
-use crate::data::{GIVING_UP, connected};
+use crate::control::GIVING_UP;
+use crate::data::connected;
 use crate::session::PIPELINE_MAX;
 use crate::tls::Wire;
 use crate::{Error, Session};

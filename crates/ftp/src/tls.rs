@@ -14,6 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use haul_gsi::Wrapped;
 use rustix::net::{RecvFlags, recv};
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
@@ -107,18 +108,20 @@ fn told(to: String, patience: Duration, cause: io::Error) -> Error {
             _ => Error::lost("beginning TLS", patience, cause),
         };
     };
-    let why = words_of(error, "SSL_CERT_FILE can name a file with the certificate of another one");
+    let why = words_of(error);
     Error::Untrusted { to, why }
 }
 
-/// Why a certificate, or what else TLS needs, is not taken. `hint`: how to trust somebody else.
-pub(crate) fn words_of(error: &rustls::Error, hint: &str) -> String {
+/// Why a certificate, or what else TLS needs, is not taken.
+fn words_of(error: &rustls::Error) -> String {
     match error {
         // The second: another authority of the same name.
         rustls::Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => {
-            format!("its certificate comes from no authority that this host trusts; {hint}")
+            "its certificate comes from no authority that this host trusts; SSL_CERT_FILE can name a file with the certificate of \
+             another one"
+                .into()
         }
         rustls::Error::InvalidCertificate(error) => format!("its certificate is not valid: {error}"),
         error => error.to_string(),
@@ -130,6 +133,8 @@ pub(crate) fn words_of(error: &rustls::Error, hint: &str) -> String {
 pub(crate) enum Wire {
     Plain(Bounded),
     Protected(Box<StreamOwned<ClientConnection, Bounded>>),
+    /// Of the grid: whose both ends are was shown, and perhaps all is protected.
+    Grid(Box<Wrapped<Bounded>>),
 }
 
 impl Wire {
@@ -142,6 +147,7 @@ impl Wire {
         match self {
             Wire::Plain(bounded) => bounded,
             Wire::Protected(tls) => &mut tls.sock,
+            Wire::Grid(wrapped) => wrapped.stream_mut(),
         }
     }
 
@@ -169,6 +175,7 @@ impl Wire {
         match self {
             Wire::Plain(bounded) => &bounded.stream,
             Wire::Protected(tls) => &tls.sock.stream,
+            Wire::Grid(wrapped) => &wrapped.stream().stream,
         }
     }
 
@@ -190,14 +197,23 @@ impl Wire {
 
     /// Nothing more is written: the other end sees that this was all, and under TLS that nobody cut it off.
     pub(crate) fn end_writing(&mut self) -> io::Result<()> {
-        if let Wire::Protected(tls) = self {
-            tls.conn.send_close_notify();
-            tls.flush()?;
+        match self {
+            Wire::Plain(_) => {}
+            Wire::Protected(tls) => {
+                tls.conn.send_close_notify();
+                tls.flush()?;
+            }
+            Wire::Grid(wrapped) => wrapped.end()?,
         }
         match self.socket() {
             Socket::Tcp(stream) => stream.shutdown(std::net::Shutdown::Write),
             Socket::Local(stream) => stream.shutdown(std::net::Shutdown::Write),
         }
+    }
+
+    /// A data connection that shows whose it is.
+    pub(crate) fn is_of_grid(&self) -> bool {
+        matches!(self, Wire::Grid(_))
     }
 
     /// From now on this ends what is waited for here.
@@ -212,6 +228,7 @@ impl Read for Wire {
             Wire::Plain(bounded) => bounded.read(buffer),
             // Without the other end's last record it is an error: somebody on the way may have cut it off.
             Wire::Protected(tls) => tls.read(buffer),
+            Wire::Grid(wrapped) => wrapped.read(buffer),
         }
     }
 }
@@ -221,6 +238,7 @@ impl Write for Wire {
         match self {
             Wire::Plain(bounded) => bounded.write(bytes),
             Wire::Protected(tls) => tls.write(bytes),
+            Wire::Grid(wrapped) => wrapped.write(bytes),
         }
     }
 
@@ -228,6 +246,7 @@ impl Write for Wire {
         match self {
             Wire::Plain(bounded) => bounded.flush(),
             Wire::Protected(tls) => tls.flush(),
+            Wire::Grid(wrapped) => wrapped.flush(),
         }
     }
 }
@@ -304,6 +323,21 @@ impl Bounded {
     /// There is no descriptor for it.
     pub(crate) fn try_clone(&self) -> io::Result<Bounded> {
         Ok(Bounded::new(self.stream.try_clone()?, self.stop.clone()))
+    }
+
+    /// Until when what is read or written next must be there.
+    pub(crate) fn ends_at(&mut self, until: Instant) {
+        self.until = until;
+    }
+
+    /// How long something may be waited for before somebody looks whether a stop is wanted.
+    pub(crate) fn until_look(&self) -> io::Result<Duration> {
+        self.stop.check()?;
+        Ok(self.stop.until_look(self.left()?))
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.stream
     }
 
     fn left(&self) -> io::Result<Duration> {

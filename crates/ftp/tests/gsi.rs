@@ -1,7 +1,8 @@
 //! GSI on a control connection, against an acceptor of the test's own that can do what Globus does not. The
 //! real server is in the end-to-end tests.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -9,15 +10,18 @@ use std::time::Duration;
 
 use data_encoding::BASE64;
 use haul_base::stop::Stop;
-use haul_ftp::{Credential, Error, Protocol, Security, Server, Session, Settings};
-use rustls::crypto::aws_lc_rs;
+use haul_ftp::{Credential, DataSecurity, Error, Protocol, Security, Server, Session, Settings};
+use haul_gsi::channel::{self, Level, Side};
+use haul_gsi::{Acceptor, Authorities, Expects, Step};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
 const AUTHORITY: &[u8] = include_bytes!("certificates/ca.pem");
 const CERTIFICATE: &[u8] = include_bytes!("certificates/server.pem");
 const KEY: &[u8] = include_bytes!("certificates/server.key");
+const AUTHORITY_OF_ALICE: &[u8] = include_bytes!("../../gsi/tests/certificates/ca.pem");
+const ALICE: &[u8] = include_bytes!("../../gsi/tests/certificates/alice.pem");
+const KEY_OF_ALICE: &[u8] = include_bytes!("../../gsi/tests/certificates/alice.key");
 
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -36,12 +40,52 @@ enum Odd {
     Plain,
     /// A protected answer was changed on its way.
     Changed,
-    /// It does not do without credentials on data connections.
+    /// It does not know how data connections show whose they are.
     NoDcau,
+    /// It does not protect data.
+    NoProt,
+    /// It says that a transfer begins before anybody showed who he is.
+    BeginsEarly,
+    /// It refuses while it is waited for on the data connection.
+    RefusesSilently,
+    /// It shows on the data connection that it is somebody else.
+    OtherUser,
+    /// On the data connection is somebody that does not speak TLS.
+    NoTls,
+    /// It hangs up on the data connection, and says why.
+    HangsUp,
+    /// It ends what is protected as if somebody had cut it off.
+    Cuts,
+    /// The same, and it has no listings in replies.
+    CutsListings,
 }
 
-fn cert(pem: &[u8]) -> CertificateDer<'static> {
-    CertificateDer::from_pem_slice(pem).expect("a certificate")
+/// What a host trusts that has only this authority: all that it signs.
+fn authorities(pem: &[u8]) -> Authorities {
+    let hash = if pem == AUTHORITY { "e4212064" } else { "4b80c212" };
+    let policy = "access_id_ANYBODY\npos_rights globus CA:sign\ncond_subjects globus '\"*\"'\n";
+    let of = |hash: &str, pem: &[u8]| {
+        [(format!("{hash}.0"), pem.to_vec()), (format!("{hash}.signing_policy"), policy.as_bytes().to_vec())]
+    };
+    let files = [of(hash, pem), of("f02a6ffa", AUTHORITY_OF_ALICE)].concat();
+    Authorities::new(files.into_iter().collect::<HashMap<_, _>>())
+}
+
+/// Somebody whom the client knows, too.
+fn somebody_else() -> haul_gsi::Credential {
+    let chain = vec![CertificateDer::from_pem_slice(ALICE).expect("a certificate")];
+    let key = PrivateKeyDer::from_pem_slice(KEY_OF_ALICE).expect("a key");
+    haul_gsi::Credential::of(chain, key, "here".into()).expect("a credential")
+}
+
+fn key() -> PrivateKeyDer<'static> {
+    PrivateKeyDer::from_pem_slice(KEY).expect("a key")
+}
+
+/// Of the host and of the user, who are one here.
+fn credential() -> haul_gsi::Credential {
+    let chain = vec![CertificateDer::from_pem_slice(CERTIFICATE).expect("a certificate")];
+    haul_gsi::Credential::of(chain, key(), "here".into()).expect("a credential")
 }
 
 /// The lines that it understood.
@@ -61,17 +105,10 @@ fn start(odd: Odd) -> (u16, Heard, JoinHandle<()>) {
 }
 
 fn serve(mut socket: TcpStream, odd: Odd, heard: &Heard) -> std::io::Result<()> {
-    let key = PrivateKeyDer::from_pem_slice(KEY).expect("a key");
-    let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![cert(CERTIFICATE)], key)
-        .expect("a configuration");
-    let mut tls = ServerConnection::new(Arc::new(config)).expect("a connection");
+    let mut context = Acceptor::new(&credential(), &authorities(AUTHORITY)).expect("an acceptor");
     let mut lines = BufReader::new(socket.try_clone()?).lines();
+    let (mut listener, mut level) = (None, Level::Clear);
     socket.write_all(b"220 ready\r\n")?;
-    let (mut stands, mut said) = (false, false);
     while let Some(line) = lines.next().transpose()? {
         let (verb, argument) = line.split_once(' ').unwrap_or((&line, ""));
         let mut say = |text: String| socket.write_all(format!("{text}\r\n").as_bytes());
@@ -82,42 +119,96 @@ fn serve(mut socket: TcpStream, odd: Odd, heard: &Heard) -> std::io::Result<()> 
             "ADAT" if odd == Odd::NoToken => say("335 ADAT=???".into())?,
             "ADAT" if odd == Odd::Endless => say("335 ADAT=".into())?,
             "ADAT" => {
-                let plain = feed(&mut tls, argument);
-                if plain == b"0" {
-                    stands = true;
-                    say("235 done".into())?;
-                    continue;
+                let token = BASE64.decode(argument.as_bytes()).expect("base64");
+                match context.step(&token) {
+                    Ok(Step::Goes(token)) => say(format!("335 ADAT={}", BASE64.encode(&token)))?,
+                    Ok(Step::Stands(_)) => say("235 done".into())?,
+                    Err(error) => say(format!("535 {error}"))?,
                 }
-                if !tls.is_handshaking() && !said {
-                    said = true;
-                    tls.writer().write_all(&[0])?;
-                }
-                say(format!("335 ADAT={}", tokens(&mut tls)))?;
             }
-            "ENC" if stands => {
-                let command = String::from_utf8(feed(&mut tls, argument)).expect("UTF-8");
+            "ENC" if context.stands() => {
+                let token = BASE64.decode(argument.as_bytes()).expect("base64");
+                let command = context.unwrap(&token).expect("a command");
+                let command = String::from_utf8(command).expect("UTF-8");
                 let command = command.trim_end().to_owned();
                 heard.lock().expect("whole").push(command.clone());
-                let answer: &[&str] = match command.split(' ').next().unwrap_or_default() {
-                    "USER" if odd == Odd::Plain => {
-                        say("331 password".into())?;
-                        continue;
+                let delegated = context.delegated().cloned();
+                let mut answer = |text: &str| {
+                    let mut lines = text.lines().peekable();
+                    while let Some(line) = lines.next() {
+                        let mut token = context.wrap(format!("{line}\r\n").as_bytes()).expect("a token");
+                        if odd == Odd::Changed {
+                            *token.last_mut().expect("some") ^= 1;
+                        }
+                        let sign = if lines.peek().is_some() { '-' } else { ' ' };
+                        say(format!("632{sign}{}", BASE64.encode(&token)))?;
                     }
-                    "USER" => &["331 password"],
-                    "PASS" => &["230 you are in"],
-                    "DCAU" if odd == Odd::NoDcau => &["500 no"],
-                    "FEAT" => &["211-", " SIZE", " MDTM", "211 end"],
-                    _ => &["200 yes"],
+                    Ok::<_, std::io::Error>(())
                 };
-                for (i, line) in answer.iter().enumerate() {
-                    tls.writer().write_all(format!("{line}\r\n").as_bytes())?;
-                    let mut token = tokens(&mut tls);
-                    if odd == Odd::Changed {
-                        let mut bytes = BASE64.decode(token.as_bytes()).expect("ours");
-                        *bytes.last_mut().expect("some") ^= 1;
-                        token = BASE64.encode(&bytes);
+                match command.split(' ').next().unwrap_or_default() {
+                    "USER" if odd == Odd::Plain => say("331 password".into())?,
+                    "USER" => answer("331 password")?,
+                    "PASS" => answer("230 you are in")?,
+                    "DCAU" if odd == Odd::NoDcau => answer("500 no")?,
+                    "PROT" if odd == Odd::NoProt => answer("536 no")?,
+                    "PROT" => {
+                        level = if command == "PROT P" { Level::Private } else { Level::Clear };
+                        answer("200 yes")?;
                     }
-                    say(format!("632{}{token}", if i + 1 < answer.len() { '-' } else { ' ' }))?;
+                    "FEAT" if odd == Odd::CutsListings => answer("211-\n MLST Type*;UNIX.slink*;\n211 end")?,
+                    "FEAT" => answer("211-\n MLST Type*;UNIX.slink*;\n MLSC\n211 end")?,
+                    // As Globus has it: so many in a reply, and all but the last are preliminary.
+                    "MLSC" => {
+                        answer("150-here\n Type=file;Size=1; one\n Type=file;Size=1; two\n150 end")?;
+                        answer("250-here\n Type=dir; three\n250 end")?;
+                    }
+                    "EPSV" => {
+                        let socket = TcpListener::bind("127.0.0.1:0")?;
+                        let port = socket.local_addr()?.port();
+                        listener = Some(socket);
+                        answer(&format!("229 here (|||{port}|)"))?;
+                    }
+                    "RETR" | "MLSD" => {
+                        let (mut data, _) = listener.take().expect("EPSV came").accept()?;
+                        match odd {
+                            Odd::RefusesSilently => {
+                                answer("550 there is none")?;
+                                continue;
+                            }
+                            Odd::NoTls => data.write_all(b"HTTP/1.1 200 OK\r\n")?,
+                            Odd::BeginsEarly => answer("150 it begins")?,
+                            _ => {}
+                        }
+                        if matches!(odd, Odd::HangsUp | Odd::NoTls) {
+                            drop(data);
+                            answer("425 I have no credential")?;
+                            continue;
+                        }
+                        let mine = match odd {
+                            Odd::OtherUser => somebody_else(),
+                            _ => delegated.expect("it was delegated"),
+                        };
+                        let expects = Expects::Identity(credential().identity().clone());
+                        let with = (&mine, &authorities(AUTHORITY), &expects);
+                        let Ok((mut data, _)) = channel::wrap(data, Side::Listened, level, with) else {
+                            answer("425 the client shows nobody")?;
+                            continue;
+                        };
+                        if odd != Odd::BeginsEarly {
+                            answer("150 it begins")?;
+                        }
+                        data.write_all(if command.starts_with("MLSD") {
+                            b"Type=file; one\r\n"
+                        } else {
+                            b"content"
+                        })?;
+                        if !matches!(odd, Odd::Cuts | Odd::CutsListings) {
+                            data.end()?;
+                        }
+                        drop(data);
+                        answer("226 done")?;
+                    }
+                    _ => answer("200 yes")?,
                 }
             }
             // Nothing goes as it is once the context stands, and no login before.
@@ -130,48 +221,30 @@ fn serve(mut socket: TcpStream, odd: Odd, heard: &Heard) -> std::io::Result<()> 
     Ok(())
 }
 
-fn feed(tls: &mut ServerConnection, token: &str) -> Vec<u8> {
-    let bytes = BASE64.decode(token.as_bytes()).expect("base64");
-    let (mut rest, mut plain) = (&bytes[..], Vec::new());
-    while !rest.is_empty() {
-        tls.read_tls(&mut rest).expect("a piece of TLS");
-        let state = tls.process_new_packets().expect("what TLS has");
-        let have = plain.len();
-        plain.resize(have + state.plaintext_bytes_to_read(), 0);
-        tls.reader().read_exact(&mut plain[have..]).expect("what there is");
-    }
-    plain
-}
-
-fn tokens(tls: &mut ServerConnection) -> String {
-    let mut bytes = Vec::new();
-    while tls.wants_write() {
-        tls.write_tls(&mut bytes).expect("into memory");
-    }
-    BASE64.encode(&bytes)
-}
-
-fn open(port: u16, authority: &[u8], who: &str) -> Result<Session, Error> {
-    let mut roots = RootCertStore::empty();
-    roots.add(cert(authority)).expect("an authority");
-    let key = PrivateKeyDer::from_pem_slice(KEY).expect("a key");
-    let credential =
-        Credential::of(roots, vec![cert(CERTIFICATE)], key, "here".into()).expect("a credential");
+fn open(port: u16, authority: &[u8], who: &str, data: DataSecurity) -> Result<Session, Error> {
+    let credential = Credential::of(authorities(authority), credential()).with_data(data);
     let server = Server::parse(Protocol::Gsiftp, &format!("{who}127.0.0.1:{port}")).expect("a server");
     let security = Security::Gsi(credential);
     Session::open(&server, &Settings { patience: PATIENCE, at: None, security, stop: Stop::never() })
 }
 
 /// Goal: commands go wrapped, replies of one and of several lines are read, the user comes as the server's
-/// map has him or by the name that was typed, and no password is said.
+/// map has him or by the name that was typed, and no password is said; data connections are asked for as they
+/// are wanted.
 #[test]
 fn commands_and_replies_are_wrapped() {
     for (who, user) in [("", "USER :globus-mapping:"), ("alice:geheim@", "USER alice")] {
-        let (port, heard, thread) = start(Odd::Nothing);
-        drop(open(port, AUTHORITY, who).expect("a session"));
-        thread.join().expect("it ends well");
-        let heard = heard.lock().expect("whole").clone();
-        assert_eq!(heard, [user, "PASS", "DCAU N", "FEAT", "TYPE I", "QUIT"], "{who}");
+        for (data, asks) in [
+            (DataSecurity::Private, &["DCAU A", "PBSZ 1048576", "PROT P"][..]),
+            (DataSecurity::Shown, &["DCAU A", "PBSZ 1048576", "PROT C"]),
+            (DataSecurity::None, &["DCAU N"]),
+        ] {
+            let (port, heard, thread) = start(Odd::Nothing);
+            drop(open(port, AUTHORITY, who, data).expect("a session"));
+            thread.join().expect("it ends well");
+            let heard = heard.lock().expect("whole").clone();
+            assert_eq!(heard, [&[user, "PASS"], asks, &["FEAT", "TYPE I", "QUIT"]].concat(), "{who}");
+        }
     }
 }
 
@@ -187,9 +260,12 @@ fn nothing_counts_that_is_not_protected() {
         (Odd::Plain, "not protected", true),
         (Odd::Changed, "", true),
         (Odd::NoDcau, "DCAU: the server answers 500", true),
+        (Odd::NoProt, "PROT: the server answers 536", true),
     ] {
         let (port, heard, thread) = start(odd);
-        let error = open(port, AUTHORITY, "").err().unwrap_or_else(|| panic!("{odd:?}: a session"));
+        let error = open(port, AUTHORITY, "", DataSecurity::Private)
+            .err()
+            .unwrap_or_else(|| panic!("{odd:?}: a session"));
         assert!(error.to_string().contains(says), "{odd:?}: {error}");
         thread.join().expect("it ends well");
         let heard = heard.lock().expect("whole").clone();
@@ -201,9 +277,71 @@ fn nothing_counts_that_is_not_protected() {
 #[test]
 fn a_stranger_gets_no_login() {
     let (port, heard, thread) = start(Odd::Nothing);
-    let error = open(port, CERTIFICATE, "").err().expect("no session");
+    let error = open(port, CERTIFICATE, "", DataSecurity::Private).err().expect("no session");
     assert!(matches!(error, Error::Untrusted { .. }), "{error}");
     assert!(error.to_string().contains("X509_CERT_DIR"), "{error}");
     thread.join().expect("it ends well");
     assert!(heard.lock().expect("whole").is_empty());
+}
+
+/// A session with a server that is odd, its answer to a listing and to a file.
+fn asked(odd: Odd, data: DataSecurity) -> (Result<usize, Error>, Result<Vec<u8>, Error>, JoinHandle<()>) {
+    let (port, _, thread) = start(odd);
+    let mut session = open(port, AUTHORITY, "", data).expect("a session");
+    let listed = session.list(b"/dir").map(|listed| listed.len());
+    let content = session.begin(b"/file", 0).and_then(|mut incoming| {
+        let mut content = vec![0; 100];
+        let len = incoming.fill(&mut content)?;
+        content.truncate(len);
+        session.finish(incoming, b"/file")?;
+        Ok(content)
+    });
+    (listed, content, thread)
+}
+
+/// Goal: data connections show whose they are and data come, however early the server says that it begins;
+/// listings come over the control connection where the server has that.
+#[test]
+fn data_connections_show_whose_they_are() {
+    for odd in [Odd::Nothing, Odd::BeginsEarly, Odd::Cuts] {
+        for data in [DataSecurity::Private, DataSecurity::Shown] {
+            let (listed, content, thread) = asked(odd, data);
+            assert_eq!(
+                (listed.expect("a listing"), &content.expect("content")[..]),
+                (3, &b"content"[..]),
+                "{odd:?}"
+            );
+            thread.join().expect("it ends well");
+        }
+    }
+}
+
+/// Goal: who shows somebody else, or nothing, on a data connection brings no byte; a server that refuses is
+/// heard although it never comes to the data connection.
+#[test]
+fn a_data_connection_to_somebody_else_brings_nothing() {
+    for (odd, says) in [
+        (Odd::OtherUser, "the other end is /O=Grid/CN=alice, and should be /CN=server"),
+        (Odd::NoTls, "does not speak TLS"),
+        (Odd::HangsUp, "425 I have no credential"),
+        (Odd::RefusesSilently, "550 there is none"),
+    ] {
+        for data in [DataSecurity::Private, DataSecurity::Shown] {
+            let (_, content, thread) = asked(odd, data);
+            let error = content.expect_err("no content").to_string();
+            assert!(error.contains(says), "{odd:?}: {error}");
+            thread.join().expect("it ends well");
+        }
+    }
+}
+
+/// Goal: a listing that may have been cut off on its way is none.
+#[test]
+fn a_listing_that_may_be_cut_is_none() {
+    let (listed, content, thread) = asked(Odd::CutsListings, DataSecurity::Private);
+    let error = listed.expect_err("no listing").to_string();
+    assert!(error.contains("somebody on the way may have cut it off"), "{error}");
+    // Of a file, its length says so to who knows it.
+    assert_eq!(content.expect("content"), b"content");
+    thread.join().expect("it ends well");
 }

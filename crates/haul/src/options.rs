@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use haul_base::bytes::PathBytes;
 pub use haul_base::role::Role;
-pub use haul_storage::options::{EngineName, IoPolicy, LayoutChoice, Order, StorageOptions};
+pub use haul_storage::options::{DataChannel, EngineName, IoPolicy, LayoutChoice, Order, StorageOptions};
 use haul_storage::place::Place;
 pub use haul_storage::store::delegated::Stripes;
 pub use haul_transport::Protect;
@@ -170,6 +170,8 @@ pub struct Options {
     pub digest: Digest,
     /// What protects the data on its way.
     pub protect: Protect,
+    /// What is protected on data connections of GridFTP servers.
+    pub data_channel: DataChannel,
     /// What a file is held against its hash after.
     pub verify: Verify,
     /// Whether what an earlier run left is read before it counts.
@@ -230,6 +232,7 @@ impl Default for Options {
             retry_command: Vec::new(),
             digest: Digest::default(),
             protect: Protect::default(),
+            data_channel: DataChannel::default(),
             verify: Verify::default(),
             resume: Resume::default(),
             changed: Changed::default(),

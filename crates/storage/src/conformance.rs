@@ -34,7 +34,7 @@ use super::store::{
 use super::walk::WalkItem;
 use super::{Payload, SinkCompletion, SinkEngine, SinkJob, SourceCompletion, SourceJob, stores};
 use crate::descriptors::budget;
-use crate::options::{LayoutChoice, StorageOptions};
+use crate::options::{DataChannel, LayoutChoice, StorageOptions};
 use haul_base::buffer::Pool;
 use haul_base::digest;
 use haul_base::meter::Meter;
@@ -102,7 +102,8 @@ impl Sink {
     fn store(&self) -> Box<dyn SinkStore> {
         let (home, state, patience, stop) = (None, None, None, Stop::never());
         let ssh = (&[][..], false);
-        let to = Destination { place: &self.place, home, state, ssh, patience, stop };
+        let data_channel = Default::default();
+        let to = Destination { place: &self.place, home, state, ssh, data_channel, patience, stop };
         stores::sink(&to).expect("a store")
     }
 
@@ -452,6 +453,7 @@ fn source_conforms(source: &Source) {
         retry: std::sync::Arc::new(haul_core::reliability::Bounded),
         ssh: (&[], false),
         patience: None,
+        data_channel: DataChannel::default(),
         stop: Stop::never(),
     };
     let store: Box<dyn SourceStore> = stores::source(&sources).expect("a store");

@@ -25,10 +25,11 @@ use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::reliability::Step;
 use haul_core::wire::{Failure, FailureKind, SourceRoot};
 use haul_ftp::{
-    Asked, Blocks, Credential, Error, Facts, Kind, Protocol, Security, Server, Session, Settings, Ssh, Trust,
-    server,
+    Asked, Blocks, Credential, DataSecurity, Error, Facts, Kind, Protocol, Security, Server, Session,
+    Settings, Ssh, Trust, server,
 };
 
+use crate::options::DataChannel;
 use crate::place::{Form, Place, Rest, Scheme, Sources as Places};
 use crate::source::failure::own_failure;
 use crate::store::{
@@ -77,12 +78,21 @@ fn protocol_of(place: &Place) -> Option<Protocol> {
 }
 
 /// What protects what is said to a server, and what it gives or takes, for people.
-fn protection_of(protocol: Protocol) -> &'static str {
-    match protocol {
+fn protection_of(server: &Server, settings: &Settings) -> &'static str {
+    match server.protocol() {
         Protocol::Ftp => "none: FTP sends password and data as they are; ftps:// does not",
         Protocol::Ftps => "TLS, with a server that showed its certificate",
         Protocol::Sshftp => "commands by ssh; data go as they are",
-        Protocol::Gsiftp => "commands by GSI, with a server that showed its certificate; data go as they are",
+        Protocol::Gsiftp => match &settings.security {
+            Security::Gsi(credential) if credential.data() == DataSecurity::Private => {
+                "commands and data by GSI, with a server that showed its certificate, and has a limited proxy of yours"
+            }
+            Security::Gsi(credential) if credential.data() == DataSecurity::Shown => {
+                "commands by GSI, with a server that showed its certificate, and has a limited proxy of yours; data go as \
+                 they are, over connections that showed whose they are"
+            }
+            _ => "commands by GSI, with a server that showed its certificate; data go as they are",
+        },
     }
 }
 
@@ -197,13 +207,13 @@ fn open(sources: &Places<'_>) -> Result<Box<dyn SourceStore>, Failure> {
 
 fn site_of(place: &Place, sources: &Places<'_>) -> Result<(Server, Settings), Failure> {
     // From when the sources were found a stop is the session machine's, which ends in good order.
-    server_of(place, sources.patience, (sources.ssh, &Stop::never()))
+    server_of(place, (sources.patience, sources.data_channel), (sources.ssh, &Stop::never()))
 }
 
 /// A server, and how it is spoken to.
 fn server_of(
     place: &Place,
-    patience: Option<Duration>,
+    (patience, data_channel): (Option<Duration>, DataChannel),
     ((words, interactive), stop): ((&[String], bool), &Stop),
 ) -> Result<(Server, Settings), Failure> {
     let protocol = protocol_of(place).unwrap_or(Protocol::Ftp);
@@ -216,7 +226,14 @@ fn server_of(
     let security = match protocol {
         Protocol::Ftp => Security::None,
         Protocol::Ftps => Security::Tls(Trust::system().map_err(unable)?),
-        Protocol::Gsiftp => Security::Gsi(Credential::find().map_err(unable)?),
+        Protocol::Gsiftp => {
+            let data = match data_channel {
+                DataChannel::Private => DataSecurity::Private,
+                DataChannel::Shown => DataSecurity::Shown,
+                DataChannel::Plain => DataSecurity::None,
+            };
+            Security::Gsi(Credential::find().map_err(unable)?.with_data(data))
+        }
         Protocol::Sshftp => Security::Ssh(Ssh { words: words.to_vec(), interactive }),
     };
     let patience = patience.map_or(PATIENCE, |asked| asked.max(PATIENCE_MIN));
@@ -394,11 +411,20 @@ fn shown(server: &Server, path: &[u8]) -> String {
 }
 
 fn unreached(server: &Server, error: &Error) -> Failure {
+    let of_grid = server.protocol() == Protocol::Gsiftp;
     let by_password = matches!(server.protocol(), Protocol::Ftp | Protocol::Ftps);
-    let refused = error.errno() == Errno::ACCESS.raw_os_error();
-    let hint = match refused && by_password && server.has_no_password() {
-        true => "; no password was given: write USER:PASSWORD@ before the host, or keep it in ~/.netrc",
-        false => "",
+    let hint = match error {
+        // Globus makes the key of a proxy as long as the user's, in bits: of RSA, whatever the user's is.
+        Error::Refused { said, .. } if of_grid && said == "ADAT" => {
+            "; a server of Globus takes nothing delegated by a key that is not RSA: `data_channel=plain` delegates nothing"
+        }
+        Error::Refused { said, .. } if of_grid && matches!(&**said, "DCAU" | "PBSZ" | "PROT") => {
+            "; `data_channel` says what of the data is to be protected"
+        }
+        error if error.errno() == Errno::ACCESS.raw_os_error() && by_password && server.has_no_password() => {
+            "; no password was given: write USER:PASSWORD@ before the host, or keep it in ~/.netrc"
+        }
+        _ => "",
     };
     let text = format!("{}: {error}{hint}", server.url());
     // What does not pass is not the network's fault, whoever it was told by.

@@ -72,6 +72,19 @@ pub struct StorageOptions {
     pub no_preallocate: bool,
 }
 
+/// What is protected on data connections of GridFTP servers. Commands always are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DataChannel {
+    /// Both ends show whose they are, and data are encrypted. A limited proxy is delegated for that.
+    #[default]
+    Private,
+    /// The same, and data go as they are.
+    Shown,
+    /// Nothing is delegated, nobody shows anything, and data go as they are.
+    Plain,
+}
+
 /// How new files come to lie on the destination's storage targets. No choice names a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -18,6 +18,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::SCHEMES;
+use super::options::DataChannel;
 use super::store::{SinkStore, SourceStore};
 use haul_base::escape;
 use haul_base::stop::Stop;
@@ -181,6 +182,8 @@ pub struct Sources<'a> {
     pub ssh: (&'a [String], bool),
     /// How long a server may be silent; `None`: as its scheme has it.
     pub patience: Option<Duration>,
+    /// What is protected on data connections of servers that leave that open.
+    pub data_channel: DataChannel,
     /// Whoever can have enough while they are looked for.
     pub stop: Stop,
 }
@@ -195,6 +198,8 @@ pub struct Destination<'a> {
     pub state: Option<&'a Path>,
     /// How a server is reached that ssh starts, as of [`Sources::ssh`].
     pub ssh: (&'a [String], bool),
+    /// What a server's data connections show and hide, where its scheme has a choice.
+    pub data_channel: DataChannel,
     /// How long a server may be silent; `None`: as its scheme has it.
     pub patience: Option<Duration>,
     /// Whoever can have enough before anything is written.

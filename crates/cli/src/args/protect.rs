@@ -34,6 +34,13 @@ pub struct Protection {
     /// it.
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Protect::Tls)]
     pub protect: Protect,
+
+    /// What guards the data connections of GridFTP servers (gsiftp://)
+    ///
+    /// Default: private. For it, and for shown, the server gets a limited proxy of yours, with which it
+    /// shows on each data connection that it serves you. Commands are always encrypted.
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = DataChannel::Private)]
+    pub data_channel: DataChannel,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -68,7 +75,25 @@ pub enum Protect {
     Integrity,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DataChannel {
+    /// Both ends show whose they are, and data is encrypted (DCAU A, PROT P)
+    Private,
+    /// Both ends show whose they are; data is NOT protected (DCAU A, PROT C)
+    Shown,
+    /// Nothing is delegated, and data is NOT protected (DCAU N)
+    Plain,
+}
+
 impl Protection {
+    pub fn data_channel(self) -> options::DataChannel {
+        match self.data_channel {
+            DataChannel::Private => options::DataChannel::Private,
+            DataChannel::Shown => options::DataChannel::Shown,
+            DataChannel::Plain => options::DataChannel::Plain,
+        }
+    }
+
     pub fn digest(self) -> options::Digest {
         match self.digest {
             Digest::Blake3 => options::Digest::Blake3,

@@ -172,6 +172,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         retry_command: args.retry.retry_command.clone().map(|command| command.0).unwrap_or_default(),
         digest: args.protection.digest(),
         protect: args.protection.protect(),
+        data_channel: args.protection.data_channel(),
         verify: args.protection.verify(),
         resume: args.protection.resume(),
         changed: match args.changed {
@@ -275,7 +276,7 @@ mod tests {
     fn options_reach_the_request() {
         let line = "-a --durability=none --force --memory 64MiB --streams 3 --bwlimit 1MB/s --window 8MiB --congestion reno --readers 4 --writers 5 \
                     --object-size 1MiB --via ::1,10.0.0.1 --port 7000-7009 --dial sink --ssh-channels 5 --no-push --remote-haul /h --state /s \
-                    --manifest m --patience 2m --protect integrity --verify disk --resume check --spill /flash --spill-size 1GiB --schedule file --layout copy -v a b u@h:c";
+                    --manifest m --patience 2m --protect integrity --data-channel shown --verify disk --resume check --spill /flash --spill-size 1GiB --schedule file --layout copy -v a b u@h:c";
         let got = request(&cp(&line.split_whitespace().collect::<Vec<_>>().join(" ")), &terminal()).unwrap();
         let want = options::Options {
             recursive: true,
@@ -296,6 +297,7 @@ mod tests {
             manifest: true,
             patience: Some(120),
             protect: options::Protect::Integrity,
+            data_channel: options::DataChannel::Shown,
             verify: options::Verify::Disk,
             spill_dir: Some("/flash".into()),
             spill_size: Some(1 << 30),

@@ -25,9 +25,10 @@ fn filled(room: &Room) -> PathBuf {
     data
 }
 
-/// Goal: a user comes by his proxy, or by his certificate and key, and gets every byte; it is said that data
-/// are not protected.
-/// Method: the server of Globus, which maps the certificate's name to a user.
+/// Goal: a user comes by his proxy, or by his certificate and key, and gets every byte, however data are
+/// protected; it is said what is.
+/// Method: the server of Globus, which maps the certificate's name to a user, and shows on data connections
+/// what was delegated to it.
 #[test]
 fn trees_come_by_a_certificate() {
     need!("gridftp");
@@ -35,14 +36,36 @@ fn trees_come_by_a_certificate() {
     let data = filled(&room);
     let url = ftpd.url(contents(&data));
     assert!(url.starts_with("gsiftp://127.0.0.1"), "{url}");
-    let proxy = of(&ftpd).env("X509_USER_PROXY", ftpd.of_grid("alice"));
-    let own = of(&ftpd)
-        .env("X509_USER_CERT", ftpd.of_grid("user.pem"))
-        .env("X509_USER_KEY", ftpd.of_grid("user.key"));
-    for (haul, sink) in [(proxy, room.dir("one")), (own, room.dir("two"))] {
-        let ended = haul.args([url.as_str(), sink.to_str().expect("UTF-8")]).run().sane().exits(0);
+    let proxy = |name: &str| of(&ftpd).env("X509_USER_PROXY", ftpd.of_grid(name));
+    let own = || {
+        of(&ftpd)
+            .env("X509_USER_CERT", ftpd.of_grid("user.pem"))
+            .env("X509_USER_KEY", ftpd.of_grid("user.key"))
+    };
+    let limited = "has a limited proxy of yours";
+    for (n, (haul, data_channel, says)) in [
+        (proxy("alice"), "private", [limited, "commands and data by GSI"]),
+        (own(), "private", [limited, "commands and data by GSI"]),
+        (proxy("alice"), "shown", [limited, "over connections that showed whose they are"]),
+        (own(), "plain", ["commands by GSI", "showed its certificate; data go as they are"]),
+        // Nothing is delegated, so that it need not be possible.
+        (
+            of(&ftpd).env("X509_USER_PROXY", ftpd.of_grid("last")),
+            "plain",
+            ["commands by GSI", "data go as they are"],
+        ),
+        (proxy("elliptic"), "plain", ["GSI", "data go as they are"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let sink = room.dir(&format!("sink-{n}"));
+        let haul = haul.args(["--data-channel", data_channel]);
+        let mut ended = haul.args([url.as_str(), sink.to_str().expect("UTF-8")]).run().sane().exits(0);
         assert_same(&data, &sink, BELOW);
-        ended.says("commands by GSI, with a server that showed its certificate; data go as they are");
+        for words in says {
+            ended = ended.says(words);
+        }
     }
 }
 
@@ -57,6 +80,7 @@ fn what_is_missing_is_said() {
     let open = room.file("open", fs::read(&proxy).expect("read the proxy"));
     set_mode(&open, 0o644);
     let none = room.file("none", "");
+    set_mode(&none, 0o600);
     let fifo = room.at("fifo");
     let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, mode, 0).expect("make a FIFO");
@@ -68,6 +92,11 @@ fn what_is_missing_is_said() {
         (of(&ftpd).env("X509_USER_PROXY", &fifo), "is no regular file"),
         (of(&other).env("X509_USER_PROXY", &proxy), "no authority that this host trusts"),
         (of(&ftpd).env("X509_USER_PROXY", other.of_grid("alice")), "the server answers 5"),
+        (of(&ftpd).env("X509_USER_PROXY", ftpd.of_grid("last")), "lets no further one come"),
+        (
+            of(&ftpd).env("X509_USER_PROXY", ftpd.of_grid("elliptic")),
+            "--data-channel=plain delegates nothing",
+        ),
         (
             Haul::cp(["-r"]).env("X509_USER_PROXY", &proxy).env("X509_CERT_DIR", room.dir("empty")),
             "holds no certificate of an authority",
@@ -77,5 +106,65 @@ fn what_is_missing_is_said() {
         let url = ftpd.url(&data);
         haul.args([url.as_str(), sink.to_str().expect("UTF-8")]).run().sane().exits(1).says(says);
         assert!(!sink.exists(), "{says}: something was made");
+    }
+}
+
+/// Goal: a policy that forbids or is missing, a list that revokes the server or has expired, end it before
+/// the login; a list that revokes nobody does not.
+#[test]
+fn policies_and_lists_of_the_host_are_kept() {
+    need!("gridftp");
+    let (room, ftpd) = (Room::new(), Ftpd::start(Kind::GridftpGsi));
+    let data = filled(&room);
+    // The server's own stay as they are.
+    let mine = room.dir("mine");
+    let mut hash = String::new();
+    for entry in fs::read_dir(ftpd.of_grid("authorities")).expect("read a directory") {
+        let entry = entry.expect("an entry");
+        let name = entry.file_name().into_string().expect("UTF-8");
+        hash = name.split('.').next().expect("a part").to_owned();
+        fs::copy(entry.path(), mine.join(name)).expect("copy a file");
+    }
+    let (policy, list) = (mine.join(format!("{hash}.signing_policy")), mine.join(format!("{hash}.r0")));
+    let good = fs::read(&policy).expect("read the policy");
+    let haul = || Haul::cp(["-r"]).env("X509_CERT_DIR", &mine).env("X509_USER_PROXY", ftpd.of_grid("alice"));
+    let refused = |says: &str| {
+        let sink = room.at("sink");
+        let url = ftpd.url(&data);
+        haul().args([url.as_str(), sink.to_str().expect("UTF-8")]).run().sane().exits(1).says(says);
+        assert!(!sink.exists(), "{says}: something was made");
+    };
+    fs::remove_file(&policy).expect("remove the policy");
+    refused("no signing policy");
+    fs::write(&policy, String::from_utf8_lossy(&good).replace("/O=Grid/*", "/O=Other/*")).expect("write it");
+    refused("may not sign for /O=Grid/CN=127.0.0.1");
+    fs::write(&policy, &good).expect("write it");
+    fs::copy(ftpd.of_grid("host.list"), &list).expect("copy a list");
+    refused("the certificate of /O=Grid/CN=127.0.0.1 was revoked");
+    fs::copy(ftpd.of_grid("old.list"), &list).expect("copy a list");
+    refused("has expired");
+    fs::copy(ftpd.of_grid("none.list"), &list).expect("copy a list");
+    let sink = room.at("sink");
+    let url = ftpd.url(&data);
+    haul().args([url.as_str(), sink.to_str().expect("UTF-8")]).run().sane().exits(0);
+}
+
+/// Goal: a directory of thousands of names comes whole, however data are protected: with protected data its
+/// listing comes in several replies.
+#[test]
+fn large_directories_come_whole() {
+    need!("gridftp");
+    let (room, ftpd) = (Room::new(), Ftpd::start(Kind::GridftpGsi));
+    let data = room.dir("data");
+    for n in 0..2_500 {
+        fs::write(data.join(format!("a-name-of-some-length-{n}")), n.to_string()).expect("write a file");
+    }
+    let url = ftpd.url(contents(&data));
+    for data_channel in ["private", "plain"] {
+        let sink = room.dir(data_channel);
+        let haul = of(&ftpd).env("X509_USER_PROXY", ftpd.of_grid("alice"));
+        let haul = haul.args(["--data-channel", data_channel, &url, sink.to_str().expect("UTF-8")]);
+        haul.run().sane().exits(0);
+        assert_same(&data, &sink, BELOW);
     }
 }

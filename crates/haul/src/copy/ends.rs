@@ -90,6 +90,7 @@ pub(super) fn sink_request(
         destination,
         state_dir: options.state_dir.clone(),
         home,
+        data_channel: options.data_channel,
         ssh: (Vec::new(), false),
         patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
         memory,

@@ -103,6 +103,7 @@ pub(super) fn run(
         replicas: &[],
         retry: super::again::policy(options),
         ssh: (&request.remote.ssh, request.remote.interactive),
+        data_channel: options.data_channel,
         patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
         stop: handle.as_stop(),
     };

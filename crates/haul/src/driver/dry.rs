@@ -502,7 +502,8 @@ mod tests {
         let place = Place::file(b"/nonexistent/dst");
         let (home, state, patience, stop) = (None, None, None, haul_base::stop::Stop::never());
         let ssh = (&[][..], false);
-        let to = Destination { place: &place, home, state, ssh, patience, stop };
+        let data_channel = Default::default();
+        let to = Destination { place: &place, home, state, ssh, data_channel, patience, stop };
         let policy = super::super::policy(&Default::default());
         let coming = Coming {
             roots: &[SourceRoot::Contents { of: None, meta: Meta::default() }],

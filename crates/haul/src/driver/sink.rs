@@ -32,7 +32,7 @@ use haul_base::buffer::{Buffer, Pool};
 use haul_base::errno;
 use haul_base::role::Role;
 use haul_storage::descriptors::{Claim, FEW_DESCRIPTORS};
-use haul_storage::options::{LayoutChoice, StorageOptions};
+use haul_storage::options::{DataChannel, LayoutChoice, StorageOptions};
 use haul_storage::place::Place;
 use haul_storage::store::HeldJob;
 use haul_storage::targets::Targets;
@@ -63,6 +63,8 @@ pub(crate) struct SinkRequest {
     pub(crate) destination: Place,
     pub(crate) state_dir: Option<PathBuf>,
     pub(crate) home: Option<PathBuf>,
+    /// What a server's data connections show and hide, where there is a choice.
+    pub(crate) data_channel: DataChannel,
     /// How a server is reached that ssh starts, and whether somebody can answer it.
     pub(crate) ssh: (Vec<String>, bool),
     /// How long a server may be silent, if the user said so.

@@ -200,6 +200,7 @@ pub(super) fn sink_request(dst: &Path) -> SinkRequest {
         destination: Place::file(dst.as_os_str().as_encoded_bytes()),
         state_dir: None,
         home: None,
+        data_channel: Default::default(),
         ssh: (Vec::new(), false),
         patience: None,
         memory: MEMORY,

@@ -15,7 +15,7 @@ use haul_core::ids::FileId;
 use haul_core::layout::Layout;
 use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::wire::FailureKind;
-use haul_ftp::{Blocks, Protocol};
+use haul_ftp::Blocks;
 
 use super::names::{Names, Shared};
 use super::session::Sites;
@@ -219,9 +219,8 @@ impl SourceEngine for FtpEngine {
         let server = sites.server(0).url();
         let what = format!("{server} ({}), {open} of at most {all} sessions{fewer}", self.banner);
         let ways = self.common.ways.words().map(|words| ("source streams".into(), words));
-        let protocols: Vec<Protocol> = sites.all.iter().map(|site| site.server.protocol()).collect();
         let mut all: Vec<&str> = Vec::new();
-        for said in protocols.into_iter().map(protection_of) {
+        for said in sites.all.iter().map(|site| protection_of(&site.server, &site.settings)) {
             if !all.contains(&said) {
                 all.push(said);
             }

@@ -199,7 +199,8 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
         Unfound::Misused(failure) | Unfound::Failed(failure, ..) => failure,
     })?;
     let at_from = Settings { at: session.address(), ..at_from };
-    let (to, at_to) = server_of(destination, sources.patience, (sources.ssh, &sources.stop))?;
+    let (to, at_to) =
+        server_of(destination, (sources.patience, sources.data_channel), (sources.ssh, &sources.stop))?;
     let mut scout = Session::open(&to, &at_to).map_err(|error| unreached(&to, &error))?;
     let at_to = Settings { at: scout.address(), ..at_to };
     let same_server = at_to.at.is_some() && at_to.at == at_from.at;

@@ -77,8 +77,11 @@ struct FtpSink {
 }
 
 pub(super) fn open(destination: &Destination<'_>) -> Result<Box<dyn SinkStore>, Failure> {
-    let (server, settings) =
-        server_of(destination.place, destination.patience, (destination.ssh, &destination.stop))?;
+    let (server, settings) = server_of(
+        destination.place,
+        (destination.patience, destination.data_channel),
+        (destination.ssh, &destination.stop),
+    )?;
     let typed = server::path_of(destination.place.path()).map_err(|why| usage(&server, b"", why))?;
     Ok(Box::new(FtpSink { server, settings, typed, state: destination.state.is_some() }))
 }

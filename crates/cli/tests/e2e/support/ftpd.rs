@@ -178,7 +178,8 @@ impl Ftpd {
     }
 
     /// A file of the grid that a [`Kind::GridftpGsi`] is of: `authorities`, `alice` (a proxy), `user.pem` and
-    /// `user.key`.
+    /// `user.key`; proxies that nothing can be delegated from: `last`, whose path ends, and `elliptic`, whose
+    /// key Globus does not take; lists of what was revoked: `none.list`, `old.list`, `host.list`.
     pub fn of_grid(&self, name: &str) -> PathBuf {
         self.room.at(name)
     }
@@ -402,21 +403,42 @@ fn grid(room: &Room) {
     room.file("user.cnf", usage);
     // RFC 3820: all that the user may.
     room.file("proxy.cnf", format!("{usage}proxyCertInfo=critical,language:id-ppl-inheritAll\n"));
-    let key = "openssl ecparam -name prime256v1 -genkey -noout -out";
+    room.file("elliptic.cnf", format!("{usage}proxyCertInfo=critical,language:id-ppl-inheritAll\n"));
+    room.file("last.cnf", format!("{usage}proxyCertInfo=critical,language:id-ppl-inheritAll,pathlen:0\n"));
+    // Globus delegates by RSA alone; `elliptic` is who has no such key.
+    let (key, elliptic) = ("openssl genrsa -out", "openssl ecparam -name prime256v1 -genkey -noout -out");
     run(&format!(
-        "{key} ca.key; openssl req -x509 -new -key ca.key -days 30 -subj '/CN=Authority' -out ca.pem \
+        "{elliptic} ca.key; openssl req -x509 -new -key ca.key -days 30 -subj '/CN=Authority' -out ca.pem \
          -addext keyUsage=critical,keyCertSign,cRLSign"
     ));
-    let signed = |name: &str, subject: &str, by: &str| {
+    let signed = |name: &str, key: &str, subject: &str, by: &str| {
         run(&format!(
             "{key} {name}.key; chmod 600 {name}.key; openssl req -new -key {name}.key -subj '{subject}' | openssl x509 -req \
              -CA {by}.pem -CAkey {by}.key -set_serial 12345 -days 20 -extfile {name}.cnf -out {name}.pem"
         ));
     };
-    signed("host", "/O=Grid/CN=127.0.0.1", "ca");
-    signed("user", "/O=Grid/CN=alice", "ca");
-    signed("proxy", "/O=Grid/CN=alice/CN=12345", "user");
-    run("cat proxy.pem proxy.key user.pem >alice; chmod 600 alice");
+    signed("host", key, "/O=Grid/CN=127.0.0.1", "ca");
+    signed("user", key, "/O=Grid/CN=alice", "ca");
+    signed("proxy", key, "/O=Grid/CN=alice/CN=12345", "user");
+    signed("last", key, "/O=Grid/CN=alice/CN=12346", "user");
+    signed("elliptic", elliptic, "/O=Grid/CN=alice/CN=12347", "user");
+    for name in ["proxy", "last", "elliptic"] {
+        run(&format!("cat {name}.pem {name}.key user.pem >{name}; chmod 600 {name}"));
+    }
+    run("mv proxy alice");
+    // What revokes the host, what has expired, and what revokes nobody.
+    room.file(
+        "lists.cnf",
+        "[ca]\ndefault_ca=d\n[d]\ndatabase=lists.txt\ndefault_md=sha256\ncrlnumber=lists.number\n",
+    );
+    room.file("lists.txt", "");
+    room.file("lists.number", "01\n");
+    let listed = "openssl ca -config lists.cnf -keyfile ca.key -cert ca.pem";
+    run(&format!(
+        "{listed} -gencrl -crldays 9 -out none.list; {listed} -gencrl -crl_lastupdate 20200101000000Z \
+         -crl_nextupdate 20200102000000Z -out old.list; {listed} -revoke host.pem; \
+         {listed} -gencrl -crldays 9 -out host.list"
+    ));
     let hash = run("openssl x509 -in ca.pem -noout -hash");
     fs::copy(room.at("ca.pem"), dir.join(format!("{hash}.0"))).expect("put the authority there");
     let policy = "access_id_CA X509 '/CN=Authority'\npos_rights globus CA:sign\ncond_subjects globus '\"/O=Grid/*\"'\n";

@@ -86,6 +86,7 @@ pub(super) fn set_up(
         retry: request.retry.clone(),
         ssh: (&request.ssh.0, request.ssh.1),
         patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
+        data_channel: options.data_channel,
         stop: opening.stop(),
     };
     let told = stores::source(&sources).and_then(|store| Ok((store.roots()?, store)));

@@ -255,7 +255,7 @@ impl SinkEngine for FtpWriter {
         let (server, open) = (self.common.server.url(), self.common.places());
         let fewer = if refused > 0 { format!("; the server refused {refused} more") } else { String::new() };
         let what = format!("{server} ({}), {open} of at most {all} sessions{fewer}", self.banner);
-        let protection = crate::ftp::protection_of(self.common.server.protocol());
+        let protection = crate::ftp::protection_of(&self.common.server, &self.common.settings);
         vec![
             ("sink storage".into(), what),
             ("sink protection".into(), protection.into()),
