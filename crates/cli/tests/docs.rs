@@ -22,11 +22,12 @@ const PAGES: &[&str] = &[
     "docs/tuning.md",
     "docs/library.md",
     "docs/stable.md",
+    "docs/gridftp-server.md",
 ];
 
 /// The crates of the product.
 const CRATES: &[&str] =
-    &["core", "gridftp", "base", "storage", "transport", "launch", "haul", "probe", "cli"];
+    &["core", "gridftp", "ftpd", "base", "storage", "transport", "launch", "haul", "probe", "cli"];
 
 /// Goal: each promise of `docs/semantics.md` names tests, and each of these is a test in the file that is
 /// named.

@@ -42,6 +42,7 @@ mod ranges;
 mod reach;
 mod resume;
 mod rig;
+mod serve_gridftp;
 mod sparse;
 mod spill;
 mod storage;
