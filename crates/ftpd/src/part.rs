@@ -111,6 +111,8 @@ fn seen(stat: &Stat) -> Seen {
 pub struct Syncer {
     file: Arc<OwnedFd>,
     record: Option<Arc<std::fs::File>>,
+    /// The directory, where part and record may not be on media by their names yet.
+    dir: Option<Arc<OwnedFd>>,
 }
 
 impl Syncer {
@@ -128,14 +130,15 @@ impl Syncer {
             file.write_all(&line).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
             rustix::fs::fdatasync(file)?;
         }
-        Ok(())
+        // Bytes that nobody finds again are not safe.
+        self.dir.as_ref().map_or(Ok(()), |dir| sync_dir(&**dir))
     }
 }
 
 /// A file that comes.
 pub struct Upload {
     jail: Jail,
-    dir: OwnedFd,
+    dir: Arc<OwnedFd>,
     name: Name,
     part: Name,
     record_name: Name,
@@ -196,18 +199,17 @@ impl Upload {
                         return Err(Failed::NotConfirmed);
                     }
                 }
+                // What is gone on with is not this. A record goes first, and always: none is to speak for
+                // another part than its own.
+                remove(jail, &dir, &record_name)?;
                 if let Some(earlier) = earlier {
-                    // What is gone on with is not this; the lock is held, so nobody else has it.
-                    remove(jail, &dir, &record_name)?;
+                    // The lock is held, so nobody else has it.
                     remove(jail, &dir, &part)?;
                     drop(earlier);
                 }
                 let file = create(jail, &dir, &part)?;
                 let mut upload = Upload::over(jail, dir, name, part, record_name, file);
                 upload.hollow = true;
-                if keep {
-                    upload.record = Some(Arc::new(upload.begin_record()?));
-                }
                 if let Some(base) = base {
                     upload.copy_base(base, begin)?;
                 }
@@ -223,7 +225,7 @@ impl Upload {
     fn over(jail: Jail, dir: OwnedFd, name: Name, part: Name, record_name: Name, file: OwnedFd) -> Upload {
         Upload {
             jail,
-            dir,
+            dir: Arc::new(dir),
             name,
             part,
             record_name,
@@ -343,14 +345,18 @@ impl Upload {
     ///
     /// # Errors
     /// The file cannot be made as long as it is.
-    pub fn syncer(&self) -> Result<Syncer, Failed> {
+    pub fn syncer(&mut self) -> Result<Syncer, Failed> {
         // Zeros at the end may not have been written; nobody else writes while this thread is here.
         let end = self.written.list().last().map_or(0, |range| range.1);
         let stat = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
         if u64::try_from(stat.st_size).unwrap_or(0) < end {
             rustix::fs::ftruncate(&*self.file, end).map_err(Failed::of("set the length"))?;
         }
-        Ok(Syncer { file: Arc::clone(&self.file), record: self.record.clone() })
+        if self.keep && self.record.is_none() {
+            self.record = Some(Arc::new(self.begin_record()?));
+        }
+        let dir = self.safe.is_empty().then(|| Arc::clone(&self.dir));
+        Ok(Syncer { file: Arc::clone(&self.file), record: self.record.clone(), dir })
     }
 
     /// What was written and is not known to be safe.
@@ -373,9 +379,9 @@ impl Upload {
         rest
     }
 
-    /// Markers can be told: a record is kept.
+    /// Markers can be told: a record is kept of them.
     pub fn is_recorded(&self) -> bool {
-        self.record.is_some()
+        self.keep
     }
 
     /// These bytes are safe from now on: [`Syncer::sync`] of them came back.
@@ -425,7 +431,7 @@ impl Upload {
             // It speaks of an inode that is no part any more; what it leaves is looked at and no more.
             let _ = remove(self.jail, &self.dir, &self.record_name);
         }
-        sync_dir(&self.dir).map_err(Failed::of("sync the directory"))?;
+        sync_dir(&*self.dir).map_err(Failed::of("sync the directory"))?;
         let _ = self.safe.insert(0, end);
         Ok(())
     }

@@ -123,7 +123,7 @@ impl Markers {
         let rest = upload.unsafe_yet();
         upload.publish(expected)?;
         self.performance(control, moved);
-        if self.wanted && !rest.is_empty() {
+        if self.wanted && upload.is_recorded() && !rest.is_empty() {
             control.send(&restart(&rest));
         }
         Ok(())

@@ -486,3 +486,32 @@ fn names_change_as_told() {
     assert_eq!((stat.mode() & 0o7777, stat.mtime()), (0o750, 1_577_934_245));
     assert!(talk.ask("PWD").starts_with("257 \"/d\""));
 }
+
+/// Goal: bytes of `ESTO` and `APPE` in MODE E go where they belong, and no range is told that a restart would
+/// put elsewhere.
+/// Method: both with markers every second, over several of them; each reply is looked at.
+#[test]
+fn parts_in_blocks_have_no_restart() {
+    let served = Served::new(Access::Write);
+    fs::write(served.at("f"), "0123456789").expect("write");
+    let mut talk = served.talk();
+    talk.ask("MODE E");
+    talk.ask("OPTS RETR Markers=1;");
+    for (line, expected) in [("ESTO A 3 f", "012xyz6789"), ("APPE f", "012xyz6789xyz")] {
+        let mut data = talk.begin(line);
+        block(&mut data, 1, b"yz");
+        loop {
+            let said = talk.reply();
+            assert!(!said.starts_with("111"), "{said}");
+            if said.contains("Transferred: 2") {
+                break;
+            }
+        }
+        block(&mut data, 0, b"x");
+        end(&mut data, Some(1));
+        assert_eq!(talk.last_reply(), 226);
+        assert_eq!(fs::read(served.at("f")).expect("read"), expected.as_bytes());
+    }
+    assert!(talk.ask("REST 5").starts_with("350"));
+    assert!(talk.ask("ESTO A 3 f").starts_with("504"));
+}

@@ -319,7 +319,9 @@ impl Session {
             return Err((452, format!("There is room for {free} bytes, and ALLO said {said}.")));
         }
         let in_blocks = self.with.mode == b'E';
-        let upload = Upload::begin(tree, spot, &begin, in_blocks);
+        // What is put into a file that stood there is counted from elsewhere than a restart would count.
+        let keep = in_blocks && matches!(begin, Begin::Fresh | Begin::Restart(_));
+        let upload = Upload::begin(tree, spot, &begin, keep);
         let mut upload = upload.map_err(|failed| (failed.code(), format!("{shown}: {failed}.")))?;
         if let Some(at) = at {
             upload.at = at;
