@@ -21,9 +21,10 @@ ceph=(ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd ceph-mds:ceph-mds ce
 # What every parallel file system of the lab stands on.
 pfs=(ip:iproute2 nsenter:util-linux unshare:util-linux losetup:mount mkfs.xfs:xfsprogs)
 demo=("${build[@]}" ssh:openssh-client ssh-keygen:openssh-client sshd:openssh-server ip:iproute2 nsenter:util-linux)
-# Servers that the tests of FTP start for themselves; vsftpd, which cannot be installed beside proftpd, is fetched
+# Servers that the tests of FTP start for themselves, and clients of ours; vsftpd, which cannot be installed beside proftpd, is fetched
 # by peers.sh.
-ftp=(proftpd:proftpd-mod-crypto globus-gridftp-server:globus-gridftp-server-progs openssl:openssl)
+ftp=(proftpd:proftpd-mod-crypto globus-gridftp-server:globus-gridftp-server-progs openssl:openssl
+    globus-url-copy:globus-gass-copy-progs lftp:lftp curl:curl python3:python3)
 test=("${demo[@]}" "${kernel[@]}" "${ftp[@]}" strace:strace b3sum:b3sum setpriv:util-linux script:bsdutils
     prlimit:util-linux mkfs.xfs:xfsprogs xfs_io:xfsprogs mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs
     ip:iproute2 ping:iputils-ping iperf3:iperf3 fusermount3:fuse3 rsync:rsync

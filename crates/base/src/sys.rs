@@ -3,7 +3,7 @@
 //! In: descriptors and ranges. Out: the kernel's answer as it is; what to do when a call is not there is the
 //! caller's to decide.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
 
@@ -286,6 +286,22 @@ pub fn set_window_clamp(fd: impl AsFd, bytes: u64) -> Result<(), Errno> {
         )
     };
     if result == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// A descriptor that this process was started with, by its number: once more, and not for programs that it
+/// starts.
+///
+/// # Errors
+/// EBADF where nothing is open under the number.
+#[allow(unsafe_code)]
+pub fn inherited(number: RawFd) -> Result<OwnedFd, Errno> {
+    if number < 0 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: the number is used for this one call, which says EBADF where nothing is open; what comes back
+    // is a descriptor of its own.
+    let fd = unsafe { BorrowedFd::borrow_raw(number) };
+    rustix::io::fcntl_dupfd_cloexec(fd, 3)
 }
 
 fn last_errno() -> Errno {

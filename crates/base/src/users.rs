@@ -77,6 +77,25 @@ pub fn name_of(uid: u32) -> String {
     name_in(&table, uid).unwrap_or_else(|| format!("user {uid}"))
 }
 
+/// The numbers of the user `name` and of his group, if there is such a user.
+pub fn ids_of(name: &str) -> Option<(u32, u32)> {
+    let asked = Command::new("getent").args(["passwd", "--", name]).stderr(Stdio::null()).output();
+    let table = match asked {
+        Ok(asked) => asked.stdout,
+        Err(_) => fs::read("/etc/passwd").ok()?,
+    };
+    ids_in(&table, name)
+}
+
+fn ids_in(table: &[u8], name: &str) -> Option<(u32, u32)> {
+    let mut lines = table.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':'));
+    let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse::<u32>().ok();
+    lines.find_map(|mut fields| {
+        (fields.next()? == name.as_bytes()).then_some(())?;
+        Some((number(fields.nth(1)?)?, number(fields.next()?)?))
+    })
+}
+
 /// The name of the user `uid` in such lines.
 fn name_in(table: &[u8], uid: u32) -> Option<String> {
     let uid = uid.to_string();
@@ -113,6 +132,15 @@ mod tests {
         for odd in [&b"-h"[..], b"a:b", b"a\nroot", &[b'a'; NAME_LEN_MAX + 1]] {
             assert_eq!(home_of(odd), None);
         }
+    }
+
+    /// Goal: a user's numbers are those of the line that begins with the whole name.
+    #[test]
+    fn ids_are_those_of_the_exact_name() {
+        let table = b"alicex:x:1:2::/:\nalice:x:7:9::/home/alice:/bin/sh\nbob:x:-1:2::/:\n";
+        assert_eq!(ids_in(table, "alice"), Some((7, 9)));
+        assert_eq!(ids_in(table, "ali"), None);
+        assert_eq!(ids_in(table, "bob"), None);
     }
 
     /// Goal: a user is named by the whole number alone.

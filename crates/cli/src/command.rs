@@ -18,6 +18,7 @@ mod layout;
 mod man;
 mod netrc;
 mod probe;
+mod serve;
 mod surroundings;
 mod top;
 
@@ -91,6 +92,9 @@ commands! {
     /// Measure storage and networks, once, so that copies start with the best settings
     #[command(subcommand)]
     Probe(Probe),
+    /// Serve a directory to clients of other protocols
+    #[command(subcommand)]
+    Serve(serve::Serve),
     /// Print the manual page, or write all pages into a directory
     Man(man::Pages),
     /// Print a completion script for a shell

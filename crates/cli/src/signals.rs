@@ -86,6 +86,30 @@ pub fn watch(stop_after: Option<Duration>, stop: impl FnOnce(Wish) + Send + 'sta
     install(stop_after, ECHO, stop)
 }
 
+/// For a server: each SIGINT or SIGTERM is a byte in the pipe that comes back, and SIGHUP ends nothing.
+///
+/// # Errors
+/// A pipe cannot be made, or a handler not be installed.
+pub fn for_server() -> io::Result<UnixStream> {
+    let (reader, writer) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM] {
+        low_level::pipe::register(signal, writer.try_clone()?)?;
+    }
+    outlive_hangup()?;
+    Ok(reader)
+}
+
+/// For a session of a server, which ends when the server says so: a signal that all its processes get must
+/// not cut a transfer off that may still end.
+///
+/// # Errors
+/// A handler cannot be installed.
+pub fn outlive_ends() -> io::Result<()> {
+    [SIGINT, SIGTERM, SIGHUP]
+        .into_iter()
+        .try_for_each(|signal| flag::register(signal, Arc::default()).map(drop))
+}
+
 fn install(
     stop_after: Option<Duration>,
     echo: Duration,

@@ -22,11 +22,24 @@ const PAGES: &[&str] = &[
     "docs/tuning.md",
     "docs/library.md",
     "docs/stable.md",
+    "docs/gridftp-server.md",
 ];
 
 /// The crates of the product.
-const CRATES: &[&str] =
-    &["core", "gridftp", "gsi", "ftp", "base", "storage", "transport", "launch", "haul", "probe", "cli"];
+const CRATES: &[&str] = &[
+    "core",
+    "gridftp",
+    "gsi",
+    "ftp",
+    "ftpd",
+    "base",
+    "storage",
+    "transport",
+    "launch",
+    "haul",
+    "probe",
+    "cli",
+];
 
 /// Goal: each promise of `docs/semantics.md` names tests, and each of these is a test in the file that is
 /// named.

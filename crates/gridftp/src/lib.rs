@@ -22,6 +22,7 @@ pub mod markers;
 pub mod mode_e;
 pub mod ranges;
 pub mod reply;
+pub mod request;
 mod text;
 
 pub use error::FtpError;

@@ -47,6 +47,7 @@ mod reach;
 mod resume;
 mod retry;
 mod rig;
+mod serve_gridftp;
 mod sparse;
 mod spill;
 mod sshftp;

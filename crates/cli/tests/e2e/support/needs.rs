@@ -15,7 +15,7 @@ use super::ftpd;
 /// processes), `rsync`, `b3sum`, `xfs` and `ext4` (a loop device with it that can be shut down), `overlay`,
 /// `btrfs`, `prlimit`, `targets` (the model of `lab`, for which it must be built), `script`, `setsid`,
 /// `setarch`, `proftpd`, `proftpd-tls`, `vsftpd` (fetched by `scripts/peers.sh`), `gridftp` (the server of
-/// Globus).
+/// Globus); `curl`, `lftp`, `python3`, `globus-url-copy`, which are clients of ours.
 macro_rules! need {
     ($($need:literal),+) => {
         if !$crate::support::needs::all_here(&[$($need),+]) {
@@ -76,6 +76,8 @@ fn probe(need: &str) -> bool {
         "setsid" => works("setsid", &["--wait", "true"]),
         "setarch" => works("setarch", &["--uname-2.6", "true"]),
         "rsync" => works("rsync", &["--version"]),
+        "curl" | "lftp" | "python3" => works(need, &["--version"]),
+        "globus-url-copy" => exists(need),
         "b3sum" => works("b3sum", &["--version"]),
         "proftpd" | "proftpd-tls" | "vsftpd" | "gridftp" => ftpd::is_here(need),
         _ => panic!("no need is called {need}"),

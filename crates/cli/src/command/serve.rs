@@ -1,0 +1,298 @@
+//! `haul serve`: a directory of this host for clients of other protocols.
+//!
+//! In: options, sockets and signals of the service manager. Out: log lines on stderr; a server until it is
+//! told to end.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::args::plain;
+
+#[derive(Subcommand, Debug)]
+pub enum Serve {
+    /// Serve FTP and GridFTP
+    #[command(name = "gridftp")]
+    Gridftp(Box<Gridftp>),
+    /// One session of a server; started by haul itself
+    #[command(hide = true)]
+    Session,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = AFTER)]
+pub struct Gridftp {
+    /// Directory to serve; clients see it as `/`, and nothing outside
+    #[arg(long, value_name = "DIR", value_parser = plain::path())]
+    root: PathBuf,
+
+    /// Address to listen at; may be given several times. A service manager that passes sockets comes first
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:2811")]
+    listen: Vec<SocketAddr>,
+
+    /// Ports of data connections [default: what the system gives]
+    #[arg(long, value_name = "A-B", value_parser = parse_ports)]
+    data_ports: Option<(u16, u16)>,
+
+    /// What anonymous clients may
+    #[arg(long, value_name = "ACCESS", value_enum, default_value_t = Anonymous::Read)]
+    anonymous: Anonymous,
+
+    /// As root: the user whom anonymous clients are served as [default: nobody]
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+
+    /// Let data connections go to, and come from, other hosts than the client's, as transfers between two
+    /// servers need it. Whoever may connect can then have this host connect to others
+    #[arg(long)]
+    third_party: bool,
+
+    /// Most sessions at a time
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    sessions: u32,
+
+    /// Most sessions of one host at a time
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    sessions_per_host: u32,
+
+    /// Between two markers of an upload in extended block mode, 100ms to 1h
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_interval)]
+    markers: Duration,
+
+    /// On SIGTERM: how long transfers that run may still take
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    grace: Duration,
+
+    /// Log lines on stderr, one a transfer
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = LogForm::Text)]
+    log: LogForm,
+}
+
+const AFTER: &str = "\
+Uploads get their name when all of their bytes are on media; until then a reader sees what was there before. Logins are \
+anonymous, and nothing is encrypted. The server runs in the foreground until SIGTERM or Ctrl-C; the second ends it at \
+once. See docs/gridftp-server.md.";
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Anonymous {
+    /// Look and read
+    Read,
+    /// Change everything that the user of the process may
+    Write,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum LogForm {
+    Text,
+    Json,
+}
+
+fn parse_ports(text: &str) -> Result<(u16, u16), String> {
+    let parse = || {
+        let (first, last) = text.split_once('-')?;
+        let (first, last) = (first.parse::<u16>().ok()?, last.parse::<u16>().ok()?);
+        (first > 0 && first <= last).then_some((first, last))
+    };
+    parse().ok_or_else(|| "two ports with a hyphen between, as 50000-51000".to_owned())
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    match (Duration::from_millis(100)..=Duration::from_secs(3_600)).contains(&time) {
+        true => Ok(time),
+        false => Err("from 100ms to 1h".to_owned()),
+    }
+}
+
+impl super::Run for Serve {
+    fn run(&self) -> i32 {
+        match self {
+            Serve::Gridftp(args) => run(args),
+            Serve::Session => session(),
+        }
+    }
+
+    fn works(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(not(feature = "ftpd"))]
+fn run(_: &Gridftp) -> i32 {
+    super::complain("this haul was built without the server of FTP and GridFTP", super::FAILED)
+}
+
+#[cfg(not(feature = "ftpd"))]
+fn session() -> i32 {
+    super::complain("this haul was built without the server of FTP and GridFTP", super::FAILED)
+}
+
+#[cfg(feature = "ftpd")]
+use server::{run, session};
+
+#[cfg(feature = "ftpd")]
+mod server {
+    use std::io;
+    use std::net::TcpListener;
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+    use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
+    use std::process::Command;
+
+    use haul::errno;
+    use haul_base::{sys, users};
+    use haul_ftpd::config::{Access, Config};
+    use haul_ftpd::log::Log;
+    use haul_ftpd::monitor::{Ids, Monitor, Options, serve_session};
+
+    use super::super::{FAILED, USAGE, complain};
+    use super::{Anonymous, Gridftp, LogForm};
+    use crate::signals;
+
+    /// First descriptor that a service manager passes.
+    const PASSED_FIRST: i32 = 3;
+    /// Most of them.
+    const PASSED_MAX: i32 = 64;
+    /// Who owns nothing, by name; by number where no such name is.
+    const NOBODY: (&str, Ids) = ("nobody", Ids { uid: 65_534, gid: 65_534 });
+
+    pub(super) fn run(args: &Gridftp) -> i32 {
+        match serve(args) {
+            Ok(()) => 0,
+            Err((text, code)) => complain(&text, code),
+        }
+    }
+
+    fn serve(args: &Gridftp) -> Result<(), (String, i32)> {
+        let failed = |what: &str, error: io::Error| (format!("{what}: {}", errno::text(error)), FAILED);
+        let shown = args.root.display();
+        let root = args.root.canonicalize().map_err(|error| failed(&format!("open {shown}"), error))?;
+        if !root.is_dir() {
+            return Err((format!("{shown} is no directory, and only one can be served"), USAGE));
+        }
+        let (before_login, anonymous) = whom(args)?;
+        let stop = signals::for_server().map_err(|error| failed("watch for signals", error))?;
+        let listeners = listeners(args)?;
+        let config = Config {
+            root: root.into_os_string().into_vec(),
+            anonymous: match args.anonymous {
+                Anonymous::Read => Access::Read,
+                Anonymous::Write => Access::Write,
+            },
+            data_ports: args.data_ports,
+            third_party: args.third_party,
+            marker_interval: args.markers,
+            json_log: args.log == LogForm::Json,
+        };
+        let mut log = Log::new(Box::new(io::stderr()), config.json_log);
+        for listener in &listeners {
+            let at = listener.local_addr().map_err(|error| failed("look at a socket", error))?;
+            log.note("listen", None, None, &format!("ftp://{at} serves {shown}"));
+        }
+        let options = Options {
+            config,
+            sessions_max: args.sessions as usize,
+            sessions_per_host_max: args.sessions_per_host as usize,
+            grace: args.grace,
+            before_login,
+            anonymous,
+        };
+        let program = || {
+            // This program, also if its file has been replaced.
+            let mut command = Command::new("/proc/self/exe");
+            command.args(["serve", "session"]).current_dir("/");
+            for name in ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
+                command.env_remove(name);
+            }
+            command
+        };
+        tell_manager("READY=1");
+        let mut monitor = Monitor::new(options, log, Box::new(program));
+        let served = monitor.run(listeners, stop, || tell_manager("STOPPING=1"));
+        served.map_err(|error| failed("serve", error))
+    }
+
+    /// Whom processes are before a login and behind an anonymous one.
+    fn whom(args: &Gridftp) -> Result<(Option<Ids>, Option<Ids>), (String, i32)> {
+        let find = |name: &str| users::ids_of(name).map(|(uid, gid)| Ids { uid, gid });
+        if !rustix::process::geteuid().is_root() {
+            return match args.user {
+                None => Ok((None, None)),
+                Some(_) => Err((
+                    "--user is for a server that root starts; this one serves as who started it".into(),
+                    USAGE,
+                )),
+            };
+        }
+        let nobody = find(NOBODY.0).unwrap_or(NOBODY.1);
+        let anonymous = match &args.user {
+            None => nobody,
+            Some(name) => {
+                find(name).ok_or_else(|| (format!("--user {name}: there is no such user here"), USAGE))?
+            }
+        };
+        Ok((Some(nobody), Some(anonymous)))
+    }
+
+    /// Sockets that a service manager passes, or those of `--listen`.
+    fn listeners(args: &Gridftp) -> Result<Vec<TcpListener>, (String, i32)> {
+        let number = |name: &str| std::env::var(name).ok()?.parse::<i32>().ok();
+        let ours = number("LISTEN_PID") == i32::try_from(std::process::id()).ok();
+        let passed = number("LISTEN_FDS").filter(|count| ours && *count > 0).unwrap_or(0);
+        if passed > PASSED_MAX {
+            return Err((format!("LISTEN_FDS says {passed} sockets, which is too many"), FAILED));
+        }
+        let mut listeners = Vec::new();
+        for fd in PASSED_FIRST..PASSED_FIRST + passed {
+            let socket = sys::inherited(fd).map_err(|errno| {
+                (format!("take the socket {fd} of the service manager: {}", errno::text(errno)), FAILED)
+            })?;
+            let listens = rustix::net::sockopt::socket_acceptconn(&socket).unwrap_or(false);
+            if !listens {
+                return Err((
+                    format!("descriptor {fd} of the service manager is no socket that listens"),
+                    FAILED,
+                ));
+            }
+            listeners.push(TcpListener::from(socket));
+        }
+        if listeners.is_empty() {
+            for address in &args.listen {
+                let listener = TcpListener::bind(address).map_err(|error| {
+                    (format!("listen at {address}: {}; --listen takes another", errno::text(error)), FAILED)
+                })?;
+                listeners.push(listener);
+            }
+        }
+        Ok(listeners)
+    }
+
+    /// What the service manager is told, if there is one. (`sd_notify`)
+    fn tell_manager(state: &str) {
+        let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+        let address = match path.as_bytes() {
+            [b'@', name @ ..] => UnixAddress::from_abstract_name(name),
+            _ => UnixAddress::from_pathname(&path),
+        };
+        // Who is not told waits, and says so himself.
+        if let (Ok(address), Ok(socket)) = (address, UnixDatagram::unbound()) {
+            let _ = socket.send_to_addr(state.as_bytes(), &address);
+        }
+    }
+
+    pub(super) fn session() -> i32 {
+        let take = |fd: &dyn Fn() -> io::Result<OwnedFd>| fd();
+        let control = take(&|| io::stdin().as_fd().try_clone_to_owned());
+        let monitor = take(&|| io::stdout().as_fd().try_clone_to_owned());
+        // Without it such a signal ends the session, which is no reason not to serve.
+        let _ = signals::outlive_ends();
+        let served = control.and_then(|control| serve_session(control, monitor?, Box::new(io::stderr())));
+        match served {
+            Ok(()) => 0,
+            Err(error) => complain(&format!("serve a session: {}", errno::text(error)), FAILED),
+        }
+    }
+}

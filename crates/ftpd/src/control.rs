@@ -1,0 +1,356 @@
+//! The control connection: lines come, replies go, and nobody is waited for without end.
+//!
+//! In: a [`Stream`] that does not block, and the socket of the monitor. Out: one line after another; replies
+//! on the wire.
+//! Invariants: while [`QUEUE_MAX`] lines or as many bytes as the longest has are held, nothing more is read.
+//! Left out: what a line means.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use haul_gridftp::command::COMMAND_LEN_MAX;
+use haul_gridftp::line::{Iac, LineReader};
+use haul_gridftp::reply::Reply;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::config::{Handed, LINE_LEN_BEFORE_LOGIN, Login, QUEUE_MAX, REPLY_WITHIN};
+
+/// What a control connection is made of: bytes in the clear, or what TLS makes of them. It does not block.
+pub trait Stream: Read + Write + Send {
+    /// What `poll` waits for.
+    fn fd(&self) -> BorrowedFd<'_>;
+}
+
+impl Stream for TcpStream {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.as_fd()
+    }
+}
+
+/// Why there is no next line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The client has closed the connection, or it broke.
+    Gone,
+    /// Nothing came in time.
+    Silent,
+    /// A line was too long.
+    TooLong,
+    /// The server ends; the monitor said so.
+    Stopping,
+    /// The monitor itself is gone.
+    Orphaned,
+}
+
+/// Why a transfer does not go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Abort {
+    /// The client said `ABOR`.
+    Asked,
+    /// There is nobody to tell it any more.
+    Gone(End),
+    /// Nothing was ready until the deadline.
+    Late,
+}
+
+/// What the client is told when it asks in the middle of a transfer.
+pub type Status<'a> = &'a dyn Fn() -> String;
+
+pub struct Control {
+    stream: Box<dyn Stream>,
+    monitor: UnixStream,
+    reader: LineReader,
+    queue: VecDeque<Vec<u8>>,
+    /// Bytes of the lines in `queue`.
+    held: usize,
+    /// Why no more lines come, once those that are held are over.
+    end: Option<End>,
+    /// The monitor wants an end.
+    stopping: bool,
+    orphaned: bool,
+    /// A reply could not be sent.
+    mute: bool,
+}
+
+impl Control {
+    pub fn new(stream: Box<dyn Stream>, monitor: UnixStream, logged_in: bool) -> Control {
+        let len_max = if logged_in { COMMAND_LEN_MAX } else { LINE_LEN_BEFORE_LOGIN };
+        Control {
+            stream,
+            monitor,
+            reader: LineReader::new("command", len_max),
+            queue: VecDeque::new(),
+            held: 0,
+            end: None,
+            stopping: false,
+            orphaned: false,
+            mute: false,
+        }
+    }
+
+    /// Lines may be longer from now on: the client has shown who it is.
+    pub fn trust(&mut self) {
+        let reader = LineReader::new("command", COMMAND_LEN_MAX);
+        let held = std::mem::replace(&mut self.reader, reader).finish();
+        self.take_bytes(&held);
+    }
+
+    /// Tells the monitor that another process goes on for this login, with what was read and not obeyed.
+    ///
+    /// # Errors
+    /// The monitor does not take it.
+    pub fn hand_over(mut self, login: Login) -> io::Result<()> {
+        let mut unread = Vec::new();
+        for line in self.queue.drain(..) {
+            Iac::Doubled.encode(&line, &mut unread);
+            unread.extend_from_slice(b"\r\n");
+        }
+        unread.extend_from_slice(&self.reader.finish());
+        let line = serde_json::to_string(&Handed { login, unread }).expect("plain fields serialise");
+        self.monitor.set_nonblocking(false)?;
+        self.monitor.write_all(line.as_bytes())?;
+        self.monitor.write_all(b"\n")
+    }
+
+    /// Bytes that another process has read.
+    pub fn take_unread(&mut self, bytes: &[u8]) {
+        self.take_bytes(bytes);
+    }
+
+    /// The next line; waits for it until `deadline`.
+    ///
+    /// # Errors
+    /// There is none, and will not be.
+    pub fn next_line(&mut self, deadline: Instant) -> Result<Vec<u8>, End> {
+        loop {
+            if let Some(line) = self.pop() {
+                return Ok(line);
+            }
+            if let Some(end) = self.ended() {
+                return Err(end);
+            }
+            match self.wait(&[], deadline, None) {
+                Ok(_) => {}
+                // It stays in the queue and is answered in its turn.
+                Err(Abort::Asked) => {}
+                Err(Abort::Late) => return Err(End::Silent),
+                Err(Abort::Gone(end)) => return Err(end),
+            }
+        }
+    }
+
+    fn ended(&self) -> Option<End> {
+        if self.orphaned {
+            return Some(End::Orphaned);
+        }
+        if self.mute {
+            return Some(End::Gone);
+        }
+        self.end.or(self.stopping.then_some(End::Stopping))
+    }
+
+    /// A line is there, or no line ever comes again.
+    pub fn has_next(&self) -> bool {
+        !self.queue.is_empty() || self.ended().is_some()
+    }
+
+    /// The client has hung up, as far as can be known now: what it did not say it will not say.
+    pub fn is_gone(&mut self, within: Duration) -> bool {
+        let deadline = Instant::now() + within;
+        loop {
+            self.fill();
+            self.hear_monitor();
+            if self.end == Some(End::Gone) || self.mute || self.orphaned {
+                return true;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || !self.wants() {
+                return false;
+            }
+            let mut fds = [PollFd::from_borrowed_fd(self.stream.fd(), PollFlags::IN | PollFlags::RDHUP)];
+            let _ = poll(&mut fds, Some(&timespec(left)));
+        }
+    }
+
+    /// Waits until one of `wanted` is ready, or `deadline`; takes what the client and the monitor say
+    /// meanwhile. In a transfer (`status` is there) `ABOR` and `STAT` count at once. Returns which are ready:
+    /// none, if only lines came.
+    ///
+    /// # Errors
+    /// The transfer is to end.
+    pub fn wait(
+        &mut self,
+        wanted: &[(BorrowedFd<'_>, PollFlags)],
+        deadline: Instant,
+        status: Option<Status<'_>>,
+    ) -> Result<Vec<bool>, Abort> {
+        let in_transfer = status.is_some();
+        let wants = self.wants();
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (ready, by_client, by_monitor, count) = {
+            let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(wanted.len() + 2);
+            fds.extend(wanted.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)));
+            fds.push(PollFd::from_borrowed_fd(self.monitor.as_fd(), PollFlags::IN));
+            if wants {
+                fds.push(PollFd::from_borrowed_fd(self.stream.fd(), PollFlags::IN));
+            }
+            let count = match poll(&mut fds, Some(&timespec(left))) {
+                Ok(count) => count,
+                Err(rustix::io::Errno::INTR) => return Ok(vec![false; wanted.len()]),
+                Err(_) => return Err(Abort::Gone(End::Gone)),
+            };
+            let is = |fd: &PollFd<'_>| !fd.revents().is_empty();
+            let ready: Vec<bool> = fds[..wanted.len()].iter().map(is).collect();
+            (ready, wants && is(&fds[wanted.len() + 1]), is(&fds[wanted.len()]), count)
+        };
+        if by_monitor {
+            self.hear_monitor();
+        }
+        if by_client {
+            self.fill();
+        }
+        if self.orphaned {
+            return Err(Abort::Gone(End::Orphaned));
+        }
+        if in_transfer {
+            if self.mute || self.end.is_some_and(|end| end != End::Stopping) && self.queue.is_empty() {
+                return Err(Abort::Gone(self.end.unwrap_or(End::Gone)));
+            }
+            self.answer_at_once(status)?;
+        } else if self.stopping && self.queue.is_empty() {
+            return Err(Abort::Gone(End::Stopping));
+        }
+        if count == 0 && Instant::now() >= deadline {
+            return Err(Abort::Late);
+        }
+        Ok(ready)
+    }
+
+    /// `ABOR` and `STAT` among the lines that wait.
+    fn answer_at_once(&mut self, status: Option<Status<'_>>) -> Result<(), Abort> {
+        use haul_gridftp::request::Request;
+        let is = |line: &[u8], wanted: &Request<'_>| Request::parse(line).as_ref() == Ok(wanted);
+        let short = |line: &Vec<u8>| line.len() < 16;
+        if self.queue.iter().any(|line| short(line) && is(line, &Request::Abor)) {
+            return Err(Abort::Asked);
+        }
+        // Only one that nothing waits before: answers come in order.
+        while self.queue.front().is_some_and(|line| short(line) && is(line, &Request::Stat(None))) {
+            self.pop();
+            if let Some(status) = status {
+                self.say(213, &status());
+            }
+        }
+        Ok(())
+    }
+
+    fn wants(&self) -> bool {
+        self.end.is_none() && self.queue.len() < QUEUE_MAX && self.held < COMMAND_LEN_MAX
+    }
+
+    fn pop(&mut self) -> Option<Vec<u8>> {
+        let line = self.queue.pop_front()?;
+        self.held -= line.len();
+        Some(line)
+    }
+
+    fn hear_monitor(&mut self) {
+        let mut word = [0; 64];
+        match self.monitor.read(&mut word) {
+            Ok(0) => self.orphaned = true,
+            // Whatever it says in the middle is that the server ends.
+            Ok(_) => self.stopping = true,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => self.orphaned = true,
+        }
+    }
+
+    /// Takes what is there.
+    fn fill(&mut self) {
+        let mut bytes = [0; 16 << 10];
+        while self.wants() {
+            match self.stream.read(&mut bytes) {
+                Ok(0) => self.end = Some(End::Gone),
+                Ok(len) => self.take_bytes(&bytes[..len]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => self.end = Some(End::Gone),
+            }
+        }
+    }
+
+    fn take_bytes(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match self.reader.feed(rest) {
+                Ok((taken, line)) => {
+                    rest = &rest[taken..];
+                    let Some(mut line) = line else { continue };
+                    Iac::Doubled.decode(&mut line);
+                    self.held += line.len();
+                    self.queue.push_back(line);
+                }
+                Err(_) => {
+                    self.end = Some(End::TooLong);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sends a reply of one line.
+    pub fn say(&mut self, code: u16, text: &str) {
+        self.say_bytes(code, text.as_bytes());
+    }
+
+    /// The same with a name in it; bytes that would end the line are replaced.
+    pub fn say_bytes(&mut self, code: u16, text: &[u8]) {
+        let text: Vec<u8> =
+            text.iter().map(|b| if matches!(b, b'\r' | b'\n' | 0) { b'?' } else { *b }).collect();
+        let reply = Reply::new(code, [text]).expect("one line without its end");
+        self.send(&reply);
+    }
+
+    /// Sends a reply.
+    pub fn send(&mut self, reply: &Reply) {
+        let mut bytes = Vec::new();
+        reply.encode(Iac::Doubled, &mut bytes);
+        if !self.mute && self.write_all(&bytes).is_err() {
+            self.mute = true;
+        }
+    }
+
+    fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let deadline = Instant::now() + REPLY_WITHIN;
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(len) => bytes = &bytes[len..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(ErrorKind::TimedOut.into());
+                    }
+                    // A monitor that is gone ends this, too: nobody would end it otherwise.
+                    let mut fds = [PollFd::from_borrowed_fd(self.stream.fd(), PollFlags::OUT)];
+                    let _ = poll(&mut fds, Some(&timespec(left.min(Duration::from_secs(1)))));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.stream.flush()
+    }
+}
+
+pub fn timespec(time: Duration) -> Timespec {
+    // A part of a millisecond is waited for: what is due then would else be looked at in a loop.
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    }
+}

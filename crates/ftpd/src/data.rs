@@ -1,0 +1,312 @@
+//! Data connections: who may come, where one may go, which are kept for the next transfer.
+//!
+//! In: `PASV`, `PORT` and their kin. Out: connections that do not block.
+//! What must hold: a connection comes from, and goes to, the host of the control connection, unless the
+//! server was told that others may take part; never to a port below [`PORT_MIN`]. There is one listener at a
+//! time, whatever was asked for how often.
+//! Left out: what goes through them. TLS on them is a [`Guard`].
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use haul_gridftp::mode_e::Channel;
+use rustix::event::PollFlags;
+
+use crate::config::{CHANNELS_MAX, CONNECT_WITHIN, plain_ip};
+use crate::control::{Abort, Control, Status};
+
+/// Ports below are those of services: a server that dials them speaks to others in its own name.
+pub const PORT_MIN: u16 = 1_024;
+/// Largest buffer of a connection that a client may ask for.
+const BUFFER_MAX: u64 = 64 << 20;
+
+/// One data connection: bytes in the clear, or what protects them. It does not block.
+pub trait Stream: Read + Write + Send {
+    /// What `poll` waits for.
+    fn fd(&self) -> BorrowedFd<'_>;
+    /// The socket itself, if what goes through it is what is written here.
+    fn plain(&self) -> Option<&TcpStream>;
+}
+
+impl Stream for TcpStream {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.as_fd()
+    }
+    fn plain(&self) -> Option<&TcpStream> {
+        Some(self)
+    }
+}
+
+/// What protects data connections, as `PROT` and `DCAU` want it.
+pub trait Guard: Send {
+    /// Makes of a new socket what is read and written. `dialled`: this end connected.
+    ///
+    /// # Errors
+    /// The other end is not who it must be.
+    fn wrap(&mut self, socket: TcpStream, dialled: bool) -> io::Result<Box<dyn Stream>>;
+}
+
+/// Nothing does.
+pub struct Clear;
+
+impl Guard for Clear {
+    fn wrap(&mut self, socket: TcpStream, _dialled: bool) -> io::Result<Box<dyn Stream>> {
+        Ok(Box::new(socket))
+    }
+}
+
+/// Which way a connection's bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// To the client.
+    Out,
+    /// From it.
+    In,
+}
+
+/// A data connection, with what MODE E knows of it.
+pub struct Conn {
+    pub stream: Box<dyn Stream>,
+    pub channel: Channel,
+    /// What came behind the end of the last transfer.
+    pub unread: Vec<u8>,
+    /// It is one of this transfer's.
+    pub counted: bool,
+    /// The other end has said that it closes it.
+    pub closing: bool,
+}
+
+impl Conn {
+    fn new(stream: Box<dyn Stream>) -> Conn {
+        Conn { stream, channel: Channel::new(), unread: Vec::new(), counted: false, closing: false }
+    }
+
+    /// Ends it so that nobody takes its end for one of the data.
+    pub fn reset(self) {
+        let _ = rustix::net::sockopt::set_socket_linger(self.stream.fd(), Some(std::time::Duration::ZERO));
+    }
+}
+
+/// Where data connections come from or go to.
+enum Route {
+    None,
+    Listening(TcpListener),
+    Dial(SocketAddr),
+}
+
+/// Why a route is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("data connections go to the host that asks for them, and to no other")]
+    Foreign,
+    #[error("data connections go to no port below {PORT_MIN}")]
+    Service,
+}
+
+/// All that a session has of data connections.
+pub struct Data {
+    pub guard: Box<dyn Guard>,
+    peer: IpAddr,
+    local: SocketAddr,
+    ports: Option<(u16, u16)>,
+    third_party: bool,
+    buffer: Option<u64>,
+    route: Route,
+    /// Connections that are kept from the transfer before.
+    pub kept: Vec<Conn>,
+    pub kept_way: Option<Way>,
+    /// `PASV` is answered when the name is known.
+    pub delayed: bool,
+    /// One that was delayed is due.
+    pub due: bool,
+}
+
+impl Data {
+    pub fn new(peer: SocketAddr, local: SocketAddr, ports: Option<(u16, u16)>, third_party: bool) -> Data {
+        Data {
+            guard: Box::new(Clear),
+            peer: plain_ip(peer),
+            local,
+            ports,
+            third_party,
+            buffer: None,
+            route: Route::None,
+            kept: Vec::new(),
+            kept_way: None,
+            delayed: false,
+            due: false,
+        }
+    }
+
+    /// Forgets all that was agreed.
+    pub fn close(&mut self) {
+        self.route = Route::None;
+        self.due = false;
+        self.drop_kept();
+    }
+
+    pub fn drop_kept(&mut self) {
+        self.kept.clear();
+        self.kept_way = None;
+    }
+
+    /// Buffers of connections from now on; 0: as the system has them.
+    pub fn set_buffer(&mut self, len: u64) {
+        self.buffer = (len > 0).then_some(len.min(BUFFER_MAX));
+    }
+
+    /// Listens, at the address that the client reached.
+    ///
+    /// # Errors
+    /// No port is free.
+    pub fn listen(&mut self) -> io::Result<SocketAddr> {
+        self.close();
+        let listener = self.bind()?;
+        listener.set_nonblocking(true)?;
+        if let Some(len) = self.buffer {
+            let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&listener, len as usize);
+        }
+        let port = listener.local_addr()?.port();
+        self.route = Route::Listening(listener);
+        Ok(SocketAddr::new(plain_ip(self.local), port))
+    }
+
+    fn bind(&self) -> io::Result<TcpListener> {
+        let ip = self.local.ip();
+        let at = |port| {
+            let mut address = self.local;
+            address.set_ip(ip);
+            address.set_port(port);
+            TcpListener::bind(address)
+        };
+        let Some((first, last)) = self.ports else { return at(0) };
+        // Anywhere in the range, so that nobody knows which is next.
+        let count = u32::from(last - first) + 1;
+        let mut random = [0; 4];
+        let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+        let start = u32::from_ne_bytes(random) % count;
+        let mut failed = io::Error::from(ErrorKind::AddrInUse);
+        for i in 0..count {
+            let port = u32::from(first) + (start + i) % count;
+            match at(u16::try_from(port).expect("within a range of ports")) {
+                Ok(listener) => return Ok(listener),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    /// Data will go to this address.
+    ///
+    /// # Errors
+    /// It must not.
+    pub fn dial_to(&mut self, address: SocketAddr) -> Result<(), Refused> {
+        if !self.third_party && plain_ip(address) != self.peer {
+            return Err(Refused::Foreign);
+        }
+        if address.port() < PORT_MIN {
+            return Err(Refused::Service);
+        }
+        self.close();
+        self.route = Route::Dial(address);
+        Ok(())
+    }
+
+    /// The control connection is of IPv6.
+    pub fn is_ipv6(&self) -> bool {
+        plain_ip(self.local).is_ipv6()
+    }
+
+    pub fn is_listening(&self) -> bool {
+        matches!(self.route, Route::Listening(_))
+    }
+
+    pub fn is_dialling(&self) -> bool {
+        matches!(self.route, Route::Dial(_))
+    }
+
+    /// A connection can come about.
+    pub fn is_agreed(&self) -> bool {
+        self.due || !matches!(self.route, Route::None)
+    }
+
+    /// What `poll` waits for at the listener.
+    pub fn listener_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.route {
+            Route::Listening(listener) => Some(listener.as_fd()),
+            _ => None,
+        }
+    }
+
+    /// Takes the next connection that is there, if it is from a host that it may be from.
+    ///
+    /// # Errors
+    /// The system, or the guard, refuses it.
+    pub fn accept(&mut self) -> io::Result<Option<Conn>> {
+        let Route::Listening(listener) = &self.route else { return Ok(None) };
+        // As many strangers as this are sent away at a time, before others have their turn.
+        for _ in 0..CHANNELS_MAX {
+            match listener.accept() {
+                Ok((socket, from)) if self.third_party || plain_ip(from) == self.peer => {
+                    return Ok(Some(self.ready(socket, false)?));
+                }
+                Ok(_) => {}
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => return Ok(None),
+                    ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(None)
+    }
+
+    /// Dials once.
+    ///
+    /// # Errors
+    /// Nobody answers, or the guard refuses who does.
+    pub fn dial(&mut self) -> io::Result<Conn> {
+        let Route::Dial(address) = self.route else { return Err(ErrorKind::NotConnected.into()) };
+        let socket = TcpStream::connect_timeout(&address, CONNECT_WITHIN)?;
+        self.ready(socket, true)
+    }
+
+    fn ready(&mut self, socket: TcpStream, dialled: bool) -> io::Result<Conn> {
+        socket.set_nonblocking(true)?;
+        socket.set_nodelay(true)?;
+        if let Some(len) = self.buffer {
+            let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, len as usize);
+            let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, len as usize);
+        }
+        Ok(Conn::new(self.guard.wrap(socket, dialled)?))
+    }
+
+    /// The one connection of a transfer in stream mode. The way to it is used up.
+    ///
+    /// # Errors
+    /// The outer: the session has to see to it. The inner: there is none.
+    pub fn open_one(&mut self, control: &mut Control, status: Status<'_>) -> Result<io::Result<Conn>, Abort> {
+        let conn = if self.is_listening() { self.await_one(control, status) } else { Ok(self.dial()) };
+        self.route = Route::None;
+        conn
+    }
+
+    fn await_one(&mut self, control: &mut Control, status: Status<'_>) -> Result<io::Result<Conn>, Abort> {
+        let deadline = Instant::now() + CONNECT_WITHIN;
+        loop {
+            match self.accept() {
+                Ok(Some(conn)) => return Ok(Ok(conn)),
+                Ok(None) => {}
+                Err(error) => return Ok(Err(error)),
+            }
+            let fd = self.listener_fd().expect("it listens");
+            match control.wait(&[(fd, PollFlags::IN)], deadline, Some(status)) {
+                Ok(_) => {}
+                Err(Abort::Late) => return Ok(Err(ErrorKind::TimedOut.into())),
+                Err(abort) => return Err(abort),
+            }
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! haul-ftpd: a server of FTP and GridFTP.
+//!
+//! In: sockets that listen, a directory. Out: its files to clients, and theirs into it.
+//! What must hold: whoever connects is hostile. Each session is a process of its own, which may do what its
+//! login may and nothing else ([`monitor`]); every effect on files goes through haul's jail ([`tree`]); a
+//! file gets its name when all of it is on media ([`part`]); nothing is waited for without end, and nothing
+//! is kept without bound ([`config`] has the limits).
+//! Left out: TLS and GSI, for which [`control::Stream`] and [`data::Guard`] are there; printing, signals and
+//! the environment, which are the program's.
+//!
+//! Reading order: [`config`], [`monitor`], [`session`], [`control`], [`tree`], [`part`], [`data`], [`send`],
+//! [`receive`].
+//!
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod control;
+pub mod data;
+pub mod listing;
+pub mod log;
+pub mod monitor;
+pub mod part;
+pub mod receive;
+pub mod send;
+pub mod session;
+pub mod sums;
+pub mod transfer;
+pub mod tree;

@@ -1,0 +1,588 @@
+//! An upload: bytes gather under a name of their own and get the one that was asked for when all are on
+//! media.
+//!
+//! In: bytes at offsets. Out: a file under its name, whole, or nothing new under it.
+//! What must hold:
+//! - Who reads the name sees the old file or the whole new one.
+//! - [`Upload::confirm`] calls bytes safe only after they were synced **and** a record of that, beside the
+//!   part, was synced too; `111` markers tell no others. A later upload goes on only with bytes of that
+//!   record.
+//! - One upload at a time has a part: it holds a lock on it, which ends with the process.
+//! - What was begun from an older version of the file (`APPE`, `ESTO`, `REST` without a part) is published
+//!   only if that version still stands there.
+//! - After a failed sync nothing is published.
+//!
+//! The part of NAME is `.NAME.haul~...`, its record likewise; the record is lines of ranges, the first one
+//! names the part's inode.
+//! Left out: bytes as they come from connections; replies.
+
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use haul_core::entry::Name;
+use haul_gridftp::ranges::Ranges;
+use haul_storage::jail::Jail;
+use rustix::fs::{FlockOperation, Mode, Stat};
+use rustix::io::Errno;
+
+use crate::tree::{Lost, Spot, Tree, regular, sync_dir};
+
+/// Longest record that is read.
+const RECORD_LEN_MAX: usize = 4 << 20;
+/// Bytes of zeros that are looked for at a time: what a block of a file system has at least.
+const HOLE_LEN: usize = 64 << 10;
+
+/// Why an upload fails.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    #[error("{0}")]
+    Lost(#[from] Lost),
+    #[error("{what}: {}", haul_base::errno::text(.errno))]
+    System { what: &'static str, errno: Errno },
+    #[error("another upload of this file is under way")]
+    Busy,
+    #[error("these bytes were never confirmed here: begin the upload anew, without REST")]
+    NotConfirmed,
+    #[error("the file was changed by somebody else meanwhile; what stands there now was left as it is")]
+    Changed,
+    #[error("bytes {0} to {1} never came")]
+    Gap(u64, u64),
+    #[error("{got} bytes came, and ALLO said {said}")]
+    Short { got: u64, said: u64 },
+    #[error("the pieces that came are too many to be kept apart")]
+    Fragments,
+}
+
+impl Failed {
+    fn of(what: &'static str) -> impl Fn(Errno) -> Failed {
+        move |errno| Failed::System { what, errno }
+    }
+
+    /// The code of a reply.
+    pub fn code(&self) -> u16 {
+        match self {
+            Failed::Lost(Lost::System(Errno::NOSPC | Errno::DQUOT))
+            | Failed::System { errno: Errno::NOSPC | Errno::DQUOT, .. } => 452,
+            Failed::Lost(Lost::System(_)) => 550,
+            Failed::Lost(_) => 553,
+            Failed::Busy => 450,
+            Failed::NotConfirmed => 554,
+            _ => 451,
+        }
+    }
+}
+
+/// What an upload begins with.
+#[derive(Clone, Debug)]
+pub enum Begin {
+    /// Nothing: `STOR`.
+    Fresh,
+    /// All but these bytes will come: `REST`.
+    Restart(Ranges),
+    /// What stands there, and bytes behind its end: `APPE`.
+    Append,
+    /// What stands there, and bytes at any place: `ESTO`.
+    Into,
+}
+
+/// A version of a file: what a look at it tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    dev: u64,
+    ino: u64,
+    size: i64,
+    mtime: (i64, i64),
+    ctime: (i64, i64),
+}
+
+fn seen(stat: &Stat) -> Seen {
+    Seen {
+        dev: stat.st_dev,
+        ino: stat.st_ino,
+        size: stat.st_size,
+        mtime: (stat.st_mtime, stat.st_mtime_nsec as i64),
+        ctime: (stat.st_ctime, stat.st_ctime_nsec as i64),
+    }
+}
+
+/// What a sync is made of: it may run beside the writes that follow it.
+#[derive(Clone)]
+pub struct Syncer {
+    file: Arc<OwnedFd>,
+    record: Option<Arc<std::fs::File>>,
+    /// The directory, where part and record may not be on media by their names yet.
+    dir: Option<Arc<OwnedFd>>,
+}
+
+impl Syncer {
+    /// Makes what was written so far last, and notes that `ranges` of it are safe.
+    ///
+    /// # Errors
+    /// Then nothing may be called safe, and the part is not to be published.
+    pub fn sync(&self, ranges: &Ranges) -> Result<(), Errno> {
+        rustix::fs::fdatasync(&*self.file)?;
+        if let Some(record) = &self.record {
+            let mut line = Vec::new();
+            ranges.encode(&mut line);
+            line.push(b'\n');
+            let mut file = &**record;
+            file.write_all(&line).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+            rustix::fs::fdatasync(file)?;
+        }
+        // Bytes that nobody finds again are not safe.
+        self.dir.as_ref().map_or(Ok(()), |dir| sync_dir(&**dir))
+    }
+}
+
+/// A file that comes.
+pub struct Upload {
+    jail: Jail,
+    dir: Arc<OwnedFd>,
+    name: Name,
+    part: Name,
+    record_name: Name,
+    file: Arc<OwnedFd>,
+    record: Option<Arc<std::fs::File>>,
+    /// What stood at the name, if the upload begins with it.
+    base: Option<Seen>,
+    /// Mode of what stands there, which the new one gets too.
+    mode: Option<u32>,
+    /// Bytes that are there: of the part before, and those that came.
+    pub written: Ranges,
+    /// Bytes that are on media, as far as that was told.
+    pub safe: Ranges,
+    /// Where the first byte of the wire belongs.
+    pub at: u64,
+    /// Offsets beyond the written ones hold zeros: the part is new.
+    hollow: bool,
+    /// What came.
+    pub received: u64,
+    counts_received: bool,
+    done: bool,
+    /// It may be gone on with after a failure.
+    keep: bool,
+}
+
+impl Upload {
+    /// Begins one to what `spot` names. With `keep` its part stays if it fails, with a record of what is
+    /// safe.
+    ///
+    /// # Errors
+    /// What stands there is no regular file; another upload of it runs; what `REST` names is not there.
+    pub fn begin(tree: &Tree, spot: Spot, begin: &Begin, keep: bool) -> Result<Upload, Failed> {
+        let name = spot.name().map_err(|_| Lost::Directory)?.clone();
+        if let Some(stat) = &spot.stat {
+            regular(stat)?;
+        }
+        let (part, record_name) = (tree.part_of(&name), tree.record_of(&name));
+        let jail = tree.jail();
+        let dir = spot.dir;
+        let earlier = lock_earlier(jail, &dir, &part)?;
+        let mut upload = match (begin, earlier) {
+            (Begin::Restart(claimed), Some(file)) if claimed_by(jail, &dir, &record_name, &file, claimed) => {
+                let mut upload = Upload::over(jail, dir, name, part, record_name, file);
+                upload.record = Some(Arc::new(open_record(jail, &upload.dir, &upload.record_name)?));
+                upload.written = claimed.clone();
+                upload.safe = claimed.clone();
+                upload
+            }
+            (_, earlier) => {
+                let base = match begin {
+                    Begin::Fresh => None,
+                    _ => spot.stat.as_ref(),
+                };
+                if let Begin::Restart(claimed) = begin {
+                    let end = claimed.list().last().map_or(0, |range| range.1);
+                    if base.is_none_or(|base| u64::try_from(base.st_size).unwrap_or(0) < end) {
+                        // What is there stays, for who says it rightly.
+                        return Err(Failed::NotConfirmed);
+                    }
+                }
+                // What is gone on with is not this. A record goes first, and always: none is to speak for
+                // another part than its own.
+                remove(jail, &dir, &record_name)?;
+                if let Some(earlier) = earlier {
+                    // The lock is held, so nobody else has it.
+                    remove(jail, &dir, &part)?;
+                    drop(earlier);
+                }
+                let file = create(jail, &dir, &part)?;
+                let mut upload = Upload::over(jail, dir, name, part, record_name, file);
+                upload.hollow = true;
+                if let Some(base) = base {
+                    upload.copy_base(base, begin)?;
+                }
+                upload
+            }
+        };
+        upload.keep = keep;
+        upload.counts_received = matches!(begin, Begin::Append | Begin::Into);
+        upload.mode = spot.stat.as_ref().map(|stat| stat.st_mode & 0o777);
+        Ok(upload)
+    }
+
+    fn over(jail: Jail, dir: OwnedFd, name: Name, part: Name, record_name: Name, file: OwnedFd) -> Upload {
+        Upload {
+            jail,
+            dir: Arc::new(dir),
+            name,
+            part,
+            record_name,
+            file: Arc::new(file),
+            record: None,
+            base: None,
+            mode: None,
+            written: Ranges::new(),
+            safe: Ranges::new(),
+            at: 0,
+            hollow: false,
+            received: 0,
+            counts_received: false,
+            done: false,
+            keep: false,
+        }
+    }
+
+    /// The record, which begins with whose it is.
+    fn begin_record(&self) -> Result<std::fs::File, Failed> {
+        remove(self.jail, &self.dir, &self.record_name)?;
+        let file =
+            self.jail.create_temp(&self.dir, &self.record_name).map_err(Failed::of("make the record"))?;
+        let mut file = std::fs::File::from(file);
+        let stat = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
+        let head = format!("haul part of inode {}\n", stat.st_ino);
+        let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        file.write_all(head.as_bytes()).map_err(|error| Failed::of("write the record")(errno(error)))?;
+        Ok(file)
+    }
+
+    /// Begins with what stands there.
+    fn copy_base(&mut self, base: &Stat, begin: &Begin) -> Result<(), Failed> {
+        let open = self.jail.open_file(&self.dir, &self.name, false).map_err(Failed::of("open the file"))?;
+        let stat = rustix::fs::fstat(&open).map_err(Failed::of("look at the file"))?;
+        if seen(&stat) != seen(base) {
+            return Err(Failed::Changed);
+        }
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        // Of a restart only what the client says that it need not send.
+        let len = match begin {
+            Begin::Restart(claimed) => claimed.list().last().map_or(0, |range| range.1),
+            _ => size,
+        };
+        let is_whole = len == size;
+        if !is_whole || rustix::fs::ioctl_ficlone(&*self.file, &open).is_err() {
+            copy(&open, &self.file, len)?;
+        }
+        let after = rustix::fs::fstat(&open).map_err(Failed::of("look at the file"))?;
+        if seen(&after) != seen(base) {
+            return Err(Failed::Changed);
+        }
+        self.base = Some(seen(base));
+        self.hollow = false;
+        match begin {
+            Begin::Restart(claimed) => self.written = claimed.clone(),
+            _ => self.written.insert(0, size).map_err(|_| Failed::Fragments)?,
+        }
+        if matches!(begin, Begin::Append) {
+            self.at = size;
+        }
+        Ok(())
+    }
+
+    /// Puts bytes where they belong: `offset` is that of the wire.
+    ///
+    /// # Errors
+    /// They are not there then.
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Failed> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let bad = || Failed::System { what: "write", errno: Errno::FBIG };
+        let start = self.at.checked_add(offset).ok_or_else(bad)?;
+        let end =
+            start.checked_add(bytes.len() as u64).filter(|end| *end <= i64::MAX as u64).ok_or_else(bad)?;
+        let mut put = 0;
+        // Zeros into what holds zeros need no blocks; only while nothing was written there.
+        let hollow = self.hollow && !overlaps(&self.written, start, end);
+        while put < bytes.len() {
+            let rest = &bytes[put..];
+            let piece = &rest[..rest.len().min(HOLE_LEN)];
+            if hollow && is_zero(piece) {
+                put += piece.len();
+                continue;
+            }
+            // What follows up to the next zeros goes in one call.
+            let mut len = piece.len();
+            while hollow && len < rest.len() {
+                let next = &rest[len..][..(rest.len() - len).min(HOLE_LEN)];
+                if is_zero(next) {
+                    break;
+                }
+                len += next.len();
+            }
+            let len = if hollow { len } else { rest.len() };
+            self.write_at(start + put as u64, &rest[..len])?;
+            put += len;
+        }
+        self.received += bytes.len() as u64;
+        self.written.insert(start, end).map_err(|_| Failed::Fragments)
+    }
+
+    fn write_at(&self, mut offset: u64, mut bytes: &[u8]) -> Result<(), Failed> {
+        while !bytes.is_empty() {
+            match rustix::io::pwrite(&*self.file, bytes, offset) {
+                Ok(0) => return Err(Failed::System { what: "write", errno: Errno::IO }),
+                Ok(len) => (offset, bytes) = (offset + len as u64, &bytes[len..]),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Failed::System { what: "write", errno }),
+            }
+        }
+        Ok(())
+    }
+
+    /// What makes the bytes safe that were written so far.
+    ///
+    /// # Errors
+    /// The file cannot be made as long as it is.
+    pub fn syncer(&mut self) -> Result<Syncer, Failed> {
+        // Zeros at the end may not have been written; nobody else writes while this thread is here.
+        let end = self.written.list().last().map_or(0, |range| range.1);
+        let stat = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
+        if u64::try_from(stat.st_size).unwrap_or(0) < end {
+            rustix::fs::ftruncate(&*self.file, end).map_err(Failed::of("set the length"))?;
+        }
+        if self.keep && self.record.is_none() {
+            self.record = Some(Arc::new(self.begin_record()?));
+        }
+        let dir = self.safe.is_empty().then(|| Arc::clone(&self.dir));
+        Ok(Syncer { file: Arc::clone(&self.file), record: self.record.clone(), dir })
+    }
+
+    /// What was written and is not known to be safe.
+    pub fn unsafe_yet(&self) -> Ranges {
+        let end = self.written.list().last().map_or(0, |range| range.1);
+        let mut rest = Ranges::new();
+        let mut written = self.written.list().iter().copied().peekable();
+        let mut gaps = self.safe.missing(end).peekable();
+        while let (Some(w), Some(g)) = (written.peek().copied(), gaps.peek().copied()) {
+            let (start, stop) = (w.0.max(g.0), w.1.min(g.1));
+            if start < stop && rest.insert(start, stop).is_err() {
+                break;
+            }
+            if w.1 <= g.1 {
+                written.next().is_some()
+            } else {
+                gaps.next().is_some()
+            };
+        }
+        rest
+    }
+
+    /// Markers can be told: a record is kept of them.
+    pub fn is_recorded(&self) -> bool {
+        self.keep
+    }
+
+    /// These bytes are safe from now on: [`Syncer::sync`] of them came back.
+    pub fn confirm(&mut self, ranges: &Ranges) -> Result<(), Failed> {
+        self.safe.merge(ranges).map_err(|_| Failed::Fragments)
+    }
+
+    /// Gives the file its name: everything is on media, and under its name, when it returns.
+    /// `expected`: so many bytes the client has announced.
+    ///
+    /// # Errors
+    /// What stood at the name stands there still, except where the last sync of the directory failed.
+    pub fn publish(&mut self, expected: Option<u64>) -> Result<(), Failed> {
+        let end = self.written.list().last().map_or(0, |range| range.1);
+        if let Some((from, to)) = self.written.missing(end).next() {
+            // A write into the middle of what stands there may leave a gap behind its old end.
+            if !matches!(self.base, Some(base) if from >= u64::try_from(base.size).unwrap_or(0)) {
+                return Err(Failed::Gap(from, to));
+            }
+        }
+        // `ALLO` is of the whole file, and of what comes where there was one before.
+        let got = if self.counts_received { self.received } else { end };
+        if let Some(said) = expected.filter(|said| *said > got) {
+            return Err(Failed::Short { got, said });
+        }
+        let part = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
+        if u64::try_from(part.st_size).unwrap_or(0) != end {
+            rustix::fs::ftruncate(&*self.file, end).map_err(Failed::of("set the length"))?;
+        }
+        let mode = Mode::from_raw_mode(self.mode.unwrap_or_else(|| 0o666 & !umask()));
+        rustix::fs::fchmod(&*self.file, mode).map_err(Failed::of("set the mode"))?;
+        // Mode and length are needed to read it, so no sync of data alone.
+        rustix::fs::fsync(&*self.file).map_err(Failed::of("sync"))?;
+        let here = self.jail.stat(&self.dir, &self.part).map_err(Failed::of("look at the part"))?;
+        if (here.st_dev, here.st_ino) != (part.st_dev, part.st_ino) {
+            return Err(Failed::Changed);
+        }
+        if let Some(base) = self.base {
+            let now = self.jail.stat(&self.dir, &self.name).map_err(|_| Failed::Changed)?;
+            if seen(&now) != base {
+                return Err(Failed::Changed);
+            }
+        }
+        self.jail.rename(&self.dir, &self.part, &self.name, false).map_err(Failed::of("give it its name"))?;
+        self.done = true;
+        if self.record.is_some() {
+            // It speaks of an inode that is no part any more; what it leaves is looked at and no more.
+            let _ = remove(self.jail, &self.dir, &self.record_name);
+        }
+        sync_dir(&*self.dir).map_err(Failed::of("sync the directory"))?;
+        let _ = self.safe.insert(0, end);
+        Ok(())
+    }
+}
+
+impl Drop for Upload {
+    /// What nobody can go on with goes.
+    fn drop(&mut self) {
+        if !self.done && (!self.keep || self.safe.is_empty()) {
+            let _ = remove(self.jail, &self.dir, &self.record_name);
+            let _ = remove(self.jail, &self.dir, &self.part);
+        }
+    }
+}
+
+/// Opens and locks what an earlier upload left.
+fn lock_earlier(jail: Jail, dir: &OwnedFd, part: &Name) -> Result<Option<OwnedFd>, Failed> {
+    let file = match jail.open_file(dir, part, true) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(Failed::System { what: "open an earlier part", errno }),
+    };
+    let stat = rustix::fs::fstat(&file).map_err(Failed::of("look at an earlier part"))?;
+    regular(&stat)?;
+    lock(&file)?;
+    // Somebody may have replaced it before the lock.
+    match jail.stat(dir, part) {
+        Ok(here) if (here.st_dev, here.st_ino) == (stat.st_dev, stat.st_ino) => Ok(Some(file)),
+        _ => Err(Failed::Busy),
+    }
+}
+
+fn create(jail: Jail, dir: &OwnedFd, part: &Name) -> Result<OwnedFd, Failed> {
+    let file = jail.create_temp(dir, part).map_err(|errno| match errno {
+        Errno::EXIST => Failed::Busy,
+        errno => Failed::System { what: "make the file", errno },
+    })?;
+    lock(&file)?;
+    Ok(file)
+}
+
+fn lock(file: &OwnedFd) -> Result<(), Failed> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(Errno::AGAIN) => Err(Failed::Busy),
+        Err(errno) => Err(Failed::System { what: "lock the part", errno }),
+    }
+}
+
+fn remove(jail: Jail, dir: &OwnedFd, name: &Name) -> Result<(), Failed> {
+    match jail.unlink(dir, name) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(Failed::System { what: "remove an earlier part", errno }),
+    }
+}
+
+/// The record of this part says that all of `claimed` is on media.
+fn claimed_by(jail: Jail, dir: &OwnedFd, record: &Name, part: &OwnedFd, claimed: &Ranges) -> bool {
+    let (Ok(file), Ok(stat)) = (jail.open_file(dir, record, false), rustix::fs::fstat(part)) else {
+        return false;
+    };
+    let mut text = vec![0; RECORD_LEN_MAX];
+    let mut len = 0;
+    while len < text.len() {
+        match rustix::io::pread(&file, &mut text[len..], len as u64) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+    let safe = parse_record(&text[..len], stat.st_ino);
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    claimed.list().iter().all(|(start, end)| safe.covers(*start, *end) && *end <= size)
+}
+
+/// The ranges that a record has for this inode. A line that is torn, or none, ends it.
+fn parse_record(text: &[u8], inode: u64) -> Ranges {
+    let mut safe = Ranges::new();
+    let mut lines = text.split_inclusive(|b| *b == b'\n').map_while(|line| line.strip_suffix(b"\n"));
+    if lines.next() != Some(format!("haul part of inode {inode}").as_bytes()) {
+        return safe;
+    }
+    for line in lines {
+        let Ok(ranges) = Ranges::parse(line) else { break };
+        if safe.merge(&ranges).is_err() {
+            break;
+        }
+    }
+    safe
+}
+
+fn open_record(jail: Jail, dir: &OwnedFd, record: &Name) -> Result<std::fs::File, Failed> {
+    let file = jail.open_file(dir, record, true).map_err(Failed::of("open the record"))?;
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(Failed::of("open the record"))?;
+    Ok(file.into())
+}
+
+fn copy(from: &OwnedFd, to: &OwnedFd, len: u64) -> Result<(), Failed> {
+    let failed = Failed::of("copy what stands there");
+    let (mut at, mut by_hand) = (0, false);
+    let mut buffer = Vec::new();
+    while at < len {
+        let want = usize::try_from(len - at).unwrap_or(usize::MAX).min(64 << 20);
+        let (mut read, mut written) = (at, at);
+        let moved = if by_hand {
+            buffer.resize(1 << 20, 0);
+            let got = rustix::io::pread(from, &mut buffer[..want.min(1 << 20)], at).map_err(&failed)?;
+            let mut put = 0;
+            while put < got {
+                put += rustix::io::pwrite(to, &buffer[put..got], at + put as u64).map_err(&failed)?;
+            }
+            got
+        } else {
+            match rustix::fs::copy_file_range(from, Some(&mut read), to, Some(&mut written), want) {
+                Ok(moved) => moved,
+                Err(Errno::INTR) => continue,
+                Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
+                    by_hand = true;
+                    continue;
+                }
+                Err(errno) => return Err(failed(errno)),
+            }
+        };
+        if moved == 0 {
+            return Err(Failed::Changed);
+        }
+        at += moved as u64;
+    }
+    Ok(())
+}
+
+fn overlaps(ranges: &Ranges, start: u64, end: u64) -> bool {
+    let at = ranges.list().partition_point(|range| range.1 <= start);
+    ranges.list().get(at).is_some_and(|range| range.0 < end)
+}
+
+fn is_zero(piece: &[u8]) -> bool {
+    static ZEROS: [u8; HOLE_LEN] = [0; HOLE_LEN];
+    piece == &ZEROS[..piece.len()]
+}
+
+/// The mask of new files. It is asked by setting it, and this process has one thread that makes files.
+pub fn umask() -> u32 {
+    let mask = rustix::process::umask(Mode::from_raw_mode(0o022));
+    rustix::process::umask(mask);
+    mask.bits()
+}
+
+/// Free bytes where a file would lie, if the system says.
+pub fn free_bytes(dir: impl AsFd) -> Option<u64> {
+    let stat = rustix::fs::fstatvfs(dir).ok()?;
+    stat.f_bavail.checked_mul(stat.f_frsize)
+}

@@ -1,0 +1,344 @@
+//! Data to a client: one connection in stream mode, several with blocks in MODE E.
+//!
+//! In: a [`Feed`], which yields pieces of a file or of a listing. Out: bytes on connections.
+//! What must hold: a block's header is sent only with all its bytes behind it, or the connections are reset;
+//! a transfer that fails never looks like one that ended.
+//! From the page cache to a socket in the clear no byte passes this process (`sendfile`).
+
+use std::io::{ErrorKind, Write};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use haul_gridftp::mode_e::Header;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+
+use crate::control::Control;
+use crate::data::{Conn, Data, Stream};
+use crate::listing::Listing;
+use crate::transfer::{Progress, Stop};
+use crate::tree::Lost;
+
+/// Bytes of a block in MODE E, and what of a file goes in one piece.
+const BLOCK_LEN: u64 = 1 << 20;
+/// What is read at a time where a connection is protected.
+const COPY_LEN: usize = 64 << 10;
+
+/// A piece of what is sent.
+pub enum Piece {
+    /// Of the file: from here, so long; its place on the wire.
+    File {
+        from: u64,
+        len: u64,
+        at: u64,
+    },
+    Text {
+        text: Vec<u8>,
+        at: u64,
+    },
+}
+
+/// What is sent.
+pub trait Feed {
+    /// The next piece, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn next(&mut self) -> Result<Option<Piece>, Lost>;
+    /// The file that pieces are of.
+    fn file(&self) -> Option<&OwnedFd>;
+}
+
+/// Parts of a file.
+pub struct FileFeed {
+    file: OwnedFd,
+    /// What is left, the next one last: from where up to where.
+    left: Vec<(u64, u64)>,
+    /// The byte of the file that is the first of the wire.
+    base: u64,
+}
+
+impl FileFeed {
+    /// `ranges`: what of the file goes, in order.
+    pub fn new(file: OwnedFd, ranges: impl Iterator<Item = (u64, u64)>, base: u64) -> FileFeed {
+        let mut left: Vec<(u64, u64)> = ranges.collect();
+        left.reverse();
+        FileFeed { file, left, base }
+    }
+
+    pub fn into_file(self) -> OwnedFd {
+        self.file
+    }
+}
+
+impl Feed for FileFeed {
+    fn next(&mut self) -> Result<Option<Piece>, Lost> {
+        let Some((start, end)) = self.left.pop() else { return Ok(None) };
+        let len = (end - start).min(BLOCK_LEN);
+        if start + len < end {
+            self.left.push((start + len, end));
+        }
+        Ok(Some(Piece::File { from: start, len, at: start - self.base }))
+    }
+    fn file(&self) -> Option<&OwnedFd> {
+        Some(&self.file)
+    }
+}
+
+/// A listing.
+pub struct TextFeed<'a> {
+    pub listing: Listing<'a>,
+    at: u64,
+}
+
+impl<'a> TextFeed<'a> {
+    pub fn new(listing: Listing<'a>) -> TextFeed<'a> {
+        TextFeed { listing, at: 0 }
+    }
+}
+
+impl Feed for TextFeed<'_> {
+    fn next(&mut self) -> Result<Option<Piece>, Lost> {
+        let text = self.listing.piece()?;
+        let at = self.at;
+        self.at += text.len() as u64;
+        Ok((!text.is_empty()).then_some(Piece::Text { text, at }))
+    }
+    fn file(&self) -> Option<&OwnedFd> {
+        None
+    }
+}
+
+/// What is on its way into one connection.
+#[derive(Default)]
+struct Out {
+    head: Vec<u8>,
+    head_at: usize,
+    piece: Option<Piece>,
+    /// This connection has had its last header.
+    ended: bool,
+}
+
+impl Out {
+    fn is_empty(&self) -> bool {
+        self.head_at == self.head.len() && self.piece.is_none()
+    }
+
+    /// Pushes as much as goes. True: all of it went.
+    fn push(
+        &mut self,
+        to: &mut dyn Stream,
+        file: Option<&OwnedFd>,
+        progress: &Progress,
+    ) -> Result<bool, Stop> {
+        while self.head_at < self.head.len() {
+            match to.write(&self.head[self.head_at..]) {
+                Ok(0) => return Err(Stop::Data(ErrorKind::WriteZero.into())),
+                Ok(len) => self.head_at += len,
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => return Ok(false),
+                    ErrorKind::Interrupted => {}
+                    _ => return Err(Stop::Data(error)),
+                },
+            }
+        }
+        while let Some(piece) = &mut self.piece {
+            let sent = match piece {
+                Piece::Text { text, .. } if text.is_empty() => None,
+                Piece::File { len: 0, .. } => None,
+                Piece::Text { text, .. } => Some(to.write(text)),
+                Piece::File { from, len, .. } => {
+                    Some(from_file(to, file.expect("pieces of a file have one"), *from, *len)?)
+                }
+            };
+            let len = match sent {
+                None => {
+                    self.piece = None;
+                    break;
+                }
+                Some(Ok(0)) => return Err(Stop::Data(ErrorKind::WriteZero.into())),
+                Some(Ok(len)) => len,
+                Some(Err(error)) => match error.kind() {
+                    ErrorKind::WouldBlock => return Ok(false),
+                    ErrorKind::Interrupted => 0,
+                    _ => return Err(Stop::Data(error)),
+                },
+            };
+            progress.add(len);
+            match piece {
+                Piece::Text { text, .. } => drop(text.drain(..len)),
+                Piece::File { from, len: left, .. } => {
+                    *from += len as u64;
+                    *left -= len as u64;
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Some bytes of a file into a connection.
+fn from_file(
+    to: &mut dyn Stream,
+    file: &OwnedFd,
+    from: u64,
+    len: u64,
+) -> Result<std::io::Result<usize>, Stop> {
+    let want = usize::try_from(len).unwrap_or(usize::MAX);
+    if let Some(socket) = to.plain() {
+        let mut offset = from;
+        return match rustix::fs::sendfile(socket, file, Some(&mut offset), want) {
+            Ok(0) => Err(Stop::Shrank),
+            Ok(len) => Ok(Ok(len)),
+            Err(Errno::IO) => Err(Stop::Read(Lost::System(Errno::IO))),
+            Err(errno) => Ok(Err(errno.into())),
+        };
+    }
+    let mut bytes = [0; COPY_LEN];
+    match rustix::io::pread(file, &mut bytes[..want.min(COPY_LEN)], from) {
+        Ok(0) => Err(Stop::Shrank),
+        Ok(len) => Ok(to.write(&bytes[..len])),
+        Err(Errno::INTR) => Ok(Err(ErrorKind::Interrupted.into())),
+        Err(errno) => Err(Stop::Read(Lost::System(errno))),
+    }
+}
+
+/// Sends all of `feed` through one connection.
+///
+/// # Errors
+/// It was not all; then the connection was reset.
+pub fn stream(
+    control: &mut Control,
+    mut conn: Conn,
+    feed: &mut dyn Feed,
+    progress: &Progress,
+) -> Result<(), Stop> {
+    let sent = send_stream(control, &mut conn, feed, progress);
+    match sent {
+        Ok(()) => {
+            let _ = conn.stream.flush();
+            Ok(())
+        }
+        Err(stop) => {
+            conn.reset();
+            Err(stop)
+        }
+    }
+}
+
+fn send_stream(
+    control: &mut Control,
+    conn: &mut Conn,
+    feed: &mut dyn Feed,
+    progress: &Progress,
+) -> Result<(), Stop> {
+    let status = || progress.in_words();
+    while let Some(piece) = feed.next()? {
+        let mut out = Out { piece: Some(piece), ..Out::default() };
+        while !out.push(&mut *conn.stream, feed.file(), progress)? {
+            control.wait(&[(conn.stream.fd(), PollFlags::OUT)], progress.deadline(), Some(&status))?;
+        }
+        // A fast connection never blocks, and `ABOR` is heard all the same.
+        control.wait(&[(conn.stream.fd(), PollFlags::OUT)], progress.deadline(), Some(&status))?;
+    }
+    Ok(())
+}
+
+/// Sends all of `feed` in MODE E through `conns`, which are kept for the next transfer.
+///
+/// # Errors
+/// It was not all; then the connections were reset.
+pub fn blocks(
+    control: &mut Control,
+    data: &mut Data,
+    mut conns: Vec<Conn>,
+    feed: &mut dyn Feed,
+    progress: &Progress,
+) -> Result<(), Stop> {
+    match send_blocks(control, &mut conns, feed, progress) {
+        Ok(()) => {
+            data.kept = conns;
+            Ok(())
+        }
+        Err(stop) => {
+            conns.into_iter().for_each(Conn::reset);
+            Err(stop)
+        }
+    }
+}
+
+fn send_blocks(
+    control: &mut Control,
+    conns: &mut [Conn],
+    feed: &mut dyn Feed,
+    progress: &Progress,
+) -> Result<(), Stop> {
+    let status = || progress.in_words();
+    let mut ends = Header::ends(conns.len() as u64, false)?;
+    let mut outs: Vec<Out> = conns.iter().map(|_| Out::default()).collect();
+    let mut ready = vec![true; conns.len()];
+    let mut is_over = false;
+    loop {
+        for (i, conn) in conns.iter_mut().enumerate() {
+            let out = &mut outs[i];
+            // A block at a time, so that all have their turn.
+            if !ready[i] || out.ended && out.is_empty() {
+                continue;
+            }
+            if out.is_empty() {
+                let piece = if is_over { None } else { feed.next()? };
+                out.head_at = 0;
+                match piece {
+                    Some(piece) => {
+                        let (at, len) = match &piece {
+                            Piece::File { at, len, .. } => (*at, *len),
+                            Piece::Text { text, at } => (*at, text.len() as u64),
+                        };
+                        out.head = Header::data(at, len)?.encode().to_vec();
+                        out.piece = Some(piece);
+                    }
+                    None => {
+                        is_over = true;
+                        out.head = ends.next().expect("one for each connection").encode().to_vec();
+                        out.ended = true;
+                    }
+                }
+            }
+            ready[i] = out.push(&mut *conn.stream, feed.file(), progress)?;
+        }
+        if outs.iter().all(|out| out.ended && out.is_empty()) {
+            return Ok(());
+        }
+        let waiting: Vec<usize> =
+            (0..conns.len()).filter(|i| !(outs[*i].ended && outs[*i].is_empty())).collect();
+        let wanted: Vec<(BorrowedFd<'_>, PollFlags)> =
+            waiting.iter().map(|i| (conns[*i].stream.fd(), PollFlags::OUT)).collect();
+        let now = control.wait(&wanted, progress.deadline(), Some(&status))?;
+        for (i, is_ready) in waiting.into_iter().zip(now) {
+            ready[i] = is_ready;
+        }
+    }
+}
+
+/// Connections for a transfer in MODE E to the client: those that are kept and live, or new ones.
+///
+/// # Errors
+/// There is none.
+pub fn channels(data: &mut Data, count: usize) -> Result<(Vec<Conn>, bool), Stop> {
+    let kept = std::mem::take(&mut data.kept);
+    let mut live: Vec<Conn> = kept.into_iter().filter_map(alive).collect();
+    if !live.is_empty() {
+        return Ok((live, true));
+    }
+    for _ in 0..count {
+        live.push(data.dial().map_err(Stop::Data)?);
+    }
+    Ok((live, false))
+}
+
+/// Nothing ever comes through a connection to the client: what does is its end.
+fn alive(mut conn: Conn) -> Option<Conn> {
+    match conn.stream.read(&mut [0; 1]) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Some(conn),
+        _ => None,
+    }
+}

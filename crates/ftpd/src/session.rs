@@ -1,0 +1,537 @@
+//! One session: what the client says, one command after another, until it goes.
+//!
+//! In: a control connection, and what the monitor told. Out: replies; files through [`Tree`] and [`Upload`];
+//! a log line for each transfer.
+//! What must hold: before a login nothing of the tree is looked at; what the login may not change is not
+//! changed; one command runs at a time, and its replies come in its turn.
+//!
+//! [`Upload`]: crate::part::Upload
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use haul_core::entry::Name;
+use haul_gridftp::request::{Family, Opts, Request, Restart};
+use haul_gridftp::{address, command::DataAuth, reply::Reply};
+
+use crate::config::{Access, Config, Handed, IDLE_MAX, LOGIN_WITHIN, Login, REFUSED_MAX, Start};
+use crate::control::{Control, End};
+use crate::data::Data;
+use crate::listing::Wanted;
+use crate::log::Log;
+use crate::sums::ALGORITHMS;
+use crate::tree::{Tree, shown};
+
+mod files;
+mod moving;
+
+/// Who may log in without being known.
+const ANONYMOUS: [&str; 2] = ["anonymous", "ftp"];
+
+/// What is agreed for the next transfer.
+struct Parameters {
+    /// `S` or `E`.
+    mode: u8,
+    parallelism: usize,
+    restart: Option<Restart>,
+    allo: Option<u64>,
+    /// Markers are told in stream mode, too, and so often.
+    markers: Option<Duration>,
+    facts: Wanted,
+}
+
+impl Parameters {
+    fn new() -> Parameters {
+        Parameters {
+            mode: b'S',
+            parallelism: 1,
+            restart: None,
+            allo: None,
+            markers: None,
+            facts: Wanted::ALL,
+        }
+    }
+}
+
+/// A session.
+pub struct Session {
+    control: Control,
+    log: Log,
+    config: Config,
+    peer: SocketAddr,
+    data: Data,
+    /// The name that the client gave, before its password.
+    named: Option<String>,
+    login: Option<Login>,
+    tree: Option<Tree>,
+    here: Vec<Name>,
+    with: Parameters,
+    rename_from: Option<Vec<Name>>,
+    epsv_only: bool,
+    before_login: bool,
+}
+
+/// How a session goes on after a command.
+enum Then {
+    Next,
+    Leave,
+    /// Another process goes on.
+    HandOver(Login),
+}
+
+/// How a session ended.
+enum Over {
+    Ended(&'static str),
+    /// Another process goes on for this login.
+    Handed(Login),
+}
+
+/// Runs a session to its end.
+///
+/// # Errors
+/// The sockets cannot be used as they must be.
+pub fn run(control: TcpStream, monitor: UnixStream, start: Start, log: Log) -> io::Result<()> {
+    control.set_nonblocking(true)?;
+    control.set_nodelay(true)?;
+    let _ = rustix::net::sockopt::set_socket_keepalive(&control, true);
+    let local = control.local_addr()?;
+    monitor.set_nonblocking(true)?;
+    let logged_in = start.after.is_some();
+    let mut session = Session {
+        data: Data::new(start.peer, local, start.config.data_ports, start.config.third_party),
+        control: Control::new(Box::new(control), monitor, logged_in),
+        log,
+        config: start.config,
+        peer: start.peer,
+        named: None,
+        login: None,
+        tree: None,
+        here: Vec::new(),
+        with: Parameters::new(),
+        rename_from: None,
+        epsv_only: false,
+        before_login: start.before_login,
+    };
+    match start.after {
+        None => session.control.say(220, "haul GridFTP server ready."),
+        Some(Handed { login, unread }) => {
+            session.control.take_unread(&unread);
+            session.enter(login);
+        }
+    }
+    match session.serve() {
+        Over::Ended(why) => {
+            if let Some(login) = &session.login {
+                session.log.note("end", Some(session.peer), Some(&login.user), why);
+            }
+            Ok(())
+        }
+        Over::Handed(login) => session.control.hand_over(login),
+    }
+}
+
+impl Session {
+    fn serve(&mut self) -> Over {
+        let mut login_until = Some(Instant::now() + LOGIN_WITHIN).filter(|_| self.login.is_none());
+        let mut refused = 0;
+        loop {
+            let idle_until = Instant::now() + IDLE_MAX;
+            let until = login_until.map_or(idle_until, |login| login.min(idle_until));
+            let line = match self.control.next_line(until) {
+                Ok(line) => line,
+                Err(end) => return Over::Ended(self.leave(end)),
+            };
+            let then = match Request::parse(&line) {
+                Ok(request) => {
+                    let (then, is_refused) = self.obey(request);
+                    refused = if is_refused { refused + 1 } else { 0 };
+                    then
+                }
+                Err(why) => {
+                    refused += 1;
+                    self.control.say(why.code, &why.words);
+                    Then::Next
+                }
+            };
+            if refused > REFUSED_MAX {
+                self.control.say(421, "Too many commands that cannot be obeyed; goodbye.");
+                return Over::Ended("too many bad commands");
+            }
+            match then {
+                Then::Next => {}
+                Then::Leave => return Over::Ended("goodbye"),
+                Then::HandOver(login) => return Over::Handed(login),
+            }
+            if self.login.is_some() {
+                login_until = None;
+            }
+        }
+    }
+
+    fn leave(&mut self, end: End) -> &'static str {
+        match end {
+            End::Gone => "the client is gone",
+            End::Silent if self.login.is_none() => {
+                self.control.say(421, "No login in time; goodbye.");
+                "no login in time"
+            }
+            End::Silent => {
+                self.control.say(421, "Nothing was said for too long; goodbye.");
+                "idle"
+            }
+            End::TooLong => {
+                self.control.say(500, "The line is too long.");
+                self.control.say(421, "What follows cannot be understood; goodbye.");
+                "a line that is too long"
+            }
+            End::Stopping => {
+                self.control.say(421, "The server ends; come again later.");
+                "the server ends"
+            }
+            End::Orphaned => "the monitor is gone",
+        }
+    }
+
+    /// Does what is said. With it: whether it was refused.
+    fn obey(&mut self, request: Request<'_>) -> (Then, bool) {
+        if self.login.is_none() && !is_before_login(&request) {
+            self.control.say(530, "Please log in first: USER and PASS.");
+            return (Then::Next, true);
+        }
+        if !matches!(request, Request::Rnto(_)) {
+            self.rename_from = None;
+        }
+        let code = match request {
+            Request::User(name) => {
+                if self.login.is_some() {
+                    return (self.said(530, "You are logged in; connect anew to be somebody else."), true);
+                }
+                self.named = Some(String::from_utf8_lossy(name).into_owned());
+                return (self.said(331, "Please tell the password; for anonymous, any will do."), false);
+            }
+            Request::Pass(_) => return self.pass(),
+            Request::Quit => {
+                self.control.say(221, "Goodbye.");
+                return (Then::Leave, false);
+            }
+            Request::Noop => self.plain(200, "Still here."),
+            Request::Acct => self.plain(202, "No account is needed."),
+            Request::Syst => self.plain(215, "UNIX Type: L8"),
+            Request::Lang => self.plain(200, "English is spoken."),
+            Request::Abor => self.plain(226, "No transfer is under way."),
+            Request::Help => self.help(),
+            Request::SiteHelp => self.site_help(),
+            Request::SiteClient(text) => {
+                let text = String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned();
+                let user = self.login.as_ref().map(|login| login.user.clone());
+                self.log.note("client", Some(self.peer), user.as_deref(), &text);
+                self.plain(250, "Noted.")
+            }
+            Request::Feat => self.feat(),
+            Request::Opts(opts) => self.opts(opts),
+            // Bytes travel as they are in either.
+            Request::Type(letter) => self.plain(200, &format!("Type is {}.", char::from(letter))),
+            Request::Mode(letter) => {
+                if letter != self.with.mode {
+                    self.data.drop_kept();
+                }
+                self.with.mode = letter;
+                self.plain(200, &format!("Mode is {}.", char::from(letter)))
+            }
+            Request::Stru => self.plain(200, "Structure is F."),
+            Request::Sbuf(len) => {
+                self.data.set_buffer(len);
+                self.plain(200, "Buffers are set for connections to come.")
+            }
+            Request::Allo(len) => {
+                self.with.allo = (len > 0).then_some(len);
+                self.plain(200, "So much is expected.")
+            }
+            Request::Rest(restart) => {
+                let text = match &restart {
+                    Restart::Offset(offset) => format!("The next transfer begins at {offset}."),
+                    Restart::Ranges(ranges) => {
+                        format!("The next transfer leaves out {} bytes.", ranges.total())
+                    }
+                };
+                self.with.restart = Some(restart).filter(|restart| *restart != Restart::Offset(0));
+                self.plain(350, &text)
+            }
+            Request::Pasv => self.passive(Ask::Pasv),
+            Request::Epsv(family) => self.extended_passive(family),
+            Request::Spas(six) => self.passive(if six { Ask::Spas6 } else { Ask::Spas }),
+            Request::Port(address) => self.active(address),
+            Request::Eprt(address) => self.active(address),
+            Request::Spor(addresses) => match addresses[..] {
+                [first, ..] => self.active(first),
+                [] => self.plain(501, "SPOR wants an address."),
+            },
+            Request::Dcau(DataAuth::None) => self.plain(200, "Data connections are not authenticated."),
+            Request::Dcau(_) => self.plain(504, "Only DCAU N is served here."),
+            Request::Pbsz(_) => self.plain(200, "PBSZ=0"),
+            Request::Prot(b'C') => self.plain(200, "Data go as they are."),
+            Request::Prot(_) => self.plain(536, "Data cannot be protected here: PROT C."),
+            Request::Security { .. } => self.plain(502, "Nothing but plain FTP is served here."),
+            Request::Pwd => {
+                let here = self.here.clone();
+                self.told(257, &here, b" is where you are.")
+            }
+            other => self.on_files(other),
+        };
+        (Then::Next, code >= 500)
+    }
+
+    fn plain(&mut self, code: u16, text: &str) -> u16 {
+        self.control.say(code, text);
+        code
+    }
+
+    fn said(&mut self, code: u16, text: &str) -> Then {
+        self.control.say(code, text);
+        Then::Next
+    }
+
+    /// A reply that begins with a path between quotes, in which a quote is doubled (RFC 959, appendix II).
+    fn told(&mut self, code: u16, way: &[Name], text: &[u8]) -> u16 {
+        let mut line = vec![b'"'];
+        for byte in shown(way) {
+            line.push(byte);
+            if byte == b'"' {
+                line.push(byte);
+            }
+        }
+        line.push(b'"');
+        line.extend_from_slice(text);
+        self.control.say_bytes(code, &line);
+        code
+    }
+
+    fn pass(&mut self) -> (Then, bool) {
+        if self.login.is_some() {
+            return (self.said(503, "You are logged in."), true);
+        }
+        let Some(user) = self.named.take() else {
+            return (self.said(503, "Say USER first."), true);
+        };
+        if !ANONYMOUS.iter().any(|name| user.eq_ignore_ascii_case(name)) {
+            let shown: String = user.chars().take(64).collect();
+            self.log.note("refused", Some(self.peer), Some(&shown), "no such login");
+            return (self.said(530, "This login is not served here; anonymous is."), true);
+        }
+        let login = Login { user: "anonymous".into(), access: self.config.anonymous };
+        if self.before_login {
+            return (Then::HandOver(login), false);
+        }
+        self.enter(login);
+        (Then::Next, false)
+    }
+
+    /// The login is good, and this process may act for it.
+    fn enter(&mut self, login: Login) {
+        let root = Path::new(std::ffi::OsStr::from_bytes(&self.config.root)).to_owned();
+        match Tree::open(&root, rustix::process::geteuid().as_raw()) {
+            Ok(tree) => {
+                self.tree = Some(tree);
+                self.control.trust();
+                self.log.note("login", Some(self.peer), Some(&login.user), "");
+                self.control.say(230, "Logged in.");
+                self.login = Some(login);
+            }
+            Err(errno) => {
+                let why = format!("cannot open {}: {}", root.display(), haul_base::errno::text(errno));
+                self.log.note("error", Some(self.peer), Some(&login.user), &why);
+                self.control.say(530, "What is served here cannot be opened; tell who runs this server.");
+            }
+        }
+    }
+
+    fn help(&mut self) -> u16 {
+        let lines = [
+            "These commands are known.",
+            " USER PASS QUIT NOOP HELP SYST FEAT OPTS LANG TYPE MODE STRU SBUF ALLO REST ABOR STAT",
+            " PASV EPSV PORT EPRT SPAS SPOR RETR STOR APPE ERET ESTO MLST MLSD NLST LIST",
+            " SIZE MDTM MFMT CKSM CWD CDUP PWD MKD RMD DELE RNFR RNTO SITE DCAU PBSZ PROT",
+            "End.",
+        ];
+        self.lines(214, &lines)
+    }
+
+    fn site_help(&mut self) -> u16 {
+        self.lines(214, &["These SITE commands are known.", " HELP CLIENTINFO CHMOD", "End."])
+    }
+
+    fn feat(&mut self) -> u16 {
+        let sums: String = ALGORITHMS.iter().map(|algorithm| format!("{algorithm}:10;")).collect();
+        let lines = [
+            "These are known.".to_owned(),
+            " CKSM ".to_owned() + &sums,
+            " EPRT".into(),
+            " EPSV".into(),
+            " ERET".into(),
+            " ESTO".into(),
+            " MDTM".into(),
+            " MFMT".into(),
+            format!(" MLST {}", self.with.facts.in_words(true)),
+            " PARALLEL".into(),
+            " PASV AllowDelayed;".into(),
+            " REST STREAM".into(),
+            " SBUF".into(),
+            " SIZE".into(),
+            " SPAS".into(),
+            " SPOR".into(),
+            " TVFS".into(),
+            " UTF8".into(),
+            "End.".into(),
+        ];
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        self.lines(211, &lines)
+    }
+
+    fn lines(&mut self, code: u16, lines: &[&str]) -> u16 {
+        let lines = lines.iter().map(|line| line.as_bytes());
+        let reply = Reply::new(code, lines).expect("some lines of plain text");
+        self.control.send(&reply);
+        code
+    }
+
+    fn opts(&mut self, opts: Opts) -> u16 {
+        match opts {
+            Opts::Retr { parallelism, markers } => {
+                if let Some(count) = parallelism {
+                    let count = (count as usize).min(crate::config::CHANNELS_MAX);
+                    if count != self.with.parallelism && self.data.kept_way == Some(crate::data::Way::Out) {
+                        self.data.drop_kept();
+                    }
+                    self.with.parallelism = count;
+                }
+                if let Some(every) = markers {
+                    self.with.markers = (every > 0).then(|| Duration::from_secs(every));
+                }
+                self.plain(200, "OPTS RETR is set.")
+            }
+            Opts::DelayedPassive(on) => {
+                self.data.delayed = on;
+                self.plain(200, "OPTS PASV is set.")
+            }
+            Opts::Mlst(names) => {
+                self.with.facts = Wanted::of(&names);
+                let text = format!("MLST OPTS {}", self.with.facts.in_words(false));
+                self.plain(200, text.trim_end())
+            }
+            Opts::Utf8 => self.plain(200, "Names are bytes, and UTF-8 is welcome."),
+        }
+    }
+
+    fn passive(&mut self, ask: Ask) -> u16 {
+        if self.epsv_only {
+            return self.plain(501, "After EPSV ALL only EPSV is served.");
+        }
+        if ask == Ask::Pasv && self.data.delayed {
+            self.data.close();
+            self.data.due = true;
+            return self.plain(200, "Passive delayed.");
+        }
+        let at = match self.data.listen() {
+            Ok(at) => at,
+            Err(error) => return self.no_port(&error),
+        };
+        let reply = match ask {
+            Ask::Pasv => address::text_227(at).and_then(|text| Reply::new(227, [text.into_bytes()])),
+            Ask::Spas if at.is_ipv6() => {
+                self.data.close();
+                return self.plain(522, "This connection is of IPv6: SPAS 2.");
+            }
+            Ask::Spas | Ask::Spas6 => address::spas_reply(&[at]),
+        };
+        match reply {
+            Ok(reply) => {
+                self.control.send(&reply);
+                reply.code()
+            }
+            Err(_) => {
+                self.data.close();
+                self.plain(522, "This connection is of IPv6: EPSV.")
+            }
+        }
+    }
+
+    fn extended_passive(&mut self, family: Family) -> u16 {
+        let six = self.data.is_ipv6();
+        match family {
+            Family::All => {
+                self.epsv_only = true;
+                return self.plain(200, "From now on EPSV alone.");
+            }
+            Family::V4 if six => return self.plain(522, "This connection is of IPv6, use (2)."),
+            Family::V6 if !six => return self.plain(522, "This connection is of IPv4, use (1)."),
+            _ => {}
+        }
+        match self.data.listen() {
+            Ok(at) => {
+                let text = address::text_229(at.port()).expect("a port that is listened at is not 0");
+                self.plain(229, &text)
+            }
+            Err(error) => self.no_port(&error),
+        }
+    }
+
+    fn no_port(&mut self, error: &io::Error) -> u16 {
+        let text = haul_base::errno::text(error);
+        self.plain(425, &format!("No port for data connections is free: {text}."))
+    }
+
+    fn active(&mut self, address: SocketAddr) -> u16 {
+        if self.epsv_only {
+            return self.plain(501, "After EPSV ALL only EPSV is served.");
+        }
+        match self.data.dial_to(address) {
+            Ok(()) => self.plain(200, "Data will go there."),
+            Err(why) => {
+                self.log.note("refused", Some(self.peer), None, &format!("data to {address}: {why}"));
+                self.plain(504, &format!("This address is refused: {why}."))
+            }
+        }
+    }
+
+    fn may_write(&self) -> bool {
+        self.login.as_ref().is_some_and(|login| login.access == Access::Write)
+    }
+
+    fn access(&self) -> Access {
+        self.login.as_ref().map_or(Access::Read, |login| login.access)
+    }
+
+    fn user(&self) -> String {
+        self.login.as_ref().map(|login| login.user.clone()).unwrap_or_default()
+    }
+}
+
+/// What asks for a port.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ask {
+    Pasv,
+    Spas,
+    Spas6,
+}
+
+fn is_before_login(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::User(_)
+            | Request::Pass(_)
+            | Request::Quit
+            | Request::Noop
+            | Request::Help
+            | Request::Syst
+            | Request::Feat
+            | Request::Lang
+            | Request::Opts(_)
+            | Request::Security { .. }
+            | Request::Pbsz(_)
+            | Request::Prot(_)
+    )
+}

@@ -1,0 +1,379 @@
+//! Commands that look at names or change them; none of these moves data.
+
+use std::os::fd::OwnedFd;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use haul_core::entry::Name;
+use haul_gridftp::listing::{Moment, write_moment};
+use haul_gridftp::reply::Reply;
+use haul_gridftp::request::Request;
+use rustix::fs::{AtFlags, FileType, Mode, Timespec, Timestamps};
+use rustix::io::Errno;
+
+use super::Session;
+use crate::listing::{Form, Listing, facts, long_line};
+use crate::sums::Sum;
+use crate::tree::{Lost, Spot, Tree, regular, shown, sync_dir};
+
+/// Bytes that are summed before the client is looked after.
+const SUM_PIECE: usize = 1 << 20;
+/// Most parts of uploads that go with a directory.
+const DEAD_PARTS_MAX: usize = 256;
+/// Most bytes of lines in an answer to `STAT`; who wants more lists by a data connection.
+const STAT_LEN_MAX: usize = 256 << 10;
+
+impl Session {
+    /// Obeys; returns the code of the reply.
+    pub(super) fn on_files(&mut self, request: Request<'_>) -> u16 {
+        let Some(tree) = self.tree.take() else {
+            return self.plain(530, "Please log in first: USER and PASS.");
+        };
+        let code = self.with_tree(&tree, request);
+        self.tree = Some(tree);
+        code
+    }
+
+    fn with_tree(&mut self, tree: &Tree, request: Request<'_>) -> u16 {
+        if is_change(&request) && !self.may_write() {
+            return self.plain(550, "This login may not change anything here.");
+        }
+        let outcome = match request {
+            Request::Retr { path, part } => return self.retrieve(tree, path, part),
+            Request::Stor { path, at } => return self.store(tree, path, at, false),
+            Request::Appe(path) => return self.store(tree, path, None, true),
+            Request::Mlsd(path) => return self.list(tree, path, Form::Facts(self.with.facts), "MLSD"),
+            Request::Nlst(path) => return self.list(tree, path, Form::Names, "NLST"),
+            Request::List(path) => return self.list(tree, path, Form::Long, "LIST"),
+            Request::Stat(None) => {
+                let text = format!("Status: waiting; {} logged in.", self.user());
+                return self.plain(211, &text);
+            }
+            Request::Stat(Some(path)) => self.stat(tree, path),
+            Request::Mlst(path) => self.mlst(tree, path.unwrap_or(b".")),
+            Request::Size(path) => self.size(tree, path),
+            Request::Mdtm(path) => self.mdtm(tree, path),
+            Request::Mfmt { moment, path } => self.mfmt(tree, moment, path),
+            Request::Cwd(path) => self.cwd(tree, path),
+            Request::Cdup => self.cwd(tree, b".."),
+            Request::Mkd(path) => self.mkd(tree, path),
+            Request::Rmd(path) => self.rmd(tree, path),
+            Request::Dele(path) => self.dele(tree, path),
+            Request::Rnfr(path) => self.rnfr(tree, path),
+            Request::Rnto(path) => self.rnto(tree, path),
+            Request::SiteChmod { mode, path } => self.chmod(tree, mode, path),
+            Request::Cksm { algorithm, offset, len, path } => {
+                return match self.cksm(tree, &algorithm, offset, len, path) {
+                    Ok(code) => code,
+                    Err(lost) => self.refuse(path, lost),
+                };
+            }
+            _ => return self.plain(502, "This is not served."),
+        };
+        outcome.unwrap_or_else(|(path, lost)| self.refuse(&path, lost))
+    }
+
+    /// Says why what was named cannot be.
+    pub(super) fn refuse(&mut self, path: &[u8], lost: Lost) -> u16 {
+        let code = match lost {
+            Lost::System(Errno::NOSPC | Errno::DQUOT) => 452,
+            Lost::System(_) | Lost::Directory | Lost::NotRegular => 550,
+            _ => 553,
+        };
+        let head = &path[..path.len().min(512)];
+        self.control.say_bytes(code, &[head, b": ", lost.to_string().as_bytes(), b"."].concat());
+        code
+    }
+
+    fn size(&mut self, tree: &Tree, path: &[u8]) -> Done {
+        let spot = find(tree, &self.here, path, true)?;
+        let stat = look(path, regular_of(&spot))?;
+        Ok(self.plain(213, &stat.st_size.to_string()))
+    }
+
+    fn mdtm(&mut self, tree: &Tree, path: &[u8]) -> Done {
+        let spot = find(tree, &self.here, path, true)?;
+        let stat = look(path, spot.found())?;
+        let digits = write_moment(Moment { secs: stat.st_mtime, nanos: 0 });
+        match digits {
+            Ok(digits) => Ok(self.plain(213, &digits)),
+            Err(_) => Ok(self.plain(550, "Its time cannot be told.")),
+        }
+    }
+
+    fn mfmt(&mut self, tree: &Tree, moment: Moment, path: &[u8]) -> Done {
+        let spot = find(tree, &self.here, path, true)?;
+        look(path, spot.found())?;
+        let time = Timespec { tv_sec: moment.secs, tv_nsec: moment.nanos.into() };
+        let omit = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+        let times = Timestamps { last_access: omit, last_modification: time };
+        let open = look(path, open_path(tree, &spot))?;
+        look(path, tree.jail().set_times(&open, &times).map_err(Lost::from))?;
+        let digits = write_moment(Moment { nanos: 0, ..moment }).unwrap_or_default();
+        self.control.say_bytes(213, &[format!("Modify={digits}; ").as_bytes(), path].concat());
+        Ok(213)
+    }
+
+    fn chmod(&mut self, tree: &Tree, mode: u32, path: &[u8]) -> Done {
+        if mode & 0o6000 != 0 {
+            return Ok(self.plain(504, "What runs as its owner or group is not made here."));
+        }
+        let spot = find(tree, &self.here, path, true)?;
+        look(path, spot.found())?;
+        let open = look(path, open_path(tree, &spot))?;
+        look(path, tree.jail().set_mode(&open, Mode::from_raw_mode(mode)).map_err(Lost::from))?;
+        Ok(self.plain(200, "The mode is set."))
+    }
+
+    fn cwd(&mut self, tree: &Tree, path: &[u8]) -> Done {
+        let spot = find(tree, &self.here, path, true)?;
+        let dir = look(path, directory_of(tree, &spot))?;
+        // Who may not search it could do nothing there.
+        look(path, rustix::fs::statat(&dir, ".", AtFlags::empty()).map_err(Lost::from))?;
+        self.here = look(path, tree.components(&self.here, path))?;
+        let here = self.here.clone();
+        Ok(self.told(250, &here, b" is where you are now."))
+    }
+
+    fn mkd(&mut self, tree: &Tree, path: &[u8]) -> Done {
+        let spot = find(tree, &self.here, path, false)?;
+        let name = match &spot.name {
+            Some(name) if spot.stat.is_none() => name,
+            _ => return Err((path.to_vec(), Lost::System(Errno::EXIST))),
+        };
+        look(path, tree.jail().make_dir(&spot.dir, name).map_err(Lost::from))?;
+        let open = look(path, tree.jail().open_dir(&spot.dir, name).map_err(Lost::from))?;
+        let mode = Mode::from_raw_mode(0o777 & !crate::part::umask());
+        look(path, rustix::fs::fchmod(&open, mode).map_err(Lost::from))?;
+        look(path, sync_dir(&spot.dir).map_err(Lost::from))?;
+        let way = look(path, tree.components(&self.here, path))?;
+        Ok(self.told(257, &way, b" is made."))
+    }
+
+    fn rmd(&mut self, tree: &Tree, path: &[u8]) -> Done {
+        let spot = find(tree, &self.here, path, false)?;
+        let name = look(path, spot.name())?;
+        let remove = || rustix::fs::unlinkat(&spot.dir, name.as_bytes(), AtFlags::REMOVEDIR);
+        let removed = match remove() {
+            // Nobody sees what is left of uploads, so nobody could remove it.
+            Err(Errno::NOTEMPTY) => {
+                look(path, directory_of(tree, &spot).and_then(|dir| remove_dead_parts(tree, &dir)))?;
+                remove()
+            }
+            other => other,
+        };
+        look(path, removed.map_err(Lost::from))?;
+        look(path, sync_dir(&spot.dir).map_err(Lost::from))?;
+        Ok(self.plain(250, "The directory is removed."))
+    }
+
+    fn dele(&mut self, tree: &Tree, path: &[u8]) -> Done {
+        let spot = find(tree, &self.here, path, false)?;
+        let name = look(path, spot.name())?;
+        look(path, tree.jail().unlink(&spot.dir, name).map_err(Lost::from))?;
+        look(path, sync_dir(&spot.dir).map_err(Lost::from))?;
+        Ok(self.plain(250, "The file is removed."))
+    }
+
+    fn rnfr(&mut self, tree: &Tree, path: &[u8]) -> Done {
+        let spot = find(tree, &self.here, path, false)?;
+        look(path, spot.found())?;
+        look(path, spot.name())?;
+        self.rename_from = Some(look(path, tree.components(&self.here, path))?);
+        Ok(self.plain(350, "Say RNTO and the new name."))
+    }
+
+    fn rnto(&mut self, tree: &Tree, path: &[u8]) -> Done {
+        let Some(from) = self.rename_from.take() else {
+            return Ok(self.plain(503, "Say RNFR first."));
+        };
+        let from_path = shown(&from);
+        let old = find(tree, &[], &from_path, false)?;
+        let new = find(tree, &self.here, path, false)?;
+        let (old_name, new_name) = (look(&from_path, old.name())?, look(path, new.name())?);
+        let renamed = rustix::fs::renameat(&old.dir, old_name.as_bytes(), &new.dir, new_name.as_bytes());
+        look(path, renamed.map_err(Lost::from))?;
+        look(path, sync_dir(&new.dir).map_err(Lost::from))?;
+        look(path, sync_dir(&old.dir).map_err(Lost::from))?;
+        Ok(self.plain(250, "The name is changed."))
+    }
+
+    fn mlst(&mut self, tree: &Tree, path: &[u8]) -> Done {
+        let spot = find(tree, &self.here, path, path.ends_with(b"/") || path == b".")?;
+        let stat = look(path, spot.found())?;
+        let link = link_of(&spot);
+        let mut line = b" ".to_vec();
+        let told = facts(stat, None, link.as_deref(), self.access(), self.with.facts);
+        let way = look(path, tree.components(&self.here, path))?;
+        if told.encode(&shown(&way), &mut line).is_err() {
+            return Err((path.to_vec(), Lost::BadName));
+        }
+        self.answer(250, "What it is:", vec![line], path)
+    }
+
+    fn stat(&mut self, tree: &Tree, path: &[u8]) -> Done {
+        let spot = find(tree, &self.here, path, true)?;
+        let stat = look(path, spot.found())?;
+        let now = seconds_now();
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+            let line = [b" ".as_slice(), &long_line(stat, path, None, now)].concat();
+            return self.answer(213, "What it is:", vec![line], path);
+        }
+        let dir = look(path, directory_of(tree, &spot))?;
+        let mut listing = look(path, Listing::of_dir(tree, dir, Form::Long, self.access(), now))?;
+        let mut text = Vec::new();
+        loop {
+            let piece = look(path, listing.piece())?;
+            if piece.is_empty() {
+                break;
+            }
+            text.extend_from_slice(&piece);
+            if text.len() > STAT_LEN_MAX {
+                return Ok(self.plain(550, "It has too many names for this answer: use MLSD or LIST."));
+            }
+        }
+        let lines = text.split(|b| *b == b'\n').filter_map(|line| line.strip_suffix(b"\r"));
+        let lines = lines.map(|line| [b" ", line].concat()).collect();
+        self.answer(212, "What is there:", lines, path)
+    }
+
+    /// An answer of several lines, which hold names.
+    fn answer(&mut self, code: u16, head: &str, lines: Vec<Vec<u8>>, path: &[u8]) -> Done {
+        let all = [head.as_bytes().to_vec()].into_iter().chain(lines).chain([b"End.".to_vec()]);
+        match Reply::new(code, all) {
+            Ok(reply) => {
+                self.control.send(&reply);
+                Ok(code)
+            }
+            Err(_) => Err((path.to_vec(), Lost::BadName)),
+        }
+    }
+
+    fn cksm(
+        &mut self,
+        tree: &Tree,
+        algorithm: &str,
+        offset: u64,
+        len: Option<u64>,
+        path: &[u8],
+    ) -> Result<u16, Lost> {
+        let Some(mut sum) = Sum::new(algorithm) else {
+            return Ok(self.plain(504, "This algorithm is not known; FEAT tells which are."));
+        };
+        let spot = tree.find(&self.here, path, true)?;
+        let (file, stat) = tree.open_file(&spot)?;
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let end = len.map_or(Some(size.max(offset)), |len| offset.checked_add(len));
+        let Some(end) = end.filter(|end| *end <= size) else {
+            return Ok(self.plain(554, "The file has fewer bytes than that."));
+        };
+        let (mut at, mut bytes) = (offset, vec![0; SUM_PIECE]);
+        while at < end {
+            let want = usize::try_from(end - at).unwrap_or(SUM_PIECE).min(SUM_PIECE);
+            let got = match rustix::io::pread(&file, &mut bytes[..want], at) {
+                Ok(0) => return Ok(self.plain(451, "The file became shorter while it was read.")),
+                Ok(got) => got,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            sum.update(&bytes[..got]);
+            at += got as u64;
+            // Nobody is to read terabytes for who has gone, or while the server ends.
+            if self.control.is_gone(std::time::Duration::ZERO) {
+                return Ok(self.plain(426, "The sum was not made to its end."));
+            }
+        }
+        let after = rustix::fs::fstat(&file)?;
+        if (after.st_size, after.st_mtime, after.st_mtime_nsec)
+            != (stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
+        {
+            return Ok(self.plain(451, "The file was changed while it was read."));
+        }
+        Ok(self.plain(213, &sum.finish()))
+    }
+}
+
+/// A reply's code, or what was named and why it cannot be.
+type Done = Result<u16, (Vec<u8>, Lost)>;
+
+fn look<T>(path: &[u8], found: Result<T, Lost>) -> Result<T, (Vec<u8>, Lost)> {
+    found.map_err(|lost| (path.to_vec(), lost))
+}
+
+fn find(tree: &Tree, here: &[Name], path: &[u8], follow: bool) -> Result<Spot, (Vec<u8>, Lost)> {
+    look(path, tree.find(here, path, follow))
+}
+
+fn regular_of(spot: &Spot) -> Result<&rustix::fs::Stat, Lost> {
+    let stat = spot.found()?;
+    regular(stat).map(|()| stat)
+}
+
+fn directory_of(tree: &Tree, spot: &Spot) -> Result<OwnedFd, Lost> {
+    spot.found()?;
+    tree.open_dir(spot)
+}
+
+fn open_path(tree: &Tree, spot: &Spot) -> Result<OwnedFd, Lost> {
+    let open = tree.jail().open_path(&spot.dir, spot.name()?)?;
+    // A link that came meanwhile is no file of ours.
+    match FileType::from_raw_mode(rustix::fs::fstat(&open)?.st_mode) {
+        FileType::Symlink => Err(Lost::Link),
+        _ => Ok(open),
+    }
+}
+
+fn link_of(spot: &Spot) -> Option<Vec<u8>> {
+    let (name, stat) = (spot.name.as_ref()?, spot.stat.as_ref()?);
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Symlink => {
+            let target = rustix::fs::readlinkat(&spot.dir, name.as_bytes(), Vec::new()).ok()?;
+            Some(target.into_bytes())
+        }
+        _ => None,
+    }
+}
+
+/// Removes what uploads that have ended left in a directory.
+fn remove_dead_parts(tree: &Tree, dir: &OwnedFd) -> Result<(), Lost> {
+    let mut parts = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if tree.is_kept(name)
+            && let Ok(name) = Name::new(name)
+        {
+            parts.push(name);
+        }
+    }
+    let mut locked = Vec::new();
+    for part in &parts {
+        let file = tree.jail().open_file(dir, part, true)?;
+        // One that is locked is of an upload that runs: the directory stays, and its record too.
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
+        locked.push(file);
+        if locked.len() > DEAD_PARTS_MAX {
+            return Err(Lost::System(Errno::NOTEMPTY));
+        }
+    }
+    parts.iter().try_for_each(|part| Ok(tree.jail().unlink(dir, part)?))
+}
+
+pub(super) fn seconds_now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+fn is_change(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Stor { .. }
+            | Request::Appe(_)
+            | Request::Mfmt { .. }
+            | Request::Mkd(_)
+            | Request::Rmd(_)
+            | Request::Dele(_)
+            | Request::Rnfr(_)
+            | Request::Rnto(_)
+            | Request::SiteChmod { .. }
+    )
+}

@@ -1,0 +1,386 @@
+//! Paths of clients become a directory's descriptor and one name in it, below the root and nowhere else.
+//!
+//! In: a path as a client says it, and the directory that it works in. Out: [`Spot`]s.
+//! What must hold: every step is by descriptor and one component through haul's jail, which follows no link;
+//! a symbolic link is read here and walked like a path of its own, and one that leads out of the root, or is
+//! absolute, leads nowhere. `..` in a path of the client's takes a component off the path itself, as shells
+//! do; `..` in a link goes to the directory above.
+//! Left out: rights. The process is the user, so the kernel knows them.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use haul_core::entry::Name;
+use haul_storage::jail::Jail;
+use haul_storage::sink::names::temp_name;
+use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
+
+use crate::config::PATH_LEN_MAX;
+
+/// Most components of a directory below the root, links followed.
+const DEPTH_MAX: usize = 256;
+/// Most links on one way.
+const LINKS_MAX: usize = 40;
+/// Number of the temporaries of uploads, and of their records; files of copies begin with 1 and count up.
+const PART: u64 = (1 << 40) - 2;
+const RECORD: u64 = (1 << 40) - 3;
+
+/// Why a path leads nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Lost {
+    #[error("{}", haul_base::errno::text(*.0))]
+    System(#[from] Errno),
+    #[error("a symbolic link leads out of what is served here")]
+    LeadsOut,
+    #[error("more than {LINKS_MAX} symbolic links on the way")]
+    Links,
+    #[error("the name is too long, or lies too deep")]
+    TooLong,
+    #[error("a name holds a byte that no name here may hold")]
+    BadName,
+    #[error("this name is kept for uploads that are not complete")]
+    Kept,
+    #[error("this is the directory that is served itself")]
+    Root,
+    #[error("this is a directory")]
+    Directory,
+    #[error("this is no regular file")]
+    NotRegular,
+    #[error("this is a symbolic link")]
+    Link,
+}
+
+/// A name in a directory that is open, and what stood there.
+#[derive(Debug)]
+pub struct Spot {
+    pub dir: OwnedFd,
+    /// `None`: the root itself, which is `dir`.
+    pub name: Option<Name>,
+    pub stat: Option<Stat>,
+}
+
+impl Spot {
+    /// What stands there.
+    ///
+    /// # Errors
+    /// Nothing does.
+    pub fn found(&self) -> Result<&Stat, Lost> {
+        self.stat.as_ref().ok_or(Lost::System(Errno::NOENT))
+    }
+
+    /// The name.
+    ///
+    /// # Errors
+    /// It is the root, which has none here.
+    pub fn name(&self) -> Result<&Name, Lost> {
+        self.name.as_ref().ok_or(Lost::Root)
+    }
+}
+
+/// What is served.
+pub struct Tree {
+    root: OwnedFd,
+    jail: Jail,
+    /// Of the temporaries of this user.
+    tag: u32,
+}
+
+impl Tree {
+    /// Opens the root, for this user's uploads.
+    ///
+    /// # Errors
+    /// It is no directory, or not for us.
+    pub fn open(root: &Path, uid: u32) -> Result<Tree, Errno> {
+        let root = Jail::open_root(root)?;
+        let jail = Jail::probe(&root);
+        // Users do not share parts: what one left another cannot go on with.
+        Ok(Tree { root, jail, tag: uid.wrapping_mul(0x9e37_79b1) })
+    }
+
+    pub fn jail(&self) -> Jail {
+        self.jail
+    }
+
+    /// The components of a path, `.` and `..` taken out. `here` is the directory that it may be relative to.
+    ///
+    /// # Errors
+    /// It cannot be a path here.
+    pub fn components(&self, here: &[Name], path: &[u8]) -> Result<Vec<Name>, Lost> {
+        if path.len() > PATH_LEN_MAX {
+            return Err(Lost::TooLong);
+        }
+        let mut way: Vec<Name> = if path.starts_with(b"/") { Vec::new() } else { here.to_vec() };
+        for part in path.split(|b| *b == b'/') {
+            match part {
+                b"" | b"." => {}
+                b".." => drop(way.pop()),
+                _ => way.push(self.legal(part)?),
+            }
+        }
+        if way.len() > DEPTH_MAX { Err(Lost::TooLong) } else { Ok(way) }
+    }
+
+    fn legal(&self, part: &[u8]) -> Result<Name, Lost> {
+        if part.iter().any(|b| matches!(b, b'\r' | b'\n' | 0)) {
+            return Err(Lost::BadName);
+        }
+        let name = Name::new(part).map_err(|_| {
+            if part.len() > haul_core::entry::NAME_LEN_MAX { Lost::TooLong } else { Lost::BadName }
+        })?;
+        if self.is_kept(name.as_bytes()) { Err(Lost::Kept) } else { Ok(name) }
+    }
+
+    /// A part of an upload, or its record.
+    pub fn is_kept(&self, name: &[u8]) -> bool {
+        let x = Name::new(b"x").expect("a letter is a name");
+        [PART, RECORD].into_iter().any(|number| {
+            let ours = temp_name(&x, self.tag, number);
+            // Behind `.x`: the mark, the tag and the number.
+            name.len() > ours.as_bytes().len() - 2 && name.ends_with(&ours.as_bytes()[2..])
+        })
+    }
+
+    /// Where the part of an upload to `name` lies, beside it.
+    pub fn part_of(&self, name: &Name) -> Name {
+        temp_name(name, self.tag, PART)
+    }
+
+    /// Where the ranges of that part stand that are on media.
+    pub fn record_of(&self, name: &Name) -> Name {
+        temp_name(name, self.tag, RECORD)
+    }
+
+    /// Where a path leads. A link at its end is followed if `follow`, and is itself else.
+    ///
+    /// # Errors
+    /// A directory on the way is not there, or the way is none. That nothing stands at the end is none.
+    pub fn find(&self, here: &[Name], path: &[u8], follow: bool) -> Result<Spot, Lost> {
+        let way = self.components(here, path)?;
+        // `x/` is a directory, so a link there is what it leads to.
+        self.walk(way, follow || path.ends_with(b"/"))
+    }
+
+    fn walk(&self, way: Vec<Name>, follow: bool) -> Result<Spot, Lost> {
+        let mut todo: Vec<Step> = way.into_iter().rev().map(Step::Into).collect();
+        let mut real: Vec<Name> = Vec::new();
+        let mut dir = self.open_root()?;
+        let mut links = 0;
+        loop {
+            let Some(step) = todo.pop() else {
+                // The way ended by `..` or in the root: the directory itself is what is meant.
+                return self.itself(real, dir);
+            };
+            let name = match step {
+                Step::Up => {
+                    real.pop().ok_or(Lost::LeadsOut)?;
+                    dir = self.open_real(&real)?;
+                    continue;
+                }
+                Step::Into(name) => name,
+            };
+            let stat = match self.jail.stat(&dir, &name) {
+                Ok(stat) => stat,
+                Err(Errno::NOENT) if todo.is_empty() => {
+                    return Ok(Spot { dir, name: Some(name), stat: None });
+                }
+                Err(errno) => return Err(errno.into()),
+            };
+            let kind = FileType::from_raw_mode(stat.st_mode);
+            if kind == FileType::Symlink && (follow || !todo.is_empty()) {
+                links += 1;
+                if links > LINKS_MAX {
+                    return Err(Lost::Links);
+                }
+                let target = rustix::fs::readlinkat(&dir, name.as_bytes(), Vec::new())?;
+                let target = target.to_bytes();
+                if target.starts_with(b"/") || target.is_empty() {
+                    return Err(Lost::LeadsOut);
+                }
+                if target.len() > PATH_LEN_MAX || todo.len() > PATH_LEN_MAX {
+                    return Err(Lost::TooLong);
+                }
+                for part in target.split(|b| *b == b'/').rev() {
+                    match part {
+                        b"" | b"." => {}
+                        b".." => todo.push(Step::Up),
+                        _ => todo.push(Step::Into(Name::new(part).map_err(|_| Lost::BadName)?)),
+                    }
+                }
+                continue;
+            }
+            if todo.is_empty() {
+                return Ok(Spot { dir, name: Some(name), stat: Some(stat) });
+            }
+            if real.len() >= DEPTH_MAX {
+                return Err(Lost::TooLong);
+            }
+            dir = self.jail.open_dir(&dir, &name)?;
+            real.push(name);
+        }
+    }
+
+    /// The directory `real` as a spot in the one above it.
+    fn itself(&self, mut real: Vec<Name>, dir: OwnedFd) -> Result<Spot, Lost> {
+        let stat = Some(rustix::fs::fstat(&dir)?);
+        match real.pop() {
+            None => Ok(Spot { dir, name: None, stat }),
+            Some(name) => Ok(Spot { dir: self.open_real(&real)?, name: Some(name), stat }),
+        }
+    }
+
+    fn open_root(&self) -> Result<OwnedFd, Lost> {
+        Ok(self.root.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?)
+    }
+
+    fn open_real(&self, real: &[Name]) -> Result<OwnedFd, Lost> {
+        let mut dir = self.open_root()?;
+        for name in real {
+            dir = self.jail.open_dir(&dir, name)?;
+        }
+        Ok(dir)
+    }
+
+    /// The directory that a spot is.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn open_dir(&self, spot: &Spot) -> Result<OwnedFd, Lost> {
+        match &spot.name {
+            // Opened anew: who lists moves the place in a descriptor that is shared.
+            None => Ok(rustix::fs::openat(
+                &spot.dir,
+                ".",
+                rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC,
+                rustix::fs::Mode::empty(),
+            )?),
+            Some(name) => Ok(self.jail.open_dir(&spot.dir, name)?),
+        }
+    }
+
+    /// The regular file at a spot, for reading, and what it is.
+    ///
+    /// # Errors
+    /// It is none, or not for us.
+    pub fn open_file(&self, spot: &Spot) -> Result<(OwnedFd, Stat), Lost> {
+        let name = spot.name().map_err(|_| Lost::Directory)?;
+        regular(spot.found()?)?;
+        let file = self.jail.open_file(&spot.dir, name, false)?;
+        let stat = rustix::fs::fstat(&file)?;
+        regular(&stat)?;
+        Ok((file, stat))
+    }
+}
+
+/// A regular file, and nothing else.
+///
+/// # Errors
+/// What it is.
+pub fn regular(stat: &Stat) -> Result<(), Lost> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => Err(Lost::Directory),
+        FileType::Symlink => Err(Lost::Link),
+        _ => Err(Lost::NotRegular),
+    }
+}
+
+/// One step on the way.
+enum Step {
+    Into(Name),
+    Up,
+}
+
+/// Makes what was done in a directory last.
+pub fn sync_dir(dir: impl AsFd) -> Result<(), Errno> {
+    match rustix::fs::fsync(dir) {
+        // File systems without names that last say so.
+        Err(Errno::INVAL) => Ok(()),
+        other => other,
+    }
+}
+
+/// A path as clients see it.
+pub fn shown(way: &[Name]) -> Vec<u8> {
+    let mut path = Vec::new();
+    for name in way {
+        path.push(b'/');
+        path.extend_from_slice(name.as_bytes());
+    }
+    if path.is_empty() {
+        path.push(b'/');
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn room() -> (tempfile::TempDir, Tree) {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir_all(dir.path().join("root/d/e")).expect("mkdir");
+        fs::create_dir(dir.path().join("outside")).expect("mkdir");
+        fs::write(dir.path().join("outside/secret"), "precious").expect("write");
+        fs::write(dir.path().join("root/d/f"), "open").expect("write");
+        let tree = Tree::open(&dir.path().join("root"), 7).expect("the root");
+        (dir, tree)
+    }
+
+    fn read(tree: &Tree, path: &[u8]) -> Result<usize, Lost> {
+        let spot = tree.find(&[], path, true)?;
+        tree.open_file(&spot).map(|(_, stat)| stat.st_size as usize)
+    }
+
+    /// Goal: no path and no link, whoever planted it, leads out of the root, and `..` stops at it.
+    /// Method: paths with `..`, and relative, absolute, chained and looping links to a file outside; a file
+    /// inside is reached by links that stay.
+    #[test]
+    fn nothing_leads_out() {
+        let (dir, tree) = room();
+        let root = dir.path().join("root");
+        let outside = dir.path().join("outside/secret");
+        symlink("../outside/secret", root.join("l1")).expect("symlink");
+        symlink(&outside, root.join("l2")).expect("symlink");
+        symlink("../../outside", root.join("d/l3")).expect("symlink");
+        symlink("l1", root.join("l4")).expect("symlink");
+        symlink("l5", root.join("l5")).expect("symlink");
+        symlink("d/../../outside/secret", root.join("l6")).expect("symlink");
+        symlink("/d/f", root.join("l7")).expect("symlink");
+        for path in [&b"/../outside/secret"[..], b"../../outside/secret", b"/d/../../outside/secret"] {
+            assert_eq!(read(&tree, path), Err(Lost::System(Errno::NOENT)), "{path:?}");
+        }
+        for path in [&b"/l1"[..], b"/l2", b"/d/l3/secret", b"/l4", b"/l6", b"/l7"] {
+            assert_eq!(read(&tree, path), Err(Lost::LeadsOut), "{path:?}");
+        }
+        assert_eq!(read(&tree, b"/l5"), Err(Lost::Links));
+        symlink("d/e/../f", root.join("good")).expect("symlink");
+        symlink("../d", root.join("d/e/up")).expect("symlink");
+        symlink("../../d", root.join("d/e/upup")).expect("symlink");
+        assert_eq!(read(&tree, b"/good"), Ok(4));
+        assert_eq!(read(&tree, b"d/e/upup/e/upup/f"), Ok(4));
+        assert_eq!(read(&tree, b"d/e/up/f"), Err(Lost::System(Errno::NOENT)), "there is no d/d");
+        let spot = tree.find(&[], b"/l1", false).expect("the link itself");
+        assert_eq!(FileType::from_raw_mode(spot.found().expect("it is there").st_mode), FileType::Symlink);
+        let spot = tree.find(&[], b"/d/..", true).expect("the root");
+        assert!(spot.name.is_none());
+    }
+
+    /// Goal: what is no path is refused, and a deep one is bounded.
+    /// Method: bytes that no name may hold, long names and long ways; names of parts.
+    #[test]
+    fn paths_are_bounded() {
+        let (_dir, tree) = room();
+        assert_eq!(read(&tree, b"a\nb"), Err(Lost::BadName));
+        assert_eq!(read(&tree, b"a\0b"), Err(Lost::BadName));
+        assert_eq!(read(&tree, &[b'x'; 256]), Err(Lost::TooLong));
+        assert_eq!(read(&tree, &b"d/".repeat(3_000)), Err(Lost::TooLong));
+        assert_eq!(read(&tree, &b"d/".repeat(300)), Err(Lost::TooLong));
+        let part = tree.part_of(&Name::new(b"f").expect("a name"));
+        assert_eq!(read(&tree, part.as_bytes()), Err(Lost::Kept));
+        let long = tree.record_of(&Name::new(&[b'x'; 255]).expect("a name"));
+        assert_eq!(read(&tree, long.as_bytes()), Err(Lost::Kept));
+    }
+}

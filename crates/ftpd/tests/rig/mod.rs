@@ -1,0 +1,228 @@
+//! The rig: sessions on threads, and a client of plain sockets. None of it is the server's code.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use haul_ftpd::config::{Access, Config, Start};
+use haul_ftpd::log::Log;
+
+/// Far above what anything takes here.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory that is served.
+pub struct Served {
+    dir: tempfile::TempDir,
+    address: SocketAddr,
+    running: Arc<AtomicUsize>,
+}
+
+impl Served {
+    pub fn new(anonymous: Access) -> Served {
+        let dir = tempfile::tempdir().expect("a directory");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        let address = listener.local_addr().expect("an address");
+        let config = Config {
+            root: dir.path().as_os_str().as_bytes().to_vec(),
+            anonymous,
+            data_ports: None,
+            third_party: false,
+            marker_interval: Duration::from_secs(5),
+            json_log: false,
+        };
+        let running = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&running);
+        std::thread::spawn(move || {
+            for socket in listener.incoming() {
+                let socket = socket.expect("a connection");
+                let peer = socket.peer_addr().expect("a peer");
+                let start = Start { config: config.clone(), peer, before_login: false, after: None };
+                let (ours, theirs) = UnixStream::pair().expect("a pair");
+                let count = Arc::clone(&count);
+                count.fetch_add(1, Ordering::SeqCst);
+                std::thread::spawn(move || {
+                    let _monitor = ours;
+                    let log = Log::new(Box::new(std::io::sink()), false);
+                    haul_ftpd::session::run(socket, theirs, start, log).expect("a session");
+                    count.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+        });
+        Served { dir, address, running }
+    }
+
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// All that is there, also what no listing shows.
+    pub fn names(&self) -> Vec<String> {
+        let entries =
+            std::fs::read_dir(self.dir.path()).expect("list").map(|e| e.expect("an entry").file_name());
+        let mut names: Vec<String> = entries.map(|name| name.to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// Logged in, in binary.
+    pub fn talk(&self) -> Talk {
+        let mut talk = Talk::to(self);
+        assert!(talk.ask("USER anonymous").starts_with("331"));
+        assert!(talk.ask("PASS x").starts_with("230"));
+        assert!(talk.ask("TYPE I").starts_with("200"));
+        talk
+    }
+
+    /// Waits until sessions whose clients are gone have ended.
+    pub fn wait_idle(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        // Those whose clients are still there go on.
+        let mut last = self.running.load(Ordering::SeqCst);
+        let mut since = Instant::now();
+        while since.elapsed() < Duration::from_millis(300) {
+            assert!(Instant::now() < deadline, "sessions do not end");
+            std::thread::sleep(Duration::from_millis(5));
+            let now = self.running.load(Ordering::SeqCst);
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+        }
+    }
+}
+
+/// A control connection.
+pub struct Talk {
+    control: BufReader<TcpStream>,
+    /// In MODE E the first reply comes with the first connection, and is left to who waits for the last.
+    in_blocks: bool,
+}
+
+impl Talk {
+    pub fn to(served: &Served) -> Talk {
+        let socket = TcpStream::connect(served.address).expect("connect");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a patience");
+        let mut talk = Talk { control: BufReader::new(socket), in_blocks: false };
+        assert!(talk.reply().starts_with("220"));
+        talk
+    }
+
+    pub fn clone_socket(&self) -> TcpStream {
+        self.control.get_ref().try_clone().expect("once more")
+    }
+
+    pub fn send_raw(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.control.get_mut().write_all(bytes)
+    }
+
+    pub fn say(&mut self, line: &str) {
+        self.send_raw(format!("{line}\r\n").as_bytes()).expect("say a line");
+    }
+
+    pub fn ask(&mut self, line: &str) -> String {
+        self.in_blocks |= line == "MODE E";
+        self.say(line);
+        self.reply()
+    }
+
+    /// The next reply, all its lines.
+    pub fn reply(&mut self) -> String {
+        let mut all = String::new();
+        loop {
+            let mut line = Vec::new();
+            self.control.read_until(b'\n', &mut line).expect("an answer");
+            assert!(line.ends_with(b"\r\n"), "it hangs up after {all:?}");
+            all.push_str(&String::from_utf8_lossy(&line));
+            if line.get(3) == Some(&b' ') && line[..3] == all.as_bytes()[..3] {
+                return all;
+            }
+        }
+    }
+
+    /// The code of the first reply that is no preliminary one.
+    pub fn last_reply(&mut self) -> u16 {
+        loop {
+            let said = self.reply();
+            if !said.starts_with('1') {
+                return said[..3].parse().expect("a code");
+            }
+        }
+    }
+
+    /// Where the server listens.
+    pub fn passive(&mut self) -> SocketAddr {
+        let said = self.ask("EPSV");
+        let port = said.split('|').nth(3).and_then(|port| port.parse().ok());
+        SocketAddr::from(([127, 0, 0, 1], port.unwrap_or_else(|| panic!("no port in {said}"))))
+    }
+
+    /// Begins a transfer in stream mode, or one in which the client sends.
+    pub fn begin(&mut self, line: &str) -> TcpStream {
+        let at = self.passive();
+        let data = TcpStream::connect(at).expect("dial");
+        data.set_read_timeout(Some(PATIENCE)).expect("a patience");
+        self.say(line);
+        if !self.in_blocks {
+            let said = self.reply();
+            assert!(said.starts_with("150"), "{line}: {said}");
+        }
+        data
+    }
+
+    pub fn fetch(&mut self, line: &str) -> Vec<u8> {
+        let (content, said) = self.fetch_with_reply(line);
+        assert!(said.starts_with("226"), "{line}: {said}");
+        content
+    }
+
+    pub fn fetch_with_reply(&mut self, line: &str) -> (Vec<u8>, String) {
+        let at = self.passive();
+        let mut data = TcpStream::connect(at).expect("dial");
+        data.set_read_timeout(Some(PATIENCE)).expect("a patience");
+        self.say(line);
+        let said = self.reply();
+        assert!(said.starts_with("150"), "{line}: {said}");
+        let mut content = Vec::new();
+        data.read_to_end(&mut content).expect("read");
+        (content, self.reply())
+    }
+
+    pub fn put(&mut self, line: &str, content: &[u8]) {
+        let mut data = self.begin(line);
+        data.write_all(content).expect("write");
+        drop(data);
+        assert_eq!(self.last_reply(), 226, "{line}");
+    }
+}
+
+/// Dials from another address of this machine.
+pub fn dial_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let fd = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&fd, &SocketAddr::from((from, 0))).expect("bind");
+    connect(&fd, &to).expect("connect");
+    let socket = TcpStream::from(fd);
+    socket.set_read_timeout(Some(PATIENCE)).expect("a patience");
+    socket
+}
+
+/// A block of MODE E.
+pub fn block(to: &mut impl Write, offset: u64, bytes: &[u8]) {
+    let mut out = vec![0];
+    out.extend_from_slice(&(bytes.len() as u64).to_be_bytes());
+    out.extend_from_slice(&offset.to_be_bytes());
+    out.extend_from_slice(bytes);
+    to.write_all(&out).expect("send a block");
+}
+
+/// The end of a connection's part; with the count of all of them on one.
+pub fn end(to: &mut impl Write, count: Option<u64>) {
+    let mut out = vec![if count.is_some() { 0x48 } else { 0x08 }];
+    out.extend_from_slice(&0_u64.to_be_bytes());
+    out.extend_from_slice(&count.unwrap_or(0).to_be_bytes());
+    to.write_all(&out).expect("send an end");
+}
