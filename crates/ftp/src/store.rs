@@ -120,8 +120,9 @@ impl Session {
         if let Err(error) = ended {
             return Err(self.broken_off(outgoing, path, error));
         }
-        let reply = self.control.last_reply();
+        outgoing.stream.hear_out(Instant::now() + GIVING_UP.min(patience));
         drop(outgoing);
+        let reply = self.control.last_reply();
         let (stor, reply) = (Command::Path("STOR", path), reply?);
         match reply.class() {
             Class::Completed => Ok(()),

@@ -216,6 +216,21 @@ impl Wire {
         matches!(self, Wire::Grid(_))
     }
 
+    /// Hears what the other end still says where nothing more is written: under TLS 1.3 that brings the tickets
+    /// by which the next data connection is known to be the same client's, and each is good for one.
+    pub(crate) fn hear_out(&mut self, until: Instant) {
+        const READS_MAX: usize = 64;
+        let Wire::Protected(tls) = self else { return };
+        tls.sock.until = until;
+        let mut buffer = [0; 1024];
+        for _ in 0..READS_MAX {
+            // Whatever it is, the server's word on the control connection counts.
+            if !tls.read(&mut buffer).is_ok_and(|len| len > 0) {
+                return;
+            }
+        }
+    }
+
     /// From now on this ends what is waited for here.
     pub(crate) fn set_stop(&mut self, stop: Stop) {
         self.bounded().stop = stop;
