@@ -26,7 +26,7 @@ const PAGES: &[&str] = &[
 
 /// The crates of the product.
 const CRATES: &[&str] =
-    &["core", "gridftp", "base", "storage", "transport", "launch", "haul", "probe", "cli"];
+    &["core", "gridftp", "ftp", "base", "storage", "transport", "launch", "haul", "probe", "cli"];
 
 /// Goal: each promise of `docs/semantics.md` names tests, and each of these is a test in the file that is
 /// named.

@@ -330,7 +330,7 @@ impl SourceStore for FtpSource {
         let FtpSource { server, found, session, settings } = *self;
         let (object_size, clock) = (reading.object_size, reading.clock.clone());
         let banner = escape::name(session.banner());
-        let facts = (banner, session.round_trip(), session.blocks());
+        let facts = (banner, session.round_trip(), session.has_blocks());
         let engine = FtpEngine::start((server.clone(), settings.clone()), &reading, facts).map_err(|e| {
             let text = format!("starting the reading threads: {e}");
             Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
