@@ -1,10 +1,10 @@
-//! Files that come in blocks (MODE E), each with its place: large ones over several connections that the server
-//! makes, small ones one behind the other over one that stays.
+//! Files that come in blocks (MODE E), each with its place: large ones over several connections that the
+//! server makes, small ones one behind the other over one that stays.
 //!
 //! In: a file, which of its bytes are there already, room for others. Out: each of these once, at its place,
 //! and the server's word that they were all.
-//! Invariants: a byte that comes twice, lies outside of the file, or is missing at the end is an error, and so
-//! is a connection more than the server said it made; no byte is held here, what has no room waits in its
+//! Invariants: a byte that comes twice, lies outside of the file, or is missing at the end is an error, and
+//! so is a connection more than the server said it made; no byte is held here, what has no room waits in its
 //! socket; whoever is silent for as long as the patience while there is room is given up; after an error
 //! within a transfer the session is over, for what comes then cannot be told from what comes next.
 //!
@@ -12,12 +12,11 @@
 //! connect to us, too. He can break a transfer, but to put a byte of his own into a file he would have to
 //! keep the server's own one away, which it sends, and says that it did.
 //!
-//! `ERET` is not used: Globus counts its blocks from the beginning of the part, which proves no place. `REST`
-//! with ranges and `RETR` brings what is missing, counted from the beginning of the file.
-//! Left out: several addresses for a striped server (`SPOR`), buffer sizes (`SBUF`): a size that somebody sets
-//! ends the system's own search for one.
+//! `ERET` is not used: Globus counts its blocks from the beginning of the part, which proves no place.
+//! `REST` with ranges and `RETR` brings what is missing, counted from the beginning of the file.
+//! Left out: several addresses for a striped server (`SPOR`), buffer sizes (`SBUF`): a size that somebody
+//! sets ends the system's own search for one.
 
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use haul_gridftp::FtpError;
@@ -35,20 +34,13 @@ use crate::{Error, Session};
 /// How long a server may take to make its first data connection. One that a firewall keeps from it is not
 /// made later either.
 const CALLED_WITHIN: Duration = Duration::from_secs(10);
+/// The same where it most likely cannot: this host has a private address, and it has not.
+const CALLED_BACK_WITHIN: Duration = Duration::from_secs(3);
 /// Bytes that are read from one connection before the others are looked at.
 const TURN_LEN: usize = 1 << 20;
 /// Bytes of commands that are under way together, so that both ends never wait for each other.
 pub const COMMANDS_LEN_MAX: usize = 16 * 1024;
 const MOVING: &str = "reading from the server";
-
-/// Whether a server gives files in blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blocks {
-    Given,
-    NotGiven,
-    /// It would, but cannot reach this host: why.
-    Unreachable(&'static str),
-}
 
 /// Where what comes goes.
 pub trait Room {
@@ -100,24 +92,12 @@ pub enum Wanted<'a> {
 }
 
 impl Session {
-    /// Whether files can come in blocks.
-    pub fn blocks(&self) -> Blocks {
-        let ends = self.control.local().and_then(|local| Ok((local.ip(), self.control.peer()?.ip())));
-        match ends {
-            // Nobody was seen to do it under TLS, and who of the two begins that is nowhere written.
-            _ if self.control.tls().is_some()
-                || self.control.channel().is_some()
-                || !self.has_mlsd
-                || !self.features.has("PARALLEL") =>
-            {
-                Blocks::NotGiven
-            }
-            Ok((local, peer)) if is_private(local) && !is_private(peer) => {
-                Blocks::Unreachable("the server cannot connect to this host's address, a private one")
-            }
-            Ok(_) => Blocks::Given,
-            Err(_) => Blocks::NotGiven,
-        }
+    /// Whether the server gives files in blocks. Nobody was seen to do it under TLS, and who of the two
+    /// begins that is nowhere written; of the grid only what shows nothing may come so; and where ssh stands
+    /// between there is no address that the server could connect to.
+    pub fn has_blocks(&self) -> bool {
+        let is_bare = self.control.tls().is_none() && self.control.channel().is_none();
+        is_bare && self.control.local().is_ok() && self.has_mlsd && self.features.has("PARALLEL")
     }
 
     /// Data come as they are from now on.
@@ -311,7 +291,8 @@ impl Session {
             return Ok(Turn::NoRoom);
         }
         let patience = self.control.patience();
-        let within = CALLED_WITHIN.min(patience);
+        let within = if lanes.are_behind_a_gateway() { CALLED_BACK_WITHIN } else { CALLED_WITHIN };
+        let within = within.min(patience);
         if lanes.all.is_empty() && coming.since.elapsed() >= within && !lanes.has_callers() {
             return Err(Error::Uncalled { within, stranger: lanes.stranger });
         }
@@ -379,14 +360,14 @@ impl Session {
     }
 
     /// Asks for small files and for facts of paths, in this order, and waits for nothing. Each is then to be
-    /// taken, in the same order, before anything else is asked; more can be lined up meanwhile. The files come
-    /// over one connection: over several nobody could say whose file a block is that comes early.
+    /// taken, in the same order, before anything else is asked; more can be lined up meanwhile. The files
+    /// come over one connection: over several nobody could say whose file a block is that comes early.
     ///
-    /// Edge: what is lined up behind others must not hold more commands than both ends take without listening
-    /// ([`COMMANDS_LEN_MAX`] together), nor a byte 0xff in a path where the server was not asked about it.
+    /// Edge: what is lined up behind others must not hold more commands than both ends take without
+    /// listening ([`COMMANDS_LEN_MAX`] together), nor a byte 0xff in a path where the server was not asked
+    /// about it.
     ///
-    /// # Errors
-    /// The server does not give files so, or the session is over.
+    /// # Errors The server does not give files so, or the session is over.
     pub fn line_up(&mut self, wanted: &[Wanted<'_>]) -> Result<(), Error> {
         if self.lanes.as_ref().is_none_or(|lanes| lanes.lined_up == 0) {
             self.block_mode(1)?;
@@ -522,7 +503,7 @@ impl Coming {
                 "{}: the server gives bytes {offset} to {end} of a file of {} bytes",
                 self.said, self.size
             );
-            return Err(Error::Misfit(why));
+            return Err(Error::Resized(why));
         }
         if self.claimed.overlaps(offset, end) && !haul_mutant::removed("ftp-blocks-once") {
             let why = format!(
@@ -546,25 +527,15 @@ impl Coming {
         match self.claimed.missing(self.size).next() {
             None => Ok(()),
             Some(_) if haul_mutant::removed("ftp-blocks-all") => Ok(()),
+            Some((start, end)) if end == self.size => {
+                let why = format!("{}: the server's copy ends after {start} bytes", self.said);
+                Err(Error::Resized(why))
+            }
             Some((start, end)) => {
-                let why = match end == self.size {
-                    true => format!("the server's copy ends after {start} bytes"),
-                    false => {
-                        format!("the server leaves bytes {start} to {end} out, and says that this is all")
-                    }
-                };
+                let why = format!("the server leaves bytes {start} to {end} out, and says that this is all");
                 Err(Error::Misfit(format!("{}: {why}", self.said)))
             }
         }
-    }
-}
-
-/// An address that only its own network can reach.
-fn is_private(ip: IpAddr) -> bool {
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => ip.is_private() || ip.is_loopback() || ip.is_link_local(),
-        // Unique local, link-local and loopback ones.
-        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
     }
 }
 

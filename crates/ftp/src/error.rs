@@ -40,7 +40,10 @@ pub enum Error {
     /// It should have connected to this host, for data, and did not.
     #[error("the server made no data connection to this host within {} s{}", within.as_secs_f64(), others(*stranger))]
     Uncalled { within: Duration, stranger: Option<IpAddr> },
-    /// What comes is not the file that was told of, or not all of it comes from the server.
+    /// The file has another length than the server told.
+    #[error("{0}")]
+    Resized(String),
+    /// What comes is no file, or not all of it comes from the server.
     #[error("{0}")]
     Misfit(String),
     #[error("{doing}: {why}")]
@@ -99,6 +102,7 @@ impl Error {
             Error::Refused { code, .. } => (400..500).contains(code) && *code != 450,
             Error::Ssh { passing, .. } => *passing,
             Error::Grammar(_) | Error::Untrusted { .. } | Error::Misfit(_) => false,
+            Error::Resized(_) => false,
             Error::Broken { .. } | Error::Unsayable(_) | Error::Uncalled { .. } => false,
         }
     }
@@ -133,7 +137,11 @@ impl Error {
             Error::Connect { .. } | Error::Lost { .. } | Error::Silent { .. } | Error::Closed { .. } => true,
             Error::Uncalled { .. } | Error::Ssh { .. } => true,
             Error::Grammar(_) | Error::Refused { .. } | Error::OutOfStep { .. } => false,
-            Error::Misfit(_) | Error::Untrusted { .. } | Error::Broken { .. } | Error::Unsayable(_) => false,
+            Error::Resized(_)
+            | Error::Misfit(_)
+            | Error::Untrusted { .. }
+            | Error::Broken { .. }
+            | Error::Unsayable(_) => false,
         }
     }
 

@@ -112,6 +112,12 @@ impl Lanes {
         Ok(self.all.len() - had)
     }
 
+    /// The server is not in this host's network, and that one has addresses that only it knows.
+    pub(crate) fn are_behind_a_gateway(&self) -> bool {
+        let local = self.listener.local_addr();
+        local.is_ok_and(|local| is_private(local.ip()) && !is_private(self.peer))
+    }
+
     /// Somebody connected who was not looked at yet.
     pub(crate) fn has_callers(&self) -> bool {
         let mut fds = [PollFd::new(&self.listener, PollFlags::IN)];
@@ -135,7 +141,8 @@ impl Lanes {
 }
 
 impl Lane {
-    /// Looks at what comes: payload goes to `room` if there is any, which is for the payload that is expected.
+    /// Looks at what comes: payload goes to `room` if there is any, which is for the payload that is
+    /// expected.
     pub(crate) fn look(&mut self, room: Option<&mut [u8]>) -> Result<Heard, Error> {
         let failed = |cause| Error::Lost { doing: READING, cause };
         if let Some(room) = room {
@@ -164,5 +171,14 @@ impl Lane {
                 Ok(event.map_or(Heard::Part, Heard::Event))
             }
         }
+    }
+}
+
+/// An address that only its own network can reach.
+fn is_private(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.is_private() || ip.is_loopback() || ip.is_link_local(),
+        // Unique local, link-local and loopback ones.
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
     }
 }

@@ -29,7 +29,7 @@ pub mod steer;
 mod store;
 mod tls;
 
-pub use blocks::{Blocks, COMMANDS_LEN_MAX, Coming, Room, Turn, Wanted};
+pub use blocks::{COMMANDS_LEN_MAX, Coming, Room, Turn, Wanted};
 pub use data::Incoming;
 pub use error::Error;
 pub use gsi::{Credential, DataSecurity};

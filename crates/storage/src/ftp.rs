@@ -25,8 +25,8 @@ use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::reliability::Step;
 use haul_core::wire::{Failure, FailureKind, SourceRoot};
 use haul_ftp::{
-    Asked, Blocks, Credential, DataSecurity, Error, Facts, Kind, Protocol, Security, Server, Session,
-    Settings, Ssh, Trust, server,
+    Asked, Credential, DataSecurity, Error, Facts, Kind, Protocol, Security, Server, Session, Settings, Ssh,
+    Trust, server,
 };
 
 use crate::options::DataChannel;
@@ -496,10 +496,9 @@ impl SourceStore for FtpSource {
         let FtpSource { sites, found, site, session } = *self;
         let (object_size, clock) = (reading.object_size, reading.clock.clone());
         let banner = escape::name(session.banner());
-        let replicated = sites.has_replicas();
         // What is proven of a replica is proven of what comes in order.
-        let blocks = if replicated { Blocks::NotGiven } else { session.blocks() };
-        let facts = (banner, session.round_trip(), blocks);
+        let has_blocks = !sites.has_replicas() && session.has_blocks();
+        let facts = (banner, session.round_trip(), has_blocks);
         let engine = FtpEngine::start(&sites, &reading, facts).map_err(|e| {
             let text = format!("starting the reading threads: {e}");
             Failure { kind: FailureKind::Local, errno: 0, text: text.into() }

@@ -23,8 +23,8 @@ fn cp(options: &[&str], liar: &BlockLiar, path: &str, sink: &Path) -> Outcome {
 /// A large file has several connections from so many bytes on.
 const LARGE: usize = 20 << 20;
 
-/// Goal: whatever goes wrong with the blocks of a large file, the copy is the server's file, or there is none;
-/// and where it went wrong once, there is one, by another attempt or another way.
+/// Goal: whatever goes wrong with the blocks of a large file, the copy is the server's file, or there is
+/// none; and where it went wrong once, there is one, by another attempt or another way.
 /// Method: each way once; the file as the liar has it.
 #[test]
 fn what_comes_is_the_file_or_nothing() {
@@ -121,8 +121,8 @@ fn what_never_fits_fails() {
     }
 }
 
-/// Goal: small files come one behind the other, each its own content, whatever happens to one of them; and where
-/// blocks do not fit, as they are.
+/// Goal: small files come one behind the other, each its own content, whatever happens to one of them; and
+/// where blocks do not fit, as they are.
 /// Method: files of many lengths; one manner for one of them, at the start and among them; one is refused.
 #[test]
 fn small_files_keep_their_names() {
@@ -172,7 +172,8 @@ fn small_files_keep_their_names() {
 }
 
 /// Goal: a transfer that was lost goes on where it was, of the same version; of two versions no file is made.
-/// Method: sessions have two versions in turns, or one; the first transfers drop; how much was asked for again.
+/// Method: sessions have two versions in turns, or one; the first transfers drop; how much was asked for
+/// again.
 #[test]
 fn a_lost_transfer_goes_on_with_its_own() {
     let both = some_bytes(2 * LARGE);

@@ -15,7 +15,6 @@ use haul_core::ids::FileId;
 use haul_core::layout::Layout;
 use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::wire::FailureKind;
-use haul_ftp::Blocks;
 
 use super::names::{Names, Shared};
 use super::session::Sites;
@@ -69,7 +68,7 @@ impl FtpEngine {
     pub(super) fn start(
         sites: &Arc<Sites>,
         reading: &Reading,
-        (banner, round_trip, blocks): (String, Option<Duration>, Blocks),
+        (banner, round_trip, has_blocks): (String, Option<Duration>, bool),
     ) -> std::io::Result<FtpEngine> {
         let fitting = reading.memory / u64::from(reading.object_size.max(1)) / u64::from(AHEAD);
         let sessions = usize::try_from(fitting).unwrap_or(SESSIONS).clamp(1, SESSIONS);
@@ -85,7 +84,7 @@ impl FtpEngine {
             post: reading.post.clone(),
             queues: Mutex::new(Queues::new(sessions)),
             ends: Ends::default(),
-            ways: Ways::new(blocks, round_trip),
+            ways: Ways::new(has_blocks, round_trip),
             parts: Parts::default(),
             ready: Condvar::new(),
             network: Network { round_trip, ..Network::default() },
@@ -187,7 +186,7 @@ impl SourceEngine for FtpEngine {
         let fitting = (self.memory / 2 / u64::from(object_size.max(1))).clamp(1, u64::from(u32::MAX)) as u32;
         let asked = self.in_flight.map_or(u32::MAX, u32::from).max(1);
         let ahead = if self.common.ways.is_on() { AHEAD_BLOCKS } else { AHEAD };
-        let one = ahead.min(asked).min(fitting);
+        let one = ahead.min(asked).min(fitting.max(AHEAD));
         (one, (sessions * ahead).min(fitting).min(asked).max(one))
     }
 

@@ -1,8 +1,8 @@
 //! A GridFTP server that lies about blocks, by a script: connections that drop, blocks that come twice or lie
 //! elsewhere, ends that are counted wrongly, strangers who send as well.
 //!
-//! In: files, and in which manner each transfer in blocks goes, one after the other; then, and in stream mode,
-//! all is as it should be. Out: what it was told. See [`super::liar`] for lies of another kind.
+//! In: files, and in which manner each transfer in blocks goes, one after the other; then, and in stream
+//! mode, all is as it should be. Out: what it was told. See [`super::liar`] for lies of another kind.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

@@ -1,10 +1,10 @@
 //! A session reads a large file in blocks: over several connections, its objects in any order.
 //!
-//! In: objects of one file from the session's queue, as many as there are. Out: their completions, each when its
-//! bytes are there; the last one when the server said that all was sent, and all fits.
-//! Invariants: what has no buffer stays in its socket; where a transfer goes on after one that was lost, what
-//! ended before is read once more and compared; after a block that did not fit nothing of that version of the
-//! file counts.
+//! In: objects of one file from the session's queue, as many as there are. Out: their completions, each when
+//! its bytes are there; the last one when the server said that all was sent, and all fits.
+//! Invariants: what has no buffer stays in its socket; where a transfer goes on after one that was lost,
+//! what ended before is read once more and compared; after a block that did not fit nothing of that version
+//! of the file counts.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -31,8 +31,8 @@ use haul_base::digest;
 const LOOK: Duration = Duration::from_millis(5);
 /// How long a server may send what there is no room for while what is asked for does not come.
 const OUT_OF_ORDER: Duration = Duration::from_secs(2);
-/// Files of which a session knows what it has; of one that was left, and is not known any more, all that follows
-/// comes again.
+/// Files of which a session knows what it has; of one that was left, and is not known any more, all that
+/// follows comes again.
 const DONE_MAX: usize = 64;
 /// Transfers of one file that are lost one after the other, before it comes as it is.
 const LOST_MAX: u32 = 2;
@@ -212,7 +212,7 @@ impl Reader {
             }
             End::Differs(why) => Some(why),
             End::Failed(error) => {
-                let spoils = matches!(error, Error::Misfit(_) | Error::Grammar(_));
+                let spoils = matches!(error, Error::Misfit(_) | Error::Resized(_) | Error::Grammar(_));
                 done.lost += 1;
                 // A server that is silent is asked once more, as it is.
                 silent_before = u32::from(error.is_silence());

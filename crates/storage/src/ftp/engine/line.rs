@@ -1,10 +1,10 @@
-//! A session reads small files in a line: each is asked for before the last one came, and so is what is told of
-//! it behind.
+//! A session reads small files in a line: each is asked for before the last one came, and so is what is told
+//! of it behind.
 //!
-//! In: bundles, files of one object, and looks, from the queue as long as there is room in the line. Out: their
-//! completions, in the same order.
-//! Invariants: what was asked for is taken in its order, or the session is over; what did not come so is left to
-//! be read as it is, with all of the line behind that is not lost.
+//! In: bundles, files of one object, and looks, from the queue as long as there is room in the line. Out:
+//! their completions, in the same order.
+//! Invariants: what was asked for is taken in its order, or the session is over; what did not come so is
+//! left to be read as it is, with all of the line behind that is not lost.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -100,8 +100,8 @@ impl Reader {
         }
     }
 
-    /// What else goes into the line behind so much: of this session's files, or a bundle that nobody else waits
-    /// for.
+    /// What else goes into the line behind so much: of this session's files, or a bundle that nobody else
+    /// waits for.
     fn next_in_line(&self, (len, commands): (u64, usize)) -> Option<Work> {
         let mut queues = self.common.lock();
         let fits = |work: &Work| {
@@ -151,8 +151,8 @@ impl Reader {
         }
     }
 
-    /// Reads in a line, from `first` on, as long as there is something for it. What comes back is to be read as
-    /// it is, in this order.
+    /// Reads in a line, from `first` on, as long as there is something for it. What comes back is to be read
+    /// as it is, in this order.
     pub(super) fn read_in_line(&mut self, first: Work) -> VecDeque<(Work, Came)> {
         self.leave();
         let (mut line, mut later): (VecDeque<Lined>, VecDeque<(Work, Came)>) = Default::default();
@@ -224,8 +224,8 @@ impl Reader {
         self.common.ready.notify_all();
     }
 
-    /// Takes what is first in the line, and answers it. `Some`: it did not come, or not all of it, and nothing
-    /// is wrong with the line.
+    /// Takes what is first in the line, and answers it. `Some`: it did not come, or not all of it, and
+    /// nothing is wrong with the line.
     fn take_lined(&mut self, lined: Lined) -> Result<Option<(Work, Came)>, (Work, Came, Error)> {
         let Lined { mut work, files, told, begun } = lined;
         let last = files.last().expect("a line has no gaps").0;

@@ -1,9 +1,9 @@
 //! Whether files come in blocks over several connections, and over how many.
 //!
-//! In: what the first session knows of the server, and what went wrong since. Out: a number of connections, or
-//! none; for people, why none.
-//! Invariant: a version of a file of which a block did not fit is read as changed, by whoever reads of it, and
-//! the server gives no more files in blocks.
+//! In: what the first session knows of the server, and what went wrong since. Out: a number of connections,
+//! or none; for people, why none.
+//! Invariant: a version of a file of which a block did not fit is read as changed, by whoever reads of it,
+//! and the server gives no more files in blocks.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use haul_core::ids::{FileId, Generation};
-use haul_ftp::{Blocks, Error};
+use haul_ftp::Error;
 
 /// Connections of one file at a server that is near, and at one that is far.
 const NEAR: u32 = 4;
@@ -40,12 +40,9 @@ struct Inner {
 }
 
 impl Ways {
-    pub(super) fn new(blocks: Blocks, round_trip: Option<Duration>) -> Ways {
-        let off = match blocks {
-            Blocks::Given => None,
-            Blocks::NotGiven => Some(String::new()),
-            Blocks::Unreachable(why) => Some(why.into()),
-        };
+    /// `has_blocks`: the server gives files so.
+    pub(super) fn new(has_blocks: bool, round_trip: Option<Duration>) -> Ways {
+        let off = (!has_blocks).then(String::new);
         let inner = Mutex::new(Inner { off, spoiled: HashMap::new() });
         let zero = || AtomicU32::new(0);
         Ways { round_trip, failures: zero(), active: zero(), most: zero(), inner }
@@ -150,7 +147,7 @@ mod tests {
     use super::*;
 
     fn ways(millis: u64) -> Ways {
-        Ways::new(Blocks::Given, Some(Duration::from_millis(millis)))
+        Ways::new(true, Some(Duration::from_millis(millis)))
     }
 
     /// Goal: the farther the server and the fewer files at a time, the more connections has one; small files
