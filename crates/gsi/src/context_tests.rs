@@ -84,7 +84,8 @@ fn a_delegated_proxy_is_never_more_than_its_issuer() {
     let (mut initiator, mut acceptor) = pair(&grid, &proxy.credential(), all);
     run(&mut initiator, &mut acceptor).expect("a context");
     let delegated = acceptor.delegated().expect("a proxy");
-    assert_eq!(delegated.ends(), ends);
+    let leaf = crate::cert::Cert::read(&delegated.chain()[0]).expect("a certificate");
+    assert_eq!((delegated.ends(), leaf.ends.as_secs()), (ends, ends));
     let now = rustls::pki_types::UnixTime::now();
     let verified =
         grid.authorities().verify(delegated.chain(), &crate::Purpose::Somebody, now).expect("known");
@@ -160,7 +161,8 @@ fn tokens_that_are_none_end_the_context() {
     let long: Vec<u8> =
         [0x16, 3, 1, 0x3f, 0xff].into_iter().chain([0; 0x3fff]).cycle().take(TOKEN_LEN_MAX + 1).collect();
     let (_, mut acceptor) = pair(&grid, &alice, LIMITED_DAY);
-    assert!(acceptor.step(&long).is_err());
+    let error = acceptor.step(&long).expect_err("no token").to_string();
+    assert!(error.contains("longer than any real token"), "{error}");
     // Nothing, again and again.
     let (mut initiator, mut acceptor) = pair(&grid, &alice, LIMITED_DAY);
     first(&mut initiator);
@@ -235,5 +237,60 @@ fn foreign_proxies_are_not_taken() {
     assert!(error.to_string().contains("is not signed by the key"), "{error}");
     for bad in [&b"nothing"[..], b"", &[0x30; 100_000]] {
         assert!(answer(bad, &mine, Rights::All, day).is_err());
+    }
+}
+
+/// Goal: who shows a chain must have its key, a proxy's too, in either version of TLS and at either end.
+#[test]
+fn who_has_no_key_is_nobody() {
+    use std::sync::Arc;
+
+    use rustls::client::Resumption;
+    use rustls::sign::CertifiedKey;
+    use rustls::version::{TLS12, TLS13};
+    use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+
+    use crate::peer::{Mine, Peer, Who};
+    use crate::tokens::Tokens;
+    use crate::verify::provider;
+
+    let grid = Grid::new();
+    let (authorities, proxy, host) =
+        (grid.authorities(), grid.user("alice").proxy(ProxyForm::default()), grid.host());
+    let other = Key::new();
+    for version in [&TLS12, &TLS13] {
+        for (clients, servers) in [(&proxy.key, &host.key), (&other, &host.key), (&proxy.key, &other)] {
+            let mine = |chain: &Somebody, key: &Key| {
+                Arc::new(Mine(Arc::new(CertifiedKey::new(chain.chain.clone(), key.signing.clone()))))
+            };
+            let peers = [Peer::new(&authorities, Who::Anybody), Peer::new(&authorities, Who::Anybody)];
+            let mut config = ClientConfig::builder_with_provider(Arc::new(provider()))
+                .with_protocol_versions(&[version])
+                .expect("a version")
+                .dangerous()
+                .with_custom_certificate_verifier(peers[0].clone())
+                .with_client_cert_resolver(mine(&proxy, clients));
+            config.resumption = Resumption::disabled();
+            let client = ClientConnection::new(Arc::new(config), "peer.invalid".try_into().expect("a name"));
+            let config = ServerConfig::builder_with_provider(Arc::new(provider()))
+                .with_protocol_versions(&[version])
+                .expect("a version")
+                .with_client_cert_verifier(peers[1].clone())
+                .with_cert_resolver(mine(&host, servers));
+            let server = ServerConnection::new(Arc::new(config));
+            let ends: [Connection; 2] = [client.expect("an end").into(), server.expect("an end").into()];
+            let [client, server] = ends;
+            let [of_client, of_server] = peers;
+            let mut ends = [Tokens::new(client, of_client), Tokens::new(server, of_server)];
+            let (mut token, mut failed) = (Vec::new(), false);
+            for turn in 0..8 {
+                let end = &mut ends[turn % 2];
+                failed |= end.hear(&token).is_err();
+                token = end.token().expect("a token");
+            }
+            let is_right = clients.spki() == proxy.key.spki() && servers.spki() == host.key.spki();
+            let stand = ends.iter().all(|end| !end.is_handshaking());
+            assert_eq!((!failed && stand, failed), (is_right, !is_right), "{version:?}");
+        }
     }
 }

@@ -229,7 +229,7 @@ impl ClientCertVerifier for Peer {
 
 /// As whom this end comes, whoever asks.
 #[derive(Debug)]
-struct Mine(Arc<CertifiedKey>);
+pub(crate) struct Mine(pub(crate) Arc<CertifiedKey>);
 
 impl ResolvesClientCert for Mine {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
