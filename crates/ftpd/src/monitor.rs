@@ -94,6 +94,8 @@ impl<'a> Monitor<'a> {
             listener.set_nonblocking(true)?;
         }
         stop.set_nonblocking(true)?;
+        // Sessions inherit it: an allocator that gets huge pages takes 6 MiB of a process that needs one.
+        let _ = rustix::thread::disable_transparent_huge_pages(true);
         let mut stopping = Some(stopping);
         let mut end_by = None;
         loop {
