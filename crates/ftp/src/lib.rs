@@ -21,6 +21,7 @@ pub mod netrc;
 pub mod server;
 mod session;
 mod store;
+mod times;
 mod tls;
 
 pub use data::Incoming;

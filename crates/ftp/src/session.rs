@@ -21,7 +21,7 @@ use crate::data::{self, Incoming, Listens};
 use crate::gsi::{Context, Credential};
 use crate::listed::{Listed, either, lines, list_line, mlsd_line, named};
 use crate::server::PORT_TLS;
-use crate::store::SetsTimes;
+use crate::times::SetsTimes;
 use crate::tls::{Tls, Trust};
 use crate::{Error, Server};
 
