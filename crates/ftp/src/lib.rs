@@ -27,6 +27,7 @@ mod session;
 mod ssh;
 pub mod steer;
 mod store;
+mod times;
 mod tls;
 
 pub use blocks::{COMMANDS_LEN_MAX, Coming, Room, Turn, Wanted};

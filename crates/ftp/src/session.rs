@@ -23,7 +23,7 @@ use crate::lanes::Lanes;
 use crate::listed::{Listed, either, lines, list_line, mlsd_line, named};
 use crate::server::PORT_TLS;
 use crate::ssh::Ssh;
-use crate::store::SetsTimes;
+use crate::times::SetsTimes;
 use crate::tls::{Tls, Trust};
 use crate::{Error, Server};
 

@@ -17,34 +17,13 @@ use haul_gridftp::reply::{Class, Reply};
 use crate::control::GIVING_UP;
 use crate::data::connected;
 use crate::session::PIPELINE_MAX;
+use crate::times::SetsTimes;
 use crate::tls::Wire;
 use crate::{Error, Session};
 
 const SENDING: &str = "sending to the server";
 /// So much of a file a server makes the sum of in a second, at least.
 const SUMMED_IN_A_SECOND: u64 = 16 << 20;
-
-/// How a server is told when a file was changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SetsTimes {
-    /// `MFMT`, as a draft has it; not tried yet, or taken.
-    Mfmt,
-    /// `SITE UTIME`, as that of Globus and `mod_site_misc` of ProFTPD have it.
-    SiteUtime,
-    /// `MDTM` with a time before the path, as vsftpd has it.
-    Mdtm,
-    Never,
-}
-
-impl SetsTimes {
-    fn next(self) -> SetsTimes {
-        match self {
-            SetsTimes::Mfmt => SetsTimes::SiteUtime,
-            SetsTimes::SiteUtime => SetsTimes::Mdtm,
-            SetsTimes::Mdtm | SetsTimes::Never => SetsTimes::Never,
-        }
-    }
-}
 
 /// A sum of what a file holds, as `CKSM` calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

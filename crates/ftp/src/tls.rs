@@ -216,8 +216,8 @@ impl Wire {
         matches!(self, Wire::Grid(_))
     }
 
-    /// Hears what the other end still says where nothing more is written: under TLS 1.3 that brings the tickets
-    /// by which the next data connection is known to be the same client's, and each is good for one.
+    /// Hears what the other end still says where nothing more is written: under TLS 1.3 that brings the
+    /// tickets by which the next data connection is known to be the same client's, and each is good for one.
     pub(crate) fn hear_out(&mut self, until: Instant) {
         const READS_MAX: usize = 64;
         let Wire::Protected(tls) = self else { return };

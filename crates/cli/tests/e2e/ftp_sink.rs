@@ -335,8 +335,8 @@ fn a_kill_leaves_no_part_under_a_name() {
     }
 }
 
-/// Goal: trees go under TLS, and by a certificate, to servers that take nothing else; and from a host that ssh
-/// reaches, through this one.
+/// Goal: trees go under TLS, and by a certificate, to servers that take nothing else; and from a host that
+/// ssh reaches, through this one.
 #[test]
 fn trees_go_protected_and_from_afar() {
     for kind in Kind::these(&Kind::UNDER_TLS).into_iter().chain(Kind::these(&[Kind::GridftpGsi])) {

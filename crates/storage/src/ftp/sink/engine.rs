@@ -17,7 +17,7 @@ use haul_core::wire::{Failure, FailureKind};
 
 use super::Ready;
 use super::no_links;
-use super::queues::{Batch, Common, Lost, Network, Queues, TempState, Told, Work, Write};
+use super::queues::{Batch, Common, Lost, Network, Queues, TempState, Told, Work, Write, refuse};
 use super::tree::Tree;
 use super::writer::Writer;
 use crate::ftp::shown;
@@ -110,7 +110,7 @@ impl FtpWriter {
         self.common.ready.notify_all();
     }
 
-    fn write(&self, write: Write) {
+    fn write(&self, write: Box<Write>) {
         let id = write.file.id;
         let failed = match self.common.temp(id).map(|temp| temp.state) {
             Some(TempState::Failed(failure)) => Some(failure),
@@ -125,7 +125,8 @@ impl FtpWriter {
             }),
         };
         self.common.ready.notify_all();
-        if let Some((Write { offset, len, buffer, payload, owed, .. }, failure)) = refused {
+        if let Some((write, failure)) = refused {
+            let Write { offset, len, buffer, payload, owed, .. } = *write;
             drop(payload);
             let (took, result) = (None, Err(failure));
             owed.settle(Ok(SinkDone::Write { id, offset, len, buffer, took, result }));
@@ -160,7 +161,7 @@ impl SinkEngine for FtpWriter {
                     let (took, result) = (None, Err(failure));
                     SinkDone::Write { id, offset, len, buffer, took, result }
                 });
-                self.write(Write { file, offset, len, buffer, payload, start, owed });
+                self.write(Box::new(Write { file, offset, len, buffer, payload, start, owed }));
             }
             SinkOp::WriteBundle { buffer, items, more } => {
                 let ids: Vec<_> = items.iter().map(|item| item.file.id).collect();
@@ -311,29 +312,5 @@ impl FtpWriter {
             _ => "not its content, for it makes no sum that is known here (CKSM)".into(),
         };
         format!("{sizes}; {sums}")
-    }
-}
-
-/// The completion of an operation that came to nothing.
-pub(super) fn refuse(op: SinkOp, failure: &Failure) -> SinkDone {
-    let failed = || failure.clone();
-    match op {
-        SinkOp::MakeDirs { dirs } => {
-            SinkDone::MakeDirs { results: dirs.into_iter().map(|dir| (dir, Err(failed()))).collect() }
-        }
-        SinkOp::Lookup { items } => {
-            let fail = |item: haul_core::transfer::op::LookupItem| (item.file.id, Err(failed()));
-            SinkDone::Lookup { results: items.into_iter().map(fail).collect() }
-        }
-        SinkOp::Amend { items, .. } => {
-            let fail = |item: haul_core::transfer::op::AmendItem| (item.file.id, Err(failed()));
-            SinkDone::Amend { results: items.into_iter().map(fail).collect() }
-        }
-        SinkOp::FinishDirs { dirs, .. } => {
-            SinkDone::FinishDirs { results: dirs.into_iter().map(|(dir, _)| (dir, Err(failed()))).collect() }
-        }
-        SinkOp::Discard { id } => SinkDone::Discard { id },
-        // Answered where they are submitted.
-        _ => SinkDone::Journal { result: Err(failed()) },
     }
 }

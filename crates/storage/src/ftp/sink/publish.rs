@@ -257,7 +257,7 @@ impl Writer {
         let doubted = |going: &Going<'_>| {
             let kept = self.common.told.kept_bytes.lock().unwrap_or_else(PoisonError::into_inner);
             let name = going.publish.file.name.as_bytes();
-            let odd = |byte: &u8| !(byte.is_ascii_graphic() || *byte == b' ') && !kept.contains(byte);
+            let odd = |byte: &u8| !(byte.is_ascii_graphic() || *byte == b' ' || kept.contains(byte));
             name.starts_with(b"..") || name.iter().any(odd)
         };
         let doubted: Vec<usize> = all

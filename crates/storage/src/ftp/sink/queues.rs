@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_core::ids::{BufferId, DirId, FileId};
-use haul_core::transfer::op::{BundleWrite, CommitItem, SinkDone, SinkFile, SinkOp};
+use haul_core::transfer::op::{AmendItem, BundleWrite, CommitItem, LookupItem, SinkDone, SinkFile, SinkOp};
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Server, Settings, Sum};
 
@@ -86,7 +86,7 @@ pub(super) enum TempState {
 
 /// Something to do.
 pub(super) enum Work {
-    Write(Write),
+    Write(Box<Write>),
     /// Whatever is asked of no file that is being written.
     Op(SinkOp, Owed<SinkDone>),
     Bundle(Arc<Batch<BundleWrite>>),
@@ -314,7 +314,7 @@ impl Queues {
     }
 
     /// Takes an object of a file that several have. `Err`: it has no home, and does not begin there.
-    pub(super) fn add_write(&mut self, write: Write) -> Result<(), Write> {
+    pub(super) fn add_write(&mut self, write: Box<Write>) -> Result<(), Box<Write>> {
         let id = write.file.id;
         if let Some(home) = self.home.iter().position(|home| *home == Some(id)) {
             self.own[home].push_back(Work::Write(write));
@@ -367,5 +367,29 @@ impl Queues {
     /// Nothing is left to do, or will come, for this thread.
     pub(super) fn is_over(&self, index: usize) -> bool {
         self.ends && self.own[index].is_empty() && self.common.is_empty() && self.homeless.is_empty()
+    }
+}
+
+/// The completion of an operation that came to nothing.
+pub(super) fn refuse(op: SinkOp, failure: &Failure) -> SinkDone {
+    let failed = || failure.clone();
+    match op {
+        SinkOp::MakeDirs { dirs } => {
+            SinkDone::MakeDirs { results: dirs.into_iter().map(|dir| (dir, Err(failed()))).collect() }
+        }
+        SinkOp::Lookup { items } => {
+            let fail = |item: LookupItem| (item.file.id, Err(failed()));
+            SinkDone::Lookup { results: items.into_iter().map(fail).collect() }
+        }
+        SinkOp::Amend { items, .. } => {
+            let fail = |item: AmendItem| (item.file.id, Err(failed()));
+            SinkDone::Amend { results: items.into_iter().map(fail).collect() }
+        }
+        SinkOp::FinishDirs { dirs, .. } => {
+            SinkDone::FinishDirs { results: dirs.into_iter().map(|(dir, _)| (dir, Err(failed()))).collect() }
+        }
+        SinkOp::Discard { id } => SinkDone::Discard { id },
+        // Answered where they are submitted.
+        _ => SinkDone::Journal { result: Err(failed()) },
     }
 }

@@ -21,7 +21,7 @@ use haul_core::transfer::op::{
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Moment, Outgoing, Session, write_moment};
 
-use super::queues::{Batch, Common, Temp, TempState, Work, Write};
+use super::queues::{Batch, Common, Temp, TempState, Work, Write, refuse};
 use super::sums::Summing;
 use super::tree::{Known, check};
 use super::{existing_of, stood_of};
@@ -138,7 +138,7 @@ impl Writer {
 
     fn work(&mut self, work: Work) {
         match work {
-            Work::Write(write) => self.write(write),
+            Work::Write(write) => self.write(*write),
             Work::Bundle(batch) => self.bundle(&batch),
             Work::Publish(batch) => self.publish_batch(&batch),
             Work::Op(op, owed) => {
@@ -157,7 +157,7 @@ impl Writer {
                     op => {
                         let text = "nobody asks for it".into();
                         let failure = Failure { kind: FailureKind::Local, errno: 0, text };
-                        super::engine::refuse(op, &failure)
+                        refuse(op, &failure)
                     }
                 };
                 owed.settle(Ok(done));
