@@ -36,6 +36,22 @@ while read -r kind hex; do
     seed job "$kind" "$kind$hex"
 done <crates/core/tests/golden_job.txt
 
+# A server that does all as it should, for what a session wants: what it says, and behind ff fe what it sends.
+session() {
+    mkdir -p fuzz/corpus/ftp_session
+    local login='220 ready\r\n331 who\r\n230 in\r\n211-F\r\n MLST type*;size*;modify*;\r\n SIZE\r\n MDTM\r\n EPSV\r\n REST STREAM\r\n211 End\r\n200 binary\r\n'
+    # shellcheck disable=SC2059 # the bytes are the format
+    printf "\\x$1$login$2\\xff\\xfe$3" >"fuzz/corpus/ftp_session/good-$1"
+}
+begins='229 here (|||PORT|)\r\n150 now\r\n'
+is_file='250-it\r\n type=file;size=3;modify=20200102030405; /x\r\n250 end\r\n'
+session 00 "${begins}226 all\r\n250 there\r\n${begins}226 all\r\n${begins}226 all\r\n" 'type=cdir;modify=20200102030405; .\r\ntype=file;size=3;modify=20200102030405; x\r\n'
+session 01 "$is_file$is_file$is_file" ''
+session 02 "${begins}226 all\r\n${begins}226 all\r\n" 'content'
+session 03 "229 (|||PORT|)\r\n350 from\r\n150 now\r\n226 all\r\n" 'content'
+session 04 "250 there\r\n${begins}226 all\r\n${begins}226 all\r\n" 'lrwxrwxrwx 1 0 0 4 Nov 25 2019 link -> to\r\n'
+session 05 '257 "/home/a""b" is it\r\n' ''
+
 OPTIONS=(-max_total_time="$SECONDS_EACH" -seed="$SEED" -max_len=65536 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1)
 if cargo fuzz --version >/dev/null 2>&1 && cargo +nightly --version >/dev/null 2>&1; then
     for target in "${TARGETS[@]}"; do

@@ -117,9 +117,28 @@ pub fn is_hidden(name: &str) -> bool {
     Args::command().find_subcommand(name).is_some_and(clap::Command::is_hide_set)
 }
 
-/// Says on stderr, with options as they are typed and without what a terminal would obey, why a command ends,
-/// and returns `code`. A closed stderr is no reason to panic.
+/// Says on stderr, on one line, with options as they are typed and without what a terminal would obey, why a
+/// command ends, and returns `code`. A closed stderr is no reason to panic.
 fn complain(text: &str, code: i32) -> i32 {
-    let _ = writeln!(std::io::stderr(), "haul: {}", escape::text(&typed(text)));
+    let _ = writeln!(std::io::stderr(), "haul: {}", on_one_line(text));
     code
+}
+
+/// A line end in it is that of a name, which would make a line of its own of what it likes.
+fn on_one_line(text: &str) -> String {
+    escape::text(&typed(text)).trim_end().replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: no name makes a line of its own.
+    #[test]
+    fn complaints_are_one_line() {
+        assert_eq!(
+            on_one_line("open a\nhaul: all is well\x1b: `no_push`\n"),
+            "open a\\nhaul: all is well\\x1b: --no-push"
+        );
+    }
 }

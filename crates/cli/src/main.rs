@@ -27,11 +27,19 @@ fn main() {
     let argv = args::rsync::without_human(std::env::args_os());
     let args = command::Args::try_parse_from(&argv).unwrap_or_else(|error| {
         if let Some(hint) = args::rsync::hint(&error, &argv) {
+            let hint = args::hidden::without_passwords(&hint, &argv).unwrap_or(hint);
             let _ = writeln!(std::io::stderr(), "haul: {hint}");
             std::process::exit(error.exit_code());
         }
         let exists = |word: &str| std::path::Path::new(word).symlink_metadata().is_ok();
-        args::rsync::without_noise(error, command::is_hidden, exists).exit()
+        let error = args::rsync::without_noise(error, command::is_hidden, exists);
+        match args::hidden::without_passwords(&error.render().to_string(), &argv) {
+            None => error.exit(),
+            Some(text) => {
+                let _ = write!(std::io::stderr(), "{text}");
+                std::process::exit(error.exit_code());
+            }
+        }
     });
     let is_there = |word: &std::ffi::OsStr| std::path::Path::new(word).symlink_metadata().is_ok();
     if let Some(told) = args::rsync::key_named(&argv).or_else(|| args::dd::words(&argv, is_there)) {

@@ -29,6 +29,8 @@ use crate::{Error, Server};
 
 /// Most bytes of one directory's listing.
 const LISTING_LEN_MAX: usize = 128 << 20;
+/// Most bytes of answers about several paths, which are held until all are there.
+const ANSWERS_LEN_MAX: usize = 8 << 20;
 /// In place of a greeting that came before a session was protected.
 const UNPROTECTED: &[u8] = b"its greeting was not protected";
 const TOO_LONG: &str = "its listing is longer than 128 MiB";
@@ -252,7 +254,16 @@ impl Session {
     /// # Errors
     /// As [`Session::facts`].
     pub fn facts_of(&mut self, paths: &[&[u8]]) -> Result<Vec<Asked>, Error> {
+        self.facts_of_each(paths)?.into_iter().collect()
+    }
+
+    /// The same where what is said for now of one of them is no word on the others.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub fn facts_of_each(&mut self, paths: &[&[u8]]) -> Result<Vec<Result<Asked, Error>>, Error> {
         let mut all = Vec::with_capacity(paths.len());
+        let mut answers_len = 0;
         for some in paths.chunks(PIPELINE_MAX) {
             if self.has_mlsd {
                 let first = all.len();
@@ -261,6 +272,7 @@ impl Session {
                 let mut unknown = false;
                 for command in &commands {
                     let reply = self.control.last_reply()?;
+                    bear(&mut answers_len, &reply)?;
                     unknown |= reply.class() != Class::Completed
                         && self.control.refused(command, &reply).is_unknown();
                     all.push(if unknown {
@@ -275,14 +287,19 @@ impl Session {
                 self.has_mlsd = false;
                 all.truncate(first);
             }
-            self.sizes_and_times(some, &mut all)?;
+            self.sizes_and_times(some, &mut all, &mut answers_len)?;
         }
-        all.into_iter().collect()
+        Ok(all)
     }
 
     /// The same where there is no `MLST`: a size is a file's, and what can be entered is a directory. All are
     /// asked together.
-    fn sizes_and_times(&mut self, paths: &[&[u8]], all: &mut Vec<Result<Asked, Error>>) -> Result<(), Error> {
+    fn sizes_and_times(
+        &mut self,
+        paths: &[&[u8]],
+        all: &mut Vec<Result<Asked, Error>>,
+        answers_len: &mut usize,
+    ) -> Result<(), Error> {
         let has_mdtm = self.has_mdtm;
         let ask = |path| {
             let time = has_mdtm.then_some(Command::Path("MDTM", path));
@@ -293,7 +310,10 @@ impl Session {
         let mut told = Vec::with_capacity(paths.len());
         for _ in paths {
             let size = self.control.last_reply()?;
-            told.push((size, if has_mdtm { Some(self.control.last_reply()?) } else { None }));
+            bear(answers_len, &size)?;
+            let time = if has_mdtm { Some(self.control.last_reply()?) } else { None };
+            time.as_ref().map_or(Ok(()), |time| bear(answers_len, time))?;
+            told.push((size, time));
         }
         let first = all.len();
         let mut entered = Vec::new();
@@ -581,6 +601,18 @@ impl Session {
     /// The session is over.
     pub fn give_up(&mut self, incoming: Incoming) -> Result<(), Error> {
         data::give_up(&mut self.control, incoming)
+    }
+}
+
+/// Counts the bytes of answers that are held together.
+///
+/// # Errors
+/// They are more than any server needs.
+fn bear(answers_len: &mut usize, reply: &Reply) -> Result<(), Error> {
+    *answers_len += reply.lines().iter().map(|line| line.len()).sum::<usize>();
+    match *answers_len > ANSWERS_LEN_MAX {
+        true => Err(Error::Broken { doing: "asking for facts", why: "the answers are longer than 8 MiB" }),
+        false => Ok(()),
     }
 }
 

@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(hear(b"220-hello\r\n"), Heard::Speaks(0, None));
         assert_eq!(hear(b"chat\n220 hello\r\n"), Heard::Speaks(5, None));
         assert_eq!(hear(b"HAUL-SSHFTP at \nHAUL-SSHFTP none\n"), Heard::NoServer);
-        assert_eq!(hear(b"\x1b[0mHAUL-SSHFTP at ::1 1 ::2 22\n2"), Heard::Speaks(30, "::2".parse().ok()));
+        assert_eq!(hear(b"\x1b[0mHAUL-SSHFTP at ::1 1 ::2 22\n2"), Heard::Speaks(32, "::2".parse().ok()));
         assert_eq!(hear(&vec![b'x'; CHATTER_MAX + 1]), Heard::TooMuch);
         assert_eq!(hear(&b"x\n".repeat(CHATTER_MAX)), Heard::TooMuch);
     }

@@ -297,7 +297,9 @@ mod tests {
     fn asks(script: &str, others: u16, times: usize) -> (Vec<Decision>, usize) {
         let said = Arc::new(AtomicUsize::new(0));
         let count = said.clone();
-        let say: Say = Arc::new(move |_| drop(count.fetch_add(1, Ordering::SeqCst)));
+        let say: Say = Arc::new(move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
         let words = ["sh", "-c", script].map(str::to_owned).into();
         let mut command = RetryCommand::new(words, Arc::new(Marked), say, Stop::never());
         command.wait = Duration::from_millis(800);

@@ -7,7 +7,7 @@
 use std::env;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use haul::endpoint::Endpoint;
@@ -16,6 +16,8 @@ use rustix::fs::OFlags;
 
 /// Most bytes of the file.
 const LEN_MAX: u64 = 1 << 20;
+/// `/dev/null`, by its numbers, on any Linux.
+const NULL_DEVICE: (u32, u32) = (1, 3);
 
 /// # Errors
 /// The file is there and cannot be used, in a sentence for people.
@@ -34,7 +36,13 @@ pub fn add_logins(endpoints: &mut [Endpoint]) -> Result<(), String> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed("open", error)),
     };
+    let numbers = |device| (rustix::fs::major(device), rustix::fs::minor(device));
     let about = file.metadata().map_err(|error| failed("look at", error))?;
+    let is_null = about.file_type().is_char_device() && numbers(about.rdev()) == NULL_DEVICE;
+    if is_null {
+        // Whoever names it has no list.
+        return Ok(());
+    }
     if !about.is_file() {
         return Err(format!("{shown} is no regular file, and no list of logins"));
     }

@@ -248,3 +248,50 @@ fn a_netrc_that_is_none_is_an_error() {
         assert!(liar.heard().is_empty(), "nobody was to log in: {:?}", liar.heard());
     }
 }
+
+/// Goal: a file of which a server says "later" fails alone, and nothing that was asked together with it.
+#[test]
+fn what_is_refused_for_now_of_one_file_is_of_that_one() {
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let (mut lines, mut lies) = (Vec::new(), Lies::default());
+    for n in 0..100 {
+        lines.extend(format!("-rw-r--r--   1 0        0               4 Nov 25  2019 f{n}\r\n").into_bytes());
+        lies = lies.file(&format!("/d/f{n}"), b"four");
+    }
+    let liar = lies.list(&lines).says("SIZE", "/d/f50", b"451 later\r\n", usize::MAX).start();
+    let ended = Haul::cp(["-r"]).args([liar.url("/d/")]).args([&sink]).run().sane().exits(3);
+    assert_eq!(ended.summary().number("failed"), 1, "{}", ended.describe());
+    assert_eq!(ended.summary().number("files"), 99, "{}", ended.describe());
+    assert!(!sink.join("f50").exists());
+    // What was answered is not asked again.
+    let asked = liar.heard().iter().filter(|line| *line == "SIZE /d/f1").count();
+    assert!(asked <= 3, "{asked} times");
+}
+
+/// Goal: answers that are each no longer than an answer may be are not held without a bound together.
+/// Method: 64 answers of 2 MiB, and what the run takes in all.
+#[test]
+fn answers_are_bounded_together() {
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let (mut lines, mut lies) = (Vec::new(), Lies::default());
+    for n in 0..64 {
+        lines.extend(format!("-rw-r--r--   1 0        0               4 Nov 25  2019 f{n}\r\n").into_bytes());
+        lies = lies.file(&format!("/d/f{n}"), b"four");
+    }
+    let long = [b"213-4\r\n", &b" x".repeat(1 << 20)[..], b"\r\n213 4\r\n"].concat();
+    let liar = lies.list(&lines).reply("SIZE", &long).start();
+    let ended = Haul::cp(["-r"]).args([liar.url("/d/")]).args([&sink]).run().sane();
+    assert!(matches!(ended.status.code(), Some(1 | 3)), "{}", ended.describe());
+    let memory = ended.summary().0["rss"]["near"].as_u64().expect("it is told");
+    assert!(memory < 150 << 20, "{memory} bytes: {}", ended.describe());
+}
+
+/// Goal: who names `/dev/null` as his list of logins has none.
+#[test]
+fn no_list_of_logins_is_no_error() {
+    let room = Room::new();
+    let liar = good().start();
+    cp(&liar, &room.dir("sink")).env("NETRC", "/dev/null").run().sane().exits(0);
+}

@@ -291,34 +291,45 @@ impl Walker {
                 site.set(at);
                 names.server_path(at, above, None)
             };
-            let answers = self.again(dir_at, |session, _| {
+            // What is answered for one is not asked again because of another.
+            let mut answers: Vec<Option<(Asked, usize)>> = vec![None; some.len()];
+            let ended = self.again(dir_at, |session, _| {
                 let paths = paths_at(site.get());
-                session.facts_of(&paths.iter().map(Vec::as_slice).collect::<Vec<_>>())
+                let open: Vec<usize> = (0..some.len()).filter(|at| answers[*at].is_none()).collect();
+                let asked: Vec<&[u8]> = open.iter().map(|at| paths[*at].as_slice()).collect();
+                let mut ended = Ok(());
+                for (at, answer) in open.into_iter().zip(session.facts_of_each(&asked)?) {
+                    match answer {
+                        Ok(answer) => answers[at] = Some((answer, site.get())),
+                        Err(error) => ended = ended.and(Err(error)),
+                    }
+                }
+                ended
             });
-            let answers = match answers {
-                Ok(answers) => answers,
-                Err(error) => {
-                    for ((name, _), path) in some.iter().zip(paths_at(self.site)) {
-                        let failure = self.failure(&path, &error);
+            let paths = paths_at(self.site);
+            for (((name, listed), path), answer) in some.iter().zip(paths).zip(answers) {
+                let (asked, site) = match (answer, &ended) {
+                    (Some(answer), _) => answer,
+                    (None, Err(error)) => {
+                        let failure = self.failure(&path, error);
                         let path = self.names.path(above, Some(name));
                         self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
+                        continue;
                     }
-                    continue;
-                }
-            };
-            for ((name, listed), asked) in some.iter().zip(answers) {
+                    (None, Ok(())) => unreachable!("all are answered"),
+                };
                 match asked {
                     Asked::Is(facts) if is_dir(&facts) => {
-                        dirs.push(Seen { name: name.clone(), facts, site: self.site });
+                        dirs.push(Seen { name: name.clone(), facts, site });
                     }
                     Asked::Is(told) => {
                         let unix_mode = told.unix_mode.or(listed.unix_mode);
                         let facts = Facts { unix_mode, ..told };
-                        let seen = Seen { name: name.clone(), facts, site: self.site };
+                        let seen = Seen { name: name.clone(), facts, site };
                         let _ = self.announce(id, above, seen);
                     }
                     // Another replica listed it.
-                    Asked::Not(text) if self.site != listed_at => {
+                    Asked::Not(text) if site != listed_at => {
                         let path = self.names.path(above, Some(name));
                         let why = format!("another replica lists it, and this one says of it: {text}");
                         self.fail(path, FailureKind::Walk, &why, CountsAs::Entry);
