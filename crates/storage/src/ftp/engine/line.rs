@@ -35,6 +35,9 @@ pub(super) struct Came {
     pub(super) facts: Option<Vec<Asked>>,
 }
 
+/// What was at the front when the session was lost, what of it came, and why.
+type Lost = (Work, Came, Error);
+
 /// Something in the line.
 struct Lined {
     work: Work,
@@ -192,7 +195,8 @@ impl Reader {
             match self.take_lined(front) {
                 Ok(None) => {}
                 Ok(Some(left)) => later.push_back(left),
-                Err((work, came, error)) => {
+                Err(lost) => {
+                    let (work, came, error) = *lost;
                     later.push_back((work, came));
                     self.lose(&error, &mut line);
                     return later;
@@ -226,7 +230,7 @@ impl Reader {
 
     /// Takes what is first in the line, and answers it. `Some`: it did not come, or not all of it, and
     /// nothing is wrong with the line.
-    fn take_lined(&mut self, lined: Lined) -> Result<Option<(Work, Came)>, (Work, Came, Error)> {
+    fn take_lined(&mut self, lined: Lined) -> Result<Option<(Work, Came)>, Box<Lost>> {
         let Lined { mut work, files, told, begun } = lined;
         let last = files.last().expect("a line has no gaps").0;
         self.begins(if let SourceOp::Look { .. } = work.op { "look" } else { "read" }, last);
@@ -234,7 +238,7 @@ impl Reader {
         // It is opened; should it be lost, each of these says so.
         let session = match self.lines.open(SITE) {
             Ok(session) => session,
-            Err(error) => return Err((work, came, error)),
+            Err(error) => return Err(Box::new((work, came, error))),
         };
         let from = Instant::now();
         if let Some(buffer) = &mut work.buffer {
@@ -246,7 +250,7 @@ impl Reader {
                 came.files.push(taken.is_ok());
                 match taken {
                     Ok(()) => drop(self.common.network.bytes.fetch_add(*len, Ordering::Relaxed)),
-                    Err(error) if session.is_broken() => return Err((work, came, error)),
+                    Err(error) if session.is_broken() => return Err(Box::new((work, came, error))),
                     Err(_) => {}
                 }
             }
@@ -256,7 +260,7 @@ impl Reader {
             for (_, path, _) in &files {
                 match session.next_facts(path) {
                     Ok(asked) => facts.push(asked),
-                    Err(error) => return Err((work, came, error)),
+                    Err(error) => return Err(Box::new((work, came, error))),
                 }
             }
             came.facts = Some(facts);
