@@ -99,7 +99,11 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
         match third::run(&request, &observer, handle, start) {
             third::Third::Over(summary) => return *summary,
             third::Third::Relay(why) => match relay(&request, &why) {
-                Ok(note) => observer.event(Event::Note(note)),
+                Ok(note) => {
+                    observer.event(Event::Note(note));
+                    // It was for what the two had of unfinished files; of what goes by here nothing is kept.
+                    request.options.state_dir = None;
+                }
                 Err(error) => {
                     let seconds = start.elapsed().as_secs_f64();
                     return Summary { error: Some(error), seconds, ..Summary::default() };

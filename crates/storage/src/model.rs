@@ -581,6 +581,9 @@ impl DelegatedPair for ShelfPair {
     fn make_dir(&mut self, to: &[u8]) -> Result<bool, Failure> {
         Err(failure(FailureKind::Create, 0, to, "a shelf has no directories"))
     }
+    fn finish_dirs(&mut self, _: &[(Vec<u8>, Meta)]) -> (u64, u64) {
+        (0, 0)
+    }
     fn look(&mut self, all: &[DelegatedEntry]) -> Vec<Result<Standing, Failure>> {
         all.iter().map(|_| Ok(Standing::New)).collect()
     }

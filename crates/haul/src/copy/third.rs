@@ -6,8 +6,8 @@
 //! Invariants: nothing is told of a file that its pair did not say; what no sum compared is not called
 //! compared, and what only a server calls stored is not called durable; a stop ends what is under way at both
 //! servers, and each entry that was begun is heard of before the end.
-//! Left out: how two stores do it, see `haul_storage::store::delegated`; symbolic links, which servers have
-//! no way to make; what of directories is more than their names.
+//! Left out: how two stores do it, see `haul_storage::store::delegated`; symbolic links, which servers have no
+//! way to make.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, never, select, unbounded};
 use haul_core::change::Change;
-use haul_core::entry::EntryKind;
+use haul_core::entry::{EntryKind, Meta};
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::Ended;
 use haul_core::wire::{Announced, Failure, FailureKind, Totals};
+use haul_storage::options::DataChannel;
 use haul_storage::place::Sources;
 use haul_storage::store::delegated::{
     Delegated, DelegatedEnd, DelegatedEntry, DelegatedJob, DelegatedPair, DelegatedSettings, Marker, Standing,
@@ -77,6 +78,22 @@ fn refused(request: &CopyRequest) -> Option<String> {
     Some(format!("between two servers {what}: {why}; leave that out"))
 }
 
+/// One of the two shows whose its data connections are, which the other cannot.
+fn is_uneven(request: &CopyRequest) -> Option<String> {
+    let of_grid = |end: &&Endpoint| end.place().scheme().name == "gsiftp";
+    let ends: Vec<&Endpoint> = request.sources.iter().chain([&request.destination]).collect();
+    let (grid, plain): (Vec<&Endpoint>, Vec<&Endpoint>) = ends.into_iter().partition(of_grid);
+    let (grid, plain) = (grid.first()?, plain.first()?);
+    (request.options.data_channel != DataChannel::Plain).then(|| {
+        let shown = |end: &Endpoint| String::from_utf8_lossy(&end.shown()).into_owned();
+        format!(
+            "{} shows whose its data connections are, which {} cannot (with `data_channel=plain` the two move the data)",
+            shown(grid),
+            shown(plain)
+        )
+    })
+}
+
 /// Runs it.
 pub(super) fn run(
     request: &CopyRequest,
@@ -90,6 +107,9 @@ pub(super) fn run(
     };
     if let Some(why) = refused(request) {
         return over(Summary { error: Some(Error::usage(why)), usage: true, ..Summary::default() });
+    }
+    if let Some(why) = is_uneven(request) {
+        return Third::Relay(why);
     }
     let (post, markers) = unbounded();
     let post: haul_storage::Post<Marker> = Arc::new(move |marker| drop(post.send(marker)));
@@ -188,6 +208,8 @@ struct Run<'a> {
     dirs: HashMap<DirId, Option<(Vec<u8>, Vec<u8>)>>,
     open: HashMap<FileId, Open>,
     looks: Vec<(DelegatedEntry, Vec<u8>)>,
+    /// Directories that are there, each behind the one that it is in.
+    made: Vec<(Vec<u8>, Meta)>,
     tally: Tally,
     third: ThirdParty,
     totals: Totals,
@@ -219,6 +241,7 @@ impl<'a> Run<'a> {
             dirs: HashMap::from([(DirId::ROOT, Some((to, Vec::new())))]),
             open: HashMap::new(),
             looks: Vec::new(),
+            made: Vec::new(),
             tally,
             third: ThirdParty::default(),
             totals: Totals::default(),
@@ -273,7 +296,23 @@ impl<'a> Run<'a> {
             }
         }
         self.look();
+        if !self.dry_run && !self.stopped {
+            self.finish_dirs();
+        }
         self.tell();
+    }
+
+    /// Directories get their times when nothing more is made in them: the innermost first.
+    fn finish_dirs(&mut self) {
+        self.made.reverse();
+        for some in std::mem::take(&mut self.made).chunks(LOOK_MAX) {
+            let (times, modes) = self.pair.finish_dirs(some);
+            for (lost, what) in [(times, "mtime"), (modes, "mode")] {
+                if lost > 0 {
+                    *self.not_kept.entry(what).or_default() += lost;
+                }
+            }
+        }
     }
 
     fn take(&mut self, item: WalkItem) {
@@ -335,6 +374,7 @@ impl<'a> Run<'a> {
                         let (end, change) =
                             if new { (Ended::Copied, Change::NEW) } else { (Ended::Unchanged, Change::NONE) };
                         self.count(Kind::Dir, &end, change, 0, &path);
+                        self.made.push((to.clone(), meta));
                         self.dirs.insert(id.as_dir(), Some((to, path)));
                     }
                     Err(failure) => {

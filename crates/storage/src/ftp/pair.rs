@@ -19,7 +19,7 @@ use haul_core::ids::FileId;
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::pair::End;
 use haul_ftp::steer::{self, Made};
-use haul_ftp::{Asked, Error, Kind, Server, Session, Settings, server};
+use haul_ftp::{Asked, Error, Kind, Moment, Server, Session, Settings, server};
 
 use super::line::Line;
 use super::names::{Names, Shared as SharedNames};
@@ -381,6 +381,21 @@ impl DelegatedPair for FtpPair {
         let made = self.scout.again(|session| steer::make_dir(session, to));
         let made = made.map_err(|error| self.shared.failure(End::To, FailureKind::Create, to, &error))?;
         Ok(made == Made::New)
+    }
+
+    fn finish_dirs(&mut self, all: &[(Vec<u8>, Meta)]) -> (u64, u64) {
+        let moment = |meta: &Meta| Moment { secs: meta.mtime.secs, nanos: 0 };
+        let times: Vec<(&[u8], Moment)> = all.iter().map(|(path, meta)| (&path[..], moment(meta))).collect();
+        let modes: Vec<(&[u8], u32)> = all.iter().map(|(path, meta)| (&path[..], meta.mode)).collect();
+        let (times, modes) = (
+            self.scout.again(|session| steer::set_times(session, &times)),
+            self.scout.again(|session| steer::set_modes(session, &modes)),
+        );
+        let lost = |set: Result<Vec<bool>, Error>| match set {
+            Ok(set) => set.iter().filter(|set| !**set).count() as u64,
+            Err(_) => all.len() as u64,
+        };
+        (lost(times), lost(modes))
     }
 
     fn look(&mut self, all: &[DelegatedEntry]) -> Vec<Result<Standing, Failure>> {

@@ -136,6 +136,9 @@ pub trait DelegatedPair: Send {
     /// # Errors
     /// Something else stands there, or it cannot be made.
     fn make_dir(&mut self, to: &[u8]) -> Result<bool, Failure>;
+    /// Gives directories their mtimes and modes, once nothing more is made in them. How many did not take
+    /// their time, and how many their mode.
+    fn finish_dirs(&mut self, all: &[(Vec<u8>, Meta)]) -> (u64, u64);
     /// What stands at the names of entries, and what would become of it.
     fn look(&mut self, all: &[DelegatedEntry]) -> Vec<Result<Standing, Failure>>;
     /// Begins with an entry. Its markers are posted, the last of them [`Marker::Ended`], once.
