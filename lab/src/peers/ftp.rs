@@ -4,9 +4,10 @@
 //! the client at the far one, which fetches; with `direction=put` it is the other way round. haul has no
 //! setting, for it chooses by itself. globus-url-copy: one file over eight data connections (`-p 8 -fast`),
 //! many over eight sessions with cached data connections (`-cc 8 -fast`; `-pp` has effect between servers
-//! alone). curl: eight files at a time, each over one connection, told by name: it reads no directory, and must be
-//! told to say `TYPE I` first (said behind `EPSV`, as curl does, this server sends text for bytes). lftp is
-//! not among them: in the server's listings as text it takes each name with a byte behind it that is none.
+//! alone). curl: eight files at a time, each over one connection, told by name: it reads no directory, and
+//! must be told to say `TYPE I` first (said behind `EPSV`, as curl does, this server sends text for bytes).
+//! lftp is not among them: in the server's listings as text it takes each name with a byte behind it that is
+//! none.
 
 use std::any::Any;
 use std::fs;

@@ -28,6 +28,7 @@ use reader::Reader;
 use ways::Ways;
 
 mod blocks;
+mod came;
 mod ends;
 mod line;
 mod moves;

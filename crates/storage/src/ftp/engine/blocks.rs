@@ -18,6 +18,7 @@ use haul_core::transfer::op::{ReadOk, SourceDone, SourceOp};
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Ranges, Room, Turn};
 
+use super::came::Done;
 use super::ends::Before;
 use super::queues::{Queues, Work, refuse};
 use super::reader::{HOLD, Reader, SITE};
@@ -36,17 +37,6 @@ const OUT_OF_ORDER: Duration = Duration::from_secs(2);
 const DONE_MAX: usize = 64;
 /// Transfers of one file that are lost one after the other, before it comes as it is.
 const LOST_MAX: u32 = 2;
-
-/// What the session has of a file, over all transfers of it.
-pub(super) struct Done {
-    id: FileId,
-    generation: Generation,
-    ranges: Ranges,
-    /// Transfers that were lost since something came of it.
-    lost: u32,
-    /// It comes as it is from now on.
-    plainly: bool,
-}
 
 /// An object that is asked for.
 struct Pending {
@@ -388,16 +378,6 @@ impl Reader {
         let done = refuse(work.op, &failure);
         work.owed.settle(Ok(SourceCompletion { done, buffer: work.buffer }));
         None
-    }
-}
-
-impl Done {
-    pub(super) fn is_plain(&self, id: FileId, generation: Generation) -> bool {
-        self.is(id, generation) && self.plainly
-    }
-
-    fn is(&self, id: FileId, generation: Generation) -> bool {
-        (self.id, self.generation) == (id, generation)
     }
 }
 

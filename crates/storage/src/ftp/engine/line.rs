@@ -15,6 +15,7 @@ use haul_core::stage::Stage;
 use haul_core::transfer::op::{ReadOk, SourceDone, SourceOp};
 use haul_ftp::{Asked, COMMANDS_LEN_MAX, Error, Facts, Wanted};
 
+use super::came::Came;
 use super::queues::{Queues, Work};
 use super::reader::{Reader, SITE, look};
 use crate::SourceCompletion;
@@ -27,13 +28,6 @@ const LINE_LEN: u64 = 8 << 20;
 const FILE_LEN_MAX: u64 = 4 << 20;
 /// What a command is longer than its path.
 const VERB_LEN: usize = 8;
-
-/// What of a bundle came already: which of its files, and, if it was all, what was told behind it.
-#[derive(Default)]
-pub(super) struct Came {
-    pub(super) files: Vec<bool>,
-    pub(super) facts: Option<Vec<Asked>>,
-}
 
 /// What was at the front when the session was lost, what of it came, and why.
 type Lost = (Work, Came, Error);

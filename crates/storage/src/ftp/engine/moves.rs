@@ -9,20 +9,13 @@ use haul_core::ids::{FileId, Generation};
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Incoming, Kind};
 
+use super::came::Moved;
 use super::ends::AGAIN_LEN;
 use super::parts::Part;
 use super::reader::Reader;
 use crate::ftp::names::{SETTLES, Told, YOUNG};
 use crate::ftp::session::Why;
 use crate::ftp::time_of;
-
-/// A file that is at another replica now.
-pub(super) enum Moved {
-    /// As the same version, as far as the two servers tell.
-    GoesOn,
-    /// As another version: what was read before is of no use.
-    Anew(Failure),
-}
 
 impl Reader {
     /// Has a file come from the server `to`, if that has it.

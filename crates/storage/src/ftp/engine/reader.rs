@@ -18,10 +18,8 @@ use haul_core::transfer::op::{BundleFile, BundleOk, Look, ReadOk, SourceDone, So
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Facts, Incoming, Kind};
 
-use super::blocks::Done;
+use super::came::{Came, Done, Moved};
 use super::ends::AGAIN_LEN;
-use super::line::Came;
-use super::moves::Moved;
 use super::parts::Needs;
 use super::queues::{Common, Work, refuse};
 use crate::SourceCompletion;
