@@ -325,6 +325,11 @@ impl Authorities {
                     }
                 };
                 drop(known);
+                if !lists.lists.iter().any(|list| is_of(list, name)) {
+                    return Err(GsiError::Untrusted(format!(
+                        "{place} is another authority's; fetch it anew (fetch-crl)"
+                    )));
+                }
                 if lists.begins > Duration::from_secs(now.as_secs()) {
                     return Err(GsiError::Untrusted(format!("{place} is not valid yet")));
                 }
@@ -470,6 +475,12 @@ fn begins(der: &[u8]) -> Option<Duration> {
         })
     };
     read().ok().map(Time::to_unix_duration)
+}
+
+/// Whether a list says of itself that it is this authority's. What it tells of its issuer are the contents of
+/// the name, without tag and length, which are at most four bytes here.
+fn is_of(list: &CertRevocationList<'_>, name: &Dn) -> bool {
+    name.der().strip_suffix(list.issuer()).is_some_and(|head| (2..=4).contains(&head.len()))
 }
 
 /// What the certificate of a host must be for; and that of somebody, who is on a data connection either end.

@@ -142,6 +142,12 @@ fn revocation_lists_count_and_so_does_their_age() {
         grid.put("r0", list);
         refused(&grid, &proxy, why);
     }
+    // In the place of its own, it would count for nobody, and nobody were revoked any more.
+    let mut other = Grid::new();
+    other.name = alice.name.clone();
+    let list = other.list(&other.key, &[], good);
+    grid.put("r0", list);
+    refused(&grid, &proxy, "another authority's");
 }
 
 /// Goal: each rule of RFC 3820 for proxies is held, and so are the kinds before it refused by their names.

@@ -55,6 +55,16 @@ pub(crate) fn is_pair(sources: &[Place], destination: &Place) -> bool {
     !sources.is_empty() && sources.iter().all(plain) && plain(destination)
 }
 
+/// Why a name that is not ASCII is not said to such a server.
+const DROPS: &str = "the server drops bytes of names that are not ASCII from what it is told over ftp://, and would take \
+                     another name; gsiftp:// keeps them";
+
+/// That of Globus does, but over the security of the grid.
+fn drops_bytes(server: &Server, session: &Session) -> bool {
+    let banner = session.banner();
+    server.protocol() == Protocol::Ftp && banner.windows(14).any(|words| words == b"GridFTP Server")
+}
+
 /// What all pairs of sessions share.
 struct Shared {
     ends: [(Server, Settings); 2],
@@ -64,6 +74,8 @@ struct Shared {
     clock: WallClock,
     /// The same server at both ends, as far as its address tells.
     same_server: bool,
+    /// Which of the two drops bytes of names that are not ASCII.
+    drops: [bool; 2],
     records: Option<Records>,
     /// In the names of what is not finished.
     tag: u32,
@@ -247,6 +259,14 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
         above.truncate(end.max(1));
     }
     let mut session = session;
+    let drops = [drops_bytes(&from, &session), drops_bytes(&to, &scout)];
+    for found in found.iter().filter(|found| drops[0] && !found.path.is_ascii()) {
+        return Err(super::said(&from, FailureKind::Walk, &found.path, DROPS));
+    }
+    let typed = [&root[..], rename.as_ref().map_or(&b""[..], Name::as_bytes)].concat();
+    if drops[1] && !typed.is_ascii() {
+        return Err(super::said(&to, FailureKind::Create, &typed, DROPS));
+    }
     if same_server
         || looks_alike((&mut session, &mut scout), &above)?
             && shares(&mut session, &mut scout, &above, settings.look)?
@@ -282,6 +302,7 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
         post,
         clock: wall_clock(),
         same_server,
+        drops,
         records,
         tag: u32::from_le_bytes([nonce[0], nonce[1], nonce[2], nonce[3]]),
         cancelled,
@@ -378,6 +399,9 @@ impl DelegatedPair for FtpPair {
     }
 
     fn make_dir(&mut self, to: &[u8]) -> Result<bool, Failure> {
+        if self.shared.drops[1] && !to.is_ascii() {
+            return Err(super::said(&self.shared.ends[1].0, FailureKind::Create, to, DROPS));
+        }
         let made = self.scout.again(|session| steer::make_dir(session, to));
         let made = made.map_err(|error| self.shared.failure(End::To, FailureKind::Create, to, &error))?;
         Ok(made == Made::New)
@@ -417,6 +441,15 @@ impl DelegatedPair for FtpPair {
     }
 
     fn submit(&mut self, entry: DelegatedEntry) {
+        let ends = [(&entry.from, FailureKind::Read), (&entry.to, FailureKind::Create)];
+        for ((path, kind), (server, drops)) in
+            ends.into_iter().zip(self.shared.ends.iter().map(|(server, _)| server).zip(self.shared.drops))
+        {
+            if drops && !path.is_ascii() {
+                let result = Err(super::said(server, kind, path, DROPS));
+                return (self.shared.post)(Marker::Ended { id: entry.id, result });
+            }
+        }
         self.shared.lock().waiting.push_back(entry);
         self.shared.ready.notify_one();
     }
