@@ -483,9 +483,17 @@ impl Control {
     pub(crate) fn refused(&self, command: &Command<'_>, reply: &Reply) -> Error {
         // What Globus says for people stands in a line of its own.
         let own = reply.inner().find_map(|line| line.strip_prefix(b"GridFTP-Error-String: "));
+        let words = match own {
+            Some(own) => own.trim_ascii().to_vec(),
+            // The cause comes behind the first line, where there are several.
+            None => {
+                let all = std::iter::once(reply.text()).chain(reply.inner()).map(<[u8]>::trim_ascii);
+                all.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(&b"; "[..])
+            }
+        };
         let text = match reply.lines().iter().any(|line| self.tells(line)) {
             true => "in words with the password in them".into(),
-            false => escape::text(&String::from_utf8_lossy(own.unwrap_or(reply.text()))).replace('\n', " "),
+            false => escape::text(&String::from_utf8_lossy(&words)).replace('\n', " "),
         };
         let text = text.trim().chars().take(TEXT_LEN_MAX).collect();
         Error::Refused { said: said(command), code: reply.code(), text }
