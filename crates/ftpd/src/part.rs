@@ -50,6 +50,8 @@ pub enum Failed {
     Gap(u64, u64),
     #[error("{got} bytes came, and ALLO said {said}")]
     Short { got: u64, said: u64 },
+    #[error("bytes {0} to {1} came twice")]
+    Twice(u64, u64),
     #[error("the pieces that came are too many to be kept apart")]
     Fragments,
 }
@@ -150,18 +152,25 @@ pub struct Upload {
     mode: Option<u32>,
     /// Bytes that are there: of the part before, and those that came.
     pub written: Ranges,
+    /// Of the written bytes those that the client brought, in this upload or in the one that it goes on with.
+    came: Ranges,
     /// Bytes that are on media, as far as that was told.
     pub safe: Ranges,
     /// Where the first byte of the wire belongs.
     pub at: u64,
     /// Offsets beyond the written ones hold zeros: the part is new.
     hollow: bool,
-    /// What came.
-    pub received: u64,
-    counts_received: bool,
+    /// How many bytes came.
+    received: u64,
+    /// What comes is put into a file that stood there: `APPE`, `ESTO`.
+    is_part: bool,
     done: bool,
     /// It may be gone on with after a failure.
     keep: bool,
+    /// An earlier upload has confirmed a part of it, which stays whatever becomes of this one.
+    is_resumed: bool,
+    /// Some byte came twice, and which one is right nobody knows.
+    is_doubtful: bool,
 }
 
 impl Upload {
@@ -184,7 +193,9 @@ impl Upload {
                 let mut upload = Upload::over(jail, dir, name, part, record_name, file);
                 upload.record = Some(Arc::new(open_record(jail, &upload.dir, &upload.record_name)?));
                 upload.written = claimed.clone();
+                upload.came = claimed.clone();
                 upload.safe = claimed.clone();
+                upload.is_resumed = true;
                 upload
             }
             (_, earlier) => {
@@ -194,7 +205,9 @@ impl Upload {
                 };
                 if let Begin::Restart(claimed) = begin {
                     let end = claimed.list().last().map_or(0, |range| range.1);
-                    if base.is_none_or(|base| u64::try_from(base.st_size).unwrap_or(0) < end) {
+                    // In MODE E ranges are what a `111` told, and none told these: they speak of another part,
+                    // and never of what stands there. In stream mode the client has only that to go on with.
+                    if keep || base.is_none_or(|base| u64::try_from(base.st_size).unwrap_or(0) < end) {
                         // What is there stays, for who says it rightly.
                         return Err(Failed::NotConfirmed);
                     }
@@ -217,7 +230,7 @@ impl Upload {
             }
         };
         upload.keep = keep;
-        upload.counts_received = matches!(begin, Begin::Append | Begin::Into);
+        upload.is_part = matches!(begin, Begin::Append | Begin::Into);
         upload.mode = spot.stat.as_ref().map(|stat| stat.st_mode & 0o777);
         Ok(upload)
     }
@@ -234,13 +247,16 @@ impl Upload {
             base: None,
             mode: None,
             written: Ranges::new(),
+            came: Ranges::new(),
             safe: Ranges::new(),
             at: 0,
             hollow: false,
             received: 0,
-            counts_received: false,
+            is_part: false,
             done: false,
             keep: false,
+            is_resumed: false,
+            is_doubtful: false,
         }
     }
 
@@ -281,7 +297,10 @@ impl Upload {
         self.base = Some(seen(base));
         self.hollow = false;
         match begin {
-            Begin::Restart(claimed) => self.written = claimed.clone(),
+            Begin::Restart(claimed) => {
+                self.written = claimed.clone();
+                self.came = claimed.clone();
+            }
             _ => self.written.insert(0, size).map_err(|_| Failed::Fragments)?,
         }
         if matches!(begin, Begin::Append) {
@@ -302,9 +321,15 @@ impl Upload {
         let start = self.at.checked_add(offset).ok_or_else(bad)?;
         let end =
             start.checked_add(bytes.len() as u64).filter(|end| *end <= i64::MAX as u64).ok_or_else(bad)?;
+        // Which of two is right nobody can tell, and a sender that sends a byte twice has another view of the
+        // file than this side.
+        if self.came.overlaps(start, end) {
+            self.is_doubtful = true;
+            return Err(Failed::Twice(start, end));
+        }
         let mut put = 0;
         // Zeros into what holds zeros need no blocks; only while nothing was written there.
-        let hollow = self.hollow && !overlaps(&self.written, start, end);
+        let hollow = self.hollow && !self.written.overlaps(start, end);
         while put < bytes.len() {
             let rest = &bytes[put..];
             let piece = &rest[..rest.len().min(HOLE_LEN)];
@@ -326,6 +351,7 @@ impl Upload {
             put += len;
         }
         self.received += bytes.len() as u64;
+        self.came.insert(start, end).map_err(|_| Failed::Fragments)?;
         self.written.insert(start, end).map_err(|_| Failed::Fragments)
     }
 
@@ -381,7 +407,7 @@ impl Upload {
 
     /// Markers can be told: a record is kept of them.
     pub fn is_recorded(&self) -> bool {
-        self.keep
+        self.keep && !self.is_doubtful
     }
 
     /// These bytes are safe from now on: [`Syncer::sync`] of them came back.
@@ -396,14 +422,20 @@ impl Upload {
     /// What stood at the name stands there still, except where the last sync of the directory failed.
     pub fn publish(&mut self, expected: Option<u64>) -> Result<(), Failed> {
         let end = self.written.list().last().map_or(0, |range| range.1);
-        if let Some((from, to)) = self.written.missing(end).next() {
-            // A write into the middle of what stands there may leave a gap behind its old end.
-            if !matches!(self.base, Some(base) if from >= u64::try_from(base.size).unwrap_or(0)) {
-                return Err(Failed::Gap(from, to));
-            }
+        // What was copied hides what did not come over it.
+        let first = if self.is_part { self.at } else { 0 };
+        let last = self.came.list().last().map_or(0, |range| range.1);
+        if let Some((from, to)) = self.came.missing(last).find(|gap| gap.1 > first) {
+            return Err(Failed::Gap(from.max(first), to));
+        }
+        // `ESTO` may begin behind the end of what stands there, and nowhere else is a gap of the file's.
+        let asked =
+            self.base.filter(|_| self.is_part).map(|base| (u64::try_from(base.size).unwrap_or(0), self.at));
+        if let Some((from, to)) = self.written.missing(end).find(|gap| Some(*gap) != asked) {
+            return Err(Failed::Gap(from, to));
         }
         // `ALLO` is of the whole file, and of what comes where there was one before.
-        let got = if self.counts_received { self.received } else { end };
+        let got = if self.is_part { self.received } else { end };
         if let Some(said) = expected.filter(|said| *said > got) {
             return Err(Failed::Short { got, said });
         }
@@ -440,7 +472,8 @@ impl Upload {
 impl Drop for Upload {
     /// What nobody can go on with goes.
     fn drop(&mut self) {
-        if !self.done && (!self.keep || self.safe.is_empty()) {
+        let is_kept = self.is_resumed || self.keep && !self.is_doubtful && !self.safe.is_empty();
+        if !self.done && !is_kept {
             let _ = remove(self.jail, &self.dir, &self.record_name);
             let _ = remove(self.jail, &self.dir, &self.part);
         }
@@ -562,11 +595,6 @@ fn copy(from: &OwnedFd, to: &OwnedFd, len: u64) -> Result<(), Failed> {
         at += moved as u64;
     }
     Ok(())
-}
-
-fn overlaps(ranges: &Ranges, start: u64, end: u64) -> bool {
-    let at = ranges.list().partition_point(|range| range.1 <= start);
-    ranges.list().get(at).is_some_and(|range| range.0 < end)
 }
 
 fn is_zero(piece: &[u8]) -> bool {
