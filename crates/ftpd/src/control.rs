@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use haul_gridftp::command::COMMAND_LEN_MAX;
 use haul_gridftp::line::{Iac, LineReader};
 use haul_gridftp::reply::Reply;
+use haul_gridftp::request::Request;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::config::{Handed, LINE_LEN_BEFORE_LOGIN, Login, QUEUE_MAX, REPLY_WITHIN};
@@ -158,22 +159,39 @@ impl Control {
         !self.queue.is_empty() || self.ended().is_some()
     }
 
-    /// The client has hung up, as far as can be known now: what it did not say it will not say.
-    pub fn is_gone(&mut self, within: Duration) -> bool {
+    /// Why what is under way is to end, as far as can be known now: an `ABOR` has come, or the client has hung
+    /// up, and what it did not say it will not say.
+    pub fn aborted(&mut self, within: Duration) -> Option<Abort> {
         let deadline = Instant::now() + within;
         loop {
             self.fill();
             self.hear_monitor();
-            if self.end == Some(End::Gone) || self.mute || self.orphaned {
-                return true;
+            if self.has_abor() {
+                return Some(Abort::Asked);
+            }
+            if self.orphaned {
+                return Some(Abort::Gone(End::Orphaned));
+            }
+            if self.end == Some(End::Gone) || self.mute {
+                return Some(Abort::Gone(End::Gone));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || !self.wants() {
-                return false;
+                return None;
             }
             let mut fds = [PollFd::from_borrowed_fd(self.stream.fd(), PollFlags::IN | PollFlags::RDHUP)];
             let _ = poll(&mut fds, Some(&timespec(left)));
         }
+    }
+
+    /// The server ends, and who is served is to come to an end.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// `ABOR` is among the lines that wait.
+    fn has_abor(&self) -> bool {
+        self.queue.iter().any(|line| is_short(line, &Request::Abor))
     }
 
     /// Waits until one of `wanted` is ready, or `deadline`; takes what the client and the monitor say
@@ -232,14 +250,11 @@ impl Control {
 
     /// `ABOR` and `STAT` among the lines that wait.
     fn answer_at_once(&mut self, status: Option<Status<'_>>) -> Result<(), Abort> {
-        use haul_gridftp::request::Request;
-        let is = |line: &[u8], wanted: &Request<'_>| Request::parse(line).as_ref() == Ok(wanted);
-        let short = |line: &Vec<u8>| line.len() < 16;
-        if self.queue.iter().any(|line| short(line) && is(line, &Request::Abor)) {
+        if self.has_abor() {
             return Err(Abort::Asked);
         }
         // Only one that nothing waits before: answers come in order.
-        while self.queue.front().is_some_and(|line| short(line) && is(line, &Request::Stat(None))) {
+        while self.queue.front().is_some_and(|line| is_short(line, &Request::Stat(None))) {
             self.pop();
             if let Some(status) = status {
                 self.say(213, &status());
@@ -345,6 +360,11 @@ impl Control {
         }
         self.stream.flush()
     }
+}
+
+/// The line is this request, which is one of a word.
+fn is_short(line: &[u8], wanted: &Request<'_>) -> bool {
+    line.len() < 16 && Request::parse(line).as_ref() == Ok(wanted)
 }
 
 pub fn timespec(time: Duration) -> Timespec {

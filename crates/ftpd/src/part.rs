@@ -33,6 +33,9 @@ const RECORD_LEN_MAX: usize = 4 << 20;
 /// Bytes of zeros that are looked for at a time: what a block of a file system has at least.
 const HOLE_LEN: usize = 64 << 10;
 
+/// Bytes that are copied before the client is looked after.
+const COPY_LEN: usize = 16 << 20;
+
 /// Why an upload fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
@@ -46,6 +49,8 @@ pub enum Failed {
     NotConfirmed,
     #[error("the file was changed by somebody else meanwhile; what stands there now was left as it is")]
     Changed,
+    #[error("it was aborted, or the client is gone")]
+    Aborted,
     #[error("bytes {0} to {1} never came")]
     Gap(u64, u64),
     #[error("{got} bytes came, and ALLO said {said}")]
@@ -70,6 +75,7 @@ impl Failed {
             Failed::Lost(_) => 553,
             Failed::Busy => 450,
             Failed::NotConfirmed => 554,
+            Failed::Aborted => 426,
             _ => 451,
         }
     }
@@ -106,6 +112,11 @@ fn seen(stat: &Stat) -> Seen {
         mtime: (stat.st_mtime, stat.st_mtime_nsec as i64),
         ctime: (stat.st_ctime, stat.st_ctime_nsec as i64),
     }
+}
+
+/// The file that is open is as it was at a look before: not written to, and not replaced by its name either.
+pub fn is_unchanged(file: &OwnedFd, before: &Stat) -> bool {
+    rustix::fs::fstat(file).is_ok_and(|now| seen(&now) == seen(before))
 }
 
 /// What a sync is made of: it may run beside the writes that follow it.
@@ -175,11 +186,17 @@ pub struct Upload {
 
 impl Upload {
     /// Begins one to what `spot` names. With `keep` its part stays if it fails, with a record of what is
-    /// safe.
+    /// safe. `is_wanted` is asked between the pieces of a copy of what stands there.
     ///
     /// # Errors
     /// What stands there is no regular file; another upload of it runs; what `REST` names is not there.
-    pub fn begin(tree: &Tree, spot: Spot, begin: &Begin, keep: bool) -> Result<Upload, Failed> {
+    pub fn begin(
+        tree: &Tree,
+        spot: Spot,
+        begin: &Begin,
+        keep: bool,
+        is_wanted: &mut dyn FnMut() -> bool,
+    ) -> Result<Upload, Failed> {
         let name = spot.name().map_err(|_| Lost::Directory)?.clone();
         if let Some(stat) = &spot.stat {
             regular(stat)?;
@@ -224,7 +241,7 @@ impl Upload {
                 let mut upload = Upload::over(jail, dir, name, part, record_name, file);
                 upload.hollow = true;
                 if let Some(base) = base {
-                    upload.copy_base(base, begin)?;
+                    upload.copy_base(base, begin, is_wanted)?;
                 }
                 upload
             }
@@ -274,7 +291,12 @@ impl Upload {
     }
 
     /// Begins with what stands there.
-    fn copy_base(&mut self, base: &Stat, begin: &Begin) -> Result<(), Failed> {
+    fn copy_base(
+        &mut self,
+        base: &Stat,
+        begin: &Begin,
+        is_wanted: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Failed> {
         let open = self.jail.open_file(&self.dir, &self.name, false).map_err(Failed::of("open the file"))?;
         let stat = rustix::fs::fstat(&open).map_err(Failed::of("look at the file"))?;
         if seen(&stat) != seen(base) {
@@ -288,7 +310,7 @@ impl Upload {
         };
         let is_whole = len == size;
         if !is_whole || rustix::fs::ioctl_ficlone(&*self.file, &open).is_err() {
-            copy(&open, &self.file, len)?;
+            copy(&open, &self.file, len, is_wanted)?;
         }
         let after = rustix::fs::fstat(&open).map_err(Failed::of("look at the file"))?;
         if seen(&after) != seen(base) {
@@ -415,12 +437,11 @@ impl Upload {
         self.safe.merge(ranges).map_err(|_| Failed::Fragments)
     }
 
-    /// Gives the file its name: everything is on media, and under its name, when it returns.
-    /// `expected`: so many bytes the client has announced.
+    /// Everything came, and is on media when it returns. `expected`: so many bytes the client has announced.
     ///
     /// # Errors
-    /// What stood at the name stands there still, except where the last sync of the directory failed.
-    pub fn publish(&mut self, expected: Option<u64>) -> Result<(), Failed> {
+    /// It is not to be published.
+    pub fn complete(&mut self, expected: Option<u64>) -> Result<(), Failed> {
         let end = self.written.list().last().map_or(0, |range| range.1);
         // What was copied hides what did not come over it.
         let first = if self.is_part { self.at } else { 0 };
@@ -446,7 +467,15 @@ impl Upload {
         let mode = Mode::from_raw_mode(self.mode.unwrap_or_else(|| 0o666 & !umask()));
         rustix::fs::fchmod(&*self.file, mode).map_err(Failed::of("set the mode"))?;
         // Mode and length are needed to read it, so no sync of data alone.
-        rustix::fs::fsync(&*self.file).map_err(Failed::of("sync"))?;
+        rustix::fs::fsync(&*self.file).map_err(Failed::of("sync"))
+    }
+
+    /// Gives a file that is complete its name: it is on media by that when it returns.
+    ///
+    /// # Errors
+    /// What stood at the name stands there still, except where the last sync of the directory failed.
+    pub fn publish(&mut self) -> Result<(), Failed> {
+        let part = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
         let here = self.jail.stat(&self.dir, &self.part).map_err(Failed::of("look at the part"))?;
         if (here.st_dev, here.st_ino) != (part.st_dev, part.st_ino) {
             return Err(Failed::Changed);
@@ -464,6 +493,7 @@ impl Upload {
             let _ = remove(self.jail, &self.dir, &self.record_name);
         }
         sync_dir(&*self.dir).map_err(Failed::of("sync the directory"))?;
+        let end = self.written.list().last().map_or(0, |range| range.1);
         let _ = self.safe.insert(0, end);
         Ok(())
     }
@@ -563,12 +593,30 @@ fn open_record(jail: Jail, dir: &OwnedFd, record: &Name) -> Result<std::fs::File
     Ok(file.into())
 }
 
-fn copy(from: &OwnedFd, to: &OwnedFd, len: u64) -> Result<(), Failed> {
+/// Copies the first bytes into a file that is empty. Holes stay holes.
+fn copy(from: &OwnedFd, to: &OwnedFd, len: u64, is_wanted: &mut dyn FnMut() -> bool) -> Result<(), Failed> {
+    use rustix::fs::{SeekFrom, seek};
     let failed = Failed::of("copy what stands there");
     let (mut at, mut by_hand) = (0, false);
     let mut buffer = Vec::new();
+    // Up to here there is no hole, as far as the file system tells.
+    let mut data_end = 0;
     while at < len {
-        let want = usize::try_from(len - at).unwrap_or(usize::MAX).min(64 << 20);
+        if !is_wanted() {
+            return Err(Failed::Aborted);
+        }
+        if at >= data_end {
+            (at, data_end) = match seek(from, SeekFrom::Data(at)) {
+                Ok(start) => (start, seek(from, SeekFrom::Hole(start)).unwrap_or(len)),
+                // Nothing but a hole up to the end.
+                Err(Errno::NXIO) => (len, len),
+                Err(_) => (at, len),
+            };
+            if at >= len {
+                break;
+            }
+        }
+        let want = usize::try_from(len.min(data_end.max(at + 1)) - at).unwrap_or(usize::MAX).min(COPY_LEN);
         let (mut read, mut written) = (at, at);
         let moved = if by_hand {
             buffer.resize(1 << 20, 0);
@@ -594,7 +642,8 @@ fn copy(from: &OwnedFd, to: &OwnedFd, len: u64) -> Result<(), Failed> {
         }
         at += moved as u64;
     }
-    Ok(())
+    // A hole at the end has no bytes that make the file so long.
+    rustix::fs::ftruncate(to, len).map_err(failed)
 }
 
 fn is_zero(piece: &[u8]) -> bool {

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::Session;
 use crate::listing::{Form, Listing, facts, long_line};
+use crate::part::is_unchanged;
 use crate::sums::Sum;
 use crate::tree::{Lost, Spot, Tree, regular, shown, sync_dir};
 
@@ -277,15 +278,12 @@ impl Session {
             };
             sum.update(&bytes[..got]);
             at += got as u64;
-            // Nobody is to read terabytes for who has gone, or while the server ends.
-            if self.control.is_gone(std::time::Duration::ZERO) {
+            // Nobody is to read terabytes for who has gone or said ABOR, or while the server ends.
+            if self.control.aborted(std::time::Duration::ZERO).is_some() || self.control.is_stopping() {
                 return Ok(self.plain(426, "The sum was not made to its end."));
             }
         }
-        let after = rustix::fs::fstat(&file)?;
-        if (after.st_size, after.st_mtime, after.st_mtime_nsec)
-            != (stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
-        {
+        if !is_unchanged(&file, &stat) {
             return Ok(self.plain(451, "The file was changed while it was read."));
         }
         Ok(self.plain(213, &sum.finish()))
