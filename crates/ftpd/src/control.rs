@@ -3,7 +3,8 @@
 //! In: a [`Stream`] that does not block, and the socket of the monitor. Out: one line after another; replies
 //! on the wire.
 //! Invariants: while [`QUEUE_MAX`] lines or as many bytes as the longest has are held, nothing more is read.
-//! Left out: what a line means.
+//! Left out: what a line means. The byte 0xff goes and comes as it is: RFC 959 makes this connection Telnet's,
+//! which doubles it, and nearly no client does.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -107,7 +108,7 @@ impl Control {
     pub fn hand_over(mut self, login: Login) -> io::Result<()> {
         let mut unread = Vec::new();
         for line in self.queue.drain(..) {
-            Iac::Doubled.encode(&line, &mut unread);
+            unread.extend_from_slice(&line);
             unread.extend_from_slice(b"\r\n");
         }
         unread.extend_from_slice(&self.reader.finish());
@@ -128,6 +129,10 @@ impl Control {
     /// There is none, and will not be.
     pub fn next_line(&mut self, deadline: Instant) -> Result<Vec<u8>, End> {
         loop {
+            // Nobody is there whom a line could be obeyed for.
+            if self.orphaned || self.mute || self.end == Some(End::Gone) {
+                return Err(self.ended().unwrap_or(End::Gone));
+            }
             if let Some(line) = self.pop() {
                 return Ok(line);
             }
@@ -304,8 +309,7 @@ impl Control {
             match self.reader.feed(rest) {
                 Ok((taken, line)) => {
                     rest = &rest[taken..];
-                    let Some(mut line) = line else { continue };
-                    Iac::Doubled.decode(&mut line);
+                    let Some(line) = line else { continue };
                     self.held += line.len();
                     self.queue.push_back(line);
                 }
@@ -333,7 +337,7 @@ impl Control {
     /// Sends a reply.
     pub fn send(&mut self, reply: &Reply) {
         let mut bytes = Vec::new();
-        reply.encode(Iac::Doubled, &mut bytes);
+        reply.encode(Iac::Plain, &mut bytes);
         if !self.mute && self.write_all(&bytes).is_err() {
             self.mute = true;
         }

@@ -342,6 +342,8 @@ impl<'a> Monitor<'a> {
 pub fn serve_session(control: OwnedFd, monitor: OwnedFd, out: Box<dyn Write + Send>) -> io::Result<()> {
     let (control, mut monitor) = (TcpStream::from(control), UnixStream::from(monitor));
     let start = read_start(&mut monitor)?;
+    // Where a session hangs in a call and does not hear its monitor end, the system ends it.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // Whatever is done from here on, no file that is run makes it somebody else.
     rustix::thread::set_no_new_privs(true)?;
     let log = Log::new(out, start.config.json_log);

@@ -20,6 +20,8 @@ use crate::config::PATH_LEN_MAX;
 
 /// Most components of a directory below the root, links followed.
 const DEPTH_MAX: usize = 256;
+/// Most steps on one way, those of links too.
+const STEPS_MAX: usize = 1_000;
 /// Most links on one way.
 const LINKS_MAX: usize = 40;
 /// Number of the temporaries of uploads, and of their records; files of copies begin with 1 and count up.
@@ -165,8 +167,12 @@ impl Tree {
         let mut todo: Vec<Step> = way.into_iter().rev().map(Step::Into).collect();
         let mut real: Vec<Name> = Vec::new();
         let mut dir = self.open_root()?;
-        let mut links = 0;
+        let (mut links, mut steps) = (0, 0);
         loop {
+            if steps > STEPS_MAX {
+                return Err(Lost::TooLong);
+            }
+            steps += 1;
             let Some(step) = todo.pop() else {
                 // The way ended by `..` or in the root: the directory itself is what is meant.
                 return self.itself(real, dir);

@@ -86,6 +86,7 @@ impl Session {
 
     pub(super) fn list(&mut self, tree: &Tree, path: Option<&[u8]>, form: Form, verb: &'static str) -> u16 {
         self.with.restart = None;
+        self.with.allo = None;
         let said = path.unwrap_or(b".");
         let now = seconds_now();
         let listed = tree.find(&self.here, said, true).and_then(|spot| {
