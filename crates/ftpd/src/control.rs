@@ -19,7 +19,7 @@ use haul_gridftp::reply::Reply;
 use haul_gridftp::request::Request;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::config::{Handed, LINE_LEN_BEFORE_LOGIN, Login, QUEUE_MAX, REPLY_WITHIN};
+use crate::config::{END_NOW, Handed, LINE_LEN_BEFORE_LOGIN, Login, QUEUE_MAX, REPLY_WITHIN};
 
 /// What a control connection is made of: bytes in the clear, or what TLS makes of them. It does not block.
 pub trait Stream: Read + Write + Send {
@@ -73,6 +73,8 @@ pub struct Control {
     end: Option<End>,
     /// The monitor wants an end.
     stopping: bool,
+    /// And that at once.
+    ending: bool,
     orphaned: bool,
     /// A reply could not be sent.
     mute: bool,
@@ -89,6 +91,7 @@ impl Control {
             held: 0,
             end: None,
             stopping: false,
+            ending: false,
             orphaned: false,
             mute: false,
         }
@@ -133,6 +136,9 @@ impl Control {
             if self.orphaned || self.mute || self.end == Some(End::Gone) {
                 return Err(self.ended().unwrap_or(End::Gone));
             }
+            if self.ending {
+                return Err(End::Stopping);
+            }
             if let Some(line) = self.pop() {
                 return Ok(line);
             }
@@ -176,6 +182,9 @@ impl Control {
             }
             if self.orphaned {
                 return Some(Abort::Gone(End::Orphaned));
+            }
+            if self.ending {
+                return Some(Abort::Gone(End::Stopping));
             }
             if self.end == Some(End::Gone) || self.mute {
                 return Some(Abort::Gone(End::Gone));
@@ -239,6 +248,9 @@ impl Control {
         if self.orphaned {
             return Err(Abort::Gone(End::Orphaned));
         }
+        if self.ending {
+            return Err(Abort::Gone(End::Stopping));
+        }
         if in_transfer {
             if self.mute || self.end.is_some_and(|end| end != End::Stopping) && self.queue.is_empty() {
                 return Err(Abort::Gone(self.end.unwrap_or(End::Gone)));
@@ -283,7 +295,10 @@ impl Control {
         match self.monitor.read(&mut word) {
             Ok(0) => self.orphaned = true,
             // Whatever it says in the middle is that the server ends.
-            Ok(_) => self.stopping = true,
+            Ok(len) => {
+                self.stopping = true;
+                self.ending |= word[..len].contains(&END_NOW[0]);
+            }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(_) => self.orphaned = true,
         }
