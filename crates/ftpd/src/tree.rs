@@ -368,6 +368,11 @@ mod tests {
         assert_eq!(read(&tree, b"/good"), Ok(4));
         assert_eq!(read(&tree, b"d/e/upup/e/upup/f"), Ok(4));
         assert_eq!(read(&tree, b"d/e/up/f"), Err(Lost::System(Errno::NOENT)), "there is no d/d");
+        // Two links, each of 800 steps.
+        symlink("d/../".repeat(400) + "d/f", root.join("far")).expect("symlink");
+        symlink("d/../".repeat(400) + "far", root.join("farther")).expect("symlink");
+        assert_eq!(read(&tree, b"/far"), Ok(4));
+        assert_eq!(read(&tree, b"/farther"), Err(Lost::TooLong));
         let spot = tree.find(&[], b"/l1", false).expect("the link itself");
         assert_eq!(FileType::from_raw_mode(spot.found().expect("it is there").st_mode), FileType::Symlink);
         let spot = tree.find(&[], b"/d/..", true).expect("the root");
