@@ -70,7 +70,7 @@ pub struct Start {
 
 /// What the monitor tells sessions when the server ends: none is to begin anything.
 pub const STOP: &[u8] = b"stop\n";
-/// The same when its patience is over: nothing is to go on. No other word of the monitor's has its first byte.
+/// The same when its patience is over: nothing is to go on. The first byte is in no other word.
 pub const END_NOW: &[u8] = b"end\n";
 
 /// What a process before a login hands to the one behind it.

@@ -3,8 +3,8 @@
 //! In: a [`Stream`] that does not block, and the socket of the monitor. Out: one line after another; replies
 //! on the wire.
 //! Invariants: while [`QUEUE_MAX`] lines or as many bytes as the longest has are held, nothing more is read.
-//! Left out: what a line means. The byte 0xff goes and comes as it is: RFC 959 makes this connection Telnet's,
-//! which doubles it, and nearly no client does.
+//! Left out: what a line means. The byte 0xff goes and comes as it is: RFC 959 makes this connection one of
+//! Telnet, which doubles it, and nearly no client does.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -170,8 +170,8 @@ impl Control {
         !self.queue.is_empty() || self.ended().is_some()
     }
 
-    /// Why what is under way is to end, as far as can be known now: an `ABOR` has come, or the client has hung
-    /// up, and what it did not say it will not say.
+    /// Why what is under way is to end, as far as can be known now: an `ABOR` has come, or the client has
+    /// hung up, and what it did not say it will not say.
     pub fn aborted(&mut self, within: Duration) -> Option<Abort> {
         let deadline = Instant::now() + within;
         loop {

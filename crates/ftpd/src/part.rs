@@ -222,7 +222,7 @@ impl Upload {
                 };
                 if let Begin::Restart(claimed) = begin {
                     let end = claimed.list().last().map_or(0, |range| range.1);
-                    // In MODE E ranges are what a `111` told, and none told these: they speak of another part,
+                    // In MODE E ranges are what a `111` told, and none told these: they are of another part,
                     // and never of what stands there. In stream mode the client has only that to go on with.
                     if keep || base.is_none_or(|base| u64::try_from(base.st_size).unwrap_or(0) < end) {
                         // What is there stays, for who says it rightly.

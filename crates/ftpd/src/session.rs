@@ -289,8 +289,8 @@ impl Session {
         (Then::Next, code >= 500)
     }
 
-    /// A transfer is refused before it begins: what was said for it is not for the next one, and what a sender
-    /// puts into a connection for it is not either.
+    /// A transfer is refused before it begins: what was said for it is not for the next one, and what a
+    /// sender puts into a connection for it is not either.
     fn forget_transfer(&mut self) {
         self.with.restart = None;
         self.with.allo = None;

@@ -85,8 +85,8 @@ impl Session {
         outcome.unwrap_or_else(|(path, lost)| self.refuse(&path, lost))
     }
 
-    /// Another form of a path that names nothing, which does: Telnet doubles the byte 0xff, and some clients do
-    /// so. Only for who reads: a name is made, changed or removed as it came and as no other.
+    /// Another form of a path that names nothing, which does: Telnet doubles the byte 0xff, and some clients
+    /// do so. Only for who reads: a name is made, changed or removed as it came and as no other.
     fn undoubled(&self, tree: &Tree, path: &[u8]) -> Option<Vec<u8>> {
         let is_there = |path: &[u8]| match tree.find(&self.here, path, true) {
             Ok(spot) => Some(spot.stat.is_some()),

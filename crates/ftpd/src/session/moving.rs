@@ -251,7 +251,7 @@ impl Session {
             }
             Ok(Some(count)) => {
                 let patience = if in_blocks || expected.is_some() { Duration::ZERO } else { DEATH_WITHIN };
-                // In MODE E the client has said that all of it came, so it may have gone; it may say ABOR still.
+                // In MODE E the client has said that all came, so it may have gone; it may say ABOR still.
                 let look = |control: &mut Control, within| {
                     control.aborted(within).filter(|abort| !in_blocks || *abort == Abort::Asked)
                 };
