@@ -304,6 +304,35 @@ pub fn inherited(number: RawFd) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(fd, 3)
 }
 
+/// Programs that are started from now on get no descriptor of this process but the first three, and what they
+/// are given on purpose.
+///
+/// # Errors
+/// Some may get through.
+#[allow(unsafe_code)]
+pub fn keep_descriptors() -> Result<(), Errno> {
+    // SAFETY: a flag of descriptors is set, none is closed; all arguments are numbers.
+    let done =
+        unsafe { libc::syscall(libc::SYS_close_range, 3_u32, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if done == 0 {
+        return Ok(());
+    }
+    // A kernel before 5.11 does not know the call or the flag.
+    let entries = std::fs::read_dir("/proc/self/fd");
+    for entry in entries.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))? {
+        let number = entry.ok().and_then(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
+        let Some(number) = number.filter(|number| *number >= 3) else { continue };
+        // SAFETY: the number is used for this one call, which says EBADF where nothing is open.
+        let fd = unsafe { BorrowedFd::borrow_raw(number) };
+        match rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC) {
+            // The descriptor of the list itself may be this one.
+            Ok(()) | Err(Errno::BADF) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
 fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -68,6 +68,11 @@ pub struct Start {
     pub after: Option<Handed>,
 }
 
+/// What the monitor tells sessions when the server ends: none is to begin anything.
+pub const STOP: &[u8] = b"stop\n";
+/// The same when its patience is over: nothing is to go on. The first byte is in no other word.
+pub const END_NOW: &[u8] = b"end\n";
+
 /// What a process before a login hands to the one behind it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Handed {

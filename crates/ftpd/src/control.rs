@@ -3,7 +3,8 @@
 //! In: a [`Stream`] that does not block, and the socket of the monitor. Out: one line after another; replies
 //! on the wire.
 //! Invariants: while [`QUEUE_MAX`] lines or as many bytes as the longest has are held, nothing more is read.
-//! Left out: what a line means.
+//! Left out: what a line means. The byte 0xff goes and comes as it is: RFC 959 makes this connection one of
+//! Telnet, which doubles it, and nearly no client does.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,9 +16,10 @@ use std::time::{Duration, Instant};
 use haul_gridftp::command::COMMAND_LEN_MAX;
 use haul_gridftp::line::{Iac, LineReader};
 use haul_gridftp::reply::Reply;
+use haul_gridftp::request::Request;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::config::{Handed, LINE_LEN_BEFORE_LOGIN, Login, QUEUE_MAX, REPLY_WITHIN};
+use crate::config::{END_NOW, Handed, LINE_LEN_BEFORE_LOGIN, Login, QUEUE_MAX, REPLY_WITHIN};
 
 /// What a control connection is made of: bytes in the clear, or what TLS makes of them. It does not block.
 pub trait Stream: Read + Write + Send {
@@ -71,6 +73,8 @@ pub struct Control {
     end: Option<End>,
     /// The monitor wants an end.
     stopping: bool,
+    /// And that at once.
+    ending: bool,
     orphaned: bool,
     /// A reply could not be sent.
     mute: bool,
@@ -87,6 +91,7 @@ impl Control {
             held: 0,
             end: None,
             stopping: false,
+            ending: false,
             orphaned: false,
             mute: false,
         }
@@ -106,7 +111,7 @@ impl Control {
     pub fn hand_over(mut self, login: Login) -> io::Result<()> {
         let mut unread = Vec::new();
         for line in self.queue.drain(..) {
-            Iac::Doubled.encode(&line, &mut unread);
+            unread.extend_from_slice(&line);
             unread.extend_from_slice(b"\r\n");
         }
         unread.extend_from_slice(&self.reader.finish());
@@ -127,6 +132,13 @@ impl Control {
     /// There is none, and will not be.
     pub fn next_line(&mut self, deadline: Instant) -> Result<Vec<u8>, End> {
         loop {
+            // Nobody is there whom a line could be obeyed for.
+            if self.orphaned || self.mute || self.end == Some(End::Gone) {
+                return Err(self.ended().unwrap_or(End::Gone));
+            }
+            if self.ending {
+                return Err(End::Stopping);
+            }
             if let Some(line) = self.pop() {
                 return Ok(line);
             }
@@ -158,22 +170,42 @@ impl Control {
         !self.queue.is_empty() || self.ended().is_some()
     }
 
-    /// The client has hung up, as far as can be known now: what it did not say it will not say.
-    pub fn is_gone(&mut self, within: Duration) -> bool {
+    /// Why what is under way is to end, as far as can be known now: an `ABOR` has come, or the client has
+    /// hung up, and what it did not say it will not say.
+    pub fn aborted(&mut self, within: Duration) -> Option<Abort> {
         let deadline = Instant::now() + within;
         loop {
             self.fill();
             self.hear_monitor();
-            if self.end == Some(End::Gone) || self.mute || self.orphaned {
-                return true;
+            if self.has_abor() {
+                return Some(Abort::Asked);
+            }
+            if self.orphaned {
+                return Some(Abort::Gone(End::Orphaned));
+            }
+            if self.ending {
+                return Some(Abort::Gone(End::Stopping));
+            }
+            if self.end == Some(End::Gone) || self.mute {
+                return Some(Abort::Gone(End::Gone));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || !self.wants() {
-                return false;
+                return None;
             }
             let mut fds = [PollFd::from_borrowed_fd(self.stream.fd(), PollFlags::IN | PollFlags::RDHUP)];
             let _ = poll(&mut fds, Some(&timespec(left)));
         }
+    }
+
+    /// The server ends, and who is served is to come to an end.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// `ABOR` is among the lines that wait.
+    fn has_abor(&self) -> bool {
+        self.queue.iter().any(|line| is_short(line, &Request::Abor))
     }
 
     /// Waits until one of `wanted` is ready, or `deadline`; takes what the client and the monitor say
@@ -216,6 +248,9 @@ impl Control {
         if self.orphaned {
             return Err(Abort::Gone(End::Orphaned));
         }
+        if self.ending {
+            return Err(Abort::Gone(End::Stopping));
+        }
         if in_transfer {
             if self.mute || self.end.is_some_and(|end| end != End::Stopping) && self.queue.is_empty() {
                 return Err(Abort::Gone(self.end.unwrap_or(End::Gone)));
@@ -232,14 +267,11 @@ impl Control {
 
     /// `ABOR` and `STAT` among the lines that wait.
     fn answer_at_once(&mut self, status: Option<Status<'_>>) -> Result<(), Abort> {
-        use haul_gridftp::request::Request;
-        let is = |line: &[u8], wanted: &Request<'_>| Request::parse(line).as_ref() == Ok(wanted);
-        let short = |line: &Vec<u8>| line.len() < 16;
-        if self.queue.iter().any(|line| short(line) && is(line, &Request::Abor)) {
+        if self.has_abor() {
             return Err(Abort::Asked);
         }
         // Only one that nothing waits before: answers come in order.
-        while self.queue.front().is_some_and(|line| short(line) && is(line, &Request::Stat(None))) {
+        while self.queue.front().is_some_and(|line| is_short(line, &Request::Stat(None))) {
             self.pop();
             if let Some(status) = status {
                 self.say(213, &status());
@@ -263,7 +295,10 @@ impl Control {
         match self.monitor.read(&mut word) {
             Ok(0) => self.orphaned = true,
             // Whatever it says in the middle is that the server ends.
-            Ok(_) => self.stopping = true,
+            Ok(len) => {
+                self.stopping = true;
+                self.ending |= word[..len].contains(&END_NOW[0]);
+            }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(_) => self.orphaned = true,
         }
@@ -289,8 +324,7 @@ impl Control {
             match self.reader.feed(rest) {
                 Ok((taken, line)) => {
                     rest = &rest[taken..];
-                    let Some(mut line) = line else { continue };
-                    Iac::Doubled.decode(&mut line);
+                    let Some(line) = line else { continue };
                     self.held += line.len();
                     self.queue.push_back(line);
                 }
@@ -318,7 +352,7 @@ impl Control {
     /// Sends a reply.
     pub fn send(&mut self, reply: &Reply) {
         let mut bytes = Vec::new();
-        reply.encode(Iac::Doubled, &mut bytes);
+        reply.encode(Iac::Plain, &mut bytes);
         if !self.mute && self.write_all(&bytes).is_err() {
             self.mute = true;
         }
@@ -345,6 +379,11 @@ impl Control {
         }
         self.stream.flush()
     }
+}
+
+/// The line is this request, which is one of a word.
+fn is_short(line: &[u8], wanted: &Request<'_>) -> bool {
+    line.len() < 16 && Request::parse(line).as_ref() == Ok(wanted)
 }
 
 pub fn timespec(time: Duration) -> Timespec {

@@ -93,7 +93,8 @@ impl Log {
             let mut words = vec![line.time.clone(), line.event.to_owned()];
             words.extend(line.peer.map(|peer| peer.to_string()));
             words.extend(line.user.map(escape::text));
-            words.extend(line.path.as_ref().map(|path| format!("\"{path}\"")));
+            // A quote within is marked, so that the path ends where it does.
+            words.extend(line.path.as_ref().map(|path| format!("\"{}\"", path.replace('"', "\\\""))));
             words.extend(line.bytes.map(|bytes| format!("{bytes} bytes")));
             words.extend(line.seconds.map(|seconds| format!("{seconds:.3} s")));
             words.extend(line.connections.map(|count| format!("{count} connections")));

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::config::{Config, Handed, Start, plain_ip};
+use crate::config::{Config, END_NOW, Handed, STOP, Start, plain_ip};
 use crate::control::timespec;
 use crate::log::Log;
 
@@ -97,9 +97,9 @@ impl<'a> Monitor<'a> {
         // Sessions inherit it: an allocator that gets huge pages takes 6 MiB of a process that needs one.
         let _ = rustix::thread::disable_transparent_huge_pages(true);
         let mut stopping = Some(stopping);
-        let mut end_by = None;
+        let (mut end_by, mut kill_by) = (None, None);
         loop {
-            let (by_stop, at_listeners, by_sessions) = self.wait(&listeners, &stop, end_by)?;
+            let (by_stop, at_listeners, by_sessions) = self.wait(&listeners, &stop, kill_by.or(end_by))?;
             if by_stop && stop.read(&mut [0]).is_ok() {
                 match stopping.take() {
                     Some(tell) => {
@@ -108,7 +108,7 @@ impl<'a> Monitor<'a> {
                         end_by = Some(Instant::now() + self.options.grace);
                         self.log.note("stop", None, None, &format!("{} sessions", self.sessions.len()));
                         for session in &mut self.sessions {
-                            let _ = session.socket.write_all(b"stop\n");
+                            let _ = session.socket.write_all(STOP);
                         }
                     }
                     None => end_by = Some(Instant::now()),
@@ -124,8 +124,17 @@ impl<'a> Monitor<'a> {
                 }
             }
             if let Some(end_by) = end_by {
-                if Instant::now() >= end_by {
-                    self.kill_all();
+                let now = Instant::now();
+                match kill_by {
+                    // Told so, they tell their clients and the log, and leave nothing that nobody asked for.
+                    None if now >= end_by => {
+                        for session in &mut self.sessions {
+                            let _ = session.socket.write_all(END_NOW);
+                        }
+                        kill_by = Some(now + END_WITHIN);
+                    }
+                    Some(kill_by) if now >= kill_by => self.kill_all(),
+                    _ => {}
                 }
                 if self.sessions.is_empty() {
                     return Ok(());
@@ -342,6 +351,8 @@ impl<'a> Monitor<'a> {
 pub fn serve_session(control: OwnedFd, monitor: OwnedFd, out: Box<dyn Write + Send>) -> io::Result<()> {
     let (control, mut monitor) = (TcpStream::from(control), UnixStream::from(monitor));
     let start = read_start(&mut monitor)?;
+    // Where a session hangs in a call and does not hear its monitor end, the system ends it.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // Whatever is done from here on, no file that is run makes it somebody else.
     rustix::thread::set_no_new_privs(true)?;
     let log = Log::new(out, start.config.json_log);

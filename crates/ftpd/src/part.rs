@@ -33,6 +33,9 @@ const RECORD_LEN_MAX: usize = 4 << 20;
 /// Bytes of zeros that are looked for at a time: what a block of a file system has at least.
 const HOLE_LEN: usize = 64 << 10;
 
+/// Bytes that are copied before the client is looked after.
+const COPY_LEN: usize = 16 << 20;
+
 /// Why an upload fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
@@ -46,10 +49,14 @@ pub enum Failed {
     NotConfirmed,
     #[error("the file was changed by somebody else meanwhile; what stands there now was left as it is")]
     Changed,
+    #[error("it was aborted, or the client is gone")]
+    Aborted,
     #[error("bytes {0} to {1} never came")]
     Gap(u64, u64),
     #[error("{got} bytes came, and ALLO said {said}")]
     Short { got: u64, said: u64 },
+    #[error("bytes {0} to {1} came twice")]
+    Twice(u64, u64),
     #[error("the pieces that came are too many to be kept apart")]
     Fragments,
 }
@@ -68,6 +75,7 @@ impl Failed {
             Failed::Lost(_) => 553,
             Failed::Busy => 450,
             Failed::NotConfirmed => 554,
+            Failed::Aborted => 426,
             _ => 451,
         }
     }
@@ -104,6 +112,11 @@ fn seen(stat: &Stat) -> Seen {
         mtime: (stat.st_mtime, stat.st_mtime_nsec as i64),
         ctime: (stat.st_ctime, stat.st_ctime_nsec as i64),
     }
+}
+
+/// The file that is open is as it was at a look before: not written to, and not replaced by its name either.
+pub fn is_unchanged(file: &OwnedFd, before: &Stat) -> bool {
+    rustix::fs::fstat(file).is_ok_and(|now| seen(&now) == seen(before))
 }
 
 /// What a sync is made of: it may run beside the writes that follow it.
@@ -150,27 +163,40 @@ pub struct Upload {
     mode: Option<u32>,
     /// Bytes that are there: of the part before, and those that came.
     pub written: Ranges,
+    /// Of the written bytes those that the client brought, in this upload or in the one that it goes on with.
+    came: Ranges,
     /// Bytes that are on media, as far as that was told.
     pub safe: Ranges,
     /// Where the first byte of the wire belongs.
     pub at: u64,
     /// Offsets beyond the written ones hold zeros: the part is new.
     hollow: bool,
-    /// What came.
-    pub received: u64,
-    counts_received: bool,
+    /// How many bytes came.
+    received: u64,
+    /// What comes is put into a file that stood there: `APPE`, `ESTO`.
+    is_part: bool,
     done: bool,
     /// It may be gone on with after a failure.
     keep: bool,
+    /// An earlier upload has confirmed a part of it, which stays whatever becomes of this one.
+    is_resumed: bool,
+    /// Some byte came twice, and which one is right nobody knows.
+    is_doubtful: bool,
 }
 
 impl Upload {
     /// Begins one to what `spot` names. With `keep` its part stays if it fails, with a record of what is
-    /// safe.
+    /// safe. `is_wanted` is asked between the pieces of a copy of what stands there.
     ///
     /// # Errors
     /// What stands there is no regular file; another upload of it runs; what `REST` names is not there.
-    pub fn begin(tree: &Tree, spot: Spot, begin: &Begin, keep: bool) -> Result<Upload, Failed> {
+    pub fn begin(
+        tree: &Tree,
+        spot: Spot,
+        begin: &Begin,
+        keep: bool,
+        is_wanted: &mut dyn FnMut() -> bool,
+    ) -> Result<Upload, Failed> {
         let name = spot.name().map_err(|_| Lost::Directory)?.clone();
         if let Some(stat) = &spot.stat {
             regular(stat)?;
@@ -184,7 +210,9 @@ impl Upload {
                 let mut upload = Upload::over(jail, dir, name, part, record_name, file);
                 upload.record = Some(Arc::new(open_record(jail, &upload.dir, &upload.record_name)?));
                 upload.written = claimed.clone();
+                upload.came = claimed.clone();
                 upload.safe = claimed.clone();
+                upload.is_resumed = true;
                 upload
             }
             (_, earlier) => {
@@ -194,7 +222,9 @@ impl Upload {
                 };
                 if let Begin::Restart(claimed) = begin {
                     let end = claimed.list().last().map_or(0, |range| range.1);
-                    if base.is_none_or(|base| u64::try_from(base.st_size).unwrap_or(0) < end) {
+                    // In MODE E ranges are what a `111` told, and none told these: they are of another part,
+                    // and never of what stands there. In stream mode the client has only that to go on with.
+                    if keep || base.is_none_or(|base| u64::try_from(base.st_size).unwrap_or(0) < end) {
                         // What is there stays, for who says it rightly.
                         return Err(Failed::NotConfirmed);
                     }
@@ -211,13 +241,13 @@ impl Upload {
                 let mut upload = Upload::over(jail, dir, name, part, record_name, file);
                 upload.hollow = true;
                 if let Some(base) = base {
-                    upload.copy_base(base, begin)?;
+                    upload.copy_base(base, begin, is_wanted)?;
                 }
                 upload
             }
         };
         upload.keep = keep;
-        upload.counts_received = matches!(begin, Begin::Append | Begin::Into);
+        upload.is_part = matches!(begin, Begin::Append | Begin::Into);
         upload.mode = spot.stat.as_ref().map(|stat| stat.st_mode & 0o777);
         Ok(upload)
     }
@@ -234,13 +264,16 @@ impl Upload {
             base: None,
             mode: None,
             written: Ranges::new(),
+            came: Ranges::new(),
             safe: Ranges::new(),
             at: 0,
             hollow: false,
             received: 0,
-            counts_received: false,
+            is_part: false,
             done: false,
             keep: false,
+            is_resumed: false,
+            is_doubtful: false,
         }
     }
 
@@ -258,7 +291,12 @@ impl Upload {
     }
 
     /// Begins with what stands there.
-    fn copy_base(&mut self, base: &Stat, begin: &Begin) -> Result<(), Failed> {
+    fn copy_base(
+        &mut self,
+        base: &Stat,
+        begin: &Begin,
+        is_wanted: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Failed> {
         let open = self.jail.open_file(&self.dir, &self.name, false).map_err(Failed::of("open the file"))?;
         let stat = rustix::fs::fstat(&open).map_err(Failed::of("look at the file"))?;
         if seen(&stat) != seen(base) {
@@ -272,7 +310,7 @@ impl Upload {
         };
         let is_whole = len == size;
         if !is_whole || rustix::fs::ioctl_ficlone(&*self.file, &open).is_err() {
-            copy(&open, &self.file, len)?;
+            copy(&open, &self.file, len, is_wanted)?;
         }
         let after = rustix::fs::fstat(&open).map_err(Failed::of("look at the file"))?;
         if seen(&after) != seen(base) {
@@ -281,7 +319,10 @@ impl Upload {
         self.base = Some(seen(base));
         self.hollow = false;
         match begin {
-            Begin::Restart(claimed) => self.written = claimed.clone(),
+            Begin::Restart(claimed) => {
+                self.written = claimed.clone();
+                self.came = claimed.clone();
+            }
             _ => self.written.insert(0, size).map_err(|_| Failed::Fragments)?,
         }
         if matches!(begin, Begin::Append) {
@@ -302,9 +343,15 @@ impl Upload {
         let start = self.at.checked_add(offset).ok_or_else(bad)?;
         let end =
             start.checked_add(bytes.len() as u64).filter(|end| *end <= i64::MAX as u64).ok_or_else(bad)?;
+        // Which of two is right nobody can tell, and a sender that sends a byte twice has another view of the
+        // file than this side.
+        if self.came.overlaps(start, end) {
+            self.is_doubtful = true;
+            return Err(Failed::Twice(start, end));
+        }
         let mut put = 0;
         // Zeros into what holds zeros need no blocks; only while nothing was written there.
-        let hollow = self.hollow && !overlaps(&self.written, start, end);
+        let hollow = self.hollow && !self.written.overlaps(start, end);
         while put < bytes.len() {
             let rest = &bytes[put..];
             let piece = &rest[..rest.len().min(HOLE_LEN)];
@@ -326,6 +373,7 @@ impl Upload {
             put += len;
         }
         self.received += bytes.len() as u64;
+        self.came.insert(start, end).map_err(|_| Failed::Fragments)?;
         self.written.insert(start, end).map_err(|_| Failed::Fragments)
     }
 
@@ -381,7 +429,7 @@ impl Upload {
 
     /// Markers can be told: a record is kept of them.
     pub fn is_recorded(&self) -> bool {
-        self.keep
+        self.keep && !self.is_doubtful
     }
 
     /// These bytes are safe from now on: [`Syncer::sync`] of them came back.
@@ -389,21 +437,26 @@ impl Upload {
         self.safe.merge(ranges).map_err(|_| Failed::Fragments)
     }
 
-    /// Gives the file its name: everything is on media, and under its name, when it returns.
-    /// `expected`: so many bytes the client has announced.
+    /// Everything came, and is on media when it returns. `expected`: so many bytes the client has announced.
     ///
     /// # Errors
-    /// What stood at the name stands there still, except where the last sync of the directory failed.
-    pub fn publish(&mut self, expected: Option<u64>) -> Result<(), Failed> {
+    /// It is not to be published.
+    pub fn complete(&mut self, expected: Option<u64>) -> Result<(), Failed> {
         let end = self.written.list().last().map_or(0, |range| range.1);
-        if let Some((from, to)) = self.written.missing(end).next() {
-            // A write into the middle of what stands there may leave a gap behind its old end.
-            if !matches!(self.base, Some(base) if from >= u64::try_from(base.size).unwrap_or(0)) {
-                return Err(Failed::Gap(from, to));
-            }
+        // What was copied hides what did not come over it.
+        let first = if self.is_part { self.at } else { 0 };
+        let last = self.came.list().last().map_or(0, |range| range.1);
+        if let Some((from, to)) = self.came.missing(last).find(|gap| gap.1 > first) {
+            return Err(Failed::Gap(from.max(first), to));
+        }
+        // `ESTO` may begin behind the end of what stands there, and nowhere else is a gap of the file's.
+        let asked =
+            self.base.filter(|_| self.is_part).map(|base| (u64::try_from(base.size).unwrap_or(0), self.at));
+        if let Some((from, to)) = self.written.missing(end).find(|gap| Some(*gap) != asked) {
+            return Err(Failed::Gap(from, to));
         }
         // `ALLO` is of the whole file, and of what comes where there was one before.
-        let got = if self.counts_received { self.received } else { end };
+        let got = if self.is_part { self.received } else { end };
         if let Some(said) = expected.filter(|said| *said > got) {
             return Err(Failed::Short { got, said });
         }
@@ -414,7 +467,15 @@ impl Upload {
         let mode = Mode::from_raw_mode(self.mode.unwrap_or_else(|| 0o666 & !umask()));
         rustix::fs::fchmod(&*self.file, mode).map_err(Failed::of("set the mode"))?;
         // Mode and length are needed to read it, so no sync of data alone.
-        rustix::fs::fsync(&*self.file).map_err(Failed::of("sync"))?;
+        rustix::fs::fsync(&*self.file).map_err(Failed::of("sync"))
+    }
+
+    /// Gives a file that is complete its name: it is on media by that when it returns.
+    ///
+    /// # Errors
+    /// What stood at the name stands there still, except where the last sync of the directory failed.
+    pub fn publish(&mut self) -> Result<(), Failed> {
+        let part = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
         let here = self.jail.stat(&self.dir, &self.part).map_err(Failed::of("look at the part"))?;
         if (here.st_dev, here.st_ino) != (part.st_dev, part.st_ino) {
             return Err(Failed::Changed);
@@ -432,6 +493,7 @@ impl Upload {
             let _ = remove(self.jail, &self.dir, &self.record_name);
         }
         sync_dir(&*self.dir).map_err(Failed::of("sync the directory"))?;
+        let end = self.written.list().last().map_or(0, |range| range.1);
         let _ = self.safe.insert(0, end);
         Ok(())
     }
@@ -440,7 +502,8 @@ impl Upload {
 impl Drop for Upload {
     /// What nobody can go on with goes.
     fn drop(&mut self) {
-        if !self.done && (!self.keep || self.safe.is_empty()) {
+        let is_kept = self.is_resumed || self.keep && !self.is_doubtful && !self.safe.is_empty();
+        if !self.done && !is_kept {
             let _ = remove(self.jail, &self.dir, &self.record_name);
             let _ = remove(self.jail, &self.dir, &self.part);
         }
@@ -530,12 +593,30 @@ fn open_record(jail: Jail, dir: &OwnedFd, record: &Name) -> Result<std::fs::File
     Ok(file.into())
 }
 
-fn copy(from: &OwnedFd, to: &OwnedFd, len: u64) -> Result<(), Failed> {
+/// Copies the first bytes into a file that is empty. Holes stay holes.
+fn copy(from: &OwnedFd, to: &OwnedFd, len: u64, is_wanted: &mut dyn FnMut() -> bool) -> Result<(), Failed> {
+    use rustix::fs::{SeekFrom, seek};
     let failed = Failed::of("copy what stands there");
     let (mut at, mut by_hand) = (0, false);
     let mut buffer = Vec::new();
+    // Up to here there is no hole, as far as the file system tells.
+    let mut data_end = 0;
     while at < len {
-        let want = usize::try_from(len - at).unwrap_or(usize::MAX).min(64 << 20);
+        if !is_wanted() {
+            return Err(Failed::Aborted);
+        }
+        if at >= data_end {
+            (at, data_end) = match seek(from, SeekFrom::Data(at)) {
+                Ok(start) => (start, seek(from, SeekFrom::Hole(start)).unwrap_or(len)),
+                // Nothing but a hole up to the end.
+                Err(Errno::NXIO) => (len, len),
+                Err(_) => (at, len),
+            };
+            if at >= len {
+                break;
+            }
+        }
+        let want = usize::try_from(len.min(data_end.max(at + 1)) - at).unwrap_or(usize::MAX).min(COPY_LEN);
         let (mut read, mut written) = (at, at);
         let moved = if by_hand {
             buffer.resize(1 << 20, 0);
@@ -561,12 +642,8 @@ fn copy(from: &OwnedFd, to: &OwnedFd, len: u64) -> Result<(), Failed> {
         }
         at += moved as u64;
     }
-    Ok(())
-}
-
-fn overlaps(ranges: &Ranges, start: u64, end: u64) -> bool {
-    let at = ranges.list().partition_point(|range| range.1 <= start);
-    ranges.list().get(at).is_some_and(|range| range.0 < end)
+    // A hole at the end has no bytes that make the file so long.
+    rustix::fs::ftruncate(to, len).map_err(failed)
 }
 
 fn is_zero(piece: &[u8]) -> bool {

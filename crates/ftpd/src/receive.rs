@@ -108,7 +108,8 @@ impl Markers {
         }
     }
 
-    /// Publishes the upload, and tells the last markers: of it all.
+    /// Publishes the upload, and tells the last markers: of it all. `last_look` says, when all is on media,
+    /// whether it is still wanted.
     ///
     /// # Errors
     /// It is not published.
@@ -118,10 +119,16 @@ impl Markers {
         upload: &mut Upload,
         expected: Option<u64>,
         moved: u64,
-    ) -> Result<(), Failed> {
+        last_look: impl FnOnce(&mut Control) -> Option<Abort>,
+    ) -> Result<(), Stop> {
         self.hear(control, upload, true)?;
         let rest = upload.unsafe_yet();
-        upload.publish(expected)?;
+        upload.complete(expected)?;
+        // A sync may take minutes, and what was said meanwhile counts.
+        if let Some(abort) = last_look(control) {
+            return Err(abort.into());
+        }
+        upload.publish()?;
         self.performance(control, moved);
         if self.wanted && upload.is_recorded() && !rest.is_empty() {
             control.send(&restart(&rest));

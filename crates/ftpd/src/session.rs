@@ -153,6 +153,9 @@ impl Session {
                 }
                 Err(why) => {
                     refused += 1;
+                    if is_transfer(&line) {
+                        self.forget_transfer();
+                    }
                     self.control.say(why.code, &why.words);
                     Then::Next
                 }
@@ -267,7 +270,8 @@ impl Session {
             Request::Port(address) => self.active(address),
             Request::Eprt(address) => self.active(address),
             Request::Spor(addresses) => match addresses[..] {
-                [first, ..] => self.active(first),
+                [only] => self.active(only),
+                [_, _, ..] => self.plain(504, "There is one stripe here: SPOR with one address."),
                 [] => self.plain(501, "SPOR wants an address."),
             },
             Request::Dcau(DataAuth::None) => self.plain(200, "Data connections are not authenticated."),
@@ -283,6 +287,14 @@ impl Session {
             other => self.on_files(other),
         };
         (Then::Next, code >= 500)
+    }
+
+    /// A transfer is refused before it begins: what was said for it is not for the next one, and what a
+    /// sender puts into a connection for it is not either.
+    fn forget_transfer(&mut self) {
+        self.with.restart = None;
+        self.with.allo = None;
+        self.data.close();
     }
 
     fn plain(&mut self, code: u16, text: &str) -> u16 {
@@ -516,6 +528,15 @@ enum Ask {
     Pasv,
     Spas,
     Spas6,
+}
+
+/// A line that is no request was to be one of a transfer.
+fn is_transfer(line: &[u8]) -> bool {
+    const VERBS: [&[u8]; 8] = [b"RETR", b"ERET", b"STOR", b"ESTO", b"APPE", b"MLSD", b"NLST", b"LIST"];
+    // Before the verb there may be bytes of Telnet.
+    let begin = line.iter().position(u8::is_ascii_alphabetic).unwrap_or(line.len());
+    let word = line[begin..].split(|b| !b.is_ascii_alphabetic()).next().unwrap_or_default();
+    VERBS.iter().any(|verb| word.eq_ignore_ascii_case(verb))
 }
 
 fn is_before_login(request: &Request<'_>) -> bool {

@@ -20,6 +20,8 @@ use crate::config::PATH_LEN_MAX;
 
 /// Most components of a directory below the root, links followed.
 const DEPTH_MAX: usize = 256;
+/// Most steps on one way, those of links too.
+const STEPS_MAX: usize = 1_000;
 /// Most links on one way.
 const LINKS_MAX: usize = 40;
 /// Number of the temporaries of uploads, and of their records; files of copies begin with 1 and count up.
@@ -165,8 +167,12 @@ impl Tree {
         let mut todo: Vec<Step> = way.into_iter().rev().map(Step::Into).collect();
         let mut real: Vec<Name> = Vec::new();
         let mut dir = self.open_root()?;
-        let mut links = 0;
+        let (mut links, mut steps) = (0, 0);
         loop {
+            if steps > STEPS_MAX {
+                return Err(Lost::TooLong);
+            }
+            steps += 1;
             let Some(step) = todo.pop() else {
                 // The way ended by `..` or in the root: the directory itself is what is meant.
                 return self.itself(real, dir);
@@ -362,6 +368,11 @@ mod tests {
         assert_eq!(read(&tree, b"/good"), Ok(4));
         assert_eq!(read(&tree, b"d/e/upup/e/upup/f"), Ok(4));
         assert_eq!(read(&tree, b"d/e/up/f"), Err(Lost::System(Errno::NOENT)), "there is no d/d");
+        // Two links, each of 800 steps.
+        symlink("d/../".repeat(400) + "d/f", root.join("far")).expect("symlink");
+        symlink("d/../".repeat(400) + "far", root.join("farther")).expect("symlink");
+        assert_eq!(read(&tree, b"/far"), Ok(4));
+        assert_eq!(read(&tree, b"/farther"), Err(Lost::TooLong));
         let spot = tree.find(&[], b"/l1", false).expect("the link itself");
         assert_eq!(FileType::from_raw_mode(spot.found().expect("it is there").st_mode), FileType::Symlink);
         let spot = tree.find(&[], b"/d/..", true).expect("the root");

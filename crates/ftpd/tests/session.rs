@@ -262,7 +262,7 @@ fn uploads_of_one_file_do_not_mix() {
 fn a_changed_file_is_no_whole_one() {
     let served = Served::new(Access::Read);
     let len = 64 << 20;
-    for change in ["written", "longer", "shorter"] {
+    for change in ["written", "put back", "longer", "shorter"] {
         let file = fs::File::create(served.at("f")).expect("make");
         file.set_len(len).expect("a long file");
         file.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("an old one");
@@ -270,6 +270,10 @@ fn a_changed_file_is_no_whole_one() {
         let mut data = talk.begin("RETR f");
         let file = fs::File::options().write(true).open(served.at("f")).expect("open");
         match change {
+            "put back" => {
+                (&file).write_all(b"x").expect("write");
+                file.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("its old time");
+            }
             "written" => (&file).write_all(b"x").expect("write"),
             "longer" => file.set_len(len + 1).expect("longer"),
             _ => file.set_len(1).expect("shorter"),
@@ -442,8 +446,8 @@ fn zeros_become_holes() {
     assert!(stat.blocks() * 512 < 1 << 20, "{} blocks", stat.blocks());
     assert!(fs::read(served.at("s")).expect("read") == content);
     talk.ask("MODE E");
-    let mut data = talk.begin("STOR e");
-    block(&mut data, 0, &vec![1; 1 << 20]);
+    fs::write(served.at("e"), vec![1; 1 << 20]).expect("write");
+    let mut data = talk.begin("ESTO A 0 e");
     block(&mut data, 0, &content[..1 << 20]);
     block(&mut data, 1 << 20, &content[1 << 20..]);
     end(&mut data, Some(1));

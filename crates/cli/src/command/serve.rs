@@ -154,6 +154,8 @@ mod server {
 
     /// First descriptor that a service manager passes.
     const PASSED_FIRST: i32 = 3;
+    /// What sessions have of the environment: where libraries are, and what tests of this program set.
+    const PASSED_ON: [&str; 3] = ["LD_LIBRARY_PATH", "RUST_BACKTRACE", "HAUL_MUTANT"];
     /// Most of them.
     const PASSED_MAX: i32 = 64;
     /// Who owns nothing, by name; by number where no such name is.
@@ -176,6 +178,9 @@ mod server {
         let (before_login, anonymous) = whom(args)?;
         let stop = signals::for_server().map_err(|error| failed("watch for signals", error))?;
         let listeners = listeners(args)?;
+        // What else whoever started this has open is not for who talks with strangers.
+        sys::keep_descriptors()
+            .map_err(|errno| (format!("keep open files from sessions: {}", errno::text(errno)), FAILED))?;
         let config = Config {
             root: root.into_os_string().into_vec(),
             anonymous: match args.anonymous {
@@ -204,8 +209,12 @@ mod server {
             // This program, also if its file has been replaced.
             let mut command = Command::new("/proc/self/exe");
             command.args(["serve", "session"]).current_dir("/");
-            for name in ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
-                command.env_remove(name);
+            // Words that were meant for who started this may be secret ones.
+            command.env_clear();
+            for name in PASSED_ON {
+                if let Some(value) = std::env::var_os(name) {
+                    command.env(name, value);
+                }
             }
             command
         };

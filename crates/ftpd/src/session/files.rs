@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use haul_core::entry::Name;
+use haul_gridftp::line::Iac;
 use haul_gridftp::listing::{Moment, write_moment};
 use haul_gridftp::reply::Reply;
 use haul_gridftp::request::Request;
@@ -12,6 +13,7 @@ use rustix::io::Errno;
 
 use super::Session;
 use crate::listing::{Form, Listing, facts, long_line};
+use crate::part::is_unchanged;
 use crate::sums::Sum;
 use crate::tree::{Lost, Spot, Tree, regular, shown, sync_dir};
 
@@ -35,7 +37,18 @@ impl Session {
 
     fn with_tree(&mut self, tree: &Tree, request: Request<'_>) -> u16 {
         if is_change(&request) && !self.may_write() {
+            if matches!(request, Request::Stor { .. } | Request::Appe(_)) {
+                self.forget_transfer();
+            }
             return self.plain(550, "This login may not change anything here.");
+        }
+        let single;
+        let mut request = request;
+        if let Some(path) = read_path(&mut request)
+            && let Some(other) = self.undoubled(tree, path)
+        {
+            single = other;
+            *path = &single;
         }
         let outcome = match request {
             Request::Retr { path, part } => return self.retrieve(tree, path, part),
@@ -70,6 +83,20 @@ impl Session {
             _ => return self.plain(502, "This is not served."),
         };
         outcome.unwrap_or_else(|(path, lost)| self.refuse(&path, lost))
+    }
+
+    /// Another form of a path that names nothing, which does: Telnet doubles the byte 0xff, and some clients
+    /// do so. Only for who reads: a name is made, changed or removed as it came and as no other.
+    fn undoubled(&self, tree: &Tree, path: &[u8]) -> Option<Vec<u8>> {
+        let is_there = |path: &[u8]| match tree.find(&self.here, path, true) {
+            Ok(spot) => Some(spot.stat.is_some()),
+            Err(Lost::System(Errno::NOENT)) => Some(false),
+            Err(_) => None,
+        };
+        let mut single = path.to_vec();
+        Iac::Doubled.decode(&mut single);
+        let is_other = single != path && is_there(path) == Some(false) && is_there(&single) == Some(true);
+        is_other.then_some(single)
     }
 
     /// Says why what was named cannot be.
@@ -231,6 +258,12 @@ impl Session {
                 return Ok(self.plain(550, "It has too many names for this answer: use MLSD or LIST."));
             }
         }
+        if listing.untold > 0 {
+            // Unsaid, these would be lost to who copies a tree.
+            let text =
+                format!("{} names are there that no line of an answer can hold: use MLSD.", listing.untold);
+            return Ok(self.plain(550, &text));
+        }
         let lines = text.split(|b| *b == b'\n').filter_map(|line| line.strip_suffix(b"\r"));
         let lines = lines.map(|line| [b" ", line].concat()).collect();
         self.answer(212, "What is there:", lines, path)
@@ -277,15 +310,12 @@ impl Session {
             };
             sum.update(&bytes[..got]);
             at += got as u64;
-            // Nobody is to read terabytes for who has gone, or while the server ends.
-            if self.control.is_gone(std::time::Duration::ZERO) {
+            // Nobody is to read terabytes for who has gone or said ABOR, or while the server ends.
+            if self.control.aborted(std::time::Duration::ZERO).is_some() || self.control.is_stopping() {
                 return Ok(self.plain(426, "The sum was not made to its end."));
             }
         }
-        let after = rustix::fs::fstat(&file)?;
-        if (after.st_size, after.st_mtime, after.st_mtime_nsec)
-            != (stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
-        {
+        if !is_unchanged(&file, &stat) {
             return Ok(self.plain(451, "The file was changed while it was read."));
         }
         Ok(self.plain(213, &sum.finish()))
@@ -361,6 +391,23 @@ fn remove_dead_parts(tree: &Tree, dir: &OwnedFd) -> Result<(), Lost> {
 pub(super) fn seconds_now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// The path of a request that only reads.
+fn read_path<'r, 'a>(request: &'r mut Request<'a>) -> Option<&'r mut &'a [u8]> {
+    match request {
+        Request::Retr { path, .. }
+        | Request::Size(path)
+        | Request::Mdtm(path)
+        | Request::Cwd(path)
+        | Request::Cksm { path, .. } => Some(path),
+        Request::Mlsd(path)
+        | Request::Nlst(path)
+        | Request::List(path)
+        | Request::Stat(path)
+        | Request::Mlst(path) => path.as_mut(),
+        _ => None,
+    }
 }
 
 fn is_change(request: &Request<'_>) -> bool {

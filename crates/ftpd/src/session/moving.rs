@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use haul_gridftp::address;
 use haul_gridftp::ranges::Ranges;
 use haul_gridftp::request::Restart;
-use rustix::fs::{FileType, Stat};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use super::Session;
 use super::files::seconds_now;
-use crate::control::{Abort, End};
+use crate::control::{Abort, Control};
 use crate::data::{Conn, Way};
 use crate::listing::{Form, Listing};
 use crate::log::Transfer;
-use crate::part::{Begin, Failed, Upload, free_bytes};
+use crate::part::{Begin, Failed, Upload, free_bytes, is_unchanged};
 use crate::receive::{self, Markers};
 use crate::send::{self, Feed, FileFeed, TextFeed};
 use crate::transfer::{Progress, Stop};
@@ -60,7 +60,7 @@ impl Session {
         let progress = Progress::new(verb);
         let mut feed = FileFeed::new(file, ranges.into_iter(), start);
         let sent = match self.send(&mut feed, &progress) {
-            Ok(Some(count)) => match unchanged(&feed.into_file(), &stat) {
+            Ok(Some(count)) => match is_unchanged(&feed.into_file(), &stat) {
                 true => Ok(count),
                 false => Err((451, "The file was changed while it was read: get it again.".to_owned())),
             },
@@ -86,6 +86,7 @@ impl Session {
 
     pub(super) fn list(&mut self, tree: &Tree, path: Option<&[u8]>, form: Form, verb: &'static str) -> u16 {
         self.with.restart = None;
+        self.with.allo = None;
         let said = path.unwrap_or(b".");
         let now = seconds_now();
         let listed = tree.find(&self.here, said, true).and_then(|spot| {
@@ -250,12 +251,17 @@ impl Session {
             }
             Ok(Some(count)) => {
                 let patience = if in_blocks || expected.is_some() { Duration::ZERO } else { DEATH_WITHIN };
-                match !in_blocks && self.control.is_gone(patience) {
-                    true => Err(Stop::Abort(Abort::Gone(End::Gone))),
-                    false => markers
-                        .finish(&mut self.control, &mut upload, expected, progress.moved())
-                        .map(|()| count)
-                        .map_err(Stop::from),
+                // In MODE E the client has said that all came, so it may have gone; it may say ABOR still.
+                let look = |control: &mut Control, within| {
+                    control.aborted(within).filter(|abort| !in_blocks || *abort == Abort::Asked)
+                };
+                match look(&mut self.control, patience) {
+                    Some(abort) => Err(abort.into()),
+                    None => {
+                        let last_look = |control: &mut Control| look(control, Duration::ZERO);
+                        let (control, moved) = (&mut self.control, progress.moved());
+                        markers.finish(control, &mut upload, expected, moved, last_look).map(|()| count)
+                    }
                 }
             }
             Err(stop) => Err(stop),
@@ -321,7 +327,10 @@ impl Session {
         let in_blocks = self.with.mode == b'E';
         // What is put into a file that stood there is counted from elsewhere than a restart would count.
         let keep = in_blocks && matches!(begin, Begin::Fresh | Begin::Restart(_));
-        let upload = Upload::begin(tree, spot, &begin, keep);
+        // A copy of what stands there may be long.
+        let control = &mut self.control;
+        let mut is_wanted = || control.aborted(Duration::ZERO).is_none();
+        let upload = Upload::begin(tree, spot, &begin, keep, &mut is_wanted);
         let mut upload = upload.map_err(|failed| (failed.code(), format!("{shown}: {failed}.")))?;
         if let Some(at) = at {
             upload.at = at;
@@ -358,7 +367,7 @@ impl Session {
         self.data.kept_way = Some(Way::In);
         let marks = &mut *markers;
         let mut first = true;
-        let begun = |control: &mut crate::control::Control, kept: bool| {
+        let begun = |control: &mut Control, kept: bool| {
             if std::mem::take(&mut first) {
                 match kept {
                     true => control.say(125, "The data connection is open; the transfer begins."),
@@ -369,12 +378,4 @@ impl Session {
         let count = receive::blocks(&mut self.control, &mut self.data, upload, marks, progress, begun)?;
         Ok(Some(count))
     }
-}
-
-/// The file is as it was before it was read.
-fn unchanged(file: &std::os::fd::OwnedFd, before: &Stat) -> bool {
-    rustix::fs::fstat(file).is_ok_and(|now| {
-        (now.st_size, now.st_mtime, now.st_mtime_nsec)
-            == (before.st_size, before.st_mtime, before.st_mtime_nsec)
-    })
 }
