@@ -235,7 +235,7 @@ impl Worker {
                 "{a} and {b} cannot move files between them: while {b} listens, {to}; while {a} listens, {from}"
             );
             known.no_way = Some(text.clone());
-            drop(queue);
+            // Heard before the end of any file that ends because of it.
             (shared.post)(Marker::NoWay(text));
         }
     }
