@@ -14,6 +14,7 @@ use haul_gridftp::ranges::Ranges;
 
 use super::{Job, Scope, Trouble, Worker};
 use crate::ftp::names::same_facts;
+use crate::ftp::pair::MODE_MASK;
 use crate::store::delegated::{DelegatedEnd, DelegatedMove, Marker, Standing};
 
 /// How often a file is begun anew because of what was told of it at the end.
@@ -108,7 +109,7 @@ impl Worker {
                 self.shared.say(End::To, FailureKind::Digest, to, &why)
             }
             Why::NotCompared => {
-                let why = "the two servers have no sum in common, and --verify=disk wants each file compared";
+                let why = "no sum was told by both, and --verify=disk wants each file compared";
                 self.shared.say(End::To, FailureKind::Digest, to, why)
             }
             Why::HeldUnproven => {
@@ -242,7 +243,10 @@ impl Worker {
         let times = steer::set_times(session, &times)?;
         let modes: Vec<(&[u8], u32)> = match no_modes {
             true => Vec::new(),
-            false => good.iter().filter_map(|(job, _)| Some((&job.temp[..], job.facts.unix_mode?))).collect(),
+            false => good
+                .iter()
+                .filter_map(|(job, _)| Some((&job.temp[..], job.facts.unix_mode? & MODE_MASK)))
+                .collect(),
         };
         let mut set = steer::set_modes(session, &modes)?.into_iter();
         let is_told = |job: &Job| job.facts.unix_mode.is_some();
