@@ -51,6 +51,8 @@ struct Job {
     held: Ranges,
     /// Of that, what an earlier run had.
     earlier: u64,
+    /// What of it the last attempt did not send: an earlier run had sent it, or an earlier attempt.
+    unsent: u64,
     moved: u64,
     tries: u32,
     afresh: u32,
@@ -118,6 +120,7 @@ impl Worker {
             record: None,
             held: Ranges::new(),
             earlier: 0,
+            unsent: 0,
             moved: 0,
             tries: 0,
             afresh: 0,
@@ -254,6 +257,13 @@ impl Worker {
         (self.shared.post)(Marker::Ended { id, result });
     }
 
+    /// The same where what was stored of it is of no use to anybody.
+    fn end_unwanted(&mut self, mut job: Job, result: Result<DelegatedEnd, Failure>) {
+        job.held = Ranges::new();
+        self.keep_or_clean(&mut job);
+        self.end(job, result);
+    }
+
     /// Both sessions, opened where they are not.
     fn open(&mut self) -> Result<(), Trouble> {
         if self.pair.is_some() {
@@ -340,21 +350,28 @@ impl Worker {
                 Asked::Is(_) => {
                     let why = "it is no file any more";
                     let failure = shared.say(End::From, FailureKind::Changed, &job.entry.from, why);
-                    self.end(job, Err(failure));
+                    self.end_unwanted(job, Err(failure));
                     continue;
                 }
                 asked => {
                     let failure = untold(&shared.end(End::From).0, &job.entry.from, &asked);
-                    self.end(job, Err(failure));
+                    self.end_unwanted(job, Err(failure));
                     continue;
                 }
             };
             let (Some(size), Some(_)) = (facts.size, facts.modify) else {
                 let why = "the server does not tell any more how long it is, and when it was changed";
                 let failure = shared.say(End::From, FailureKind::Read, &job.entry.from, why);
-                self.end(job, Err(failure));
+                self.end_unwanted(job, Err(failure));
                 continue;
             };
+            if job.stored && !same_facts(&job.facts, &facts) {
+                // What lies there is of another version, whoever believes in it: `prepare` removes it.
+                (job.held, job.earlier) = (Ranges::new(), 0);
+                if let Some(record) = &job.record {
+                    record.clear();
+                }
+            }
             // What changed since it was looked at shows only in the next second, for times are told in whole
             // ones.
             let announced = shared.names.look(job.entry.id).map(|told| told.facts);
@@ -375,12 +392,12 @@ impl Worker {
                 _ => false,
             };
             match standing(&shared.settings, &sink, size, &job.entry.meta) {
-                Ok(Standing::Unchanged) => self.end(job, Ok(DelegatedEnd::Unchanged)),
-                Ok(Standing::Skipped) => self.end(job, Ok(DelegatedEnd::Skipped)),
+                Ok(Standing::Unchanged) => self.end_unwanted(job, Ok(DelegatedEnd::Unchanged)),
+                Ok(Standing::Skipped) => self.end_unwanted(job, Ok(DelegatedEnd::Skipped)),
                 Ok(_) if is_itself(&sink) => {
                     let why = "it is the source: two names of one file";
                     let failure = shared.say(End::To, FailureKind::Create, &job.entry.to, why);
-                    self.end(job, Err(failure));
+                    self.end_unwanted(job, Err(failure));
                 }
                 Ok(standing) => {
                     job.standing = standing;
@@ -390,7 +407,7 @@ impl Worker {
                 Err(failure) => {
                     let text = failure.text.to_string();
                     let said = shared.say(End::To, failure.kind, &job.entry.to, &text);
-                    self.end(job, Err(Failure { errno: failure.errno, ..said }));
+                    self.end_unwanted(job, Err(Failure { errno: failure.errno, ..said }));
                 }
             }
         }
@@ -406,9 +423,10 @@ impl Worker {
         let shared = self.shared.clone();
         let at = |error| Trouble { scope: Scope::All, fault: Fault::At { end: End::To, error, other: None } };
         let pair = self.pair.as_mut().expect("it is open");
-        let goes_on = pair.is_extended() && (can_compare || shared.settings.trust);
+        // Where it was begun anew no sum may have been told, so that parts would count for nothing.
+        let goes_on = pair.is_extended() && (can_compare && job.afresh == 0 || shared.settings.trust);
         let is_recorded = job.entry.size >= RECORDED_MIN;
-        if let (None, Some(records), true) = (&job.record, &shared.records, is_recorded) {
+        if let (None, Some(records), true) = (&job.record, &shared.records, is_recorded && !job.stored) {
             let [from, to] = [(End::From, &job.entry.from), (End::To, &job.entry.to)]
                 .map(|(end, path)| crate::ftp::shown(&shared.end(end).0, path));
             match records.take(&from, &to) {
@@ -526,7 +544,8 @@ impl Worker {
             pair.run(listens, &moves, &mut hear, &mut watch)
         };
         for (index, job) in jobs.iter_mut().enumerate() {
-            let all = job.entry.size.saturating_sub(before[index].total());
+            job.unsent = before[index].total();
+            let all = job.entry.size.saturating_sub(job.unsent);
             job.moved += if index < ran.done { all } else { moved[index] };
             job.held = std::mem::take(&mut held[index]);
             if index > ran.done {

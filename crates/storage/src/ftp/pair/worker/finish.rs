@@ -48,7 +48,7 @@ impl Worker {
                     _ => None,
                 },
                 sums,
-                held: job.earlier,
+                held: job.unsent,
                 trust: shared.settings.trust,
                 must_compare: shared.settings.must_compare,
             };
@@ -59,7 +59,7 @@ impl Worker {
                     lost = lost.or(self.begin_anew(&mut job).err());
                     if why == Why::SumsDiffer && told.held > 0 {
                         (shared.post)(Marker::Note(format!(
-                            "{}: with what an earlier run had moved the content is another; it is moved again from its beginning",
+                            "{}: with what had been moved before the content is another; it is moved again from its beginning",
                             crate::ftp::shown(&shared.end(End::To).0, &job.entry.to)
                         )));
                     }
@@ -113,7 +113,7 @@ impl Worker {
                 self.shared.say(End::To, FailureKind::Digest, to, why)
             }
             Why::HeldUnproven => {
-                let why = "nothing shows that what an earlier run moved of it is right";
+                let why = "nothing shows that what was moved of it before is right";
                 self.shared.say(End::To, FailureKind::Digest, to, why)
             }
         }
@@ -126,7 +126,7 @@ impl Worker {
             record.clear();
         }
         let removed = steer::remove(pair.session(End::To), &job.temp);
-        (job.held, job.earlier, job.stored) = (Ranges::new(), 0, false);
+        (job.held, job.earlier, job.unsent, job.stored) = (Ranges::new(), 0, 0, false);
         (self.shared.post)(Marker::Moved { id: job.entry.id, len: 0, held: 0 });
         match removed {
             Err(error) if error.ends_session() => Err(error),
