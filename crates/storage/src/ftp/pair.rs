@@ -33,11 +33,13 @@ use crate::store::delegated::{
     Delegated, DelegatedEntry, DelegatedJob, DelegatedPair, DelegatedSettings, Marker, Standing,
 };
 use crate::store::dir_stands;
+use fold::Claims;
 use haul_base::stop::Stop;
 use haul_ftp::Protocol;
 use records::Records;
 use worker::Worker;
 
+mod fold;
 mod records;
 mod worker;
 
@@ -103,6 +105,7 @@ struct Known {
     /// Said once.
     told_address: bool,
     temps: u64,
+    claims: Claims,
 }
 
 impl Shared {

@@ -17,6 +17,7 @@ use haul_ftp::{Asked, Error, Facts, Kind, Session, Settings, steer};
 use haul_gridftp::command::StripeLayout;
 use haul_gridftp::ranges::Ranges;
 
+use super::fold::{ONE_NAME, asks_folds};
 use super::records::{Kept, Record, version};
 use super::{CONNECTIONS, Shared, standing};
 use crate::ftp::line::{Line, may_help, pause};
@@ -42,8 +43,12 @@ struct Job {
     /// As it was when it was begun.
     facts: Facts,
     standing: Standing,
+    /// What stood at its name then.
+    found: Option<Facts>,
     /// Where it is stored for now.
     temp: Vec<u8>,
+    /// What the server tells of that file alone.
+    unique: Option<Box<[u8]>>,
     /// Something may lie there.
     stored: bool,
     record: Option<Record>,
@@ -115,7 +120,9 @@ impl Worker {
             entry,
             facts: Facts::default(),
             standing: Standing::New,
+            found: None,
             temp: Vec::new(),
+            unique: None,
             stored: false,
             record: None,
             held: Ranges::new(),
@@ -342,9 +349,16 @@ impl Worker {
         let sources = pair.session(End::From).facts_of(&froms).map_err(at(End::From))?;
         let tos: Vec<&[u8]> = jobs.iter().map(|job| &job.entry.to[..]).collect();
         let sinks = pair.session(End::To).facts_of(&tos).map_err(at(End::To))?;
+        let left_out = self.left_out_twins(jobs).map_err(at(End::To))?;
         let mut settles = None;
         let mut left = Vec::with_capacity(jobs.len());
-        for ((mut job, source), sink) in std::mem::take(jobs).into_iter().zip(sources).zip(sinks) {
+        let told = sources.into_iter().zip(sinks).zip(left_out);
+        for (mut job, ((source, sink), left_out)) in std::mem::take(jobs).into_iter().zip(told) {
+            if left_out || shared.lock().known.claims.is_of_another(job.entry.id, &sink) {
+                let failure = shared.say(End::To, FailureKind::Create, &job.entry.to, ONE_NAME);
+                self.end_unwanted(job, Err(failure));
+                continue;
+            }
             let facts = match source {
                 Asked::Is(facts) if facts.kind == Some(Kind::File) && !facts.is_symlink() => facts,
                 Asked::Is(_) => {
@@ -402,6 +416,10 @@ impl Worker {
                 Ok(standing) => {
                     job.standing = standing;
                     job.facts = facts;
+                    job.found = match sink {
+                        Asked::Is(found) => Some(found),
+                        _ => None,
+                    };
                     left.push(job);
                 }
                 Err(failure) => {
@@ -416,6 +434,31 @@ impl Worker {
             self.rest(until.saturating_duration_since(Instant::now()));
         }
         Ok(())
+    }
+
+    /// Which of them have names that are those of other files of this copy to the server.
+    fn left_out_twins(&mut self, jobs: &[Job]) -> Result<Vec<bool>, Error> {
+        let shared = self.shared.clone();
+        let (twins, folds, tag) = {
+            let mut queue = shared.lock();
+            let claims = &mut queue.known.claims;
+            let twins: Vec<bool> =
+                jobs.iter().map(|job| claims.is_twin(job.entry.id, &job.entry.to)).collect();
+            let folds = claims.folds;
+            queue.known.temps += 1;
+            (twins, folds, format!("{:08x}{}", shared.tag, queue.known.temps))
+        };
+        let Some(first) = twins.iter().position(|twin| *twin) else { return Ok(twins) };
+        let folds = match folds {
+            Some(folds) => folds,
+            None => {
+                let session = self.pair.as_mut().expect("it is open").session(End::To);
+                let folds = asks_folds(session, &jobs[first].entry.to, &tag)?;
+                shared.lock().known.claims.folds = Some(folds);
+                folds
+            }
+        };
+        Ok(twins.into_iter().map(|twin| twin && folds).collect())
     }
 
     /// Under which name it is stored, and what of it is there already.
@@ -594,7 +637,7 @@ impl Worker {
 }
 
 /// The directory of a path, with its slash, and the name in it.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
+pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let end = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     path.split_at(end)
 }
