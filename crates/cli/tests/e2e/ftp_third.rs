@@ -501,12 +501,12 @@ fn what_servers_say_is_not_enough() {
 fn what_stands_at_a_name_is_looked_at() {
     let (a, b) = liars(&[], &[("RNTO", "", Odd::Says("250 named"))], usize::MAX);
     let ended = lied_to(&[], &a, &b).exits(3);
-    ended.says("it was renamed");
+    let ended = ended.says("it was renamed");
     assert_eq!(ended.summary().number("files"), 0, "{}", ended.describe());
     for options in [&[][..], &["--no-clobber"], &["--force"]] {
         let (a, b) = liars(&[], &[("MFMT", "", Odd::Meanwhile("/d/y"))], usize::MAX);
         let ended = lied_to(options, &a, &b).exits(3);
-        ended.says("came to stand there");
+        let ended = ended.says("came to stand there");
         assert_eq!(b.content("/d/y").as_deref(), Some(OTHERS), "{options:?}: {}", ended.describe());
         assert_eq!(b.names(), ["/d/y"], "{options:?}: {}", ended.describe());
     }
