@@ -333,7 +333,10 @@ impl Worker {
         match fault {
             Some(fault) => {
                 let again = jobs.iter().take_while(|job| job.afresh > 0 && !job.stored).count();
-                Err(Trouble { scope: Scope::One(again), fault })
+                // One end may have heard the end of a file before what is wrong with a later one, and the other
+                // end not yet: then the words name the later one.
+                let named = jobs.iter().skip(again).position(|job| is_named(&fault, job)).unwrap_or(0);
+                Err(Trouble { scope: Scope::One(again + named), fault })
             }
             None => Ok(()),
         }
@@ -634,6 +637,13 @@ impl Worker {
         }
         job.stored = false;
     }
+}
+
+/// A server's refusal is of a command with one of this file's paths.
+fn is_named(fault: &Fault, job: &Job) -> bool {
+    let Fault::At { end, error: Error::Refused { said, .. }, .. } = fault else { return false };
+    let path = if *end == End::From { &job.entry.from } else { &job.temp };
+    said.ends_with(&format!(" {}", String::from_utf8_lossy(path)))
 }
 
 /// The directory of a path, with its slash, and the name in it.
