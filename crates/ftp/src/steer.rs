@@ -23,6 +23,10 @@ const SUM_RATE: u64 = 10 << 20;
 /// What is said of such a server.
 pub const OTHER_NAME: &str = "the server takes that name for another one: it drops bytes that are not ASCII";
 
+/// What is said of a link in a directory's place.
+pub const LINK_STANDS: &str =
+    "a symbolic link stands there, and nothing is written through one; remove it, or name what it leads to";
+
 /// Whether what was made under this path has that name: there are servers that drop bytes of a name which are
 /// not ASCII, and then write to what has the rest of it. Where nothing tells, it has.
 ///
@@ -65,6 +69,7 @@ pub fn make_dir(session: &mut Session, path: &[u8]) -> Result<Made, Error> {
         Err(error) if error.ends_session() => Err(error),
         // Servers have many words for what is there already.
         Err(error) => match session.facts(path)? {
+            Asked::Is(facts) if facts.is_symlink() => Err(Error::Misfit(LINK_STANDS.into())),
             Asked::Is(facts) if matches!(facts.kind, Some(Kind::Dir | Kind::CurrentDir)) => Ok(Made::Stood),
             _ => Err(error),
         },

@@ -376,7 +376,7 @@ fn third_party(out: &mut String, s: &Summary) {
         let files = plural(third.not_compared, "file", "files");
         let _ = writeln!(
             out,
-            "  NOT compared: the content of {files}, for the servers have no sum in common; the sizes are alike"
+            "  NOT compared: the content of {files}, for no sum was told by both servers; the sizes are alike"
         );
     }
     if third.held > 0 {

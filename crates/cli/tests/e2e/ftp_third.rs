@@ -9,7 +9,7 @@ use crate::support::ftpd::{Ftpd, Kind, contents};
 use crate::support::mount::Tmpfs;
 use crate::support::node::{Node, Slow, Software, are_here};
 use crate::support::run::{Haul, Outcome};
-use crate::support::steered::{Odd, Steered};
+use crate::support::steered::{OTHERS, Odd, Steered};
 use crate::support::{Room, read, set_mode, tree};
 
 const A: [u8; 4] = [127, 0, 0, 2];
@@ -492,6 +492,69 @@ fn what_servers_say_is_not_enough() {
             }
             assert_eq!(b.names(), ["/d/y"], "{from:?} {to:?}: {}", ended.describe());
         }
+    }
+}
+
+/// Goal: what counts as copied stands under its name, whatever the server answers; what came to stand there
+/// meanwhile is left alone.
+#[test]
+fn what_stands_at_a_name_is_looked_at() {
+    let (a, b) = liars(&[], &[("RNTO", "", Odd::Says("250 named"))], usize::MAX);
+    let ended = lied_to(&[], &a, &b).exits(3);
+    let ended = ended.says("it was renamed");
+    assert_eq!(ended.summary().number("files"), 0, "{}", ended.describe());
+    for options in [&[][..], &["--no-clobber"], &["--force"]] {
+        let (a, b) = liars(&[], &[("MFMT", "", Odd::Meanwhile("/d/y"))], usize::MAX);
+        let ended = lied_to(options, &a, &b).exits(3);
+        let ended = ended.says("came to stand there");
+        assert_eq!(b.content("/d/y").as_deref(), Some(OTHERS), "{options:?}: {}", ended.describe());
+        assert_eq!(b.names(), ["/d/y"], "{options:?}: {}", ended.describe());
+    }
+}
+
+/// Goal: of names that are one to the destination one file is copied and the others fail, in each run; where
+/// they are two, both are copied.
+#[test]
+fn names_that_are_one_to_a_server_are_not_both_copied() {
+    for folds in [true, false] {
+        let a = Steered::start(A).file("/d/name", b"one").file("/d/NAME", b"two").file("/d/Name", b"another");
+        let b = if folds { Steered::start(B).folding() } else { Steered::start(B) };
+        let room = Room::new();
+        for again in [false, true] {
+            let sources = ["/d/name", "/d/NAME", "/d/Name"].map(|path| a.url(path));
+            let state = format!("--state={}", room.at("state").display());
+            let ended = Haul::cp(["--patience=5s", &state]).args(sources).args([b.url("/d/")]).run().sane();
+            let summary = ended.summary();
+            let counts = (summary.number("files") + summary.number("unchanged"), summary.number("failed"));
+            assert_eq!(counts, if folds { (1, 2) } else { (3, 0) }, "{folds} {again}: {}", ended.describe());
+            assert_eq!(b.names().len() as u64, counts.0, "{:?}", b.names());
+        }
+    }
+}
+
+/// Goal: where one transfer found no way and another one did, each file is copied, or it is told that it was
+/// not.
+#[test]
+fn no_way_between_two_leaves_nothing_out() {
+    for times in [1, 2, usize::MAX] {
+        let mut a = Steered::start(A);
+        let b = Steered::start(B).odd("PASV", "", times, Odd::Says("425 no port is left")).odd(
+            "PORT",
+            "",
+            usize::MAX,
+            Odd::Says("500 not to others"),
+        );
+        let paths: Vec<String> = (0..8).map(|index| format!("/d/f{index}")).collect();
+        for path in &paths {
+            a = a.file(path, &vec![b'x'; (1 << 20) + 1]);
+        }
+        let sources: Vec<String> = paths.iter().map(|path| a.url(path)).collect();
+        let ended = Haul::cp(["--patience=2s"]).args(sources).args([b.url("/d/")]).run().sane();
+        let there = paths.iter().filter(|path| b.content(path) == a.content(path)).count();
+        if ended.status.code() == Some(0) {
+            assert_eq!(there, paths.len(), "{times}: {}", ended.describe());
+        }
+        assert!(times == usize::MAX || ended.status.code() == Some(0), "{times}: {}", ended.describe());
     }
 }
 

@@ -13,7 +13,7 @@
 pub enum Sums {
     Alike,
     Differ,
-    /// They have no sum in common, or one of them did not tell it.
+    /// No sum was told by both: they have none in common, or one of them did not tell it.
     Untold,
 }
 

@@ -5,7 +5,8 @@
 //! to carry the data.
 //! Invariants: nothing is told of a file that its pair did not say; what no sum compared is not called
 //! compared, and what only a server calls stored is not called durable; a stop ends what is under way at both
-//! servers, and each entry that was begun is heard of before the end.
+//! servers, and each entry that was begun is heard of before the end; a walk that did not come to its end, or an
+//! entry that did not, is never a complete copy.
 //! Left out: how two stores do it, see `haul_storage::store::delegated`; symbolic links, which servers have
 //! no way to make.
 
@@ -30,7 +31,7 @@ use haul_storage::walk::{CountsAs, Walk, WalkItem};
 
 use crate::driver::{Kind, Mapping, Tally, Watch, cpu_time, rss_max};
 use crate::endpoint::{Endpoint, Place};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::events::{Event, Observer, Progress};
 use crate::handle::{Handle, LiveSetting};
 use crate::options::{Changed, Resume, Verify};
@@ -94,6 +95,13 @@ fn is_uneven(request: &CopyRequest) -> Option<String> {
     })
 }
 
+/// Somebody says how long it is tried again, which servers cannot be asked between each other.
+fn asks_retries(request: &CopyRequest) -> Option<String> {
+    let options = &request.options;
+    let asks = options.retry_for.is_some() || !options.retry_command.is_empty();
+    asks.then(|| "how long it is tried again is kept only where the data goes by this host".to_owned())
+}
+
 /// Runs it.
 pub(super) fn run(
     request: &CopyRequest,
@@ -108,7 +116,7 @@ pub(super) fn run(
     if let Some(why) = refused(request) {
         return over(Summary { error: Some(Error::usage(why)), usage: true, ..Summary::default() });
     }
-    if let Some(why) = is_uneven(request) {
+    if let Some(why) = is_uneven(request).or_else(|| asks_retries(request)) {
         return Third::Relay(why);
     }
     let (post, markers) = unbounded();
@@ -169,8 +177,7 @@ pub(super) fn run(
     };
     let mut run = Run::new(begun, request, &watch, start);
     run.all(&markers);
-    let relay = run.no_way.clone().filter(|_| run.tally.files == 0 && !handle.stopped());
-    match relay {
+    match run.relay() {
         Some(why) => Third::Relay(why),
         None => over(run.summary(request)),
     }
@@ -216,8 +223,13 @@ struct Run<'a> {
     /// Found so far, while the walk runs.
     found: (u64, u64),
     walked: bool,
+    /// The walk told its end.
+    whole: bool,
     broke: bool,
+    /// Nothing more is taken or begun: somebody wants an end, or there is no way between the two.
     stopped: bool,
+    /// The two cannot move data between them. It is decided once: what has its name keeps it, and the copy
+    /// that goes by this host finds it unchanged.
     no_way: Option<String>,
     bytes_done: u64,
     bytes_sent: u64,
@@ -247,6 +259,7 @@ impl<'a> Run<'a> {
             totals: Totals::default(),
             found: (0, 0),
             walked: false,
+            whole: false,
             broke: false,
             stopped: false,
             no_way: None,
@@ -279,7 +292,7 @@ impl<'a> Run<'a> {
             if self.walked || self.looks.len() >= LOOK_MAX {
                 self.look();
             }
-            let ends = self.watch.handle.stopped() || self.no_way.is_some() && self.tally.files == 0;
+            let ends = self.watch.handle.stopped() || self.no_way.is_some();
             if ends && stopping.is_none() {
                 self.stopped = true;
                 stopping = Some(Instant::now());
@@ -300,6 +313,12 @@ impl<'a> Run<'a> {
             self.finish_dirs();
         }
         self.tell();
+    }
+
+    /// Why somebody else has to carry the data. Nothing of it is under way any more then.
+    fn relay(&self) -> Option<String> {
+        let goes = !self.watch.handle.stopped() && self.open.is_empty();
+        self.no_way.clone().filter(|_| goes)
     }
 
     /// Directories get their times when nothing more is made in them: the innermost first.
@@ -335,7 +354,7 @@ impl<'a> Run<'a> {
             WalkItem::NotKept(_) => *self.not_kept.entry("special files").or_default() += 1,
             WalkItem::Note(text) => self.watch.tell(Event::Note(text.into())),
             WalkItem::End(totals) => {
-                (self.totals, self.walked) = (totals, true);
+                (self.totals, self.walked, self.whole) = (totals, true, true);
                 self.found = (totals.files, totals.bytes);
             }
         }
@@ -448,13 +467,15 @@ impl<'a> Run<'a> {
                 }
             }
             Marker::Note(text) => self.watch.tell(Event::Note(text)),
-            Marker::NoWay(why) => self.no_way = self.no_way.take().or(Some(why)),
+            Marker::NoWay(why) => {
+                self.no_way.get_or_insert(why);
+            }
             Marker::Ended { id, result } => {
                 let Some(Open { path, size, sent, .. }) = self.open.remove(&id) else { return };
                 self.grew = Instant::now();
                 match result {
                     // Nobody wants to hear of each file that a stop ended.
-                    Err(_) if self.stopped => return,
+                    Err(_) if self.stopped || self.no_way.is_some() => return,
                     Err(failure) => {
                         self.count(Kind::File, &Ended::Failed(failure), Change::NONE, size, &path)
                     }
@@ -515,8 +536,15 @@ impl<'a> Run<'a> {
 
     fn summary(&self, request: &CopyRequest) -> Summary {
         let stopped = self.watch.handle.stopped();
-        let error =
-            (self.broke && !stopped).then(|| Error::local("internal error: the walk ended without its end"));
+        let broken = match (&self.no_way, self.broke || !self.whole) {
+            (Some(why), _) => Some(Error::new(ErrorKind::Network, why.clone())),
+            (None, true) => Some(Error::local("internal error: the walk ended without its end")),
+            (None, false) if self.stopped || !self.open.is_empty() => {
+                Some(Error::local("internal error: not every file came to its end"))
+            }
+            (None, false) => None,
+        };
+        let error = broken.filter(|_| !stopped);
         let status = match () {
             () if stopped => Status::Interrupted,
             () if error.is_some() => Status::Failed,

@@ -33,11 +33,13 @@ use crate::store::delegated::{
     Delegated, DelegatedEntry, DelegatedJob, DelegatedPair, DelegatedSettings, Marker, Standing,
 };
 use crate::store::dir_stands;
+use fold::Claims;
 use haul_base::stop::Stop;
 use haul_ftp::Protocol;
 use records::Records;
 use worker::Worker;
 
+mod fold;
 mod records;
 mod worker;
 
@@ -46,6 +48,8 @@ const PAIRS_MAX: usize = 4;
 /// Files that one of them takes together, and how long each of these may be.
 const BATCH_MAX: usize = 32;
 const SMALL_LEN: u64 = 1 << 20;
+/// What is kept of a mode: nobody gets the rights of whoever owns the copy.
+const MODE_MASK: u32 = 0o1777;
 /// Data connections of one file, unless somebody says how many.
 const CONNECTIONS: u32 = 4;
 
@@ -113,6 +117,7 @@ struct Known {
     /// Said once.
     told_address: bool,
     temps: u64,
+    claims: Claims,
 }
 
 impl Shared {
@@ -410,7 +415,8 @@ impl DelegatedPair for FtpPair {
     fn finish_dirs(&mut self, all: &[(Vec<u8>, Meta)]) -> (u64, u64) {
         let moment = |meta: &Meta| Moment { secs: meta.mtime.secs, nanos: 0 };
         let times: Vec<(&[u8], Moment)> = all.iter().map(|(path, meta)| (&path[..], moment(meta))).collect();
-        let modes: Vec<(&[u8], u32)> = all.iter().map(|(path, meta)| (&path[..], meta.mode)).collect();
+        let modes: Vec<(&[u8], u32)> =
+            all.iter().map(|(path, meta)| (&path[..], meta.mode & MODE_MASK)).collect();
         let (times, modes) = (
             self.scout.again(|session| steer::set_times(session, &times)),
             self.scout.again(|session| steer::set_modes(session, &modes)),
@@ -474,7 +480,9 @@ impl DelegatedPair for FtpPair {
 
     fn resumes(&self) -> bool {
         let is_extended = self.shared.lock().known.extended == Some(true);
-        is_extended && self.shared.records.is_some()
+        // Without a sum nothing shows that what an earlier run moved is right.
+        let counts = self.shared.settings.trust || self.shared.lock().known.sum.flatten().is_some();
+        is_extended && counts && self.shared.records.is_some()
     }
 
     fn report(&self) -> Vec<(String, String)> {
@@ -491,9 +499,15 @@ impl DelegatedPair for FtpPair {
         };
         let sum = match known.sum.flatten() {
             Some(sum) => format!("{sum} (both servers know it)"),
-            None => "none (the servers have none in common)".into(),
+            None => "none (none is told by both)".into(),
+        };
+        let protection = |end: End| {
+            let (server, settings) = self.shared.end(end);
+            super::protection_of(server, settings).to_owned()
         };
         vec![
+            ("protection of the source".into(), protection(End::From)),
+            ("protection of the destination".into(), protection(End::To)),
             ("third party".into(), mode),
             ("sum of both servers".into(), sum),
             ("pairs of sessions".into(), known.pairs.to_string()),

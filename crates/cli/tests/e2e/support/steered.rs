@@ -29,6 +29,8 @@ pub enum Odd {
     Silent,
     /// Before the answer this line is said, too.
     Before(&'static str),
+    /// Somebody else puts a file there, and then it goes on.
+    Meanwhile(&'static str),
 }
 
 struct Told {
@@ -43,6 +45,8 @@ struct Inside {
     files: HashMap<String, (Vec<u8>, String)>,
     dirs: Vec<String>,
     odd: Vec<Told>,
+    /// Names that differ in case are one.
+    folds: bool,
     heard: Vec<String>,
     /// Where data went to or came from.
     peers: Vec<SocketAddr>,
@@ -81,6 +85,12 @@ impl Steered {
     pub fn file(self, path: &str, content: &[u8]) -> Steered {
         let told = (content.to_vec(), "20200102030405".to_owned());
         self.inside.lock().expect("whole").files.insert(path.into(), told);
+        self
+    }
+
+    /// Names that differ in case alone are one to it.
+    pub fn folding(self) -> Steered {
+        self.inside.lock().expect("whole").folds = true;
         self
     }
 
@@ -129,6 +139,8 @@ struct Session {
     from: Option<String>,
 }
 
+/// What somebody else put there.
+pub const OTHERS: &[u8] = b"of somebody else";
 /// More than any test waits.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -140,6 +152,9 @@ impl Session {
         for line in BufReader::new(control.try_clone().expect("a socket")).lines() {
             let Ok(line) = line else { break };
             let (verb, argument) = line.split_once(' ').unwrap_or((&line, ""));
+            let folded = argument.to_lowercase();
+            let folds = self.inside.lock().expect("whole").folds;
+            let argument = if folds { folded.as_str() } else { argument };
             let odd = {
                 let mut inside = self.inside.lock().expect("whole");
                 inside.heard.push(line.clone());
@@ -157,6 +172,11 @@ impl Session {
                 Some(Odd::Silent) => {}
                 Some(Odd::Before(text)) => {
                     let _ = say(text);
+                    self.answer(verb, argument, None, &mut say);
+                }
+                Some(Odd::Meanwhile(path)) => {
+                    let other = (OTHERS.to_vec(), "20260102000000".to_owned());
+                    self.inside.lock().expect("whole").files.insert(path.into(), other);
                     self.answer(verb, argument, None, &mut say);
                 }
                 odd => {

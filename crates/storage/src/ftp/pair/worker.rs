@@ -17,6 +17,7 @@ use haul_ftp::{Asked, Error, Facts, Kind, Session, Settings, steer};
 use haul_gridftp::command::StripeLayout;
 use haul_gridftp::ranges::Ranges;
 
+use super::fold::{ONE_NAME, asks_folds};
 use super::records::{Kept, Record, version};
 use super::{CONNECTIONS, Shared, standing};
 use crate::ftp::line::{Line, may_help, pause};
@@ -42,8 +43,12 @@ struct Job {
     /// As it was when it was begun.
     facts: Facts,
     standing: Standing,
+    /// What stood at its name then.
+    found: Option<Facts>,
     /// Where it is stored for now.
     temp: Vec<u8>,
+    /// What the server tells of that file alone.
+    unique: Option<Box<[u8]>>,
     /// Something may lie there.
     stored: bool,
     record: Option<Record>,
@@ -51,6 +56,8 @@ struct Job {
     held: Ranges,
     /// Of that, what an earlier run had.
     earlier: u64,
+    /// What of it the last attempt did not send: an earlier run had sent it, or an earlier attempt.
+    unsent: u64,
     moved: u64,
     tries: u32,
     afresh: u32,
@@ -113,11 +120,14 @@ impl Worker {
             entry,
             facts: Facts::default(),
             standing: Standing::New,
+            found: None,
             temp: Vec::new(),
+            unique: None,
             stored: false,
             record: None,
             held: Ranges::new(),
             earlier: 0,
+            unsent: 0,
             moved: 0,
             tries: 0,
             afresh: 0,
@@ -235,7 +245,7 @@ impl Worker {
                 "{a} and {b} cannot move files between them: while {b} listens, {to}; while {a} listens, {from}"
             );
             known.no_way = Some(text.clone());
-            drop(queue);
+            // Heard before the end of any file that ends because of it.
             (shared.post)(Marker::NoWay(text));
         }
     }
@@ -252,6 +262,13 @@ impl Worker {
         let id = job.entry.id;
         self.shared.names.forget(id);
         (self.shared.post)(Marker::Ended { id, result });
+    }
+
+    /// The same where what was stored of it is of no use to anybody.
+    fn end_unwanted(&mut self, mut job: Job, result: Result<DelegatedEnd, Failure>) {
+        job.held = Ranges::new();
+        self.keep_or_clean(&mut job);
+        self.end(job, result);
     }
 
     /// Both sessions, opened where they are not.
@@ -316,7 +333,10 @@ impl Worker {
         match fault {
             Some(fault) => {
                 let again = jobs.iter().take_while(|job| job.afresh > 0 && !job.stored).count();
-                Err(Trouble { scope: Scope::One(again), fault })
+                // One end may have heard the end of a file before what is wrong with a later one, and the other
+                // end not yet: then the words name the later one.
+                let named = jobs.iter().skip(again).position(|job| is_named(&fault, job)).unwrap_or(0);
+                Err(Trouble { scope: Scope::One(again + named), fault })
             }
             None => Ok(()),
         }
@@ -332,29 +352,43 @@ impl Worker {
         let sources = pair.session(End::From).facts_of(&froms).map_err(at(End::From))?;
         let tos: Vec<&[u8]> = jobs.iter().map(|job| &job.entry.to[..]).collect();
         let sinks = pair.session(End::To).facts_of(&tos).map_err(at(End::To))?;
+        let left_out = self.left_out_twins(jobs).map_err(at(End::To))?;
         let mut settles = None;
         let mut left = Vec::with_capacity(jobs.len());
-        for ((mut job, source), sink) in std::mem::take(jobs).into_iter().zip(sources).zip(sinks) {
+        let told = sources.into_iter().zip(sinks).zip(left_out);
+        for (mut job, ((source, sink), left_out)) in std::mem::take(jobs).into_iter().zip(told) {
+            if left_out || shared.lock().known.claims.is_of_another(job.entry.id, &sink) {
+                let failure = shared.say(End::To, FailureKind::Create, &job.entry.to, ONE_NAME);
+                self.end_unwanted(job, Err(failure));
+                continue;
+            }
             let facts = match source {
                 Asked::Is(facts) if facts.kind == Some(Kind::File) && !facts.is_symlink() => facts,
                 Asked::Is(_) => {
                     let why = "it is no file any more";
                     let failure = shared.say(End::From, FailureKind::Changed, &job.entry.from, why);
-                    self.end(job, Err(failure));
+                    self.end_unwanted(job, Err(failure));
                     continue;
                 }
                 asked => {
                     let failure = untold(&shared.end(End::From).0, &job.entry.from, &asked);
-                    self.end(job, Err(failure));
+                    self.end_unwanted(job, Err(failure));
                     continue;
                 }
             };
             let (Some(size), Some(_)) = (facts.size, facts.modify) else {
                 let why = "the server does not tell any more how long it is, and when it was changed";
                 let failure = shared.say(End::From, FailureKind::Read, &job.entry.from, why);
-                self.end(job, Err(failure));
+                self.end_unwanted(job, Err(failure));
                 continue;
             };
+            if job.stored && !same_facts(&job.facts, &facts) {
+                // What lies there is of another version, whoever believes in it: `prepare` removes it.
+                (job.held, job.earlier) = (Ranges::new(), 0);
+                if let Some(record) = &job.record {
+                    record.clear();
+                }
+            }
             // What changed since it was looked at shows only in the next second, for times are told in whole
             // ones.
             let announced = shared.names.look(job.entry.id).map(|told| told.facts);
@@ -375,22 +409,26 @@ impl Worker {
                 _ => false,
             };
             match standing(&shared.settings, &sink, size, &job.entry.meta) {
-                Ok(Standing::Unchanged) => self.end(job, Ok(DelegatedEnd::Unchanged)),
-                Ok(Standing::Skipped) => self.end(job, Ok(DelegatedEnd::Skipped)),
+                Ok(Standing::Unchanged) => self.end_unwanted(job, Ok(DelegatedEnd::Unchanged)),
+                Ok(Standing::Skipped) => self.end_unwanted(job, Ok(DelegatedEnd::Skipped)),
                 Ok(_) if is_itself(&sink) => {
                     let why = "it is the source: two names of one file";
                     let failure = shared.say(End::To, FailureKind::Create, &job.entry.to, why);
-                    self.end(job, Err(failure));
+                    self.end_unwanted(job, Err(failure));
                 }
                 Ok(standing) => {
                     job.standing = standing;
                     job.facts = facts;
+                    job.found = match sink {
+                        Asked::Is(found) => Some(found),
+                        _ => None,
+                    };
                     left.push(job);
                 }
                 Err(failure) => {
                     let text = failure.text.to_string();
                     let said = shared.say(End::To, failure.kind, &job.entry.to, &text);
-                    self.end(job, Err(Failure { errno: failure.errno, ..said }));
+                    self.end_unwanted(job, Err(Failure { errno: failure.errno, ..said }));
                 }
             }
         }
@@ -401,14 +439,40 @@ impl Worker {
         Ok(())
     }
 
+    /// Which of them have names that are those of other files of this copy to the server.
+    fn left_out_twins(&mut self, jobs: &[Job]) -> Result<Vec<bool>, Error> {
+        let shared = self.shared.clone();
+        let (twins, folds, tag) = {
+            let mut queue = shared.lock();
+            let claims = &mut queue.known.claims;
+            let twins: Vec<bool> =
+                jobs.iter().map(|job| claims.is_twin(job.entry.id, &job.entry.to)).collect();
+            let folds = claims.folds;
+            queue.known.temps += 1;
+            (twins, folds, format!("{:08x}{}", shared.tag, queue.known.temps))
+        };
+        let Some(first) = twins.iter().position(|twin| *twin) else { return Ok(twins) };
+        let folds = match folds {
+            Some(folds) => folds,
+            None => {
+                let session = self.pair.as_mut().expect("it is open").session(End::To);
+                let folds = asks_folds(session, &jobs[first].entry.to, &tag)?;
+                shared.lock().known.claims.folds = Some(folds);
+                folds
+            }
+        };
+        Ok(twins.into_iter().map(|twin| twin && folds).collect())
+    }
+
     /// Under which name it is stored, and what of it is there already.
     fn prepare(&mut self, job: &mut Job, can_compare: bool) -> Result<(), Trouble> {
         let shared = self.shared.clone();
         let at = |error| Trouble { scope: Scope::All, fault: Fault::At { end: End::To, error, other: None } };
         let pair = self.pair.as_mut().expect("it is open");
-        let goes_on = pair.is_extended() && (can_compare || shared.settings.trust);
+        // Where it was begun anew no sum may have been told, so that parts would count for nothing.
+        let goes_on = pair.is_extended() && (can_compare && job.afresh == 0 || shared.settings.trust);
         let is_recorded = job.entry.size >= RECORDED_MIN;
-        if let (None, Some(records), true) = (&job.record, &shared.records, is_recorded) {
+        if let (None, Some(records), true) = (&job.record, &shared.records, is_recorded && !job.stored) {
             let [from, to] = [(End::From, &job.entry.from), (End::To, &job.entry.to)]
                 .map(|(end, path)| crate::ftp::shown(&shared.end(end).0, path));
             match records.take(&from, &to) {
@@ -526,7 +590,8 @@ impl Worker {
             pair.run(listens, &moves, &mut hear, &mut watch)
         };
         for (index, job) in jobs.iter_mut().enumerate() {
-            let all = job.entry.size.saturating_sub(before[index].total());
+            job.unsent = before[index].total();
+            let all = job.entry.size.saturating_sub(job.unsent);
             job.moved += if index < ran.done { all } else { moved[index] };
             job.held = std::mem::take(&mut held[index]);
             if index > ran.done {
@@ -574,8 +639,15 @@ impl Worker {
     }
 }
 
+/// A server's refusal is of a command with one of this file's paths.
+fn is_named(fault: &Fault, job: &Job) -> bool {
+    let Fault::At { end, error: Error::Refused { said, .. }, .. } = fault else { return false };
+    let path = if *end == End::From { &job.entry.from } else { &job.temp };
+    said.ends_with(&format!(" {}", String::from_utf8_lossy(path)))
+}
+
 /// The directory of a path, with its slash, and the name in it.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
+pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let end = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     path.split_at(end)
 }

@@ -2,18 +2,23 @@
 //!
 //! In: files of which both servers say that all went well. Out: their markers, and those that are to be moved
 //! again.
-//! Invariants: [`judge`] has the word before a name is given; nothing is ended twice, and none is forgotten
-//! where a session is lost among them.
+//! Invariants: [`judge`] has the word before a name is given; nothing is replaced but what was found at the
+//! name; what counts as copied stands under its name, by the server's word behind the rename; nothing is ended
+//! twice, and none is forgotten where a session is lost among them.
+
+use std::collections::HashSet;
 
 use haul_core::change::Change;
 use haul_core::job::delegated::{Judgement, Sums, Told, Why, judge};
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::pair::{End, Fault};
-use haul_ftp::{Asked, Error, Moment, Session, steer};
+use haul_ftp::{Asked, Error, Kind, Moment, Session, steer};
 use haul_gridftp::ranges::Ranges;
 
-use super::{Job, Scope, Trouble, Worker};
+use super::{Job, ONE_NAME, Scope, Shared, Trouble, Worker};
+use crate::ftp::is_dir;
 use crate::ftp::names::same_facts;
+use crate::ftp::pair::MODE_MASK;
 use crate::store::delegated::{DelegatedEnd, DelegatedMove, Marker, Standing};
 
 /// How often a file is begun anew because of what was told of it at the end.
@@ -43,11 +48,14 @@ impl Worker {
                 size: job.entry.size,
                 source_same: matches!(&now, Asked::Is(now) if same_facts(now, &job.facts)),
                 stored: match stored {
-                    Asked::Is(facts) => facts.size,
+                    Asked::Is(facts) => {
+                        job.unique = facts.unique;
+                        facts.size
+                    }
                     _ => None,
                 },
                 sums,
-                held: job.earlier,
+                held: job.unsent,
                 trust: shared.settings.trust,
                 must_compare: shared.settings.must_compare,
             };
@@ -58,7 +66,7 @@ impl Worker {
                     lost = lost.or(self.begin_anew(&mut job).err());
                     if why == Why::SumsDiffer && told.held > 0 {
                         (shared.post)(Marker::Note(format!(
-                            "{}: with what an earlier run had moved the content is another; it is moved again from its beginning",
+                            "{}: with what had been moved before the content is another; it is moved again from its beginning",
                             crate::ftp::shown(&shared.end(End::To).0, &job.entry.to)
                         )));
                     }
@@ -108,11 +116,11 @@ impl Worker {
                 self.shared.say(End::To, FailureKind::Digest, to, &why)
             }
             Why::NotCompared => {
-                let why = "the two servers have no sum in common, and --verify=disk wants each file compared";
+                let why = "no sum was told by both, and --verify=disk wants each file compared";
                 self.shared.say(End::To, FailureKind::Digest, to, why)
             }
             Why::HeldUnproven => {
-                let why = "nothing shows that what an earlier run moved of it is right";
+                let why = "nothing shows that what was moved of it before is right";
                 self.shared.say(End::To, FailureKind::Digest, to, why)
             }
         }
@@ -125,7 +133,7 @@ impl Worker {
             record.clear();
         }
         let removed = steer::remove(pair.session(End::To), &job.temp);
-        (job.held, job.earlier, job.stored) = (Ranges::new(), 0, false);
+        (job.held, job.earlier, job.unsent, job.stored) = (Ranges::new(), 0, 0, false);
         (self.shared.post)(Marker::Moved { id: job.entry.id, len: 0, held: 0 });
         match removed {
             Err(error) if error.ends_session() => Err(error),
@@ -159,12 +167,21 @@ impl Worker {
         Ok(all)
     }
 
-    /// Gives them their times, modes and names.
-    fn publish(&mut self, mut good: Vec<(Job, Sums)>, sum: Option<&'static str>) -> Result<(), Trouble> {
-        let shared = self.shared.clone();
-        if good.is_empty() {
-            return Ok(());
+    /// Gives them their times, modes and names. What could replace another one of them unseen waits until that
+    /// was looked at under its name.
+    fn publish(&mut self, good: Vec<(Job, Sums)>, sum: Option<&'static str>) -> Result<(), Trouble> {
+        let mut rest = good;
+        while !rest.is_empty() {
+            let later = rest.split_off(apart(&rest));
+            if let Err(trouble) = self.publish_some(rest, sum) {
+                return Err(self.all_again(later, trouble));
+            }
+            rest = later;
         }
+        Ok(())
+    }
+
+    fn publish_some(&mut self, mut good: Vec<(Job, Sums)>, sum: Option<&'static str>) -> Result<(), Trouble> {
         let trouble =
             |error| Trouble { scope: Scope::All, fault: Fault::At { end: End::To, error, other: None } };
         let told = self.named_and_dressed(&mut good);
@@ -199,10 +216,9 @@ impl Worker {
                     };
                     self.end(job, Ok(DelegatedEnd::Moved(moved)));
                 }
-                Err(error) => {
+                Err(failure) => {
                     let mut job = job;
                     let _ = self.begin_anew(&mut job);
-                    let failure = shared.failure(End::To, FailureKind::Publish, &job.entry.to, &error);
                     self.end(job, Err(failure));
                 }
             }
@@ -227,7 +243,8 @@ impl Worker {
     fn named_and_dressed(
         &mut self,
         good: &mut [(Job, Sums)],
-    ) -> Result<(Vec<bool>, Vec<bool>, Vec<Result<(), Error>>), Error> {
+    ) -> Result<(Vec<bool>, Vec<bool>, Vec<Result<(), Failure>>), Error> {
+        let shared = self.shared.clone();
         let no_modes = self.shared.lock().known.no_modes;
         let session = self.pair.as_mut().expect("it is open").session(End::To);
         let wrong: Vec<bool> = good
@@ -242,31 +259,118 @@ impl Worker {
         let times = steer::set_times(session, &times)?;
         let modes: Vec<(&[u8], u32)> = match no_modes {
             true => Vec::new(),
-            false => good.iter().filter_map(|(job, _)| Some((&job.temp[..], job.facts.unix_mode?))).collect(),
+            false => good
+                .iter()
+                .filter_map(|(job, _)| Some((&job.temp[..], job.facts.unix_mode? & MODE_MASK)))
+                .collect(),
         };
         let mut set = steer::set_modes(session, &modes)?.into_iter();
         let is_told = |job: &Job| job.facts.unix_mode.is_some();
         let modes: Vec<bool> =
             good.iter().map(|(job, _)| !is_told(job) || !no_modes && set.next().unwrap_or(false)).collect();
-        let pairs: Vec<(&[u8], &[u8])> = good
+        let failed =
+            |job: &Job, error: &Error| shared.failure(End::To, FailureKind::Publish, &job.entry.to, error);
+        let tos: Vec<&[u8]> = good.iter().map(|(job, _)| &job.entry.to[..]).collect();
+        let stands = session.facts_of(&tos)?;
+        let mut named: Vec<Result<(), Failure>> = good
             .iter()
             .zip(&wrong)
-            .filter(|(_, wrong)| !**wrong)
-            .map(|((job, _), _)| (&job.temp[..], &job.entry.to[..]))
-            .collect();
-        let mut named = steer::rename(session, &pairs)?.into_iter();
-        let named = wrong
-            .iter()
-            .map(|wrong| match wrong {
-                true => Err(Error::Unsayable(steer::OTHER_NAME)),
-                false => named.next().unwrap_or(Ok(())),
+            .zip(&stands)
+            .map(|(((job, _), wrong), stands)| match wrong {
+                true => Err(failed(job, &Error::Unsayable(steer::OTHER_NAME))),
+                false => still_free(&shared, job, stands),
             })
             .collect();
+        let going = |named: &[Result<(), Failure>]| -> Vec<usize> {
+            named.iter().enumerate().filter(|(_, named)| named.is_ok()).map(|(index, _)| index).collect()
+        };
+        let goes = going(&named);
+        let pairs: Vec<(&[u8], &[u8])> =
+            goes.iter().map(|index| (&good[*index].0.temp[..], &good[*index].0.entry.to[..])).collect();
+        for (index, result) in goes.iter().zip(steer::rename(session, &pairs)?) {
+            named[*index] = result.map_err(|error| failed(&good[*index].0, &error));
+        }
+        let goes = going(&named);
+        let paths: Vec<&[u8]> =
+            goes.iter().flat_map(|index| [&good[*index].0.entry.to[..], &good[*index].0.temp[..]]).collect();
+        let now = session.facts_of(&paths)?;
+        for (index, now) in goes.iter().zip(now.chunks(2)) {
+            named[*index] = has_its_name(&shared, &good[*index].0, &now[0], &now[1]);
+        }
         if !modes.is_empty() && modes.iter().all(|set| !set) {
             self.shared.lock().known.no_modes = true;
         }
         Ok((times, modes, named))
     }
+}
+
+/// How many of them, from the first one, are told from each other under their names: by what the server tells
+/// of each file alone, or by their lengths.
+fn apart(good: &[(Job, Sums)]) -> usize {
+    let mut seen = HashSet::new();
+    let may_replace = |(job, _): &(Job, Sums)| job.unique.is_none() && !seen.insert(job.entry.size);
+    good.iter().position(may_replace).unwrap_or(good.len()).max(1)
+}
+
+/// What stands at the name of a file is what was found there when it was begun.
+fn still_free(shared: &Shared, job: &Job, stands: &Asked) -> Result<(), Failure> {
+    let to = &job.entry.to;
+    let exists = |why: &str| {
+        // EEXIST.
+        Err(Failure { errno: 17, ..shared.say(End::To, FailureKind::Publish, to, why) })
+    };
+    if shared.lock().known.claims.is_of_another(job.entry.id, stands) {
+        return exists(ONE_NAME);
+    }
+    let facts = match stands {
+        Asked::Not(_) => return Ok(()),
+        Asked::Is(facts) => facts,
+        Asked::Untold(text) => {
+            let why = format!("what stands at its name is not known: the server says {text}");
+            return Err(shared.say(End::To, FailureKind::Publish, to, &why));
+        }
+    };
+    match &job.found {
+        _ if is_dir(facts) => exists("a directory stands there; nothing was removed"),
+        _ if shared.settings.no_clobber => exists("something came to stand there; nothing was replaced"),
+        Some(found) if same_facts(found, facts) => Ok(()),
+        _ => exists(
+            "something else came to stand there while it was copied, and was left alone; run the command again",
+        ),
+    }
+}
+
+/// Behind the rename: the file stands under its name, and under no other.
+fn has_its_name(shared: &Shared, job: &Job, now: &Asked, temp: &Asked) -> Result<(), Failure> {
+    let say = |why: &str| Err(shared.say(End::To, FailureKind::Publish, &job.entry.to, why));
+    let facts = match now {
+        Asked::Is(facts) => facts,
+        Asked::Not(text) => return say(&format!("it was renamed, and the server does not have it: {text}")),
+        Asked::Untold(text) => {
+            return say(&format!(
+                "it was renamed, and what stands there is not known: the server says {text}"
+            ));
+        }
+    };
+    if facts.kind != Some(Kind::File) || facts.is_symlink() {
+        return say("it was renamed, and what stands there is no file");
+    }
+    if facts.size != Some(job.entry.size) {
+        let size = facts.size.map_or("an untold number".into(), |size| size.to_string());
+        return say(&format!("it was renamed, and the server has {size} of {} bytes of it", job.entry.size));
+    }
+    if facts.unique.is_some() && job.unique.is_some() && facts.unique != job.unique {
+        return say(
+            "it was renamed, and another file stands there: the server may take its name for that of another one",
+        );
+    }
+    if let Asked::Is(_) = temp {
+        return say(
+            "the server says that it was renamed, and still has it under the name that it had before",
+        );
+    }
+    shared.lock().known.claims.place(job.entry.id, facts);
+    Ok(())
 }
 
 fn sums_of(session: &mut Session, sum: &str, files: &[(Vec<u8>, u64)]) -> Result<Vec<Option<String>>, Error> {

@@ -1,0 +1,113 @@
+//! Names that are one to a server: which files of this copy have them.
+//!
+//! In: files and their names at the destination, and what the server tells of those that were named. Out:
+//! whether a name is another file's already.
+//! Invariants: of two files of a copy whose names are one to the server, the second one is left out, whether
+//! or not it would be copied.
+//! Left out: other ways to take two names for one; these show when what stands at a name is looked at.
+
+use std::collections::HashMap;
+
+use haul_core::ids::FileId;
+use haul_ftp::{Asked, Error, Facts, Session, steer};
+
+use super::worker::split;
+
+/// What is said of the second one.
+pub(super) const ONE_NAME: &str =
+    "the server takes its name for that of another file of this copy: it was left out";
+
+/// Who has which name, and which file of the server.
+#[derive(Default)]
+pub(super) struct Claims {
+    names: HashMap<[u8; 16], FileId>,
+    /// By what the server tells of a file alone.
+    placed: HashMap<Box<[u8]>, FileId>,
+    /// The server takes names like these for one; `None`: nobody asked it.
+    pub(super) folds: Option<bool>,
+}
+
+impl Claims {
+    /// Another file of this copy has a name like this.
+    pub(super) fn is_twin(&mut self, id: FileId, to: &[u8]) -> bool {
+        *self.names.entry(key(to)).or_insert(id) != id
+    }
+
+    /// A file of this copy has got its name, and is this one.
+    pub(super) fn place(&mut self, id: FileId, facts: &Facts) {
+        if let Some(unique) = &facts.unique {
+            self.placed.insert(unique.clone(), id);
+        }
+    }
+
+    /// What stands there is another file of this copy.
+    pub(super) fn is_of_another(&self, id: FileId, there: &Asked) -> bool {
+        let Asked::Is(Facts { unique: Some(unique), .. }) = there else { return false };
+        self.placed.get(unique).is_some_and(|other| *other != id)
+    }
+}
+
+/// The same for names that differ in case alone, or in dots and spaces at their ends.
+fn key(path: &[u8]) -> [u8; 16] {
+    let mut key = blake3::Hasher::new();
+    for part in String::from_utf8_lossy(path).split('/') {
+        key.update(folded(part).as_bytes());
+        key.update(b"/");
+    }
+    let mut short = [0; 16];
+    short.copy_from_slice(&key.finalize().as_bytes()[..16]);
+    short
+}
+
+fn folded(part: &str) -> String {
+    part.trim_end_matches(['.', ' ']).to_uppercase().to_lowercase()
+}
+
+/// Whether the server takes such names for one in the directory of this path: a directory is made there, and
+/// looked for under names like its own. Where none can be made, it does.
+///
+/// # Errors
+/// The session is over.
+pub(super) fn asks_folds(session: &mut Session, beside: &[u8], tag: &str) -> Result<bool, Error> {
+    let probe = |end: &str| [split(beside).0, b".haul~", tag.as_bytes(), end.as_bytes()].concat();
+    let dir = probe("a\u{e9}");
+    let dir = match steer::make_dir(session, &dir) {
+        Ok(_) => dir,
+        Err(error) if error.ends_session() => return Err(error),
+        // There are servers that take no such letter.
+        Err(_) => {
+            let dir = probe("a");
+            match steer::make_dir(session, &dir) {
+                Ok(_) => dir,
+                Err(error) if error.ends_session() => return Err(error),
+                Err(_) => return Ok(true),
+            }
+        }
+    };
+    let is_ascii = dir.is_ascii();
+    let twins = if is_ascii { ["A", "a.", "a "] } else { ["A\u{c9}", "a\u{e9}.", "a\u{e9} "] }.map(probe);
+    let twins: Vec<&[u8]> = twins.iter().map(Vec::as_slice).collect();
+    let asked = session.facts_of(&twins)?;
+    let _ = steer::remove_dir(session, &dir);
+    Ok(asked.iter().any(|asked| !matches!(asked, Asked::Not(_))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: names that some server takes for one are twins, in whatever directory of the way they differ; a
+    /// file is no twin of itself, and other names are none.
+    #[test]
+    fn names_that_may_be_one_are_twins() {
+        let mut claims = Claims::default();
+        assert!(!claims.is_twin(FileId(1), b"/d/Name") && !claims.is_twin(FileId(1), b"/d/Name"));
+        for (number, twin) in ["/d/name", "/D/Name", "/d/name.", "/d./name ", "/d/NAME. ."].iter().enumerate()
+        {
+            assert!(claims.is_twin(FileId(2 + number as u64), twin.as_bytes()), "{twin}");
+        }
+        for (number, other) in ["/d/nam", "/dn/ame", "/d/n/ame", "/d/.name"].iter().enumerate() {
+            assert!(!claims.is_twin(FileId(20 + number as u64), other.as_bytes()), "{other}");
+        }
+    }
+}
