@@ -282,11 +282,11 @@ impl Writer {
                 listed.push((dir.clone(), names));
             }
             let Some((_, names)) = listed.iter().find(|(other, _)| *other == dir) else { continue };
-            let temp = temp_name(&file.name, self.common.tag, file.number);
+            let temp = going.temp.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
             going.result = match names {
-                Ok(names) if names.contains(temp.as_bytes()) => {
+                Ok(names) if names.contains(temp) => {
                     let mut kept = self.common.told.kept_bytes.lock().unwrap_or_else(PoisonError::into_inner);
-                    kept.extend(temp.as_bytes());
+                    kept.extend(temp);
                     Ok(())
                 }
                 Ok(_) => {
@@ -365,7 +365,7 @@ impl Writer {
         }
         let file = &going.publish.file;
         // No file's number is so large.
-        let aside = temp_name(&file.name, self.common.tag, u64::MAX - file.number);
+        let aside = temp_name(&file.name, self.common.tag, u64::MAX - self.common.number());
         let aside = self.common.tree.path(file.parent, &aside);
         let one = |writer: &mut Writer, from: &[u8], to: &[u8]| {
             let renamed = writer.line.open().and_then(|session| session.rename(&[(from, to)]))?;

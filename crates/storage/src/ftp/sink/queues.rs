@@ -46,6 +46,10 @@ pub(super) struct Common {
     pub(super) told: Told,
     /// Temporaries that could not be removed.
     pub(super) left: Mutex<Vec<Vec<u8>>>,
+    /// Temporaries that may still come to be, for the session that sent them was lost.
+    pub(super) doubted: Mutex<Vec<Vec<u8>>>,
+    /// Of the temporaries so far.
+    pub(super) numbers: AtomicU64,
 }
 
 #[derive(Default)]
@@ -279,9 +283,32 @@ impl Common {
         self.left.lock().unwrap_or_else(PoisonError::into_inner).push(path);
     }
 
+    /// A number that no temporary of this run has.
+    pub(super) fn number(&self) -> u64 {
+        1 + self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// It may still come to be.
+    pub(super) fn doubt(&self, path: Vec<u8>) {
+        self.doubted.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+    }
+
+    pub(super) fn take_doubted(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut *self.doubted.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// It is gone.
+    pub(super) fn stays_not(&self, path: &[u8]) {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| other != path);
+    }
+
     /// What stays at the server, in words.
     pub(super) fn left(&self) -> Option<String> {
-        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // Nobody came to remove them.
+        left.extend(self.doubted.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+        left.sort();
+        left.dedup();
         let shown: Vec<String> =
             left.iter().take(LEFT_NAMED).map(|path| crate::ftp::shown(&self.server, path)).collect();
         let more = left.len().saturating_sub(LEFT_NAMED);

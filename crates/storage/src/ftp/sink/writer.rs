@@ -35,6 +35,8 @@ struct Open {
     id: FileId,
     /// The byte that comes next.
     at: u64,
+    /// What it is called as long as it is not whole.
+    temp: Vec<u8>,
     outgoing: Outgoing,
     summing: Summing,
 }
@@ -83,6 +85,29 @@ impl Writer {
                 return;
             }
         }
+        self.remove_doubted();
+    }
+
+    /// Removes what sessions that were lost may have left. What nobody hears of may come late.
+    fn remove_doubted(&mut self) {
+        let doubted = self.common.take_doubted();
+        let Some(first) = doubted.first() else { return };
+        self.begins("remove", first);
+        // They stay until it is known that they do not.
+        doubted.iter().for_each(|path| self.common.leave(path.clone()));
+        let paths: Vec<&[u8]> = doubted.iter().map(Vec::as_slice).collect();
+        let removed = self.line.again(|session| {
+            let removed = session.remove(&paths)?;
+            Ok((removed, session.facts_of(&paths)?))
+        });
+        if let Ok((removed, asked)) = removed {
+            for ((path, removed), asked) in doubted.iter().zip(removed).zip(asked) {
+                if removed.is_ok() || matches!(asked, Asked::Not(_)) {
+                    self.common.stays_not(path);
+                }
+            }
+        }
+        self.common.lock().busy[self.index] = None;
     }
 
     /// Opens the session. False: the server does not take it, and others do the work.
@@ -216,11 +241,11 @@ impl Writer {
         if !whole {
             return Ok(());
         }
-        let Some(Open { outgoing, summing, .. }) = self.open.take() else { return Ok(()) };
-        let temp = self.temp_path(file);
+        let Some(Open { outgoing, summing, temp, .. }) = self.open.take() else { return Ok(()) };
         let session =
             self.line.open().map_err(|error| self.common.failure(FailureKind::Write, &path, &error))?;
         if let Err(error) = session.stored(outgoing, &temp) {
+            self.doubt(&temp, &error);
             self.see(&error);
             return Err(self.common.failure(FailureKind::Write, &path, &error));
         }
@@ -232,21 +257,39 @@ impl Writer {
     fn begin(&mut self, file: &SinkFile, path: &[u8]) -> Result<(), Failure> {
         check(&self.common.server, path, &file.name)?;
         self.ensure(file.parent)?;
-        let temp = self.new_temp(file);
-        let outgoing = self.line.again(|session| session.store(&temp));
-        let outgoing = outgoing.map_err(|error| self.common.failure(FailureKind::Create, path, &error))?;
-        let summing = Summing::new(self.common.sum);
-        self.open = Some(Open { id: file.id, at: 0, outgoing, summing });
+        for attempt in 1.. {
+            let temp = self.new_temp(file);
+            let begun = self.line.open().and_then(|session| session.store(&temp));
+            let error = match begun {
+                Ok(outgoing) => {
+                    let summing = Summing::new(self.common.sum);
+                    self.open = Some(Open { id: file.id, at: 0, temp, outgoing, summing });
+                    break;
+                }
+                Err(error) => error,
+            };
+            self.doubt(&temp, &error);
+            self.see(&error);
+            if !may_help(&error, attempt) {
+                return Err(self.common.failure(FailureKind::Create, path, &error));
+            }
+            thread::sleep(pause(attempt));
+        }
         Ok(())
     }
 
-    fn temp_path(&self, file: &SinkFile) -> Vec<u8> {
-        let name = temp_name(&file.name, self.common.tag, file.number);
-        self.common.tree.path(file.parent, &name)
+    /// What a session was sending when it was lost may still be written to, or come to be, at any time: no
+    /// other attempt has that name, and it is removed at the end.
+    fn doubt(&self, temp: &[u8], error: &Error) {
+        if error.ends_session() {
+            self.common.doubt(temp.to_vec());
+        }
     }
 
+    /// A name for what is sent now, which no other attempt of this run has.
     fn new_temp(&self, file: &SinkFile) -> Vec<u8> {
-        let path = self.temp_path(file);
+        let name = temp_name(&file.name, self.common.tag, self.common.number());
+        let path = self.common.tree.path(file.parent, &name);
         let temp = Temp { path: path.clone(), state: TempState::Partial };
         self.common.temps().insert(file.id, temp);
         path
@@ -254,6 +297,9 @@ impl Writer {
 
     /// The connection of the file that is being sent broke.
     fn broke_off(&mut self, path: &[u8], error: Error) -> Failure {
+        if let Some(open) = &self.open {
+            self.common.doubt(open.temp.clone());
+        }
         let error = match (self.open.take(), self.line.open()) {
             (Some(open), Ok(session)) => session.broken_off(open.outgoing, path, error),
             (_, _) => error,
@@ -275,6 +321,7 @@ impl Writer {
         let Some(open) = self.open.take() else { return };
         let left = self.line.open().and_then(|session| session.abandon(open.outgoing));
         if left.is_err() {
+            self.common.doubt(open.temp);
             self.line.close();
         }
     }
@@ -310,14 +357,14 @@ impl Writer {
         self.begins("write", &path);
         check(&self.common.server, &path, &file.name)?;
         self.ensure(file.parent)?;
-        let temp = self.new_temp(file);
         let mut summing = Summing::new(self.common.sum);
         self.common.meter.busy(Stage::SinkHost, || summing.update(bytes));
+        let mut before: Option<Vec<u8>> = None;
         for attempt in 1.. {
+            let temp = self.new_temp(file);
             let sent = self.line.open().and_then(|session| {
-                if attempt > 1 {
-                    // Nobody knows who still writes into what the attempt before left.
-                    let _ = session.remove(&[&temp])?;
+                if let Some(before) = &before {
+                    let _ = session.remove(&[before])?;
                 }
                 let mut outgoing = session.store(&temp)?;
                 match outgoing.write(bytes) {
@@ -326,6 +373,9 @@ impl Writer {
                 }
             });
             let Err(error) = sent else { break };
+            // Also what is removed before the next attempt: who still writes there may make it anew.
+            self.common.doubt(temp.clone());
+            before = Some(temp);
             self.see(&error);
             if error.is_no_room() || !may_help(&error, attempt) {
                 return Err(self.common.failure(FailureKind::Write, &path, &error));
@@ -555,6 +605,11 @@ impl Writer {
         }
         let Some(Temp { path, .. }) = self.common.temps().remove(&id) else { return };
         self.begins("remove", &path);
+        self.remove_part(path);
+    }
+
+    /// Removes a file that is not whole; one that cannot be removed is told at the end.
+    fn remove_part(&mut self, path: Vec<u8>) {
         let removed = self.line.again(|session| session.remove(&[&path]));
         let gone = match removed {
             Ok(mut all) => match all.pop() {
