@@ -407,18 +407,21 @@ fn is_odd(name: &[u8]) -> bool {
     !name.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ')
 }
 
+/// A name of which some servers leave something out, or take it for another one.
+fn is_doubted(name: &[u8]) -> bool {
+    let ends = [name.first(), name.last()].contains(&Some(&b' ')) || name.ends_with(b".");
+    (ends || is_odd(name)) && !matches!(name, b"." | b"..")
+}
+
 /// Where a path has names of which some servers leave something out, each of them is in the directory that it
 /// should be in, and is what is told under the path so far: the first of which that is not so.
 fn leads_there(session: &mut Session, path: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-    if !is_odd(path) {
-        return Ok(None);
-    }
     let whole = path.strip_suffix(b"/").unwrap_or(path);
     let ends = whole.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
     for end in ends.chain([whole.len()]) {
         let part = &whole[..end];
         let (dir, name) = parted(part);
-        if !is_odd(name) {
+        if !is_doubted(name) {
             continue;
         }
         let listed = session.list(dir)?;

@@ -6,6 +6,7 @@
 //! Invariants: a file's bytes go out in their order and end at its length; what the server did not say that
 //! it has is never taken for stored. A session that the server takes back leaves its work to the others.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread;
@@ -25,8 +26,8 @@ use super::queues::{Batch, Common, Temp, TempState, Work, Write, refuse};
 use super::sums::Summing;
 use super::tree::{Known, check};
 use super::{existing_of, stood_of};
-use crate::ftp::is_dir;
 use crate::ftp::line::{Line, may_help, pause};
+use crate::ftp::{is_dir, is_doubted, is_listed};
 use crate::owed::panic_point;
 use crate::sink::names::temp_name;
 
@@ -408,36 +409,31 @@ impl Writer {
             }
         }
         let mut failed: Vec<(DirId, Failure)> = Vec::new();
-        let mut asked: Vec<(DirId, Vec<u8>)> = Vec::new();
+        let mut open: Vec<(DirId, Vec<u8>)> = Vec::new();
         for dir in all {
             let path = self.common.tree.dir(dir);
             let name = self.common.tree.name(dir);
             match name.map_or(Ok(()), |name| check(&self.common.server, &path, &name)) {
-                Ok(()) => asked.push((dir, path)),
+                Ok(()) => open.push((dir, path)),
                 Err(failure) => failed.push((dir, failure)),
             }
         }
-        if let Some((_, path)) = asked.first() {
-            self.begins("mkdir", path);
-        }
-        let paths: Vec<&[u8]> = asked.iter().map(|(_, path)| path.as_slice()).collect();
-        let made = self.line.again(|session| session.make_dirs(&paths));
-        match made {
-            Err(error) => failed.extend(
-                asked
-                    .iter()
-                    .map(|(dir, path)| (*dir, self.common.failure(FailureKind::Create, path, &error))),
-            ),
-            Ok(made) => {
-                let mut refused = Vec::new();
-                for ((dir, path), made) in asked.iter().zip(made) {
-                    match made {
-                        Ok(()) => self.common.tree.learn(*dir, Known::Made),
-                        Err(error) => refused.push((*dir, path.as_slice(), error)),
-                    }
+        // Nothing is made in a directory before it is known to be the right one.
+        while !open.is_empty() {
+            let ids: HashSet<DirId> = open.iter().map(|(dir, _)| *dir).collect();
+            let tree = &self.common.tree;
+            let (later, now): (Vec<_>, Vec<_>) =
+                open.into_iter().partition(|(dir, _)| ids.contains(&tree.parent(*dir)));
+            let mut level = Vec::new();
+            for (dir, path) in now {
+                let above = tree.parent(dir);
+                match failed.iter().find(|(other, _)| *other == above) {
+                    Some((_, failure)) => failed.push((dir, failure.clone())),
+                    None => level.push((dir, path)),
                 }
-                self.must_be_dirs(refused, &mut failed);
             }
+            self.make_level(&level, &mut failed);
+            open = later;
         }
         let result = |dir: DirId| {
             let above = |(other, _): &&(DirId, Failure)| *other == dir;
@@ -446,34 +442,116 @@ impl Writer {
         dirs.into_iter().map(result).collect()
     }
 
-    /// What the server did not make must be there.
-    fn must_be_dirs(&mut self, refused: Vec<(DirId, &[u8], Error)>, failed: &mut Vec<(DirId, Failure)>) {
-        let paths: Vec<&[u8]> = refused.iter().map(|(_, path, _)| *path).collect();
-        if paths.is_empty() {
-            return;
+    /// Makes directories of which none lies in another one, where they are not there.
+    fn make_level(&mut self, level: &[(DirId, Vec<u8>)], failed: &mut Vec<(DirId, Failure)>) {
+        let Some((_, first)) = level.first() else { return };
+        self.begins("mkdir", first);
+        let common = self.common.clone();
+        let (mut known, mut seen) = (Vec::new(), Vec::new());
+        let (looked, mut missing): (Vec<_>, Vec<_>) =
+            level.iter().partition(|(dir, _)| !common.tree.was_made(common.tree.parent(*dir)));
+        let fail = |failed: &mut Vec<(DirId, Failure)>, all: &[&(DirId, Vec<u8>)], error: &Error| {
+            let one = |one: &&(DirId, Vec<u8>)| (one.0, common.failure(FailureKind::Create, &one.1, error));
+            failed.extend(all.iter().map(one));
+        };
+        let mut unsure = HashSet::new();
+        if !looked.is_empty() {
+            // There are servers that say of what is there that they made it.
+            let paths: Vec<&[u8]> = looked.iter().map(|(_, path)| path.as_slice()).collect();
+            match self.line.again(|session| session.facts_of(&paths)) {
+                Err(error) => return fail(failed, &level.iter().collect::<Vec<_>>(), &error),
+                Ok(asked) => {
+                    for (one, asked) in looked.into_iter().zip(asked) {
+                        match asked {
+                            Asked::Is(facts) => seen.push((one, facts)),
+                            Asked::Not(_) => missing.push(one),
+                            Asked::Untold(_) => {
+                                unsure.insert(one.0);
+                                missing.push(one);
+                            }
+                        }
+                    }
+                }
+            }
         }
-        let asked = self.line.again(|session| session.facts_of(&paths));
-        let common = &self.common;
-        for (at, (dir, path, error)) in refused.iter().enumerate() {
-            let failure = match &asked {
-                Err(error) => common.failure(FailureKind::Create, path, error),
-                Ok(asked) => match &asked[at] {
-                    Asked::Is(facts) if is_dir(facts) => {
-                        common.tree.learn(*dir, Known::Stood(Box::new(facts.clone())));
-                        continue;
+        let paths: Vec<&[u8]> = missing.iter().map(|(_, path)| path.as_slice()).collect();
+        let mut refused = Vec::new();
+        if !missing.is_empty() {
+            match self.line.again(|session| session.make_dirs(&paths)) {
+                Err(error) => fail(failed, &missing, &error),
+                Ok(made) => {
+                    for (one, made) in missing.iter().zip(made) {
+                        match made {
+                            Ok(()) if unsure.contains(&one.0) => {
+                                known.push((*one, Known::Stood(Box::default())));
+                            }
+                            Ok(()) => known.push((*one, Known::Made)),
+                            Err(error) => refused.push((*one, error)),
+                        }
                     }
-                    Asked::Is(facts) if facts.is_symlink() => {
-                        let why = "a symbolic link stands there, and nothing is written through one; remove it, or name what it leads to";
-                        common.say(FailureKind::Create, path, why)
+                }
+            }
+        }
+        if !refused.is_empty() {
+            let paths: Vec<&[u8]> = refused.iter().map(|((_, path), _)| path.as_slice()).collect();
+            match self.line.again(|session| session.facts_of(&paths)) {
+                Err(error) => fail(failed, &refused.iter().map(|(one, _)| *one).collect::<Vec<_>>(), &error),
+                Ok(asked) => {
+                    for ((one, error), asked) in refused.iter().zip(asked) {
+                        match asked {
+                            Asked::Is(facts) => seen.push((*one, facts)),
+                            Asked::Not(_) | Asked::Untold(_) => fail(failed, &[*one], error),
+                        }
                     }
-                    Asked::Is(_) => {
-                        common.say(FailureKind::Create, path, "something that is no directory stands there")
-                    }
-                    Asked::Not(_) | Asked::Untold(_) => common.failure(FailureKind::Create, path, error),
-                },
+                }
+            }
+        }
+        for ((dir, path), facts) in seen {
+            let why = match () {
+                () if is_dir(&facts) => {
+                    known.push((level.iter().find(|one| one.0 == *dir).expect("one of them"), {
+                        Known::Stood(Box::new(facts))
+                    }));
+                    continue;
+                }
+                () if facts.is_symlink() => {
+                    "a symbolic link stands there, and nothing is written through one; remove it, or name what it leads to"
+                }
+                () => "something that is no directory stands there",
             };
-            failed.push((*dir, failure));
+            failed.push((*dir, common.say(FailureKind::Create, path, why)));
         }
+        for ((dir, path), known) in known {
+            match self.leads_there(*dir, path) {
+                Ok(()) => common.tree.learn(*dir, known),
+                Err(failure) => failed.push((*dir, failure)),
+            }
+        }
+    }
+
+    /// A directory whose name some servers take for that of another one is in the directory that it should be
+    /// in, under that very name.
+    fn leads_there(&mut self, dir: DirId, path: &[u8]) -> Result<(), Failure> {
+        let common = self.common.clone();
+        let is_folded = common.tree.is_folded(dir);
+        let Some(name) = common.tree.name(dir).filter(|name| is_folded || is_doubted(name.as_bytes())) else {
+            return Ok(());
+        };
+        let above = common.tree.dir(common.tree.parent(dir));
+        let asked = self.line.again(|session| Ok((session.list(&above)?, session.facts(path)?)));
+        let why = match asked {
+            Ok((listed, Asked::Is(facts))) if is_listed(&listed, name.as_bytes(), &facts) => return Ok(()),
+            Ok(_) if is_folded => {
+                "the server takes its name for that of another directory of this copy, for it makes no difference between \
+                 large and small letters: it was left out"
+            }
+            Ok(_) => {
+                "the server does not list it under that name, and may have made, or show, another one; give it a name of \
+                 plain letters"
+            }
+            Err(error) => return Err(common.failure(FailureKind::Create, path, &error)),
+        };
+        Err(common.say(FailureKind::Create, path, why))
     }
 
     fn look_up(&mut self, items: Vec<LookupItem>) -> Vec<(FileId, Result<Found, Failure>)> {
