@@ -400,7 +400,15 @@ impl Looks for ServerLook {
     }
     fn file(&self, parent: DirId, name: &Name) -> Result<Existing, Failure> {
         tree::check(&self.server, &self.tree.path(parent, name), name)?;
-        Ok(existing_of(&self.ask(&self.tree.path(parent, name))?).0)
+        let path = self.tree.path(parent, name);
+        match self.ask(&path)? {
+            // There are servers that do not know the question.
+            Asked::Untold(text) if !text.starts_with("50") => {
+                let why = format!("the server does not tell what stands there: {text}");
+                Err(said(&self.server, FailureKind::Open, &path, &why))
+            }
+            asked => Ok(existing_of(&asked).0),
+        }
     }
     fn link(
         &self,

@@ -307,11 +307,15 @@ impl FtpWriter {
             false => "sizes",
         };
         let sums = match self.common.sum {
-            Some(sum) if !told.no_sum.load(Ordering::Relaxed) => {
+            Some(sum) => {
                 let files = told.compared.load(Ordering::Relaxed);
-                format!("{} of what it keeps (CKSM), of {files} files", sum.name())
+                let not = match told.uncompared.load(Ordering::Relaxed) {
+                    0 => String::new(),
+                    not => format!("; not of {not} files, of which it made none"),
+                };
+                format!("{} of what it keeps (CKSM), of {files} files{not}", sum.name())
             }
-            _ => "not its content, for it makes no sum that is known here (CKSM)".into(),
+            None => "not its content, for it makes no sum that is known here (CKSM)".into(),
         };
         format!("{sizes}; {sums}")
     }

@@ -229,16 +229,27 @@ impl Lost {
     }
 }
 
+/// What a server calls a file, with its length and time.
+pub(super) type Given = (u64, u64, i64);
+
 /// What the server showed of itself.
 #[derive(Default)]
 pub(super) struct Told {
-    /// A file without a length, or without the sum that it should make.
+    /// A file without a length.
     pub(super) no_size: AtomicBool,
-    pub(super) no_sum: AtomicBool,
+    /// Files that it made no sum of, though it says that it makes them.
+    pub(super) uncompared: AtomicU64,
     /// Files that were compared by their sum.
     pub(super) compared: AtomicU64,
     /// It takes names that differ in case alone for one.
     pub(super) folds: Mutex<Option<bool>>,
+    /// It takes names for those without the blank or dot at their end.
+    pub(super) drops_ends: Mutex<Option<bool>>,
+    /// What files that have their names are to it, and whose that is.
+    pub(super) given: Mutex<HashMap<Given, FileId>>,
+    pub(super) given_to: Mutex<HashMap<FileId, Given>>,
+    /// The names of directories, at some time of this run.
+    pub(super) listed: Mutex<HashMap<DirId, Arc<HashSet<Vec<u8>>>>>,
     /// Such names that were published.
     pub(super) folded: Mutex<HashMap<(DirId, Vec<u8>), FileId>>,
     /// Bytes of names that it was seen to keep.

@@ -17,15 +17,16 @@ use haul_core::entry::Meta;
 use haul_core::ids::{DirId, FileId};
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{
-    AmendItem, BundleWrite, CommitItem, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp, Took,
+    AmendItem, BundleWrite, CommitItem, Existing, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp,
+    Took,
 };
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Moment, Outgoing, Session, write_moment};
 
 use super::queues::{Batch, Common, Temp, TempState, Work, Write, refuse};
+use super::stood_of;
 use super::sums::Summing;
 use super::tree::{Known, check};
-use super::{existing_of, stood_of};
 use crate::ftp::line::{Line, may_help, pause};
 use crate::ftp::{is_dir, is_doubted, is_listed};
 use crate::owed::panic_point;
@@ -555,11 +556,8 @@ impl Writer {
     }
 
     fn look_up(&mut self, items: Vec<LookupItem>) -> Vec<(FileId, Result<Found, Failure>)> {
-        let found = |asked: &Asked| {
-            let (existing, seen) = existing_of(asked);
-            Found { existing, seen, adopted: false, len: 0, begun: false }
-        };
-        let nothing = found(&Asked::Not(String::new()));
+        let found = |(existing, seen)| Found { existing, seen, adopted: false, len: 0, begun: false };
+        let nothing = found((Existing::Nothing, None));
         let mut results: Vec<(FileId, Option<Result<Found, Failure>>)> = Vec::new();
         let mut paths = Vec::new();
         for item in &items {
@@ -581,8 +579,9 @@ impl Writer {
             let asked: Vec<&[u8]> = paths.iter().map(|(_, path)| path.as_slice()).collect();
             let asked = self.line.again(|session| session.facts_of(&asked));
             for (n, (at, path)) in paths.iter().enumerate() {
+                let file = &items[*at].file;
                 results[*at].1 = Some(match &asked {
-                    Ok(asked) => Ok(found(&asked[n])),
+                    Ok(asked) => self.found_at((file.parent, &file.name), path, &asked[n], false).map(found),
                     Err(error) => Err(self.common.failure(FailureKind::Open, path, error)),
                 });
             }
