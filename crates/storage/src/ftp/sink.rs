@@ -198,7 +198,7 @@ impl FtpSink {
         }
         let ends = path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
         let above: Vec<&[u8]> = ends.chain([path.len()]).map(|end| &path[..end]).collect();
-        // Below a name of which a server may leave something out nothing is made before it is known to be there.
+        // Below a name of which a server may leave something out nothing is made before that is listed.
         let name = |part: &[u8]| split(part).1.to_vec();
         let doubted = above.iter().any(|part| is_doubted(&name(part)));
         let mut made = Ok(());
