@@ -89,6 +89,8 @@ pub struct Session {
     /// `MLSD` and `MLST` are there.
     pub(crate) has_mlsd: bool,
     has_mdtm: bool,
+    /// `MLSD` is refused, where `MLST` is not.
+    no_mlsd: bool,
     /// `MLSD` says what is a symbolic link.
     tells_links: bool,
     /// It knows `LIST`, as far as anybody asked.
@@ -185,6 +187,7 @@ impl Session {
             sets_modes: true,
             has_mlsd,
             has_mdtm,
+            no_mlsd: false,
             tells_links,
             has_list,
             banner,
@@ -423,7 +426,7 @@ impl Session {
     /// Nothing that this server knows tells of symbolic links: what it lists may be what one leads to. Known
     /// when a directory was listed.
     pub fn misses_links(&self) -> bool {
-        self.has_mlsd && !self.tells_links && !self.has_list
+        self.has_mlsd && !self.no_mlsd && !self.tells_links && !self.has_list
     }
 
     /// What lies in a directory. Not the directory itself, nor the one above it.
@@ -431,7 +434,7 @@ impl Session {
     /// # Errors
     /// It is none, may not be read, or its listing did not come whole.
     pub fn list(&mut self, dir: &[u8]) -> Result<Vec<Listed>, Error> {
-        if self.has_mlsd {
+        if self.has_mlsd && !self.no_mlsd {
             // Over the control connection it is protected to its end, which a data connection of Globus is
             // not.
             let listed = match self.control.channel().is_some() && self.features.has("MLSC") {
@@ -448,7 +451,9 @@ impl Session {
                         false => self.with_links(dir, all),
                     };
                 }
-                Err(error) if error.is_unknown() => self.has_mlsd = false,
+                // What it says of this directory's name is no word on the others.
+                Err(Error::Refused { code: 501 | 503 | 504, .. }) => {}
+                Err(error) if error.is_unknown() => self.no_mlsd = true,
                 Err(error) => return Err(error),
             }
         }

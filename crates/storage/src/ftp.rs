@@ -25,8 +25,8 @@ use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::reliability::Step;
 use haul_core::wire::{Failure, FailureKind, SourceRoot};
 use haul_ftp::{
-    Asked, Credential, DataSecurity, Error, Facts, Kind, Protocol, Security, Server, Session, Settings, Ssh,
-    Trust, server,
+    Asked, Credential, DataSecurity, Error, Facts, Kind, Listed, Protocol, Security, Server, Session,
+    Settings, Ssh, Trust, server,
 };
 
 use crate::options::DataChannel;
@@ -316,6 +316,22 @@ fn find(
                 return Err(failed(self::failed(server, FailureKind::Walk, here, &error), why));
             }
         };
+        match leads_there(&mut session, here) {
+            Ok(None) => {}
+            Ok(Some(path)) => {
+                let why = format!(
+                    "the server does not list it under that name in its directory, and may show another one in its place: {}",
+                    self::shown(server, &path)
+                );
+                let text = format!("source {}: {why}; nothing was copied", shown());
+                let failure = Failure { kind: FailureKind::Walk, errno: 0, text: text.into() };
+                return Err(failed(failure, Why::lasting(FailureKind::Walk, why)));
+            }
+            Err(error) => {
+                let why = Why::from(&error);
+                return Err(failed(self::failed(server, FailureKind::Walk, here, &error), why));
+            }
+        }
         let is_dir = is_dir(&facts);
         if is_dir && !sources.recursive {
             return Err(misused(format!("source {} is a directory (use -r)", shown())));
@@ -357,6 +373,76 @@ fn look(session: &mut Session, path: &[u8], itself: bool) -> Result<Asked, Error
         (asked, true) => session.link_at(path, false)?.map_or(asked, Asked::Is),
         (asked, false) => asked,
     })
+}
+
+/// The directory that an absolute path lies in, and its name there.
+fn parted(path: &[u8]) -> (&[u8], &[u8]) {
+    let path = if path.len() > 1 { path.strip_suffix(b"/").unwrap_or(path) } else { path };
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(0) => (b"/", &path[1..]),
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b".", path),
+    }
+}
+
+/// A directory lists this name, with these facts: with what the server calls it, or where that is not told,
+/// with its size and time.
+fn is_listed(listed: &[Listed], name: &[u8], facts: &Facts) -> bool {
+    listed.iter().any(|line| {
+        let Listed::Entry { name: other, facts: told, exact } = line else { return false };
+        other == name
+            && match (&told.unique, &facts.unique) {
+                (Some(told), Some(asked)) => told == asked,
+                _ => {
+                    let size = told.size.is_some() && facts.size.is_some() && told.size != facts.size;
+                    let time = told.modify.is_some() && facts.modify.is_some() && told.modify != facts.modify;
+                    !(size && !is_dir(facts)) && !(time && *exact && !is_dir(facts))
+                }
+            }
+    })
+}
+
+/// Bytes of names that some servers leave out of a path, or change.
+fn is_odd(name: &[u8]) -> bool {
+    !name.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ')
+}
+
+/// A name of which some servers leave something out, or take it for another one.
+fn is_doubted(name: &[u8]) -> bool {
+    let ends = [name.first(), name.last()].contains(&Some(&b' ')) || name.ends_with(b".");
+    (ends || is_odd(name)) && !matches!(name, b"." | b"..")
+}
+
+/// Where a path has names of which some servers leave something out, each of them is in the directory that it
+/// should be in, and is what is told under the path so far: the first of which that is not so.
+fn leads_there(session: &mut Session, path: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    let whole = path.strip_suffix(b"/").unwrap_or(path);
+    let ends = whole.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+    for end in ends.chain([whole.len()]) {
+        let part = &whole[..end];
+        let (dir, name) = parted(part);
+        if !is_doubted(name) {
+            continue;
+        }
+        let listed = session.list(dir)?;
+        let asked = session.facts(part)?;
+        let is_link = |line: &Listed| match line {
+            Listed::Entry { name: other, facts, .. } => {
+                other == name && (facts.is_symlink() || facts.kind == Some(Kind::Symlink))
+            }
+            _ => false,
+        };
+        // What is told under the path of a link is of the link or of what it leads to.
+        let is_there = match &asked {
+            _ if listed.iter().any(is_link) => true,
+            Asked::Is(facts) => is_listed(&listed, name, facts),
+            Asked::Not(_) | Asked::Untold(_) => false,
+        };
+        if !is_there {
+            return Ok(Some(part.to_vec()));
+        }
+    }
+    Ok(None)
 }
 
 /// A directory, and no link to one.

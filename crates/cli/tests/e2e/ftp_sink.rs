@@ -241,6 +241,96 @@ fn names_that_are_one_are_said() {
     assert_eq!(taker.paths(), ["/d/name", "/d/other"], "{}", ended.describe());
 }
 
+/// Goal: a rename that a server only says it did is a failure, and what stood there is not taken for the file.
+#[test]
+fn a_rename_that_was_only_said_is_none() {
+    let room = Room::new();
+    let (data, _) = two_files(&room);
+    let old = vec![7; 1000];
+    let taker = Script::default().has("/d/small", &old).rnto("250 renamed").start();
+    let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
+    assert_eq!(taker.file("/d/small"), Some(old), "{}", ended.describe());
+    ended.says("what it had before");
+}
+
+/// Goal: no two attempts to send a file have one name, for a server may still write what it was sent first.
+#[test]
+fn each_attempt_has_a_name_of_its_own() {
+    for part in ["large", "small"] {
+        let room = Room::new();
+        let (data, _) = two_files(&room);
+        let taker = Script::default().takes(part, &[Takes::HangUp(100), Takes::Cut(100, "426 no")]).start();
+        let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane();
+        assert_whole_or_none(&taker, &data, &ended);
+        let heard = taker.heard();
+        let mut stored: Vec<&String> = heard.iter().filter(|line| line.starts_with("STOR")).collect();
+        let all = stored.len();
+        assert!(all > 2, "{heard:?}");
+        stored.sort();
+        stored.dedup();
+        assert_eq!(stored.len(), all, "{heard:?}");
+    }
+}
+
+/// Goal: where a server leaves bytes out of names, nothing goes into the directory that it shows instead, be
+/// it on the way to the destination or below it.
+#[test]
+fn names_that_lead_elsewhere_are_left_out() {
+    let room = Room::new();
+    let data = room.dir("data");
+    let mut rng = fastrand::Rng::with_seed(15);
+    for name in ["d\u{e9}", "plain"] {
+        dir(&data.join(name));
+        file(&data.join(name).join("f"), &mut rng, 50);
+    }
+    let old = b"of another directory";
+    let script = || Script::default().drops_bytes().has_dir("/d/d").has("/d/d/f", old);
+    for script in [script(), script().makes_again()] {
+        let taker = script.start();
+        let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
+        assert_eq!(taker.file("/d/d/f").as_deref(), Some(&old[..]), "{}", ended.describe());
+        assert_eq!(taker.paths(), ["/d/d/f", "/d/plain/f"], "{}", ended.describe());
+        ended.says("does not list it under that name");
+    }
+    let taker = script().start();
+    let url = taker.url("/d/d%C3%A9/");
+    let ended = Haul::cp(["-r"]).args([crate::support::ftpd::contents(&data)]).args([url]).run().sane();
+    assert_ne!(ended.status.code(), Some(0), "{}", ended.describe());
+    assert_eq!(taker.paths(), ["/d/d/f"], "{}", ended.describe());
+    ended.says("does not list it under that name");
+}
+
+/// Goal: a sum that is refused for one file leaves the others compared, and is told.
+#[test]
+fn a_sum_that_is_refused_is_told() {
+    let room = Room::new();
+    let data = room.dir("data");
+    let mut rng = fastrand::Rng::with_seed(16);
+    (0..40).for_each(|n| file(&data.join(format!("f{n}")), &mut rng, 50));
+    let script = || Script::default().with_sums().without_sum_of("f0");
+    let taker = script().start();
+    let ended = to_taker(&["-v"], crate::support::ftpd::contents(&data), &taker).run().sane().exits(0);
+    ended.says("of 39 files; not of 1 files");
+    let wrong = script().takes("f39", &[Takes::Wrong; 20]).start();
+    let ended = to_taker(&[], crate::support::ftpd::contents(&data), &wrong).run().sane().exits(3);
+    assert_eq!(wrong.file("/d/f39"), None, "{}", ended.describe());
+}
+
+/// Goal: where a server says of directories that are there that it made them, a second run finds its files.
+#[test]
+fn directories_that_are_made_again_are_looked_into() {
+    let room = Room::new();
+    let data = room.dir("data");
+    dir(&data.join("below"));
+    file(&data.join("below/f"), &mut fastrand::Rng::with_seed(17), 50);
+    let taker = Script::default().makes_again().start();
+    for _ in 0..2 {
+        file(&data.join("below/f"), &mut fastrand::Rng::with_seed(18), 60);
+        let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(0);
+        assert_eq!(taker.file("/d/below/f"), Some(read(data.join("below/f"))), "{}", ended.describe());
+    }
+}
+
 /// Goal: with fewer sessions than it would have, down to one, a copy comes to its end.
 #[test]
 fn few_sessions_suffice() {

@@ -27,7 +27,7 @@ use haul_ftp::{Asked, Error, Facts, Kind, Server, Session, Settings, server};
 use rustix::io::Errno;
 
 use super::line::Line;
-use super::{failed, is_dir, look, said, server_of, shown, unreached};
+use super::{failed, is_dir, is_doubted, look, said, server_of, shown, unreached};
 use crate::SinkEngine;
 use crate::place::Destination;
 use crate::store::job::{begin_journal, fresh_tag, names_of};
@@ -128,6 +128,20 @@ impl FtpSink {
         Failure { text: text.into(), ..failure.clone() }
     }
 
+    /// The names of a path lead where they say.
+    fn leads_there(&self, session: &mut Session, path: &[u8]) -> Result<(), Failure> {
+        let failure = match super::leads_there(session, path) {
+            Ok(None) => return Ok(()),
+            Ok(Some(part)) => {
+                let why = "the server does not list it under that name in its directory, and may take another one for it; \
+                           give it a name of plain letters";
+                said(&self.server, FailureKind::Create, &part, why)
+            }
+            Err(error) => failed(&self.server, FailureKind::Create, path, &error),
+        };
+        Err(self.told(&failure))
+    }
+
     /// Finds where the copy goes, and with `make` makes what is missing there.
     fn ground(&self, session: &mut Session, roots: &[SourceRoot], make: bool) -> Result<Ground, Failure> {
         let server = &self.server;
@@ -148,7 +162,10 @@ impl FtpSink {
         };
         let found = at(session, &path)?;
         match &found {
-            Asked::Is(facts) if is_dir(facts) => return Ok(whole),
+            Asked::Is(facts) if is_dir(facts) => {
+                self.leads_there(session, &path)?;
+                return Ok(whole);
+            }
             Asked::Is(_) if !single || names_dir => {
                 let text = format!("destination {}: it is no directory", shown(server, &path));
                 let errno = Errno::NOTDIR.raw_os_error();
@@ -161,6 +178,7 @@ impl FtpSink {
             let name = Name::new(name).map_err(|error| usage(server, &path, &error.to_string()))?;
             return match at(session, &parent)? {
                 Asked::Is(facts) if is_dir(&facts) => {
+                    self.leads_there(session, &parent)?;
                     Ok(Ground { root: parent, rename: Some(name), made: false, there: true })
                 }
                 _ => {
@@ -180,10 +198,22 @@ impl FtpSink {
         }
         let ends = path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
         let above: Vec<&[u8]> = ends.chain([path.len()]).map(|end| &path[..end]).collect();
-        let mut made = session.make_dirs(&above).map_err(|error| broken(&error))?;
-        let made = made.pop().unwrap_or(Ok(()));
+        // Below a name of which a server may leave something out nothing is made before that is listed.
+        let name = |part: &[u8]| split(part).1.to_vec();
+        let doubted = above.iter().any(|part| is_doubted(&name(part)));
+        let mut made = Ok(());
+        for some in above.chunks(if doubted { 1 } else { above.len() }) {
+            let mut all = session.make_dirs(some).map_err(|error| broken(&error))?;
+            made = all.pop().unwrap_or(Ok(()));
+            if doubted {
+                self.leads_there(session, some[0])?;
+            }
+        }
         match (at(session, &path)?, made) {
-            (Asked::Is(facts), made) if is_dir(&facts) => Ok(Ground { made: made.is_ok(), ..whole }),
+            (Asked::Is(facts), made) if is_dir(&facts) => {
+                // There are servers that say of what is there that they made it.
+                Ok(Ground { made: made.is_ok() && matches!(found, Asked::Not(_)), ..whole })
+            }
             (_, Err(error)) => Err(self.told(&failed(server, FailureKind::Create, &path, &error))),
             (_, Ok(())) => {
                 let why = "the server says that it made the directory, and has none there";
@@ -370,7 +400,15 @@ impl Looks for ServerLook {
     }
     fn file(&self, parent: DirId, name: &Name) -> Result<Existing, Failure> {
         tree::check(&self.server, &self.tree.path(parent, name), name)?;
-        Ok(existing_of(&self.ask(&self.tree.path(parent, name))?).0)
+        let path = self.tree.path(parent, name);
+        match self.ask(&path)? {
+            // There are servers that do not know the question.
+            Asked::Untold(text) if !text.starts_with("50") => {
+                let why = format!("the server does not tell what stands there: {text}");
+                Err(said(&self.server, FailureKind::Open, &path, &why))
+            }
+            asked => Ok(existing_of(&asked).0),
+        }
     }
     fn link(
         &self,

@@ -61,6 +61,12 @@ pub struct Script {
     serving: AtomicUsize,
     /// It has no MFMT.
     no_times: bool,
+    /// It leaves bytes that are not ASCII out of paths, and lists directories (MLSD).
+    drops: bool,
+    /// It makes no sum of files whose path holds this.
+    no_sum_of: Option<&'static str>,
+    /// It says of directories that are there that it made them.
+    makes_again: bool,
 }
 
 impl Script {
@@ -87,6 +93,27 @@ impl Script {
 
     pub fn folds(mut self) -> Script {
         self.folds = true;
+        self
+    }
+
+    pub fn drops_bytes(mut self) -> Script {
+        self.drops = true;
+        self
+    }
+
+    pub fn without_sum_of(mut self, part: &'static str) -> Script {
+        self.no_sum_of = Some(part);
+        self
+    }
+
+    pub fn makes_again(mut self) -> Script {
+        self.makes_again = true;
+        self
+    }
+
+    /// It has this directory already.
+    pub fn has_dir(self, path: &str) -> Script {
+        self.shelf().dirs.insert(path.as_bytes().to_vec());
         self
     }
 
@@ -128,7 +155,8 @@ impl Script {
     }
 
     fn key(&self, path: &[u8]) -> Vec<u8> {
-        if self.folds { path.to_ascii_lowercase() } else { path.to_vec() }
+        let path = if self.folds { path.to_ascii_lowercase() } else { path.to_vec() };
+        path.into_iter().filter(|byte| !self.drops || byte.is_ascii()).collect()
     }
 }
 
@@ -278,7 +306,8 @@ impl Session {
                 self.passive = Some(listener);
                 self.say(&format!("229 here (|||{port}|)"))
             }
-            "MKD" if script.shelf().dirs.insert(path.clone()) => self.say("257 made"),
+            "MKD" if script.shelf().dirs.insert(path.clone()) || script.makes_again => self.say("257 made"),
+            "MLSD" if script.drops => self.list(&path),
             "CWD" if script.shelf().dirs.contains(&path) => self.say("250 there"),
             "MLST" => {
                 let facts = {
@@ -319,6 +348,11 @@ impl Session {
                 self.say("213 set")
             }
             "SITE" if argument.starts_with(b"CHMOD") => self.say("200 done"),
+            "CKSM"
+                if script.no_sum_of.is_some_and(|part| String::from_utf8_lossy(argument).contains(part)) =>
+            {
+                self.say("504 not of that")
+            }
             "CKSM" if script.sums => {
                 let at =
                     argument.iter().enumerate().filter(|(_, byte)| **byte == b' ').nth(2).expect("three").0;
@@ -333,6 +367,36 @@ impl Session {
             "MKD" | "CWD" | "DELE" | "RNFR" => self.say("550 no"),
             _ => self.say("500 unknown"),
         }
+    }
+
+    /// Says what is in a directory.
+    fn list(&mut self, dir: &[u8]) -> bool {
+        let Some(listener) = self.passive.take() else { return self.say("425 where to?") };
+        if !self.say("150 here it is") {
+            return false;
+        }
+        let Some(mut data) = accept(&listener, Some(DIALLED_WITHIN), &self.over) else {
+            return self.say("425 nobody came");
+        };
+        let mut text = Vec::new();
+        {
+            let shelf = self.script.shelf();
+            let below = |path: &[u8]| {
+                let name = path.strip_prefix(dir)?.strip_prefix(b"/")?;
+                (!name.contains(&b'/')).then(|| name.to_vec())
+            };
+            let files = shelf.files.iter().filter_map(|(path, held)| {
+                let facts = format!("type=file;size={};modify={}; ", held.content.len(), held.modify);
+                Some((facts, below(path)?))
+            });
+            let dirs = shelf.dirs.iter().filter_map(|path| Some(("type=dir; ".to_owned(), below(path)?)));
+            for (facts, name) in files.chain(dirs) {
+                text.extend([facts.as_bytes(), &name, b"\r\n"].concat());
+            }
+        }
+        let sent = data.write_all(&text).is_ok();
+        drop(data);
+        sent && self.say("226 that is all")
     }
 
     fn rename(&mut self, to: Vec<u8>) -> bool {

@@ -26,7 +26,7 @@ use crate::SourceCompletion;
 use crate::ftp::meta_of;
 use crate::ftp::names::{SETTLES, Told, same_facts};
 use crate::ftp::session::{Again, Lines, Next, Tries, Why};
-use crate::ftp::untold;
+use crate::ftp::{is_listed, parted, untold};
 use crate::owed::panic_point;
 use haul_base::buffer::Buffer;
 use haul_base::digest;
@@ -258,10 +258,43 @@ impl Reader {
     /// What a file is known by from now on, wherever it comes from.
     fn refresh(&mut self, id: FileId) -> Result<(Fingerprint, Meta, Duration), Failure> {
         match self.facts(id)? {
-            Some((_, now)) => self.renew(id, &now),
+            Some((before, now)) => {
+                self.must_be_listed(id, &before, &now)?;
+                self.renew(id, &now)
+            }
             None => {
                 let told = self.known(id)?;
                 self.renew(id, &told.facts)
+            }
+        }
+    }
+
+    /// Facts of what seems to be another file are those of what the directory has under this very name: there
+    /// are servers that leave out of a path what they cannot read, and show what is there then.
+    fn must_be_listed(&mut self, id: FileId, before: &Facts, now: &Facts) -> Result<(), Failure> {
+        let told = self.known(id)?;
+        let is_another = before.unique.is_some() && before.unique != now.unique;
+        let is_doubted = (before.unique.is_none() || now.unique.is_none()) && !told.path.is_ascii();
+        if !(is_another || is_doubted) {
+            return Ok(());
+        }
+        let (dir, name) = parted(&told.path);
+        let mut tries = Tries::new(Step::File, &self.common.sites, told.site);
+        let common = self.common.clone();
+        let over = |_: &Error| false;
+        let wait = |pause| common.wait(pause);
+        let listed = match self.lines.again(&mut tries, &told.path, (&over, &wait), |s| s.list(dir)) {
+            Again::Done(listed) => listed,
+            Again::Failed(error) | Again::Moves(_, error) => {
+                return Err(common.failure(told.site, FailureKind::Read, &told.path, &error));
+            }
+        };
+        match is_listed(&listed, name, now) {
+            true => Ok(()),
+            false => {
+                let why =
+                    "the server tells of another file under that path than its directory has under that name";
+                Err(common.say(told.site, FailureKind::Read, &told.path, why))
             }
         }
     }

@@ -5,7 +5,7 @@
 //! pool before; what is done of one file is done in the order in which it was submitted.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -67,6 +67,8 @@ impl FtpWriter {
             lost: Lost::default(),
             told: Told::default(),
             left: Mutex::default(),
+            doubted: Mutex::default(),
+            numbers: AtomicU64::new(0),
         });
         let mut engine = FtpWriter { common: common.clone(), threads: Vec::new(), banner };
         let mut session = Some(session);
@@ -305,11 +307,15 @@ impl FtpWriter {
             false => "sizes",
         };
         let sums = match self.common.sum {
-            Some(sum) if !told.no_sum.load(Ordering::Relaxed) => {
+            Some(sum) => {
                 let files = told.compared.load(Ordering::Relaxed);
-                format!("{} of what it keeps (CKSM), of {files} files", sum.name())
+                let not = match told.uncompared.load(Ordering::Relaxed) {
+                    0 => String::new(),
+                    not => format!("; not of {not} files, of which it made none"),
+                };
+                format!("{} of what it keeps (CKSM), of {files} files{not}", sum.name())
             }
-            _ => "not its content, for it makes no sum that is known here (CKSM)".into(),
+            None => "not its content, for it makes no sum that is known here (CKSM)".into(),
         };
         format!("{sizes}; {sums}")
     }

@@ -4,23 +4,29 @@
 //! costs a part of a round trip.
 //! Invariants: no file is renamed whose length, as the server tells it, is not the one that was sent, nor one
 //! whose sum differs; nothing is replaced but what was found at the name; where a server does not replace,
-//! what stands there gets another name first, and its own back if the new file does not get it.
+//! what stands there gets another name first, and its own back if the new file does not get it. What stands
+//! at a name is looked at directly before each rename, and what it shows afterwards is not what stood there.
 
 use std::collections::HashSet;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use haul_core::entry::Meta;
+use haul_core::entry::{Meta, Name};
+use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::op::{Existing, Publish, Seen};
 use haul_core::wire::{Failure, FailureKind};
-use haul_ftp::{Asked, Error, Facts, Listed};
+use haul_ftp::{Asked, Error, Facts, Kind, Listed};
 use rustix::io::Errno;
 
-use super::existing_of;
-use super::queues::{Temp, TempState};
+use super::queues::{Given, Temp, TempState};
 use super::writer::Writer;
+use super::{existing_of, seen_of};
+use crate::ftp::says_gone;
 use crate::sink::names::temp_name;
 use haul_base::digest;
+
+const ONE_TO_THE_SERVER: &str = "the server takes its name for that of another file of this copy, and keeps one of them: give one of \
+                                 them another name";
 
 /// A file on its way to its name.
 struct Going<'a> {
@@ -30,6 +36,9 @@ struct Going<'a> {
     sum: Option<Vec<u8>>,
     /// What stands at the name.
     stands: bool,
+    seen: Option<Seen>,
+    /// Whether the directory lists its final name, where that was asked.
+    listed: Option<bool>,
     /// The server said that it set its mode, and its time.
     kept: (bool, bool),
     result: Result<(), Failure>,
@@ -44,7 +53,7 @@ impl Going<'_> {
 impl Writer {
     pub(super) fn publish(&mut self, all: &[&Publish]) -> Vec<Result<(), Failure>> {
         let mut going: Vec<Going<'_>> = all.iter().map(|publish| self.begin_publish(publish)).collect();
-        self.hold_against_server(&mut going);
+        self.hold_lengths(&mut going);
         self.hold_against_sums(&mut going);
         self.read_back(&mut going);
         self.hold_against_names(&mut going);
@@ -54,6 +63,7 @@ impl Writer {
         for going in going.iter_mut().filter(|going| going.goes()) {
             going.kept = kept.next().unwrap_or((false, false));
         }
+        self.look_at_names(&mut going);
         self.rename(&mut going);
         self.look_again(&mut going);
         for going in going.iter().filter(|going| going.goes()) {
@@ -70,42 +80,47 @@ impl Writer {
             Some(Temp { path, state: TempState::Failed(failure) }) => (path, None, Err(failure)),
             _ => (Vec::new(), None, lost()),
         };
-        Going { publish, path, temp, sum, stands: false, kept: (false, false), result }
+        Going {
+            publish,
+            path,
+            temp,
+            sum,
+            stands: false,
+            seen: None,
+            listed: None,
+            kept: (false, false),
+            result,
+        }
     }
 
-    /// The length of each file is the one that was sent, and what stands at its name is what was found there.
-    fn hold_against_server(&mut self, all: &mut [Going<'_>]) {
-        let mut paths: Vec<&[u8]> = all
-            .iter()
-            .filter(|going| going.goes())
-            .flat_map(|going| [&going.temp[..], &going.path])
-            .collect();
+    /// The length of each file is the one that was sent.
+    fn hold_lengths(&mut self, all: &mut [Going<'_>]) {
+        let mut paths: Vec<&[u8]> =
+            all.iter().filter(|going| going.goes()).map(|going| going.temp.as_slice()).collect();
         let Some(first) = paths.first().map(|path| path.to_vec()) else { return };
         self.begins("look", &first);
-        // Whether the server takes names that differ in case alone for one: asked once.
-        let turned: Vec<u8> = first.iter().map(|byte| turned(*byte)).collect();
-        let asks = self.common.told.folds.lock().unwrap_or_else(PoisonError::into_inner).is_none();
+        // Whether the server takes names that differ in case alone, or by a blank or a dot at their end, for
+        // one: asked once.
         let slash = first.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-        let turned = [&first[..slash], &turned[slash..]].concat();
+        let turned: Vec<u8> = first[slash..].iter().map(|byte| turned(*byte)).collect();
+        let others =
+            [[&first[..slash], &turned].concat(), [&first[..], b" "].concat(), [&first[..], b"."].concat()];
+        let is_unknown =
+            |of: &Mutex<Option<bool>>| of.lock().unwrap_or_else(PoisonError::into_inner).is_none();
+        let asks = is_unknown(&self.common.told.folds) || is_unknown(&self.common.told.drops_ends);
         if asks {
-            paths.push(&turned);
+            paths.extend(others.iter().map(Vec::as_slice));
         }
         let asked = self.line.again(|session| session.facts_of(&paths));
         let common = self.common.clone();
         let mut asked = match asked {
             Ok(asked) => asked.into_iter(),
-            Err(error) => {
-                for going in all.iter_mut().filter(|going| going.goes()) {
-                    going.result = Err(common.failure(FailureKind::Publish, &going.path, &error));
-                }
-                return;
-            }
+            Err(error) => return self.fail_all(all, &error),
         };
         for going in all.iter_mut().filter(|going| going.goes()) {
-            let (temp, name) = (asked.next(), asked.next());
             let size = going.publish.file.size;
             let say = |kind, why: &str| Err(common.say(kind, &going.path, why));
-            going.result = match temp {
+            going.result = match asked.next() {
                 Some(Asked::Is(Facts { size: Some(told), .. }))
                     if told == size || haul_mutant::removed("ftp-lengths-are-compared") =>
                 {
@@ -125,46 +140,169 @@ impl Writer {
                     Ok(())
                 }
             };
-            if !going.goes() {
-                continue;
-            }
-            let (existing, seen) = name.as_ref().map_or((Existing::Nothing, None), existing_of);
-            going.stands = existing != Existing::Nothing;
-            let exists = |why: &str| {
-                let errno = Errno::EXIST.raw_os_error();
-                Err(Failure { errno, ..common.say(FailureKind::Publish, &going.path, why) })
-            };
-            going.result = match existing {
-                Existing::Dir => exists("a directory stands there; nothing was removed"),
-                _ if going.stands && going.publish.no_replace => {
-                    exists("something came to stand there; nothing was replaced")
-                }
-                _ if going.stands
-                    && !is_what_was_found(going.publish.found, seen)
-                    && !haul_mutant::removed("ftp-replaces-what-was-found") =>
-                {
-                    exists(
-                        "something else came to stand there while it was copied, and was left alone; run the command again",
-                    )
-                }
-                _ => Ok(()),
-            };
         }
-        if asks && let Some(asked) = asked.next() {
-            let folds = matches!(asked, Asked::Is(_));
+        if asks {
+            let [folds, blank, dot] = [(); 3].map(|()| matches!(asked.next(), Some(Asked::Is(_))));
             *common.told.folds.lock().unwrap_or_else(PoisonError::into_inner) = Some(folds);
+            *common.told.drops_ends.lock().unwrap_or_else(PoisonError::into_inner) = Some(blank || dot);
         }
         self.refuse_folded(all);
+    }
+
+    fn fail_all(&self, all: &mut [Going<'_>], error: &Error) {
+        for going in all.iter_mut().filter(|going| going.goes()) {
+            going.result = Err(self.common.failure(FailureKind::Publish, &going.path, error));
+        }
+    }
+
+    /// What stands at each name is what was found there. Nothing is asked between this and the renames.
+    fn look_at_names(&mut self, all: &mut [Going<'_>]) {
+        let paths: Vec<&[u8]> =
+            all.iter().filter(|going| going.goes()).map(|going| going.path.as_slice()).collect();
+        let Some(first) = paths.first() else { return };
+        self.begins("look", first);
+        let asked = match self.line.again(|session| session.facts_of(&paths)) {
+            Ok(asked) => asked,
+            Err(error) => return self.fail_all(all, &error),
+        };
+        for (going, asked) in all.iter_mut().filter(|going| going.goes()).zip(asked) {
+            match self.hold_against_found(going, &asked) {
+                Ok(seen) => (going.stands, going.seen) = (seen.is_some(), seen),
+                Err(failure) => going.result = Err(failure),
+            }
+        }
+    }
+
+    /// What stands at the name, if that is what was found there and may be replaced.
+    fn hold_against_found(&mut self, going: &Going<'_>, asked: &Asked) -> Result<Option<Seen>, Failure> {
+        let Publish { file, no_replace, found, .. } = going.publish;
+        let (existing, seen) = self.found_at((file.parent, &file.name), &going.path, asked, *no_replace)?;
+        let stands = existing != Existing::Nothing;
+        let exists = |why: &str| {
+            let errno = Errno::EXIST.raw_os_error();
+            Err(Failure { errno, ..self.common.say(FailureKind::Publish, &going.path, why) })
+        };
+        let given = || {
+            let given = self.common.told.given.lock().unwrap_or_else(PoisonError::into_inner);
+            let of = given_as(asked).and_then(|key| given.get(&key).copied());
+            of.is_some_and(|other| other != file.id)
+        };
+        match existing {
+            Existing::Dir => exists("a directory stands there; nothing was removed"),
+            _ if stands && *no_replace => exists("something came to stand there; nothing was replaced"),
+            _ if stands
+                && !is_what_was_found(*found, seen)
+                && !haul_mutant::removed("ftp-replaces-what-was-found") =>
+            {
+                exists(
+                    "something else came to stand there while it was copied, and was left alone; run the command again",
+                )
+            }
+            _ if stands && going.listed == Some(false) => exists(
+                "the server shows there what its directory has under another name; nothing was replaced",
+            ),
+            _ if stands && given() => exists(ONE_TO_THE_SERVER),
+            _ => Ok(seen.filter(|_| stands)),
+        }
+    }
+
+    /// The same, asked now. `gone`: nothing may stand there.
+    fn look_once_more(&mut self, going: &Going<'_>, gone: bool) -> Result<(), Failure> {
+        let asked = self.line.again(|session| session.facts(&going.path));
+        let asked = asked.map_err(|error| self.common.failure(FailureKind::Publish, &going.path, &error))?;
+        if !gone {
+            return self.hold_against_found(going, &asked).map(drop);
+        }
+        let file = &going.publish.file;
+        match self.found_at((file.parent, &file.name), &going.path, &asked, false)? {
+            (Existing::Nothing, _) => Ok(()),
+            _ => {
+                let why = "something else came to stand there while it was renamed, and was left alone";
+                Err(self.common.say(FailureKind::Publish, &going.path, why))
+            }
+        }
+    }
+
+    /// What stands at a name; where the server does not know the question, or `thoroughly` where it says that
+    /// there is nothing, or nothing that may be seen, the directory's listing says so.
+    pub(super) fn found_at(
+        &mut self,
+        (parent, name): (DirId, &Name),
+        path: &[u8],
+        asked: &Asked,
+        thoroughly: bool,
+    ) -> Result<(Existing, Option<Seen>), Failure> {
+        let was_made = self.common.tree.was_made(parent);
+        let text = match asked {
+            Asked::Is(_) => return Ok(existing_of(asked)),
+            Asked::Not(_) if was_made || !thoroughly => return Ok((Existing::Nothing, None)),
+            Asked::Not(text) => text,
+            Asked::Untold(text) if text.starts_with("50") && was_made => {
+                return Ok((Existing::Nothing, None));
+            }
+            Asked::Untold(text) if text.starts_with("50") => text,
+            Asked::Untold(text) => {
+                let why =
+                    format!("the server does not tell what stands there, and it was left alone: {text}");
+                return Err(self.common.say(FailureKind::Open, path, &why));
+            }
+        };
+        match self.names_in(parent, thoroughly) {
+            Ok(names) if !names.contains(name.as_bytes()) => Ok((Existing::Nothing, None)),
+            Err(_) if matches!(asked, Asked::Not(text) if says_gone(text)) => Ok((Existing::Nothing, None)),
+            Ok(_) => {
+                let why =
+                    format!("the server lists something there, and says of it: {text}; nothing was replaced");
+                let errno = Errno::EXIST.raw_os_error();
+                Err(Failure { errno, ..self.common.say(FailureKind::Open, path, &why) })
+            }
+            Err(error) => Err(self.common.failure(FailureKind::Open, path, &error)),
+        }
+    }
+
+    /// The names that a directory has. `before`: those that it had at some time of this run suffice.
+    fn names_in(&mut self, dir: DirId, before: bool) -> Result<Arc<HashSet<Vec<u8>>>, Error> {
+        const KEPT: usize = 64;
+        let common = self.common.clone();
+        let kept = || common.told.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(names) = kept().get(&dir).filter(|_| before) {
+            return Ok(names.clone());
+        }
+        let path = common.tree.dir(dir);
+        let name = |line: Listed| match line {
+            Listed::Entry { name, .. } | Listed::Bad(name, _) => Some(name),
+            Listed::Itself(_) | Listed::Cut(_) => None,
+        };
+        let listed = self.line.again(|session| {
+            let listed = session.list(&path)?;
+            match listed.iter().any(|line| matches!(line, Listed::Cut(_))) {
+                true => Err(Error::Broken { doing: "reading a directory", why: "it came not whole" }),
+                false => Ok(listed),
+            }
+        })?;
+        let names: Arc<HashSet<Vec<u8>>> = Arc::new(listed.into_iter().filter_map(name).collect());
+        if before {
+            let mut kept = kept();
+            if kept.len() >= KEPT {
+                kept.clear();
+            }
+            kept.insert(dir, names.clone());
+        }
+        Ok(names)
     }
 
     /// Two names that are one to the server are not both copied there.
     fn refuse_folded(&self, all: &mut [Going<'_>]) {
         let told = &self.common.told;
-        if *told.folds.lock().unwrap_or_else(PoisonError::into_inner) != Some(true) {
-            return;
+        let drops_ends = *told.drops_ends.lock().unwrap_or_else(PoisonError::into_inner) == Some(true);
+        for going in all.iter_mut().filter(|going| drops_ends && going.goes() && has_doubted_end(going)) {
+            let why =
+                "the server takes its name for the one without the blank or dot at its end: it was left out";
+            going.result = Err(self.common.say(FailureKind::Publish, &going.path, why));
         }
+        let folds = *told.folds.lock().unwrap_or_else(PoisonError::into_inner) == Some(true);
         let mut names = told.folded.lock().unwrap_or_else(PoisonError::into_inner);
-        for going in all.iter_mut().filter(|going| going.goes()) {
+        for going in all.iter_mut().filter(|going| folds && going.goes()) {
             let file = &going.publish.file;
             let name = (file.parent, file.name.as_bytes().to_ascii_lowercase());
             if *names.entry(name).or_insert(file.id) != file.id {
@@ -183,7 +321,7 @@ impl Writer {
             .filter(|going| going.goes() && going.sum.is_some())
             .map(|going| (going.temp.as_slice(), going.publish.file.size))
             .collect();
-        if files.is_empty() || self.common.told.no_sum.load(Ordering::Relaxed) {
+        if files.is_empty() {
             return;
         }
         self.begins("sum", files[0].0);
@@ -213,7 +351,7 @@ impl Writer {
                     Err(common.say(FailureKind::Digest, &going.path, &why))
                 }
                 Some(Err(error)) if error.is_unknown() => {
-                    common.told.no_sum.store(true, Ordering::Relaxed);
+                    common.told.uncompared.fetch_add(1, Ordering::Relaxed);
                     Ok(())
                 }
                 Some(Err(error)) => Err(common.failure(FailureKind::Publish, &going.path, &error)),
@@ -258,7 +396,7 @@ impl Writer {
             let kept = self.common.told.kept_bytes.lock().unwrap_or_else(PoisonError::into_inner);
             let name = going.publish.file.name.as_bytes();
             let odd = |byte: &u8| !(byte.is_ascii_graphic() || *byte == b' ' || kept.contains(byte));
-            name.starts_with(b"..") || name.iter().any(odd)
+            name.starts_with(b"..") || name.iter().any(odd) || has_doubted_end(going)
         };
         let doubted: Vec<usize> = all
             .iter()
@@ -266,27 +404,22 @@ impl Writer {
             .filter(|(_, going)| going.goes() && doubted(going))
             .map(|(at, _)| at)
             .collect();
-        let mut listed: Vec<(Vec<u8>, Result<HashSet<Vec<u8>>, Error>)> = Vec::new();
+        let mut listed: Vec<(DirId, Result<Arc<HashSet<Vec<u8>>>, Error>)> = Vec::new();
         for at in doubted {
-            let going = &mut all[at];
-            let file = &going.publish.file;
-            let dir = self.common.tree.dir(file.parent);
+            let dir = all[at].publish.file.parent;
             if listed.iter().all(|(other, _)| *other != dir) {
-                let names = self.line.again(|session| session.list(&dir)).map(|lines| {
-                    let name = |line: Listed| match line {
-                        Listed::Entry { name, .. } => Some(name),
-                        _ => None,
-                    };
-                    lines.into_iter().filter_map(name).collect()
-                });
-                listed.push((dir.clone(), names));
+                listed.push((dir, self.names_in(dir, false)));
             }
             let Some((_, names)) = listed.iter().find(|(other, _)| *other == dir) else { continue };
-            let temp = temp_name(&file.name, self.common.tag, file.number);
+            let going = &mut all[at];
+            if let Ok(names) = names {
+                going.listed = Some(names.contains(going.publish.file.name.as_bytes()));
+            }
+            let temp = going.temp.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
             going.result = match names {
-                Ok(names) if names.contains(temp.as_bytes()) => {
+                Ok(names) if names.contains(temp) => {
                     let mut kept = self.common.told.kept_bytes.lock().unwrap_or_else(PoisonError::into_inner);
-                    kept.extend(temp.as_bytes());
+                    kept.extend(temp);
                     Ok(())
                 }
                 Ok(_) => {
@@ -338,7 +471,8 @@ impl Writer {
             Err(error) => return failed(self, &error),
         };
         match &asked[..] {
-            [Asked::Is(_), _] => {
+            [Asked::Is(_), asked] => {
+                self.hold_against_found(going, asked)?;
                 let pair = [(going.temp.as_slice(), going.path.as_slice())];
                 match self.line.open().and_then(|session| session.rename(&pair)) {
                     Ok(mut renamed) => match renamed.pop() {
@@ -348,8 +482,12 @@ impl Writer {
                     Err(error) => failed(self, &error),
                 }
             }
-            // It has its name, if that is of its length; the next look says so.
-            [_, Asked::Is(facts)] if facts.size == Some(going.publish.file.size) => Ok(()),
+            // It has its name, if that is not what stood there.
+            [Asked::Not(_), Asked::Is(facts)]
+                if facts.size == Some(going.publish.file.size) && self.is_new(going, facts) =>
+            {
+                Ok(())
+            }
             _ => failed(self, error),
         }
     }
@@ -365,32 +503,66 @@ impl Writer {
         }
         let file = &going.publish.file;
         // No file's number is so large.
-        let aside = temp_name(&file.name, self.common.tag, u64::MAX - file.number);
+        let aside = temp_name(&file.name, self.common.tag, u64::MAX - self.common.number());
         let aside = self.common.tree.path(file.parent, &aside);
         let one = |writer: &mut Writer, from: &[u8], to: &[u8]| {
             let renamed = writer.line.open().and_then(|session| session.rename(&[(from, to)]))?;
             renamed.into_iter().next().unwrap_or(Ok(()))
         };
+        self.look_once_more(going, false)?;
         if let Err(error) = one(self, &going.path, &aside) {
             return failed(self, &error);
         }
-        let Err(error) = one(self, &going.temp, &going.path) else {
+        let of =
+            |writer: &Writer, error: &Error| writer.common.failure(FailureKind::Publish, &going.path, error);
+        let placed = self
+            .look_once_more(going, true)
+            .and_then(|()| one(self, &going.temp, &going.path).map_err(|error| of(self, &error)));
+        let Err(failure) = placed else {
             let removed = self.line.again(|session| session.remove(&[&aside]));
             if !removed.is_ok_and(|all| all.iter().all(Result::is_ok)) {
                 self.common.leave(aside);
             }
             return Ok(());
         };
-        match one(self, &aside, &going.path) {
-            Ok(()) => failed(self, &error),
+        let back = self
+            .look_once_more(going, true)
+            .and_then(|()| one(self, &aside, &going.path).map_err(|error| of(self, &error)));
+        match back {
+            Ok(()) => Err(failure),
             Err(back) => {
                 let kept = crate::ftp::shown(&self.common.server, &aside);
                 let why = format!(
-                    "it was not renamed ({error}), and what stood there is now {kept} ({back}); rename it back"
+                    "it was not renamed ({}), and what stood there is now {kept} ({}); rename it back",
+                    failure.text, back.text
                 );
                 Err(self.common.say(FailureKind::Publish, &going.path, &why))
             }
         }
+    }
+
+    /// What stands at the name is the new file, and not what was found there. Where its facts are the same,
+    /// its sum says so; or, where the server makes none and has no name of its own for what it holds, that
+    /// the file has its old name no more.
+    fn is_new(&mut self, going: &Going<'_>, facts: &Facts) -> bool {
+        if going.seen != Some(seen_of(facts)) {
+            return true;
+        }
+        if let (Some(sum), Some(own)) = (self.common.sum, &going.sum) {
+            let file = [(going.path.as_slice(), going.publish.file.size)];
+            let told = self.line.again(|session| session.sums(sum, &file));
+            if let Some(Ok(told)) = told.ok().and_then(|mut all| all.pop()) {
+                return told == *own;
+            }
+        }
+        let time = facts.modify.map(|told| told.secs);
+        facts.unique.is_none()
+            && going.kept.1
+            && time == Some(going.publish.meta.mtime.secs)
+            && self
+                .line
+                .again(|session| session.facts(&going.temp))
+                .is_ok_and(|asked| matches!(asked, Asked::Not(_)))
     }
 
     /// What stands at the name now is of the right length; whether its time was kept is counted.
@@ -405,6 +577,25 @@ impl Writer {
             // The server said that it has its name. Nothing more is known.
             return;
         };
+        // Names that are one to the server show one file now.
+        let mut ones: HashSet<FileId> = HashSet::new();
+        {
+            let mut given = common.told.given.lock().unwrap_or_else(PoisonError::into_inner);
+            let ids: HashSet<FileId> =
+                all.iter().filter(|going| going.goes()).map(|going| going.publish.file.id).collect();
+            let mut keys = common.told.given_to.lock().unwrap_or_else(PoisonError::into_inner);
+            for key in ids.iter().filter_map(|id| keys.remove(id)) {
+                given.remove(&key);
+            }
+            for (going, asked) in all.iter().filter(|going| going.goes()).zip(&asked) {
+                let id = going.publish.file.id;
+                let Some(key) = given_as(asked) else { continue };
+                match given.insert(key, id) {
+                    Some(other) if other != id => ones.extend([id, other]),
+                    _ => drop(keys.insert(id, key)),
+                }
+            }
+        }
         for (going, asked) in all.iter_mut().filter(|going| going.goes()).zip(asked) {
             let size = going.publish.file.size;
             let (mut mode, mut time) = going.kept;
@@ -418,15 +609,44 @@ impl Writer {
             self.count_lost(mode, time);
             let say = |why: &str| Err(common.say(FailureKind::Publish, &going.path, why));
             going.result = match asked {
+                _ if ones.contains(&going.publish.file.id) => say(ONE_TO_THE_SERVER),
+                Asked::Is(facts) if facts.is_symlink() || !matches!(facts.kind, None | Some(Kind::File)) => {
+                    say(
+                        "it was renamed, and something that is no file stands there now: the file may lie in it",
+                    )
+                }
                 Asked::Is(facts) if facts.size.is_some_and(|told| told != size) => say(&format!(
                     "it was renamed, and the server has {} of {size} bytes of it",
                     facts.size.unwrap_or(0)
                 )),
                 Asked::Not(text) => say(&format!("it was renamed, and the server does not have it: {text}")),
+                Asked::Is(facts) if !self.is_new(going, &facts) => {
+                    say("the server said that it renamed it, and has there what it had before")
+                }
+                Asked::Is(_) | Asked::Untold(_) if has_doubted_end(going) => {
+                    match self.names_in(going.publish.file.parent, false) {
+                        Ok(names) if names.contains(going.publish.file.name.as_bytes()) => Ok(()),
+                        Ok(_) => say("it was renamed, and the server does not list it under that name"),
+                        Err(error) => Err(common.failure(FailureKind::Publish, &going.path, &error)),
+                    }
+                }
                 Asked::Is(_) | Asked::Untold(_) => Ok(()),
             };
         }
     }
+}
+
+/// What a file is known by that this run gave a name, where the server has a name of its own for it.
+fn given_as(asked: &Asked) -> Option<Given> {
+    let Asked::Is(facts) = asked else { return None };
+    let Seen { inode, size, mtime, .. } = facts.unique.as_ref().map(|_| seen_of(facts))?;
+    Some((inode.ino, size, mtime.secs))
+}
+
+/// A name with an end that some servers drop.
+fn has_doubted_end(going: &Going<'_>) -> bool {
+    let name = going.publish.file.name.as_bytes();
+    name.ends_with(b" ") || name.ends_with(b".")
 }
 
 /// What stands at a name is what the look found there.

@@ -46,6 +46,10 @@ pub(super) struct Common {
     pub(super) told: Told,
     /// Temporaries that could not be removed.
     pub(super) left: Mutex<Vec<Vec<u8>>>,
+    /// Temporaries that may still come to be, for the session that sent them was lost.
+    pub(super) doubted: Mutex<Vec<Vec<u8>>>,
+    /// Of the temporaries so far.
+    pub(super) numbers: AtomicU64,
 }
 
 #[derive(Default)]
@@ -225,16 +229,27 @@ impl Lost {
     }
 }
 
+/// What a server calls a file, with its length and time.
+pub(super) type Given = (u64, u64, i64);
+
 /// What the server showed of itself.
 #[derive(Default)]
 pub(super) struct Told {
-    /// A file without a length, or without the sum that it should make.
+    /// A file without a length.
     pub(super) no_size: AtomicBool,
-    pub(super) no_sum: AtomicBool,
+    /// Files that it made no sum of, though it says that it makes them.
+    pub(super) uncompared: AtomicU64,
     /// Files that were compared by their sum.
     pub(super) compared: AtomicU64,
     /// It takes names that differ in case alone for one.
     pub(super) folds: Mutex<Option<bool>>,
+    /// It takes names for those without the blank or dot at their end.
+    pub(super) drops_ends: Mutex<Option<bool>>,
+    /// What files that have their names are to it, and whose that is.
+    pub(super) given: Mutex<HashMap<Given, FileId>>,
+    pub(super) given_to: Mutex<HashMap<FileId, Given>>,
+    /// The names of directories, at some time of this run.
+    pub(super) listed: Mutex<HashMap<DirId, Arc<HashSet<Vec<u8>>>>>,
     /// Such names that were published.
     pub(super) folded: Mutex<HashMap<(DirId, Vec<u8>), FileId>>,
     /// Bytes of names that it was seen to keep.
@@ -279,9 +294,32 @@ impl Common {
         self.left.lock().unwrap_or_else(PoisonError::into_inner).push(path);
     }
 
+    /// A number that no temporary of this run has.
+    pub(super) fn number(&self) -> u64 {
+        1 + self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// It may still come to be.
+    pub(super) fn doubt(&self, path: Vec<u8>) {
+        self.doubted.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+    }
+
+    pub(super) fn take_doubted(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut *self.doubted.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// It is gone.
+    pub(super) fn stays_not(&self, path: &[u8]) {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| other != path);
+    }
+
     /// What stays at the server, in words.
     pub(super) fn left(&self) -> Option<String> {
-        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // Nobody came to remove them.
+        left.extend(self.doubted.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+        left.sort();
+        left.dedup();
         let shown: Vec<String> =
             left.iter().take(LEFT_NAMED).map(|path| crate::ftp::shown(&self.server, path)).collect();
         let more = left.len().saturating_sub(LEFT_NAMED);

@@ -36,11 +36,13 @@ pub(super) struct Tree {
     root: Vec<u8>,
     root_made: bool,
     dirs: Mutex<HashMap<DirId, Dir>>,
+    /// Who had a name first, of those that are one where large and small letters are.
+    folded: Mutex<HashMap<(DirId, String), DirId>>,
 }
 
 impl Tree {
     pub(super) fn new(root: Vec<u8>, root_made: bool) -> Tree {
-        Tree { root, root_made, dirs: Mutex::default() }
+        Tree { root, root_made, dirs: Mutex::default(), folded: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<DirId, Dir>> {
@@ -89,6 +91,18 @@ impl Tree {
         }
         all.reverse();
         all
+    }
+
+    pub(super) fn parent(&self, id: DirId) -> DirId {
+        self.lock().get(&id).map_or(DirId::ROOT, |dir| dir.parent)
+    }
+
+    /// Another directory of this copy has the same name but for large and small letters.
+    pub(super) fn is_folded(&self, id: DirId) -> bool {
+        let dirs = self.lock();
+        let Some(dir) = dirs.get(&id) else { return false };
+        let name = (dir.parent, String::from_utf8_lossy(dir.name.as_bytes()).to_lowercase());
+        *self.folded.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_insert(id) != id
     }
 
     pub(super) fn name(&self, id: DirId) -> Option<Name> {

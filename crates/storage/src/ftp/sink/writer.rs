@@ -6,6 +6,7 @@
 //! Invariants: a file's bytes go out in their order and end at its length; what the server did not say that
 //! it has is never taken for stored. A session that the server takes back leaves its work to the others.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread;
@@ -16,17 +17,18 @@ use haul_core::entry::Meta;
 use haul_core::ids::{DirId, FileId};
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{
-    AmendItem, BundleWrite, CommitItem, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp, Took,
+    AmendItem, BundleWrite, CommitItem, Existing, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp,
+    Took,
 };
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Moment, Outgoing, Session, write_moment};
 
 use super::queues::{Batch, Common, Temp, TempState, Work, Write, refuse};
+use super::stood_of;
 use super::sums::Summing;
 use super::tree::{Known, check};
-use super::{existing_of, stood_of};
-use crate::ftp::is_dir;
 use crate::ftp::line::{Line, may_help, pause};
+use crate::ftp::{is_dir, is_doubted, is_listed};
 use crate::owed::panic_point;
 use crate::sink::names::temp_name;
 
@@ -35,6 +37,8 @@ struct Open {
     id: FileId,
     /// The byte that comes next.
     at: u64,
+    /// What it is called as long as it is not whole.
+    temp: Vec<u8>,
     outgoing: Outgoing,
     summing: Summing,
 }
@@ -83,6 +87,29 @@ impl Writer {
                 return;
             }
         }
+        self.remove_doubted();
+    }
+
+    /// Removes what sessions that were lost may have left. What nobody hears of may come late.
+    fn remove_doubted(&mut self) {
+        let doubted = self.common.take_doubted();
+        let Some(first) = doubted.first() else { return };
+        self.begins("remove", first);
+        // They stay until it is known that they do not.
+        doubted.iter().for_each(|path| self.common.leave(path.clone()));
+        let paths: Vec<&[u8]> = doubted.iter().map(Vec::as_slice).collect();
+        let removed = self.line.again(|session| {
+            let removed = session.remove(&paths)?;
+            Ok((removed, session.facts_of(&paths)?))
+        });
+        if let Ok((removed, asked)) = removed {
+            for ((path, removed), asked) in doubted.iter().zip(removed).zip(asked) {
+                if removed.is_ok() || matches!(asked, Asked::Not(_)) {
+                    self.common.stays_not(path);
+                }
+            }
+        }
+        self.common.lock().busy[self.index] = None;
     }
 
     /// Opens the session. False: the server does not take it, and others do the work.
@@ -216,11 +243,11 @@ impl Writer {
         if !whole {
             return Ok(());
         }
-        let Some(Open { outgoing, summing, .. }) = self.open.take() else { return Ok(()) };
-        let temp = self.temp_path(file);
+        let Some(Open { outgoing, summing, temp, .. }) = self.open.take() else { return Ok(()) };
         let session =
             self.line.open().map_err(|error| self.common.failure(FailureKind::Write, &path, &error))?;
         if let Err(error) = session.stored(outgoing, &temp) {
+            self.doubt(&temp, &error);
             self.see(&error);
             return Err(self.common.failure(FailureKind::Write, &path, &error));
         }
@@ -232,21 +259,39 @@ impl Writer {
     fn begin(&mut self, file: &SinkFile, path: &[u8]) -> Result<(), Failure> {
         check(&self.common.server, path, &file.name)?;
         self.ensure(file.parent)?;
-        let temp = self.new_temp(file);
-        let outgoing = self.line.again(|session| session.store(&temp));
-        let outgoing = outgoing.map_err(|error| self.common.failure(FailureKind::Create, path, &error))?;
-        let summing = Summing::new(self.common.sum);
-        self.open = Some(Open { id: file.id, at: 0, outgoing, summing });
+        for attempt in 1.. {
+            let temp = self.new_temp(file);
+            let begun = self.line.open().and_then(|session| session.store(&temp));
+            let error = match begun {
+                Ok(outgoing) => {
+                    let summing = Summing::new(self.common.sum);
+                    self.open = Some(Open { id: file.id, at: 0, temp, outgoing, summing });
+                    break;
+                }
+                Err(error) => error,
+            };
+            self.doubt(&temp, &error);
+            self.see(&error);
+            if !may_help(&error, attempt) {
+                return Err(self.common.failure(FailureKind::Create, path, &error));
+            }
+            thread::sleep(pause(attempt));
+        }
         Ok(())
     }
 
-    fn temp_path(&self, file: &SinkFile) -> Vec<u8> {
-        let name = temp_name(&file.name, self.common.tag, file.number);
-        self.common.tree.path(file.parent, &name)
+    /// What a session was sending when it was lost may still be written to, or come to be, at any time: no
+    /// other attempt has that name, and it is removed at the end.
+    fn doubt(&self, temp: &[u8], error: &Error) {
+        if error.ends_session() {
+            self.common.doubt(temp.to_vec());
+        }
     }
 
+    /// A name for what is sent now, which no other attempt of this run has.
     fn new_temp(&self, file: &SinkFile) -> Vec<u8> {
-        let path = self.temp_path(file);
+        let name = temp_name(&file.name, self.common.tag, self.common.number());
+        let path = self.common.tree.path(file.parent, &name);
         let temp = Temp { path: path.clone(), state: TempState::Partial };
         self.common.temps().insert(file.id, temp);
         path
@@ -254,6 +299,9 @@ impl Writer {
 
     /// The connection of the file that is being sent broke.
     fn broke_off(&mut self, path: &[u8], error: Error) -> Failure {
+        if let Some(open) = &self.open {
+            self.common.doubt(open.temp.clone());
+        }
         let error = match (self.open.take(), self.line.open()) {
             (Some(open), Ok(session)) => session.broken_off(open.outgoing, path, error),
             (_, _) => error,
@@ -275,6 +323,7 @@ impl Writer {
         let Some(open) = self.open.take() else { return };
         let left = self.line.open().and_then(|session| session.abandon(open.outgoing));
         if left.is_err() {
+            self.common.doubt(open.temp);
             self.line.close();
         }
     }
@@ -310,14 +359,14 @@ impl Writer {
         self.begins("write", &path);
         check(&self.common.server, &path, &file.name)?;
         self.ensure(file.parent)?;
-        let temp = self.new_temp(file);
         let mut summing = Summing::new(self.common.sum);
         self.common.meter.busy(Stage::SinkHost, || summing.update(bytes));
+        let mut before: Option<Vec<u8>> = None;
         for attempt in 1.. {
+            let temp = self.new_temp(file);
             let sent = self.line.open().and_then(|session| {
-                if attempt > 1 {
-                    // Nobody knows who still writes into what the attempt before left.
-                    let _ = session.remove(&[&temp])?;
+                if let Some(before) = &before {
+                    let _ = session.remove(&[before])?;
                 }
                 let mut outgoing = session.store(&temp)?;
                 match outgoing.write(bytes) {
@@ -326,6 +375,9 @@ impl Writer {
                 }
             });
             let Err(error) = sent else { break };
+            // Also what is removed before the next attempt: who still writes there may make it anew.
+            self.common.doubt(temp.clone());
+            before = Some(temp);
             self.see(&error);
             if error.is_no_room() || !may_help(&error, attempt) {
                 return Err(self.common.failure(FailureKind::Write, &path, &error));
@@ -358,36 +410,31 @@ impl Writer {
             }
         }
         let mut failed: Vec<(DirId, Failure)> = Vec::new();
-        let mut asked: Vec<(DirId, Vec<u8>)> = Vec::new();
+        let mut open: Vec<(DirId, Vec<u8>)> = Vec::new();
         for dir in all {
             let path = self.common.tree.dir(dir);
             let name = self.common.tree.name(dir);
             match name.map_or(Ok(()), |name| check(&self.common.server, &path, &name)) {
-                Ok(()) => asked.push((dir, path)),
+                Ok(()) => open.push((dir, path)),
                 Err(failure) => failed.push((dir, failure)),
             }
         }
-        if let Some((_, path)) = asked.first() {
-            self.begins("mkdir", path);
-        }
-        let paths: Vec<&[u8]> = asked.iter().map(|(_, path)| path.as_slice()).collect();
-        let made = self.line.again(|session| session.make_dirs(&paths));
-        match made {
-            Err(error) => failed.extend(
-                asked
-                    .iter()
-                    .map(|(dir, path)| (*dir, self.common.failure(FailureKind::Create, path, &error))),
-            ),
-            Ok(made) => {
-                let mut refused = Vec::new();
-                for ((dir, path), made) in asked.iter().zip(made) {
-                    match made {
-                        Ok(()) => self.common.tree.learn(*dir, Known::Made),
-                        Err(error) => refused.push((*dir, path.as_slice(), error)),
-                    }
+        // Nothing is made in a directory before it is known to be the right one.
+        while !open.is_empty() {
+            let ids: HashSet<DirId> = open.iter().map(|(dir, _)| *dir).collect();
+            let tree = &self.common.tree;
+            let (later, now): (Vec<_>, Vec<_>) =
+                open.into_iter().partition(|(dir, _)| ids.contains(&tree.parent(*dir)));
+            let mut level = Vec::new();
+            for (dir, path) in now {
+                let above = tree.parent(dir);
+                match failed.iter().find(|(other, _)| *other == above) {
+                    Some((_, failure)) => failed.push((dir, failure.clone())),
+                    None => level.push((dir, path)),
                 }
-                self.must_be_dirs(refused, &mut failed);
             }
+            self.make_level(&level, &mut failed);
+            open = later;
         }
         let result = |dir: DirId| {
             let above = |(other, _): &&(DirId, Failure)| *other == dir;
@@ -396,42 +443,121 @@ impl Writer {
         dirs.into_iter().map(result).collect()
     }
 
-    /// What the server did not make must be there.
-    fn must_be_dirs(&mut self, refused: Vec<(DirId, &[u8], Error)>, failed: &mut Vec<(DirId, Failure)>) {
-        let paths: Vec<&[u8]> = refused.iter().map(|(_, path, _)| *path).collect();
-        if paths.is_empty() {
-            return;
+    /// Makes directories of which none lies in another one, where they are not there.
+    fn make_level(&mut self, level: &[(DirId, Vec<u8>)], failed: &mut Vec<(DirId, Failure)>) {
+        let Some((_, first)) = level.first() else { return };
+        self.begins("mkdir", first);
+        let common = self.common.clone();
+        let (mut known, mut seen) = (Vec::new(), Vec::new());
+        let (looked, mut missing): (Vec<_>, Vec<_>) =
+            level.iter().partition(|(dir, _)| !common.tree.was_made(common.tree.parent(*dir)));
+        let fail = |failed: &mut Vec<(DirId, Failure)>, all: &[&(DirId, Vec<u8>)], error: &Error| {
+            let one = |one: &&(DirId, Vec<u8>)| (one.0, common.failure(FailureKind::Create, &one.1, error));
+            failed.extend(all.iter().map(one));
+        };
+        let mut unsure = HashSet::new();
+        if !looked.is_empty() {
+            // There are servers that say of what is there that they made it.
+            let paths: Vec<&[u8]> = looked.iter().map(|(_, path)| path.as_slice()).collect();
+            match self.line.again(|session| session.facts_of(&paths)) {
+                Err(error) => return fail(failed, &level.iter().collect::<Vec<_>>(), &error),
+                Ok(asked) => {
+                    for (one, asked) in looked.into_iter().zip(asked) {
+                        match asked {
+                            Asked::Is(facts) => seen.push((one, facts)),
+                            Asked::Not(_) => missing.push(one),
+                            Asked::Untold(_) => {
+                                unsure.insert(one.0);
+                                missing.push(one);
+                            }
+                        }
+                    }
+                }
+            }
         }
-        let asked = self.line.again(|session| session.facts_of(&paths));
-        let common = &self.common;
-        for (at, (dir, path, error)) in refused.iter().enumerate() {
-            let failure = match &asked {
-                Err(error) => common.failure(FailureKind::Create, path, error),
-                Ok(asked) => match &asked[at] {
-                    Asked::Is(facts) if is_dir(facts) => {
-                        common.tree.learn(*dir, Known::Stood(Box::new(facts.clone())));
-                        continue;
+        let paths: Vec<&[u8]> = missing.iter().map(|(_, path)| path.as_slice()).collect();
+        let mut refused = Vec::new();
+        if !missing.is_empty() {
+            match self.line.again(|session| session.make_dirs(&paths)) {
+                Err(error) => fail(failed, &missing, &error),
+                Ok(made) => {
+                    for (one, made) in missing.iter().zip(made) {
+                        match made {
+                            Ok(()) if unsure.contains(&one.0) => {
+                                known.push((*one, Known::Stood(Box::default())));
+                            }
+                            Ok(()) => known.push((*one, Known::Made)),
+                            Err(error) => refused.push((*one, error)),
+                        }
                     }
-                    Asked::Is(facts) if facts.is_symlink() => {
-                        let why = "a symbolic link stands there, and nothing is written through one; remove it, or name what it leads to";
-                        common.say(FailureKind::Create, path, why)
+                }
+            }
+        }
+        if !refused.is_empty() {
+            let paths: Vec<&[u8]> = refused.iter().map(|((_, path), _)| path.as_slice()).collect();
+            match self.line.again(|session| session.facts_of(&paths)) {
+                Err(error) => fail(failed, &refused.iter().map(|(one, _)| *one).collect::<Vec<_>>(), &error),
+                Ok(asked) => {
+                    for ((one, error), asked) in refused.iter().zip(asked) {
+                        match asked {
+                            Asked::Is(facts) => seen.push((*one, facts)),
+                            Asked::Not(_) | Asked::Untold(_) => fail(failed, &[*one], error),
+                        }
                     }
-                    Asked::Is(_) => {
-                        common.say(FailureKind::Create, path, "something that is no directory stands there")
-                    }
-                    Asked::Not(_) | Asked::Untold(_) => common.failure(FailureKind::Create, path, error),
-                },
+                }
+            }
+        }
+        for ((dir, path), facts) in seen {
+            let why = match () {
+                () if is_dir(&facts) => {
+                    known.push((level.iter().find(|one| one.0 == *dir).expect("one of them"), {
+                        Known::Stood(Box::new(facts))
+                    }));
+                    continue;
+                }
+                () if facts.is_symlink() => {
+                    "a symbolic link stands there, and nothing is written through one; remove it, or name what it leads to"
+                }
+                () => "something that is no directory stands there",
             };
-            failed.push((*dir, failure));
+            failed.push((*dir, common.say(FailureKind::Create, path, why)));
+        }
+        for ((dir, path), known) in known {
+            match self.leads_there(*dir, path) {
+                Ok(()) => common.tree.learn(*dir, known),
+                Err(failure) => failed.push((*dir, failure)),
+            }
         }
     }
 
-    fn look_up(&mut self, items: Vec<LookupItem>) -> Vec<(FileId, Result<Found, Failure>)> {
-        let found = |asked: &Asked| {
-            let (existing, seen) = existing_of(asked);
-            Found { existing, seen, adopted: false, len: 0, begun: false }
+    /// A directory whose name some servers take for that of another one is in the directory that it should be
+    /// in, under that very name.
+    fn leads_there(&mut self, dir: DirId, path: &[u8]) -> Result<(), Failure> {
+        let common = self.common.clone();
+        let is_folded = common.tree.is_folded(dir);
+        let Some(name) = common.tree.name(dir).filter(|name| is_folded || is_doubted(name.as_bytes())) else {
+            return Ok(());
         };
-        let nothing = found(&Asked::Not(String::new()));
+        let above = common.tree.dir(common.tree.parent(dir));
+        let asked = self.line.again(|session| Ok((session.list(&above)?, session.facts(path)?)));
+        let why = match asked {
+            Ok((listed, Asked::Is(facts))) if is_listed(&listed, name.as_bytes(), &facts) => return Ok(()),
+            Ok(_) if is_folded => {
+                "the server takes its name for that of another directory of this copy, for it makes no difference between \
+                 large and small letters: it was left out"
+            }
+            Ok(_) => {
+                "the server does not list it under that name, and may have made, or show, another one; give it a name of \
+                 plain letters"
+            }
+            Err(error) => return Err(common.failure(FailureKind::Create, path, &error)),
+        };
+        Err(common.say(FailureKind::Create, path, why))
+    }
+
+    fn look_up(&mut self, items: Vec<LookupItem>) -> Vec<(FileId, Result<Found, Failure>)> {
+        let found = |(existing, seen)| Found { existing, seen, adopted: false, len: 0, begun: false };
+        let nothing = found((Existing::Nothing, None));
         let mut results: Vec<(FileId, Option<Result<Found, Failure>>)> = Vec::new();
         let mut paths = Vec::new();
         for item in &items {
@@ -453,8 +579,9 @@ impl Writer {
             let asked: Vec<&[u8]> = paths.iter().map(|(_, path)| path.as_slice()).collect();
             let asked = self.line.again(|session| session.facts_of(&asked));
             for (n, (at, path)) in paths.iter().enumerate() {
+                let file = &items[*at].file;
                 results[*at].1 = Some(match &asked {
-                    Ok(asked) => Ok(found(&asked[n])),
+                    Ok(asked) => self.found_at((file.parent, &file.name), path, &asked[n], false).map(found),
                     Err(error) => Err(self.common.failure(FailureKind::Open, path, error)),
                 });
             }
@@ -555,6 +682,11 @@ impl Writer {
         }
         let Some(Temp { path, .. }) = self.common.temps().remove(&id) else { return };
         self.begins("remove", &path);
+        self.remove_part(path);
+    }
+
+    /// Removes a file that is not whole; one that cannot be removed is told at the end.
+    fn remove_part(&mut self, path: Vec<u8>) {
         let removed = self.line.again(|session| session.remove(&[&path]));
         let gone = match removed {
             Ok(mut all) => match all.pop() {
