@@ -155,7 +155,7 @@ mod server {
     /// First descriptor that a service manager passes.
     const PASSED_FIRST: i32 = 3;
     /// What sessions have of the environment: where libraries are, and what tests of this program set.
-    const PASSED_ON: [&str; 3] = ["LD_LIBRARY_PATH", "RUST_BACKTRACE", "HAUL_MUTANT"];
+    const PASSED_ON: [&str; 4] = ["LD_LIBRARY_PATH", "RUST_BACKTRACE", "HAUL_MUTANT", "HAUL_TEST_MARK"];
     /// Most of them.
     const PASSED_MAX: i32 = 64;
     /// Who owns nothing, by name; by number where no such name is.

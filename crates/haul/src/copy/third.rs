@@ -5,8 +5,8 @@
 //! to carry the data.
 //! Invariants: nothing is told of a file that its pair did not say; what no sum compared is not called
 //! compared, and what only a server calls stored is not called durable; a stop ends what is under way at both
-//! servers, and each entry that was begun is heard of before the end; a walk that did not come to its end, or an
-//! entry that did not, is never a complete copy.
+//! servers, and each entry that was begun is heard of before the end; a walk that did not come to its end, or
+//! an entry that did not, is never a complete copy.
 //! Left out: how two stores do it, see `haul_storage::store::delegated`; symbolic links, which servers have
 //! no way to make.
 

@@ -333,8 +333,8 @@ impl Worker {
         match fault {
             Some(fault) => {
                 let again = jobs.iter().take_while(|job| job.afresh > 0 && !job.stored).count();
-                // One end may have heard the end of a file before what is wrong with a later one, and the other
-                // end not yet: then the words name the later one.
+                // The one may refuse a later file before the other says the end of an earlier one: then the
+                // words name the later one.
                 let named = jobs.iter().skip(again).position(|job| is_named(&fault, job)).unwrap_or(0);
                 Err(Trouble { scope: Scope::One(again + named), fault })
             }

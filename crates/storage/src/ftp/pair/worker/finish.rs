@@ -3,8 +3,8 @@
 //! In: files of which both servers say that all went well. Out: their markers, and those that are to be moved
 //! again.
 //! Invariants: [`judge`] has the word before a name is given; nothing is replaced but what was found at the
-//! name; what counts as copied stands under its name, by the server's word behind the rename; nothing is ended
-//! twice, and none is forgotten where a session is lost among them.
+//! name; what counts as copied stands under its name, by the server's word behind the rename; nothing is
+//! ended twice, and none is forgotten where a session is lost among them.
 
 use std::collections::HashSet;
 
@@ -167,8 +167,8 @@ impl Worker {
         Ok(all)
     }
 
-    /// Gives them their times, modes and names. What could replace another one of them unseen waits until that
-    /// was looked at under its name.
+    /// Gives them their times, modes and names. What could replace another one of them unseen waits until
+    /// that was looked at under its name.
     fn publish(&mut self, good: Vec<(Job, Sums)>, sum: Option<&'static str>) -> Result<(), Trouble> {
         let mut rest = good;
         while !rest.is_empty() {
