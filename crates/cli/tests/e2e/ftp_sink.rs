@@ -241,7 +241,8 @@ fn names_that_are_one_are_said() {
     assert_eq!(taker.paths(), ["/d/name", "/d/other"], "{}", ended.describe());
 }
 
-/// Goal: a rename that a server only says it did is a failure, and what stood there is not taken for the file.
+/// Goal: a rename that a server only says it did is a failure, and what stood there is not taken for the
+/// file.
 #[test]
 fn a_rename_that_was_only_said_is_none() {
     let room = Room::new();

@@ -11,8 +11,6 @@ use std::collections::HashMap;
 use haul_core::ids::FileId;
 use haul_ftp::{Asked, Error, Facts, Session, steer};
 
-use super::worker::split;
-
 /// What is said of the second one.
 pub(super) const ONE_NAME: &str =
     "the server takes its name for that of another file of this copy: it was left out";
@@ -90,6 +88,12 @@ pub(super) fn asks_folds(session: &mut Session, beside: &[u8], tag: &str) -> Res
     let asked = session.facts_of(&twins)?;
     let _ = steer::remove_dir(session, &dir);
     Ok(asked.iter().any(|asked| !matches!(asked, Asked::Not(_))))
+}
+
+/// The directory of a path, with its slash, and the name in it.
+pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let end = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    path.split_at(end)
 }
 
 #[cfg(test)]

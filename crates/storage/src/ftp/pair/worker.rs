@@ -17,7 +17,7 @@ use haul_ftp::{Asked, Error, Facts, Kind, Session, Settings, steer};
 use haul_gridftp::command::StripeLayout;
 use haul_gridftp::ranges::Ranges;
 
-use super::fold::{ONE_NAME, asks_folds};
+use super::fold::{ONE_NAME, asks_folds, split};
 use super::records::{Kept, Record, version};
 use super::{CONNECTIONS, Shared, standing};
 use crate::ftp::line::{Line, may_help, pause};
@@ -644,12 +644,6 @@ fn is_named(fault: &Fault, job: &Job) -> bool {
     let Fault::At { end, error: Error::Refused { said, .. }, .. } = fault else { return false };
     let path = if *end == End::From { &job.entry.from } else { &job.temp };
     said.ends_with(&format!(" {}", String::from_utf8_lossy(path)))
-}
-
-/// The directory of a path, with its slash, and the name in it.
-pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    let end = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
-    path.split_at(end)
 }
 
 /// Under which name a file is stored until it gets its own.
