@@ -396,7 +396,7 @@ fn is_listed(listed: &[Listed], name: &[u8], facts: &Facts) -> bool {
                 _ => {
                     let size = told.size.is_some() && facts.size.is_some() && told.size != facts.size;
                     let time = told.modify.is_some() && facts.modify.is_some() && told.modify != facts.modify;
-                    !(size && !is_dir(facts)) && !(time && *exact && !is_dir(facts))
+                    is_dir(facts) || !(size || time && *exact)
                 }
             }
     })

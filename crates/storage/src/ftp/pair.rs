@@ -60,8 +60,8 @@ pub(crate) fn is_pair(sources: &[Place], destination: &Place) -> bool {
 }
 
 /// Why a name that is not ASCII is not said to such a server.
-const DROPS: &str = "the server drops bytes of names that are not ASCII from what it is told over ftp://, and would take \
-                     another name; gsiftp:// keeps them";
+const DROPS: &str = "the server drops bytes that are not ASCII from names that it is told over ftp://, and would take another \
+                     file; gsiftp:// keeps them";
 
 /// That of Globus does, but over the security of the grid.
 fn drops_bytes(server: &Server, session: &Session) -> bool {
@@ -265,7 +265,7 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     }
     let mut session = session;
     let drops = [drops_bytes(&from, &session), drops_bytes(&to, &scout)];
-    for found in found.iter().filter(|found| drops[0] && !found.path.is_ascii()) {
+    if let Some(found) = found.iter().find(|found| drops[0] && !found.path.is_ascii()) {
         return Err(super::said(&from, FailureKind::Walk, &found.path, DROPS));
     }
     let typed = [&root[..], rename.as_ref().map_or(&b""[..], Name::as_bytes)].concat();
