@@ -94,6 +94,12 @@ impl Error {
         }
     }
 
+    /// Whatever is asked again is asked over another session: this one is over, or opens no data connection.
+    /// Under TLS a server may refuse each further data connection of a session that it does not know again.
+    pub fn wants_another_session(&self) -> bool {
+        self.ends_session() || matches!(self, Error::Refused { code: 425, .. })
+    }
+
     /// The same may go well later, or over another connection.
     pub fn is_passing(&self) -> bool {
         match self {

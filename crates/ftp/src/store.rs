@@ -22,6 +22,8 @@ use crate::tls::Wire;
 use crate::{Error, Session};
 
 const SENDING: &str = "sending to the server";
+/// Before a file of so many bytes the server is asked for room.
+const ALLOCATED_FROM: u64 = 16 << 20;
 /// So much of a file a server makes the sum of in a second, at least.
 const SUMMED_IN_A_SECOND: u64 = 16 << 20;
 
@@ -79,13 +81,31 @@ impl Outgoing {
 pub type Each<T> = Result<Vec<Result<T, Error>>, Error>;
 
 impl Session {
-    /// Begins to send a file, which stands there under this name from now on.
+    /// Begins to send a file of so many bytes, which stands there under this name from now on. Before a large
+    /// one the server is asked whether it has room.
     ///
     /// # Errors
-    /// The server does not take it.
-    pub fn store(&mut self, path: &[u8]) -> Result<Outgoing, Error> {
+    /// The server does not take it, or says that it has no room.
+    pub fn store(&mut self, path: &[u8], len: u64) -> Result<Outgoing, Error> {
+        if len >= ALLOCATED_FROM && self.allocates {
+            self.allocate(len)?;
+        }
         let stream = connected(&mut self.control, &mut self.listens, &[], Command::Path("STOR", path))?;
         Ok(Outgoing { stream, patience: self.control.patience() })
+    }
+
+    /// RFC 959: what a server does not need it calls superfluous (202). Who does not know the command is not
+    /// asked again, and says it at the file itself where there is no room.
+    fn allocate(&mut self, len: u64) -> Result<(), Error> {
+        let allo = Command::Allo(len);
+        match self.control.want(&allo) {
+            Err(error) if error.ends_session() || error.is_no_room() => Err(error),
+            Err(error) => {
+                self.allocates = !error.is_unknown();
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+        }
     }
 
     /// Ends a file: the server's word that it has all of it.

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path as FsPath, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -129,9 +129,17 @@ impl Far {
     }
 }
 
+/// Makes a program. Another process writes it: a file that this one has open for writing is also open in
+/// whatever another thread starts at that moment, and the system runs no file that is (`ETXTBSY`).
 fn write_script(path: &FsPath, text: &str) {
-    fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut install = Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    install.stdin.take().unwrap().write_all(format!("#!/bin/sh\n{text}\n").as_bytes()).unwrap();
+    assert!(install.wait().unwrap().success(), "{}", path.display());
 }
 
 fn request() -> AgentRequest {

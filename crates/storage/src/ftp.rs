@@ -407,6 +407,12 @@ fn is_odd(name: &[u8]) -> bool {
     !name.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ')
 }
 
+/// A name as servers know it that make no difference between large and small letters, of any alphabet.
+fn folded(name: &[u8]) -> String {
+    // Up and down, for some letters have two small forms.
+    String::from_utf8_lossy(name).to_uppercase().to_lowercase()
+}
+
 /// A name of which some servers leave something out, or take it for another one.
 fn is_doubted(name: &[u8]) -> bool {
     let ends = [name.first(), name.last()].contains(&Some(&b' ')) || name.ends_with(b".");

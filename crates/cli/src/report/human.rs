@@ -191,6 +191,8 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
     }
     third_party(&mut out, s);
     out += match s.durability {
+        // Of nothing nothing is said.
+        Some(_) if s.files == 0 && (s.servers_word || s.third_party.is_some()) => "",
         Some(_) if s.third_party.is_some() => {
             "  NOT known to be durable: that it is stored is what the destination's server says\n"
         }

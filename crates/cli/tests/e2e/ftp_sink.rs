@@ -179,6 +179,40 @@ fn no_room_ends_the_run() {
     }
 }
 
+/// Goal: a server that has no room for a large file says so before anything of that is sent; who takes such a
+/// question for an error gets the file all the same.
+#[test]
+fn room_is_asked_for() {
+    let room = Room::new();
+    let data = room.dir("data");
+    file(&data.join("large"), &mut fastrand::Rng::with_seed(6), 17 * MIB);
+    let taker = Script::default().allo("452 that is too much").start();
+    let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(1);
+    let ended = ended.says("there is no room at the server");
+    let heard = |verb: &str| taker.heard().iter().any(|line| line.starts_with(verb));
+    assert!(heard("ALLO 17825792") && !heard("STOR "), "{}", ended.describe());
+    for reply in ["202 superfluous", "500 unknown", "550 no", "200 fine"] {
+        let taker = Script::default().allo(reply).start();
+        to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(0);
+        assert_eq!(taker.file("/d/large"), Some(read(data.join("large"))));
+    }
+}
+
+/// Goal: where a session opens no data connection any more, as ProFTPD does under TLS when it does not know
+/// that again, the files go over another one: a large one as well as small ones.
+#[test]
+fn a_session_without_data_connections_is_left() {
+    let room = Room::new();
+    let (data, _) = two_files(&room);
+    let mut rng = fastrand::Rng::with_seed(8);
+    (0..30).for_each(|n| file(&data.join(format!("f{n}")), &mut rng, 100));
+    file(&data.join("larger"), &mut rng, 14 * MIB);
+    let taker = Script::default().connections_max(2).start();
+    let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(0);
+    assert_whole_or_none(&taker, &data, &ended);
+    assert_eq!(taker.paths().len(), 33, "{}", ended.describe());
+}
+
 /// Goal: a server that takes nothing any more ends a file, and not the run for ever.
 #[test]
 fn a_stall_ends() {
@@ -235,10 +269,19 @@ fn names_that_are_one_are_said() {
     let room = Room::new();
     let data = room.dir("data");
     let mut rng = fastrand::Rng::with_seed(5);
-    ["Name", "name", "other"].iter().for_each(|name| file(&data.join(name), &mut rng, 50));
-    let taker = Script::default().folds().start();
-    let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
-    assert_eq!(taker.paths(), ["/d/name", "/d/other"], "{}", ended.describe());
+    for (one, another, kept) in
+        [("Name", "name", "name"), ("\u{c9}t\u{c9}", "\u{e9}t\u{e9}", "\u{e9}t\u{e9}")]
+    {
+        let _ = fs::remove_dir_all(&data);
+        let data = room.dir("data");
+        [one, another, "other"].iter().for_each(|name| file(&data.join(name), &mut rng, 50));
+        let taker = Script::default().folds().start();
+        let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
+        let mut names = [format!("/d/{kept}"), "/d/other".into()];
+        names.sort();
+        assert_eq!(taker.paths(), names, "{}", ended.describe());
+        ended.says("it was left out");
+    }
 }
 
 /// Goal: a rename that a server only says it did is a failure, and what stood there is not taken for the

@@ -2,7 +2,6 @@
 //! again as a whole.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal};
@@ -29,8 +28,8 @@ fn command(room: &Room, script: &str) -> PathBuf {
     let asked = room.at("asked");
     let text =
         format!("#!/bin/sh\nread -r line\nprintf '%s\\n' \"$line\" >>'{}'\n{script}\n", asked.display());
-    let path = room.file("retry command", text);
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("make it a program");
+    let path = room.at("retry command");
+    crate::support::program(&path, &text);
     path
 }
 
@@ -129,8 +128,8 @@ fn failing_ssh(room: &Room, sshd: &Sshd, times: usize) -> PathBuf {
          Connection refused' >&2; exit 255; }}\nexec {ssh} \"$@\"\n",
         count = count.display(),
     );
-    let path = room.file("ssh", text);
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("make it a program");
+    let path = room.at("ssh");
+    crate::support::program(&path, &text);
     path
 }
 

@@ -2,7 +2,6 @@
 //! place of ssh that do what ssh never would.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,8 +15,7 @@ const SERVER: &str =
     "exec globus-gridftp-server -c '' -ssh -anonymous-user root -allow-root -data-interface 127.0.0.1";
 
 fn program(path: PathBuf, script: &str) -> PathBuf {
-    fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("write a program");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("make it a program");
+    crate::support::program(&path, &format!("#!/bin/sh\n{script}\n"));
     path
 }
 
@@ -59,6 +57,24 @@ fn a_tree_comes_through_ssh() {
     let summary = ended.summary();
     assert!(summary.chosen("source protection").contains("data go as they are"), "{}", ended.describe());
     assert!(sshd.logins() >= 2, "one session alone: {}", ended.describe());
+}
+
+/// Goal: a tree goes there as it is, and what was sent is under its names.
+#[test]
+fn a_tree_goes_through_ssh() {
+    need!("sshd", "gridftp");
+    let (room, sshd) = (Room::new(), Sshd::start());
+    enable(&sshd, SERVER);
+    let tree = room.dir("tree");
+    room.dir("tree/sub");
+    for n in 0..20_u64 {
+        let content = crate::support::tree::bytes(&mut fastrand::Rng::with_seed(n), 100 << n.min(17));
+        room.file(&format!("tree/sub/f{n}"), content);
+    }
+    let sink = room.dir("sink");
+    let ended = Haul::cp(["-r", "-v"]).by(&sshd).args([room.at("tree/")]).args([url(&sink)]).run();
+    ended.sane().exits(0);
+    assert_same(&tree, &sink, Opts { metadata: false, ..BELOW });
 }
 
 /// Goal: a host without the server is told of in words that say what to do, and so is an ssh that does not

@@ -61,9 +61,7 @@ impl Line {
                 Ok(done) => return Ok(done),
                 Err(error) => error,
             };
-            // Under TLS a server may refuse each further data connection of a session that it does not know
-            // again.
-            if error.ends_session() || matches!(error, Error::Refused { code: 425, .. }) {
+            if error.wants_another_session() {
                 self.close();
             }
             if !may_help(&error, attempt) {

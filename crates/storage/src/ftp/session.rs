@@ -191,7 +191,7 @@ impl Lines {
                 Ok(done) => return Again::Done(done),
                 Err(error) => error,
             };
-            if error.ends_session() {
+            if error.wants_another_session() {
                 self.close(site);
             }
             if over(&error) {

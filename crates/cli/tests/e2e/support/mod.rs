@@ -1,6 +1,8 @@
 //! The rig: what starts, watches, kills and checks the program under test. Nothing here is haul's code.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 #[macro_use]
@@ -89,6 +91,19 @@ impl Drop for Room {
 pub fn set_mode(path: &Path, mode: u32) {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("set a mode");
+}
+
+/// Makes a program. Another process writes it: a file that this one has open for writing is also open in
+/// whatever another thread starts at that moment, and the system runs no file that is (`ETXTBSY`).
+pub fn program(path: &Path, text: &str) {
+    let mut install = Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("run install");
+    install.stdin.take().expect("a pipe").write_all(text.as_bytes()).expect("write to it");
+    assert!(install.wait().expect("it ends").success(), "install {}", path.display());
 }
 
 /// Reads a file, or says which one could not be read.

@@ -34,6 +34,8 @@ pub enum Takes {
 struct Held {
     content: Vec<u8>,
     modify: String,
+    /// As it was called last, where names that differ in case are one.
+    path: Vec<u8>,
 }
 
 /// What it holds.
@@ -67,6 +69,11 @@ pub struct Script {
     no_sum_of: Option<&'static str>,
     /// It says of directories that are there that it made them.
     makes_again: bool,
+    /// It says this to `ALLO`.
+    allo: Option<&'static str>,
+    /// A session opens so many data connections for files, and refuses all further ones; 0: as many as are
+    /// asked for.
+    connections_max: usize,
 }
 
 impl Script {
@@ -78,6 +85,16 @@ impl Script {
 
     pub fn with_sums(mut self) -> Script {
         self.sums = true;
+        self
+    }
+
+    pub fn allo(mut self, reply: &'static str) -> Script {
+        self.allo = Some(reply);
+        self
+    }
+
+    pub fn connections_max(mut self, max: usize) -> Script {
+        self.connections_max = max;
         self
     }
 
@@ -129,7 +146,11 @@ impl Script {
 
     /// It has this already.
     pub fn has(self, path: &str, content: &[u8]) -> Script {
-        let held = Held { content: content.to_vec(), modify: "20200102030405".into() };
+        let held = Held {
+            content: content.to_vec(),
+            modify: "20200102030405".into(),
+            path: path.as_bytes().to_vec(),
+        };
         self.shelf().files.insert(path.as_bytes().to_vec(), held);
         self
     }
@@ -155,8 +176,16 @@ impl Script {
     }
 
     fn key(&self, path: &[u8]) -> Vec<u8> {
-        let path = if self.folds { path.to_ascii_lowercase() } else { path.to_vec() };
-        path.into_iter().filter(|byte| !self.drops || byte.is_ascii()).collect()
+        let path = match std::str::from_utf8(path) {
+            Ok(path) if self.folds => path.to_lowercase().into_bytes(),
+            _ => path.to_vec(),
+        };
+        self.kept(&path)
+    }
+
+    /// What it keeps of the bytes of a path.
+    fn kept(&self, path: &[u8]) -> Vec<u8> {
+        path.iter().copied().filter(|byte| !self.drops || byte.is_ascii()).collect()
     }
 }
 
@@ -226,6 +255,8 @@ struct Session {
     over: Arc<AtomicBool>,
     heard: Arc<Mutex<Vec<String>>>,
     passive: Option<TcpListener>,
+    /// Data connections that it opened for files.
+    connections: usize,
     from: Option<Vec<u8>>,
 }
 
@@ -237,7 +268,15 @@ impl Session {
         heard: Arc<Mutex<Vec<String>>>,
     ) -> Session {
         control.set_read_timeout(Some(Duration::from_millis(50))).expect("set a patience");
-        Session { control: BufReader::new(control), script, over, heard, passive: None, from: None }
+        Session {
+            control: BufReader::new(control),
+            script,
+            over,
+            heard,
+            passive: None,
+            from: None,
+            connections: 0,
+        }
     }
 
     fn serve(mut self) {
@@ -307,7 +346,7 @@ impl Session {
                 self.say(&format!("229 here (|||{port}|)"))
             }
             "MKD" if script.shelf().dirs.insert(path.clone()) || script.makes_again => self.say("257 made"),
-            "MLSD" if script.drops => self.list(&path),
+            "MLSD" if script.drops || script.folds => self.list(&path),
             "CWD" if script.shelf().dirs.contains(&path) => self.say("250 there"),
             "MLST" => {
                 let facts = {
@@ -335,7 +374,7 @@ impl Session {
                 self.from = Some(path);
                 self.say("350 and to?")
             }
-            "RNTO" => self.rename(path),
+            "RNTO" => self.rename(path, argument),
             "MFMT" if script.no_times => self.say("500 unknown"),
             "MFMT" => {
                 let at = argument.iter().position(|byte| *byte == b' ').unwrap_or(0);
@@ -363,7 +402,14 @@ impl Session {
                     None => self.say("550 no such file"),
                 }
             }
-            "STOR" => self.take(path, argument),
+            "ALLO" if script.allo.is_some() => self.say(script.allo.unwrap_or_default()),
+            "STOR" if script.connections_max > 0 && self.connections == script.connections_max => {
+                self.say("425 no data connection for this session")
+            }
+            "STOR" => {
+                self.connections += 1;
+                self.take(path, argument)
+            }
             "MKD" | "CWD" | "DELE" | "RNFR" => self.say("550 no"),
             _ => self.say("500 unknown"),
         }
@@ -385,9 +431,9 @@ impl Session {
                 let name = path.strip_prefix(dir)?.strip_prefix(b"/")?;
                 (!name.contains(&b'/')).then(|| name.to_vec())
             };
-            let files = shelf.files.iter().filter_map(|(path, held)| {
+            let files = shelf.files.values().filter_map(|held| {
                 let facts = format!("type=file;size={};modify={}; ", held.content.len(), held.modify);
-                Some((facts, below(path)?))
+                Some((facts, below(&held.path)?))
             });
             let dirs = shelf.dirs.iter().filter_map(|path| Some(("type=dir; ".to_owned(), below(path)?)));
             for (facts, name) in files.chain(dirs) {
@@ -399,7 +445,7 @@ impl Session {
         sent && self.say("226 that is all")
     }
 
-    fn rename(&mut self, to: Vec<u8>) -> bool {
+    fn rename(&mut self, to: Vec<u8>, said: &[u8]) -> bool {
         let script = self.script.clone();
         let Some(from) = self.from.take() else { return self.say("503 from what?") };
         if let Some(reply) = script.rnto {
@@ -412,7 +458,7 @@ impl Session {
         }
         let held = shelf.files.remove(&from);
         if let Some(held) = held {
-            shelf.files.insert(to, held);
+            shelf.files.insert(to, Held { path: script.kept(said), ..held });
         }
         drop(shelf);
         self.say("250 renamed")
@@ -420,6 +466,7 @@ impl Session {
 
     fn take(&mut self, path: Vec<u8>, said: &[u8]) -> bool {
         let script = self.script.clone();
+        let said_path = said;
         let said = String::from_utf8_lossy(said).into_owned();
         let how = script
             .takes
@@ -466,7 +513,7 @@ impl Session {
             }
             _ => {}
         }
-        let held = Held { content, modify: "20200102030405".into() };
+        let held = Held { content, modify: "20200102030405".into(), path: script.kept(said_path) };
         script.shelf().files.insert(path, held);
         match how {
             Takes::Cut(_, line) if !ended => {

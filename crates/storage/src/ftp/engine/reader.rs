@@ -415,7 +415,7 @@ impl Reader {
                     Err(error) => error,
                 };
                 self.open = None;
-                if error.ends_session() {
+                if error.wants_another_session() {
                     self.lines.close(told.site);
                 }
                 self.left_out = error.is_full() && common.lock().has_others(self.index);

@@ -11,6 +11,8 @@ use std::collections::HashMap;
 use haul_core::ids::FileId;
 use haul_ftp::{Asked, Error, Facts, Session, steer};
 
+use crate::ftp::folded;
+
 /// What is said of the second one.
 pub(super) const ONE_NAME: &str =
     "the server takes its name for that of another file of this copy: it was left out";
@@ -48,17 +50,14 @@ impl Claims {
 /// The same for names that differ in case alone, or in dots and spaces at their ends.
 fn key(path: &[u8]) -> [u8; 16] {
     let mut key = blake3::Hasher::new();
-    for part in String::from_utf8_lossy(path).split('/') {
-        key.update(folded(part).as_bytes());
+    for part in path.split(|byte| *byte == b'/') {
+        let end = part.iter().rposition(|byte| !matches!(byte, b'.' | b' ')).map_or(0, |last| last + 1);
+        key.update(folded(&part[..end]).as_bytes());
         key.update(b"/");
     }
     let mut short = [0; 16];
     short.copy_from_slice(&key.finalize().as_bytes()[..16]);
     short
-}
-
-fn folded(part: &str) -> String {
-    part.trim_end_matches(['.', ' ']).to_uppercase().to_lowercase()
 }
 
 /// Whether the server takes such names for one in the directory of this path: a directory is made there, and
@@ -110,6 +109,8 @@ mod tests {
         {
             assert!(claims.is_twin(FileId(2 + number as u64), twin.as_bytes()), "{twin}");
         }
+        assert!(!claims.is_twin(FileId(40), "/d/\u{c9}t\u{c9}".as_bytes()));
+        assert!(claims.is_twin(FileId(41), "/d/\u{e9}t\u{e9}".as_bytes()));
         for (number, other) in ["/d/nam", "/dn/ame", "/d/n/ame", "/d/.name"].iter().enumerate() {
             assert!(!claims.is_twin(FileId(20 + number as u64), other.as_bytes()), "{other}");
         }

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use super::queues::{Given, Temp, TempState};
 use super::writer::Writer;
 use super::{existing_of, seen_of};
-use crate::ftp::says_gone;
+use crate::ftp::{folded, says_gone};
 use crate::sink::names::temp_name;
 use haul_base::digest;
 
@@ -142,9 +142,19 @@ impl Writer {
             };
         }
         if asks {
-            let [folds, blank, dot] = [(); 3].map(|()| matches!(asked.next(), Some(Asked::Is(_))));
-            *common.told.folds.lock().unwrap_or_else(PoisonError::into_inner) = Some(folds);
-            *common.told.drops_ends.lock().unwrap_or_else(PoisonError::into_inner) = Some(blank || dot);
+            // What is not told of is asked again with the next files.
+            let [folds, blank, dot] = [(); 3].map(|()| match asked.next() {
+                Some(Asked::Is(_)) => Some(true),
+                Some(Asked::Not(_)) => Some(false),
+                Some(Asked::Untold(_)) | None => None,
+            });
+            let drops_ends = match (blank, dot) {
+                (Some(true), _) | (_, Some(true)) => Some(true),
+                (Some(_), Some(_)) => Some(false),
+                _ => None,
+            };
+            *common.told.folds.lock().unwrap_or_else(PoisonError::into_inner) = folds;
+            *common.told.drops_ends.lock().unwrap_or_else(PoisonError::into_inner) = drops_ends;
         }
         self.refuse_folded(all);
     }
@@ -304,7 +314,7 @@ impl Writer {
         let mut names = told.folded.lock().unwrap_or_else(PoisonError::into_inner);
         for going in all.iter_mut().filter(|going| folds && going.goes()) {
             let file = &going.publish.file;
-            let name = (file.parent, file.name.as_bytes().to_ascii_lowercase());
+            let name = (file.parent, folded(file.name.as_bytes()));
             if *names.entry(name).or_insert(file.id) != file.id {
                 let why = "the server takes its name for that of another file of this copy, for it makes no difference between \
                            large and small letters: it was left out";

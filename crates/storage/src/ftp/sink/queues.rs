@@ -251,7 +251,7 @@ pub(super) struct Told {
     /// The names of directories, at some time of this run.
     pub(super) listed: Mutex<HashMap<DirId, Arc<HashSet<Vec<u8>>>>>,
     /// Such names that were published.
-    pub(super) folded: Mutex<HashMap<(DirId, Vec<u8>), FileId>>,
+    pub(super) folded: Mutex<HashMap<(DirId, String), FileId>>,
     /// Bytes of names that it was seen to keep.
     pub(super) kept_bytes: Mutex<HashSet<u8>>,
 }

@@ -12,7 +12,7 @@ use haul_core::ids::DirId;
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Facts, Server};
 
-use crate::ftp::said;
+use crate::ftp::{folded, said};
 
 /// What is known of a directory.
 #[derive(Clone, Debug, Default)]
@@ -101,7 +101,7 @@ impl Tree {
     pub(super) fn is_folded(&self, id: DirId) -> bool {
         let dirs = self.lock();
         let Some(dir) = dirs.get(&id) else { return false };
-        let name = (dir.parent, String::from_utf8_lossy(dir.name.as_bytes()).to_lowercase());
+        let name = (dir.parent, folded(dir.name.as_bytes()));
         *self.folded.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_insert(id) != id
     }
 

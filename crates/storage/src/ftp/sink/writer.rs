@@ -261,7 +261,7 @@ impl Writer {
         self.ensure(file.parent)?;
         for attempt in 1.. {
             let temp = self.new_temp(file);
-            let begun = self.line.open().and_then(|session| session.store(&temp));
+            let begun = self.line.open().and_then(|session| session.store(&temp, file.size));
             let error = match begun {
                 Ok(outgoing) => {
                     let summing = Summing::new(self.common.sum);
@@ -272,7 +272,7 @@ impl Writer {
             };
             self.doubt(&temp, &error);
             self.see(&error);
-            if !may_help(&error, attempt) {
+            if error.is_no_room() || !may_help(&error, attempt) {
                 return Err(self.common.failure(FailureKind::Create, path, &error));
             }
             thread::sleep(pause(attempt));
@@ -313,7 +313,7 @@ impl Writer {
 
     /// A session that is of no use any more is closed.
     fn see(&mut self, error: &Error) {
-        if error.ends_session() {
+        if error.wants_another_session() {
             self.line.close();
         }
     }
@@ -368,7 +368,7 @@ impl Writer {
                 if let Some(before) = &before {
                     let _ = session.remove(&[before])?;
                 }
-                let mut outgoing = session.store(&temp)?;
+                let mut outgoing = session.store(&temp, file.size)?;
                 match outgoing.write(bytes) {
                     Ok(()) => session.stored(outgoing, &temp),
                     Err(error) => Err(session.broken_off(outgoing, &temp, error)),
