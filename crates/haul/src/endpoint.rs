@@ -482,6 +482,8 @@ mod tests {
             (b"fe80::1:/p", "[ADDRESS]:PATH"),
             (b"http://x/y", "http:// is not supported yet"),
             (b"s3://bucket", "not supported yet"),
+            (b"sftp://h/x", "is HOST:PATH"),
+            (b"gridftp://h/x", "is gsiftp://SERVER/PATH"),
             (b"dtn1://scratch", "known are PATH, HOST:PATH, null://SIZE, null://, zero://SIZE"),
             (b"dtn1://scratch", "write ./dtn1://scratch"),
             (b"h:dtn1://scratch", "write ./dtn1://scratch"),

@@ -502,6 +502,13 @@ fn shown(server: &Server, path: &[u8]) -> String {
     format!("{}{slash}{}", server.url(), escape::name(path))
 }
 
+/// A server that was asked for no protection says that it wants some; in words, for numbers differ.
+fn wants_protection(server: &Server, text: &str) -> bool {
+    const WORDS: [&str; 5] = ["tls", "ssl", "encrypt", "gssapi", "must perform"];
+    let text = text.to_ascii_lowercase();
+    server.protocol() == Protocol::Ftp && WORDS.iter().any(|word| text.contains(word))
+}
+
 fn unreached(server: &Server, error: &Error) -> Failure {
     let of_grid = server.protocol() == Protocol::Gsiftp;
     let by_password = matches!(server.protocol(), Protocol::Ftp | Protocol::Ftps);
@@ -512,6 +519,15 @@ fn unreached(server: &Server, error: &Error) -> Failure {
         }
         Error::Refused { said, .. } if of_grid && matches!(&**said, "DCAU" | "PBSZ" | "PROT") => {
             "; `data_channel` says what of the data is to be protected"
+        }
+        Error::Refused { said, .. } if said == "AUTH GSSAPI" => {
+            "; it knows nothing of the security of the grid: ftps:// asks for TLS, ftp:// for no protection"
+        }
+        Error::Refused { said, .. } if said == "AUTH TLS" => {
+            "; it has no TLS at this port: gsiftp:// asks for the security of the grid, ftp:// for no protection"
+        }
+        Error::Refused { text, .. } if wants_protection(server, text) => {
+            "; it wants the session protected: ftps:// asks for TLS, gsiftp:// for the security of the grid"
         }
         error if error.errno() == Errno::ACCESS.raw_os_error() && by_password && server.has_no_password() => {
             "; no password was given: write USER:PASSWORD@ before the host, or keep it in ~/.netrc"

@@ -130,12 +130,23 @@ impl fmt::Debug for Place {
     }
 }
 
+/// What people write for it elsewhere.
+fn meant(scheme: &str) -> &'static str {
+    match scheme {
+        "gridftp" | "gftp" | "gsi" => " (a GridFTP server is gsiftp://SERVER/PATH)",
+        "ftpes" | "ftpse" => " (FTP under TLS is ftps://SERVER/PATH)",
+        "sftp" | "scp" | "ssh" | "rsync" => " (another host by ssh is HOST:PATH)",
+        _ => "",
+    }
+}
+
 /// Why a word is no place, or one that cannot be used so.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
     #[error(
-        "'{}': {scheme}:// is not supported yet; known are {known}; for a file of that name write ./{}",
+        "'{}': {scheme}:// is not supported yet{}; known are {known}; for a file of that name write ./{}",
         escape::name(typed),
+        meant(scheme),
         escape::name(typed)
     )]
     Unknown { typed: Vec<u8>, scheme: String, known: String },

@@ -107,6 +107,9 @@ fn what_is_missing_is_said() {
         haul.args([url.as_str(), sink.to_str().expect("UTF-8")]).run().sane().exits(1).says(says);
         assert!(!sink.exists(), "{says}: something was made");
     }
+    let bare = ftpd.url(&data).replacen("gsiftp://", "ftp://", 1);
+    let ended = Haul::cp(["-r", &bare]).args([room.at("sink")]).run().sane().exits(1);
+    ended.says("gsiftp:// for the security of the grid");
 }
 
 /// Goal: a policy that forbids or is missing, a list that revokes the server or has expired, end it before

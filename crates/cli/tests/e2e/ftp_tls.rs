@@ -79,4 +79,7 @@ fn a_server_that_is_not_the_one_is_refused() {
     let plain = Ftpd::start(Kind::Proftpd);
     let url = plain.url(&data).replacen("ftp://", "ftps://", 1);
     refused(trusting(), &url, "AUTH TLS: the server answers 5");
+    refused(trusting(), &url, "it has no TLS at this port");
+    let bare = ftpd.url(&data).replacen("ftps://", "ftp://", 1);
+    refused(trusting(), &bare, "ftps:// asks for TLS");
 }
