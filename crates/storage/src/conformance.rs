@@ -450,6 +450,7 @@ fn source_conforms(source: &Source) {
         part: None,
         home: None,
         replicas: &[],
+        trust: false,
         retry: std::sync::Arc::new(haul_core::reliability::Bounded),
         ssh: (&[], false),
         patience: None,

@@ -154,6 +154,8 @@ struct Found {
 struct FtpSource {
     sites: Arc<Sites>,
     found: Vec<Found>,
+    /// An earlier run is believed.
+    trust: bool,
     /// The server that they were found at, and the session with it.
     site: usize,
     session: Session,
@@ -182,7 +184,11 @@ fn open(sources: &Places<'_>) -> Result<Box<dyn SourceStore>, Failure> {
     loop {
         let site = tries.site;
         let (failure, why, path) = match find(&sites, site, sources, &replicas) {
-            Ok((session, found)) => return Ok(Box::new(FtpSource { sites, found, site, session })),
+            Ok((session, found)) => {
+                // Two replicas tell other things of one file.
+                let trust = sources.trust && !sites.has_replicas();
+                return Ok(Box::new(FtpSource { sites, found, trust, site, session }));
+            }
             Err(Unfound::Misused(failure)) => return Err(failure),
             Err(Unfound::Failed(failure, why, path)) => (failure, why, path),
         };
@@ -601,12 +607,12 @@ impl SourceStore for FtpSource {
     }
 
     fn start(self: Box<Self>, reading: Reading) -> Result<SourceParts, Failure> {
-        let FtpSource { sites, found, site, session } = *self;
+        let FtpSource { sites, found, trust, site, session } = *self;
         let (object_size, clock) = (reading.object_size, reading.clock.clone());
         let banner = escape::name(session.banner());
         // What is proven of a replica is proven of what comes in order.
         let has_blocks = !sites.has_replicas() && session.has_blocks();
-        let facts = (banner, session.round_trip(), has_blocks);
+        let facts = (banner, session.round_trip(), has_blocks, trust);
         let engine = FtpEngine::start(&sites, &reading, facts).map_err(|e| {
             let text = format!("starting the reading threads: {e}");
             Failure { kind: FailureKind::Local, errno: 0, text: text.into() }

@@ -195,6 +195,9 @@ pub struct Sources<'a> {
     pub patience: Option<Duration>,
     /// What is protected on data connections of servers that leave that open.
     pub data_channel: DataChannel,
+    /// What an earlier run left of a file is gone on with where nothing but the length and time that a server
+    /// tells says that it is the same file.
+    pub trust: bool,
     /// Whoever can have enough while they are looked for.
     pub stop: Stop,
 }

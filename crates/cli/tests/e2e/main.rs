@@ -25,6 +25,7 @@ mod ftp_blocks;
 mod ftp_gsi;
 mod ftp_lies;
 mod ftp_replica;
+mod ftp_resume;
 mod ftp_sink;
 mod ftp_third;
 mod ftp_tls;

@@ -13,6 +13,7 @@ use crate::driver::choices::with_far;
 use crate::driver::{MEMORY_HELD, Report, cpu_time, merge_stages, rss_max};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
+use crate::options::Resume;
 use crate::request::CopyRequest;
 use crate::summary::{Chosen, Held, Status, Summary};
 use crate::target_tables::SlowTarget;
@@ -144,7 +145,8 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
     let own_shares = [own_share(cpu[0], processors[0], seconds), own_share(cpu[1], processors[1], seconds)];
     let keeps = request.destination.place().scheme().keeps;
     let ends = request.sources.iter().chain([&request.destination]);
-    let resumes = keeps && ends.map(|end| end.place().scheme()).all(|scheme| scheme.resumes);
+    let trusts = request.options.resume == Resume::Trust && request.replicas.is_empty();
+    let resumes = keeps && ends.map(|end| end.place().scheme()).all(|scheme| scheme.resumes || trusts);
     let kept = match (&end, resumes) {
         (SessionEnd::Stopped | SessionEnd::Failed(_), true) => {
             local.as_ref().map_or(near.kept, |far| far.kept.max(near.kept))

@@ -137,6 +137,7 @@ pub(super) fn run(
         retry: super::again::policy(options),
         ssh: (&request.remote.ssh, request.remote.interactive),
         data_channel: options.data_channel,
+        trust: options.resume == Resume::Trust,
         patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
         stop: handle.as_stop(),
     };

@@ -35,6 +35,7 @@ mod moves;
 mod parts;
 mod queues;
 mod reader;
+mod spot;
 mod ways;
 
 /// Sessions that read, if nobody asks for another number; servers often take no more than ten of one user.
@@ -69,7 +70,7 @@ impl FtpEngine {
     pub(super) fn start(
         sites: &Arc<Sites>,
         reading: &Reading,
-        (banner, round_trip, has_blocks): (String, Option<Duration>, bool),
+        (banner, round_trip, has_blocks, trusts): (String, Option<Duration>, bool, bool),
     ) -> std::io::Result<FtpEngine> {
         let fitting = reading.memory / u64::from(reading.object_size.max(1)) / u64::from(AHEAD);
         let sessions = usize::try_from(fitting).unwrap_or(SESSIONS).clamp(1, SESSIONS);
@@ -87,6 +88,7 @@ impl FtpEngine {
             ends: Ends::default(),
             ways: Ways::new(has_blocks, round_trip),
             parts: Parts::default(),
+            trusts,
             ready: Condvar::new(),
             network: Network { round_trip, ..Network::default() },
         });
@@ -149,8 +151,9 @@ impl SourceEngine for FtpEngine {
                 let size = names.look(id).and_then(|told| told.facts.size).unwrap_or(0);
                 SourceDone::Map { id, generation, result: Ok(ExtentMap::full(size)) }
             }
-            // What an earlier run left is of a file that nobody can prove to be the same: it starts afresh.
-            SourceOp::Verify { id, generation, .. } => {
+            // What an earlier run left is of a file that nobody can prove to be the same: it starts afresh,
+            // unless the user believes what the server tells.
+            SourceOp::Verify { id, generation, .. } if !self.common.trusts => {
                 SourceDone::Verify { id, generation, result: Ok(false) }
             }
             SourceOp::HashFile { id, generation, .. } => {
@@ -165,7 +168,9 @@ impl SourceEngine for FtpEngine {
                 // Whoever gave the bytes is asked whether the file is still what it was.
                 let session = match &op {
                     SourceOp::Read { target, .. } => usize::from(target.0),
-                    SourceOp::Look { id, .. } => usize::from(names.session_of(*id).0),
+                    SourceOp::Look { id, .. } | SourceOp::Verify { id, .. } => {
+                        usize::from(names.session_of(*id).0)
+                    }
                     _ => 0,
                 };
                 let session = session.min(queues.objects.len() - 1);

@@ -12,6 +12,7 @@ use haul_core::wire::{Agreed, Capability, Failure, Message, ROOTS_PART_MAX, Sour
 use super::super::{policy, protocol};
 use super::{Own, SourceRequest};
 use crate::driver::hello::Opening;
+use crate::options::Resume;
 use haul_storage::descriptors::FEW_DESCRIPTORS;
 use haul_storage::place::Sources;
 use haul_storage::store::SourceStore;
@@ -87,6 +88,7 @@ pub(super) fn set_up(
         ssh: (&request.ssh.0, request.ssh.1),
         patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
         data_channel: options.data_channel,
+        trust: options.resume == Resume::Trust,
         stop: opening.stop(),
     };
     let told = stores::source(&sources).and_then(|store| Ok((store.roots()?, store)));

@@ -38,6 +38,8 @@ pub(super) struct Common {
     pub(super) queues: Mutex<Queues>,
     pub(super) ready: Condvar,
     pub(super) ends: Ends,
+    /// What an earlier run had of a file is believed, by the length and time that the server tells.
+    pub(super) trusts: bool,
     pub(super) ways: Ways,
     /// What was read of each file, where it may have to be shown that another replica has the same.
     pub(super) parts: Parts,

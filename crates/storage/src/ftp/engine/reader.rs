@@ -32,15 +32,15 @@ use haul_base::buffer::Buffer;
 use haul_base::digest;
 
 /// A file that a session is in the middle of.
-struct Open {
-    id: FileId,
+pub(super) struct Open {
+    pub(super) id: FileId,
     /// The server that it comes from.
-    site: usize,
+    pub(super) site: usize,
     /// The byte that comes next.
-    at: u64,
+    pub(super) at: u64,
     /// The server was asked to begin in the middle.
-    goes_on: bool,
-    incoming: Incoming,
+    pub(super) goes_on: bool,
+    pub(super) incoming: Incoming,
 }
 
 impl Open {
@@ -60,7 +60,7 @@ pub(super) struct Reader {
     pub(super) common: Arc<Common>,
     pub(super) index: usize,
     pub(super) lines: Lines,
-    open: Option<Open>,
+    pub(super) open: Option<Open>,
     /// What came of files in blocks, the last one last.
     pub(super) done: Vec<Done>,
     /// The server was silent at the same so often, in another mode.
@@ -109,7 +109,8 @@ impl Reader {
     fn connect(&mut self, work: Work) -> Option<Work> {
         let first = match &work.op {
             SourceOp::ReadBundle { files } => files.first().map(|file| file.id),
-            SourceOp::Read { id, .. } | SourceOp::Look { id, .. } | SourceOp::Refresh { id, .. } => Some(*id),
+            SourceOp::Read { id, .. } | SourceOp::Look { id, .. } => Some(*id),
+            SourceOp::Verify { id, .. } | SourceOp::Refresh { id, .. } => Some(*id),
             _ => None,
         };
         let told = first.and_then(|id| self.common.names.look(id));
@@ -200,6 +201,11 @@ impl Reader {
                     None => Look::Changed,
                 });
                 SourceCompletion { done: SourceDone::Look { id, generation, result }, buffer }
+            }
+            SourceOp::Verify { id, generation, size, subtrees } => {
+                self.begins("compare", id);
+                let result = self.spot_check((id, generation), size, &subtrees);
+                SourceCompletion { done: SourceDone::Verify { id, generation, result }, buffer }
             }
             SourceOp::Refresh { id, generation } => {
                 self.begins("look", id);
