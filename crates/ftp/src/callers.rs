@@ -46,9 +46,12 @@ impl Callers {
     /// # Errors
     /// This end has nothing to show.
     pub(crate) fn add(&mut self, mut socket: Bounded) -> Result<(), Error> {
-        socket.set_waits(false);
+        socket.set_waits(haul_mutant::removed("ftp-callers-hold-up-nobody"));
         let handshake = self.channel.handshake(Side::Listened)?;
         if self.all.len() == CALLERS_MAX {
+            if haul_mutant::removed("ftp-callers-give-way") {
+                return Ok(());
+            }
             let _ = self.all.remove(0);
         }
         self.all.push(Caller { socket, handshake, until: Instant::now() + self.patience });

@@ -107,7 +107,9 @@ impl Lanes {
                 self.stranger = Some(from);
                 continue;
             }
-            if let Some(callers) = &mut self.callers {
+            if let Some(callers) = &mut self.callers
+                && !haul_mutant::removed("ftp-lanes-show-whose-they-are")
+            {
                 // Small pieces go to and fro.
                 if stream.set_nodelay(true).is_ok() {
                     callers.add(Bounded::new(stream, self.stop.clone()))?;

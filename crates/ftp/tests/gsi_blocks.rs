@@ -35,6 +35,8 @@ enum Odd {
     LateFirst,
     /// It closes its connections behind each file, and makes others for the next one.
     Closes,
+    /// It does so before a small file ends, so that both are there at a time.
+    ConnectsAhead,
     /// Somebody at its address connects first and says nothing; half a word; so many are silent.
     Silent,
     HalfWord,
@@ -103,6 +105,8 @@ struct Served {
     parallel: usize,
     mine: Option<haul_gsi::Credential>,
     lanes: Vec<Wrapped<Wire>>,
+    /// They are those of the next file.
+    is_ahead: bool,
     /// Others who connected, as long as it takes.
     strangers: Vec<Wrapped<Wire>>,
     changes: Arc<AtomicBool>,
@@ -134,6 +138,7 @@ fn serve(mut socket: TcpStream, odd: Odd, heard: &Heard) -> io::Result<()> {
         parallel: 1,
         mine: None,
         lanes: Vec::new(),
+        is_ahead: false,
         strangers: Vec::new(),
         changes: Arc::default(),
     };
@@ -185,6 +190,7 @@ impl Served {
             }
             "MODE" | "OPTS" | "PORT" => {
                 self.lanes.clear();
+                self.is_ahead = false;
                 if let Some(numbers) = argument.strip_prefix("RETR Parallelism=") {
                     self.parallel = numbers.split(',').next().expect("a number").parse().expect("a number");
                 }
@@ -254,8 +260,10 @@ impl Served {
     }
 
     fn retr(&mut self, content: &[u8], say: Say<'_>) -> io::Result<()> {
-        let reused = !self.lanes.is_empty();
-        if reused {
+        if self.is_ahead {
+            self.is_ahead = false;
+            say("150 it begins")?;
+        } else if !self.lanes.is_empty() {
             say("125 over the same")?;
         } else {
             if self.odd == Odd::BeginsEarly {
@@ -312,6 +320,12 @@ impl Served {
             self.changes.store(self.odd == Odd::Changed && is_middle, Ordering::Relaxed);
             block(lane, n * BLOCK, bytes)?;
         }
+        let mut ahead = Vec::new();
+        if self.odd == Odd::ConnectsAhead && self.parallel == 1 {
+            ahead.push(self.shown(self.dial()?, &self.mine.clone().expect("it was delegated"))?);
+            // The client knows of it by then.
+            thread::sleep(LOOK);
+        }
         let promised = if let Odd::Promises(count) = self.odd { count } else { count as u64 };
         for (n, lane) in self.lanes.iter_mut().take(count).enumerate() {
             match n + 1 == count {
@@ -321,6 +335,9 @@ impl Served {
         }
         if self.odd == Odd::Closes {
             self.lanes.clear();
+        }
+        if !ahead.is_empty() {
+            (self.lanes, self.is_ahead) = (ahead, true);
         }
         say("226 that is all")
     }
@@ -383,6 +400,7 @@ fn whoever_is_not_the_users_own_changes_nothing() {
         Odd::BeginsEarly,
         Odd::LateFirst,
         Odd::Closes,
+        Odd::ConnectsAhead,
         Odd::Silent,
         Odd::HalfWord,
         Odd::Flood,
@@ -408,7 +426,8 @@ fn whoever_is_not_the_users_own_changes_nothing() {
             }
             drop(session);
             let ports = heard.lock().expect("whole").iter().filter(|line| line.starts_with("PORT")).count();
-            assert_eq!(ports, if odd == Odd::Closes { 3 } else { 2 }, "{odd:?}, {data:?}");
+            let closes = matches!(odd, Odd::Closes | Odd::ConnectsAhead);
+            assert_eq!(ports, if closes { 3 } else { 2 }, "{odd:?}, {data:?}");
         }
     }
 }
