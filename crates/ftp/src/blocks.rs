@@ -26,7 +26,9 @@ use haul_gridftp::ranges::Ranges;
 use haul_gridftp::reply::Class;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::callers::Callers;
 use crate::control::said;
+use crate::gsi::OTHER;
 use crate::lanes::{Heard, Lanes};
 use crate::session::{Asked, mlst};
 use crate::{Error, Session};
@@ -63,7 +65,8 @@ pub struct Coming {
     /// A connection ended before its end of data. If it was the server's, the server will say so; if it says
     /// that all was sent, it was somebody else's, and so is perhaps what came over it.
     lost: Option<Error>,
-    /// Others are asked for behind it.
+    /// It comes over one connection, and others are asked for behind it.
+    alone: bool,
     others_follow: bool,
     /// Since when nothing came that there was room for.
     since: Instant,
@@ -93,10 +96,10 @@ pub enum Wanted<'a> {
 
 impl Session {
     /// Whether the server gives files in blocks. Nobody was seen to do it under TLS, and who of the two
-    /// begins that is nowhere written; of the grid only what shows nothing may come so; and where ssh stands
-    /// between there is no address that the server could connect to.
+    /// begins that is nowhere written; and where ssh stands between there is no address that the server could
+    /// connect to.
     pub fn has_blocks(&self) -> bool {
-        let is_bare = self.control.tls().is_none() && self.control.channel().is_none();
+        let is_bare = self.control.tls().is_none();
         is_bare && self.control.local().is_ok() && self.has_mlsd && self.features.has("PARALLEL")
     }
 
@@ -124,7 +127,9 @@ impl Session {
         }
         let ends = self.control.local().and_then(|local| Ok((local, self.control.peer()?)));
         let ends = ends.map_err(|cause| Error::Lost { doing: MOVING, cause })?;
-        let lanes = Lanes::listen(ends, connections, self.control.stop())?;
+        let callers = self.control.channel().cloned();
+        let callers = callers.map(|channel| Callers::new(channel, self.control.patience()));
+        let lanes = Lanes::listen(ends, connections, callers, self.control.stop())?;
         let commands = [
             Command::Mode(b'E'),
             Command::OptsRetr { parallelism: connections, layout: None },
@@ -218,13 +223,17 @@ impl Session {
             wants.push(at);
         }
         let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(wants.len() + 2);
-        // Before the server says that it begins, nobody is let in, and nobody is waited for.
-        let door = if coming.begun { PollFlags::IN } else { PollFlags::empty() };
+        // Before the server says that it begins, nobody is let in, and nobody is waited for. Where connections
+        // show whose they are it says so behind that.
+        let opens = coming.begun || lanes.callers.is_some();
+        let door = if opens { PollFlags::IN } else { PollFlags::empty() };
         fds.push(PollFd::new(&lanes.listener, door));
         fds.extend(wants.iter().map(|at| PollFd::new(lanes.all[*at].wire.socket(), PollFlags::IN)));
         if !coming.told {
             fds.push(PollFd::new(self.control.socket(), PollFlags::IN));
         }
+        let fixed = fds.len();
+        fds.extend(lanes.callers.iter().filter(|_| opens).flat_map(Callers::waits));
         // Where nothing has room, who has to make some is waited for elsewhere.
         let wait = if more || full > 0 && wants.is_empty() { Duration::ZERO } else { wait };
         let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
@@ -233,9 +242,9 @@ impl Session {
             Err(errno) => return Err(Error::Lost { doing: MOVING, cause: errno.into() }),
         }
         let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        let knocks = coming.begun && is_ready(&fds[0]);
+        let knocks = opens && is_ready(&fds[0]);
         let ready: Vec<bool> = fds[1..=wants.len()].iter().map(is_ready).collect();
-        let told = fds.get(wants.len() + 1).is_some_and(is_ready) || self.control.has_rest();
+        let told = fds[wants.len() + 1..fixed].first().is_some_and(is_ready) || self.control.has_rest();
         drop(fds);
 
         let mut came = false;
@@ -244,13 +253,19 @@ impl Session {
             came |= self.hear(coming)?;
         }
         let Some(lanes) = &mut self.lanes else { return Err(CLOSED) };
-        if knocks {
-            let new = lanes.accept()?;
-            for _ in 0..new {
-                coming.count(|transfer| transfer.handle_channel())?;
-            }
-            came |= new > 0;
+        let mut new = if knocks { lanes.accept()? } else { 0 };
+        if opens && let Some(callers) = &mut lanes.callers {
+            came |= callers.go_on();
         }
+        if coming.begun {
+            // One more than the file has is the next one's: there are servers that make one for each.
+            let is_alone = coming.alone && !haul_mutant::removed("ftp-a-lane-is-of-its-file");
+            new += lanes.admit(if is_alone { 1 } else { usize::MAX })?;
+        }
+        for _ in 0..new {
+            coming.count(|transfer| transfer.handle_channel())?;
+        }
+        came |= new > 0;
         if coming.begun {
             // From the last one on: one that is lost goes.
             for (at, is_ready) in wants.into_iter().zip(ready).rev() {
@@ -294,9 +309,13 @@ impl Session {
         let within = if lanes.are_behind_a_gateway() { CALLED_BACK_WITHIN } else { CALLED_WITHIN };
         let within = within.min(patience);
         if lanes.all.is_empty() && coming.since.elapsed() >= within && !lanes.has_callers() {
-            return Err(Error::Uncalled { within, stranger: lanes.stranger });
+            return Err(lanes.uncalled(within));
         }
         if coming.since.elapsed() >= patience {
+            // Whoever is here did not show who he is in time.
+            if lanes.all.is_empty() && (lanes.refused().is_some() || lanes.has_callers()) {
+                return Err(lanes.uncalled(patience));
+            }
             if let Some(error) = coming.lost.take() {
                 return Err(error);
             }
@@ -347,9 +366,9 @@ impl Session {
                 Ok(true)
             }
             Class::Completed | Class::Intermediate => Err(out_of_step()),
-            _ => match coming.lost.take() {
-                Some(lost) => Err(lost),
-                None => Err(self.control.refused(&Command::Bare(""), &reply).of(&coming.said)),
+            _ => match (coming.lost.take(), self.lanes.as_ref().and_then(Lanes::refused)) {
+                (Some(lost), _) => Err(lost),
+                (None, why) => Err(self.control.refused(&Command::Bare(""), &reply).of(&coming.said, why)),
             },
         }
     }
@@ -393,6 +412,7 @@ impl Session {
         if let Some(lanes) = &mut self.lanes {
             lanes.lined_up = lanes.lined_up.saturating_sub(1);
             coming.others_follow = lanes.lined_up > 0;
+            coming.alone = true;
         }
         let mut room = Slice(room);
         loop {
@@ -447,6 +467,7 @@ impl Coming {
             begun: false,
             told: false,
             lost: None,
+            alone: false,
             others_follow: false,
             since: Instant::now(),
         })
@@ -519,7 +540,12 @@ impl Coming {
     /// All connections are at their ends, and the server says that this is all.
     fn end(&self, lanes: &mut Lanes) -> Result<(), Error> {
         // Whatever connected before the server said so is known to the system by now.
-        if !self.others_follow && lanes.accept()? > 0 {
+        if !self.others_follow
+            && let Some(callers) = &mut lanes.callers
+        {
+            // None of them is the server's, or none that it said it made.
+            callers.clear();
+        } else if !self.others_follow && lanes.accept()? > 0 {
             let why =
                 "more data connections were made than the server says it made: somebody else sends as well";
             return Err(Error::Misfit(format!("{}: {why}", self.said)));
@@ -540,11 +566,16 @@ impl Coming {
 }
 
 impl Error {
-    /// The server's word on something else.
-    fn of(self, what: &str) -> Error {
-        match self {
-            Error::Refused { code, text, .. } => Error::Refused { said: what.to_owned(), code, text },
-            error => error,
+    /// The server's word on something else. `refused`: nobody came whom this end took, and why.
+    fn of(self, what: &str, refused: Option<&str>) -> Error {
+        match (self, refused) {
+            // That a file is not there has nothing to do with who came.
+            (Error::Refused { code, text, .. }, Some(why)) if code != 550 => {
+                let why = format!("{why}; the server says {code} {text}");
+                Error::Untrusted { to: OTHER.into(), why }
+            }
+            (Error::Refused { code, text, .. }, _) => Error::Refused { said: what.to_owned(), code, text },
+            (error, _) => error,
         }
     }
 }

@@ -38,8 +38,11 @@ pub enum Error {
     #[error("{0}")]
     Unsayable(&'static str),
     /// It should have connected to this host, for data, and did not.
-    #[error("the server made no data connection to this host within {} s{}", within.as_secs_f64(), others(*stranger))]
-    Uncalled { within: Duration, stranger: Option<IpAddr> },
+    #[error(
+        "the server made no data connection to this host within {} s{}",
+        within.as_secs_f64(), others(*stranger, refused.as_deref())
+    )]
+    Uncalled { within: Duration, stranger: Option<IpAddr>, refused: Option<String> },
     /// The file has another length than the server told.
     #[error("{0}")]
     Resized(String),
@@ -50,9 +53,10 @@ pub enum Error {
     Broken { doing: &'static str, why: &'static str },
 }
 
-fn others(stranger: Option<IpAddr>) -> String {
+fn others(stranger: Option<IpAddr>, refused: Option<&str>) -> String {
     let from = |ip| format!("; one came from {ip}, which is not the server's address, and was refused");
-    stranger.map_or(String::new(), from)
+    let other = |why| format!("; one that came was refused: {why}");
+    stranger.map_or(String::new(), from) + &refused.map_or(String::new(), other)
 }
 
 /// The system's words, without its number.

@@ -7,15 +7,13 @@
 //! Source: RFC 2228, GFD.020; the checks are `haul-gsi`'s.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use data_encoding::BASE64;
-use haul_gsi::channel::{self, ChannelError};
 use haul_gsi::credential;
-use haul_gsi::{Authorities, Delegates, Expects, GsiError, Initiator, Level, Rights, Side, Step};
+use haul_gsi::{Authorities, Delegates, Expects, GsiError, Handshake, Initiator, Level, Rights, Side, Step};
 
 use crate::Error;
-use crate::tls::{Bounded, Wire};
 
 /// How long what is delegated lasts, where the user's own credential lasts longer.
 const DELEGATED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -148,17 +146,10 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// Has both ends of a connection show whose they are, within `patience`, and whatever the server says
-    /// meanwhile. `side`: whether this end dialled it or listened. For a further connection of a transfer
-    /// that has begun; of the first one see `channel::begin`.
-    #[allow(dead_code, reason = "in stream mode a transfer has one connection, which `begin` makes")]
-    pub(crate) fn protect(&self, mut socket: Bounded, side: Side, patience: Duration) -> Result<Wire, Error> {
-        socket.ends_at(Instant::now() + patience);
+    /// What has both ends of a further connection show whose they are. `side`: whether this end dialled it or
+    /// listened. Of the first one of a transfer in stream mode see `channel::begin`.
+    pub(crate) fn handshake(&self, side: Side) -> Result<Handshake, Error> {
         let with = (&self.mine, &self.authorities, &self.expects);
-        match channel::wrap(socket, side, self.level, with) {
-            Ok((wrapped, _)) => Ok(Wire::Grid(Box::new(wrapped))),
-            Err(ChannelError::Gsi(error)) => Err(untrusted(OTHER, error)),
-            Err(ChannelError::Io(cause)) => Err(Error::lost(BEGINNING, patience, cause)),
-        }
+        Handshake::new(side, self.level, with).map_err(|error| untrusted(OTHER, error))
     }
 }

@@ -4,11 +4,13 @@
 //! connections that it made, and for each what comes over it.
 //! Invariants: a connection counts only if it comes from the host of the control connection; there are at
 //! most [`LANES_MAX`], and all others are closed at once; nothing here waits.
-//! Left out: who is at the other end of a connection beyond its address. Without authentication of data
-//! connections that is anybody at that host, or behind it; see `blocks.rs` for what he can do.
+//! Where data connections show whose they are (`DCAU`), nothing comes over one before it did (`callers.rs`).
+//! Left out: where they do not, who is at the other end of a connection beyond its address. That is anybody
+//! at that host, or behind it; see `blocks.rs` for what he can do.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::time::Duration;
 
 use haul_base::stop::Stop;
 use haul_gridftp::command::Command;
@@ -16,7 +18,8 @@ use haul_gridftp::mode_e::{Channel, Event, HEADER_LEN};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Error;
-use crate::tls::Wire;
+use crate::callers::Callers;
+use crate::tls::{Bounded, Wire};
 
 /// Most connections of one session.
 pub(crate) const LANES_MAX: usize = 64;
@@ -33,6 +36,8 @@ pub(crate) struct Lanes {
     /// How many connections the server was asked for.
     pub(crate) wanted: u32,
     pub(crate) all: Vec<Lane>,
+    /// Those who must show whose they are first, where they must.
+    pub(crate) callers: Option<Callers>,
     /// What was asked for and not taken yet.
     pub(crate) lined_up: usize,
     /// Somebody else who came last.
@@ -65,6 +70,7 @@ impl Lanes {
     pub(crate) fn listen(
         (mut local, peer): (SocketAddr, SocketAddr),
         wanted: u32,
+        callers: Option<Callers>,
         stop: &Stop,
     ) -> Result<Lanes, Error> {
         let failed = |cause| Error::Lost { doing: LISTENING, cause };
@@ -72,7 +78,8 @@ impl Lanes {
         let listener = TcpListener::bind(local).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let peer = peer.ip().to_canonical();
-        Ok(Lanes { listener, peer, stop: stop.clone(), wanted, all: Vec::new(), lined_up: 0, stranger: None })
+        let (stop, all, stranger) = (stop.clone(), Vec::new(), None);
+        Ok(Lanes { listener, peer, stop, wanted, all, callers, lined_up: 0, stranger })
     }
 
     /// What tells the server where.
@@ -100,14 +107,35 @@ impl Lanes {
                 self.stranger = Some(from);
                 continue;
             }
-            if self.all.len() == LANES_MAX {
-                return Err(Error::Misfit(format!(
-                    "the server makes more than {LANES_MAX} data connections"
-                )));
+            if let Some(callers) = &mut self.callers
+                && !haul_mutant::removed("ftp-lanes-show-whose-they-are")
+            {
+                // Small pieces go to and fro.
+                if stream.set_nodelay(true).is_ok() {
+                    callers.add(Bounded::new(stream, self.stop.clone()))?;
+                }
+                continue;
             }
-            // Whoever protects data connections does it here.
-            let wire = Wire::plain(stream, self.stop.clone());
-            self.all.push(Lane { wire, channel: Channel::new(), header_len: 0, more: true });
+            self.add(Wire::plain(stream, self.stop.clone()))?;
+        }
+        Ok(self.all.len() - had)
+    }
+
+    fn add(&mut self, wire: Wire) -> Result<(), Error> {
+        if self.all.len() == LANES_MAX {
+            return Err(Error::Misfit(format!("the server makes more than {LANES_MAX} data connections")));
+        }
+        self.all.push(Lane { wire, channel: Channel::new(), header_len: 0, more: true });
+        Ok(())
+    }
+
+    /// Takes those that showed whose they are, up to so many connections together; how many these are.
+    pub(crate) fn admit(&mut self, max: usize) -> Result<usize, Error> {
+        let had = self.all.len();
+        while self.all.len() < max
+            && let Some(wire) = self.callers.as_mut().and_then(Callers::next)
+        {
+            self.add(wire)?;
         }
         Ok(self.all.len() - had)
     }
@@ -118,10 +146,24 @@ impl Lanes {
         local.is_ok_and(|local| is_private(local.ip()) && !is_private(self.peer))
     }
 
-    /// Somebody connected who was not looked at yet.
+    /// Somebody connected who was not looked at yet, or did not show yet whose he is.
     pub(crate) fn has_callers(&self) -> bool {
+        if self.callers.as_ref().is_some_and(Callers::has_some) {
+            return true;
+        }
         let mut fds = [PollFd::new(&self.listener, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Why somebody who connected was refused, where nobody else came.
+    pub(crate) fn refused(&self) -> Option<&str> {
+        self.callers.as_ref().filter(|_| self.all.is_empty())?.refused()
+    }
+
+    /// Nobody came within this time.
+    pub(crate) fn uncalled(&self, within: Duration) -> Error {
+        let refused = self.refused().map(str::to_owned);
+        Error::Uncalled { within, stranger: self.stranger, refused }
     }
 
     /// Whether all connections that are kept from one transfer to the next are still there. Between the two

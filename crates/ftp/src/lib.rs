@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod callers;
 mod channel;
 mod control;
 mod data;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_gsi::Wrapped;
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -26,6 +26,9 @@ use haul_base::stop::Stop;
 
 /// Sessions that one control connection keeps for its data connections: of one server.
 const SESSIONS_MAX: usize = 8;
+/// Reads of a socket for one read of what is protected on it that does not wait: records that bring nothing
+/// do not hold up others.
+const READS_MAX: u32 = 64;
 
 /// Whom this host trusts to say who a server is.
 #[derive(Clone, Debug)]
@@ -158,7 +161,7 @@ impl Wire {
 
     /// Reads what is there now: `None`, if nothing is.
     pub(crate) fn read_now(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        self.bounded().waits = false;
+        self.bounded().set_waits(false);
         let read = loop {
             match self.read(buffer) {
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
@@ -166,7 +169,7 @@ impl Wire {
                 read => break read.map(Some),
             }
         };
-        self.bounded().waits = true;
+        self.bounded().set_waits(true);
         read
     }
 
@@ -324,12 +327,19 @@ pub(crate) struct Bounded {
     stop: Stop,
     /// It waits for what is not there yet.
     waits: bool,
+    /// Where it does not: how often it still reads.
+    reads: u32,
 }
 
 impl Bounded {
     /// Nothing is read or written until somebody says until when.
     pub(crate) fn new(stream: impl Into<Socket>, stop: Stop) -> Bounded {
-        Bounded { stream: stream.into(), until: Instant::now(), stop, waits: true }
+        Bounded { stream: stream.into(), until: Instant::now(), stop, waits: true, reads: READS_MAX }
+    }
+
+    /// Whether what is read or written next waits for what is not there yet.
+    pub(crate) fn set_waits(&mut self, waits: bool) {
+        (self.waits, self.reads) = (waits, READS_MAX);
     }
 
     /// The same socket, to be used in its place.
@@ -366,6 +376,7 @@ impl Bounded {
 impl Read for Bounded {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if !self.waits {
+            self.reads = self.reads.checked_sub(1).ok_or(io::ErrorKind::WouldBlock)?;
             return Ok(recv(&self.stream, buffer, RecvFlags::DONTWAIT)?.1);
         }
         loop {
@@ -381,6 +392,9 @@ impl Read for Bounded {
 
 impl Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.waits {
+            return Ok(send(&self.stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?);
+        }
         let left = self.left()?;
         self.stream.write_within(left, bytes)
     }

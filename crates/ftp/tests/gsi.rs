@@ -1,29 +1,19 @@
 //! GSI on a control connection, against an acceptor of the test's own that can do what Globus does not. The
 //! real server is in the end-to-end tests.
 
-use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use data_encoding::BASE64;
-use haul_base::stop::Stop;
-use haul_ftp::{Credential, DataSecurity, Error, Protocol, Security, Server, Session, Settings};
+use haul_ftp::{DataSecurity, Error};
 use haul_gsi::channel::{self, Level, Side};
-use haul_gsi::{Acceptor, Authorities, Expects, Step};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use haul_gsi::{Acceptor, Expects, Step};
 
-const AUTHORITY: &[u8] = include_bytes!("certificates/ca.pem");
-const CERTIFICATE: &[u8] = include_bytes!("certificates/server.pem");
-const KEY: &[u8] = include_bytes!("certificates/server.key");
-const AUTHORITY_OF_ALICE: &[u8] = include_bytes!("../../gsi/tests/certificates/ca.pem");
-const ALICE: &[u8] = include_bytes!("../../gsi/tests/certificates/alice.pem");
-const KEY_OF_ALICE: &[u8] = include_bytes!("../../gsi/tests/certificates/alice.key");
+mod grid;
 
-const PATIENCE: Duration = Duration::from_secs(2);
+use grid::{AUTHORITY, CERTIFICATE, authorities, credential, open, somebody_else};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Odd {
@@ -58,34 +48,6 @@ enum Odd {
     Cuts,
     /// The same, and it has no listings in replies.
     CutsListings,
-}
-
-/// What a host trusts that has only this authority: all that it signs.
-fn authorities(pem: &[u8]) -> Authorities {
-    let hash = if pem == AUTHORITY { "e4212064" } else { "4b80c212" };
-    let policy = "access_id_ANYBODY\npos_rights globus CA:sign\ncond_subjects globus '\"*\"'\n";
-    let of = |hash: &str, pem: &[u8]| {
-        [(format!("{hash}.0"), pem.to_vec()), (format!("{hash}.signing_policy"), policy.as_bytes().to_vec())]
-    };
-    let files = [of(hash, pem), of("f02a6ffa", AUTHORITY_OF_ALICE)].concat();
-    Authorities::new(files.into_iter().collect::<HashMap<_, _>>())
-}
-
-/// Somebody whom the client knows, too.
-fn somebody_else() -> haul_gsi::Credential {
-    let chain = vec![CertificateDer::from_pem_slice(ALICE).expect("a certificate")];
-    let key = PrivateKeyDer::from_pem_slice(KEY_OF_ALICE).expect("a key");
-    haul_gsi::Credential::of(chain, key, "here".into()).expect("a credential")
-}
-
-fn key() -> PrivateKeyDer<'static> {
-    PrivateKeyDer::from_pem_slice(KEY).expect("a key")
-}
-
-/// Of the host and of the user, who are one here.
-fn credential() -> haul_gsi::Credential {
-    let chain = vec![CertificateDer::from_pem_slice(CERTIFICATE).expect("a certificate")];
-    haul_gsi::Credential::of(chain, key(), "here".into()).expect("a credential")
 }
 
 /// The lines that it understood.
@@ -219,13 +181,6 @@ fn serve(mut socket: TcpStream, odd: Odd, heard: &Heard) -> std::io::Result<()> 
         }
     }
     Ok(())
-}
-
-fn open(port: u16, authority: &[u8], who: &str, data: DataSecurity) -> Result<Session, Error> {
-    let credential = Credential::of(authorities(authority), credential()).with_data(data);
-    let server = Server::parse(Protocol::Gsiftp, &format!("{who}127.0.0.1:{port}")).expect("a server");
-    let security = Security::Gsi(credential);
-    Session::open(&server, &Settings { patience: PATIENCE, at: None, security, stop: Stop::never() })
 }
 
 /// Goal: commands go wrapped, replies of one and of several lines are read, the user comes as the server's

@@ -9,10 +9,9 @@
 //! `0`, and then data go as they are; under `PROT S` and `P` they go in TLS, without these.
 
 use std::io::{self, Read, Write};
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use rustls::{ClientConnection, ConnectionCommon, ServerConnection, SideData, StreamOwned};
+use rustls::{ClientConnection, Connection, ServerConnection, StreamOwned};
 
 use crate::GsiError;
 use crate::credential::Credential;
@@ -154,142 +153,188 @@ pub fn wrap<S: Read + Write>(
     mut stream: S,
     side: Side,
     level: Level,
-    (mine, authorities, expects): (&Credential, &Authorities, &Expects),
+    with: (&Credential, &Authorities, &Expects),
 ) -> Result<(Wrapped<S>, Verified), ChannelError> {
-    let who = match expects {
-        Expects::Identity(dn) => Who::Identity(dn.clone()),
-        Expects::Subject(text) => Who::Called(text.clone()),
-    };
-    let peer = Peer::new(authorities, who);
-    let wrapped = match side {
-        Side::Dialled => {
-            let mut connection = client(mine, &peer)?;
-            shake(&mut connection, &mut stream, &peer)?;
-            match level {
-                Level::Clear => {
-                    if hear(&mut connection, &mut stream, &peer)? != [0] {
-                        return Err(GsiError::broken("it does not say the byte that it should say").into());
-                    }
-                    say(&mut connection, &mut stream, b"0")?;
-                    Wrapped::Clear(stream)
-                }
-                Level::Private => Wrapped::Client(Box::new(StreamOwned::new(connection, stream))),
-            }
-        }
-        Side::Listened => {
-            let mut connection = server(mine, &peer)?;
-            let said_last = shake(&mut connection, &mut stream, &peer)?;
-            match level {
-                Level::Clear => {
-                    // What ended the handshake stands for the byte.
-                    if !said_last {
-                        say(&mut connection, &mut stream, &[0])?;
-                    }
-                    if hear(&mut connection, &mut stream, &peer)? != *b"0" {
-                        return Err(GsiError::broken("it does not say the byte that it should say").into());
-                    }
-                    Wrapped::Clear(stream)
-                }
-                Level::Private => Wrapped::Server(Box::new(StreamOwned::new(connection, stream))),
-            }
-        }
-    };
-    let (verified, _) = peer.verified().ok_or_else(|| GsiError::broken("it showed no certificate"))?;
-    Ok((wrapped, verified))
+    let mut handshake = Handshake::new(side, level, with)?;
+    handshake.go_on(&mut stream)?;
+    handshake.end(stream)
 }
 
-/// Runs the handshake; whether this end said the last of it.
-fn shake<C, D, S>(connection: &mut C, stream: &mut S, peer: &Arc<Peer>) -> Result<bool, ChannelError>
-where
-    C: DerefMut + Deref<Target = ConnectionCommon<D>>,
-    D: SideData,
-    S: Read + Write,
-{
-    for _ in 0..RECORDS_MAX {
-        let mut said = false;
-        while connection.wants_write() {
-            connection.write_tls(stream)?;
-            said = true;
-        }
-        if said {
+/// Both ends of a connection show who they are, over a stream that may have nothing to read, or no room to
+/// write, for now.
+pub struct Handshake {
+    connection: Connection,
+    peer: Arc<Peer>,
+    side: Side,
+    level: Level,
+    step: Step,
+    /// The record that comes: as long as is known of it, and how much of that is there.
+    record: Vec<u8>,
+    have: usize,
+    /// Records that came.
+    records: usize,
+    /// Something was said since the last one.
+    said: bool,
+}
+
+/// What comes next.
+#[derive(Clone, Copy)]
+enum Step {
+    Shakes,
+    /// The other end has this byte to say.
+    Hears(u8),
+    /// Nothing but what is to be written.
+    Ends,
+}
+
+impl Handshake {
+    /// As whom this end comes, whom it trusts and whom it expects.
+    ///
+    /// # Errors
+    /// TLS cannot be had with the credential.
+    pub fn new(
+        side: Side,
+        level: Level,
+        (mine, authorities, expects): (&Credential, &Authorities, &Expects),
+    ) -> Result<Handshake, GsiError> {
+        let who = match expects {
+            Expects::Identity(dn) => Who::Identity(dn.clone()),
+            Expects::Subject(text) => Who::Called(text.clone()),
+        };
+        let peer = Peer::new(authorities, who);
+        let connection = match side {
+            Side::Dialled => client(mine, &peer)?.into(),
+            Side::Listened => server(mine, &peer)?.into(),
+        };
+        let (step, record) = (Step::Shakes, Vec::new());
+        Ok(Handshake { connection, peer, side, level, step, record, have: 0, records: 0, said: false })
+    }
+
+    /// Goes on as far as it goes now; then it is over, and [`Handshake::end`] has what to read from. Where the
+    /// stream's error is [`io::ErrorKind::WouldBlock`] it is to be called again when there is something to
+    /// read, or room to write if [`Handshake::wants_write`].
+    ///
+    /// # Errors
+    /// The other end is not whom it should be, or does not speak so; those of the stream.
+    pub fn go_on(&mut self, stream: &mut (impl Read + Write)) -> Result<(), ChannelError> {
+        loop {
+            while self.connection.wants_write() {
+                self.connection.write_tls(stream)?;
+                self.said = true;
+            }
             stream.flush()?;
-        }
-        if !connection.is_handshaking() {
-            return Ok(said);
-        }
-        record(connection, stream, peer)?;
-    }
-    Err(GsiError::broken("the two do not come to an end").into())
-}
-
-/// Reads exactly one record, so that what is behind it stays in the stream.
-fn record<C, D, S>(connection: &mut C, stream: &mut S, peer: &Arc<Peer>) -> Result<(), ChannelError>
-where
-    C: DerefMut + Deref<Target = ConnectionCommon<D>>,
-    D: SideData,
-    S: Read + Write,
-{
-    let mut record = vec![0; 5];
-    read_all(stream, &mut record)?;
-    let len = usize::from(u16::from_be_bytes([record[3], record[4]]));
-    if !(20..=23).contains(&record[0]) || record[1] != 3 || len > RECORD_LEN_MAX {
-        return Err(GsiError::broken("the other end does not speak TLS on the data connection").into());
-    }
-    record.resize(5 + len, 0);
-    read_all(stream, &mut record[5..])?;
-    let mut rest = &record[..];
-    while !rest.is_empty() {
-        connection.read_tls(&mut rest)?;
-        if let Err(error) = connection.process_new_packets() {
-            // It is told why, if it still listens.
-            let _ = connection.write_tls(stream).and_then(|_| stream.flush());
-            let error = peer
-                .failed()
-                .unwrap_or_else(|| GsiError::Broken(format!("TLS on the data connection: {error}")));
-            return Err(error.into());
-        }
-    }
-    Ok(())
-}
-
-fn read_all(stream: &mut impl Read, mut buffer: &mut [u8]) -> io::Result<()> {
-    while !buffer.is_empty() {
-        match stream.read(buffer) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(len) => buffer = &mut buffer[len..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            self.step = match self.step {
+                Step::Shakes if self.connection.is_handshaking() => {
+                    self.hear(stream)?;
+                    Step::Shakes
+                }
+                Step::Shakes => match (self.level, self.side) {
+                    (Level::Private, _) => Step::Ends,
+                    (Level::Clear, Side::Dialled) => Step::Hears(0),
+                    (Level::Clear, Side::Listened) => {
+                        // What ended the handshake stands for the byte.
+                        if !self.said {
+                            self.connection.writer().write_all(&[0])?;
+                        }
+                        Step::Hears(b'0')
+                    }
+                },
+                Step::Hears(byte) => {
+                    self.hear(stream)?;
+                    let mut heard = [0; 2];
+                    let len = match self.connection.reader().read(&mut heard) {
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                        read => read?,
+                    };
+                    if heard[..len] != [byte] {
+                        return Err(GsiError::broken("it does not say the byte that it should say").into());
+                    }
+                    if self.side == Side::Dialled {
+                        self.connection.writer().write_all(b"0")?;
+                    }
+                    Step::Ends
+                }
+                Step::Ends => return Ok(()),
+            };
         }
     }
-    Ok(())
-}
 
-fn hear<C, D, S>(connection: &mut C, stream: &mut S, peer: &Arc<Peer>) -> Result<Vec<u8>, ChannelError>
-where
-    C: DerefMut + Deref<Target = ConnectionCommon<D>>,
-    D: SideData,
-    S: Read + Write,
-{
-    record(connection, stream, peer)?;
-    let mut heard = [0; 2];
-    match connection.reader().read(&mut heard) {
-        Ok(len) => Ok(heard[..len].to_vec()),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Vec::new()),
-        Err(error) => Err(error.into()),
+    /// There is something that the stream had no room for.
+    pub fn wants_write(&self) -> bool {
+        self.connection.wants_write()
     }
-}
 
-fn say<C, D, S>(connection: &mut C, stream: &mut S, what: &[u8]) -> Result<(), ChannelError>
-where
-    C: DerefMut + Deref<Target = ConnectionCommon<D>>,
-    D: SideData,
-    S: Read + Write,
-{
-    connection.writer().write_all(what)?;
-    while connection.wants_write() {
-        connection.write_tls(stream)?;
+    /// What to read from and write to once it is over, and who the other end is.
+    ///
+    /// # Errors
+    /// It is not over.
+    pub fn end<S: Read + Write>(self, stream: S) -> Result<(Wrapped<S>, Verified), ChannelError> {
+        if !matches!(self.step, Step::Ends) || self.connection.wants_write() {
+            return Err(GsiError::broken("the other end did not show who it is").into());
+        }
+        let verified = self.peer.verified().ok_or_else(|| GsiError::broken("it showed no certificate"))?.0;
+        let wrapped = match (self.level, self.connection) {
+            (Level::Clear, _) => Wrapped::Clear(stream),
+            (Level::Private, Connection::Client(connection)) => {
+                Wrapped::Client(Box::new(StreamOwned::new(connection, stream)))
+            }
+            (Level::Private, Connection::Server(connection)) => {
+                Wrapped::Server(Box::new(StreamOwned::new(connection, stream)))
+            }
+        };
+        Ok((wrapped, verified))
     }
-    Ok(stream.flush()?)
+
+    /// Reads exactly one record, so that what is behind it stays in the stream.
+    fn hear(&mut self, stream: &mut (impl Read + Write)) -> Result<(), ChannelError> {
+        const HEAD_LEN: usize = 5;
+        if self.record.is_empty() {
+            if self.records == RECORDS_MAX {
+                return Err(GsiError::broken("the two do not come to an end").into());
+            }
+            self.record.resize(HEAD_LEN, 0);
+        }
+        self.fill(stream)?;
+        if self.record.len() == HEAD_LEN {
+            let len = usize::from(u16::from_be_bytes([self.record[3], self.record[4]]));
+            if !(20..=23).contains(&self.record[0]) || self.record[1] != 3 || len > RECORD_LEN_MAX {
+                let why = "the other end does not speak TLS on the data connection";
+                return Err(GsiError::broken(why).into());
+            }
+            self.record.resize(HEAD_LEN + len, 0);
+            self.fill(stream)?;
+        }
+        let record = std::mem::take(&mut self.record);
+        (self.have, self.said) = (0, false);
+        self.records += 1;
+        let mut rest = &record[..];
+        while !rest.is_empty() {
+            self.connection.read_tls(&mut rest)?;
+            if let Err(error) = self.connection.process_new_packets() {
+                // It is told why, if it still listens.
+                let _ = self.connection.write_tls(stream).and_then(|_| stream.flush());
+                let error = self
+                    .peer
+                    .failed()
+                    .unwrap_or_else(|| GsiError::Broken(format!("TLS on the data connection: {error}")));
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what is missing of the record, as long as it is known.
+    fn fill(&mut self, stream: &mut impl Read) -> io::Result<()> {
+        while self.have < self.record.len() {
+            match stream.read(&mut self.record[self.have..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(len) => self.have += len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

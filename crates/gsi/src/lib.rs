@@ -31,7 +31,7 @@ pub mod verify;
 
 pub use acceptor::Acceptor;
 pub use cert::Rights;
-pub use channel::{Expects, Level, Side, Wrapped};
+pub use channel::{Expects, Handshake, Level, Side, Wrapped};
 pub use credential::Credential;
 pub use gridmap::Gridmap;
 pub use initiator::{Delegates, Initiator};

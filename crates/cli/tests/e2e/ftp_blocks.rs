@@ -223,23 +223,29 @@ fn filled(room: &Room) -> std::path::PathBuf {
     data
 }
 
-/// Goal: trees come in blocks from a real server, plain and with users of the grid, byte by byte.
+/// Goal: trees come in blocks from a real server, plain and with users of the grid, byte by byte, however data
+/// are protected.
 /// Method: the servers of Globus, with one process and with two data movers.
 #[test]
 fn trees_come_in_blocks() {
     need!("gridftp");
     let room = Room::new();
     let data = filled(&room);
-    for kind in [Kind::Gridftp, Kind::GridftpStriped, Kind::GridftpGsi] {
+    for (kind, data_channel) in [
+        (Kind::Gridftp, None),
+        (Kind::GridftpStriped, None),
+        (Kind::GridftpGsi, Some("plain")),
+        (Kind::GridftpGsi, Some("shown")),
+        (Kind::GridftpGsi, Some("private")),
+    ] {
         let ftpd = Ftpd::start(kind);
-        let sink = room.dir(&format!("{kind:?}"));
+        let sink = room.dir(&format!("{kind:?}-{data_channel:?}"));
         let mut haul = Haul::cp(["-r", "-v"]).args([ftpd.url(contents(&data))]).args([&sink]);
-        if kind == Kind::GridftpGsi {
+        if let Some(data_channel) = data_channel {
             haul = haul
                 .env("X509_CERT_DIR", ftpd.of_grid("authorities"))
                 .env("X509_USER_PROXY", ftpd.of_grid("alice"))
-                // What is protected comes as it is.
-                .args(["--data-channel=plain"]);
+                .args(["--data-channel", data_channel]);
         }
         let ended = haul.run().sane().exits(0);
         assert_same(&data, &sink, BELOW);

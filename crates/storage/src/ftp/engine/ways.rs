@@ -86,6 +86,8 @@ impl Ways {
     pub(super) fn note(&self, error: &Error) {
         let ends = match error {
             Error::Uncalled { .. } | Error::Misfit(_) | Error::Grammar(_) | Error::Broken { .. } => true,
+            // Nobody who came on the server's behalf showed that it comes in the user's name.
+            Error::Untrusted { .. } => true,
             // That it cannot connect to this host, in its own words.
             Error::Refused { code: 425, .. } => true,
             // What has nothing to do with a file will be refused of the next one, too.
@@ -183,7 +185,8 @@ mod tests {
         assert!(ways.words().is_some_and(|words| !words.contains("twice")));
         for error in [
             Error::Misfit("twice".into()),
-            Error::Uncalled { within: Duration::from_secs(1), stranger: None },
+            Error::Uncalled { within: Duration::from_secs(1), stranger: None, refused: None },
+            Error::Untrusted { to: "the data connection".into(), why: "the other end is bob".into() },
             Error::Refused { said: "MODE E".into(), code: 504, text: String::new() },
             Error::Refused { said: "RETR /x".into(), code: 425, text: String::new() },
         ] {

@@ -1,0 +1,125 @@
+//! Data connections that the server made, until both ends showed whose they are (`DCAU A`).
+//!
+//! In: connections as they come. Out: those at whose other end is the user's own.
+//! Invariants: not a byte of data is read from any other; nothing here waits, and nobody is waited for longer
+//! than the patience; there are at most [`CALLERS_MAX`], and who came first gives way to who comes then.
+//! Whoever is refused ends nothing: he may be anybody at the server's address.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use haul_gsi::channel::ChannelError;
+use haul_gsi::{Handshake, Side};
+use rustix::event::{PollFd, PollFlags};
+
+use crate::Error;
+use crate::gsi::Channel;
+use crate::tls::{Bounded, Wire};
+
+/// Most that are looked at together.
+const CALLERS_MAX: usize = 64;
+
+/// See the module.
+pub(crate) struct Callers {
+    channel: Channel,
+    patience: Duration,
+    all: Vec<Caller>,
+    /// Those that are the user's own and were not taken yet.
+    ready: Vec<Wire>,
+    /// Why somebody was refused last.
+    refused: Option<String>,
+}
+
+struct Caller {
+    socket: Bounded,
+    handshake: Handshake,
+    until: Instant,
+}
+
+impl Callers {
+    pub(crate) fn new(channel: Channel, patience: Duration) -> Callers {
+        Callers { channel, patience, all: Vec::new(), ready: Vec::new(), refused: None }
+    }
+
+    /// Somebody connected.
+    ///
+    /// # Errors
+    /// This end has nothing to show.
+    pub(crate) fn add(&mut self, mut socket: Bounded) -> Result<(), Error> {
+        socket.set_waits(haul_mutant::removed("ftp-callers-hold-up-nobody"));
+        let handshake = self.channel.handshake(Side::Listened)?;
+        if self.all.len() == CALLERS_MAX {
+            if haul_mutant::removed("ftp-callers-give-way") {
+                return Ok(());
+            }
+            let _ = self.all.remove(0);
+        }
+        self.all.push(Caller { socket, handshake, until: Instant::now() + self.patience });
+        Ok(())
+    }
+
+    /// What each of them waits for.
+    pub(crate) fn waits(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.all.iter().map(|caller| {
+            let wants = if caller.handshake.wants_write() { PollFlags::OUT } else { PollFlags::IN };
+            PollFd::new(caller.socket.socket(), wants)
+        })
+    }
+
+    /// Goes on with each as far as it goes now; whether one is the user's own.
+    pub(crate) fn go_on(&mut self) -> bool {
+        let had = self.ready.len();
+        for mut caller in std::mem::take(&mut self.all) {
+            let gone = caller.handshake.go_on(&mut caller.socket);
+            let ended = match gone {
+                Err(ChannelError::Io(cause)) if is_for_now(&cause) && Instant::now() < caller.until => {
+                    self.all.push(caller);
+                    continue;
+                }
+                Ok(()) => caller.handshake.end(caller.socket),
+                Err(error) => Err(error),
+            };
+            match ended {
+                Ok((wrapped, _)) if self.ready.len() < CALLERS_MAX => {
+                    self.ready.push(Wire::Grid(Box::new(wrapped)));
+                }
+                Ok(_) => {}
+                Err(ChannelError::Gsi(error)) => self.refused = Some(error.to_string()),
+                Err(ChannelError::Io(cause)) if is_for_now(&cause) => {
+                    let within = self.patience.as_secs_f64();
+                    self.refused = Some(format!("it did not show who it is within {within} s"));
+                }
+                Err(ChannelError::Io(_)) => {
+                    self.refused = Some("it hung up before it showed who it is".into());
+                }
+            }
+        }
+        self.ready.len() > had
+    }
+
+    /// The next one that is the user's own.
+    pub(crate) fn next(&mut self) -> Option<Wire> {
+        (!self.ready.is_empty()).then(|| self.ready.remove(0))
+    }
+
+    /// Somebody is here who may be the server's.
+    pub(crate) fn has_some(&self) -> bool {
+        !self.all.is_empty() || !self.ready.is_empty()
+    }
+
+    /// Nobody of those who are here is wanted any more.
+    pub(crate) fn clear(&mut self) {
+        self.all.clear();
+        self.ready.clear();
+        self.refused = None;
+    }
+
+    /// Why somebody was refused since they were cleared.
+    pub(crate) fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
+    }
+}
+
+fn is_for_now(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
