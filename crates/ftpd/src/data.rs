@@ -2,7 +2,7 @@
 //!
 //! In: `PASV`, `PORT` and their kin. Out: connections that do not block.
 //! What must hold: a connection comes from, and goes to, the host of the control connection, unless the
-//! server was told that others may take part; never to a port below [`PORT_MIN`]. There is one listener at a
+//! server was told that others may take part, or who is there shows whose he is; never to a port below [`PORT_MIN`]. There is one listener at a
 //! time, whatever was asked for how often.
 //! Left out: what goes through them. TLS on them is a [`Guard`].
 
@@ -28,6 +28,18 @@ pub trait Stream: Read + Write + Send {
     fn fd(&self) -> BorrowedFd<'_>;
     /// The socket itself, if what goes through it is what is written here.
     fn plain(&self) -> Option<&TcpStream>;
+    /// Bytes were taken from the socket that nobody has read, so that it may show nothing and a read yield
+    /// some.
+    fn holds(&self) -> bool {
+        false
+    }
+    /// Says that nothing more comes; to be called again if it would block.
+    ///
+    /// # Errors
+    /// The connection broke.
+    fn end(&mut self) -> io::Result<()> {
+        self.flush()
+    }
 }
 
 impl Stream for TcpStream {
@@ -46,6 +58,12 @@ pub trait Guard: Send {
     /// # Errors
     /// The other end is not who it must be.
     fn wrap(&mut self, socket: TcpStream, dialled: bool) -> io::Result<Box<dyn Stream>>;
+    /// The other end shows who it is, so that it may be on any host.
+    fn identifies(&self) -> bool;
+    /// Why there can be no connection as it was agreed, if that is so.
+    fn hindrance(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// Nothing does.
@@ -54,6 +72,9 @@ pub struct Clear;
 impl Guard for Clear {
     fn wrap(&mut self, socket: TcpStream, _dialled: bool) -> io::Result<Box<dyn Stream>> {
         Ok(Box::new(socket))
+    }
+    fn identifies(&self) -> bool {
+        false
     }
 }
 
@@ -121,6 +142,8 @@ pub struct Data {
     pub delayed: bool,
     /// One that was delayed is due.
     pub due: bool,
+    /// Why the last that came was sent away.
+    sent_away: Option<io::Error>,
 }
 
 impl Data {
@@ -137,7 +160,19 @@ impl Data {
             kept_way: None,
             delayed: false,
             due: false,
+            sent_away: None,
         }
+    }
+
+    /// What protects connections from now on. Those that are kept are of before.
+    pub fn set_guard(&mut self, guard: Box<dyn Guard>) {
+        self.drop_kept();
+        self.guard = guard;
+    }
+
+    /// Whether connections may come from there and go there.
+    fn may_reach(&self, address: SocketAddr) -> bool {
+        self.third_party || self.guard.identifies() || plain_ip(address) == self.peer
     }
 
     /// Forgets all that was agreed.
@@ -163,6 +198,7 @@ impl Data {
     /// No port is free.
     pub fn listen(&mut self) -> io::Result<SocketAddr> {
         self.close();
+        self.sent_away = None;
         let listener = self.bind()?;
         listener.set_nonblocking(true)?;
         if let Some(len) = self.buffer {
@@ -203,7 +239,7 @@ impl Data {
     /// # Errors
     /// It must not.
     pub fn dial_to(&mut self, address: SocketAddr) -> Result<(), Refused> {
-        if !self.third_party && plain_ip(address) != self.peer {
+        if !self.may_reach(address) {
             return Err(Refused::Foreign);
         }
         if address.port() < PORT_MIN {
@@ -243,15 +279,20 @@ impl Data {
     /// Takes the next connection that is there, if it is from a host that it may be from.
     ///
     /// # Errors
-    /// The system, or the guard, refuses it.
+    /// The system refuses it.
     pub fn accept(&mut self) -> io::Result<Option<Conn>> {
-        let Route::Listening(listener) = &self.route else { return Ok(None) };
         // As many strangers as this are sent away at a time, before others have their turn.
         for _ in 0..CHANNELS_MAX {
+            let Route::Listening(listener) = &self.route else { return Ok(None) };
             match listener.accept() {
-                Ok((socket, from)) if self.third_party || plain_ip(from) == self.peer => {
-                    return Ok(Some(self.ready(socket, false)?));
-                }
+                // Anybody may dial a port: who does not show whose he is ends nothing but his own connection.
+                Ok((socket, from)) if self.may_reach(from) => match self.ready(socket, false) {
+                    Ok(conn) => return Ok(Some(conn)),
+                    Err(error) => {
+                        self.sent_away = Some(error);
+                        return Ok(None);
+                    }
+                },
                 Ok(_) => {}
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => return Ok(None),
@@ -269,6 +310,10 @@ impl Data {
     /// Nobody answers, or the guard refuses who does.
     pub fn dial(&mut self) -> io::Result<Conn> {
         let Route::Dial(address) = self.route else { return Err(ErrorKind::NotConnected.into()) };
+        // What was agreed of protection since then counts.
+        if !self.may_reach(address) {
+            return Err(io::Error::other(Refused::Foreign));
+        }
         let socket = TcpStream::connect_timeout(&address, CONNECT_WITHIN)?;
         self.ready(socket, true)
     }
@@ -304,7 +349,9 @@ impl Data {
             let fd = self.listener_fd().expect("it listens");
             match control.wait(&[(fd, PollFlags::IN)], deadline, Some(status)) {
                 Ok(_) => {}
-                Err(Abort::Late) => return Ok(Err(ErrorKind::TimedOut.into())),
+                Err(Abort::Late) => {
+                    return Ok(Err(self.sent_away.take().unwrap_or(ErrorKind::TimedOut.into())));
+                }
                 Err(abort) => return Err(abort),
             }
         }
