@@ -206,6 +206,12 @@ pub fn stream(
                 // Globus ends a connection under TLS without saying so, as somebody on the way could. What
                 // was announced where nobody could change it tells the two apart.
                 ErrorKind::UnexpectedEof if expected == Some(upload.got()) => return Ok(()),
+                ErrorKind::UnexpectedEof => {
+                    return Err(Stop::Missing(
+                        "The data connection ended without the last word of TLS, and what came is not what ALLO \
+                         announced: MODE E tells the end",
+                    ));
+                }
                 _ => return Err(Stop::Data(error)),
             },
         }
