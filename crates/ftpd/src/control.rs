@@ -213,7 +213,8 @@ impl Control {
         }
     }
 
-    /// What passes lines on waits: for `other` with these flags, and for more lines. What of `other` is ready.
+    /// What passes lines on waits: for `other` with these flags, and for more lines. Returns what of `other`
+    /// is ready.
     ///
     /// # Errors
     /// Nothing is to be passed on any more: the client is gone, or the monitor.

@@ -18,6 +18,7 @@ use crate::control::timespec;
 use crate::data::{Guard, Stream};
 
 /// Both ends show whose they are.
+#[derive(Clone)]
 pub struct Shown {
     pub mine: Credential,
     pub authorities: Authorities,
@@ -26,7 +27,7 @@ pub struct Shown {
 }
 
 impl Guard for Shown {
-    fn wrap(&mut self, socket: TcpStream, dialled: bool) -> io::Result<Box<dyn Stream>> {
+    fn wrap(&self, socket: TcpStream, dialled: bool) -> io::Result<Box<dyn Stream>> {
         let side = if dialled { Side::Dialled } else { Side::Listened };
         let socket = Patient { socket, until: Instant::now() + SHOWN_WITHIN };
         let with = (&self.mine, &self.authorities, &self.expects);
@@ -35,6 +36,10 @@ impl Guard for Shown {
             Err(ChannelError::Io(error)) => Err(error),
             Err(ChannelError::Gsi(error)) => Err(io::Error::other(error)),
         }
+    }
+
+    fn apart(&self) -> Option<Box<dyn Guard>> {
+        Some(Box::new(self.clone()))
     }
 
     fn identifies(&self) -> bool {
@@ -46,7 +51,7 @@ impl Guard for Shown {
 pub struct Nothing(pub &'static str);
 
 impl Guard for Nothing {
-    fn wrap(&mut self, _: TcpStream, _: bool) -> io::Result<Box<dyn Stream>> {
+    fn wrap(&self, _: TcpStream, _: bool) -> io::Result<Box<dyn Stream>> {
         Err(io::Error::other(self.0))
     }
 

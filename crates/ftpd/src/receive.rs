@@ -253,7 +253,7 @@ pub fn blocks(
         wanted.extend(reading.iter().map(|i| (conns[*i].stream.fd(), PollFlags::IN)));
         let room = conns.len() < CHANNELS_MAX;
         if room {
-            wanted.extend(data.listener_fd().map(|fd| (fd, PollFlags::IN)));
+            wanted.extend(data.listener_fds().map(|fd| (fd, PollFlags::IN)));
         }
         if wanted.is_empty() {
             return Err(Stop::Missing("All data connections have ended, and more were promised"));
@@ -299,7 +299,7 @@ pub fn blocks(
                 transfer.handle_closed(conn.channel.is_at_end())?;
             }
         }
-        if room && ready.len() > reading.len() && ready[reading.len()] {
+        if room && ready[reading.len()..].contains(&true) {
             while conns.len() < CHANNELS_MAX {
                 let Some(conn) = data.accept().map_err(Stop::Data)? else { break };
                 conns.push(conn);

@@ -1,9 +1,9 @@
-//! `haul serve gridftp --gsi`: people of a grid come by their certificates, each as his user, with the clients
-//! of Globus and with haul's own.
+//! `haul serve gridftp --gsi`: people of a grid come by their certificates, each as his user, with the
+//! clients of Globus and with haul's own.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -39,12 +39,16 @@ impl Server {
     }
 
     fn of(room: Room, more: &[&str], by: impl Fn(Haul) -> Haul) -> Server {
+        Server::at_host(room, "127.0.0.1", more, by)
+    }
+
+    fn at_host(room: Room, host: &str, more: &[&str], by: impl Fn(Haul) -> Haul) -> Server {
         fs::create_dir_all(room.at("root")).expect("make the root");
         for _ in 0..20 {
-            let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+            let port = TcpListener::bind((host, 0)).and_then(|socket| socket.local_addr());
             let port = port.expect("a free port").port();
             let mut words = vec!["serve".into(), "gridftp".into(), "--gsi".into()];
-            words.extend(["--listen".into(), format!("127.0.0.1:{port}")]);
+            words.extend(["--listen".into(), format!("{host}:{port}")]);
             for (option, name) in [
                 ("--root", "root"),
                 ("--host-cert", "host.pem"),
@@ -401,4 +405,173 @@ fn tokens_of_strangers_end_their_session() {
     server.copies(&[&file_url(&near), &server.url("f")]);
     drop(silent);
     assert!(!server.running.stderr().contains("panicked"), "{}", server.running.stderr());
+}
+
+/// Goal: what somebody on the way puts between a client's commands, in the clear or as a token of his own,
+/// has no effect, behind the context and behind the login; and what is answered to the client stays protected.
+/// Method: a relay between globus-url-copy and the server that adds a line behind one of the client's.
+#[test]
+fn what_is_not_protected_has_no_effect() {
+    need!("gridftp", "globus-url-copy");
+    let server = Server::new("root", &["--allow-root"]);
+    let near = server.room.file("near", "bytes");
+    // The fifth line of the client is the first behind its last token; the tenth is behind the login.
+    for (n, line, answer) in
+        [(5, "MKD added", "533"), (10, "MKD added", "533"), (10, "ENC FwMDAAUAAAAAAA==", "421")]
+    {
+        let between = TcpListener::bind("127.0.0.1:0").expect("listen");
+        let url = format!("gsiftp://127.0.0.1:{}/f", between.local_addr().expect("an address").port());
+        let port = server.port;
+        let relay = std::thread::spawn(move || {
+            let (client, _) = between.accept().expect("the client");
+            let to = TcpStream::connect(("127.0.0.1", port)).expect("dial");
+            let (mut to_server, mut to_client) =
+                (to.try_clone().expect("clone"), client.try_clone().expect("clone"));
+            let commands = std::thread::spawn(move || {
+                for (i, said) in (1..).zip(BufReader::new(client).split(b'\n').map_while(Result::ok)) {
+                    let mut said = [said, b"\n".to_vec()].concat();
+                    if i == n {
+                        said.extend_from_slice(format!("{line}\r\n").as_bytes());
+                    }
+                    if to_server.write_all(&said).is_err() {
+                        break;
+                    }
+                }
+                let _ = to_server.shutdown(Shutdown::Both);
+            });
+            let mut answers = Vec::new();
+            for said in BufReader::new(to).split(b'\n').map_while(Result::ok) {
+                let said = [said, b"\n".to_vec()].concat();
+                answers.push(String::from_utf8_lossy(&said).into_owned());
+                if to_client.write_all(&said).is_err() {
+                    break;
+                }
+            }
+            let _ = to_client.shutdown(Shutdown::Both);
+            commands.join().expect("a thread");
+            answers
+        });
+        let _ = server.copy("alice", &[&file_url(&near), &url]);
+        let answers = relay.join().expect("the relay");
+        assert!(!server.at("added").exists(), "line {n} {line} was obeyed");
+        let known = answers.iter().position(|said| said.starts_with("235")).expect("the context stands");
+        let behind = &answers[known + 1..];
+        let bare: Vec<_> = behind.iter().filter(|said| !said.starts_with("632")).collect();
+        match answer {
+            "533" => assert!(bare.len() == 1 && bare[0].starts_with("533"), "{n}: {bare:?}"),
+            _ => assert!(bare.is_empty(), "{n}: {bare:?}"),
+        }
+        assert!(behind.iter().any(|said| said.starts_with("632")), "{behind:?}");
+    }
+}
+
+/// Goal: who dials a data port and does not show whose he is keeps nobody waiting and brings nothing.
+/// Method: one port for data, which others dial all the time, some of whom say nothing and some what is no
+/// TLS, while files come.
+#[test]
+fn strangers_at_a_data_port_bring_nothing() {
+    need!("gridftp", "globus-url-copy");
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let port = port.expect("a free port").port();
+    let ports = format!("{port}-{port}");
+    let server = Server::new("root", &["--allow-root", "--data-ports", &ports]);
+    let content = tree::bytes(&mut fastrand::Rng::with_seed(9), 300_000);
+    let near = server.room.file("near", &content);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let dialled = std::thread::scope(|scope| {
+        let strangers = scope.spawn(|| {
+            let mut there = Vec::new();
+            let mut count = 0;
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                if let Ok(mut socket) = TcpStream::connect(("127.0.0.1", port)) {
+                    count += 1;
+                    if count % 2 == 0 {
+                        let _ = socket.write_all(b"what a stranger would like to see in the file");
+                    }
+                    there.push(socket);
+                }
+                // Fewer at a time than the server looks at.
+                if there.len() > 20 {
+                    there.remove(0);
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            count
+        });
+        for options in [&[][..], &["-p", "3"], &["-dcpriv"], &["-fast", "-dcpriv"]] {
+            for _ in 0..3 {
+                server.copies(&[options, &[&file_url(&near), &server.url("f")]].concat());
+                assert!(read(server.at("f")) == content, "{options:?}");
+            }
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        strangers.join().expect("a thread")
+    });
+    assert!(dialled > 0, "no stranger ever came through");
+}
+
+/// Goal: data connections lead to another host than the client's only where both ends show whose they are.
+/// Method: one server sends to another at another address of this host, with `DCAU A` and without.
+#[test]
+fn other_hosts_must_show_whose_they_are() {
+    need!("gridftp", "globus-url-copy");
+    let server = Server::new("root", &["--allow-root"]);
+    let room = Room::new();
+    for name in ["authorities", "host.pem", "host.key", "gridmap"] {
+        let copied = Command::new("cp").arg("-a").arg(server.room.at(name)).arg(room.at(name)).status();
+        assert!(copied.expect("run cp").success(), "copy {name}");
+    }
+    let other = Server::at_host(room, "127.0.0.2", &["--allow-root"], |haul| haul);
+    fs::write(server.at("f"), "bytes").expect("write");
+    let there = other.url("f").replace("127.0.0.1", "127.0.0.2");
+    let words = ["-ds", "/O=Grid/CN=127.0.0.1", &server.url("f"), &there];
+    server.refuses("alice", &[&["-nodcau"], &words[..]].concat(), "no other");
+    assert!(!other.at("f").exists());
+    server.copies(&words);
+    assert_eq!(read(other.at("f")), b"bytes");
+}
+
+/// Goal: a proxy that has expired is told so.
+#[test]
+fn an_expired_proxy_is_nobodys() {
+    need!("gridftp", "python3");
+    let server = Server::new("root", &["--allow-root"]);
+    server.room.file(
+        "old.cnf",
+        "[ca]\ndefault_ca=d\n[d]\ndatabase=old.txt\nnew_certs_dir=.\nserial=old.serial\ndefault_md=sha256\npolicy=p\n\
+         [p]\norganizationName=optional\ncommonName=optional\n",
+    );
+    let make = "touch old.txt; echo 77 >old.serial; openssl req -new -key proxy.key -subj /O=Grid/CN=alice/CN=777 >old.csr; \
+                openssl ca -batch -config old.cnf -cert user.pem -keyfile user.key -preserveDN -startdate 20200101000000Z \
+                -enddate 20200102000000Z -extfile proxy.cnf -in old.csr -notext -out old.pem; \
+                cat old.pem proxy.key user.pem >old; chmod 600 old";
+    let made =
+        Command::new("sh").args(["-ec", make]).current_dir(server.room.at("")).output().expect("run sh");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    // By a client that shows what it has without a look at it.
+    let script = "import base64,socket,ssl,sys\n\
+                  s=socket.create_connection(('127.0.0.1',int(sys.argv[1])));f=s.makefile('rwb')\n\
+                  def ask(l):\n f.write(l+b'\\r\\n');f.flush();return f.readline()\n\
+                  f.readline();print(ask(b'AUTH GSSAPI'))\n\
+                  c=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT);c.check_hostname=False;c.verify_mode=ssl.CERT_NONE\n\
+                  c.load_cert_chain(sys.argv[2],sys.argv[3])\n\
+                  i,o=ssl.MemoryBIO(),ssl.MemoryBIO();t=c.wrap_bio(i,o)\n\
+                  for _ in range(8):\n\
+                  \x20try: t.do_handshake();done=True\n\
+                  \x20except ssl.SSLWantReadError: done=False\n\
+                  \x20r=ask(b'ADAT '+base64.b64encode(o.read()));print(r)\n\
+                  \x20if not r.startswith(b'335'): break\n\
+                  \x20i.write(base64.b64decode(r[9:]))\n";
+    let says = |certs: &str| {
+        let (port, certs) = (server.port.to_string(), server.room.at(certs).display().to_string());
+        let key = server.room.at("proxy.key").display().to_string();
+        let output =
+            Command::new("python3").args(["-c", script, &port, &certs, &key]).output().expect("run python3");
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let old = says("old");
+    assert!(old.contains("535") && old.contains("expired"), "{old}");
+    // The same client is let in with what is valid, as far as it goes.
+    let good = says("alice");
+    assert!(good.contains("335") && !good.contains("535"), "{good}");
 }
