@@ -4,8 +4,12 @@
 //! caller's to decide.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 /// Pages that [`resident`] can be asked about at a time.
 pub const RESIDENT_PAGES_MAX: usize = 16_384;
@@ -331,6 +335,29 @@ pub fn keep_descriptors() -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// Has a program start as somebody else, with these groups and no others, from its first instruction on. It
+/// does not start where this cannot be, or where it could become root again.
+#[allow(unsafe_code)]
+pub fn start_as(command: &mut Command, uid: u32, gid: u32, groups: &[u32]) {
+    let groups: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    let become_him = move || {
+        // The groups first, for who is not root any more cannot change them.
+        set_thread_groups(&groups)?;
+        set_thread_res_gid(gid, gid, gid)?;
+        set_thread_res_uid(uid, uid, uid)?;
+        let is_him = rustix::process::getuid() == uid
+            && rustix::process::geteuid() == uid
+            && rustix::process::getgid() == gid
+            && rustix::process::getegid() == gid;
+        let comes_back = !uid.is_root() && set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).is_ok();
+        if is_him && !comes_back { Ok(()) } else { Err(Errno::PERM.into()) }
+    };
+    // SAFETY: between the fork and the program it makes system calls and nothing else: it neither allocates
+    // nor takes a lock.
+    unsafe { command.pre_exec(become_him) };
 }
 
 fn last_errno() -> Errno {

@@ -87,6 +87,33 @@ pub fn ids_of(name: &str) -> Option<(u32, u32)> {
     ids_in(&table, name)
 }
 
+/// The numbers of the groups that the user `name` is in, beside the one of his own; `None` where nobody says.
+pub fn groups_of(name: &str) -> Option<Vec<u32>> {
+    let asked = Command::new("getent").args(["initgroups", "--", name]).stderr(Stdio::null()).output();
+    match asked {
+        Ok(asked) if asked.status.success() => groups_in_words(&asked.stdout, name),
+        _ => Some(groups_in(&fs::read("/etc/group").ok()?, name)),
+    }
+}
+
+/// Of a line as `getent initgroups` has it: the name, then numbers.
+fn groups_in_words(said: &[u8], name: &str) -> Option<Vec<u32>> {
+    let mut words = std::str::from_utf8(said).ok()?.split_ascii_whitespace();
+    (words.next()? == name).then_some(())?;
+    words.map(|word| word.parse().ok()).collect()
+}
+
+/// The groups of lines as `/etc/group` has them that `name` is a member of.
+fn groups_in(table: &[u8], name: &str) -> Vec<u32> {
+    let lines = String::from_utf8_lossy(table);
+    let of = |line: &str| {
+        let mut fields = line.split(':').skip(2);
+        let gid = fields.next()?.parse().ok()?;
+        fields.next()?.split(',').any(|member| member == name).then_some(gid)
+    };
+    lines.lines().filter_map(of).collect()
+}
+
 fn ids_in(table: &[u8], name: &str) -> Option<(u32, u32)> {
     let mut lines = table.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':'));
     let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse::<u32>().ok();
@@ -141,6 +168,19 @@ mod tests {
         assert_eq!(ids_in(table, "alice"), Some((7, 9)));
         assert_eq!(ids_in(table, "ali"), None);
         assert_eq!(ids_in(table, "bob"), None);
+    }
+
+    /// Goal: groups are those of the exact name, and a line that is not understood gives none.
+    #[test]
+    fn groups_are_those_of_the_exact_name() {
+        let table = b"wheel:x:10:root,alice\ndisk:x:6:alicex\nusers:x:100:alice\nodd:x:-1:alice\nshort:x\n";
+        assert_eq!(groups_in(table, "alice"), [10, 100]);
+        assert_eq!(groups_in(table, "ali"), []);
+        assert_eq!(groups_in_words(b"alice   10 100\n", "alice"), Some(vec![10, 100]));
+        assert_eq!(groups_in_words(b"alice\n", "alice"), Some(vec![]));
+        assert_eq!(groups_in_words(b"alicex 10\n", "alice"), None);
+        assert_eq!(groups_in_words(b"alice 10 x\n", "alice"), None);
+        assert_eq!(groups_of("root").map(|groups| groups.iter().all(|gid| *gid < u32::MAX)), Some(true));
     }
 
     /// Goal: a user is named by the whole number alone.

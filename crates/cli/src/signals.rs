@@ -86,17 +86,19 @@ pub fn watch(stop_after: Option<Duration>, stop: impl FnOnce(Wish) + Send + 'sta
     install(stop_after, ECHO, stop)
 }
 
-/// For a server: each SIGINT or SIGTERM is a byte in the pipe that comes back, and SIGHUP ends nothing.
+/// For a server: each SIGINT or SIGTERM is a byte in the first pipe that comes back, and each SIGHUP one in
+/// the second.
 ///
 /// # Errors
 /// A pipe cannot be made, or a handler not be installed.
-pub fn for_server() -> io::Result<UnixStream> {
+pub fn for_server() -> io::Result<(UnixStream, UnixStream)> {
     let (reader, writer) = UnixStream::pair()?;
     for signal in [SIGINT, SIGTERM] {
         low_level::pipe::register(signal, writer.try_clone()?)?;
     }
-    outlive_hangup()?;
-    Ok(reader)
+    let (hangups, writer) = UnixStream::pair()?;
+    low_level::pipe::register(SIGHUP, writer)?;
+    Ok((reader, hangups))
 }
 
 /// For a session of a server, which ends when the server says so: a signal that all its processes get must

@@ -1,9 +1,13 @@
 //! What a server is told, and the limits that it has whatever it is told.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use data_encoding::BASE64;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Most lines of a client that wait while a transfer runs. What it says beyond waits in its own socket.
 pub const QUEUE_MAX: usize = 1_024;
@@ -13,6 +17,14 @@ pub const LINE_LEN_BEFORE_LOGIN: usize = 64 << 10;
 pub const PATH_LEN_MAX: usize = 4_096;
 /// Most data connections of one transfer.
 pub const CHANNELS_MAX: usize = 64;
+/// Contexts of GSI that a client may begin before it is sent away.
+pub const CONTEXTS_MAX: u32 = 4;
+/// Logins that a session may ask the monitor for.
+pub const CLAIMS_MAX: u32 = 8;
+/// So long the monitor may take to say who somebody is here: it looks users up.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// So long a data connection may take to show whose it is.
+pub const SHOWN_WITHIN: Duration = Duration::from_secs(15);
 /// Within this time from its first byte a client has logged in, or it is sent away.
 pub const LOGIN_WITHIN: Duration = Duration::from_secs(60);
 /// So long a client that has logged in may say nothing.
@@ -33,13 +45,41 @@ pub enum Access {
     Write,
 }
 
+/// Bytes that are in no `Debug`; base64 in what monitor and sessions say to each other.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub Vec<u8>);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&BASE64.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        BASE64.decode(text.as_bytes()).map(Secret).map_err(D::Error::custom)
+    }
+}
+
+/// A key, and the certificates behind it.
+pub type Parts = Vec<Secret>;
+
 /// What a server is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Config {
     /// The directory that is served, as bytes.
     pub root: Vec<u8>,
-    /// What anonymous clients may.
-    pub anonymous: Access,
+    /// What anonymous clients may; `None`: nobody is anonymous.
+    pub anonymous: Option<Access>,
+    /// Where the authorities of a grid are, whose people come by GSI; `None`: none do.
+    pub authorities: Option<PathBuf>,
     /// Ports that data connections come to, both ends included; `None`: whatever the system gives.
     pub data_ports: Option<(u16, u16)>,
     /// Data connections may go to, and come from, other hosts than the client's.
@@ -55,6 +95,14 @@ pub struct Config {
 pub struct Login {
     pub user: String,
     pub access: Access,
+    /// The name of his certificate.
+    pub identity: Option<String>,
+}
+
+impl Login {
+    pub fn anonymous(access: Access) -> Login {
+        Login { user: "anonymous".into(), access, identity: None }
+    }
 }
 
 /// What the monitor tells a session first.
@@ -62,8 +110,14 @@ pub struct Login {
 pub struct Start {
     pub config: Config,
     pub peer: SocketAddr,
+    /// The address that the client reached.
+    pub local: SocketAddr,
+    /// Whom this process must be.
+    pub uid: u32,
     /// This process may read and change no file: after a login it asks the monitor for one that may.
     pub before_login: bool,
+    /// As whom this host comes; told to who talks before a login, and to nobody else.
+    pub host: Option<Parts>,
     /// This process goes on where one before a login has ended.
     pub after: Option<Handed>,
 }
@@ -73,12 +127,59 @@ pub const STOP: &[u8] = b"stop\n";
 /// The same when its patience is over: nothing is to go on. The first byte is in no other word.
 pub const END_NOW: &[u8] = b"end\n";
 
-/// What a process before a login hands to the one behind it.
+/// What is agreed of data connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agreed {
+    /// `PBSZ` was said.
+    pub sized: bool,
+    /// `PROT` S or P.
+    pub private: bool,
+}
+
+/// What the process behind a login goes on from.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Handed {
     pub login: Login,
     /// What the client has said since.
-    pub unread: Vec<u8>,
+    pub unread: Secret,
+    /// What the client delegated.
+    pub delegated: Option<Parts>,
+    pub agreed: Agreed,
+    /// Its connection leads to the process before the login, which protects what is said.
+    pub relayed: bool,
+}
+
+/// Who wants to log in.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Who {
+    Anonymous,
+    /// Who showed a certificate of this name (as it is encoded), and as which user he wants to come.
+    Shown {
+        name: Secret,
+        user: Option<String>,
+    },
+}
+
+/// What a process before a login asks the monitor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Claim {
+    pub who: Who,
+    pub unread: Secret,
+    pub delegated: Option<Parts>,
+    pub agreed: Agreed,
+    /// It stays, and protects what is said; then it is answered.
+    pub relayed: bool,
+}
+
+/// What it is answered.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// In words.
+    Refused(String),
+    /// It is served by the same process.
+    Go(Login),
+    /// Another process serves; with this comes the connection to it.
+    Follows,
 }
 
 /// The same address however it came: IPv4 within IPv6 is IPv4.

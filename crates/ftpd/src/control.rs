@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,15 @@ use haul_gridftp::line::{Iac, LineReader};
 use haul_gridftp::reply::Reply;
 use haul_gridftp::request::Request;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use crate::config::{END_NOW, Handed, LINE_LEN_BEFORE_LOGIN, Login, QUEUE_MAX, REPLY_WITHIN};
+use crate::config::{
+    ANSWER_WITHIN, Answer, Claim, END_NOW, LINE_LEN_BEFORE_LOGIN, QUEUE_MAX, REPLY_WITHIN, STOP, Secret,
+};
+use crate::lock::{Lock, Seal};
+
+/// Longest line behind a login where a token stands in it: base64, and what protects it.
+const SEALED_LEN_MAX: usize = 2 * COMMAND_LEN_MAX;
 
 /// What a control connection is made of: bytes in the clear, or what TLS makes of them. It does not block.
 pub trait Stream: Read + Write + Send {
@@ -28,6 +35,13 @@ pub trait Stream: Read + Write + Send {
 }
 
 impl Stream for TcpStream {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.as_fd()
+    }
+}
+
+/// To the process that protects what is said.
+impl Stream for UnixStream {
     fn fd(&self) -> BorrowedFd<'_> {
         self.as_fd()
     }
@@ -42,6 +56,8 @@ pub enum End {
     Silent,
     /// A line was too long.
     TooLong,
+    /// A token is not of this session.
+    Broken,
     /// The server ends; the monitor said so.
     Stopping,
     /// The monitor itself is gone.
@@ -66,7 +82,13 @@ pub struct Control {
     stream: Box<dyn Stream>,
     monitor: UnixStream,
     reader: LineReader,
-    queue: VecDeque<Vec<u8>>,
+    queue: VecDeque<(Vec<u8>, Seal)>,
+    /// What protects it, if anything does.
+    lock: Option<Lock>,
+    /// How the last line that counts came, and the replies to it go.
+    seal: Seal,
+    /// The last line came as it was where nothing may.
+    bare: bool,
     /// Bytes of the lines in `queue`.
     held: usize,
     /// Why no more lines come, once those that are held are over.
@@ -88,6 +110,9 @@ impl Control {
             monitor,
             reader: LineReader::new("command", len_max),
             queue: VecDeque::new(),
+            lock: None,
+            seal: Seal::Bare,
+            bare: false,
             held: 0,
             end: None,
             stopping: false,
@@ -99,26 +124,136 @@ impl Control {
 
     /// Lines may be longer from now on: the client has shown who it is.
     pub fn trust(&mut self) {
-        let reader = LineReader::new("command", COMMAND_LEN_MAX);
+        let len_max = if self.lock.is_some() { SEALED_LEN_MAX } else { COMMAND_LEN_MAX };
+        let reader = LineReader::new("command", len_max);
         let held = std::mem::replace(&mut self.reader, reader).finish();
         self.take_bytes(&held);
+    }
+
+    /// From now on nothing counts that is not protected by this: neither what comes nor what has come.
+    pub fn protect(&mut self, lock: Lock) {
+        self.lock = Some(lock);
+        self.seal = Seal::Private;
+    }
+
+    /// What protects it.
+    pub fn lock(&self) -> Option<&Lock> {
+        self.lock.as_ref()
+    }
+
+    /// Whether the last line came as it was where nothing may; then it is refused here, in the clear. What
+    /// answers other lines stays protected.
+    pub fn refuse_bare(&mut self) -> bool {
+        if self.bare {
+            let seal = std::mem::replace(&mut self.seal, Seal::Bare);
+            self.say(533, "Only what is protected counts here: ENC.");
+            self.seal = seal;
+        }
+        self.bare
     }
 
     /// Tells the monitor that another process goes on for this login, with what was read and not obeyed.
     ///
     /// # Errors
     /// The monitor does not take it.
-    pub fn hand_over(mut self, login: Login) -> io::Result<()> {
+    pub fn hand_over(mut self, mut claim: Claim) -> io::Result<()> {
         let mut unread = Vec::new();
-        for line in self.queue.drain(..) {
+        for (line, _) in self.queue.drain(..) {
             unread.extend_from_slice(&line);
             unread.extend_from_slice(b"\r\n");
         }
         unread.extend_from_slice(&self.reader.finish());
-        let line = serde_json::to_string(&Handed { login, unread }).expect("plain fields serialise");
-        self.monitor.set_nonblocking(false)?;
-        self.monitor.write_all(line.as_bytes())?;
-        self.monitor.write_all(b"\n")
+        claim.unread = Secret(unread);
+        tell(&mut self.monitor, &claim)
+    }
+
+    /// Asks the monitor who somebody is here. With the answer comes the connection to who serves him, if
+    /// that is another process.
+    ///
+    /// # Errors
+    /// The monitor does not answer.
+    pub fn claim(&mut self, claim: &Claim) -> io::Result<(Answer, Option<OwnedFd>)> {
+        tell(&mut self.monitor, claim)?;
+        self.monitor.set_nonblocking(true)?;
+        let until = Instant::now() + ANSWER_WITHIN;
+        let (mut heard, mut with) = (Vec::new(), None);
+        loop {
+            while let Some(end) = heard.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = heard.drain(..=end).collect();
+                match &line[..] {
+                    STOP => self.stopping = true,
+                    END_NOW => (self.stopping, self.ending) = (true, true),
+                    line => return Ok((serde_json::from_slice(line).map_err(io::Error::other)?, with)),
+                }
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            let mut fds = [PollFd::from_borrowed_fd(self.monitor.as_fd(), PollFlags::IN)];
+            let _ = poll(&mut fds, Some(&timespec(left)));
+            let mut bytes = [0; 4096];
+            let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut beside = RecvAncillaryBuffer::new(&mut space);
+            let mut parts = [io::IoSliceMut::new(&mut bytes)];
+            let flags = RecvFlags::CMSG_CLOEXEC;
+            match rustix::net::recvmsg(&self.monitor, &mut parts, &mut beside, flags) {
+                Ok(came) if came.bytes == 0 => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(came) => {
+                    for message in beside.drain() {
+                        if let RecvAncillaryMessage::ScmRights(fds) = message {
+                            with = fds.last().or(with);
+                        }
+                    }
+                    heard.extend_from_slice(&bytes[..came.bytes]);
+                }
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// What passes lines on waits: for `other` with these flags, and for more lines. Returns what of `other`
+    /// is ready.
+    ///
+    /// # Errors
+    /// Nothing is to be passed on any more: the client is gone, or the monitor.
+    pub fn wait_to_relay(&mut self, other: BorrowedFd<'_>, flags: PollFlags) -> Result<PollFlags, End> {
+        let wants = self.wants();
+        let (ready, by_client, by_monitor) = {
+            let mut fds = vec![
+                PollFd::from_borrowed_fd(other, flags),
+                PollFd::from_borrowed_fd(self.monitor.as_fd(), PollFlags::IN),
+            ];
+            if wants {
+                fds.push(PollFd::from_borrowed_fd(self.stream.fd(), PollFlags::IN));
+            }
+            match poll(&mut fds, None) {
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => return Ok(PollFlags::empty()),
+                Err(_) => return Err(End::Gone),
+            }
+            let is = |fd: &PollFd<'_>| !fd.revents().is_empty();
+            (fds[0].revents(), fds.get(2).is_some_and(is), is(&fds[1]))
+        };
+        if by_monitor {
+            // Who serves hears the same, and says what is to be said.
+            self.hear_monitor();
+        }
+        if by_client {
+            self.fill();
+        }
+        match (self.orphaned, self.mute, self.end) {
+            (true, ..) => Err(End::Orphaned),
+            (_, true, _) => Err(End::Gone),
+            (_, _, Some(end)) if end == End::Gone || self.queue.is_empty() => Err(end),
+            _ => Ok(ready),
+        }
+    }
+
+    /// A line that is there.
+    pub fn take_line(&mut self) -> Option<Vec<u8>> {
+        self.pop()
     }
 
     /// Bytes that another process has read.
@@ -205,7 +340,7 @@ impl Control {
 
     /// `ABOR` is among the lines that wait.
     fn has_abor(&self) -> bool {
-        self.queue.iter().any(|line| is_short(line, &Request::Abor))
+        self.queue.iter().any(|line| self.is_short(line, &Request::Abor))
     }
 
     /// Waits until one of `wanted` is ready, or `deadline`; takes what the client and the monitor say
@@ -271,7 +406,7 @@ impl Control {
             return Err(Abort::Asked);
         }
         // Only one that nothing waits before: answers come in order.
-        while self.queue.front().is_some_and(|line| is_short(line, &Request::Stat(None))) {
+        while self.queue.front().is_some_and(|line| self.is_short(line, &Request::Stat(None))) {
             self.pop();
             if let Some(status) = status {
                 self.say(213, &status());
@@ -285,9 +420,19 @@ impl Control {
     }
 
     fn pop(&mut self) -> Option<Vec<u8>> {
-        let line = self.queue.pop_front()?;
+        let (line, seal) = self.queue.pop_front()?;
         self.held -= line.len();
+        self.bare = self.lock.is_some() && seal == Seal::Bare;
+        if !self.bare {
+            self.seal = seal;
+        }
         Some(line)
+    }
+
+    /// A line that counts is this request, which is one of a word.
+    fn is_short(&self, (line, seal): &(Vec<u8>, Seal), wanted: &Request<'_>) -> bool {
+        let counts = self.lock.is_none() || *seal != Seal::Bare;
+        counts && line.len() < 16 && Request::parse(line).as_ref() == Ok(wanted)
     }
 
     fn hear_monitor(&mut self) {
@@ -325,8 +470,16 @@ impl Control {
                 Ok((taken, line)) => {
                     rest = &rest[taken..];
                     let Some(line) = line else { continue };
+                    let opened = match &mut self.lock {
+                        Some(lock) => lock.open(line),
+                        None => Ok((line, Seal::Bare)),
+                    };
+                    let Ok((line, seal)) = opened else {
+                        self.end = Some(End::Broken);
+                        return;
+                    };
                     self.held += line.len();
-                    self.queue.push_back(line);
+                    self.queue.push_back((line, seal));
                 }
                 Err(_) => {
                     self.end = Some(End::TooLong);
@@ -353,6 +506,12 @@ impl Control {
     pub fn send(&mut self, reply: &Reply) {
         let mut bytes = Vec::new();
         reply.encode(Iac::Plain, &mut bytes);
+        if let Some(lock) = &mut self.lock {
+            let mut sealed = Vec::new();
+            // What cannot be protected is not said.
+            self.mute |= lock.close(&bytes, self.seal, &mut sealed).is_err();
+            bytes = sealed;
+        }
         if !self.mute && self.write_all(&bytes).is_err() {
             self.mute = true;
         }
@@ -381,9 +540,13 @@ impl Control {
     }
 }
 
-/// The line is this request, which is one of a word.
-fn is_short(line: &[u8], wanted: &Request<'_>) -> bool {
-    line.len() < 16 && Request::parse(line).as_ref() == Ok(wanted)
+/// A line for the monitor, which takes it at once.
+fn tell(monitor: &mut UnixStream, claim: &Claim) -> io::Result<()> {
+    let mut line = serde_json::to_vec(claim).expect("plain fields serialise");
+    line.push(b'\n');
+    monitor.set_nonblocking(false)?;
+    monitor.set_write_timeout(Some(ANSWER_WITHIN))?;
+    monitor.write_all(&line)
 }
 
 pub fn timespec(time: Duration) -> Timespec {

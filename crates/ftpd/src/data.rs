@@ -2,13 +2,16 @@
 //!
 //! In: `PASV`, `PORT` and their kin. Out: connections that do not block.
 //! What must hold: a connection comes from, and goes to, the host of the control connection, unless the
-//! server was told that others may take part; never to a port below [`PORT_MIN`]. There is one listener at a
-//! time, whatever was asked for how often.
-//! Left out: what goes through them. TLS on them is a [`Guard`].
+//! server was told that others may take part, or who is there shows whose he is; never to a port below
+//! [`PORT_MIN`]. There is one listener at a time, whatever was asked for how often. Who dials and does not
+//! show whose he is keeps nobody else waiting.
+//! Left out: what goes through them. What protects them is a [`Guard`].
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
 use haul_gridftp::mode_e::Channel;
@@ -28,6 +31,18 @@ pub trait Stream: Read + Write + Send {
     fn fd(&self) -> BorrowedFd<'_>;
     /// The socket itself, if what goes through it is what is written here.
     fn plain(&self) -> Option<&TcpStream>;
+    /// Bytes were taken from the socket that nobody has read, so that it may show nothing and a read yield
+    /// some.
+    fn holds(&self) -> bool {
+        false
+    }
+    /// Says that nothing more comes; to be called again if it would block.
+    ///
+    /// # Errors
+    /// The connection broke.
+    fn end(&mut self) -> io::Result<()> {
+        self.flush()
+    }
 }
 
 impl Stream for TcpStream {
@@ -45,15 +60,28 @@ pub trait Guard: Send {
     ///
     /// # Errors
     /// The other end is not who it must be.
-    fn wrap(&mut self, socket: TcpStream, dialled: bool) -> io::Result<Box<dyn Stream>>;
+    fn wrap(&self, socket: TcpStream, dialled: bool) -> io::Result<Box<dyn Stream>>;
+    /// The same for a thread of its own, where it waits for the other end.
+    fn apart(&self) -> Option<Box<dyn Guard>> {
+        None
+    }
+    /// The other end shows who it is, so that it may be on any host.
+    fn identifies(&self) -> bool;
+    /// Why there can be no connection as it was agreed, if that is so.
+    fn hindrance(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// Nothing does.
 pub struct Clear;
 
 impl Guard for Clear {
-    fn wrap(&mut self, socket: TcpStream, _dialled: bool) -> io::Result<Box<dyn Stream>> {
+    fn wrap(&self, socket: TcpStream, _dialled: bool) -> io::Result<Box<dyn Stream>> {
         Ok(Box::new(socket))
+    }
+    fn identifies(&self) -> bool {
+        false
     }
 }
 
@@ -105,6 +133,42 @@ pub enum Refused {
     Service,
 }
 
+/// Connections whose other ends show whose they are, each on a thread of its own.
+struct Showing {
+    count: usize,
+    done: (Sender<io::Result<Conn>>, Receiver<io::Result<Conn>>),
+    /// A byte comes through it with each that is done.
+    bell: (UnixStream, UnixStream),
+}
+
+impl Showing {
+    fn new() -> io::Result<Showing> {
+        let bell = UnixStream::pair()?;
+        bell.0.set_nonblocking(true)?;
+        bell.1.set_nonblocking(true)?;
+        Ok(Showing { count: 0, done: channel(), bell })
+    }
+
+    fn begin(&mut self, guard: Box<dyn Guard>, socket: TcpStream) -> io::Result<()> {
+        let (done, mut bell) = (self.done.0.clone(), self.bell.1.try_clone()?);
+        std::thread::Builder::new().name("show".into()).spawn(move || {
+            // Where nobody waits any more, it ends with this.
+            let _ = done.send(guard.wrap(socket, false).map(Conn::new));
+            let _ = bell.write(&[0]);
+        })?;
+        self.count += 1;
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<io::Result<Conn>> {
+        // A byte may come behind what it tells of: then it wakes once for nothing.
+        let _ = self.bell.0.read(&mut [0; CHANNELS_MAX]);
+        let done = self.done.1.try_recv().ok()?;
+        self.count -= 1;
+        Some(done)
+    }
+}
+
 /// All that a session has of data connections.
 pub struct Data {
     pub guard: Box<dyn Guard>,
@@ -121,6 +185,9 @@ pub struct Data {
     pub delayed: bool,
     /// One that was delayed is due.
     pub due: bool,
+    showing: Option<Showing>,
+    /// Why the last that came was sent away.
+    sent_away: Option<io::Error>,
 }
 
 impl Data {
@@ -137,12 +204,27 @@ impl Data {
             kept_way: None,
             delayed: false,
             due: false,
+            showing: None,
+            sent_away: None,
         }
+    }
+
+    /// What protects connections from now on. Those that are kept are of before.
+    pub fn set_guard(&mut self, guard: Box<dyn Guard>) {
+        self.drop_kept();
+        self.showing = None;
+        self.guard = guard;
+    }
+
+    /// Whether connections may come from there and go there.
+    fn may_reach(&self, address: SocketAddr) -> bool {
+        self.third_party || self.guard.identifies() || plain_ip(address) == self.peer
     }
 
     /// Forgets all that was agreed.
     pub fn close(&mut self) {
         self.route = Route::None;
+        self.showing = None;
         self.due = false;
         self.drop_kept();
     }
@@ -163,6 +245,7 @@ impl Data {
     /// No port is free.
     pub fn listen(&mut self) -> io::Result<SocketAddr> {
         self.close();
+        self.sent_away = None;
         let listener = self.bind()?;
         listener.set_nonblocking(true)?;
         if let Some(len) = self.buffer {
@@ -203,7 +286,7 @@ impl Data {
     /// # Errors
     /// It must not.
     pub fn dial_to(&mut self, address: SocketAddr) -> Result<(), Refused> {
-        if !self.third_party && plain_ip(address) != self.peer {
+        if !self.may_reach(address) {
             return Err(Refused::Foreign);
         }
         if address.port() < PORT_MIN {
@@ -232,25 +315,45 @@ impl Data {
         self.due || !matches!(self.route, Route::None)
     }
 
-    /// What `poll` waits for at the listener.
-    pub fn listener_fd(&self) -> Option<BorrowedFd<'_>> {
-        match &self.route {
-            Route::Listening(listener) => Some(listener.as_fd()),
+    /// What `poll` waits for, for one more connection.
+    pub fn listener_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let showing = self.showing.as_ref();
+        let has_room = showing.is_none_or(|showing| showing.count < CHANNELS_MAX);
+        let listener = match &self.route {
+            Route::Listening(listener) if has_room => Some(listener.as_fd()),
             _ => None,
-        }
+        };
+        listener.into_iter().chain(showing.map(|showing| showing.bell.0.as_fd()))
     }
 
     /// Takes the next connection that is there, if it is from a host that it may be from.
     ///
     /// # Errors
-    /// The system, or the guard, refuses it.
+    /// The system refuses it.
     pub fn accept(&mut self) -> io::Result<Option<Conn>> {
-        let Route::Listening(listener) = &self.route else { return Ok(None) };
         // As many strangers as this are sent away at a time, before others have their turn.
         for _ in 0..CHANNELS_MAX {
+            // Anybody may dial a port: who does not show whose he is ends nothing but his own connection.
+            match self.showing.as_mut().and_then(Showing::next) {
+                Some(Ok(conn)) => return Ok(Some(conn)),
+                Some(Err(error)) => self.sent_away = Some(error),
+                None => {}
+            }
+            let Route::Listening(listener) = &self.route else { return Ok(None) };
+            if self.showing.as_ref().is_some_and(|showing| showing.count >= CHANNELS_MAX) {
+                return Ok(None);
+            }
             match listener.accept() {
-                Ok((socket, from)) if self.third_party || plain_ip(from) == self.peer => {
-                    return Ok(Some(self.ready(socket, false)?));
+                Ok((socket, from)) if self.may_reach(from) => {
+                    self.prepare(&socket)?;
+                    let Some(guard) = self.guard.apart() else {
+                        return Ok(Some(Conn::new(self.guard.wrap(socket, false)?)));
+                    };
+                    let showing = match &mut self.showing {
+                        Some(showing) => showing,
+                        none => none.insert(Showing::new()?),
+                    };
+                    showing.begin(guard, socket)?;
                 }
                 Ok(_) => {}
                 Err(error) => match error.kind() {
@@ -269,18 +372,23 @@ impl Data {
     /// Nobody answers, or the guard refuses who does.
     pub fn dial(&mut self) -> io::Result<Conn> {
         let Route::Dial(address) = self.route else { return Err(ErrorKind::NotConnected.into()) };
+        // What was agreed of protection since then counts.
+        if !self.may_reach(address) {
+            return Err(io::Error::other(Refused::Foreign));
+        }
         let socket = TcpStream::connect_timeout(&address, CONNECT_WITHIN)?;
-        self.ready(socket, true)
+        self.prepare(&socket)?;
+        Ok(Conn::new(self.guard.wrap(socket, true)?))
     }
 
-    fn ready(&mut self, socket: TcpStream, dialled: bool) -> io::Result<Conn> {
+    fn prepare(&self, socket: &TcpStream) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
         if let Some(len) = self.buffer {
-            let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, len as usize);
-            let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, len as usize);
+            let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, len as usize);
+            let _ = rustix::net::sockopt::set_socket_recv_buffer_size(socket, len as usize);
         }
-        Ok(Conn::new(self.guard.wrap(socket, dialled)?))
+        Ok(())
     }
 
     /// The one connection of a transfer in stream mode. The way to it is used up.
@@ -290,6 +398,7 @@ impl Data {
     pub fn open_one(&mut self, control: &mut Control, status: Status<'_>) -> Result<io::Result<Conn>, Abort> {
         let conn = if self.is_listening() { self.await_one(control, status) } else { Ok(self.dial()) };
         self.route = Route::None;
+        self.showing = None;
         conn
     }
 
@@ -301,10 +410,12 @@ impl Data {
                 Ok(None) => {}
                 Err(error) => return Ok(Err(error)),
             }
-            let fd = self.listener_fd().expect("it listens");
-            match control.wait(&[(fd, PollFlags::IN)], deadline, Some(status)) {
+            let wanted: Vec<_> = self.listener_fds().map(|fd| (fd, PollFlags::IN)).collect();
+            match control.wait(&wanted, deadline, Some(status)) {
                 Ok(_) => {}
-                Err(Abort::Late) => return Ok(Err(ErrorKind::TimedOut.into())),
+                Err(Abort::Late) => {
+                    return Ok(Err(self.sent_away.take().unwrap_or(ErrorKind::TimedOut.into())));
+                }
                 Err(abort) => return Err(abort),
             }
         }

@@ -5,11 +5,11 @@
 //! login may and nothing else ([`monitor`]); every effect on files goes through haul's jail ([`tree`]); a
 //! file gets its name when all of it is on media ([`part`]); nothing is waited for without end, and nothing
 //! is kept without bound ([`config`] has the limits).
-//! Left out: TLS and GSI, for which [`control::Stream`] and [`data::Guard`] are there; printing, signals and
-//! the environment, which are the program's.
+//! Left out: TLS without GSI, for which [`control::Stream`] and [`data::Guard`] are there; printing, signals
+//! and the environment, which are the program's.
 //!
-//! Reading order: [`config`], [`monitor`], [`session`], [`control`], [`tree`], [`part`], [`data`], [`send`],
-//! [`receive`].
+//! Reading order: [`config`], [`monitor`], [`people`], [`session`], [`control`], [`lock`], [`relay`],
+//! [`tree`], [`part`], [`data`], [`guard`], [`send`], [`receive`].
 //!
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
@@ -17,11 +17,15 @@
 pub mod config;
 pub mod control;
 pub mod data;
+pub mod guard;
 pub mod listing;
+pub mod lock;
 pub mod log;
 pub mod monitor;
 pub mod part;
+pub mod people;
 pub mod receive;
+pub mod relay;
 pub mod send;
 pub mod session;
 pub mod sums;

@@ -3,9 +3,9 @@
 //! In: sockets that listen, a pipe that says when to end, and how a session's process is started. Out:
 //! processes, each with its connection as standard input and a socket to the monitor as standard output.
 //! What must hold: the monitor reads nothing that a client sent, but for the record of a login that a session
-//! hands over, which it bounds and checks; there are never more sessions than the limits say, of all and of
-//! one host; who has no place is told so; no session outlives the monitor, for each ends when its socket to
-//! it does.
+//! hands over, which it bounds and checks; who somebody is here it says itself ([`People`]); there are never
+//! more sessions than the limits say, of all and of one host; who has no place is told so; no session outlives
+//! the monitor, for each ends when its socket to it does.
 //! As root, a process before its login is somebody who owns nothing; behind it another one is started as the
 //! user of the login, from the start: no process gives rights up that it could take again.
 
@@ -19,10 +19,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use crate::config::{Config, END_NOW, Handed, STOP, Start, plain_ip};
+use crate::config::{Answer, CLAIMS_MAX, Claim, Config, END_NOW, Handed, Login, STOP, Start, Who, plain_ip};
 use crate::control::timespec;
 use crate::log::Log;
+use crate::people::{Ids, People};
 
 /// Longest record of a login, with what the client said behind it.
 const HANDED_LEN_MAX: usize = 8 << 20;
@@ -30,13 +32,6 @@ const HANDED_LEN_MAX: usize = 8 << 20;
 const ACCEPTS_MAX: usize = 64;
 /// So long a session that has let go of its socket may take to end.
 const END_WITHIN: Duration = Duration::from_secs(2);
-
-/// Whom processes are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ids {
-    pub uid: u32,
-    pub gid: u32,
-}
 
 /// What the monitor is told beside the configuration of sessions.
 pub struct Options {
@@ -49,6 +44,16 @@ pub struct Options {
     /// Who a process is before a login, and for an anonymous one; `None`: who started the monitor.
     pub before_login: Option<Ids>,
     pub anonymous: Option<Ids>,
+    /// Who comes by a certificate, and as which user.
+    pub people: Option<People>,
+}
+
+/// What a byte tells the monitor.
+pub struct Bells {
+    /// It is to end.
+    pub stop: UnixStream,
+    /// It is to read its files again.
+    pub reload: UnixStream,
 }
 
 /// A session's process.
@@ -58,7 +63,10 @@ struct Session {
     /// Kept for the process behind the login.
     control: Option<TcpStream>,
     peer: SocketAddr,
+    local: SocketAddr,
     heard: Vec<u8>,
+    /// So often it asked who somebody is here.
+    claims: u32,
     /// Another process goes on for its client, and counts in its place.
     is_followed: bool,
     /// It has let go of its socket, and must have ended by then.
@@ -79,28 +87,34 @@ impl<'a> Monitor<'a> {
         Monitor { options, log, program, sessions: Vec::new(), turned_away: 0 }
     }
 
-    /// Serves until a byte comes through `stop`, and then until the sessions are over, or their grace is, or
-    /// a second byte comes. `stopping` is called when the first one came.
+    /// Serves until a byte comes through the bell that says so, and then until the sessions are over, or their
+    /// grace is, or a second byte comes. `stopping` is called when the first one came.
     ///
     /// # Errors
     /// Nothing can be waited for.
     pub fn run(
         &mut self,
         mut listeners: Vec<TcpListener>,
-        mut stop: UnixStream,
+        mut bells: Bells,
         stopping: impl FnOnce(),
     ) -> io::Result<()> {
         for listener in &listeners {
             listener.set_nonblocking(true)?;
         }
-        stop.set_nonblocking(true)?;
+        bells.stop.set_nonblocking(true)?;
+        bells.reload.set_nonblocking(true)?;
         // Sessions inherit it: an allocator that gets huge pages takes 6 MiB of a process that needs one.
         let _ = rustix::thread::disable_transparent_huge_pages(true);
         let mut stopping = Some(stopping);
         let (mut end_by, mut kill_by) = (None, None);
         loop {
-            let (by_stop, at_listeners, by_sessions) = self.wait(&listeners, &stop, kill_by.or(end_by))?;
-            if by_stop && stop.read(&mut [0]).is_ok() {
+            let ((by_stop, by_reload), at_listeners, by_sessions) =
+                self.wait(&listeners, &bells, kill_by.or(end_by))?;
+            // As often as it was asked for: once is enough.
+            if by_reload && bells.reload.read(&mut [0; 64]).is_ok() {
+                self.reload();
+            }
+            if by_stop && bells.stop.read(&mut [0]).is_ok() {
                 match stopping.take() {
                     Some(tell) => {
                         tell();
@@ -147,10 +161,11 @@ impl<'a> Monitor<'a> {
     fn wait(
         &self,
         listeners: &[TcpListener],
-        stop: &UnixStream,
+        bells: &Bells,
         end_by: Option<Instant>,
-    ) -> io::Result<(bool, Vec<bool>, Vec<usize>)> {
-        let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
+    ) -> io::Result<((bool, bool), Vec<bool>, Vec<usize>)> {
+        let mut fds =
+            vec![PollFd::new(&bells.stop, PollFlags::IN), PollFd::new(&bells.reload, PollFlags::IN)];
         fds.extend(listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
         let open: Vec<usize> =
             (0..self.sessions.len()).filter(|i| self.sessions[*i].end_by.is_none()).collect();
@@ -164,9 +179,9 @@ impl<'a> Monitor<'a> {
             Err(errno) => return Err(errno.into()),
         }
         let is = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        let at = fds[1..=listeners.len()].iter().map(is).collect();
-        let by = open.iter().zip(&fds[1 + listeners.len()..]).filter(|(_, fd)| is(fd)).map(|(i, _)| *i);
-        Ok((is(&fds[0]), at, by.collect()))
+        let at = fds[2..2 + listeners.len()].iter().map(is).collect();
+        let by = open.iter().zip(&fds[2 + listeners.len()..]).filter(|(_, fd)| is(fd)).map(|(i, _)| *i);
+        Ok(((is(&fds[0]), is(&fds[1])), at, by.collect()))
     }
 
     fn accept(&mut self, listener: &TcpListener) {
@@ -205,14 +220,17 @@ impl<'a> Monitor<'a> {
             }
             *of_host += 1;
             of_all += 1;
-            let before_login = self.options.before_login;
+            let Ok(local) = socket.local_addr() else { continue };
+            let before_login = self.options.before_login.clone();
+            let hands_over = before_login.is_some() && before_login != self.options.anonymous;
             let start = Start {
-                config: self.options.config.clone(),
-                peer,
-                before_login: before_login.is_some() && before_login != self.options.anonymous,
-                after: None,
+                before_login: hands_over,
+                host: self.options.people.as_ref().map(People::host),
+                ..self.start_of(peer, local, &before_login)
             };
-            if let Err(error) = self.start(socket, peer, &start, before_login) {
+            // The socket's own mode, which a process before may have changed, is what the next one expects.
+            let kept = if hands_over { socket.try_clone().ok() } else { None };
+            if let Err(error) = self.start(socket.into(), kept, &start, before_login) {
                 self.log.note("error", Some(peer), None, &format!("start a session: {error}"));
             }
         }
@@ -230,41 +248,49 @@ impl<'a> Monitor<'a> {
         }
     }
 
+    /// What every session is told.
+    fn start_of(&self, peer: SocketAddr, local: SocketAddr, ids: &Option<Ids>) -> Start {
+        let uid = ids.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |ids| ids.uid);
+        let config = self.options.config.clone();
+        Start { config, peer, local, uid, before_login: false, host: None, after: None }
+    }
+
+    /// Starts a process that serves this connection.
     fn start(
         &mut self,
-        socket: TcpStream,
-        peer: SocketAddr,
+        control: OwnedFd,
+        kept: Option<TcpStream>,
         start: &Start,
         ids: Option<Ids>,
     ) -> io::Result<()> {
-        // The socket's own mode, which a process before may have changed, is what the next one expects.
-        let kept = if start.before_login { Some(socket.try_clone()?) } else { None };
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = (self.program)();
-        if let Some(Ids { uid, gid }) = ids {
-            // Groups beside this one are given up, too, where this process is root.
-            command.gid(gid).uid(uid);
+        if let Some(Ids { uid, gid, groups }) = &ids {
+            haul_base::sys::start_as(&mut command, *uid, *gid, groups);
         }
         // A signal that a terminal sends to all is the monitor's to tell them.
         command.process_group(0);
-        command
-            .stdin(Stdio::from(OwnedFd::from(socket.try_clone()?)))
-            .stdout(Stdio::from(OwnedFd::from(theirs)));
+        command.stdin(Stdio::from(control.try_clone()?)).stdout(Stdio::from(OwnedFd::from(theirs)));
         let child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
-                let _ = socket.set_nonblocking(true);
-                let _ = (&socket).write(b"421 No session can be started; come again later.\r\n");
+                if start.after.as_ref().is_none_or(|after| !after.relayed) {
+                    let socket = TcpStream::from(control);
+                    let _ = socket.set_nonblocking(true);
+                    let _ = (&socket).write(b"421 No session can be started; come again later.\r\n");
+                }
                 return Err(error);
             }
         };
-        drop((command, socket));
+        drop((command, control));
         let mut session = Session {
             child,
             socket: ours,
             control: kept,
-            peer,
+            peer: start.peer,
+            local: start.local,
             heard: Vec::new(),
+            claims: 0,
             is_followed: false,
             end_by: None,
         };
@@ -300,21 +326,92 @@ impl<'a> Monitor<'a> {
             return;
         }
         let heard = std::mem::take(&mut session.heard);
-        // One process has one login, and one that serves already has none to hand over.
-        let Some(control) = session.control.take() else { return };
-        session.is_followed = true;
+        session.claims += 1;
         let peer = session.peer;
-        let Ok(handed) = serde_json::from_slice::<Handed>(&heard) else {
+        // One process has one login, and one that serves already has none to hand over.
+        let claim = serde_json::from_slice::<Claim>(&heard).ok();
+        let claim = claim.filter(|_| !session.is_followed && session.claims <= CLAIMS_MAX);
+        let Some(claim) = claim else {
             let _ = session.child.kill();
             self.log.note("error", Some(peer), None, "a session handed over what is no login");
             return;
         };
-        // The record says who it is; what that one may is not for a session to say.
-        let login = crate::config::Login { user: "anonymous".into(), access: self.options.config.anonymous };
-        let after = Some(Handed { login, ..handed });
-        let start = Start { config: self.options.config.clone(), peer, before_login: false, after };
-        if let Err(error) = self.start(control, peer, &start, self.options.anonymous) {
-            self.log.note("error", Some(peer), None, &format!("start a session: {error}"));
+        let (is_relayed, who) = (claim.relayed, claim.who.clone());
+        let answer = match self.judge(&who) {
+            // Whoever started the monitor serves them all.
+            Ok((login, None)) => Ok((Answer::Go(login), None)),
+            Ok((login, Some(ids))) => {
+                self.follow(index, claim, login, ids).map(|relay| (Answer::Follows, relay)).map_err(|error| {
+                    self.log.note("error", Some(peer), None, &format!("start a session: {error}"));
+                    "No session can be started; come again later.".to_owned()
+                })
+            }
+            Err(why) => Err(why),
+        };
+        let (answer, relay) = answer.unwrap_or_else(|why| (Answer::Refused(why), None));
+        let session = &mut self.sessions[index];
+        if !is_relayed {
+            // It has ended, or is to.
+            return;
+        }
+        if tell(&session.socket, &answer, relay).is_err() {
+            let _ = session.child.kill();
+        }
+    }
+
+    /// Who somebody is here, and as whom a process serves him; `None`: as who asks.
+    fn judge(&mut self, who: &Who) -> Result<(Login, Option<Ids>), String> {
+        match who {
+            Who::Anonymous => {
+                let access = self.options.config.anonymous.ok_or("Nobody is anonymous here.")?;
+                // The record says who it is; what that one may is not for a session to say.
+                Ok((Login::anonymous(access), self.options.anonymous.clone()))
+            }
+            Who::Shown { name, user } => {
+                let people = self.options.people.as_ref().ok_or("Nobody comes by a certificate here.")?;
+                let found = people.find(name, user.as_deref());
+                found.map_err(|(shown, why)| {
+                    self.log.note("refused", None, user.as_deref(), &format!("{shown}: {why}"));
+                    format!("{shown}: {why}.")
+                })
+            }
+        }
+    }
+
+    /// Starts the process that serves behind a login. The connection to it, where the one before it stays.
+    fn follow(
+        &mut self,
+        index: usize,
+        claim: Claim,
+        login: Login,
+        ids: Ids,
+    ) -> io::Result<Option<UnixStream>> {
+        let session = &mut self.sessions[index];
+        let (peer, local, kept) = (session.peer, session.local, session.control.take());
+        let (control, relay) = match claim.relayed {
+            true => {
+                let (ours, theirs) = UnixStream::pair()?;
+                (OwnedFd::from(theirs), Some(ours))
+            }
+            false => (kept.ok_or(ErrorKind::NotConnected)?.into(), None),
+        };
+        session.is_followed = true;
+        let Claim { unread, delegated, agreed, relayed, .. } = claim;
+        let after = Some(Handed { login, unread, delegated, agreed, relayed });
+        let ids = Some(ids);
+        let start = Start { after, ..self.start_of(peer, local, &ids) };
+        self.start(control, None, &start, ids)?;
+        Ok(relay)
+    }
+
+    /// Reads its files again. What cannot be read leaves what was read before.
+    fn reload(&mut self) {
+        let Some(people) = &mut self.options.people else { return };
+        match people.read_again() {
+            Ok(()) => self.log.note("reload", None, None, "the host's certificate and the gridmap were read"),
+            Err(why) => {
+                self.log.note("error", None, None, &format!("reload: {why}; what was read before counts"));
+            }
         }
     }
 
@@ -344,13 +441,36 @@ impl<'a> Monitor<'a> {
     }
 }
 
+/// Answers a session; with the answer goes a connection.
+fn tell(socket: &UnixStream, answer: &Answer, with: Option<UnixStream>) -> io::Result<()> {
+    let mut line = serde_json::to_vec(answer).expect("plain fields serialise");
+    line.push(b'\n');
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let fds: Vec<_> = with.iter().map(AsFd::as_fd).collect();
+    if !fds.is_empty() {
+        beside.push(SendAncillaryMessage::ScmRights(&fds));
+    }
+    let sent = rustix::net::sendmsg(socket, &[io::IoSlice::new(&line)], &mut beside, SendFlags::NOSIGNAL)?;
+    if sent == line.len() { Ok(()) } else { Err(ErrorKind::WriteZero.into()) }
+}
+
 /// What a session's process does: it takes its connection and the socket to the monitor, and serves.
 ///
 /// # Errors
 /// They are not what they must be, or the monitor says nothing.
 pub fn serve_session(control: OwnedFd, monitor: OwnedFd, out: Box<dyn Write + Send>) -> io::Result<()> {
-    let (control, mut monitor) = (TcpStream::from(control), UnixStream::from(monitor));
+    let mut monitor = UnixStream::from(monitor);
     let start = read_start(&mut monitor)?;
+    let is_whom =
+        [rustix::process::getuid(), rustix::process::geteuid()].iter().all(|uid| uid.as_raw() == start.uid);
+    if !is_whom {
+        return Err(io::Error::new(ErrorKind::PermissionDenied, "this process is not who it must be"));
+    }
+    if start.host.is_some() {
+        // Others of the same user cannot look at the key that it was told.
+        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
+    }
     // Where a session hangs in a call and does not hear its monitor end, the system ends it.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // Whatever is done from here on, no file that is run makes it somebody else.

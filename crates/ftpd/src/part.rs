@@ -437,6 +437,13 @@ impl Upload {
         self.safe.merge(ranges).map_err(|_| Failed::Fragments)
     }
 
+    /// So many bytes are there of what `ALLO` announces: the whole file, or what comes where there was one
+    /// before.
+    pub fn got(&self) -> u64 {
+        let end = self.written.list().last().map_or(0, |range| range.1);
+        if self.is_part { self.received } else { end }
+    }
+
     /// Everything came, and is on media when it returns. `expected`: so many bytes the client has announced.
     ///
     /// # Errors
@@ -455,8 +462,7 @@ impl Upload {
         if let Some((from, to)) = self.written.missing(end).find(|gap| Some(*gap) != asked) {
             return Err(Failed::Gap(from, to));
         }
-        // `ALLO` is of the whole file, and of what comes where there was one before.
-        let got = if self.is_part { self.received } else { end };
+        let got = self.got();
         if let Some(said) = expected.filter(|said| *said > got) {
             return Err(Failed::Short { got, said });
         }

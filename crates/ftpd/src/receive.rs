@@ -27,6 +27,8 @@ use crate::transfer::{Progress, Stop};
 
 /// Bytes that are read at a time.
 const READ_LEN: usize = 256 << 10;
+/// Records that are read of one connection before others have their turn.
+const RECORDS_MAX: usize = 16;
 
 /// Markers of one upload.
 pub struct Markers {
@@ -157,21 +159,23 @@ impl Markers {
     }
 }
 
-/// Waits for something to do; that a marker is due is something.
+/// Waits for something to do; that a marker is due is something. `at_once`: there is something already.
 fn wait(
     control: &mut Control,
     wanted: &[(BorrowedFd<'_>, PollFlags)],
     markers: &Markers,
     progress: &Progress,
+    at_once: bool,
 ) -> Result<Vec<bool>, Abort> {
     let status = || progress.in_words();
-    match control.wait(wanted, markers.deadline(progress), Some(&status)) {
+    let until = if at_once { Instant::now() } else { markers.deadline(progress) };
+    match control.wait(wanted, until, Some(&status)) {
         Err(Abort::Late) if Instant::now() < progress.deadline() => Ok(vec![false; wanted.len()]),
         other => other,
     }
 }
 
-/// Takes all that comes through one connection.
+/// Takes all that comes through one connection; `expected`: so many bytes the client has announced.
 ///
 /// # Errors
 /// It was not all, as far as can be known.
@@ -179,6 +183,7 @@ pub fn stream(
     control: &mut Control,
     mut conn: Conn,
     upload: &mut Upload,
+    expected: Option<u64>,
     markers: &mut Markers,
     progress: &Progress,
 ) -> Result<(), Stop> {
@@ -198,10 +203,20 @@ pub fn stream(
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock => {}
                 ErrorKind::Interrupted => continue,
+                // Globus ends a connection under TLS without saying so, as somebody on the way could. What
+                // was announced where nobody could change it tells the two apart.
+                ErrorKind::UnexpectedEof if expected == Some(upload.got()) => return Ok(()),
+                ErrorKind::UnexpectedEof => {
+                    return Err(Stop::Missing(
+                        "The data connection ended without the last word of TLS, and what came is not what ALLO \
+                         announced: MODE E tells the end",
+                    ));
+                }
                 _ => return Err(Stop::Data(error)),
             },
         }
-        wait(control, &[(conn.stream.fd(), PollFlags::IN)], markers, progress)?;
+        let holds = conn.stream.holds();
+        wait(control, &[(conn.stream.fd(), PollFlags::IN)], markers, progress, holds)?;
         markers.tick(control, upload, progress.moved())?;
     }
 }
@@ -238,37 +253,42 @@ pub fn blocks(
         wanted.extend(reading.iter().map(|i| (conns[*i].stream.fd(), PollFlags::IN)));
         let room = conns.len() < CHANNELS_MAX;
         if room {
-            wanted.extend(data.listener_fd().map(|fd| (fd, PollFlags::IN)));
+            wanted.extend(data.listener_fds().map(|fd| (fd, PollFlags::IN)));
         }
         if wanted.is_empty() {
             return Err(Stop::Missing("All data connections have ended, and more were promised"));
         }
-        let ready = wait(control, &wanted, markers, progress)?;
+        // What protects a connection may hold more than its socket shows.
+        let hold: Vec<bool> = reading.iter().map(|i| conns[*i].stream.holds()).collect();
+        let ready = wait(control, &wanted, markers, progress, hold.contains(&true))?;
         let mut closed = Vec::new();
-        for (i, is_ready) in reading.iter().copied().zip(&ready) {
-            if !is_ready {
+        for ((i, is_ready), holds) in reading.iter().copied().zip(&ready).zip(hold) {
+            if !is_ready && !holds {
                 continue;
             }
             let conn = &mut conns[i];
-            // What protects a connection may hold more than its socket shows.
-            let in_the_clear = conn.stream.plain().is_some();
-            loop {
+            // A record of TLS is short: some are taken before others have their turn.
+            let reads = if conn.stream.plain().is_some() { 1 } else { RECORDS_MAX };
+            for _ in 0..reads {
                 match conn.stream.read(&mut bytes) {
                     Ok(0) => {
                         closed.push(i);
                         break;
                     }
-                    Ok(len) => {
-                        take(conn, &bytes[..len], upload, &mut transfer, progress)?;
-                        if in_the_clear || conn.channel.is_at_end() {
-                            break;
-                        }
-                    }
+                    Ok(len) => take(conn, &bytes[..len], upload, &mut transfer, progress)?,
                     Err(error) => match error.kind() {
                         ErrorKind::WouldBlock => break,
                         ErrorKind::Interrupted => {}
+                        // Of one that is kept nothing is missing, however it ends.
+                        ErrorKind::UnexpectedEof if !conn.counted => {
+                            closed.push(i);
+                            break;
+                        }
                         _ => return Err(Stop::Data(error)),
                     },
+                }
+                if conn.channel.is_at_end() {
+                    break;
                 }
             }
         }
@@ -279,7 +299,7 @@ pub fn blocks(
                 transfer.handle_closed(conn.channel.is_at_end())?;
             }
         }
-        if room && ready.len() > reading.len() && ready[reading.len()] {
+        if room && ready[reading.len()..].contains(&true) {
             while conns.len() < CHANNELS_MAX {
                 let Some(conn) = data.accept().map_err(Stop::Data)? else { break };
                 conns.push(conn);

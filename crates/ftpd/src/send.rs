@@ -5,7 +5,7 @@
 //! a transfer that fails never looks like one that ended.
 //! From the page cache to a socket in the clear no byte passes this process (`sendfile`).
 
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use haul_gridftp::mode_e::Header;
@@ -214,10 +214,7 @@ pub fn stream(
 ) -> Result<(), Stop> {
     let sent = send_stream(control, &mut conn, feed, progress);
     match sent {
-        Ok(()) => {
-            let _ = conn.stream.flush();
-            Ok(())
-        }
+        Ok(()) => Ok(()),
         Err(stop) => {
             conn.reset();
             Err(stop)
@@ -240,7 +237,27 @@ fn send_stream(
         // A fast connection never blocks, and `ABOR` is heard all the same.
         control.wait(&[(conn.stream.fd(), PollFlags::OUT)], progress.deadline(), Some(&status))?;
     }
-    Ok(())
+    drain(control, &mut *conn.stream, progress, |stream| stream.end())
+}
+
+/// Has what protects a connection send what it still holds.
+fn drain(
+    control: &mut Control,
+    stream: &mut dyn Stream,
+    progress: &Progress,
+    mut send: impl FnMut(&mut dyn Stream) -> std::io::Result<()>,
+) -> Result<(), Stop> {
+    let status = || progress.in_words();
+    loop {
+        match send(stream) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                control.wait(&[(stream.fd(), PollFlags::OUT)], progress.deadline(), Some(&status))?;
+            }
+            Err(error) => return Err(Stop::Data(error)),
+        }
+    }
 }
 
 /// Sends all of `feed` in MODE E through `conns`, which are kept for the next transfer.
@@ -306,6 +323,9 @@ fn send_blocks(
             ready[i] = out.push(&mut *conn.stream, feed.file(), progress)?;
         }
         if outs.iter().all(|out| out.ended && out.is_empty()) {
+            for conn in conns {
+                drain(control, &mut *conn.stream, progress, |stream| stream.flush())?;
+            }
             return Ok(());
         }
         let waiting: Vec<usize> =

@@ -9,6 +9,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -16,10 +17,12 @@ use std::time::{Duration, Instant};
 
 use haul_core::entry::Name;
 use haul_gridftp::request::{Family, Opts, Request, Restart};
-use haul_gridftp::{address, command::DataAuth, reply::Reply};
+use haul_gridftp::{address, reply::Reply};
 
-use crate::config::{Access, Config, Handed, IDLE_MAX, LOGIN_WITHIN, Login, REFUSED_MAX, Start};
-use crate::control::{Control, End};
+use crate::config::{
+    Access, Claim, Config, Handed, IDLE_MAX, LOGIN_WITHIN, Login, Parts, REFUSED_MAX, Secret, Start,
+};
+use crate::control::{self, Control, End};
 use crate::data::Data;
 use crate::listing::Wanted;
 use crate::log::Log;
@@ -28,6 +31,7 @@ use crate::tree::{Tree, shown};
 
 mod files;
 mod moving;
+mod secure;
 
 /// Who may log in without being known.
 const ANONYMOUS: [&str; 2] = ["anonymous", "ftp"];
@@ -73,6 +77,7 @@ pub struct Session {
     rename_from: Option<Vec<Name>>,
     epsv_only: bool,
     before_login: bool,
+    secure: secure::Secure,
 }
 
 /// How a session goes on after a command.
@@ -80,30 +85,46 @@ enum Then {
     Next,
     Leave,
     /// Another process goes on.
-    HandOver(Login),
+    HandOver(Claim),
+    /// Another process serves, and this one passes on what is said.
+    Relay(UnixStream),
 }
 
 /// How a session ended.
 enum Over {
     Ended(&'static str),
     /// Another process goes on for this login.
-    Handed(Login),
+    Handed(Claim),
+    /// Another process serves, by this one.
+    Relayed(UnixStream),
 }
 
 /// Runs a session to its end.
 ///
 /// # Errors
 /// The sockets cannot be used as they must be.
-pub fn run(control: TcpStream, monitor: UnixStream, start: Start, log: Log) -> io::Result<()> {
-    control.set_nonblocking(true)?;
-    control.set_nodelay(true)?;
-    let _ = rustix::net::sockopt::set_socket_keepalive(&control, true);
-    let local = control.local_addr()?;
+pub fn run(control: OwnedFd, monitor: UnixStream, start: Start, log: Log) -> io::Result<()> {
+    let is_relayed = start.after.as_ref().is_some_and(|after| after.relayed);
+    let control: Box<dyn control::Stream> = match is_relayed {
+        true => {
+            let control = UnixStream::from(control);
+            control.set_nonblocking(true)?;
+            Box::new(control)
+        }
+        false => {
+            let control = TcpStream::from(control);
+            control.set_nonblocking(true)?;
+            control.set_nodelay(true)?;
+            let _ = rustix::net::sockopt::set_socket_keepalive(&control, true);
+            Box::new(control)
+        }
+    };
     monitor.set_nonblocking(true)?;
     let logged_in = start.after.is_some();
     let mut session = Session {
-        data: Data::new(start.peer, local, start.config.data_ports, start.config.third_party),
-        control: Control::new(Box::new(control), monitor, logged_in),
+        data: Data::new(start.peer, start.local, start.config.data_ports, start.config.third_party),
+        control: Control::new(control, monitor, logged_in),
+        secure: secure::Secure::new(start.host),
         log,
         config: start.config,
         peer: start.peer,
@@ -118,9 +139,10 @@ pub fn run(control: TcpStream, monitor: UnixStream, start: Start, log: Log) -> i
     };
     match start.after {
         None => session.control.say(220, "haul GridFTP server ready."),
-        Some(Handed { login, unread }) => {
-            session.control.take_unread(&unread);
-            session.enter(login);
+        Some(Handed { login, unread, delegated, agreed, .. }) => {
+            session.control.take_unread(&unread.0);
+            session.secure.agreed = agreed;
+            session.enter(login, delegated);
         }
     }
     match session.serve() {
@@ -130,7 +152,14 @@ pub fn run(control: TcpStream, monitor: UnixStream, start: Start, log: Log) -> i
             }
             Ok(())
         }
-        Over::Handed(login) => session.control.hand_over(login),
+        Over::Handed(claim) => session.control.hand_over(claim),
+        Over::Relayed(server) => {
+            let control = session.control;
+            // Nothing of keys and contexts but the connection's own is kept.
+            drop((session.secure, session.data));
+            crate::relay::run(control, server);
+            Ok(())
+        }
     }
 }
 
@@ -145,6 +174,13 @@ impl Session {
                 Ok(line) => line,
                 Err(end) => return Over::Ended(self.leave(end)),
             };
+            if self.control.refuse_bare() {
+                refused += 1;
+                if refused > REFUSED_MAX {
+                    return Over::Ended("too many bad commands");
+                }
+                continue;
+            }
             let then = match Request::parse(&line) {
                 Ok(request) => {
                     let (then, is_refused) = self.obey(request);
@@ -167,7 +203,8 @@ impl Session {
             match then {
                 Then::Next => {}
                 Then::Leave => return Over::Ended("goodbye"),
-                Then::HandOver(login) => return Over::Handed(login),
+                Then::HandOver(claim) => return Over::Handed(claim),
+                Then::Relay(server) => return Over::Relayed(server),
             }
             if self.login.is_some() {
                 login_until = None;
@@ -190,6 +227,10 @@ impl Session {
                 self.control.say(500, "The line is too long.");
                 self.control.say(421, "What follows cannot be understood; goodbye.");
                 "a line that is too long"
+            }
+            End::Broken => {
+                self.control.say(421, "A token is not of this session; goodbye.");
+                "a token that is not of its session"
             }
             End::Stopping => {
                 self.control.say(421, "The server ends; come again later.");
@@ -214,7 +255,7 @@ impl Session {
                     return (self.said(530, "You are logged in; connect anew to be somebody else."), true);
                 }
                 self.named = Some(String::from_utf8_lossy(name).into_owned());
-                return (self.said(331, "Please tell the password; for anonymous, any will do."), false);
+                return (self.said(331, "Please tell the password; any will do."), false);
             }
             Request::Pass(_) => return self.pass(),
             Request::Quit => {
@@ -251,7 +292,7 @@ impl Session {
                 self.plain(200, "Buffers are set for connections to come.")
             }
             Request::Allo(len) => {
-                self.with.allo = (len > 0).then_some(len);
+                self.with.allo = Some(len);
                 self.plain(200, "So much is expected.")
             }
             Request::Rest(restart) => {
@@ -274,12 +315,10 @@ impl Session {
                 [_, _, ..] => self.plain(504, "There is one stripe here: SPOR with one address."),
                 [] => self.plain(501, "SPOR wants an address."),
             },
-            Request::Dcau(DataAuth::None) => self.plain(200, "Data connections are not authenticated."),
-            Request::Dcau(_) => self.plain(504, "Only DCAU N is served here."),
-            Request::Pbsz(_) => self.plain(200, "PBSZ=0"),
-            Request::Prot(b'C') => self.plain(200, "Data go as they are."),
-            Request::Prot(_) => self.plain(536, "Data cannot be protected here: PROT C."),
-            Request::Security { .. } => self.plain(502, "Nothing but plain FTP is served here."),
+            Request::Dcau(how) => self.dcau(how),
+            Request::Pbsz(len) => self.pbsz(len),
+            Request::Prot(letter) => self.prot(letter),
+            Request::Security { verb, argument } => return self.security(&verb, argument),
             Request::Pwd => {
                 let here = self.here.clone();
                 self.told(257, &here, b" is where you are.")
@@ -329,27 +368,46 @@ impl Session {
         let Some(user) = self.named.take() else {
             return (self.said(503, "Say USER first."), true);
         };
-        if !ANONYMOUS.iter().any(|name| user.eq_ignore_ascii_case(name)) {
+        let is_anonymous = ANONYMOUS.iter().any(|name| user.eq_ignore_ascii_case(name));
+        if !is_anonymous && self.control.lock().is_some() {
+            return self.claim(user);
+        }
+        let Some(access) = self.config.anonymous.filter(|_| is_anonymous) else {
             let shown: String = user.chars().take(64).collect();
             self.log.note("refused", Some(self.peer), Some(&shown), "no such login");
-            return (self.said(530, "This login is not served here; anonymous is."), true);
+            let text = match self.config.authorities.is_some() {
+                true => "Show who you are first: AUTH GSSAPI.",
+                false => "This login is not served here; anonymous is.",
+            };
+            return (self.said(530, text), true);
+        };
+        if self.before_login && self.control.lock().is_some() {
+            return self.claim(user);
         }
-        let login = Login { user: "anonymous".into(), access: self.config.anonymous };
         if self.before_login {
-            return (Then::HandOver(login), false);
+            let claim = Claim {
+                who: crate::config::Who::Anonymous,
+                unread: Secret(Vec::new()),
+                delegated: None,
+                agreed: self.secure.agreed.clone(),
+                relayed: false,
+            };
+            return (Then::HandOver(claim), false);
         }
-        self.enter(login);
+        self.enter(Login::anonymous(access), None);
         (Then::Next, false)
     }
 
     /// The login is good, and this process may act for it.
-    fn enter(&mut self, login: Login) {
+    fn enter(&mut self, login: Login, delegated: Option<Parts>) {
         let root = Path::new(std::ffi::OsStr::from_bytes(&self.config.root)).to_owned();
         match Tree::open(&root, rustix::process::geteuid().as_raw()) {
             Ok(tree) => {
                 self.tree = Some(tree);
                 self.control.trust();
-                self.log.note("login", Some(self.peer), Some(&login.user), "");
+                let shown = login.identity.as_deref().unwrap_or_default();
+                self.log.note("login", Some(self.peer), Some(&login.user), shown);
+                self.protect_data(&login, delegated);
                 self.control.say(230, "Logged in.");
                 self.login = Some(login);
             }
@@ -378,6 +436,8 @@ impl Session {
 
     fn feat(&mut self) -> u16 {
         let sums: String = ALGORITHMS.iter().map(|algorithm| format!("{algorithm}:10;")).collect();
+        let by_gsi = |line: &str| self.config.authorities.is_some().then(|| line.to_owned());
+        let more = [" AUTH GSSAPI", " DCAU", " PBSZ", " PROT"];
         let lines = [
             "These are known.".to_owned(),
             " CKSM ".to_owned() + &sums,
@@ -397,8 +457,9 @@ impl Session {
             " SPOR".into(),
             " TVFS".into(),
             " UTF8".into(),
-            "End.".into(),
         ];
+        let more = more.into_iter().filter_map(by_gsi);
+        let lines: Vec<String> = lines.into_iter().chain(more).chain(["End.".into()]).collect();
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         self.lines(211, &lines)
     }

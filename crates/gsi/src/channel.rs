@@ -101,6 +101,16 @@ impl<S: Read + Write> Wrapped<S> {
         }
     }
 
+    /// Bytes were taken from the connection that nobody has read: it need not show anything for a read to
+    /// yield some.
+    pub fn holds(&self) -> bool {
+        match self {
+            Wrapped::Clear(_) => false,
+            Wrapped::Client(tls) => !tls.conn.wants_read(),
+            Wrapped::Server(tls) => !tls.conn.wants_read(),
+        }
+    }
+
     /// Says that nothing more comes, so that the other end does not take it for cut off. What is in the clear
     /// says that by its connection alone.
     ///

@@ -30,6 +30,8 @@ const FILE_LEN_MAX: u64 = 1 << 20;
 #[derive(Clone)]
 pub struct Credential {
     certified: Arc<CertifiedKey>,
+    /// The key as it is written, for [`Credential::to_der`].
+    secret: Arc<PrivateKeyDer<'static>>,
     identity: Dn,
     is_proxy: bool,
     /// Until when all of it is valid, in seconds since 1970.
@@ -71,11 +73,18 @@ impl Credential {
             }
         };
         let credential = Credential::read(&from, &key_from)?;
-        credential.check_time(UnixTime::now())?;
+        credential.check()?;
         Ok(credential)
     }
 
-    /// Whether it is still valid.
+    /// Whether it is valid now.
+    ///
+    /// # Errors
+    /// It has expired; in words with what to do.
+    pub fn check(&self) -> Result<(), String> {
+        self.check_time(UnixTime::now())
+    }
+
     fn check_time(&self, now: UnixTime) -> Result<(), String> {
         let now = now.as_secs();
         if self.ends > now {
@@ -121,6 +130,7 @@ impl Credential {
         from: PathBuf,
     ) -> Result<Credential, String> {
         let failed = |why: String| format!("{}: {why}", from.display());
+        let secret = Arc::new(key.clone_key());
         let key = provider().key_provider.load_private_key(key).map_err(|error| failed(error.to_string()))?;
         if chain.len() > CHAIN_MAX {
             return Err(failed("has more certificates than any real one".into()));
@@ -144,7 +154,24 @@ impl Credential {
         }
         let is_proxy = matches!(first.kind, Kind::Proxy { .. });
         let certified = Arc::new(CertifiedKey::new(chain, key));
-        Ok(Credential { certified, identity, is_proxy, ends, from })
+        Ok(Credential { certified, secret, identity, is_proxy, ends, from })
+    }
+
+    /// The key, and the certificates behind it, for another process that may have them: all of it is secret.
+    pub fn to_der(&self) -> Vec<Vec<u8>> {
+        let chain = self.certified.cert.iter().map(|cert| cert.to_vec());
+        [self.secret.secret_der().to_vec()].into_iter().chain(chain).collect()
+    }
+
+    /// Of what [`Credential::to_der`] gave.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn of_der(parts: Vec<Vec<u8>>, from: PathBuf) -> Result<Credential, String> {
+        let mut parts = parts.into_iter();
+        let key = parts.next().and_then(|key| PrivateKeyDer::try_from(key).ok());
+        let key = key.ok_or_else(|| format!("{}: there is no key that can be used", from.display()))?;
+        Credential::of(parts.map(CertificateDer::from).collect(), key, from)
     }
 
     /// Whose it is.

@@ -36,16 +36,42 @@ pub struct Gridftp {
     #[arg(long, value_name = "A-B", value_parser = parse_ports)]
     data_ports: Option<(u16, u16)>,
 
-    /// What anonymous clients may
-    #[arg(long, value_name = "ACCESS", value_enum, default_value_t = Anonymous::Read)]
-    anonymous: Anonymous,
+    /// What anonymous clients may [default: read; with --gsi nobody is anonymous unless this is given]
+    #[arg(long, value_name = "ACCESS", value_enum)]
+    anonymous: Option<Anonymous>,
 
     /// As root: the user whom anonymous clients are served as [default: nobody]
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 
+    /// Let people of a grid log in by their certificates (GSI), each as the user that the gridmap names
+    #[arg(long)]
+    gsi: bool,
+
+    /// The certificate of this host, for --gsi [default: /etc/grid-security/hostcert.pem]
+    #[arg(long, value_name = "FILE", value_parser = plain::path(), requires = "gsi")]
+    host_cert: Option<PathBuf>,
+
+    /// Its key, which nobody else may read [default: /etc/grid-security/hostkey.pem]
+    #[arg(long, value_name = "FILE", value_parser = plain::path(), requires = "gsi")]
+    host_key: Option<PathBuf>,
+
+    /// Who is which user [default: /etc/grid-security/grid-mapfile]
+    #[arg(long, value_name = "FILE", value_parser = plain::path(), requires = "gsi")]
+    gridmap: Option<PathBuf>,
+
+    /// Authorities that are trusted to say who somebody is [default: X509_CERT_DIR, else
+    /// /etc/grid-security/certificates]
+    #[arg(long, value_name = "DIR", value_parser = plain::path(), requires = "gsi")]
+    authorities: Option<PathBuf>,
+
+    /// As root: serve as root whom the gridmap takes for root
+    #[arg(long, requires = "gsi")]
+    allow_root: bool,
+
     /// Let data connections go to, and come from, other hosts than the client's, as transfers between two
-    /// servers need it. Whoever may connect can then have this host connect to others
+    /// servers need it where they do not show whose they are. Whoever may connect can then have this host
+    /// connect to others
     #[arg(long)]
     third_party: bool,
 
@@ -72,7 +98,8 @@ pub struct Gridftp {
 
 const AFTER: &str = "\
 Uploads get their name when all of their bytes are on media; until then a reader sees what was there before. Logins are \
-anonymous, and nothing is encrypted. The server runs in the foreground until SIGTERM or Ctrl-C; the second ends it at \
+anonymous, and nothing is encrypted, unless people come by certificates (--gsi). SIGHUP has certificate, key and gridmap \
+read again. The server runs in the foreground until SIGTERM or Ctrl-C; the second ends it at \
 once. See docs/gridftp-server.md.";
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,13 +167,15 @@ mod server {
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
     use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
+    use std::path::{Path, PathBuf};
     use std::process::Command;
 
     use haul::errno;
     use haul_base::{sys, users};
     use haul_ftpd::config::{Access, Config};
     use haul_ftpd::log::Log;
-    use haul_ftpd::monitor::{Ids, Monitor, Options, serve_session};
+    use haul_ftpd::monitor::{Bells, Monitor, Options, serve_session};
+    use haul_ftpd::people::{Files, Ids, People};
 
     use super::super::{FAILED, USAGE, complain};
     use super::{Anonymous, Gridftp, LogForm};
@@ -159,7 +188,9 @@ mod server {
     /// Most of them.
     const PASSED_MAX: i32 = 64;
     /// Who owns nothing, by name; by number where no such name is.
-    const NOBODY: (&str, Ids) = ("nobody", Ids { uid: 65_534, gid: 65_534 });
+    const NOBODY: (&str, Ids) = ("nobody", Ids { uid: 65_534, gid: 65_534, groups: Vec::new() });
+    /// Where a host of a grid has its files.
+    const GRID: &str = "/etc/grid-security";
 
     pub(super) fn run(args: &Gridftp) -> i32 {
         match serve(args) {
@@ -176,7 +207,8 @@ mod server {
             return Err((format!("{shown} is no directory, and only one can be served"), USAGE));
         }
         let (before_login, anonymous) = whom(args)?;
-        let stop = signals::for_server().map_err(|error| failed("watch for signals", error))?;
+        let (people, authorities) = people(args)?.unzip();
+        let (stop, reload) = signals::for_server().map_err(|error| failed("watch for signals", error))?;
         let listeners = listeners(args)?;
         // What else whoever started this has open is not for who talks with strangers.
         sys::keep_descriptors()
@@ -184,9 +216,11 @@ mod server {
         let config = Config {
             root: root.into_os_string().into_vec(),
             anonymous: match args.anonymous {
-                Anonymous::Read => Access::Read,
-                Anonymous::Write => Access::Write,
+                Some(Anonymous::Write) => Some(Access::Write),
+                Some(Anonymous::Read) => Some(Access::Read),
+                None => (!args.gsi).then_some(Access::Read),
             },
+            authorities,
             data_ports: args.data_ports,
             third_party: args.third_party,
             marker_interval: args.markers,
@@ -195,7 +229,8 @@ mod server {
         let mut log = Log::new(Box::new(io::stderr()), config.json_log);
         for listener in &listeners {
             let at = listener.local_addr().map_err(|error| failed("look at a socket", error))?;
-            log.note("listen", None, None, &format!("ftp://{at} serves {shown}"));
+            let scheme = if args.gsi { "gsiftp" } else { "ftp" };
+            log.note("listen", None, None, &format!("{scheme}://{at} serves {shown}"));
         }
         let options = Options {
             config,
@@ -204,6 +239,7 @@ mod server {
             grace: args.grace,
             before_login,
             anonymous,
+            people,
         };
         let program = || {
             // This program, also if its file has been replaced.
@@ -220,13 +256,43 @@ mod server {
         };
         tell_manager("READY=1");
         let mut monitor = Monitor::new(options, log, Box::new(program));
-        let served = monitor.run(listeners, stop, || tell_manager("STOPPING=1"));
+        let served = monitor.run(listeners, Bells { stop, reload }, || tell_manager("STOPPING=1"));
         served.map_err(|error| failed("serve", error))
+    }
+
+    /// Who comes by a certificate, and where the authorities are that say so.
+    fn people(args: &Gridftp) -> Result<Option<(People, PathBuf)>, (String, i32)> {
+        if !args.gsi {
+            return Ok(None);
+        }
+        let grid = |given: &Option<PathBuf>, name: &str| {
+            // Sessions stand elsewhere. A link stays one, for what it leads to may be another one later.
+            let path = given.clone().unwrap_or_else(|| Path::new(GRID).join(name));
+            std::path::absolute(&path)
+                .map_err(|error| (format!("--gsi: {}: {error}", path.display()), FAILED))
+        };
+        let named = || std::env::var_os("X509_CERT_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        let authorities = grid(&args.authorities.clone().or_else(named), "certificates")?;
+        let shown = authorities.display();
+        match haul_ftpd::people::has_authority(&authorities) {
+            Ok(true) => {}
+            Ok(false) => {
+                return Err((format!("--gsi: {shown} holds no certificate of an authority"), FAILED));
+            }
+            Err(error) => return Err((format!("--gsi: {shown}: {}", errno::text(error)), FAILED)),
+        }
+        let files = Files {
+            host_cert: grid(&args.host_cert, "hostcert.pem")?,
+            host_key: grid(&args.host_key, "hostkey.pem")?,
+            gridmap: grid(&args.gridmap, "grid-mapfile")?,
+        };
+        let people = People::read(files, args.allow_root).map_err(|why| (format!("--gsi: {why}"), FAILED))?;
+        Ok(Some((people, authorities)))
     }
 
     /// Whom processes are before a login and behind an anonymous one.
     fn whom(args: &Gridftp) -> Result<(Option<Ids>, Option<Ids>), (String, i32)> {
-        let find = |name: &str| users::ids_of(name).map(|(uid, gid)| Ids { uid, gid });
+        let find = |name: &str| users::ids_of(name).map(|(uid, gid)| Ids { uid, gid, groups: Vec::new() });
         if !rustix::process::geteuid().is_root() {
             return match args.user {
                 None => Ok((None, None)),
@@ -238,7 +304,7 @@ mod server {
         }
         let nobody = find(NOBODY.0).unwrap_or(NOBODY.1);
         let anonymous = match &args.user {
-            None => nobody,
+            None => nobody.clone(),
             Some(name) => {
                 find(name).ok_or_else(|| (format!("--user {name}: there is no such user here"), USAGE))?
             }

@@ -49,6 +49,7 @@ mod resume;
 mod retry;
 mod rig;
 mod serve_gridftp;
+mod serve_gsi;
 mod sparse;
 mod spill;
 mod sshftp;

@@ -127,6 +127,11 @@ impl Session {
         if self.data.kept_way == Some(Way::In) {
             self.data.drop_kept();
         }
+        if let Some(why) = self.data.guard.hindrance() {
+            self.data.close();
+            self.control.say(425, &format!("There is no data connection: {why}."));
+            return Ok(None);
+        }
         if self.with.mode == b'E' {
             if self.data.kept.is_empty() && !self.data.is_dialling() {
                 self.control.say(425, "In MODE E who sends dials: say PORT, EPRT or SPOR first.");
@@ -243,14 +248,18 @@ impl Session {
         let wanted = in_blocks || self.with.markers.is_some();
         let every = self.with.markers.unwrap_or(self.config.marker_interval);
         let mut markers = Markers::new(every, wanted);
-        let moved = self.receive(&mut upload, &mut markers, &progress);
+        let moved = self.receive(&mut upload, expected, &mut markers, &progress);
         let done = match moved {
             Ok(None) => {
                 self.data.close();
                 return 425;
             }
             Ok(Some(count)) => {
-                let patience = if in_blocks || expected.is_some() { Duration::ZERO } else { DEATH_WITHIN };
+                let patience = if in_blocks || expected.is_some_and(|said| said > 0) {
+                    Duration::ZERO
+                } else {
+                    DEATH_WITHIN
+                };
                 // In MODE E the client has said that all came, so it may have gone; it may say ABOR still.
                 let look = |control: &mut Control, within| {
                     control.aborted(within).filter(|abort| !in_blocks || *abort == Abort::Asked)
@@ -280,6 +289,9 @@ impl Session {
             self.data.drop_kept();
         }
         let listens = self.data.is_listening() || self.data.due;
+        if let Some(why) = self.data.guard.hindrance() {
+            return Some(why);
+        }
         match self.with.mode {
             b'E' if self.data.kept.is_empty() && !listens => {
                 Some("In MODE E who receives listens: say PASV, EPSV or SPAS first.")
@@ -345,6 +357,7 @@ impl Session {
     fn receive(
         &mut self,
         upload: &mut Upload,
+        expected: Option<u64>,
         markers: &mut Markers,
         progress: &Progress,
     ) -> Result<Option<usize>, Stop> {
@@ -361,7 +374,7 @@ impl Session {
         if self.with.mode != b'E' {
             let Some(conn) = self.one_connection(progress)? else { return Ok(None) };
             self.begin(false);
-            receive::stream(&mut self.control, conn, upload, markers, progress)?;
+            receive::stream(&mut self.control, conn, upload, expected, markers, progress)?;
             return Ok(Some(1));
         }
         self.data.kept_way = Some(Way::In);

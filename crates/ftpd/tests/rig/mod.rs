@@ -29,7 +29,8 @@ impl Served {
         let address = listener.local_addr().expect("an address");
         let config = Config {
             root: dir.path().as_os_str().as_bytes().to_vec(),
-            anonymous,
+            anonymous: Some(anonymous),
+            authorities: None,
             data_ports: None,
             third_party: false,
             marker_interval: Duration::from_secs(5),
@@ -41,14 +42,17 @@ impl Served {
             for socket in listener.incoming() {
                 let socket = socket.expect("a connection");
                 let peer = socket.peer_addr().expect("a peer");
-                let start = Start { config: config.clone(), peer, before_login: false, after: None };
+                let local = socket.local_addr().expect("an address");
+                let (config, uid) = (config.clone(), 0);
+                let (host, after) = (None, None);
+                let start = Start { config, peer, local, uid, before_login: false, host, after };
                 let (ours, theirs) = UnixStream::pair().expect("a pair");
                 let count = Arc::clone(&count);
                 count.fetch_add(1, Ordering::SeqCst);
                 std::thread::spawn(move || {
                     let _monitor = ours;
                     let log = Log::new(Box::new(std::io::sink()), false);
-                    haul_ftpd::session::run(socket, theirs, start, log).expect("a session");
+                    haul_ftpd::session::run(socket.into(), theirs, start, log).expect("a session");
                     count.fetch_sub(1, Ordering::SeqCst);
                 });
             }

@@ -387,7 +387,7 @@ pub fn vsftpd_at(room: &Room, port: u16, more: &str) -> Command {
 ///
 /// They are made anew for each server: that of Globus takes nothing that is valid for as long as a test in a
 /// repository must be.
-fn grid(room: &Room) {
+pub fn grid(room: &Room) {
     if room.at("gridmap").exists() {
         return;
     }

@@ -1,0 +1,280 @@
+//! Commands about who somebody is and what is protected: `AUTH`, `ADAT`, logins by a certificate, `DCAU`,
+//! `PBSZ`, `PROT`.
+//!
+//! What must hold: nobody is anybody before the context stands and the monitor has said who he is here; data
+//! connections are protected as was agreed, or there are none.
+
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use data_encoding::BASE64;
+use haul_gridftp::command::DataAuth;
+use haul_gsi::{Acceptor, Authorities, Credential, Directory, Expects, Level, Step};
+
+use super::{ANONYMOUS, Session, Then};
+use crate::config::{Agreed, Answer, CLAIMS_MAX, CONTEXTS_MAX, Claim, Login, Parts, Secret, Who};
+use crate::data::{Clear, Guard};
+use crate::guard::{Nothing, Shown};
+use crate::lock::Lock;
+
+/// What says that the certificate says it all.
+const BY_MAP: &str = ":globus-mapping:";
+
+/// What a session knows of security.
+pub(super) struct Secure {
+    host: Option<Parts>,
+    /// A context that does not stand yet.
+    context: Option<Acceptor>,
+    contexts: u32,
+    claims: u32,
+    pub(super) agreed: Agreed,
+    /// Who has logged in by a certificate: what he delegated, if he did.
+    whose: Option<Whose>,
+    /// Whom data connections must lead to.
+    expects: Option<Expects>,
+    /// `DCAU N` was said.
+    open: bool,
+}
+
+struct Whose {
+    delegated: Option<Credential>,
+}
+
+impl Secure {
+    pub(super) fn new(host: Option<Parts>) -> Secure {
+        let agreed = Agreed::default();
+        Secure {
+            host,
+            context: None,
+            contexts: 0,
+            claims: 0,
+            agreed,
+            whose: None,
+            expects: None,
+            open: false,
+        }
+    }
+}
+
+impl Session {
+    pub(super) fn security(&mut self, verb: &str, argument: &[u8]) -> (Then, bool) {
+        let code = match verb {
+            _ if self.config.authorities.is_none() => {
+                self.plain(502, "Nothing but plain FTP is served here.")
+            }
+            "AUTH" => self.auth(argument),
+            "ADAT" => self.adat(argument),
+            "CCC" => self.plain(534, "Commands stay protected here."),
+            _ => self.plain(503, "There is no context of security: AUTH GSSAPI first."),
+        };
+        let is_over = self.secure.contexts > CONTEXTS_MAX;
+        if is_over {
+            self.control.say(421, "Too many attempts to show who you are; goodbye.");
+        }
+        (if is_over { Then::Leave } else { Then::Next }, code >= 500)
+    }
+
+    fn auth(&mut self, argument: &[u8]) -> u16 {
+        if self.login.is_some() || self.control.lock().is_some() {
+            return self.plain(503, "Who you are is known; connect anew to be somebody else.");
+        }
+        if !argument.trim_ascii().eq_ignore_ascii_case(b"GSSAPI") {
+            return self.plain(504, "Only AUTH GSSAPI is served here.");
+        }
+        self.secure.contexts += 1;
+        let host = self.secure.host.clone().zip(self.authorities());
+        let context = match host {
+            Some((host, authorities)) => credential(host, "the host's")
+                .and_then(|host| Acceptor::new(&host, &authorities).map_err(|error| error.to_string())),
+            None => Err("the monitor told no credential of this host".into()),
+        };
+        match context {
+            Ok(context) => {
+                self.secure.context = Some(context);
+                self.plain(334, "Using authentication type GSSAPI; ADAT must follow.")
+            }
+            Err(why) => {
+                self.log.note("error", Some(self.peer), None, &why);
+                self.plain(431, "This host cannot show who it is; tell who runs this server.")
+            }
+        }
+    }
+
+    fn adat(&mut self, argument: &[u8]) -> u16 {
+        let Some(mut context) = self.secure.context.take() else {
+            return self.plain(503, "AUTH GSSAPI comes before ADAT.");
+        };
+        let Ok(token) = BASE64.decode(argument.trim_ascii()) else {
+            return self.plain(501, "ADAT wants base64.");
+        };
+        match context.step(&token) {
+            Ok(Step::Goes(token)) => {
+                self.secure.context = Some(context);
+                self.plain(335, &format!("ADAT={}", BASE64.encode(&token)))
+            }
+            Ok(Step::Stands(token)) => {
+                // The key of the host has done what it is for.
+                self.secure.host = None;
+                let code = match token.is_empty() {
+                    true => self.plain(235, "It is known who you are."),
+                    false => self.plain(235, &format!("ADAT={}", BASE64.encode(&token))),
+                };
+                self.control.protect(Lock::new(context));
+                code
+            }
+            Err(error) => {
+                let why = error.to_string();
+                self.log.note("refused", Some(self.peer), None, &format!("AUTH GSSAPI: {why}"));
+                self.plain(535, &format!("The security of this session failed: {why}."))
+            }
+        }
+    }
+
+    /// Has the monitor say who somebody is here who has shown a certificate.
+    pub(super) fn claim(&mut self, user: String) -> (Then, bool) {
+        self.secure.claims += 1;
+        let lock = self.control.lock().and_then(|lock| Some((lock.whose()?, lock.delegated())));
+        let Some(((name, shown), delegated)) = lock.filter(|_| self.secure.claims <= CLAIMS_MAX) else {
+            self.control.say(421, "Too many logins; goodbye.");
+            return (Then::Leave, true);
+        };
+        let who = match ANONYMOUS.iter().any(|name| user.eq_ignore_ascii_case(name)) {
+            true => Who::Anonymous,
+            false => Who::Shown { name, user: Some(user).filter(|user| user != BY_MAP) },
+        };
+        let claim = Claim {
+            who,
+            unread: Secret(Vec::new()),
+            delegated,
+            agreed: self.secure.agreed.clone(),
+            relayed: true,
+        };
+        match self.control.claim(&claim) {
+            Ok((Answer::Go(login), _)) => {
+                self.enter(login, claim.delegated);
+                (Then::Next, false)
+            }
+            Ok((Answer::Follows, Some(server))) => (Then::Relay(UnixStream::from(server)), false),
+            Ok((Answer::Refused(why), _)) => (self.said(530, &why), true),
+            other => {
+                let why = match other {
+                    Err(error) => haul_base::errno::text(error),
+                    Ok(_) => "no connection came with it".into(),
+                };
+                let text = format!("the monitor does not answer for {shown}: {why}");
+                self.log.note("error", Some(self.peer), None, &text);
+                self.control.say(421, "No login is possible now; come again later.");
+                (Then::Leave, true)
+            }
+        }
+    }
+
+    /// What data connections of a login are from the start: who came by a certificate has both ends show
+    /// whose they are.
+    pub(super) fn protect_data(&mut self, login: &Login, delegated: Option<Parts>) {
+        if login.identity.is_none() {
+            self.set_guard();
+            return;
+        }
+        let delegated = delegated.and_then(|parts| match credential(parts, "what was delegated") {
+            Ok(mine) => Some(mine),
+            Err(why) => {
+                self.log.note("error", Some(self.peer), Some(&login.user), &why);
+                None
+            }
+        });
+        self.secure.expects = delegated.as_ref().map(|mine| Expects::Identity(mine.identity().clone()));
+        self.secure.whose = Some(Whose { delegated });
+        self.set_guard();
+    }
+
+    fn authorities(&self) -> Option<Authorities> {
+        self.config.authorities.clone().map(|dir| Authorities::new(Directory(dir)))
+    }
+
+    /// What protects data connections, by what is agreed.
+    fn set_guard(&mut self) {
+        let private = self.secure.agreed.private;
+        let guard: Box<dyn Guard> = match (&self.secure.whose, &self.secure.expects) {
+            (None, _) if private => Box::new(Nothing("PROT P wants a login by a certificate; say PROT C")),
+            (None, _) => Box::new(Clear),
+            (Some(Whose { delegated: None }), None) if !self.secure.open => Box::new(Nothing(
+                "data connections cannot show whose they are, for nothing was delegated: DCAU N does without",
+            )),
+            (Some(_), None) if private => {
+                Box::new(Nothing("PROT P wants what DCAU N leaves out; say DCAU A, or PROT C"))
+            }
+            (Some(_), None) => Box::new(Clear),
+            (Some(Whose { delegated }), Some(expects)) => match (delegated, self.authorities()) {
+                (Some(mine), Some(authorities)) => Box::new(Shown {
+                    mine: mine.clone(),
+                    authorities,
+                    expects: expects.clone(),
+                    level: if private { Level::Private } else { Level::Clear },
+                }),
+                _ => Box::new(Nothing("nothing was delegated that could be shown")),
+            },
+        };
+        self.data.set_guard(guard);
+    }
+
+    pub(super) fn dcau(&mut self, how: DataAuth<'_>) -> u16 {
+        let Some(Whose { delegated }) = &self.secure.whose else {
+            return match how {
+                DataAuth::None => self.plain(200, "Data connections are not authenticated."),
+                _ => self.plain(504, "Only DCAU N is served without AUTH GSSAPI."),
+            };
+        };
+        let identity = delegated.as_ref().map(|mine| mine.identity().clone());
+        let (expects, text) = match (how, identity) {
+            (DataAuth::None, _) => (None, "Data connections do not show whose they are."),
+            (_, None) => return self.plain(504, "Nothing was delegated, so that only DCAU N can be."),
+            (DataAuth::Own, Some(identity)) => {
+                (Some(Expects::Identity(identity)), "Data connections show that they are yours.")
+            }
+            (DataAuth::Subject(name), Some(_)) => match std::str::from_utf8(name.trim_ascii()) {
+                Ok(name) => (Some(Expects::Subject(name.into())), "Data connections show who they are."),
+                Err(_) => return self.plain(501, "DCAU S wants a name as certificates have it."),
+            },
+        };
+        self.secure.open = expects.is_none();
+        self.secure.expects = expects;
+        self.set_guard();
+        self.plain(200, text)
+    }
+
+    pub(super) fn pbsz(&mut self, len: u64) -> u16 {
+        self.secure.agreed.sized = true;
+        match self.config.authorities {
+            Some(_) => self.plain(200, &format!("PBSZ={len}")),
+            None => self.plain(200, "PBSZ=0"),
+        }
+    }
+
+    pub(super) fn prot(&mut self, letter: u8) -> u16 {
+        match (letter, self.control_is_protected()) {
+            (b'C', _) => {
+                self.secure.agreed.private = false;
+                self.set_guard();
+                self.plain(200, "Data go as they are.")
+            }
+            (b'S' | b'P', true) if !self.secure.agreed.sized => self.plain(503, "PBSZ comes before PROT."),
+            (b'S' | b'P', true) => {
+                self.secure.agreed.private = true;
+                self.set_guard();
+                self.plain(200, "Data are encrypted, and cannot be changed on their way.")
+            }
+            (b'E', true) => self.plain(536, "PROT E is not served: PROT P."),
+            _ => self.plain(536, "Data cannot be protected here: PROT C."),
+        }
+    }
+
+    /// The client has shown who it is, to this process or to the one before it.
+    fn control_is_protected(&self) -> bool {
+        self.control.lock().is_some() || self.secure.whose.is_some()
+    }
+}
+
+fn credential(parts: Parts, what: &str) -> Result<Credential, String> {
+    Credential::of_der(parts.into_iter().map(|part| part.0).collect(), PathBuf::from(what))
+}
