@@ -84,6 +84,7 @@ impl Session {
     /// # Errors
     /// The server does not take it.
     pub fn store(&mut self, path: &[u8]) -> Result<Outgoing, Error> {
+        self.leave_blocks()?;
         let stream = connected(&mut self.control, &mut self.listens, &[], Command::Path("STOR", path))?;
         Ok(Outgoing { stream, patience: self.control.patience() })
     }
