@@ -51,7 +51,7 @@ impl FtpWriter {
         let sessions = SESSIONS.min(writing.writers).max(1);
         let banner = escape::name(session.banner());
         let network = Network { round_trip: session.round_trip(), ..Network::default() };
-        let lanes = Lanes::new(session.sends_blocks(), session.round_trip());
+        let lanes = Lanes::new(session.sends_blocks(), session.sum().is_some(), session.round_trip());
         let mut queues = Queues::new(sessions);
         queues.open[0] = true;
         let common = Arc::new(Common {

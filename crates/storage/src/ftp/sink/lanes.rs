@@ -40,7 +40,7 @@ struct Inner {
     off: Option<String>,
     worked: bool,
     failures: u32,
-    /// The server closes connections behind each file.
+    /// Each file has connections of its own, for the server closes them behind it, or makes no sums.
     unkept: bool,
     /// Files that came to nothing in blocks.
     alone: HashSet<FileId>,
@@ -56,10 +56,12 @@ impl Drop for Active {
 }
 
 impl Lanes {
-    /// `sends`: the server may take files so.
-    pub(super) fn new(sends: bool, round_trip: Option<Duration>) -> Arc<Lanes> {
+    /// `sends`: the server may take files so. `sums`: it makes sums of what it has; of one that makes none
+    /// nobody would see that it said too early that it has all of a file, and took the rest of it for the next
+    /// one's, so that each file has connections of its own.
+    pub(super) fn new(sends: bool, sums: bool, round_trip: Option<Duration>) -> Arc<Lanes> {
         let off = (!sends).then(String::new);
-        let inner = Inner { off, worked: false, failures: 0, unkept: false, alone: HashSet::new() };
+        let inner = Inner { off, worked: false, failures: 0, unkept: !sums, alone: HashSet::new() };
         let zero = || AtomicU32::new(0);
         Arc::new(Lanes { round_trip, active: zero(), most: zero(), inner: Mutex::new(inner) })
     }
@@ -174,7 +176,7 @@ mod tests {
     use super::*;
 
     fn lanes(millis: u64) -> Arc<Lanes> {
-        Lanes::new(true, Some(Duration::from_millis(millis)))
+        Lanes::new(true, true, Some(Duration::from_millis(millis)))
     }
 
     fn refused(said: &str, code: u16) -> Error {
