@@ -106,7 +106,11 @@ pub(crate) fn open(control: &mut Control, listens: &mut Listens) -> Result<Bound
 
 /// Where it listens. The address that it names is not looked at where its host is known: behind a gateway it
 /// is a private one, and a server must not send us elsewhere.
-fn passive(control: &mut Control, host: Option<IpAddr>, listens: &mut Listens) -> Result<SocketAddr, Error> {
+pub(crate) fn passive(
+    control: &mut Control,
+    host: Option<IpAddr>,
+    listens: &mut Listens,
+) -> Result<SocketAddr, Error> {
     if let (Some(host), Listens::Extended) = (host, *listens) {
         let reply = control.ask(&Command::Epsv)?;
         let error = match control.exactly(&Command::Epsv, 229, reply) {
@@ -209,7 +213,7 @@ fn after_all(control: &mut Control, error: Error, of: &Command<'_>) -> Error {
 }
 
 /// The server may know why: what it says stands beside what was seen here.
-fn with_word(control: &Control, error: Error, reply: &Reply, of: &Command<'_>) -> Error {
+pub(crate) fn with_word(control: &Control, error: Error, reply: &Reply, of: &Command<'_>) -> Error {
     let Error::Refused { said, code, text } = control.refused(of, reply) else { return error };
     match error {
         // Whatever is said: a stranger is no passing trouble.

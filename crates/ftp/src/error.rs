@@ -43,6 +43,9 @@ pub enum Error {
         within.as_secs_f64(), others(*stranger, refused.as_deref())
     )]
     Uncalled { within: Duration, stranger: Option<IpAddr>, refused: Option<String> },
+    /// Data connections are not there any more where they should be kept.
+    #[error("{0}")]
+    Unkept(&'static str),
     /// The file has another length than the server told.
     #[error("{0}")]
     Resized(String),
@@ -108,7 +111,7 @@ impl Error {
     pub fn is_passing(&self) -> bool {
         match self {
             Error::Connect { .. } | Error::Lost { .. } | Error::Silent { .. } => true,
-            Error::Closed { .. } | Error::OutOfStep { .. } => true,
+            Error::Closed { .. } | Error::OutOfStep { .. } | Error::Unkept(_) => true,
             Error::Refused { code, .. } => (400..500).contains(code) && *code != 450,
             Error::Ssh { passing, .. } => *passing,
             Error::Grammar(_) | Error::Untrusted { .. } | Error::Misfit(_) => false,
@@ -148,6 +151,7 @@ impl Error {
             Error::Uncalled { .. } | Error::Ssh { .. } => true,
             Error::Grammar(_) | Error::Refused { .. } | Error::OutOfStep { .. } => false,
             Error::Resized(_)
+            | Error::Unkept(_)
             | Error::Misfit(_)
             | Error::Untrusted { .. }
             | Error::Broken { .. }

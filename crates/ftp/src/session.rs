@@ -21,6 +21,7 @@ use crate::data::{self, Incoming, Listens};
 use crate::gsi::{Context, Credential, DataSecurity};
 use crate::lanes::Lanes;
 use crate::listed::{Listed, either, lines, list_line, mlsd_line, named};
+use crate::sender::Outlets;
 use crate::server::PORT_TLS;
 use crate::ssh::Ssh;
 use crate::times::SetsTimes;
@@ -88,6 +89,8 @@ pub struct Session {
     pub(crate) allocates: bool,
     /// Data come in blocks (MODE E), where somebody asked for that; else as they are.
     pub(crate) lanes: Option<Lanes>,
+    /// The same of files that go there.
+    pub(crate) outlets: Option<Outlets>,
     /// `MLSD` and `MLST` are there.
     pub(crate) has_mlsd: bool,
     has_mdtm: bool,
@@ -185,6 +188,7 @@ impl Session {
             features,
             listens,
             lanes: None,
+            outlets: None,
             sets_times: SetsTimes::Mfmt,
             sets_modes: true,
             allocates: true,
@@ -550,7 +554,7 @@ impl Session {
     /// All that comes of a listing.
     fn listing(&mut self, command: Command<'_>) -> Result<Vec<u8>, Error> {
         const DOING: &str = "reading a directory";
-        self.stream_mode()?;
+        self.leave_blocks()?;
         let mut incoming = data::begin(&mut self.control, &mut self.listens, &[], command)?;
         let (mut bytes, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
         loop {
@@ -583,7 +587,7 @@ impl Session {
     /// # Errors
     /// The server does not give it, or not from there.
     pub fn begin(&mut self, path: &[u8], offset: u64) -> Result<Incoming, Error> {
-        self.stream_mode()?;
+        self.leave_blocks()?;
         let rest = [Command::Rest(offset)];
         // Some servers refuse REST 0, and none needs it.
         let before = if offset > 0 { &rest[..] } else { &[] };

@@ -81,22 +81,26 @@ impl Outgoing {
 pub type Each<T> = Result<Vec<Result<T, Error>>, Error>;
 
 impl Session {
-    /// Begins to send a file of so many bytes, which stands there under this name from now on. Before a large
-    /// one the server is asked whether it has room.
+    /// Begins to send a file, which stands there under this name from now on.
     ///
     /// # Errors
-    /// The server does not take it, or says that it has no room.
-    pub fn store(&mut self, path: &[u8], len: u64) -> Result<Outgoing, Error> {
-        if len >= ALLOCATED_FROM && self.allocates {
-            self.allocate(len)?;
-        }
+    /// The server does not take it.
+    pub fn store(&mut self, path: &[u8]) -> Result<Outgoing, Error> {
+        self.leave_blocks()?;
         let stream = connected(&mut self.control, &mut self.listens, &[], Command::Path("STOR", path))?;
         Ok(Outgoing { stream, patience: self.control.patience() })
     }
 
-    /// RFC 959: what a server does not need it calls superfluous (202). Who does not know the command is not
-    /// asked again, and says it at the file itself where there is no room.
-    fn allocate(&mut self, len: u64) -> Result<(), Error> {
+    /// Asks the server whether it has room for a file of so many bytes, where that is large. RFC 959: what a
+    /// server does not need it calls superfluous (202). Who does not know the command is not asked again, and
+    /// says it at the file itself where there is no room.
+    ///
+    /// # Errors
+    /// It says that it has no room, or the session is over.
+    pub fn make_room(&mut self, len: u64) -> Result<(), Error> {
+        if len < ALLOCATED_FROM || !self.allocates {
+            return Ok(());
+        }
         let allo = Command::Allo(len);
         match self.control.want(&allo) {
             Err(error) if error.ends_session() || error.is_no_room() => Err(error),

@@ -7,7 +7,7 @@
 //! for it shows that both are the same client's.
 //! Source of the checks: rustls and webpki; of the authorities: the system's, as OpenSSL has them.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_gsi::Wrapped;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -173,6 +173,44 @@ impl Wire {
         read
     }
 
+    /// Writes what is taken now of these, one behind the other: how much that is. Under TLS what was taken
+    /// may still be here: see [`Wire::flush_now`].
+    pub(crate) fn write_now(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.bounded().set_waits(false);
+        let written = loop {
+            match self.write_vectored(parts) {
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => break Ok(0),
+                written => break written,
+            }
+        };
+        self.bounded().set_waits(true);
+        written
+    }
+
+    /// Whether all that was written is the system's to send.
+    pub(crate) fn flush_now(&mut self) -> io::Result<bool> {
+        self.bounded().set_waits(false);
+        let flushed = loop {
+            match self.flush() {
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => break Ok(false),
+                flushed => break flushed.map(|()| true),
+            }
+        };
+        self.bounded().set_waits(true);
+        flushed
+    }
+
+    /// What is written goes in records of TLS.
+    pub(crate) fn seals(&self) -> bool {
+        match self {
+            Wire::Plain(_) => false,
+            Wire::Protected(_) => true,
+            Wire::Grid(wrapped) => !matches!(**wrapped, Wrapped::Clear(_)),
+        }
+    }
+
     /// As the system has it: what can be waited for.
     pub(crate) fn socket(&self) -> &Socket {
         match self {
@@ -257,6 +295,14 @@ impl Write for Wire {
             Wire::Plain(bounded) => bounded.write(bytes),
             Wire::Protected(tls) => tls.write(bytes),
             Wire::Grid(wrapped) => wrapped.write(bytes),
+        }
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Wire::Plain(bounded) => bounded.write_vectored(parts),
+            Wire::Protected(tls) => tls.write_vectored(parts),
+            Wire::Grid(wrapped) => wrapped.write_vectored(parts),
         }
     }
 
@@ -393,10 +439,19 @@ impl Read for Bounded {
 impl Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if !self.waits {
-            return Ok(send(&self.stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?);
+            return self.write_vectored(&[IoSlice::new(bytes)]);
         }
         let left = self.left()?;
         self.stream.write_within(left, bytes)
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        if !self.waits {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            return Ok(sendmsg(&self.stream, parts, &mut SendAncillaryBuffer::default(), flags)?);
+        }
+        let first = parts.iter().find(|part| !part.is_empty());
+        first.map_or(Ok(0), |first| self.write(first))
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -8,7 +8,7 @@
 //! Source: seen at Globus: under `PROT C` the end that waited says a byte behind the handshake, the other one
 //! `0`, and then data go as they are; under `PROT S` and `P` they go in TLS, without these.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 
 use rustls::{ClientConnection, Connection, ServerConnection, StreamOwned};
@@ -143,6 +143,14 @@ impl<S: Read + Write> Write for Wrapped<S> {
             Wrapped::Clear(stream) => stream.write(bytes),
             Wrapped::Client(tls) => tls.write(bytes),
             Wrapped::Server(tls) => tls.write(bytes),
+        }
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Wrapped::Clear(stream) => stream.write_vectored(parts),
+            Wrapped::Client(tls) => tls.write_vectored(parts),
+            Wrapped::Server(tls) => tls.write_vectored(parts),
         }
     }
 

@@ -27,6 +27,7 @@ mod ftp_lies;
 mod ftp_replica;
 mod ftp_resume;
 mod ftp_sink;
+mod ftp_sink_blocks;
 mod ftp_third;
 mod ftp_tls;
 mod ftp_walk;

@@ -39,7 +39,9 @@ use engine::FtpWriter;
 use haul_base::stop::Stop;
 use tree::Tree;
 
+mod blocks;
 mod engine;
+mod lanes;
 mod publish;
 mod queues;
 mod sums;

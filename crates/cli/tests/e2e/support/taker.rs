@@ -10,6 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use blocks::Lane;
+
+mod blocks;
+
+pub use blocks::InBlocks;
+
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 const DIALLED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -51,6 +57,11 @@ pub struct Script {
     shelf: Mutex<Shelf>,
     /// How files whose path holds this are taken, one after the other; then whole.
     takes: Vec<(&'static str, Vec<Takes>, AtomicUsize)>,
+    /// It takes files in blocks, too: how those whose path holds this, one after the other; then whole.
+    blocks: bool,
+    takes_blocks: Vec<(&'static str, Vec<InBlocks>, AtomicUsize)>,
+    /// The reply to `MODE E`.
+    mode: Option<&'static str>,
     /// It makes sums.
     sums: bool,
     /// It replaces nothing by a rename.
@@ -80,6 +91,19 @@ impl Script {
     /// Files whose path holds `part` are taken so.
     pub fn takes(mut self, part: &'static str, how: &[Takes]) -> Script {
         self.takes.push((part, how.to_vec(), AtomicUsize::new(0)));
+        self
+    }
+
+    /// It takes files in blocks, too; those whose path holds `part` so.
+    pub fn in_blocks(mut self, part: &'static str, how: &[InBlocks]) -> Script {
+        self.blocks = true;
+        self.takes_blocks.push((part, how.to_vec(), AtomicUsize::new(0)));
+        self
+    }
+
+    /// It says that it takes files in blocks, and to `MODE E` this.
+    pub fn refuses_blocks(mut self, reply: &'static str) -> Script {
+        (self.blocks, self.mode) = (true, Some(reply));
         self
     }
 
@@ -249,6 +273,18 @@ fn accept(listener: &TcpListener, within: Option<Duration>, over: &AtomicBool) -
     None
 }
 
+/// Whether the other side has closed it. What it says meanwhile stays.
+fn is_closed(control: &BufReader<TcpStream>) -> bool {
+    let socket = control.get_ref();
+    socket.set_nonblocking(true).expect("set an option");
+    let closed = match socket.peek(&mut [0]) {
+        Ok(count) => count == 0,
+        Err(error) => error.kind() != ErrorKind::WouldBlock,
+    };
+    socket.set_nonblocking(false).expect("set an option");
+    closed
+}
+
 struct Session {
     control: BufReader<TcpStream>,
     script: Arc<Script>,
@@ -258,6 +294,9 @@ struct Session {
     /// Data connections that it opened for files.
     connections: usize,
     from: Option<Vec<u8>>,
+    in_blocks: bool,
+    /// Connections that are kept.
+    lanes: Vec<Lane>,
 }
 
 impl Session {
@@ -268,15 +307,9 @@ impl Session {
         heard: Arc<Mutex<Vec<String>>>,
     ) -> Session {
         control.set_read_timeout(Some(Duration::from_millis(50))).expect("set a patience");
-        Session {
-            control: BufReader::new(control),
-            script,
-            over,
-            heard,
-            passive: None,
-            from: None,
-            connections: 0,
-        }
+        let control = BufReader::new(control);
+        let (connections, in_blocks, lanes) = (0, false, Vec::new());
+        Session { control, script, over, heard, passive: None, from: None, connections, in_blocks, lanes }
     }
 
     fn serve(mut self) {
@@ -329,12 +362,19 @@ impl Session {
             "USER" => self.say("331 who says so?"),
             "PASS" => self.say("230 welcome"),
             "FEAT" => {
+                let blocks = if script.blocks { " PARALLEL\r\n" } else { "" };
                 let sums = if script.sums { " CKSM SHA256:1;\r\n" } else { "" };
                 self.say(&format!(
-                    "211-Features\r\n MLST type*;size*;modify*;UNIX.mode*;UNIX.slink*;\r\n SIZE\r\n MDTM\r\n MFMT\r\n EPSV\r\n{sums}211 End"
+                    "211-Features\r\n MLST type*;size*;modify*;UNIX.mode*;UNIX.slink*;\r\n SIZE\r\n MDTM\r\n MFMT\r\n EPSV\r\n{blocks}{sums}211 End"
                 ))
             }
             "TYPE" | "OPTS" | "NOOP" => self.say("200 done"),
+            "MODE" if script.blocks => {
+                let refused = script.mode.filter(|_| argument == b"E");
+                self.in_blocks = argument == b"E" && refused.is_none();
+                self.lanes.clear();
+                self.say(refused.unwrap_or("200 done"))
+            }
             "QUIT" => {
                 self.say("221 farewell");
                 false
@@ -468,6 +508,11 @@ impl Session {
         let script = self.script.clone();
         let said_path = said;
         let said = String::from_utf8_lossy(said).into_owned();
+        if self.in_blocks {
+            let how = script.takes_blocks.iter().find(|(part, ..)| said.contains(part));
+            let how = how.and_then(|(_, how, times)| how.get(times.fetch_add(1, Ordering::SeqCst)).copied());
+            return self.take_blocks(path, how.unwrap_or(InBlocks::Whole));
+        }
         let how = script
             .takes
             .iter()

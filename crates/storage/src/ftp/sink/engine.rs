@@ -16,6 +16,7 @@ use haul_core::transfer::op::{SinkDone, SinkOp};
 use haul_core::wire::{Failure, FailureKind};
 
 use super::Ready;
+use super::lanes::Lanes;
 use super::no_links;
 use super::queues::{Batch, Common, Lost, Network, Queues, TempState, Told, Work, Write, refuse};
 use super::tree::Tree;
@@ -50,6 +51,7 @@ impl FtpWriter {
         let sessions = SESSIONS.min(writing.writers).max(1);
         let banner = escape::name(session.banner());
         let network = Network { round_trip: session.round_trip(), ..Network::default() };
+        let lanes = Lanes::new(session.sends_blocks(), session.sum().is_some(), session.round_trip());
         let mut queues = Queues::new(sessions);
         queues.open[0] = true;
         let common = Arc::new(Common {
@@ -64,6 +66,7 @@ impl FtpWriter {
             ready: Condvar::new(),
             temps: Mutex::new(HashMap::new()),
             network,
+            lanes,
             lost: Lost::default(),
             told: Told::default(),
             left: Mutex::default(),
@@ -259,11 +262,13 @@ impl SinkEngine for FtpWriter {
         let fewer = if refused > 0 { format!("; the server refused {refused} more") } else { String::new() };
         let what = format!("{server} ({}), {open} of at most {all} sessions{fewer}", self.banner);
         let protection = crate::ftp::protection_of(&self.common.server, &self.common.settings);
-        vec![
-            ("sink storage".into(), what),
-            ("sink protection".into(), protection.into()),
-            ("compared with the server".into(), self.compared()),
-        ]
+        let streams = self.common.lanes.words().map(|words| ("sink streams".into(), words));
+        let compared = ("compared with the server".into(), self.compared());
+        [("sink storage".into(), what), ("sink protection".into(), protection.into())]
+            .into_iter()
+            .chain(streams)
+            .chain([compared])
+            .collect()
     }
 
     fn places(&self) -> Option<u32> {

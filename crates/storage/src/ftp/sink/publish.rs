@@ -66,8 +66,20 @@ impl Writer {
         self.look_at_names(&mut going);
         self.rename(&mut going);
         self.look_again(&mut going);
-        for going in going.iter().filter(|going| going.goes()) {
-            self.common.temps().remove(&going.publish.file.id);
+        for going in &going {
+            let id = going.publish.file.id;
+            match &going.result {
+                Ok(()) => {
+                    self.common.temps().remove(&id);
+                    self.common.lanes.forget(id);
+                }
+                Err(failure) if failure.kind == FailureKind::Digest => {
+                    if self.common.temp(id).is_some_and(|temp| temp.in_blocks) {
+                        self.common.lanes.spoiled(id, &failure.text);
+                    }
+                }
+                Err(_) => {}
+            }
         }
         going.into_iter().map(|going| going.result).collect()
     }
@@ -76,8 +88,8 @@ impl Writer {
         let path = self.common.path(&publish.file);
         let lost = || Err(self.common.say(FailureKind::Publish, &path, "it was not sent whole"));
         let (temp, sum, result) = match self.common.temp(publish.file.id) {
-            Some(Temp { path, state: TempState::Stored(sum) }) => (path, sum, Ok(())),
-            Some(Temp { path, state: TempState::Failed(failure) }) => (path, None, Err(failure)),
+            Some(Temp { path, state: TempState::Stored(sum), .. }) => (path, sum, Ok(())),
+            Some(Temp { path, state: TempState::Failed(failure), .. }) => (path, None, Err(failure)),
             _ => (Vec::new(), None, lost()),
         };
         Going {

@@ -16,6 +16,7 @@ use haul_core::transfer::op::{AmendItem, BundleWrite, CommitItem, LookupItem, Si
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Server, Settings, Sum};
 
+use super::lanes::Lanes;
 use super::tree::Tree;
 use super::unwritten;
 use crate::ftp::said;
@@ -42,6 +43,7 @@ pub(super) struct Common {
     pub(super) ready: Condvar,
     pub(super) temps: Mutex<HashMap<FileId, Temp>>,
     pub(super) network: Network,
+    pub(super) lanes: Arc<Lanes>,
     pub(super) lost: Lost,
     pub(super) told: Told,
     /// Temporaries that could not be removed.
@@ -76,6 +78,7 @@ pub(super) struct Queues {
 pub(super) struct Temp {
     pub(super) path: Vec<u8>,
     pub(super) state: TempState,
+    pub(super) in_blocks: bool,
 }
 
 #[derive(Clone)]
@@ -273,6 +276,13 @@ impl Common {
     pub(super) fn set_temp(&self, id: FileId, state: TempState) {
         if let Some(temp) = self.temps().get_mut(&id) {
             temp.state = state;
+        }
+    }
+
+    /// What it is written to goes in blocks.
+    pub(super) fn set_in_blocks(&self, id: FileId) {
+        if let Some(temp) = self.temps().get_mut(&id) {
+            temp.in_blocks = true;
         }
     }
 

@@ -17,12 +17,12 @@ use haul_core::entry::Meta;
 use haul_core::ids::{DirId, FileId};
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{
-    AmendItem, BundleWrite, CommitItem, Existing, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp,
-    Took,
+    AmendItem, CommitItem, Existing, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp, Took,
 };
 use haul_core::wire::{Failure, FailureKind};
-use haul_ftp::{Asked, Error, Moment, Outgoing, Session, write_moment};
+use haul_ftp::{Asked, Error, Moment, Session, write_moment};
 
+use super::blocks::Sending;
 use super::queues::{Batch, Common, Temp, TempState, Work, Write, refuse};
 use super::stood_of;
 use super::sums::Summing;
@@ -39,7 +39,7 @@ struct Open {
     at: u64,
     /// What it is called as long as it is not whole.
     temp: Vec<u8>,
-    outgoing: Outgoing,
+    sending: Sending,
     summing: Summing,
 }
 
@@ -232,7 +232,7 @@ impl Writer {
             let why = format!("it does not go on at byte {offset}");
             return Err(self.common.say(FailureKind::Write, &path, &why));
         };
-        let written = open.outgoing.write(bytes);
+        let written = open.sending.write(self.line.open(), bytes);
         self.common.meter.busy(Stage::SinkHost, || open.summing.update(bytes));
         open.at += bytes.len() as u64;
         let whole = open.at == file.size;
@@ -243,33 +243,66 @@ impl Writer {
         if !whole {
             return Ok(());
         }
-        let Some(Open { outgoing, summing, temp, .. }) = self.open.take() else { return Ok(()) };
+        let Some(Open { sending, summing, temp, .. }) = self.open.take() else { return Ok(()) };
         let session =
             self.line.open().map_err(|error| self.common.failure(FailureKind::Write, &path, &error))?;
-        if let Err(error) = session.stored(outgoing, &temp) {
-            self.doubt(&temp, &error);
-            self.see(&error);
-            return Err(self.common.failure(FailureKind::Write, &path, &error));
+        let in_blocks = sending.is_in_blocks();
+        if let Err(error) = sending.stored(session, &temp) {
+            return Err(match in_blocks {
+                true => self.lost_in_blocks(file.id, &temp, &path, &error),
+                false => {
+                    self.doubt(&temp, &error);
+                    self.see(&error);
+                    self.common.failure(FailureKind::Write, &path, &error)
+                }
+            });
+        }
+        if in_blocks {
+            self.common.lanes.worked();
         }
         self.common.set_temp(file.id, TempState::Stored(summing.finish()));
         Ok(())
+    }
+
+    /// A large file came to nothing in blocks: it is sent once more, as it is, whatever the server says of
+    /// that, unless it has no room.
+    fn lost_in_blocks(&mut self, id: FileId, temp: &[u8], path: &[u8], error: &Error) -> Failure {
+        self.lose(id, temp, error);
+        self.line.close();
+        let failure = self.common.failure(FailureKind::Write, path, error);
+        let kind = if error.is_no_room() { failure.kind } else { FailureKind::Network };
+        Failure { kind, ..failure }
     }
 
     /// Has the server begin to take a file.
     fn begin(&mut self, file: &SinkFile, path: &[u8]) -> Result<(), Failure> {
         check(&self.common.server, path, &file.name)?;
         self.ensure(file.parent)?;
+        let mut in_blocks: Option<Error> = None;
         for attempt in 1.. {
             let temp = self.new_temp(file);
-            let begun = self.line.open().and_then(|session| session.store(&temp, file.size));
-            let error = match begun {
-                Ok(outgoing) => {
+            let lanes = self.common.lanes.clone();
+            let connections = lanes.connections(file.id, file.size);
+            if connections.is_some() {
+                self.common.set_in_blocks(file.id);
+            }
+            let begin = |session| Sending::begin(session, &lanes, (&temp, file.size), connections);
+            let error = match self.line.open().and_then(begin) {
+                Ok(sending) => {
+                    if let (None, Some(refused)) = (connections, in_blocks) {
+                        lanes.taken_otherwise(&refused);
+                    }
                     let summing = Summing::new(self.common.sum);
-                    self.open = Some(Open { id: file.id, at: 0, temp, outgoing, summing });
+                    self.open = Some(Open { id: file.id, at: 0, temp, sending, summing });
                     break;
                 }
                 Err(error) => error,
             };
+            if connections.is_some() && !error.is_no_room() {
+                self.lose(file.id, &temp, &error);
+                in_blocks = Some(error);
+                continue;
+            }
             self.doubt(&temp, &error);
             self.see(&error);
             if error.is_no_room() || !may_help(&error, attempt) {
@@ -289,22 +322,26 @@ impl Writer {
     }
 
     /// A name for what is sent now, which no other attempt of this run has.
-    fn new_temp(&self, file: &SinkFile) -> Vec<u8> {
+    pub(super) fn new_temp(&self, file: &SinkFile) -> Vec<u8> {
         let name = temp_name(&file.name, self.common.tag, self.common.number());
         let path = self.common.tree.path(file.parent, &name);
-        let temp = Temp { path: path.clone(), state: TempState::Partial };
+        let temp = Temp { path: path.clone(), state: TempState::Partial, in_blocks: false };
         self.common.temps().insert(file.id, temp);
         path
     }
 
     /// The connection of the file that is being sent broke.
     fn broke_off(&mut self, path: &[u8], error: Error) -> Failure {
-        if let Some(open) = &self.open {
-            self.common.doubt(open.temp.clone());
+        let Some(open) = self.open.take() else {
+            return self.common.failure(FailureKind::Write, path, &error);
+        };
+        if open.sending.is_in_blocks() {
+            return self.lost_in_blocks(open.id, &open.temp, path, &error);
         }
-        let error = match (self.open.take(), self.line.open()) {
-            (Some(open), Ok(session)) => session.broken_off(open.outgoing, path, error),
-            (_, _) => error,
+        self.common.doubt(open.temp.clone());
+        let error = match self.line.open() {
+            Ok(session) => open.sending.broken_off(session, path, error),
+            Err(_) => error,
         };
         // What it says next may be of that file.
         self.line.close();
@@ -312,7 +349,7 @@ impl Writer {
     }
 
     /// A session that is of no use any more is closed.
-    fn see(&mut self, error: &Error) {
+    pub(super) fn see(&mut self, error: &Error) {
         if error.wants_another_session() {
             self.line.close();
         }
@@ -321,39 +358,27 @@ impl Writer {
     /// Sends no more of the file that it is in the middle of.
     fn abandon(&mut self) {
         let Some(open) = self.open.take() else { return };
-        let left = self.line.open().and_then(|session| session.abandon(open.outgoing));
-        if left.is_err() {
-            self.common.doubt(open.temp);
+        let Open { sending, temp, .. } = open;
+        let left = match sending {
+            Sending::Plain(outgoing) => {
+                self.line.open().and_then(|session| session.abandon(outgoing)).is_ok()
+            }
+            // What its connections still hold must not go into the next file.
+            Sending::Blocks { .. } => false,
+        };
+        if !left {
+            self.common.doubt(temp);
             self.line.close();
         }
     }
 
-    /// Small files, one after another.
-    fn bundle(&mut self, batch: &Batch<BundleWrite>) {
-        let (buffer, more) = batch.of.unwrap_or((haul_core::ids::BufferId(u32::MAX), false));
-        while let Some(taken) = batch.take() {
-            let begun = Instant::now();
-            let send = |writer: &mut Writer, item: &BundleWrite| {
-                let (start, len) = (item.start as usize, item.file.size as usize);
-                let all = taken.payload.as_ref().map_or(&[][..], |payload| payload.as_slice());
-                let bytes = if len == 0 { &[][..] } else { &all[start..start + len] };
-                let result = writer.send_whole(&item.file, bytes);
-                if let Err(failure) = &result {
-                    writer.common.set_temp(item.file.id, TempState::Failed(failure.clone()));
-                }
-                result
-            };
-            let results = taken.range.clone().map(|at| send(self, &batch.items[at])).collect();
-            self.common.meter.add_busy(Stage::SinkStorage, begun.elapsed());
-            batch.end(taken, results, |results| {
-                let ids = batch.items.iter().map(|item| item.file.id);
-                SinkDone::WriteBundle { buffer, results: ids.zip(results).collect(), more }
-            });
-        }
-    }
-
-    /// Sends a file whole, and again where that may help.
-    fn send_whole(&mut self, file: &SinkFile, bytes: &[u8]) -> Result<(), Failure> {
+    /// Sends a file whole, and again where that may help. `before`: what was sent of it, and how that ended.
+    pub(super) fn send_whole(
+        &mut self,
+        file: &SinkFile,
+        bytes: &[u8],
+        mut before: Option<(Vec<u8>, Error)>,
+    ) -> Result<(), Failure> {
         let path = self.common.path(file);
         panic_point("write", &String::from_utf8_lossy(&path));
         self.begins("write", &path);
@@ -361,28 +386,54 @@ impl Writer {
         self.ensure(file.parent)?;
         let mut summing = Summing::new(self.common.sum);
         self.common.meter.busy(Stage::SinkHost, || summing.update(bytes));
-        let mut before: Option<Vec<u8>> = None;
-        for attempt in 1.. {
+        let lanes = self.common.lanes.clone();
+        // What came to nothing in blocks, in whatever way, goes at least once as it is.
+        let mut in_blocks = before.is_some();
+        for attempt in 1 + u32::from(in_blocks).. {
+            if let Some((_, error)) = &before {
+                let failed = || Err(self.common.failure(FailureKind::Write, &path, error));
+                if error.is_no_room() {
+                    return failed();
+                }
+                match in_blocks && !error.is_passing() {
+                    true => {}
+                    false if may_help(error, attempt - 1) => thread::sleep(pause(attempt - 1)),
+                    false => return failed(),
+                }
+            }
+            let connections = lanes.connections(file.id, file.size);
             let temp = self.new_temp(file);
+            if connections.is_some() {
+                self.common.set_in_blocks(file.id);
+            }
             let sent = self.line.open().and_then(|session| {
-                if let Some(before) = &before {
+                if let Some((before, _)) = &before {
                     let _ = session.remove(&[before])?;
                 }
-                let mut outgoing = session.store(&temp, file.size)?;
-                match outgoing.write(bytes) {
-                    Ok(()) => session.stored(outgoing, &temp),
-                    Err(error) => Err(session.broken_off(outgoing, &temp, error)),
+                let mut sending = Sending::begin(session, &lanes, (&temp, file.size), connections)?;
+                match sending.write(Ok(&mut *session), bytes) {
+                    Ok(()) => sending.stored(session, &temp),
+                    Err(error) => Err(sending.broken_off(session, &temp, error)),
                 }
             });
-            let Err(error) = sent else { break };
+            let Err(error) = sent else {
+                match (connections, before) {
+                    (Some(_), _) => lanes.worked(),
+                    (None, Some((_, refused))) if in_blocks => lanes.taken_otherwise(&refused),
+                    (None, _) => {}
+                }
+                break;
+            };
+            in_blocks = connections.is_some();
             // Also what is removed before the next attempt: who still writes there may make it anew.
-            self.common.doubt(temp.clone());
-            before = Some(temp);
-            self.see(&error);
-            if error.is_no_room() || !may_help(&error, attempt) {
-                return Err(self.common.failure(FailureKind::Write, &path, &error));
+            match in_blocks {
+                true => self.lose(file.id, &temp, &error),
+                false => {
+                    self.common.doubt(temp.clone());
+                    self.see(&error);
+                }
             }
-            thread::sleep(pause(attempt));
+            before = Some((temp, error));
         }
         self.common.network.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.common.set_temp(file.id, TempState::Stored(summing.finish()));

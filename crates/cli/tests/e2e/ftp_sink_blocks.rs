@@ -1,0 +1,242 @@
+//! Files that go to servers in blocks (MODE E): to those of Globus, and to a server that takes them wrongly.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::support::compare::{BELOW, assert_no_debris, assert_same};
+use crate::support::ftpd::{Ftpd, Kind, contents};
+use crate::support::run::{Haul, Outcome};
+use crate::support::taker::{InBlocks, Script, Taker, Takes};
+use crate::support::{Room, read, set_mode, tree};
+
+const MIB: usize = 1 << 20;
+/// A file has several connections from so many bytes on.
+const LARGE: usize = 20 * MIB + 777;
+
+fn file(path: &Path, rng: &mut fastrand::Rng, len: usize) {
+    std::fs::write(path, tree::bytes(rng, len)).expect("write a file");
+    set_mode(path, 0o644);
+    tree::set_mtime(
+        path,
+        SystemTime::UNIX_EPOCH + Duration::from_secs(rng.u64(1_000_000_000..1_600_000_000)),
+    );
+}
+
+/// A large file and small ones of many lengths.
+fn furnish(room: &Room) -> PathBuf {
+    let data = room.dir("data");
+    let mut rng = fastrand::Rng::with_seed(31);
+    file(&data.join("large"), &mut rng, LARGE);
+    (0..30).for_each(|n| file(&data.join(format!("f{n}")), &mut rng, n * 3001));
+    data
+}
+
+/// `haul cp --json -r -v --patience=1s DATA/ TAKER`.
+fn cp(data: &Path, taker: &Taker) -> Outcome {
+    Haul::cp(["-r", "-v", "--patience=1s"]).args([contents(data)]).args([taker.url("/d/")]).run().sane()
+}
+
+/// Each file is there, as it was sent, and nothing else.
+#[track_caller]
+fn assert_whole(taker: &Taker, data: &Path, ended: &Outcome) {
+    for path in taker.paths() {
+        let name = path.rsplit('/').next().expect("a name");
+        assert!(!name.contains("haul~"), "{path} stays\n{}", ended.describe());
+        assert!(taker.file(&path) == Some(read(data.join(name))), "{path} differs\n{}", ended.describe());
+    }
+    assert_eq!(taker.paths().len(), 31, "{}", ended.describe());
+}
+
+/// Goal: to servers of Globus files go in blocks, whatever is shown and protected on data connections, and
+/// are there, each byte of them.
+/// Method: lengths about those of blocks and objects; compared by other code.
+#[test]
+fn blocks_go_to_globus() {
+    for (kind, channels) in
+        [(Kind::Gridftp, &["plain"][..]), (Kind::GridftpGsi, &["plain", "shown", "private"])]
+    {
+        if Kind::these(&[kind]).is_empty() {
+            continue;
+        }
+        let (room, ftpd) = (Room::new(), Ftpd::start(kind));
+        let data = furnish(&room);
+        let mut rng = fastrand::Rng::with_seed(32);
+        for len in [0, 1, 65_502, 65_503, 262_144, 262_145, 4 * MIB, 4 * MIB + 1, 17 * MIB, 33 * MIB + 5] {
+            file(&data.join(format!("of {len}")), &mut rng, len);
+        }
+        for channel in channels {
+            let sink = room.dir(&format!("sink {channel}"));
+            let option = format!("--data-channel={channel}");
+            let options: &[&str] =
+                if kind == Kind::GridftpGsi { &["-r", "-v", &option] } else { &["-r", "-v"] };
+            let haul = Haul::cp(options).args([contents(&data)]).args([ftpd.url(&sink)]);
+            let haul = match kind {
+                Kind::GridftpGsi => haul
+                    .env("X509_CERT_DIR", ftpd.of_grid("authorities"))
+                    .env("X509_USER_PROXY", ftpd.of_grid("alice")),
+                _ => haul,
+            };
+            let ended = haul.run().sane().exits(0);
+            assert_same(&data, &sink, BELOW);
+            assert_no_debris(&sink);
+            ended.says("in blocks, up to");
+        }
+    }
+}
+
+/// Goal: small files follow each other over connections that stay; but not where no sum would show that one
+/// got what was left of the one before.
+#[test]
+fn small_files_share_connections() {
+    for sums in [true, false] {
+        let room = Room::new();
+        let data = furnish(&room);
+        let script = Script::default().in_blocks("none", &[]);
+        let taker = if sums { script.with_sums() } else { script }.start();
+        let ended = cp(&data, &taker).exits(0);
+        assert_whole(&taker, &data, &ended);
+        let heard = taker.heard();
+        let of = |verb: &str| heard.iter().filter(|line| line.starts_with(verb)).count();
+        assert_eq!(of("STOR"), 31, "{heard:?}");
+        // One for each session, and those of the large file.
+        assert!(if sums { of("EPSV") <= of("USER") + 2 } else { of("EPSV") == 31 }, "{heard:?}");
+    }
+}
+
+/// Goal: whatever goes wrong once with a file in blocks, each file is there as it was sent; nothing of ours
+/// stays.
+/// Method: each way once, of the large file and of one among the small ones; with sums and without.
+#[test]
+fn what_goes_wrong_is_sent_again() {
+    for how in [
+        InBlocks::Marked,
+        InBlocks::Refuse("500 not so"),
+        InBlocks::Refuse("553 not this name"),
+        InBlocks::Refuse("425 no connections"),
+        InBlocks::Refuse("450 not now"),
+        InBlocks::Refuse("226 I have it already"),
+        InBlocks::Early(1),
+        InBlocks::FirstEnd,
+        InBlocks::Claims,
+        InBlocks::Short(5),
+        InBlocks::LosesOne(1, Some("426 broken")),
+        InBlocks::LosesOne(1, Some("500 an end-of-file was reached")),
+        InBlocks::LosesOne(1, None),
+        InBlocks::Confuses("451 my disk is odd"),
+        InBlocks::HangUp(1),
+        InBlocks::Stall(1),
+        InBlocks::StallsOne,
+        InBlocks::Deaf,
+        InBlocks::Begins,
+        InBlocks::Closes,
+        InBlocks::Wrong,
+    ] {
+        for part in ["large", ".f7."] {
+            let room = Room::new();
+            let data = furnish(&room);
+            let script = Script::default().in_blocks(part, &[how]);
+            // Whoever makes sums is sent files over connections that stay.
+            let needs_sums = matches!(how, InBlocks::Wrong | InBlocks::FirstEnd | InBlocks::Begins);
+            let taker = if needs_sums || part == "large" { script.with_sums() } else { script }.start();
+            let ended = cp(&data, &taker);
+            assert!(ended.status.code() == Some(0), "{part} {how:?}: {}", ended.describe());
+            assert_whole(&taker, &data, &ended);
+        }
+    }
+}
+
+/// Goal: where it goes wrong with every file in blocks, all go as they are, and it is said once why.
+#[test]
+fn what_always_goes_wrong_ends_blocks() {
+    for how in [
+        InBlocks::Refuse("500 not so"),
+        InBlocks::Refuse("425 no connections"),
+        InBlocks::Short(0),
+        InBlocks::LosesOne(1, Some("426 broken")),
+        InBlocks::Confuses("451 my disk is odd"),
+        InBlocks::HangUp(1),
+        InBlocks::Deaf,
+    ] {
+        let room = Room::new();
+        let data = furnish(&room);
+        let taker = Script::default().in_blocks("", &[how; 100]).start();
+        let ended = cp(&data, &taker);
+        assert!(ended.status.code() == Some(0), "{how:?}: {}", ended.describe());
+        assert_whole(&taker, &data, &ended);
+        ended.says("one connection a session: ");
+    }
+    for reply in ["504 no such mode", "500 unknown"] {
+        let room = Room::new();
+        let data = furnish(&room);
+        let taker = Script::default().refuses_blocks(reply).start();
+        let ended = cp(&data, &taker).exits(0);
+        assert_whole(&taker, &data, &ended);
+        ended.says("one connection a session: MODE E");
+    }
+}
+
+/// Goal: what a server never keeps whole, in blocks or not, never gets its name; the other files do.
+#[test]
+fn lies_in_blocks_never_get_a_name() {
+    for (part, how) in [("large", InBlocks::Wrong), (".f7.", InBlocks::Wrong), ("large", InBlocks::Short(9))]
+    {
+        let room = Room::new();
+        let data = furnish(&room);
+        let script = Script::default().in_blocks(part, &[how; 20]).takes(part, &[Takes::Wrong; 20]);
+        let taker = script.with_sums().start();
+        let ended = cp(&data, &taker).exits(3);
+        assert_eq!(taker.paths().len(), 30, "{}", ended.describe());
+        assert!(taker.paths().iter().all(|path| !path.contains("haul~")), "{}", ended.describe());
+    }
+}
+
+/// Goal: of a server without room the run ends, and says what to do.
+#[test]
+fn no_room_in_blocks_ends_the_run() {
+    for how in [InBlocks::Confuses("452 disk full"), InBlocks::Refuse("552 over quota")] {
+        let room = Room::new();
+        let data = furnish(&room);
+        let taker = Script::default().in_blocks("large", &[how; 20]).start();
+        cp(&data, &taker).exits(1).says("there is no room at the server");
+        assert_eq!(taker.file("/d/large"), None);
+    }
+}
+
+/// Goal: what connections still hold of a file that was broken off goes into no other file.
+/// Method: a server that breaks off and reads on, as if it were the next file's; all have one length. Its sums
+/// would show it, and show nothing.
+#[test]
+fn what_was_broken_off_is_in_no_other_file() {
+    let room = Room::new();
+    let data = room.dir("data");
+    let mut rng = fastrand::Rng::with_seed(33);
+    (0..60).for_each(|n| file(&data.join(format!("f{n}")), &mut rng, 3000));
+    for part in [".f2", ".f4"] {
+        let how = [InBlocks::Confuses("451 my disk is odd"); 8];
+        let taker = Script::default().in_blocks(part, &how).with_sums().start();
+        let ended = cp(&data, &taker).exits(0);
+        assert!(!ended.stderr.contains("is not that of what was sent"), "{}", ended.describe());
+        assert_eq!(taker.paths().len(), 60, "{}", ended.describe());
+        for path in taker.paths() {
+            let name = path.rsplit('/').next().expect("a name");
+            assert!(
+                taker.file(&path) == Some(read(data.join(name))),
+                "{path} is another's: {}",
+                ended.describe()
+            );
+        }
+    }
+}
+
+/// Goal: a server that says that it has bytes which nobody sent is not believed, whatever it says then.
+#[test]
+fn what_nobody_sent_is_not_there() {
+    let room = Room::new();
+    let data = furnish(&room);
+    let taker = Script::default().in_blocks("large", &[InBlocks::Claims]).start();
+    let ended = cp(&data, &taker).exits(0);
+    assert_whole(&taker, &data, &ended);
+    let stored =
+        taker.heard().iter().filter(|line| line.starts_with("STOR") && line.contains("large")).count();
+    assert_eq!(stored, 2, "{:?}", taker.heard());
+}
