@@ -7,13 +7,15 @@
 //! Source: RFC 2228, GFD.020; the checks are `haul-gsi`'s.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use data_encoding::BASE64;
+use haul_gsi::channel::{self, ChannelError};
 use haul_gsi::credential;
 use haul_gsi::{Authorities, Delegates, Expects, GsiError, Handshake, Initiator, Level, Rights, Side, Step};
 
 use crate::Error;
+use crate::tls::{Bounded, Wire};
 
 /// How long what is delegated lasts, where the user's own credential lasts longer.
 const DELEGATED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -151,5 +153,17 @@ impl Channel {
     pub(crate) fn handshake(&self, side: Side) -> Result<Handshake, Error> {
         let with = (&self.mine, &self.authorities, &self.expects);
         Handshake::new(side, self.level, with).map_err(|error| untrusted(OTHER, error))
+    }
+
+    /// Has both ends of a connection show whose they are, within `patience`. `side`: whether this end dialled
+    /// it or listened. For who has nothing else to do meanwhile.
+    pub(crate) fn protect(&self, mut socket: Bounded, side: Side, patience: Duration) -> Result<Wire, Error> {
+        socket.ends_at(Instant::now() + patience);
+        let with = (&self.mine, &self.authorities, &self.expects);
+        match channel::wrap(socket, side, self.level, with) {
+            Ok((wrapped, _)) => Ok(Wire::Grid(Box::new(wrapped))),
+            Err(ChannelError::Gsi(error)) => Err(untrusted(OTHER, error)),
+            Err(ChannelError::Io(cause)) => Err(Error::lost(BEGINNING, patience, cause)),
+        }
     }
 }

@@ -145,7 +145,7 @@ impl Session {
             _ => {}
         }
         let (whole, lanes) = (came.promised == Some(came.ends), self.lanes.len());
-        let held = Held { content: came.content, modify: "20200102030405".into() };
+        let held = Held { content: came.content, modify: "20200102030405".into(), path: path.clone() };
         self.script.shelf().files.insert(path, held);
         match how {
             InBlocks::LosesOne(_, Some(line)) | InBlocks::Confuses(line) => self.say(line),
