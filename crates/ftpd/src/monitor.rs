@@ -4,8 +4,8 @@
 //! processes, each with its connection as standard input and a socket to the monitor as standard output.
 //! What must hold: the monitor reads nothing that a client sent, but for the record of a login that a session
 //! hands over, which it bounds and checks; who somebody is here it says itself ([`People`]); there are never
-//! more sessions than the limits say, of all and of one host; who has no place is told so; no session outlives
-//! the monitor, for each ends when its socket to it does.
+//! more sessions than the limits say, of all and of one host; who has no place is told so; no session
+//! outlives the monitor, for each ends when its socket to it does.
 //! As root, a process before its login is somebody who owns nothing; behind it another one is started as the
 //! user of the login, from the start: no process gives rights up that it could take again.
 
@@ -87,8 +87,8 @@ impl<'a> Monitor<'a> {
         Monitor { options, log, program, sessions: Vec::new(), turned_away: 0 }
     }
 
-    /// Serves until a byte comes through the bell that says so, and then until the sessions are over, or their
-    /// grace is, or a second byte comes. `stopping` is called when the first one came.
+    /// Serves until a byte comes through the bell that says so, and then until the sessions are over, or
+    /// their grace is, or a second byte comes. `stopping` is called when the first one came.
     ///
     /// # Errors
     /// Nothing can be waited for.
@@ -120,7 +120,8 @@ impl<'a> Monitor<'a> {
                         tell();
                         listeners.clear();
                         end_by = Some(Instant::now() + self.options.grace);
-                        self.log.note("stop", None, None, &format!("{} sessions", self.sessions.len()));
+                        let count = self.sessions.iter().filter(|session| !session.is_followed).count();
+                        self.log.note("stop", None, None, &format!("{count} sessions"));
                         for session in &mut self.sessions {
                             let _ = session.socket.write_all(STOP);
                         }

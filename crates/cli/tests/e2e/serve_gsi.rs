@@ -408,14 +408,15 @@ fn tokens_of_strangers_end_their_session() {
 }
 
 /// Goal: what somebody on the way puts between a client's commands, in the clear or as a token of his own,
-/// has no effect, behind the context and behind the login; and what is answered to the client stays protected.
+/// has no effect, behind the context and behind the login; and what is answered to the client stays
+/// protected.
 /// Method: a relay between globus-url-copy and the server that adds a line behind one of the client's.
 #[test]
 fn what_is_not_protected_has_no_effect() {
     need!("gridftp", "globus-url-copy");
     let server = Server::new("root", &["--allow-root"]);
     let near = server.room.file("near", "bytes");
-    // The fifth line of the client is the first behind its last token; the tenth is behind the login.
+    // Behind the fifth line of the client, its last token, the context stands; the tenth is behind the login.
     for (n, line, answer) in
         [(5, "MKD added", "533"), (10, "MKD added", "533"), (10, "ENC FwMDAAUAAAAAAA==", "421")]
     {
@@ -461,13 +462,14 @@ fn what_is_not_protected_has_no_effect() {
             "533" => assert!(bare.len() == 1 && bare[0].starts_with("533"), "{n}: {bare:?}"),
             _ => assert!(bare.is_empty(), "{n}: {bare:?}"),
         }
-        assert!(behind.iter().any(|said| said.starts_with("632")), "{behind:?}");
+        // A client that hears what is not protected may leave before it is answered anything.
+        assert!(n == 5 || behind.iter().any(|said| said.starts_with("632")), "{behind:?}");
     }
 }
 
 /// Goal: who dials a data port and does not show whose he is keeps nobody waiting and brings nothing.
-/// Method: one port for data, which others dial all the time, some of whom say nothing and some what is no
-/// TLS, while files come.
+/// Method: one port for data, which others dial all the time, some of whom say nothing and some what is
+/// no TLS, while files come.
 #[test]
 fn strangers_at_a_data_port_bring_nothing() {
     need!("gridftp", "globus-url-copy");
@@ -573,5 +575,5 @@ fn an_expired_proxy_is_nobodys() {
     assert!(old.contains("535") && old.contains("expired"), "{old}");
     // The same client is let in with what is valid, as far as it goes.
     let good = says("alice");
-    assert!(good.contains("335") && !good.contains("535"), "{good}");
+    assert!(good.matches("335 ADAT").count() >= 2 && !good.contains("expired"), "{good}");
 }

@@ -172,6 +172,8 @@ impl Session {
     /// What data connections of a login are from the start: who came by a certificate has both ends show
     /// whose they are.
     pub(super) fn protect_data(&mut self, login: &Login, delegated: Option<Parts>) {
+        // Who looks at files has no use for the host's key.
+        (self.secure.host, self.secure.context) = (None, None);
         if login.identity.is_none() {
             self.set_guard();
             return;
