@@ -110,7 +110,7 @@ impl Reader {
             return if fits(work) { queues.objects[self.index].pop_front() } else { None };
         }
         let is_idle =
-            |other: &usize| *other != self.index && queues.busy[*other].is_none() && !queues.refused[*other];
+            |other: &usize| *other != self.index && queues.busy[*other].is_none() && queues.open[*other];
         let idle = (0..queues.busy.len()).filter(is_idle).count();
         let Queues { other, .. } = &mut *queues;
         let may = other.len() > idle && other.front().is_some_and(fits);

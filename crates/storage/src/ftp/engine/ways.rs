@@ -56,6 +56,11 @@ impl Ways {
         self.lock().off.is_none()
     }
 
+    /// A round trip takes less than a further connection is worth.
+    pub(super) fn is_near(&self) -> bool {
+        self.round_trip.is_none_or(|time| time < WORTH_ONE)
+    }
+
     /// Over how many connections a file of this size comes.
     pub(super) fn connections(&self, size: u64) -> u32 {
         if size < SEVERAL_FROM {
