@@ -243,8 +243,8 @@ fn filled(room: &Room) -> std::path::PathBuf {
     data
 }
 
-/// Goal: trees come in blocks from a real server, plain and with users of the grid, byte by byte, however data
-/// are protected.
+/// Goal: trees come in blocks from a real server, plain and with users of the grid, byte by byte, however
+/// data are protected.
 /// Method: the servers of Globus, with one process and with two data movers.
 #[test]
 fn trees_come_in_blocks() {

@@ -245,7 +245,7 @@ impl Reader {
                 match taken {
                     Ok(()) => drop(self.common.network.bytes.fetch_add(*len, Ordering::Relaxed)),
                     Err(error) if session.is_broken() => return Err(Box::new((work, came, error))),
-                    Err(_) => {}
+                    Err(error) => self.common.ways.note(&error),
                 }
             }
         }
@@ -260,7 +260,9 @@ impl Reader {
             came.facts = Some(facts);
         }
         self.common.meter.add_busy(Stage::SourceStorage, from.elapsed());
-        self.common.ways.used();
+        if came.files.contains(&true) {
+            self.common.ways.used();
+        }
         if came.files.contains(&false) {
             return Ok(Some((work, came)));
         }

@@ -170,8 +170,8 @@ impl Reader {
     }
 
     /// The next operation that is this session's: what goes on where it is, for which it waits a little; then
-    /// what lies on it, then anything else. Where files come in blocks it is open before it takes of the last:
-    /// who is open has read them by then, or not.
+    /// what lies on it, then what anybody can do. Where files come in blocks it takes that only when the
+    /// session is open: meanwhile those that are open have it.
     fn next(&mut self) -> Option<Work> {
         let until = Instant::now() + HOLD;
         let mut queues = self.common.lock();
