@@ -223,8 +223,8 @@ impl Session {
             wants.push(at);
         }
         let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(wants.len() + 2);
-        // Before the server says that it begins, nobody is let in, and nobody is waited for. Where connections
-        // show whose they are it says so behind that.
+        // Before the server says that it begins, nobody is let in, and nobody is waited for. Where
+        // connections show whose they are it says so behind that.
         let opens = coming.begun || lanes.callers.is_some();
         let door = if opens { PollFlags::IN } else { PollFlags::empty() };
         fds.push(PollFd::new(&lanes.listener, door));

@@ -228,9 +228,9 @@ impl Handshake {
         Ok(Handshake { connection, peer, side, level, step, record, have: 0, records: 0, said: false })
     }
 
-    /// Goes on as far as it goes now; then it is over, and [`Handshake::end`] has what to read from. Where the
-    /// stream's error is [`io::ErrorKind::WouldBlock`] it is to be called again when there is something to
-    /// read, or room to write if [`Handshake::wants_write`].
+    /// Goes on to its end; then [`Handshake::end`] has what to read from. Where the stream's error is
+    /// [`io::ErrorKind::WouldBlock`] it is to be called again when there is something to read, or room to
+    /// write if [`Handshake::wants_write`].
     ///
     /// # Errors
     /// The other end is not whom it should be, or does not speak so; those of the stream.

@@ -172,6 +172,26 @@ fn small_files_keep_their_names() {
     }
 }
 
+/// Goal: a session that does not come up has nothing that others could have read meanwhile.
+/// Method: the walk's login and one more are answered, all others never are.
+#[test]
+fn a_login_without_an_answer_holds_up_no_file() {
+    let all = some_bytes(1 << 20);
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let mut lies = BlockLies::default().logins(2);
+    for n in 0..1000 {
+        lies = lies.file(&format!("/d/f{n}"), &all[n..n + 1000]);
+    }
+    let liar = lies.start();
+    let haul = Haul::cp(["-r", "-v", "--patience=40s"]).args([liar.url("/d/")]).args([&sink]);
+    let ended = haul.run().sane();
+    for n in 0..1000 {
+        assert_eq!(read(sink.join(format!("f{n}"))), &all[n..n + 1000], "f{n} in {}", ended.describe());
+    }
+    ended.exits(0);
+}
+
 /// Goal: a transfer that was lost goes on where it was, of the same version; of two versions no file is made.
 /// Method: sessions have two versions in turns, or one; the first transfers drop; how much was asked for
 /// again.
@@ -224,8 +244,8 @@ fn filled(room: &Room) -> std::path::PathBuf {
     data
 }
 
-/// Goal: trees come in blocks from a real server, plain and with users of the grid, byte by byte, however data
-/// are protected.
+/// Goal: trees come in blocks from a real server, plain and with users of the grid, byte by byte, however
+/// data are protected.
 /// Method: the servers of Globus, with one process and with two data movers.
 #[test]
 fn trees_come_in_blocks() {

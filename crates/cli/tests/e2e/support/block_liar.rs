@@ -103,6 +103,8 @@ pub struct BlockLies {
     refused: Vec<Vec<u8>>,
     /// No stream mode.
     blocks_only: bool,
+    /// So many logins are answered, and no others.
+    logins: Option<usize>,
     heard: Mutex<Vec<String>>,
 }
 
@@ -136,6 +138,11 @@ impl BlockLies {
 
     pub fn blocks_only(mut self) -> BlockLies {
         self.blocks_only = true;
+        self
+    }
+
+    pub fn logins(mut self, answered: usize) -> BlockLies {
+        self.logins = Some(answered);
         self
     }
 
@@ -278,6 +285,7 @@ impl Session {
 
     fn answer(&mut self, verb: &str, argument: &str) -> bool {
         match verb {
+            "USER" if self.lies.logins.is_some_and(|answered| self.number >= answered) => self.wait(),
             "USER" => self.say("331 who says so?"),
             "PASS" => self.say("230 welcome"),
             "FEAT" => self.say(

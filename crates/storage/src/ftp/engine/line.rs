@@ -110,7 +110,7 @@ impl Reader {
             return if fits(work) { queues.objects[self.index].pop_front() } else { None };
         }
         let is_idle =
-            |other: &usize| *other != self.index && queues.busy[*other].is_none() && !queues.refused[*other];
+            |other: &usize| *other != self.index && queues.busy[*other].is_none() && queues.open[*other];
         let idle = (0..queues.busy.len()).filter(is_idle).count();
         let Queues { other, .. } = &mut *queues;
         let may = other.len() > idle && other.front().is_some_and(fits);
@@ -245,7 +245,7 @@ impl Reader {
                 match taken {
                     Ok(()) => drop(self.common.network.bytes.fetch_add(*len, Ordering::Relaxed)),
                     Err(error) if session.is_broken() => return Err(Box::new((work, came, error))),
-                    Err(_) => {}
+                    Err(error) => self.common.ways.note(&error),
                 }
             }
         }
@@ -260,7 +260,9 @@ impl Reader {
             came.facts = Some(facts);
         }
         self.common.meter.add_busy(Stage::SourceStorage, from.elapsed());
-        self.common.ways.used();
+        if came.files.contains(&true) {
+            self.common.ways.used();
+        }
         if came.files.contains(&false) {
             return Ok(Some((work, came)));
         }

@@ -55,6 +55,8 @@ pub(super) struct Queues {
     pub(super) refused: Vec<bool>,
     /// Sessions that the server took.
     pub(super) open: Vec<bool>,
+    /// Sessions that are opened before there is anything for them.
+    pub(super) opening: usize,
     /// Where files are read whose own session is refused: each as a whole by one.
     homes: HashMap<FileId, usize>,
     /// Since when each session is at what.
@@ -126,12 +128,23 @@ impl Queues {
         self.open.iter().enumerate().any(|(other, open)| *open && other != session)
     }
 
+    /// Whether one more session may be opened ahead. At a near server what a login costs it (under GSI a key
+    /// that it makes) delays the sessions that are open: their number is doubled, at most. At a far one it is
+    /// round trips that a login takes, and all take them together.
+    pub(super) fn may_open(&self, is_near: bool) -> bool {
+        let open = self.open.iter().filter(|open| **open).count();
+        !is_near || self.opening < open.max(1)
+    }
+
     /// The server does not take this session, and what it was at goes to others, with all that waits for it.
-    pub(super) fn refuse(&mut self, session: usize, work: Work) {
+    pub(super) fn refuse(&mut self, session: usize, work: Option<Work>) {
         (self.refused[session], self.open[session], self.busy[session]) = (true, false, None);
-        match work.op {
-            SourceOp::Read { .. } | SourceOp::Look { .. } => self.objects[session].push_front(work),
-            _ => self.other.push_front(work),
+        match work {
+            Some(work) if matches!(work.op, SourceOp::Read { .. } | SourceOp::Look { .. }) => {
+                self.objects[session].push_front(work);
+            }
+            Some(work) => self.other.push_front(work),
+            None => {}
         }
         for work in std::mem::take(&mut self.objects[session]) {
             self.add(session, work);

@@ -66,6 +66,8 @@ pub(super) struct Reader {
     /// The server was silent at the same so often, in another mode.
     pub(super) silent_before: u32,
     counted: bool,
+    /// It could not be opened ahead of what it should read, which meets that.
+    tried: bool,
     /// In the middle of its work the server took the session no more, and has others.
     left_out: bool,
 }
@@ -74,7 +76,8 @@ impl Reader {
     pub(super) fn new(common: Arc<Common>, index: usize) -> Reader {
         let lines = Lines::new(&common.sites);
         let (open, done) = (None, Vec::new());
-        Reader { common, index, lines, open, done, silent_before: 0, counted: false, left_out: false }
+        let (counted, tried, left_out) = (false, false, false);
+        Reader { common, index, lines, open, done, silent_before: 0, counted, tried, left_out }
     }
 
     pub(super) fn run(mut self) {
@@ -119,12 +122,7 @@ impl Reader {
         let mut tries = Tries::new(Step::File, &self.common.sites, site);
         loop {
             match self.lines.open(site) {
-                Ok(_) if self.counted => {}
-                Ok(_) => {
-                    self.counted = true;
-                    self.common.lock().open[self.index] = true;
-                    self.common.network.connections.fetch_add(1, Ordering::Relaxed);
-                }
+                Ok(_) => self.count(),
                 Err(error) if error.is_full() => {
                     if self.common.lock().has_others(self.index) {
                         self.leave_to_others(work);
@@ -144,15 +142,37 @@ impl Reader {
         Some(work)
     }
 
+    /// The session is open.
+    fn count(&mut self) {
+        if !std::mem::replace(&mut self.counted, true) {
+            self.common.lock().open[self.index] = true;
+            self.common.network.connections.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Opens the session before there is anything for it. False: the server takes no further one.
+    fn open_ahead(&mut self) -> bool {
+        match self.lines.open(SITE) {
+            Ok(_) => self.count(),
+            Err(error) if error.is_full() && self.common.lock().has_others(self.index) => {
+                self.leave_to_others(None);
+                return false;
+            }
+            Err(_) => self.tried = true,
+        }
+        true
+    }
+
     /// The session is over, and the others have its work.
-    fn leave_to_others(&mut self, work: Work) {
-        self.common.lock().refuse(self.index, work);
+    fn leave_to_others(&mut self, work: impl Into<Option<Work>>) {
+        self.common.lock().refuse(self.index, work.into());
         self.common.network.connections.fetch_sub(u16::from(self.counted), Ordering::Relaxed);
         self.common.ready.notify_all();
     }
 
     /// The next operation that is this session's: what goes on where it is, for which it waits a little; then
-    /// what lies on it, then anything else.
+    /// what lies on it, then what anybody can do. Where files come in blocks it takes that only when the
+    /// session is open: meanwhile those that are open have it.
     fn next(&mut self) -> Option<Work> {
         let until = Instant::now() + HOLD;
         let mut queues = self.common.lock();
@@ -175,9 +195,24 @@ impl Reader {
                 queues = woken.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
-            let own = queues.objects[self.index].pop_front();
-            if let Some(work) = own.or_else(|| queues.other.pop_front()) {
-                return Some(work);
+            if let Some(own) = queues.objects[self.index].pop_front() {
+                return Some(own);
+            }
+            if self.counted || self.tried || !self.common.ways.is_on() {
+                if let Some(work) = queues.other.pop_front() {
+                    return Some(work);
+                }
+            } else if !queues.other.is_empty() && queues.may_open(self.common.ways.is_near()) {
+                queues.opening += 1;
+                drop(queues);
+                let goes_on = self.open_ahead();
+                queues = self.common.lock();
+                queues.opening -= 1;
+                self.common.ready.notify_all();
+                if !goes_on {
+                    return None;
+                }
+                continue;
             }
             queues = self.common.ready.wait(queues).unwrap_or_else(PoisonError::into_inner);
         }

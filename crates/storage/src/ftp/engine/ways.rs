@@ -56,6 +56,11 @@ impl Ways {
         self.lock().off.is_none()
     }
 
+    /// A round trip takes less than a further connection is worth.
+    pub(super) fn is_near(&self) -> bool {
+        self.round_trip.is_none_or(|time| time < WORTH_ONE)
+    }
+
     /// Over how many connections a file of this size comes.
     pub(super) fn connections(&self, size: u64) -> u32 {
         if size < SEVERAL_FROM {
@@ -90,6 +95,8 @@ impl Ways {
             Error::Untrusted { .. } => true,
             // That it cannot connect to this host, in its own words.
             Error::Refused { code: 425, .. } => true,
+            // Globus has no number of its own for that.
+            Error::Refused { text, .. } if text.contains("Unable to connect to ") => true,
             // What has nothing to do with a file will be refused of the next one, too.
             Error::Refused { said, code: 500.., .. } => !said.starts_with("RETR"),
             Error::Refused { .. } => false,
@@ -189,6 +196,11 @@ mod tests {
             Error::Untrusted { to: "the data connection".into(), why: "the other end is bob".into() },
             Error::Refused { said: "MODE E".into(), code: 504, text: String::new() },
             Error::Refused { said: "RETR /x".into(), code: 425, text: String::new() },
+            Error::Refused {
+                said: "RETR /x".into(),
+                code: 500,
+                text: "Command failed. : globus_xio: Unable to connect to 10.0.0.1:35525".into(),
+            },
         ] {
             let ways = self::ways(0);
             ways.note(&error);
