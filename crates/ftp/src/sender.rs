@@ -218,10 +218,6 @@ impl Session {
 
     /// The session is over, with all connections, for this reason.
     fn end_blocks(&mut self, error: Error) -> Error {
-        if matches!(error, Error::Refused { .. }) && haul_mutant::removed("ftp-sent-lanes-end-with-an-error")
-        {
-            return error;
-        }
         self.outlets = None;
         self.control.set_broken();
         error
@@ -406,7 +402,7 @@ impl Going {
             RESTART => {
                 let Ok(ranges) = parse_restart(reply) else { return Ok(()) };
                 let end = ranges.list().last().map_or(0, |(_, end)| *end);
-                if end > self.at && !haul_mutant::removed("ftp-markers-name-what-was-sent") {
+                if end > self.at {
                     let why =
                         format!("the server says that it has bytes up to {end}, and {} were sent", self.at);
                     return Err(Error::Misfit(why));

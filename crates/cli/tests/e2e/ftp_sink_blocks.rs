@@ -203,8 +203,8 @@ fn no_room_in_blocks_ends_the_run() {
 }
 
 /// Goal: what connections still hold of a file that was broken off goes into no other file.
-/// Method: a server that breaks off and reads on, as if it were the next file's; all have one length. Its sums
-/// would show it, and show nothing.
+/// Method: a server that breaks off and reads on, as if it were the next file's; all have one length. Its
+/// sums would show it, and show nothing.
 #[test]
 fn what_was_broken_off_is_in_no_other_file() {
     let room = Room::new();

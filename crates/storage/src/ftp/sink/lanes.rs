@@ -57,8 +57,8 @@ impl Drop for Active {
 
 impl Lanes {
     /// `sends`: the server may take files so. `sums`: it makes sums of what it has; of one that makes none
-    /// nobody would see that it said too early that it has all of a file, and took the rest of it for the next
-    /// one's, so that each file has connections of its own.
+    /// nobody would see that it said too early that it has all of a file, and took the rest of it for the
+    /// next one's, so that each file has connections of its own.
     pub(super) fn new(sends: bool, sums: bool, round_trip: Option<Duration>) -> Arc<Lanes> {
         let off = (!sends).then(String::new);
         let inner = Inner { off, worked: false, failures: 0, unkept: !sums, alone: HashSet::new() };
