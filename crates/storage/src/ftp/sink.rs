@@ -44,6 +44,7 @@ mod engine;
 mod lanes;
 mod publish;
 mod queues;
+mod sending;
 mod sums;
 mod tree;
 mod writer;

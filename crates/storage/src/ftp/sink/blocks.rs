@@ -1,12 +1,10 @@
-//! Files that a session sends in blocks: a large one over several connections, small ones in a line, each
-//! said before the one before it is over.
+//! Small files that a session sends in blocks, in a line: each is said before the one before it is over.
 //!
-//! In: files, and the bundles that small ones lie in. Out: what became of each.
+//! In: the bundles that they lie in. Out: what became of each.
 //! Invariants: what was said in advance is begun in its order, or the session is over; what comes to nothing
 //! so is sent again as to any other server, under another name, with all of the line behind.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -14,81 +12,13 @@ use haul_core::ids::{BufferId, FileId};
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{BundleWrite, SinkDone, SinkFile};
 use haul_core::wire::Failure;
-use haul_ftp::{Error, Going, Outgoing, Session};
+use haul_ftp::Error;
 
-use super::lanes::{Active, Lanes};
 use super::queues::{Batch, Taken, TempState};
 use super::sums::Summing;
 use super::tree::check;
 use super::writer::Writer;
 use crate::owed::panic_point;
-
-/// A file on its way.
-pub(super) enum Sending {
-    /// Over one connection, as it is.
-    Plain(Outgoing),
-    Blocks {
-        going: Going,
-        _active: Active,
-    },
-}
-
-impl Sending {
-    /// Has the server begin to take a file, over so many connections in blocks.
-    ///
-    /// # Errors
-    /// It does not.
-    pub(super) fn begin(
-        session: &mut Session,
-        lanes: &Arc<Lanes>,
-        (temp, size): (&[u8], u64),
-        connections: Option<u32>,
-    ) -> Result<Sending, Error> {
-        session.make_room(size)?;
-        let Some(connections) = connections else { return session.store(temp).map(Sending::Plain) };
-        if lanes.is_unkept() {
-            session.close_outlets();
-        }
-        session.line_up_stores(&[temp], connections)?;
-        let _active = lanes.begin(connections);
-        Ok(Sending::Blocks { going: session.next_store(temp, size)?, _active })
-    }
-
-    /// Sends its next bytes.
-    ///
-    /// # Errors
-    /// They do not go. Why, [`Sending::broken_off`] says.
-    pub(super) fn write(&mut self, session: Result<&mut Session, Error>, bytes: &[u8]) -> Result<(), Error> {
-        match self {
-            Sending::Plain(outgoing) => outgoing.write(bytes),
-            Sending::Blocks { going, .. } => session.and_then(|session| session.send(going, bytes)),
-        }
-    }
-
-    /// Ends it: the server's word that it has all of it.
-    ///
-    /// # Errors
-    /// It has not, or nobody knows.
-    pub(super) fn stored(self, session: &mut Session, temp: &[u8]) -> Result<(), Error> {
-        match self {
-            Sending::Plain(outgoing) => session.stored(outgoing, temp),
-            Sending::Blocks { going, .. } => session.sent(going),
-        }
-    }
-
-    /// Why it broke, in the server's words where it has some.
-    pub(super) fn broken_off(self, session: &mut Session, temp: &[u8], error: Error) -> Error {
-        match self {
-            Sending::Plain(outgoing) => session.broken_off(outgoing, temp, error),
-            // It was heard already.
-            Sending::Blocks { .. } => error,
-        }
-    }
-
-    pub(super) fn is_in_blocks(&self) -> bool {
-        matches!(self, Sending::Blocks { .. })
-    }
-}
 
 /// A file that was said, and is still to be begun.
 struct Lined {

@@ -22,8 +22,8 @@ use haul_core::transfer::op::{
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Moment, Session, write_moment};
 
-use super::blocks::Sending;
 use super::queues::{Batch, Common, Temp, TempState, Work, Write, refuse};
+use super::sending::Sending;
 use super::stood_of;
 use super::sums::Summing;
 use super::tree::{Known, check};

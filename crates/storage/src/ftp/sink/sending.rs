@@ -1,0 +1,76 @@
+//! A file on its way to a server: in blocks, or as it is.
+//!
+//! In: a session, a file's bytes in their order. Out: the server's word that it has all, or why not.
+
+use std::sync::Arc;
+
+use haul_ftp::{Error, Going, Outgoing, Session};
+
+use super::lanes::{Active, Lanes};
+
+/// A file on its way.
+pub(super) enum Sending {
+    /// Over one connection, as it is.
+    Plain(Outgoing),
+    Blocks {
+        going: Going,
+        _active: Active,
+    },
+}
+
+impl Sending {
+    /// Has the server begin to take a file, over so many connections in blocks.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(super) fn begin(
+        session: &mut Session,
+        lanes: &Arc<Lanes>,
+        (temp, size): (&[u8], u64),
+        connections: Option<u32>,
+    ) -> Result<Sending, Error> {
+        session.make_room(size)?;
+        let Some(connections) = connections else { return session.store(temp).map(Sending::Plain) };
+        if lanes.is_unkept() {
+            session.close_outlets();
+        }
+        session.line_up_stores(&[temp], connections)?;
+        let _active = lanes.begin(connections);
+        Ok(Sending::Blocks { going: session.next_store(temp, size)?, _active })
+    }
+
+    /// Sends its next bytes.
+    ///
+    /// # Errors
+    /// They do not go. Why, [`Sending::broken_off`] says.
+    pub(super) fn write(&mut self, session: Result<&mut Session, Error>, bytes: &[u8]) -> Result<(), Error> {
+        match self {
+            Sending::Plain(outgoing) => outgoing.write(bytes),
+            Sending::Blocks { going, .. } => session.and_then(|session| session.send(going, bytes)),
+        }
+    }
+
+    /// Ends it: the server's word that it has all of it.
+    ///
+    /// # Errors
+    /// It has not, or nobody knows.
+    pub(super) fn stored(self, session: &mut Session, temp: &[u8]) -> Result<(), Error> {
+        match self {
+            Sending::Plain(outgoing) => session.stored(outgoing, temp),
+            Sending::Blocks { going, .. } => session.sent(going),
+        }
+    }
+
+    /// Why it broke, in the server's words where it has some.
+    pub(super) fn broken_off(self, session: &mut Session, temp: &[u8], error: Error) -> Error {
+        match self {
+            Sending::Plain(outgoing) => session.broken_off(outgoing, temp, error),
+            // It was heard already.
+            Sending::Blocks { .. } => error,
+        }
+    }
+
+    pub(super) fn is_in_blocks(&self) -> bool {
+        matches!(self, Sending::Blocks { .. })
+    }
+}
