@@ -86,7 +86,7 @@ fn what_comes_is_the_file_or_nothing() {
         ) {
             assert_eq!(liar.heard_of("RETR"), 1, "{manner:?}: {:?}", liar.heard());
             // Fewer than four where another file was under way when it began.
-        ended.says("in blocks, up to ");
+            ended.says("in blocks, up to ");
         }
     }
 }

@@ -60,6 +60,8 @@ pub struct Script {
     /// It takes files in blocks, too: how those whose path holds this, one after the other; then whole.
     blocks: bool,
     takes_blocks: Vec<(&'static str, Vec<InBlocks>, AtomicUsize)>,
+    /// Files that got what was left of another one.
+    mixed: Mutex<Vec<Vec<u8>>>,
     /// The reply to `MODE E`.
     mode: Option<&'static str>,
     /// It makes sums.
@@ -235,6 +237,12 @@ impl Taker {
     pub fn paths(&self) -> Vec<String> {
         let shelf = self.script.shelf();
         shelf.files.keys().map(|path| String::from_utf8_lossy(path).into_owned()).collect()
+    }
+
+    /// Files, by what they were called then, that got what was left of another one.
+    pub fn mixed(&self) -> Vec<String> {
+        let mixed = self.script.mixed.lock().expect("no session panics");
+        mixed.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect()
     }
 
     /// What it was told so far, by all who came.

@@ -4,7 +4,6 @@
 use std::io::{ErrorKind, Read as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use super::{Held, Session};
 
@@ -126,7 +125,12 @@ impl Session {
                 listener.set_nonblocking(true).expect("a listener that does not wait");
             }
             None if self.lanes.is_empty() => return self.say("425 where from?"),
-            None => self.lanes.iter_mut().for_each(|lane| lane.at_end = false),
+            None => {
+                if self.lanes.iter().any(|lane| !lane.bytes.is_empty()) {
+                    self.script.mixed.lock().expect("no session panics").push(path.clone());
+                }
+                self.lanes.iter_mut().for_each(|lane| lane.at_end = false);
+            }
         }
         let begins = fresh.is_some() || how == InBlocks::Begins;
         if !self.say(if begins { "150 go on" } else { "125 over the same ones" }) {
@@ -200,9 +204,9 @@ impl Session {
                 }
                 return true;
             }
-            if how == InBlocks::Claims {
+            if how == InBlocks::Claims && marks == 0 {
+                marks = 1;
                 self.say("111 Range Marker 0-1,1000000000-1000000001");
-                std::thread::sleep(Duration::from_millis(100));
             }
             if how == InBlocks::Marked && marks < 2000 {
                 marks += 1;
@@ -227,7 +231,7 @@ impl Session {
                 if super::is_closed(&self.control) {
                     return false;
                 }
-                std::thread::sleep(Duration::from_millis(1));
+                std::thread::sleep(super::LOOK_EVERY / 5);
             }
         }
         false
