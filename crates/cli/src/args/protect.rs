@@ -23,7 +23,7 @@ pub struct Protection {
     ///
     /// Default: check. They are read there while the rest is on its way, and what is not as it was left is
     /// sent again. trust believes the journal of that run, which proves nothing: the files count as copied
-    /// and parts of them were never read.
+    /// and parts of them were never read. Large files of FTP servers begin anew without it.
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Resume::Check)]
     pub resume: Resume,
 
