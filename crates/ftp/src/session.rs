@@ -85,8 +85,6 @@ pub struct Session {
     /// How it is told when a file was changed, as far as anybody asked.
     pub(crate) sets_times: SetsTimes,
     pub(crate) sets_modes: bool,
-    /// It knows `ALLO`, as far as anybody asked.
-    pub(crate) allocates: bool,
     /// Data come in blocks (MODE E), where somebody asked for that; else as they are.
     pub(crate) lanes: Option<Lanes>,
     /// The same of files that go there.
@@ -191,7 +189,6 @@ impl Session {
             outlets: None,
             sets_times: SetsTimes::Mfmt,
             sets_modes: true,
-            allocates: true,
             has_mlsd,
             has_mdtm,
             no_mlsd: false,

@@ -22,8 +22,6 @@ use crate::tls::Wire;
 use crate::{Error, Session};
 
 const SENDING: &str = "sending to the server";
-/// Before a file of so many bytes the server is asked for room.
-const ALLOCATED_FROM: u64 = 16 << 20;
 /// So much of a file a server makes the sum of in a second, at least.
 const SUMMED_IN_A_SECOND: u64 = 16 << 20;
 
@@ -89,27 +87,6 @@ impl Session {
         self.leave_blocks()?;
         let stream = connected(&mut self.control, &mut self.listens, &[], Command::Path("STOR", path))?;
         Ok(Outgoing { stream, patience: self.control.patience() })
-    }
-
-    /// Asks the server whether it has room for a file of so many bytes, where that is large. RFC 959: what a
-    /// server does not need it calls superfluous (202). Who does not know the command is not asked again, and
-    /// says it at the file itself where there is no room.
-    ///
-    /// # Errors
-    /// It says that it has no room, or the session is over.
-    pub fn make_room(&mut self, len: u64) -> Result<(), Error> {
-        if len < ALLOCATED_FROM || !self.allocates {
-            return Ok(());
-        }
-        let allo = Command::Allo(len);
-        match self.control.want(&allo) {
-            Err(error) if error.ends_session() || error.is_no_room() => Err(error),
-            Err(error) => {
-                self.allocates = !error.is_unknown();
-                Ok(())
-            }
-            Ok(_) => Ok(()),
-        }
     }
 
     /// Ends a file: the server's word that it has all of it.

@@ -413,10 +413,25 @@ fn is_odd(name: &[u8]) -> bool {
     !name.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ')
 }
 
-/// A name as servers know it that make no difference between large and small letters, of any alphabet.
-fn folded(name: &[u8]) -> String {
-    // Up and down, for some letters have two small forms.
-    String::from_utf8_lossy(name).to_uppercase().to_lowercase()
+/// A name as servers know it that make no difference between large and small letters, of any alphabet: one
+/// letter for one, as file systems do it, so that no name becomes another's that no server takes for it.
+fn folded(name: &[u8]) -> Vec<u8> {
+    let small = |letter: char| {
+        let mut small = letter.to_lowercase();
+        match (small.next(), small.next()) {
+            (Some(one), None) => one,
+            _ => letter,
+        }
+    };
+    let mut folded = Vec::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        let mut space = [0; 4];
+        for letter in chunk.valid().chars() {
+            folded.extend_from_slice(small(letter).encode_utf8(&mut space).as_bytes());
+        }
+        folded.extend_from_slice(chunk.invalid());
+    }
+    folded
 }
 
 /// A name of which some servers leave something out, or take it for another one.

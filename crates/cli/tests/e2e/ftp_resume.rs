@@ -44,11 +44,13 @@ fn an_interrupted_file_is_gone_on_with() {
         let (server, sink) = (Ftpd::start(kind), room.at("copy"));
         let url = server.url(&path);
         let sent = |ended: &Outcome| ended.summary().number("bytes_sent");
+        let trusted = |ended: &Outcome| ended.summary().0["held"]["trusted"].as_u64().expect("a number");
 
         killed(&url, &sink);
         let ended = resumed(&url, &sink).exits(0);
         assert!(read(&sink) == big, "{kind:?}: {}", ended.describe());
         assert!(sent(&ended) < 36 * MIB as u64, "{kind:?}: all came again\n{}", ended.describe());
+        assert!(trusted(&ended) > 0, "{kind:?}: {}", ended.describe());
         assert_no_debris(&room.at(""));
 
         // Of the same length and time.
@@ -60,6 +62,7 @@ fn an_interrupted_file_is_gone_on_with() {
         let ended = resumed(&url, &sink).exits(0);
         assert!(read(&sink) == other, "{kind:?}: two versions are mixed\n{}", ended.describe());
         assert!(sent(&ended) >= other.len() as u64, "{kind:?}: {}", ended.describe());
+        assert_eq!(trusted(&ended), 0, "{kind:?}: nothing of it was believed\n{}", ended.describe());
 
         if kind == Kind::Gridftp {
             continue;

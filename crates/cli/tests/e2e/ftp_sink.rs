@@ -179,25 +179,6 @@ fn no_room_ends_the_run() {
     }
 }
 
-/// Goal: a server that has no room for a large file says so before anything of that is sent; who takes such a
-/// question for an error gets the file all the same.
-#[test]
-fn room_is_asked_for() {
-    let room = Room::new();
-    let data = room.dir("data");
-    file(&data.join("large"), &mut fastrand::Rng::with_seed(6), 17 * MIB);
-    let taker = Script::default().allo("452 that is too much").start();
-    let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(1);
-    let ended = ended.says("there is no room at the server");
-    let heard = |verb: &str| taker.heard().iter().any(|line| line.starts_with(verb));
-    assert!(heard("ALLO 17825792") && !heard("STOR "), "{}", ended.describe());
-    for reply in ["202 superfluous", "500 unknown", "550 no", "200 fine"] {
-        let taker = Script::default().allo(reply).start();
-        to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(0);
-        assert_eq!(taker.file("/d/large"), Some(read(data.join("large"))));
-    }
-}
-
 /// Goal: where a session opens no data connection any more, as ProFTPD does under TLS when it does not know
 /// that again, the files go over another one: a large one as well as small ones.
 #[test]

@@ -82,8 +82,6 @@ pub struct Script {
     no_sum_of: Option<&'static str>,
     /// It says of directories that are there that it made them.
     makes_again: bool,
-    /// It says this to `ALLO`.
-    allo: Option<&'static str>,
     /// A session opens so many data connections for files, and refuses all further ones; 0: as many as are
     /// asked for.
     connections_max: usize,
@@ -111,11 +109,6 @@ impl Script {
 
     pub fn with_sums(mut self) -> Script {
         self.sums = true;
-        self
-    }
-
-    pub fn allo(mut self, reply: &'static str) -> Script {
-        self.allo = Some(reply);
         self
     }
 
@@ -450,7 +443,6 @@ impl Session {
                     None => self.say("550 no such file"),
                 }
             }
-            "ALLO" if script.allo.is_some() => self.say(script.allo.unwrap_or_default()),
             "STOR" if script.connections_max > 0 && self.connections == script.connections_max => {
                 self.say("425 no data connection for this session")
             }

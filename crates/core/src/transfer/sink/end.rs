@@ -6,6 +6,7 @@
 //! to be removed; a full or read-only file system ends the run and not the file.
 //! Left out: publication (`epoch`); who may publish, and when (`job::naming`).
 
+use super::check::add;
 use super::file::{Mark, SinkPhase};
 use super::{Lack, Sink, SinkAction};
 use crate::change::Change;
@@ -26,6 +27,9 @@ impl Sink {
     pub(super) fn confirm(&mut self, id: FileId) {
         let now = self.now;
         let Some(file) = self.files.get_mut(&id).filter(|f| f.kept.is_claimed()) else { return };
+        if self.config.policy.trust {
+            add(&mut self.checks.counts.trusted, file.kept.durable.covered());
+        }
         // The journal hears of it under a new slot, and the source of what was found until now.
         let anew = file.kept.confirm();
         file.written.extend(file.kept.durable.iter());

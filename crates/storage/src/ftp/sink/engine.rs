@@ -5,7 +5,7 @@
 //! pool before; what is done of one file is done in the order in which it was submitted.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -72,6 +72,7 @@ impl FtpWriter {
             left: Mutex::default(),
             doubted: Mutex::default(),
             numbers: AtomicU64::new(0),
+            silent: AtomicBool::new(false),
         });
         let mut engine = FtpWriter { common: common.clone(), threads: Vec::new(), banner };
         let mut session = Some(session);

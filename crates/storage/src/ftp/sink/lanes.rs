@@ -103,6 +103,11 @@ impl Lanes {
         self.lock().unkept
     }
 
+    /// The server made no sum of a file, whatever it says that it makes.
+    pub(super) fn makes_no_sum(&self) {
+        self.lock().unkept = true;
+    }
+
     /// The server says that it has all of a file.
     pub(super) fn worked(&self) {
         let mut inner = self.lock();

@@ -374,6 +374,7 @@ impl Writer {
                 }
                 Some(Err(error)) if error.is_unknown() => {
                     common.told.uncompared.fetch_add(1, Ordering::Relaxed);
+                    common.lanes.makes_no_sum();
                     Ok(())
                 }
                 Some(Err(error)) => Err(common.failure(FailureKind::Publish, &going.path, &error)),

@@ -52,6 +52,8 @@ pub(super) struct Common {
     pub(super) doubted: Mutex<Vec<Vec<u8>>>,
     /// Of the temporaries so far.
     pub(super) numbers: AtomicU64,
+    /// The server was silent when something was to be removed: nothing more is.
+    pub(super) silent: AtomicBool,
 }
 
 #[derive(Default)]
@@ -254,7 +256,7 @@ pub(super) struct Told {
     /// The names of directories, at some time of this run.
     pub(super) listed: Mutex<HashMap<DirId, Arc<HashSet<Vec<u8>>>>>,
     /// Such names that were published.
-    pub(super) folded: Mutex<HashMap<(DirId, String), FileId>>,
+    pub(super) folded: Mutex<HashMap<(DirId, Vec<u8>), FileId>>,
     /// Bytes of names that it was seen to keep.
     pub(super) kept_bytes: Mutex<HashSet<u8>>,
 }
@@ -302,6 +304,15 @@ impl Common {
     /// It could not be removed.
     pub(super) fn leave(&self, path: Vec<u8>) {
         self.left.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+    }
+
+    /// Something could not be removed.
+    pub(super) fn note_silence(&self, error: &Error) {
+        self.silent.fetch_or(error.is_silence(), Ordering::Relaxed);
+    }
+
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
     }
 
     /// A number that no temporary of this run has.

@@ -29,7 +29,6 @@ impl Sending {
         (temp, size): (&[u8], u64),
         connections: Option<u32>,
     ) -> Result<Sending, Error> {
-        session.make_room(size)?;
         let Some(connections) = connections else { return session.store(temp).map(Sending::Plain) };
         if lanes.is_unkept() {
             session.close_outlets();

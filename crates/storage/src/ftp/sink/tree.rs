@@ -37,7 +37,7 @@ pub(super) struct Tree {
     root_made: bool,
     dirs: Mutex<HashMap<DirId, Dir>>,
     /// Who had a name first, of those that are one where large and small letters are.
-    folded: Mutex<HashMap<(DirId, String), DirId>>,
+    folded: Mutex<HashMap<(DirId, Vec<u8>), DirId>>,
 }
 
 impl Tree {

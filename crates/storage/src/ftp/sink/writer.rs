@@ -92,6 +92,9 @@ impl Writer {
 
     /// Removes what sessions that were lost may have left. What nobody hears of may come late.
     fn remove_doubted(&mut self) {
+        if self.common.is_silent() {
+            return;
+        }
         let doubted = self.common.take_doubted();
         let Some(first) = doubted.first() else { return };
         self.begins("remove", first);
@@ -737,8 +740,25 @@ impl Writer {
     }
 
     /// Removes a file that is not whole; one that cannot be removed is told at the end.
+    ///
+    /// Once, and no more where the server was silent: a stop is not to wait for it file by file.
     fn remove_part(&mut self, path: Vec<u8>) {
-        let removed = self.line.again(|session| session.remove(&[&path]));
+        if self.common.is_silent() {
+            return self.common.leave(path);
+        }
+        let remove = |writer: &mut Writer| {
+            let removed = writer.line.open().and_then(|session| session.remove(&[&path]));
+            if let Err(error) = &removed {
+                writer.line.close();
+                writer.common.note_silence(error);
+            }
+            removed
+        };
+        let mut removed = remove(self);
+        if removed.is_err() && !self.common.is_silent() {
+            // The session may have been over for long.
+            removed = remove(self);
+        }
         let gone = match removed {
             Ok(mut all) => match all.pop() {
                 Some(Err(error)) => {
@@ -746,7 +766,8 @@ impl Writer {
                     error.is_unavailable()
                         && self
                             .line
-                            .again(|session| session.facts(&path))
+                            .open()
+                            .and_then(|session| session.facts(&path))
                             .is_ok_and(|asked| !matches!(asked, Asked::Is(_)))
                 }
                 _ => true,
