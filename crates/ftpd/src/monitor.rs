@@ -405,14 +405,15 @@ impl<'a> Monitor<'a> {
         Ok(relay)
     }
 
-    /// Reads its files again. What cannot be read leaves what was read before.
+    /// Reads its files again, each on its own. What cannot be read leaves what was read of it before.
     fn reload(&mut self) {
         let Some(people) = &mut self.options.people else { return };
-        match people.read_again() {
-            Ok(()) => self.log.note("reload", None, None, "the host's certificate and the gridmap were read"),
-            Err(why) => {
-                self.log.note("error", None, None, &format!("reload: {why}; what was read before counts"));
-            }
+        let broken = people.read_again();
+        if broken.is_empty() {
+            self.log.note("reload", None, None, "the host's certificate and the gridmap were read");
+        }
+        for why in broken {
+            self.log.note("error", None, None, &format!("reload: {why}; what was read before counts"));
         }
     }
 
@@ -468,8 +469,9 @@ pub fn serve_session(control: OwnedFd, monitor: OwnedFd, out: Box<dyn Write + Se
     if !is_whom {
         return Err(io::Error::new(ErrorKind::PermissionDenied, "this process is not who it must be"));
     }
-    if start.host.is_some() {
-        // Others of the same user cannot look at the key that it was told.
+    let has_key = start.after.as_ref().is_some_and(|after| after.delegated.is_some());
+    if start.host.is_some() || has_key {
+        // Others of the same user cannot look at the key that it was told, nor at what a client delegated.
         rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
     }
     // Where a session hangs in a call and does not hear its monitor end, the system ends it.

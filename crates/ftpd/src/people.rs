@@ -8,7 +8,7 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use haul_base::users;
@@ -49,17 +49,16 @@ impl People {
     /// # Errors
     /// One cannot be used; in words with what to do.
     pub fn read(files: Files, allow_root: bool) -> Result<People, String> {
-        let (host, map) = read(&files)?;
+        let (host, map) = (read_host(&files)?, read_map(&files)?);
         Ok(People { files, allow_root, host, map })
     }
 
-    /// Reads the files again.
-    ///
-    /// # Errors
-    /// One cannot be used; then nothing has changed.
-    pub fn read_again(&mut self) -> Result<(), String> {
-        (self.host, self.map) = read(&self.files)?;
-        Ok(())
+    /// Reads the files again, each on its own: what cannot be used leaves what was read of it before, and the
+    /// other counts. What could not be, in words with what to do.
+    pub fn read_again(&mut self) -> Vec<String> {
+        let host = read_host(&self.files).map(|host| self.host = host);
+        let map = read_map(&self.files).map(|map| self.map = map);
+        [host, map].into_iter().filter_map(Result::err).collect()
     }
 
     /// As whom this host comes.
@@ -110,20 +109,25 @@ fn ids_of(user: &str) -> Option<Ids> {
     Some(Ids { uid, gid, groups: users::groups_of(user)? })
 }
 
-fn read(files: &Files) -> Result<(Parts, Gridmap), String> {
+fn read_host(files: &Files) -> Result<Parts, String> {
     let host = Credential::read(&files.host_cert, &files.host_key)?;
     host.check()?;
-    let parts = host.to_der().into_iter().map(Secret).collect();
+    Ok(host.to_der().into_iter().map(Secret).collect())
+}
+
+fn read_map(files: &Files) -> Result<Gridmap, String> {
     let shown = files.gridmap.display();
-    let text = read_map(&files.gridmap).map_err(|why| format!("{shown}: {why}"))?;
-    let map = Gridmap::parse(&text).map_err(|why| format!("{shown}: {why}"))?;
-    Ok((parts, map))
+    let text = map_text(&files.gridmap).map_err(|why| format!("{shown}: {why}"))?;
+    Gridmap::parse(&text).map_err(|why| format!("{shown}: {why}"))
 }
 
 /// The text of a gridmap, which nobody may write whom this process does not trust anyway.
-fn read_map(path: &Path) -> Result<Vec<u8>, String> {
+fn map_text(path: &Path) -> Result<Vec<u8>, String> {
     let failed = |error: std::io::Error| haul_base::errno::text(&error);
-    let file = fs::File::open(path).map_err(failed)?;
+    // Where a FIFO is there instead, nobody waits for who writes to it.
+    let flags = rustix::fs::OFlags::NONBLOCK.union(rustix::fs::OFlags::NOCTTY).bits();
+    let flags = i32::try_from(flags).map_err(|error| error.to_string())?;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     let facts = file.metadata().map_err(failed)?;
     if !facts.is_file() {
         return Err("is no regular file".into());
@@ -139,4 +143,49 @@ fn read_map(path: &Path) -> Result<Vec<u8>, String> {
     let mut text = Vec::new();
     file.take(GRIDMAP_LEN_MAX as u64 + 1).read_to_end(&mut text).map_err(failed)?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn files(dir: &Path) -> Files {
+        let at = |name: &str| dir.join(name);
+        Files { host_cert: at("host.pem"), host_key: at("host.key"), gridmap: at("gridmap") }
+    }
+
+    /// Goal: a FIFO in the place of a gridmap is refused, not waited for.
+    #[test]
+    fn a_gridmap_that_is_a_fifo_is_not_waited_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let files = files(dir.path());
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+        rustix::fs::mknodat(rustix::fs::CWD, &files.gridmap, kind, mode, 0).expect("make a FIFO");
+        let (told, hears) = std::sync::mpsc::channel();
+        std::thread::spawn(move || told.send(read_map(&files).map(|_| ())));
+        let said = hears.recv_timeout(Duration::from_secs(60)).expect("it waits for who writes");
+        assert!(said.expect_err("it is used").contains("no regular file"));
+    }
+
+    /// Goal: who was taken out of the map is nobody from then on, also where the host's key is broken; and
+    /// what is broken is named and leaves what was.
+    #[test]
+    fn the_map_counts_though_the_key_is_broken() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let files = files(dir.path());
+        let host = vec![Secret(b"a key".to_vec())];
+        let map = Gridmap::parse(b"\"/O=Grid/CN=alice\" alice\n").expect("a map");
+        let mut people = People { files: files.clone(), allow_root: false, host: host.clone(), map };
+        let new = "\"/O=Grid/CN=bob\" bob\n";
+        fs::write(&files.gridmap, new).expect("write the map");
+        let broken = people.read_again();
+        assert!(broken.len() == 1 && broken[0].contains("host.pem"), "{broken:?}");
+        assert_eq!((&people.host, &people.map), (&host, &Gridmap::parse(new.as_bytes()).expect("a map")));
+        fs::write(&files.gridmap, "\"/O=Grid/CN=alice\n").expect("write the map");
+        let broken = people.read_again();
+        assert!(broken.len() == 2 && broken[1].contains("line 1 has a quote"), "{broken:?}");
+        assert_eq!(people.map, Gridmap::parse(new.as_bytes()).expect("a map"));
+    }
 }
