@@ -14,8 +14,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -71,6 +71,8 @@ struct Session {
     is_followed: bool,
     /// It has let go of its socket, and must have ended by then.
     end_by: Option<Instant>,
+    /// Whom it serves, once somebody has logged in.
+    user: Option<String>,
 }
 
 pub struct Monitor<'a> {
@@ -294,6 +296,7 @@ impl<'a> Monitor<'a> {
             claims: 0,
             is_followed: false,
             end_by: None,
+            user: start.after.as_ref().map(|after| after.login.user.clone()),
         };
         let mut line = serde_json::to_vec(start).expect("plain fields serialise");
         line.push(b'\n');
@@ -340,7 +343,10 @@ impl<'a> Monitor<'a> {
         let (is_relayed, who) = (claim.relayed, claim.who.clone());
         let answer = match self.judge(&who) {
             // Whoever started the monitor serves them all.
-            Ok((login, None)) => Ok((Answer::Go(login), None)),
+            Ok((login, None)) => {
+                self.sessions[index].user = Some(login.user.clone());
+                Ok((Answer::Go(login), None))
+            }
             Ok((login, Some(ids))) => {
                 self.follow(index, claim, login, ids).map(|relay| (Answer::Follows, relay)).map_err(|error| {
                     self.log.note("error", Some(peer), None, &format!("start a session: {error}"));
@@ -420,10 +426,15 @@ impl<'a> Monitor<'a> {
     /// Forgets those that have ended.
     fn reap(&mut self) {
         let now = Instant::now();
+        let log = &mut self.log;
         self.sessions.retain_mut(|session| {
             let Some(end_by) = session.end_by else { return true };
             match session.child.try_wait() {
-                Ok(Some(_)) | Err(_) => false,
+                Ok(Some(how)) => {
+                    tell_end(log, session, how);
+                    false
+                }
+                Err(_) => false,
                 Ok(None) => {
                     if now >= end_by {
                         let _ = session.child.kill();
@@ -437,10 +448,23 @@ impl<'a> Monitor<'a> {
     fn kill_all(&mut self) {
         for session in &mut self.sessions {
             let _ = session.child.kill();
-            let _ = session.child.wait();
+            if let Ok(how) = session.child.wait() {
+                tell_end(&mut self.log, session, how);
+            }
         }
         self.sessions.clear();
     }
+}
+
+/// Says how a session's process ended, where that one cannot have said it.
+fn tell_end(log: &mut Log, session: &Session, how: ExitStatus) {
+    let why = match (how.signal(), how.code()) {
+        (Some(signal), _) => format!("its process ended by signal {signal}"),
+        (None, Some(code)) if code != 0 => format!("its process failed ({code})"),
+        _ => return,
+    };
+    let event = if session.user.is_some() { "end" } else { "error" };
+    log.note(event, Some(session.peer), session.user.as_deref(), &why);
 }
 
 /// Answers a session; with the answer goes a connection.
