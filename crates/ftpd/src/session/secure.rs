@@ -11,7 +11,7 @@ use data_encoding::BASE64;
 use haul_gridftp::command::DataAuth;
 use haul_gsi::{Acceptor, Authorities, Credential, Directory, Expects, Level, Step};
 
-use super::{ANONYMOUS, Session, Then};
+use super::{ANONYMOUS, Parameters, Session, Then};
 use crate::config::{Agreed, Answer, CLAIMS_MAX, CONTEXTS_MAX, Claim, Login, Parts, Secret, Who};
 use crate::data::{Clear, Guard};
 use crate::guard::{Nothing, Shown};
@@ -115,6 +115,12 @@ impl Session {
             Ok(Step::Stands(token)) => {
                 // The key of the host has done what it is for.
                 self.secure.host = None;
+                // What anybody on the way may have said before counts no more (RFC 2228, 3).
+                self.named = None;
+                self.with = Parameters::new();
+                self.data.delayed = false;
+                self.secure.agreed = Agreed::default();
+                self.set_guard();
                 let code = match token.is_empty() {
                     true => self.plain(235, "It is known who you are."),
                     false => self.plain(235, &format!("ADAT={}", BASE64.encode(&token))),
