@@ -415,11 +415,21 @@ impl<'a> Monitor<'a> {
     fn reload(&mut self) {
         let Some(people) = &mut self.options.people else { return };
         let broken = people.read_again();
-        if broken.is_empty() {
+        let others = self.options.config.authorities.as_deref().map(crate::people::only_ours);
+        let is_changed = others.and_then(Result::err);
+        if broken.is_empty() && is_changed.is_none() {
             self.log.note("reload", None, None, "the host's certificate and the gridmap were read");
         }
         for why in broken {
             self.log.note("error", None, None, &format!("reload: {why}; what was read before counts"));
+        }
+        if let Some(why) = is_changed {
+            self.log.note(
+                "error",
+                None,
+                None,
+                &format!("reload: {why}; until then nobody can show who he is"),
+            );
         }
     }
 

@@ -10,12 +10,16 @@ use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use haul_base::users;
 use haul_gsi::gridmap::GRIDMAP_LEN_MAX;
 use haul_gsi::{Credential, Dn, Gridmap};
 
 use crate::config::{Access, Login, Parts, Secret};
+
+/// So long the system may take to say who a user is; nobody else is listened to meanwhile.
+const LOOK_UP_WITHIN: Duration = Duration::from_secs(5);
 
 /// Whom processes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +85,13 @@ impl People {
             }));
         };
         let here = rustix::process::geteuid();
-        let ids = ids_of(user).ok_or_else(|| refused(format!("there is no user {user} here")))?;
+        let ids = match users::look_up(user, LOOK_UP_WITHIN) {
+            Ok(Some((uid, gid, groups))) => Ids { uid, gid, groups },
+            Ok(None) => return Err(refused(format!("there is no user {user} here"))),
+            Err(users::TooLate) => {
+                return Err(refused(format!("nobody says in time who {user} is here; come again later")));
+            }
+        };
         let login =
             Login { user: user.to_owned(), access: Access::Write, identity: Some(name.text().to_owned()) };
         if !here.is_root() {
@@ -99,14 +109,37 @@ impl People {
 /// Whether there is a certificate of any authority in a directory.
 ///
 /// # Errors
-/// It cannot be read.
+/// It cannot be read, or others can change it.
 pub fn has_authority(dir: &Path) -> std::io::Result<bool> {
+    only_ours(dir).map_err(std::io::Error::other)?;
     haul_gsi::Directory::has_authority(dir)
 }
 
-fn ids_of(user: &str) -> Option<Ids> {
-    let (uid, gid) = users::ids_of(user)?;
-    Some(Ids { uid, gid, groups: users::groups_of(user)? })
+/// Whether nobody may change what a directory says, or a file in it, but root and who this process is.
+///
+/// # Errors
+/// Somebody may, or it cannot be read; in words with what to do.
+pub fn only_ours(dir: &Path) -> Result<(), String> {
+    let failed = |error: std::io::Error| haul_base::errno::text(&error);
+    let ours = [0, rustix::process::geteuid().as_raw()];
+    let check = |path: &Path| match fs::metadata(path) {
+        Ok(facts) if !ours.contains(&facts.uid()) || facts.mode() & 0o022 != 0 => Err(format!(
+            "others can change {} (uid {}, mode {:03o}), and it says whom to believe; chown it, and chmod go-w",
+            path.display(),
+            facts.uid(),
+            facts.mode() & 0o777
+        )),
+        // A link that leads nowhere says nothing.
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("{}: {}", path.display(), failed(error)))
+        }
+        _ => Ok(()),
+    };
+    check(dir)?;
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        check(&entry.map_err(failed)?.path())?;
+    }
+    Ok(())
 }
 
 fn read_host(files: &Files) -> Result<Parts, String> {
@@ -147,8 +180,6 @@ fn map_text(path: &Path) -> Result<Vec<u8>, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn files(dir: &Path) -> Files {
@@ -167,6 +198,33 @@ mod tests {
         std::thread::spawn(move || told.send(read_map(&files).map(|_| ())));
         let said = hears.recv_timeout(Duration::from_secs(60)).expect("it waits for who writes");
         assert!(said.expect_err("it is used").contains("no regular file"));
+    }
+
+    /// Goal: authorities that others may write, the directory or one file, are nobody's word.
+    #[test]
+    fn authorities_that_others_may_write_are_refused() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("0a1b2c3d.0");
+        fs::write(&file, "").expect("write");
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
+        };
+        for (dir_mode, file_mode, is_ours) in
+            [(0o755, 0o644, true), (0o777, 0o644, false), (0o755, 0o664, false), (0o700, 0o600, true)]
+        {
+            set(dir.path(), dir_mode);
+            set(&file, file_mode);
+            let said = has_authority(dir.path()).map_err(|error| error.to_string());
+            assert_eq!(said.is_ok(), is_ours, "{said:?}");
+            assert!(said.is_ok_and(|there| there) || !is_ours);
+        }
+        set(dir.path(), 0o755);
+        set(&file, 0o644);
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&file, Some(1), None).expect("give it away");
+            assert!(only_ours(dir.path()).expect_err("it is another's").contains("0a1b2c3d.0"));
+        }
     }
 
     /// Goal: who was taken out of the map is nobody from then on, also where the host's key is broken; and
