@@ -8,12 +8,24 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Longest name that is looked up, bytes.
 const NAME_LEN_MAX: usize = 256;
+/// Most that a look-up may answer, bytes.
+const ANSWER_LEN_MAX: usize = 1 << 20;
+/// Where root finds the program of look-ups, whatever the environment says.
+const PATH_OF_ROOT: &str = "/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin";
+
+/// The system did not say in time who somebody is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLate;
 
 /// Why a tilde was not expanded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +105,82 @@ pub fn groups_of(name: &str) -> Option<Vec<u32>> {
     match asked {
         Ok(asked) if asked.status.success() => groups_in_words(&asked.stdout, name),
         _ => Some(groups_in(&fs::read("/etc/group").ok()?, name)),
+    }
+}
+
+/// The numbers of the user `name`, of his group and of the groups that he is in beside it; `None`: there is
+/// no such user. No longer than `within` is waited for whoever keeps the users of this host.
+///
+/// # Errors
+/// Nobody said so in time.
+pub fn look_up(name: &str, within: Duration) -> Result<Option<(u32, u32, Vec<u32>)>, TooLate> {
+    let until = Instant::now() + within;
+    let asked = |database: &str| {
+        let mut getent = Command::new("getent");
+        if rustix::process::geteuid().is_root() {
+            getent.env("PATH", PATH_OF_ROOT);
+        }
+        getent.args([database, "--", name]);
+        match ask(getent, until) {
+            Err(error) if error.kind() == ErrorKind::TimedOut => Err(TooLate),
+            asked => Ok(asked.ok()),
+        }
+    };
+    let table = match asked("passwd")? {
+        Some((_, table)) => table,
+        None => fs::read("/etc/passwd").unwrap_or_default(),
+    };
+    let Some((uid, gid)) = ids_in(&table, name) else { return Ok(None) };
+    let groups = match asked("initgroups")? {
+        Some((true, said)) => groups_in_words(&said, name),
+        _ => fs::read("/etc/group").ok().map(|table| groups_in(&table, name)),
+    };
+    Ok(groups.map(|groups| (uid, gid, groups)))
+}
+
+/// What a program says on its standard output, and whether it ended well. It does not live on behind this.
+fn ask(mut command: Command, until: Instant) -> io::Result<(bool, Vec<u8>)> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let said = hear(&mut child, until);
+    if said.is_err() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    said
+}
+
+fn hear(child: &mut Child, until: Instant) -> io::Result<(bool, Vec<u8>)> {
+    let left = || match until.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(io::Error::from(ErrorKind::TimedOut)),
+        left => Ok(left),
+    };
+    let mut out = child.stdout.take().ok_or(ErrorKind::BrokenPipe)?;
+    let (mut said, mut bytes) = (Vec::new(), [0; 4096]);
+    loop {
+        let left = left()?;
+        let limit = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::new(&out, PollFlags::IN)], Some(&limit)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        match out.read(&mut bytes)? {
+            0 => break,
+            len => said.extend_from_slice(&bytes[..len]),
+        }
+        if said.len() > ANSWER_LEN_MAX {
+            return Err(ErrorKind::InvalidData.into());
+        }
+    }
+    loop {
+        if let Some(how) = child.try_wait()? {
+            return Ok((how.success(), said));
+        }
+        left()?;
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -181,6 +269,24 @@ mod tests {
         assert_eq!(groups_in_words(b"alicex 10\n", "alice"), None);
         assert_eq!(groups_in_words(b"alice 10 x\n", "alice"), None);
         assert_eq!(groups_of("root").map(|groups| groups.iter().all(|gid| *gid < u32::MAX)), Some(true));
+    }
+
+    /// Goal: a look-up that hangs is given up, and its program ended; one that answers is heard.
+    #[test]
+    fn look_ups_that_hang_are_given_up() {
+        let by = |script: &str, within| {
+            let mut sh = Command::new("sh");
+            sh.args(["-c", script]);
+            ask(sh, Instant::now() + within).map_err(|error| error.kind())
+        };
+        let (soon, late) = (Duration::from_millis(50), Duration::from_secs(60));
+        assert_eq!(by("exec sleep 1000", soon), Err(ErrorKind::TimedOut));
+        assert_eq!(by("exec >&-; exec sleep 1000", soon), Err(ErrorKind::TimedOut));
+        assert_eq!(by("echo a; exit 2", late), Ok((false, b"a\n".to_vec())));
+        assert_eq!(by("yes | head -c 2000000", late), Err(ErrorKind::InvalidData));
+        let root = look_up("root", late).expect("in time").expect("there is root");
+        assert_eq!((root.0, root.1), (0, 0));
+        assert_eq!(look_up("no-such-user", late), Ok(None));
     }
 
     /// Goal: a user is named by the whole number alone.

@@ -11,19 +11,25 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use haul_gridftp::mode_e::Channel;
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::config::{CHANNELS_MAX, CONNECT_WITHIN, plain_ip};
-use crate::control::{Abort, Control, Status};
+use crate::config::{CHANNELS_MAX, CONNECT_WITHIN, SHOWN_WITHIN, plain_ip};
+use crate::control::{Abort, Control, Status, timespec};
 
 /// Ports below are those of services: a server that dials them speaks to others in its own name.
 pub const PORT_MIN: u16 = 1_024;
 /// Largest buffer of a connection that a client may ask for.
 const BUFFER_MAX: u64 = 64 << 20;
+/// Who says nothing for so long is the first to give way to others.
+const SPOKEN_WITHIN: Duration = Duration::from_secs(2);
+/// Most threads that look at who is there, with those that were told to end and have not yet.
+const LIVING_MAX: usize = 2 * CHANNELS_MAX;
 
 /// One data connection: bytes in the clear, or what protects them. It does not block.
 pub trait Stream: Read + Write + Send {
@@ -133,10 +139,42 @@ pub enum Refused {
     Service,
 }
 
+/// A connection whose other end shows whose it is, or is to.
+struct Waiting {
+    id: u64,
+    /// The one that its thread looks at.
+    socket: TcpStream,
+    /// It is from the host of the control connection.
+    is_own: bool,
+    since: Instant,
+    has_spoken: Arc<AtomicBool>,
+    /// It was shut, and only its thread is still there.
+    is_over: bool,
+}
+
+impl Waiting {
+    /// Its thread ends at once.
+    fn shut(&mut self) {
+        self.is_over = true;
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+    }
+
+    /// Who has the greatest gives way first: who says nothing, then who is of another host, then the oldest.
+    fn rank(&self) -> (bool, bool, Duration) {
+        let age = self.since.elapsed();
+        let is_silent = age >= SPOKEN_WITHIN && !self.has_spoken.load(Ordering::Relaxed);
+        (is_silent, !self.is_own, age)
+    }
+}
+
+/// What a thread found out.
+type Found = (u64, io::Result<Conn>);
+
 /// Connections whose other ends show whose they are, each on a thread of its own.
 struct Showing {
-    count: usize,
-    done: (Sender<io::Result<Conn>>, Receiver<io::Result<Conn>>),
+    waiting: Vec<Waiting>,
+    ids: u64,
+    done: (Sender<Found>, Receiver<Found>),
     /// A byte comes through it with each that is done.
     bell: (UnixStream, UnixStream),
 }
@@ -146,26 +184,71 @@ impl Showing {
         let bell = UnixStream::pair()?;
         bell.0.set_nonblocking(true)?;
         bell.1.set_nonblocking(true)?;
-        Ok(Showing { count: 0, done: channel(), bell })
+        Ok(Showing { waiting: Vec::new(), ids: 0, done: channel(), bell })
     }
 
-    fn begin(&mut self, guard: Box<dyn Guard>, socket: TcpStream) -> io::Result<()> {
+    /// One more may come; with it another one gives way, if all places are taken.
+    fn has_room(&self) -> bool {
+        self.waiting.len() < LIVING_MAX
+    }
+
+    fn begin(&mut self, guard: Box<dyn Guard>, socket: TcpStream, is_own: bool) -> io::Result<()> {
+        let mut living: Vec<_> = self.waiting.iter_mut().filter(|one| !one.is_over).collect();
+        if living.len() >= CHANNELS_MAX
+            && let Some(first) = living.iter_mut().max_by_key(|one| one.rank())
+        {
+            first.shut();
+        }
         let (done, mut bell) = (self.done.0.clone(), self.bell.1.try_clone()?);
+        let (id, has_spoken) = (self.ids, Arc::new(AtomicBool::new(false)));
+        let one = Waiting {
+            id,
+            socket: socket.try_clone()?,
+            is_own,
+            since: Instant::now(),
+            has_spoken: Arc::clone(&has_spoken),
+            is_over: false,
+        };
         std::thread::Builder::new().name("show".into()).spawn(move || {
+            // Who dials speaks first.
+            let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+            let found = match poll(&mut fds, Some(&timespec(SHOWN_WITHIN))) {
+                Ok(0) => Err(ErrorKind::TimedOut.into()),
+                _ => {
+                    has_spoken.store(true, Ordering::Relaxed);
+                    guard.wrap(socket, false).map(Conn::new)
+                }
+            };
             // Where nobody waits any more, it ends with this.
-            let _ = done.send(guard.wrap(socket, false).map(Conn::new));
+            let _ = done.send((id, found));
             let _ = bell.write(&[0]);
         })?;
-        self.count += 1;
+        self.ids += 1;
+        self.waiting.push(one);
         Ok(())
     }
 
     fn next(&mut self) -> Option<io::Result<Conn>> {
         // A byte may come behind what it tells of: then it wakes once for nothing.
-        let _ = self.bell.0.read(&mut [0; CHANNELS_MAX]);
-        let done = self.done.1.try_recv().ok()?;
-        self.count -= 1;
-        Some(done)
+        let _ = self.bell.0.read(&mut [0; LIVING_MAX]);
+        loop {
+            let (id, found) = self.done.1.try_recv().ok()?;
+            let at = self.waiting.iter().position(|one| one.id == id).expect("each is told of once");
+            if !self.waiting.swap_remove(at).is_over {
+                return Some(found);
+            }
+        }
+    }
+
+    /// Whoever is there comes to nothing. Their threads count until they have ended.
+    fn forget(&mut self) {
+        self.waiting.iter_mut().filter(|one| !one.is_over).for_each(Waiting::shut);
+    }
+}
+
+impl Drop for Showing {
+    fn drop(&mut self) {
+        self.forget();
     }
 }
 
@@ -212,7 +295,7 @@ impl Data {
     /// What protects connections from now on. Those that are kept are of before.
     pub fn set_guard(&mut self, guard: Box<dyn Guard>) {
         self.drop_kept();
-        self.showing = None;
+        self.forget_showing();
         self.guard = guard;
     }
 
@@ -224,9 +307,13 @@ impl Data {
     /// Forgets all that was agreed.
     pub fn close(&mut self) {
         self.route = Route::None;
-        self.showing = None;
+        self.forget_showing();
         self.due = false;
         self.drop_kept();
+    }
+
+    fn forget_showing(&mut self) {
+        self.showing.iter_mut().for_each(Showing::forget);
     }
 
     pub fn drop_kept(&mut self) {
@@ -317,13 +404,14 @@ impl Data {
 
     /// What `poll` waits for, for one more connection.
     pub fn listener_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let showing = self.showing.as_ref();
-        let has_room = showing.is_none_or(|showing| showing.count < CHANNELS_MAX);
         let listener = match &self.route {
-            Route::Listening(listener) if has_room => Some(listener.as_fd()),
+            Route::Listening(listener) => Some(listener.as_fd()),
             _ => None,
         };
-        listener.into_iter().chain(showing.map(|showing| showing.bell.0.as_fd()))
+        // Where nothing is listened at, nobody is waited for.
+        let showing = self.showing.as_ref().filter(|_| listener.is_some());
+        let has_room = showing.is_none_or(Showing::has_room);
+        listener.filter(|_| has_room).into_iter().chain(showing.map(|showing| showing.bell.0.as_fd()))
     }
 
     /// Takes the next connection that is there, if it is from a host that it may be from.
@@ -340,7 +428,7 @@ impl Data {
                 None => {}
             }
             let Route::Listening(listener) = &self.route else { return Ok(None) };
-            if self.showing.as_ref().is_some_and(|showing| showing.count >= CHANNELS_MAX) {
+            if self.showing.as_ref().is_some_and(|showing| !showing.has_room()) {
                 return Ok(None);
             }
             match listener.accept() {
@@ -353,7 +441,7 @@ impl Data {
                         Some(showing) => showing,
                         none => none.insert(Showing::new()?),
                     };
-                    showing.begin(guard, socket)?;
+                    showing.begin(guard, socket, plain_ip(from) == self.peer)?;
                 }
                 Ok(_) => {}
                 Err(error) => match error.kind() {
@@ -398,7 +486,7 @@ impl Data {
     pub fn open_one(&mut self, control: &mut Control, status: Status<'_>) -> Result<io::Result<Conn>, Abort> {
         let conn = if self.is_listening() { self.await_one(control, status) } else { Ok(self.dial()) };
         self.route = Route::None;
-        self.showing = None;
+        self.forget_showing();
         conn
     }
 

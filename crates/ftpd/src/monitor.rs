@@ -14,8 +14,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -71,6 +71,8 @@ struct Session {
     is_followed: bool,
     /// It has let go of its socket, and must have ended by then.
     end_by: Option<Instant>,
+    /// Whom it serves, once somebody has logged in.
+    user: Option<String>,
 }
 
 pub struct Monitor<'a> {
@@ -294,6 +296,7 @@ impl<'a> Monitor<'a> {
             claims: 0,
             is_followed: false,
             end_by: None,
+            user: start.after.as_ref().map(|after| after.login.user.clone()),
         };
         let mut line = serde_json::to_vec(start).expect("plain fields serialise");
         line.push(b'\n');
@@ -340,7 +343,10 @@ impl<'a> Monitor<'a> {
         let (is_relayed, who) = (claim.relayed, claim.who.clone());
         let answer = match self.judge(&who) {
             // Whoever started the monitor serves them all.
-            Ok((login, None)) => Ok((Answer::Go(login), None)),
+            Ok((login, None)) => {
+                self.sessions[index].user = Some(login.user.clone());
+                Ok((Answer::Go(login), None))
+            }
             Ok((login, Some(ids))) => {
                 self.follow(index, claim, login, ids).map(|relay| (Answer::Follows, relay)).map_err(|error| {
                     self.log.note("error", Some(peer), None, &format!("start a session: {error}"));
@@ -405,24 +411,40 @@ impl<'a> Monitor<'a> {
         Ok(relay)
     }
 
-    /// Reads its files again. What cannot be read leaves what was read before.
+    /// Reads its files again, each on its own. What cannot be read leaves what was read of it before.
     fn reload(&mut self) {
         let Some(people) = &mut self.options.people else { return };
-        match people.read_again() {
-            Ok(()) => self.log.note("reload", None, None, "the host's certificate and the gridmap were read"),
-            Err(why) => {
-                self.log.note("error", None, None, &format!("reload: {why}; what was read before counts"));
-            }
+        let broken = people.read_again();
+        let others = self.options.config.authorities.as_deref().map(crate::people::only_ours);
+        let is_changed = others.and_then(Result::err);
+        if broken.is_empty() && is_changed.is_none() {
+            self.log.note("reload", None, None, "the host's certificate and the gridmap were read");
+        }
+        for why in broken {
+            self.log.note("error", None, None, &format!("reload: {why}; what was read before counts"));
+        }
+        if let Some(why) = is_changed {
+            self.log.note(
+                "error",
+                None,
+                None,
+                &format!("reload: {why}; until then nobody can show who he is"),
+            );
         }
     }
 
     /// Forgets those that have ended.
     fn reap(&mut self) {
         let now = Instant::now();
+        let log = &mut self.log;
         self.sessions.retain_mut(|session| {
             let Some(end_by) = session.end_by else { return true };
             match session.child.try_wait() {
-                Ok(Some(_)) | Err(_) => false,
+                Ok(Some(how)) => {
+                    tell_end(log, session, how);
+                    false
+                }
+                Err(_) => false,
                 Ok(None) => {
                     if now >= end_by {
                         let _ = session.child.kill();
@@ -436,10 +458,23 @@ impl<'a> Monitor<'a> {
     fn kill_all(&mut self) {
         for session in &mut self.sessions {
             let _ = session.child.kill();
-            let _ = session.child.wait();
+            if let Ok(how) = session.child.wait() {
+                tell_end(&mut self.log, session, how);
+            }
         }
         self.sessions.clear();
     }
+}
+
+/// Says how a session's process ended, where that one cannot have said it.
+fn tell_end(log: &mut Log, session: &Session, how: ExitStatus) {
+    let why = match (how.signal(), how.code()) {
+        (Some(signal), _) => format!("its process ended by signal {signal}"),
+        (None, Some(code)) if code != 0 => format!("its process failed ({code})"),
+        _ => return,
+    };
+    let event = if session.user.is_some() { "end" } else { "error" };
+    log.note(event, Some(session.peer), session.user.as_deref(), &why);
 }
 
 /// Answers a session; with the answer goes a connection.
@@ -468,8 +503,9 @@ pub fn serve_session(control: OwnedFd, monitor: OwnedFd, out: Box<dyn Write + Se
     if !is_whom {
         return Err(io::Error::new(ErrorKind::PermissionDenied, "this process is not who it must be"));
     }
-    if start.host.is_some() {
-        // Others of the same user cannot look at the key that it was told.
+    let has_key = start.after.as_ref().is_some_and(|after| after.delegated.is_some());
+    if start.host.is_some() || has_key {
+        // Others of the same user cannot look at the key that it was told, nor at what a client delegated.
         rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
     }
     // Where a session hangs in a call and does not hear its monitor end, the system ends it.

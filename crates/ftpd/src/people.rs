@@ -8,14 +8,18 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use haul_base::users;
 use haul_gsi::gridmap::GRIDMAP_LEN_MAX;
 use haul_gsi::{Credential, Dn, Gridmap};
 
 use crate::config::{Access, Login, Parts, Secret};
+
+/// So long the system may take to say who a user is; nobody else is listened to meanwhile.
+const LOOK_UP_WITHIN: Duration = Duration::from_secs(5);
 
 /// Whom processes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,17 +53,16 @@ impl People {
     /// # Errors
     /// One cannot be used; in words with what to do.
     pub fn read(files: Files, allow_root: bool) -> Result<People, String> {
-        let (host, map) = read(&files)?;
+        let (host, map) = (read_host(&files)?, read_map(&files)?);
         Ok(People { files, allow_root, host, map })
     }
 
-    /// Reads the files again.
-    ///
-    /// # Errors
-    /// One cannot be used; then nothing has changed.
-    pub fn read_again(&mut self) -> Result<(), String> {
-        (self.host, self.map) = read(&self.files)?;
-        Ok(())
+    /// Reads the files again, each on its own: what cannot be used leaves what was read of it before, and the
+    /// other counts. What could not be, in words with what to do.
+    pub fn read_again(&mut self) -> Vec<String> {
+        let host = read_host(&self.files).map(|host| self.host = host);
+        let map = read_map(&self.files).map(|map| self.map = map);
+        [host, map].into_iter().filter_map(Result::err).collect()
     }
 
     /// As whom this host comes.
@@ -82,7 +85,13 @@ impl People {
             }));
         };
         let here = rustix::process::geteuid();
-        let ids = ids_of(user).ok_or_else(|| refused(format!("there is no user {user} here")))?;
+        let ids = match users::look_up(user, LOOK_UP_WITHIN) {
+            Ok(Some((uid, gid, groups))) => Ids { uid, gid, groups },
+            Ok(None) => return Err(refused(format!("there is no user {user} here"))),
+            Err(users::TooLate) => {
+                return Err(refused(format!("nobody says in time who {user} is here; come again later")));
+            }
+        };
         let login =
             Login { user: user.to_owned(), access: Access::Write, identity: Some(name.text().to_owned()) };
         if !here.is_root() {
@@ -100,30 +109,58 @@ impl People {
 /// Whether there is a certificate of any authority in a directory.
 ///
 /// # Errors
-/// It cannot be read.
+/// It cannot be read, or others can change it.
 pub fn has_authority(dir: &Path) -> std::io::Result<bool> {
+    only_ours(dir).map_err(std::io::Error::other)?;
     haul_gsi::Directory::has_authority(dir)
 }
 
-fn ids_of(user: &str) -> Option<Ids> {
-    let (uid, gid) = users::ids_of(user)?;
-    Some(Ids { uid, gid, groups: users::groups_of(user)? })
+/// Whether nobody may change what a directory says, or a file in it, but root and who this process is.
+///
+/// # Errors
+/// Somebody may, or it cannot be read; in words with what to do.
+pub fn only_ours(dir: &Path) -> Result<(), String> {
+    let failed = |error: std::io::Error| haul_base::errno::text(&error);
+    let ours = [0, rustix::process::geteuid().as_raw()];
+    let check = |path: &Path| match fs::metadata(path) {
+        Ok(facts) if !ours.contains(&facts.uid()) || facts.mode() & 0o022 != 0 => Err(format!(
+            "others can change {} (uid {}, mode {:03o}), and it says whom to believe; chown it, and chmod go-w",
+            path.display(),
+            facts.uid(),
+            facts.mode() & 0o777
+        )),
+        // A link that leads nowhere says nothing.
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("{}: {}", path.display(), failed(error)))
+        }
+        _ => Ok(()),
+    };
+    check(dir)?;
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        check(&entry.map_err(failed)?.path())?;
+    }
+    Ok(())
 }
 
-fn read(files: &Files) -> Result<(Parts, Gridmap), String> {
+fn read_host(files: &Files) -> Result<Parts, String> {
     let host = Credential::read(&files.host_cert, &files.host_key)?;
     host.check()?;
-    let parts = host.to_der().into_iter().map(Secret).collect();
+    Ok(host.to_der().into_iter().map(Secret).collect())
+}
+
+fn read_map(files: &Files) -> Result<Gridmap, String> {
     let shown = files.gridmap.display();
-    let text = read_map(&files.gridmap).map_err(|why| format!("{shown}: {why}"))?;
-    let map = Gridmap::parse(&text).map_err(|why| format!("{shown}: {why}"))?;
-    Ok((parts, map))
+    let text = map_text(&files.gridmap).map_err(|why| format!("{shown}: {why}"))?;
+    Gridmap::parse(&text).map_err(|why| format!("{shown}: {why}"))
 }
 
 /// The text of a gridmap, which nobody may write whom this process does not trust anyway.
-fn read_map(path: &Path) -> Result<Vec<u8>, String> {
+fn map_text(path: &Path) -> Result<Vec<u8>, String> {
     let failed = |error: std::io::Error| haul_base::errno::text(&error);
-    let file = fs::File::open(path).map_err(failed)?;
+    // Where a FIFO is there instead, nobody waits for who writes to it.
+    let flags = rustix::fs::OFlags::NONBLOCK.union(rustix::fs::OFlags::NOCTTY).bits();
+    let flags = i32::try_from(flags).map_err(|error| error.to_string())?;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     let facts = file.metadata().map_err(failed)?;
     if !facts.is_file() {
         return Err("is no regular file".into());
@@ -139,4 +176,74 @@ fn read_map(path: &Path) -> Result<Vec<u8>, String> {
     let mut text = Vec::new();
     file.take(GRIDMAP_LEN_MAX as u64 + 1).read_to_end(&mut text).map_err(failed)?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(dir: &Path) -> Files {
+        let at = |name: &str| dir.join(name);
+        Files { host_cert: at("host.pem"), host_key: at("host.key"), gridmap: at("gridmap") }
+    }
+
+    /// Goal: a FIFO in the place of a gridmap is refused, not waited for.
+    #[test]
+    fn a_gridmap_that_is_a_fifo_is_not_waited_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let files = files(dir.path());
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+        rustix::fs::mknodat(rustix::fs::CWD, &files.gridmap, kind, mode, 0).expect("make a FIFO");
+        let (told, hears) = std::sync::mpsc::channel();
+        std::thread::spawn(move || told.send(read_map(&files).map(|_| ())));
+        let said = hears.recv_timeout(Duration::from_secs(60)).expect("it waits for who writes");
+        assert!(said.expect_err("it is used").contains("no regular file"));
+    }
+
+    /// Goal: authorities that others may write, the directory or one file, are nobody's word.
+    #[test]
+    fn authorities_that_others_may_write_are_refused() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("0a1b2c3d.0");
+        fs::write(&file, "").expect("write");
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
+        };
+        for (dir_mode, file_mode, is_ours) in
+            [(0o755, 0o644, true), (0o777, 0o644, false), (0o755, 0o664, false), (0o700, 0o600, true)]
+        {
+            set(dir.path(), dir_mode);
+            set(&file, file_mode);
+            let said = has_authority(dir.path()).map_err(|error| error.to_string());
+            assert_eq!(said.is_ok(), is_ours, "{said:?}");
+            assert!(said.is_ok_and(|there| there) || !is_ours);
+        }
+        set(dir.path(), 0o755);
+        set(&file, 0o644);
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&file, Some(1), None).expect("give it away");
+            assert!(only_ours(dir.path()).expect_err("it is another's").contains("0a1b2c3d.0"));
+        }
+    }
+
+    /// Goal: who was taken out of the map is nobody from then on, also where the host's key is broken; and
+    /// what is broken is named and leaves what was.
+    #[test]
+    fn the_map_counts_though_the_key_is_broken() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let files = files(dir.path());
+        let host = vec![Secret(b"a key".to_vec())];
+        let map = Gridmap::parse(b"\"/O=Grid/CN=alice\" alice\n").expect("a map");
+        let mut people = People { files: files.clone(), allow_root: false, host: host.clone(), map };
+        let new = "\"/O=Grid/CN=bob\" bob\n";
+        fs::write(&files.gridmap, new).expect("write the map");
+        let broken = people.read_again();
+        assert!(broken.len() == 1 && broken[0].contains("host.pem"), "{broken:?}");
+        assert_eq!((&people.host, &people.map), (&host, &Gridmap::parse(new.as_bytes()).expect("a map")));
+        fs::write(&files.gridmap, "\"/O=Grid/CN=alice\n").expect("write the map");
+        let broken = people.read_again();
+        assert!(broken.len() == 2 && broken[1].contains("line 1 has a quote"), "{broken:?}");
+        assert_eq!(people.map, Gridmap::parse(new.as_bytes()).expect("a map"));
+    }
 }

@@ -29,7 +29,9 @@ pub fn run(mut control: Control, mut server: UnixStream) {
     let (mut out, mut at) = (Vec::new(), 0);
     let mut replies = ReplyReader::new(Iac::Plain);
     let mut refused = 0;
-    loop {
+    // Code of the last reply.
+    let mut last = 0;
+    let is_lost = loop {
         // One line at a time: the next waits in its queue until this one is away.
         while at == out.len()
             && let Some(line) = control.take_line()
@@ -42,11 +44,11 @@ pub fn run(mut control: Control, mut server: UnixStream) {
             out.extend_from_slice(b"\r\n");
         }
         if refused > REFUSED_MAX {
-            break;
+            break false;
         }
-        match pass(&mut server, &mut out, &mut at) {
-            Ok(()) => {}
-            Err(()) => break,
+        // Who serves may have said why before it ended: that is read first.
+        if pass(&mut server, &mut out, &mut at).is_err() {
+            (out, at) = (Vec::new(), 0);
         }
         let mut flags = PollFlags::IN;
         if at < out.len() {
@@ -54,18 +56,21 @@ pub fn run(mut control: Control, mut server: UnixStream) {
         }
         match control.wait_to_relay(server.as_fd(), flags) {
             Ok(ready) if ready.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) => {
-                match answers(&mut server, &mut replies, &mut control) {
+                match answers(&mut server, &mut replies, &mut control, &mut last) {
                     Ok(true) => {}
-                    Ok(false) | Err(()) => break,
+                    Ok(false) | Err(()) => break true,
                 }
             }
             Ok(_) => {}
             Err(End::TooLong | End::Broken) => {
                 control.say(500, "What is said cannot be understood any more; goodbye.");
-                break;
+                break false;
             }
-            Err(_) => break,
+            Err(_) => break false,
         }
+    };
+    if is_lost && !matches!(last, 221 | 421) {
+        control.say(421, "Who served this session is gone; connect anew.");
     }
     // Who serves learns that nobody listens.
     let _ = server.shutdown(Shutdown::Both);
@@ -90,7 +95,12 @@ fn pass(server: &mut UnixStream, out: &mut Vec<u8>, at: &mut usize) -> Result<()
 }
 
 /// Passes on what is answered; false: no more will be.
-fn answers(server: &mut UnixStream, replies: &mut ReplyReader, control: &mut Control) -> Result<bool, ()> {
+fn answers(
+    server: &mut UnixStream,
+    replies: &mut ReplyReader,
+    control: &mut Control,
+    last: &mut u16,
+) -> Result<bool, ()> {
     let mut bytes = vec![0; READ_LEN];
     let len = match server.read(&mut bytes) {
         Ok(0) => return Ok(false),
@@ -105,6 +115,7 @@ fn answers(server: &mut UnixStream, replies: &mut ReplyReader, control: &mut Con
         let (taken, reply) = replies.feed(rest).map_err(|_| ())?;
         rest = &rest[taken..];
         if let Some(reply) = reply {
+            *last = reply.code();
             control.send(&reply);
         }
     }

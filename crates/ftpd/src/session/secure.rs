@@ -11,7 +11,7 @@ use data_encoding::BASE64;
 use haul_gridftp::command::DataAuth;
 use haul_gsi::{Acceptor, Authorities, Credential, Directory, Expects, Level, Step};
 
-use super::{ANONYMOUS, Session, Then};
+use super::{ANONYMOUS, Parameters, Session, Then};
 use crate::config::{Agreed, Answer, CLAIMS_MAX, CONTEXTS_MAX, Claim, Login, Parts, Secret, Who};
 use crate::data::{Clear, Guard};
 use crate::guard::{Nothing, Shown};
@@ -83,10 +83,12 @@ impl Session {
         }
         self.secure.contexts += 1;
         let host = self.secure.host.clone().zip(self.authorities());
-        let context = match host {
-            Some((host, authorities)) => credential(host, "the host's")
+        let others = self.config.authorities.as_deref().map(crate::people::only_ours);
+        let context = match (host, others.and_then(Result::err)) {
+            (_, Some(why)) => Err(why),
+            (Some((host, authorities)), None) => credential(host, "the host's")
                 .and_then(|host| Acceptor::new(&host, &authorities).map_err(|error| error.to_string())),
-            None => Err("the monitor told no credential of this host".into()),
+            (None, None) => Err("the monitor told no credential of this host".into()),
         };
         match context {
             Ok(context) => {
@@ -113,8 +115,14 @@ impl Session {
                 self.plain(335, &format!("ADAT={}", BASE64.encode(&token)))
             }
             Ok(Step::Stands(token)) => {
-                // The key of the host has done what it is for.
+                // The key of the host has done what it is for. (Its bytes are not wiped.)
                 self.secure.host = None;
+                // What anybody on the way may have said before counts no more (RFC 2228, 3).
+                self.named = None;
+                self.with = Parameters::new();
+                self.data.delayed = false;
+                self.secure.agreed = Agreed::default();
+                self.set_guard();
                 let code = match token.is_empty() {
                     true => self.plain(235, "It is known who you are."),
                     false => self.plain(235, &format!("ADAT={}", BASE64.encode(&token))),
