@@ -25,6 +25,7 @@ use crate::config::{Answer, CLAIMS_MAX, Claim, Config, END_NOW, Handed, Login, S
 use crate::control::timespec;
 use crate::log::Log;
 use crate::people::{Ids, People};
+use crate::tls::Host;
 
 /// Longest record of a login, with what the client said behind it.
 const HANDED_LEN_MAX: usize = 8 << 20;
@@ -46,6 +47,8 @@ pub struct Options {
     pub anonymous: Option<Ids>,
     /// Who comes by a certificate, and as which user.
     pub people: Option<People>,
+    /// As whom this host comes under TLS.
+    pub tls: Option<Host>,
 }
 
 /// What a byte tells the monitor.
@@ -227,6 +230,7 @@ impl<'a> Monitor<'a> {
             let start = Start {
                 before_login: hands_over,
                 host: self.options.people.as_ref().map(People::host),
+                tls: self.options.tls.as_ref().map(Host::parts),
                 ..self.start_of(peer, local, &before_login)
             };
             // The socket's own mode, which a process before may have changed, is what the next one expects.
@@ -253,7 +257,7 @@ impl<'a> Monitor<'a> {
     fn start_of(&self, peer: SocketAddr, local: SocketAddr, ids: &Option<Ids>) -> Start {
         let uid = ids.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |ids| ids.uid);
         let config = self.options.config.clone();
-        Start { config, peer, local, uid, before_login: false, host: None, after: None }
+        Start { config, peer, local, uid, before_login: false, host: None, tls: None, after: None }
     }
 
     /// Starts a process that serves this connection.
@@ -338,7 +342,11 @@ impl<'a> Monitor<'a> {
             return;
         };
         let (is_relayed, who) = (claim.relayed, claim.who.clone());
-        let answer = match self.judge(&who) {
+        let judged = match (&who, &claim.tls) {
+            (Who::Shown { .. }, Some(_)) => Err("Under TLS only anonymous is served.".into()),
+            _ => self.judge(&who),
+        };
+        let answer = match judged {
             // Whoever started the monitor serves them all.
             Ok((login, None)) => Ok((Answer::Go(login), None)),
             Ok((login, Some(ids))) => {
@@ -397,21 +405,33 @@ impl<'a> Monitor<'a> {
             false => (kept.ok_or(ErrorKind::NotConnected)?.into(), None),
         };
         session.is_followed = true;
-        let Claim { unread, delegated, agreed, relayed, .. } = claim;
-        let after = Some(Handed { login, unread, delegated, agreed, relayed });
+        let Claim { unread, delegated, agreed, tls: known, relayed, .. } = claim;
+        // Data of a login under TLS are protected by who moves them.
+        let tls = known.as_ref().and(self.options.tls.as_ref()).map(Host::parts);
+        let after = Some(Handed { login, unread, delegated, agreed, tls: known, relayed });
         let ids = Some(ids);
-        let start = Start { after, ..self.start_of(peer, local, &ids) };
+        let start = Start { tls, after, ..self.start_of(peer, local, &ids) };
         self.start(control, None, &start, ids)?;
         Ok(relay)
     }
 
     /// Reads its files again. What cannot be read leaves what was read before.
     fn reload(&mut self) {
-        let Some(people) = &mut self.options.people else { return };
-        match people.read_again() {
-            Ok(()) => self.log.note("reload", None, None, "the host's certificate and the gridmap were read"),
-            Err(why) => {
-                self.log.note("error", None, None, &format!("reload: {why}; what was read before counts"));
+        let Options { people, tls, .. } = &mut self.options;
+        let people =
+            people.as_mut().map(|people| (people.read_again(), "the host's certificate and the gridmap"));
+        let tls = tls.as_mut().map(|tls| (tls.read_again(), "the certificate of TLS and its key"));
+        for (read, what) in [people, tls].into_iter().flatten() {
+            match read {
+                Ok(()) => self.log.note("reload", None, None, &format!("{what} were read")),
+                Err(why) => {
+                    self.log.note(
+                        "error",
+                        None,
+                        None,
+                        &format!("reload: {why}; what was read before counts"),
+                    );
+                }
             }
         }
     }
@@ -468,7 +488,7 @@ pub fn serve_session(control: OwnedFd, monitor: OwnedFd, out: Box<dyn Write + Se
     if !is_whom {
         return Err(io::Error::new(ErrorKind::PermissionDenied, "this process is not who it must be"));
     }
-    if start.host.is_some() {
+    if start.host.is_some() || start.tls.is_some() {
         // Others of the same user cannot look at the key that it was told.
         rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
     }
