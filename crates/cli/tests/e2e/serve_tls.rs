@@ -296,6 +296,26 @@ equal(b'what' in rude.recv(100), False)
     assert_eq!(owner, 0);
 }
 
+/// Goal: commands that are sent ahead under TLS, more than are held of them, are all answered; a handshake that
+/// does not go on keeps the server from no end.
+#[test]
+fn commands_sent_ahead_under_tls_are_answered() {
+    need!("python3");
+    let mut server = Server::new(&["--grace", "10m"]);
+    server.python(
+        "
+ftp = session()
+ftp.sock.sendall(b'NOOP\\r\\n' * 5000)
+for _ in range(5000):
+    equal(ftp.getresp()[:3], '200')
+",
+    );
+    let mut talk = server.talk();
+    assert!(ask(&mut talk, "AUTH TLS").starts_with("234"));
+    server.running.signal(Signal::TERM);
+    assert!(procs::wait_until(SOON, || server.running.ended()), "{}", server.running.stderr());
+}
+
 /// Goal: an upload that somebody cuts off is not a file, unless the client has said how many bytes it has,
 /// and all are there.
 /// Method: connections that end with and without the last word of TLS.
