@@ -296,8 +296,8 @@ equal(b'what' in rude.recv(100), False)
     assert_eq!(owner, 0);
 }
 
-/// Goal: commands that are sent ahead under TLS, more than are held of them, are all answered; a handshake that
-/// does not go on keeps the server from no end.
+/// Goal: commands that are sent ahead under TLS, more than are held of them, are all answered; a handshake
+/// that does not go on keeps the server from no end.
 #[test]
 fn commands_sent_ahead_under_tls_are_answered() {
     need!("python3");
