@@ -70,6 +70,8 @@ impl<'de> Deserialize<'de> for Secret {
 
 /// A key, and the certificates behind it.
 pub type Parts = Vec<Secret>;
+/// Sessions of TLS that a client can go on with: what it calls each, and its secrets.
+pub type Known = Vec<(Secret, Secret)>;
 
 /// What a server is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -80,6 +82,10 @@ pub struct Config {
     pub anonymous: Option<Access>,
     /// Where the authorities of a grid are, whose people come by GSI; `None`: none do.
     pub authorities: Option<PathBuf>,
+    /// Who is not known may come under TLS.
+    pub tls: bool,
+    /// And must, with all that is moved.
+    pub tls_required: bool,
     /// Ports that data connections come to, both ends included; `None`: whatever the system gives.
     pub data_ports: Option<(u16, u16)>,
     /// Data connections may go to, and come from, other hosts than the client's.
@@ -118,6 +124,9 @@ pub struct Start {
     pub before_login: bool,
     /// As whom this host comes; told to who talks before a login, and to nobody else.
     pub host: Option<Parts>,
+    /// As whom it comes under TLS; told to who may be asked for it, and to who moves data of a login under
+    /// it.
+    pub tls: Option<Parts>,
     /// This process goes on where one before a login has ended.
     pub after: Option<Handed>,
 }
@@ -145,6 +154,8 @@ pub struct Handed {
     /// What the client delegated.
     pub delegated: Option<Parts>,
     pub agreed: Agreed,
+    /// It has logged in under TLS, and can go on with these sessions.
+    pub tls: Option<Known>,
     /// Its connection leads to the process before the login, which protects what is said.
     pub relayed: bool,
 }
@@ -167,6 +178,8 @@ pub struct Claim {
     pub unread: Secret,
     pub delegated: Option<Parts>,
     pub agreed: Agreed,
+    /// It comes under TLS.
+    pub tls: Option<Known>,
     /// It stays, and protects what is said; then it is answered.
     pub relayed: bool,
 }

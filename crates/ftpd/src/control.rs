@@ -32,6 +32,10 @@ const SEALED_LEN_MAX: usize = 2 * COMMAND_LEN_MAX;
 pub trait Stream: Read + Write + Send {
     /// What `poll` waits for.
     fn fd(&self) -> BorrowedFd<'_>;
+    /// Something can be read though the socket may show nothing.
+    fn holds(&self) -> bool {
+        false
+    }
 }
 
 impl Stream for TcpStream {
@@ -136,6 +140,25 @@ impl Control {
         self.seal = Seal::Private;
     }
 
+    /// From now on all goes through what `protect` makes of the socket.
+    ///
+    /// # Errors
+    /// It makes nothing of it.
+    pub fn go_under<E: Into<io::Error>>(
+        &mut self,
+        protect: impl FnOnce(TcpStream) -> Result<Box<dyn Stream>, E>,
+    ) -> io::Result<()> {
+        let socket = TcpStream::from(self.stream.fd().try_clone_to_owned()?);
+        self.stream = protect(socket).map_err(Into::into)?;
+        Ok(())
+    }
+
+    /// Something was said behind the last line.
+    pub fn has_unread(&mut self) -> bool {
+        self.fill();
+        !self.queue.is_empty() || !self.reader.is_empty()
+    }
+
     /// What protects it.
     pub fn lock(&self) -> Option<&Lock> {
         self.lock.as_ref()
@@ -220,6 +243,7 @@ impl Control {
     /// Nothing is to be passed on any more: the client is gone, or the monitor.
     pub fn wait_to_relay(&mut self, other: BorrowedFd<'_>, flags: PollFlags) -> Result<PollFlags, End> {
         let wants = self.wants();
+        let holds = wants && self.stream.holds();
         let (ready, by_client, by_monitor) = {
             let mut fds = vec![
                 PollFd::from_borrowed_fd(other, flags),
@@ -228,13 +252,14 @@ impl Control {
             if wants {
                 fds.push(PollFd::from_borrowed_fd(self.stream.fd(), PollFlags::IN));
             }
-            match poll(&mut fds, None) {
+            let now = holds.then_some(timespec(Duration::ZERO));
+            match poll(&mut fds, now.as_ref()) {
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => return Ok(PollFlags::empty()),
                 Err(_) => return Err(End::Gone),
             }
             let is = |fd: &PollFd<'_>| !fd.revents().is_empty();
-            (fds[0].revents(), fds.get(2).is_some_and(is), is(&fds[1]))
+            (fds[0].revents(), holds || fds.get(2).is_some_and(is), is(&fds[1]))
         };
         if by_monitor {
             // Who serves hears the same, and says what is to be said.
@@ -357,7 +382,11 @@ impl Control {
     ) -> Result<Vec<bool>, Abort> {
         let in_transfer = status.is_some();
         let wants = self.wants();
-        let left = deadline.saturating_duration_since(Instant::now());
+        let holds = wants && self.stream.holds();
+        let left = match holds {
+            true => Duration::ZERO,
+            false => deadline.saturating_duration_since(Instant::now()),
+        };
         let (ready, by_client, by_monitor, count) = {
             let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(wanted.len() + 2);
             fds.extend(wanted.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)));
@@ -372,7 +401,7 @@ impl Control {
             };
             let is = |fd: &PollFd<'_>| !fd.revents().is_empty();
             let ready: Vec<bool> = fds[..wanted.len()].iter().map(is).collect();
-            (ready, wants && is(&fds[wanted.len() + 1]), is(&fds[wanted.len()]), count)
+            (ready, holds || wants && is(&fds[wanted.len() + 1]), is(&fds[wanted.len()]), count)
         };
         if by_monitor {
             self.hear_monitor();
@@ -519,10 +548,16 @@ impl Control {
 
     fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         let deadline = Instant::now() + REPLY_WITHIN;
-        while !bytes.is_empty() {
-            match self.stream.write(bytes) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(len) => bytes = &bytes[len..],
+        loop {
+            // What protects it may have taken all, and not have sent it.
+            let gone = match bytes.is_empty() {
+                true => self.stream.flush().map(|()| None),
+                false => self.stream.write(bytes).map(Some),
+            };
+            match gone {
+                Ok(None) => return Ok(()),
+                Ok(Some(0)) => return Err(ErrorKind::WriteZero.into()),
+                Ok(Some(len)) => bytes = &bytes[len..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let left = deadline.saturating_duration_since(Instant::now());
@@ -536,7 +571,6 @@ impl Control {
                 Err(error) => return Err(error),
             }
         }
-        self.stream.flush()
     }
 }
 

@@ -73,9 +73,15 @@ pub trait Guard: Send {
     }
     /// The other end shows who it is, so that it may be on any host.
     fn identifies(&self) -> bool;
-    /// Why there can be no connection as it was agreed, if that is so.
-    fn hindrance(&self) -> Option<&'static str> {
+    /// Why there can be no connection as it was agreed, if that is so, and the code of the reply.
+    fn hindrance(&self) -> Option<(u16, &'static str)> {
         None
+    }
+    /// Which way goes what comes next.
+    fn set_way(&mut self, _way: Way) {}
+    /// The other end begins when it has heard that the transfer does.
+    fn begins_late(&self) -> bool {
+        false
     }
 }
 

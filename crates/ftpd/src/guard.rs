@@ -48,19 +48,19 @@ impl Guard for Shown {
 }
 
 /// There can be no connection.
-pub struct Nothing(pub &'static str);
+pub struct Nothing(pub u16, pub &'static str);
 
 impl Guard for Nothing {
     fn wrap(&self, _: TcpStream, _: bool) -> io::Result<Box<dyn Stream>> {
-        Err(io::Error::other(self.0))
+        Err(io::Error::other(self.1))
     }
 
     fn identifies(&self) -> bool {
         false
     }
 
-    fn hindrance(&self) -> Option<&'static str> {
-        Some(self.0)
+    fn hindrance(&self) -> Option<(u16, &'static str)> {
+        Some((self.0, self.1))
     }
 }
 
@@ -86,9 +86,9 @@ impl Stream for Wrapped<TcpStream> {
 }
 
 /// A socket that does not block, and is waited for until then.
-struct Patient {
-    socket: TcpStream,
-    until: Instant,
+pub(crate) struct Patient {
+    pub(crate) socket: TcpStream,
+    pub(crate) until: Instant,
 }
 
 impl Patient {

@@ -5,11 +5,10 @@
 //! login may and nothing else ([`monitor`]); every effect on files goes through haul's jail ([`tree`]); a
 //! file gets its name when all of it is on media ([`part`]); nothing is waited for without end, and nothing
 //! is kept without bound ([`config`] has the limits).
-//! Left out: TLS without GSI, for which [`control::Stream`] and [`data::Guard`] are there; printing, signals
-//! and the environment, which are the program's.
+//! Left out: printing, signals and the environment, which are the program's.
 //!
 //! Reading order: [`config`], [`monitor`], [`people`], [`session`], [`control`], [`lock`], [`relay`],
-//! [`tree`], [`part`], [`data`], [`guard`], [`send`], [`receive`].
+//! [`tree`], [`part`], [`data`], [`guard`], [`tls`], [`send`], [`receive`].
 //!
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
@@ -29,5 +28,6 @@ pub mod relay;
 pub mod send;
 pub mod session;
 pub mod sums;
+pub mod tls;
 pub mod transfer;
 pub mod tree;

@@ -25,6 +25,7 @@ use crate::config::{Answer, CLAIMS_MAX, Claim, Config, END_NOW, Handed, Login, S
 use crate::control::timespec;
 use crate::log::Log;
 use crate::people::{Ids, People};
+use crate::tls::Host;
 
 /// Longest record of a login, with what the client said behind it.
 const HANDED_LEN_MAX: usize = 8 << 20;
@@ -46,6 +47,8 @@ pub struct Options {
     pub anonymous: Option<Ids>,
     /// Who comes by a certificate, and as which user.
     pub people: Option<People>,
+    /// As whom this host comes under TLS.
+    pub tls: Option<Host>,
 }
 
 /// What a byte tells the monitor.
@@ -229,6 +232,7 @@ impl<'a> Monitor<'a> {
             let start = Start {
                 before_login: hands_over,
                 host: self.options.people.as_ref().map(People::host),
+                tls: self.options.tls.as_ref().map(Host::parts),
                 ..self.start_of(peer, local, &before_login)
             };
             // The socket's own mode, which a process before may have changed, is what the next one expects.
@@ -255,7 +259,7 @@ impl<'a> Monitor<'a> {
     fn start_of(&self, peer: SocketAddr, local: SocketAddr, ids: &Option<Ids>) -> Start {
         let uid = ids.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |ids| ids.uid);
         let config = self.options.config.clone();
-        Start { config, peer, local, uid, before_login: false, host: None, after: None }
+        Start { config, peer, local, uid, before_login: false, host: None, tls: None, after: None }
     }
 
     /// Starts a process that serves this connection.
@@ -341,7 +345,11 @@ impl<'a> Monitor<'a> {
             return;
         };
         let (is_relayed, who) = (claim.relayed, claim.who.clone());
-        let answer = match self.judge(&who) {
+        let judged = match (&who, &claim.tls) {
+            (Who::Shown { .. }, Some(_)) => Err("Under TLS only anonymous is served.".into()),
+            _ => self.judge(&who),
+        };
+        let answer = match judged {
             // Whoever started the monitor serves them all.
             Ok((login, None)) => {
                 self.sessions[index].user = Some(login.user.clone());
@@ -403,33 +411,39 @@ impl<'a> Monitor<'a> {
             false => (kept.ok_or(ErrorKind::NotConnected)?.into(), None),
         };
         session.is_followed = true;
-        let Claim { unread, delegated, agreed, relayed, .. } = claim;
-        let after = Some(Handed { login, unread, delegated, agreed, relayed });
+        let Claim { unread, delegated, agreed, tls: known, relayed, .. } = claim;
+        // Data of a login under TLS are protected by who moves them.
+        let tls = known.as_ref().and(self.options.tls.as_ref()).map(Host::parts);
+        let after = Some(Handed { login, unread, delegated, agreed, tls: known, relayed });
         let ids = Some(ids);
-        let start = Start { after, ..self.start_of(peer, local, &ids) };
+        let start = Start { tls, after, ..self.start_of(peer, local, &ids) };
         self.start(control, None, &start, ids)?;
         Ok(relay)
     }
 
     /// Reads its files again, each on its own. What cannot be read leaves what was read of it before.
     fn reload(&mut self) {
-        let Some(people) = &mut self.options.people else { return };
-        let broken = people.read_again();
-        let others = self.options.config.authorities.as_deref().map(crate::people::only_ours);
-        let is_changed = others.and_then(Result::err);
-        if broken.is_empty() && is_changed.is_none() {
-            self.log.note("reload", None, None, "the host's certificate and the gridmap were read");
+        let Options { people, tls, config, .. } = &mut self.options;
+        let mut broken = Vec::new();
+        if let Some(people) = people {
+            let wrong = people.read_again();
+            let others = config.authorities.as_deref().map(crate::people::only_ours);
+            let is_changed = others.and_then(Result::err);
+            if wrong.is_empty() && is_changed.is_none() {
+                self.log.note("reload", None, None, "the host's certificate and the gridmap were read");
+            }
+            broken.extend(wrong.into_iter().map(|why| format!("{why}; what was read before counts")));
+            broken.extend(is_changed.map(|why| format!("{why}; until then nobody can show who he is")));
+        }
+        match tls.as_mut().map(|tls| tls.read_again()) {
+            Some(Ok(())) => {
+                self.log.note("reload", None, None, "the certificate of TLS and its key were read");
+            }
+            Some(Err(why)) => broken.push(format!("{why}; what was read before counts")),
+            None => {}
         }
         for why in broken {
-            self.log.note("error", None, None, &format!("reload: {why}; what was read before counts"));
-        }
-        if let Some(why) = is_changed {
-            self.log.note(
-                "error",
-                None,
-                None,
-                &format!("reload: {why}; until then nobody can show who he is"),
-            );
+            self.log.note("error", None, None, &format!("reload: {why}"));
         }
     }
 
@@ -504,7 +518,7 @@ pub fn serve_session(control: OwnedFd, monitor: OwnedFd, out: Box<dyn Write + Se
         return Err(io::Error::new(ErrorKind::PermissionDenied, "this process is not who it must be"));
     }
     let has_key = start.after.as_ref().is_some_and(|after| after.delegated.is_some());
-    if start.host.is_some() || has_key {
+    if start.host.is_some() || start.tls.is_some() || has_key {
         // Others of the same user cannot look at the key that it was told, nor at what a client delegated.
         rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
     }

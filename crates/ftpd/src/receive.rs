@@ -191,7 +191,11 @@ pub fn stream(
     let mut at = 0;
     loop {
         match conn.stream.read(&mut bytes) {
-            Ok(0) => return Ok(()),
+            Ok(0) => {
+                // Who still listens hears that this end was not cut off either.
+                let _ = conn.stream.end();
+                return Ok(());
+            }
             Ok(len) => {
                 upload.write(at, &bytes[..len])?;
                 at += len as u64;

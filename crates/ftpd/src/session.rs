@@ -124,7 +124,7 @@ pub fn run(control: OwnedFd, monitor: UnixStream, start: Start, log: Log) -> io:
     let mut session = Session {
         data: Data::new(start.peer, start.local, start.config.data_ports, start.config.third_party),
         control: Control::new(control, monitor, logged_in),
-        secure: secure::Secure::new(start.host),
+        secure: secure::Secure::new(start.host, start.tls),
         log,
         config: start.config,
         peer: start.peer,
@@ -139,9 +139,12 @@ pub fn run(control: OwnedFd, monitor: UnixStream, start: Start, log: Log) -> io:
     };
     match start.after {
         None => session.control.say(220, "haul GridFTP server ready."),
-        Some(Handed { login, unread, delegated, agreed, .. }) => {
+        Some(Handed { login, unread, delegated, agreed, tls, .. }) => {
             session.control.take_unread(&unread.0);
             session.secure.agreed = agreed;
+            if let Some(known) = tls {
+                session.secure.go_on_under_tls(known).map_err(io::Error::other)?;
+            }
             session.enter(login, delegated);
         }
     }
@@ -254,6 +257,9 @@ impl Session {
                 if self.login.is_some() {
                     return (self.said(530, "You are logged in; connect anew to be somebody else."), true);
                 }
+                if self.config.tls_required && !self.control_is_protected() {
+                    return (self.said(534, "Nobody logs in here without TLS: AUTH TLS."), true);
+                }
                 self.named = Some(String::from_utf8_lossy(name).into_owned());
                 return (self.said(331, "Please tell the password; any will do."), false);
             }
@@ -279,6 +285,9 @@ impl Session {
             Request::Opts(opts) => self.opts(opts),
             // Bytes travel as they are in either.
             Request::Type(letter) => self.plain(200, &format!("Type is {}.", char::from(letter))),
+            Request::Mode(b'E') if self.secure.is_under_tls() => {
+                self.plain(504, "Under TLS there is stream mode: MODE S.")
+            }
             Request::Mode(letter) => {
                 if letter != self.with.mode {
                     self.data.drop_kept();
@@ -375,13 +384,14 @@ impl Session {
         let Some(access) = self.config.anonymous.filter(|_| is_anonymous) else {
             let shown: String = user.chars().take(64).collect();
             self.log.note("refused", Some(self.peer), Some(&shown), "no such login");
-            let text = match self.config.authorities.is_some() {
-                true => "Show who you are first: AUTH GSSAPI.",
-                false => "This login is not served here; anonymous is.",
+            let text = match (self.secure.is_under_tls(), &self.config.authorities) {
+                (true, _) => "Under TLS only anonymous is served.",
+                (_, Some(_)) => "Show who you are first: AUTH GSSAPI.",
+                _ => "This login is not served here; anonymous is.",
             };
             return (self.said(530, text), true);
         };
-        if self.before_login && self.control.lock().is_some() {
+        if self.before_login && self.control_is_protected() {
             return self.claim(user);
         }
         if self.before_login {
@@ -390,6 +400,7 @@ impl Session {
                 unread: Secret(Vec::new()),
                 delegated: None,
                 agreed: self.secure.agreed.clone(),
+                tls: None,
                 relayed: false,
             };
             return (Then::HandOver(claim), false);
@@ -405,7 +416,8 @@ impl Session {
             Ok(tree) => {
                 self.tree = Some(tree);
                 self.control.trust();
-                let shown = login.identity.as_deref().unwrap_or_default();
+                let tls = if self.secure.is_under_tls() { "under TLS" } else { "" };
+                let shown = login.identity.as_deref().unwrap_or(tls);
                 self.log.note("login", Some(self.peer), Some(&login.user), shown);
                 self.protect_data(&login, delegated);
                 self.control.say(230, "Logged in.");
@@ -436,8 +448,14 @@ impl Session {
 
     fn feat(&mut self) -> u16 {
         let sums: String = ALGORITHMS.iter().map(|algorithm| format!("{algorithm}:10;")).collect();
-        let by_gsi = |line: &str| self.config.authorities.is_some().then(|| line.to_owned());
-        let more = [" AUTH GSSAPI", " DCAU", " PBSZ", " PROT"];
+        let (gsi, tls) = (self.config.authorities.is_some(), self.config.tls);
+        let more = [
+            (" AUTH GSSAPI", gsi),
+            (" AUTH TLS", tls),
+            (" DCAU", gsi),
+            (" PBSZ", gsi || tls),
+            (" PROT", gsi || tls),
+        ];
         let lines = [
             "These are known.".to_owned(),
             " CKSM ".to_owned() + &sums,
@@ -458,7 +476,7 @@ impl Session {
             " TVFS".into(),
             " UTF8".into(),
         ];
-        let more = more.into_iter().filter_map(by_gsi);
+        let more = more.into_iter().filter(|(_, is)| *is).map(|(line, _)| line.to_owned());
         let lines: Vec<String> = lines.into_iter().chain(more).chain(["End.".into()]).collect();
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         self.lines(211, &lines)

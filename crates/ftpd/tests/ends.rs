@@ -38,7 +38,10 @@ impl Write for Lines {
 #[test]
 fn a_process_that_dies_is_told_of() {
     let options = Options {
+        tls: None,
         config: Config {
+            tls: None,
+            tls_required: false,
             root: b"/".to_vec(),
             anonymous: Some(Access::Read),
             authorities: None,

@@ -103,14 +103,14 @@ impl Credential {
     /// They cannot be read, or used, or others can read the key; in words with what to do.
     pub fn read(certs: &Path, key: &Path) -> Result<Credential, String> {
         let is_one = certs == key;
-        let bytes = read(certs, is_one)?;
+        let bytes = read_file(certs, is_one)?;
         let chain = CertificateDer::pem_slice_iter(&bytes).take(CHAIN_MAX + 1).collect::<Result<Vec<_>, _>>();
         let chain = chain.map_err(|error| format!("{}: {error}", certs.display()))?;
         if chain.is_empty() {
             return Err(format!("{} holds no certificate", certs.display()));
         }
         // What was looked at is what is used.
-        let key_bytes = if is_one { bytes } else { read(key, true)? };
+        let key_bytes = if is_one { bytes } else { read_file(key, true)? };
         let key = PrivateKeyDer::from_pem_slice(&key_bytes).map_err(|_| {
             format!(
                 "{} holds no key that can be used; one with a passphrase needs a proxy (grid-proxy-init)",
@@ -230,7 +230,10 @@ fn globus(name: &str) -> Option<PathBuf> {
 }
 
 /// All of a file. `secret`: it must be the user's alone.
-fn read(path: &Path, secret: bool) -> Result<Vec<u8>, String> {
+///
+/// # Errors
+/// It cannot be read, or others can read or change what is secret; in words with what to do.
+pub fn read_file(path: &Path, secret: bool) -> Result<Vec<u8>, String> {
     let shown = path.display();
     let failed = |error: io::Error| format!("{shown}: {}", haul_base::errno::text(&error));
     // Anybody may have put a FIFO into /tmp under that name: it is not waited for.

@@ -44,6 +44,19 @@ pub struct Gridftp {
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 
+    /// Certificate of this host, and those that lead to its authority, in PEM: anonymous clients may come
+    /// under TLS (AUTH TLS)
+    #[arg(long, value_name = "FILE", value_parser = plain::path(), requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// Its key in PEM, which nobody else may read
+    #[arg(long, value_name = "FILE", value_parser = plain::path(), requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Anonymous clients must come under TLS, and move data under it (PROT P)
+    #[arg(long, requires = "tls_cert")]
+    tls_required: bool,
+
     /// Let people of a grid log in by their certificates (GSI), each as the user that the gridmap names
     #[arg(long)]
     gsi: bool,
@@ -98,8 +111,8 @@ pub struct Gridftp {
 
 const AFTER: &str = "\
 Uploads get their name when all of their bytes are on media; until then a reader sees what was there before. Logins are \
-anonymous, and nothing is encrypted, unless people come by certificates (--gsi). SIGHUP has certificate, key and gridmap \
-read again. The server runs in the foreground until SIGTERM or Ctrl-C; the second ends it at \
+anonymous, and nothing is encrypted, unless clients ask for TLS (--tls-cert) or people come by certificates (--gsi). SIGHUP has \
+certificates, keys and gridmap read again. The server runs in the foreground until SIGTERM or Ctrl-C; the second ends it at \
 once. See docs/gridftp-server.md.";
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,6 +189,7 @@ mod server {
     use haul_ftpd::log::Log;
     use haul_ftpd::monitor::{Bells, Monitor, Options, serve_session};
     use haul_ftpd::people::{Files, Ids, People};
+    use haul_ftpd::tls::Host;
 
     use super::super::{FAILED, USAGE, complain};
     use super::{Anonymous, Gridftp, LogForm};
@@ -208,6 +222,7 @@ mod server {
         }
         let (before_login, anonymous) = whom(args)?;
         let (people, authorities) = people(args)?.unzip();
+        let tls = tls(args)?;
         let (stop, reload) = signals::for_server().map_err(|error| failed("watch for signals", error))?;
         let listeners = listeners(args)?;
         // What else whoever started this has open is not for who talks with strangers.
@@ -221,6 +236,8 @@ mod server {
                 None => (!args.gsi).then_some(Access::Read),
             },
             authorities,
+            tls: tls.is_some(),
+            tls_required: args.tls_required,
             data_ports: args.data_ports,
             third_party: args.third_party,
             marker_interval: args.markers,
@@ -240,6 +257,7 @@ mod server {
             before_login,
             anonymous,
             people,
+            tls,
         };
         let program = || {
             // This program, also if its file has been replaced.
@@ -258,6 +276,25 @@ mod server {
         let mut monitor = Monitor::new(options, log, Box::new(program));
         let served = monitor.run(listeners, Bells { stop, reload }, || tell_manager("STOPPING=1"));
         served.map_err(|error| failed("serve", error))
+    }
+
+    /// As whom this host comes under TLS.
+    fn tls(args: &Gridftp) -> Result<Option<Host>, (String, i32)> {
+        let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) else { return Ok(None) };
+        if args.gsi && args.anonymous.is_none() {
+            return Err((
+                "--tls-cert is for anonymous clients, and with --gsi there are none: give --anonymous".into(),
+                USAGE,
+            ));
+        }
+        // A link stays one, for what it leads to may be another one later.
+        let path = |path: &PathBuf| {
+            std::path::absolute(path)
+                .map_err(|error| (format!("--tls-cert: {}: {error}", path.display()), FAILED))
+        };
+        let host =
+            Host::read(path(cert)?, path(key)?).map_err(|why| (format!("--tls-cert: {why}"), FAILED))?;
+        Ok(Some(host))
     }
 
     /// Who comes by a certificate, and where the authorities are that say so.

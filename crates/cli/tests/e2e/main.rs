@@ -51,6 +51,7 @@ mod retry;
 mod rig;
 mod serve_gridftp;
 mod serve_gsi;
+mod serve_tls;
 mod sparse;
 mod spill;
 mod sshftp;

@@ -127,9 +127,9 @@ impl Session {
         if self.data.kept_way == Some(Way::In) {
             self.data.drop_kept();
         }
-        if let Some(why) = self.data.guard.hindrance() {
+        if let Some((code, why)) = self.data.guard.hindrance() {
             self.data.close();
-            self.control.say(425, &format!("There is no data connection: {why}."));
+            self.control.say(code, &format!("There is no data connection: {why}."));
             return Ok(None);
         }
         if self.with.mode == b'E' {
@@ -155,20 +155,30 @@ impl Session {
             }
             return sent.map(|()| Some(count));
         }
-        let Some(conn) = self.one_connection(progress)? else { return Ok(None) };
-        self.begin(false);
+        let Some(conn) = self.one_connection(Way::Out, progress)? else { return Ok(None) };
         send::stream(&mut self.control, conn, feed, progress).map(|()| Some(1))
     }
 
-    /// The connection of a transfer in stream mode; that there is none was said.
-    fn one_connection(&mut self, progress: &Progress) -> Result<Option<Conn>, Stop> {
+    /// The connection of a transfer in stream mode, and that the transfer begins; or that there is none was
+    /// said.
+    fn one_connection(&mut self, way: Way, progress: &Progress) -> Result<Option<Conn>, Stop> {
         if !self.data.is_agreed() {
             self.control.say(425, "Say PASV, EPSV, PORT or EPRT first.");
             return Ok(None);
         }
+        self.data.guard.set_way(way);
+        let begins_late = self.data.guard.begins_late();
+        if begins_late {
+            self.begin(false);
+        }
         let status = || progress.in_words();
         match self.data.open_one(&mut self.control, &status) {
-            Ok(Ok(conn)) => Ok(Some(conn)),
+            Ok(Ok(conn)) => {
+                if !begins_late {
+                    self.begin(false);
+                }
+                Ok(Some(conn))
+            }
             Ok(Err(error)) => {
                 self.no_connection(&error);
                 Ok(None)
@@ -229,9 +239,9 @@ impl Session {
             (None, true) => "APPE",
             (None, false) => "STOR",
         };
-        if let Some(why) = self.no_way_in() {
+        if let Some((code, why)) = self.no_way_in() {
             self.data.close();
-            return self.plain(425, why);
+            return self.plain(code, why);
         }
         let begun = Instant::now();
         let progress = Progress::new(verb);
@@ -283,8 +293,8 @@ impl Session {
         self.finish(verb, path, begun, &progress, done.map_err(|stop| stop.reply()))
     }
 
-    /// Why no data can come, if that is so.
-    fn no_way_in(&mut self) -> Option<&'static str> {
+    /// Why no data can come, if that is so, and the code of the reply.
+    fn no_way_in(&mut self) -> Option<(u16, &'static str)> {
         if self.data.kept_way == Some(Way::Out) {
             self.data.drop_kept();
         }
@@ -294,9 +304,9 @@ impl Session {
         }
         match self.with.mode {
             b'E' if self.data.kept.is_empty() && !listens => {
-                Some("In MODE E who receives listens: say PASV, EPSV or SPAS first.")
+                Some((425, "In MODE E who receives listens: say PASV, EPSV or SPAS first."))
             }
-            b'S' if !self.data.is_agreed() => Some("Say PASV, EPSV, PORT or EPRT first."),
+            b'S' if !self.data.is_agreed() => Some((425, "Say PASV, EPSV, PORT or EPRT first.")),
             _ => None,
         }
     }
@@ -372,8 +382,7 @@ impl Session {
             self.control.say(127, &said);
         }
         if self.with.mode != b'E' {
-            let Some(conn) = self.one_connection(progress)? else { return Ok(None) };
-            self.begin(false);
+            let Some(conn) = self.one_connection(Way::In, progress)? else { return Ok(None) };
             receive::stream(&mut self.control, conn, upload, expected, markers, progress)?;
             return Ok(Some(1));
         }

@@ -1,8 +1,9 @@
 //! Commands about who somebody is and what is protected: `AUTH`, `ADAT`, logins by a certificate, `DCAU`,
-//! `PBSZ`, `PROT`.
+//! `PBSZ`, `PROT`; TLS for who is not known.
 //!
 //! What must hold: nobody is anybody before the context stands and the monitor has said who he is here; data
-//! connections are protected as was agreed, or there are none.
+//! connections are protected as was agreed, or there are none; what was said in the clear has no effect under
+//! TLS.
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -12,10 +13,11 @@ use haul_gridftp::command::DataAuth;
 use haul_gsi::{Acceptor, Authorities, Credential, Directory, Expects, Level, Step};
 
 use super::{ANONYMOUS, Parameters, Session, Then};
-use crate::config::{Agreed, Answer, CLAIMS_MAX, CONTEXTS_MAX, Claim, Login, Parts, Secret, Who};
+use crate::config::{Agreed, Answer, CLAIMS_MAX, CONTEXTS_MAX, Claim, Known, Login, Parts, Secret, Who};
 use crate::data::{Clear, Guard};
 use crate::guard::{Nothing, Shown};
 use crate::lock::Lock;
+use crate::tls::Tls;
 
 /// What says that the certificate says it all.
 const BY_MAP: &str = ":globus-mapping:";
@@ -23,6 +25,10 @@ const BY_MAP: &str = ":globus-mapping:";
 /// What a session knows of security.
 pub(super) struct Secure {
     host: Option<Parts>,
+    /// As whom this host comes under TLS.
+    tls_host: Option<Parts>,
+    /// What is said is under TLS.
+    tls: Option<Tls>,
     /// A context that does not stand yet.
     context: Option<Acceptor>,
     contexts: u32,
@@ -41,10 +47,12 @@ struct Whose {
 }
 
 impl Secure {
-    pub(super) fn new(host: Option<Parts>) -> Secure {
+    pub(super) fn new(host: Option<Parts>, tls_host: Option<Parts>) -> Secure {
         let agreed = Agreed::default();
         Secure {
             host,
+            tls_host,
+            tls: None,
             context: None,
             contexts: 0,
             claims: 0,
@@ -54,18 +62,31 @@ impl Secure {
             open: false,
         }
     }
+
+    /// What is said is under TLS.
+    pub(super) fn is_under_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// The process before the login has what is said under TLS; data are protected here.
+    pub(super) fn go_on_under_tls(&mut self, known: Known) -> Result<(), String> {
+        let parts = self.tls_host.take().ok_or("the monitor told no certificate for TLS")?;
+        self.tls = Some(Tls::new(&parts, known)?);
+        Ok(())
+    }
 }
 
 impl Session {
     pub(super) fn security(&mut self, verb: &str, argument: &[u8]) -> (Then, bool) {
         let code = match verb {
-            _ if self.config.authorities.is_none() => {
+            _ if self.config.authorities.is_none() && !self.config.tls => {
                 self.plain(502, "Nothing but plain FTP is served here.")
             }
+            "AUTH" if self.config.tls && is_tls(argument) => return self.auth_tls(),
             "AUTH" => self.auth(argument),
             "ADAT" => self.adat(argument),
             "CCC" => self.plain(534, "Commands stay protected here."),
-            _ => self.plain(503, "There is no context of security: AUTH GSSAPI first."),
+            _ => self.plain(503, "There is no context of GSI here."),
         };
         let is_over = self.secure.contexts > CONTEXTS_MAX;
         if is_over {
@@ -75,11 +96,17 @@ impl Session {
     }
 
     fn auth(&mut self, argument: &[u8]) -> u16 {
-        if self.login.is_some() || self.control.lock().is_some() {
+        if self.login.is_some() || self.control_is_protected() {
             return self.plain(503, "Who you are is known; connect anew to be somebody else.");
         }
-        if !argument.trim_ascii().eq_ignore_ascii_case(b"GSSAPI") {
-            return self.plain(504, "Only AUTH GSSAPI is served here.");
+        let is_gsi = argument.trim_ascii().eq_ignore_ascii_case(b"GSSAPI");
+        if !is_gsi || self.config.authorities.is_none() {
+            let served = match (self.config.authorities.is_some(), self.config.tls) {
+                (true, true) => "Only AUTH TLS and AUTH GSSAPI are served here.",
+                (false, true) => "Only AUTH TLS is served here.",
+                _ => "Only AUTH GSSAPI is served here.",
+            };
+            return self.plain(504, served);
         }
         self.secure.contexts += 1;
         let host = self.secure.host.clone().zip(self.authorities());
@@ -100,6 +127,39 @@ impl Session {
                 self.plain(431, "This host cannot show who it is; tell who runs this server.")
             }
         }
+    }
+
+    /// Goes under TLS. What the client has said before and behind that, somebody on the way may have said.
+    fn auth_tls(&mut self) -> (Then, bool) {
+        if self.login.is_some() || self.control_is_protected() {
+            return (
+                self.said(503, "What protects this session is agreed; connect anew for something else."),
+                true,
+            );
+        }
+        if self.control.has_unread() {
+            self.log.note("refused", Some(self.peer), None, "commands behind AUTH TLS");
+            self.control.say(421, "Behind AUTH TLS nothing is said before it is answered; goodbye.");
+            return (Then::Leave, true);
+        }
+        let parts = self.secure.tls_host.as_ref().ok_or("the monitor told no certificate for TLS".to_owned());
+        let tls = match parts.and_then(|parts| Tls::new(parts, Known::new())) {
+            Ok(tls) => tls,
+            Err(why) => {
+                self.log.note("error", Some(self.peer), None, &why);
+                return (self.said(431, "This host has no TLS now; tell who runs this server."), true);
+            }
+        };
+        self.control.say(234, "TLS begins.");
+        let under = self.control.go_under(|socket| tls.control(socket).map_err(std::io::Error::other));
+        if let Err(error) = under {
+            // Nothing more can be said that would be understood.
+            self.log.note("error", Some(self.peer), None, &format!("AUTH TLS: {error}"));
+            return (Then::Leave, true);
+        }
+        (self.named, self.secure.agreed, self.with) = (None, Agreed::default(), Parameters::new());
+        (self.secure.host, self.secure.context, self.secure.tls) = (None, None, Some(tls));
+        (Then::Next, false)
     }
 
     fn adat(&mut self, argument: &[u8]) -> u16 {
@@ -141,7 +201,11 @@ impl Session {
     /// Has the monitor say who somebody is here who has shown a certificate.
     pub(super) fn claim(&mut self, user: String) -> (Then, bool) {
         self.secure.claims += 1;
-        let lock = self.control.lock().and_then(|lock| Some((lock.whose()?, lock.delegated())));
+        let lock = match self.secure.is_under_tls() {
+            // Nobody has shown anything, and anonymous is all that is asked for.
+            true => Some(((Secret(Vec::new()), "anonymous".into()), None)),
+            false => self.control.lock().and_then(|lock| Some((lock.whose()?, lock.delegated()))),
+        };
         let Some(((name, shown), delegated)) = lock.filter(|_| self.secure.claims <= CLAIMS_MAX) else {
             self.control.say(421, "Too many logins; goodbye.");
             return (Then::Leave, true);
@@ -155,6 +219,7 @@ impl Session {
             unread: Secret(Vec::new()),
             delegated,
             agreed: self.secure.agreed.clone(),
+            tls: self.secure.tls.as_ref().map(Tls::known),
             relayed: true,
         };
         match self.control.claim(&claim) {
@@ -181,7 +246,7 @@ impl Session {
     /// whose they are.
     pub(super) fn protect_data(&mut self, login: &Login, delegated: Option<Parts>) {
         // Who looks at files has no use for the host's key.
-        (self.secure.host, self.secure.context) = (None, None);
+        (self.secure.host, self.secure.tls_host, self.secure.context) = (None, None, None);
         if login.identity.is_none() {
             self.set_guard();
             return;
@@ -206,13 +271,20 @@ impl Session {
     fn set_guard(&mut self) {
         let private = self.secure.agreed.private;
         let guard: Box<dyn Guard> = match (&self.secure.whose, &self.secure.expects) {
-            (None, _) if private => Box::new(Nothing("PROT P wants a login by a certificate; say PROT C")),
+            (None, _) if self.config.tls_required && !private => {
+                Box::new(Nothing(522, "data are moved under TLS alone: say PBSZ 0 and PROT P"))
+            }
+            (None, _) if private => match &self.secure.tls {
+                Some(tls) => Box::new(tls.clone()),
+                None => Box::new(Nothing(425, "PROT P wants TLS or a login by a certificate; say PROT C")),
+            },
             (None, _) => Box::new(Clear),
             (Some(Whose { delegated: None }), None) if !self.secure.open => Box::new(Nothing(
+                425,
                 "data connections cannot show whose they are, for nothing was delegated: DCAU N does without",
             )),
             (Some(_), None) if private => {
-                Box::new(Nothing("PROT P wants what DCAU N leaves out; say DCAU A, or PROT C"))
+                Box::new(Nothing(425, "PROT P wants what DCAU N leaves out; say DCAU A, or PROT C"))
             }
             (Some(_), None) => Box::new(Clear),
             (Some(Whose { delegated }), Some(expects)) => match (delegated, self.authorities()) {
@@ -222,7 +294,7 @@ impl Session {
                     expects: expects.clone(),
                     level: if private { Level::Private } else { Level::Clear },
                 }),
-                _ => Box::new(Nothing("nothing was delegated that could be shown")),
+                _ => Box::new(Nothing(425, "nothing was delegated that could be shown")),
             },
         };
         self.data.set_guard(guard);
@@ -256,18 +328,22 @@ impl Session {
     pub(super) fn pbsz(&mut self, len: u64) -> u16 {
         self.secure.agreed.sized = true;
         match self.config.authorities {
-            Some(_) => self.plain(200, &format!("PBSZ={len}")),
-            None => self.plain(200, "PBSZ=0"),
+            Some(_) if !self.secure.is_under_tls() => self.plain(200, &format!("PBSZ={len}")),
+            _ => self.plain(200, "PBSZ=0"),
         }
     }
 
     pub(super) fn prot(&mut self, letter: u8) -> u16 {
         match (letter, self.control_is_protected()) {
+            (b'C', _) if self.config.tls_required && self.secure.whose.is_none() => {
+                self.plain(534, "Data are moved under TLS alone: PROT P.")
+            }
             (b'C', _) => {
                 self.secure.agreed.private = false;
                 self.set_guard();
                 self.plain(200, "Data go as they are.")
             }
+            (b'S', true) if self.secure.is_under_tls() => self.plain(536, "PROT S is not served: PROT P."),
             (b'S' | b'P', true) if !self.secure.agreed.sized => self.plain(503, "PBSZ comes before PROT."),
             (b'S' | b'P', true) => {
                 self.secure.agreed.private = true;
@@ -279,10 +355,16 @@ impl Session {
         }
     }
 
-    /// The client has shown who it is, to this process or to the one before it.
-    fn control_is_protected(&self) -> bool {
-        self.control.lock().is_some() || self.secure.whose.is_some()
+    /// Nobody on the way can say anything: the client has shown who it is, to this process or to the one
+    /// before it, or TLS stands.
+    pub(super) fn control_is_protected(&self) -> bool {
+        self.control.lock().is_some() || self.secure.whose.is_some() || self.secure.is_under_tls()
     }
+}
+
+/// What RFC 4217 calls TLS; SSL is what came before it.
+fn is_tls(argument: &[u8]) -> bool {
+    [&b"TLS"[..], b"TLS-C"].iter().any(|name| argument.trim_ascii().eq_ignore_ascii_case(name))
 }
 
 fn credential(parts: Parts, what: &str) -> Result<Credential, String> {

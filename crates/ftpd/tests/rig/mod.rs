@@ -31,6 +31,8 @@ impl Served {
             root: dir.path().as_os_str().as_bytes().to_vec(),
             anonymous: Some(anonymous),
             authorities: None,
+            tls: false,
+            tls_required: false,
             data_ports: None,
             third_party: false,
             marker_interval: Duration::from_secs(5),
@@ -44,8 +46,8 @@ impl Served {
                 let peer = socket.peer_addr().expect("a peer");
                 let local = socket.local_addr().expect("an address");
                 let (config, uid) = (config.clone(), 0);
-                let (host, after) = (None, None);
-                let start = Start { config, peer, local, uid, before_login: false, host, after };
+                let (host, tls, after) = (None, None, None);
+                let start = Start { config, peer, local, uid, before_login: false, host, tls, after };
                 let (ours, theirs) = UnixStream::pair().expect("a pair");
                 let count = Arc::clone(&count);
                 count.fetch_add(1, Ordering::SeqCst);
