@@ -9,7 +9,7 @@ export PATH
 
 SKIPS := $(CURDIR)/target/skips.txt
 
-.PHONY: help build demo test test-pfs lint bench lab sim sim-targets skew fuzz miri mutants clean
+.PHONY: help build demo test test-pfs interop lint bench lab sim sim-targets skew fuzz miri mutants clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -44,6 +44,12 @@ test-pfs: ## run the tests on real parallel file systems: GlusterFS, MooseFS and
 	@scripts/needs.sh pfs-ceph
 	cargo build --locked -p haul-cli
 	HAUL_TEST_REQUIRE=all cargo test --locked -p haul-lab --test pfs
+
+# Also part of `test`, with a small tree. One at a time: the large ones take some 20 GB of disk.
+interop: ## copy large trees between haul and every FTP and GridFTP server and client that is here (root)
+	@scripts/needs.sh test
+	@scripts/peers.sh
+	HAUL_TEST_INTEROP=1 RUST_TEST_THREADS=1 cargo test --locked -p haul-cli --test e2e -- interop --nocapture
 
 lint: ## formatting, clippy with warnings as errors, licences and sources of dependencies
 	cargo fmt --all --check

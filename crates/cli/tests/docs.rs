@@ -23,6 +23,7 @@ const PAGES: &[&str] = &[
     "docs/library.md",
     "docs/stable.md",
     "docs/gridftp-server.md",
+    "docs/interop.md",
 ];
 
 /// The crates of the product.

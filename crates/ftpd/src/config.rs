@@ -35,7 +35,7 @@ pub const REPLY_WITHIN: Duration = Duration::from_secs(60);
 pub const CONNECT_WITHIN: Duration = Duration::from_secs(30);
 /// So long all data connections of a transfer may be silent together.
 pub const STALL_MAX: Duration = Duration::from_secs(120);
-/// Refused commands in a row before a client is sent away.
+/// Refused commands in a row before a client is sent away; that a file is not there is no refusal.
 pub const REFUSED_MAX: u32 = 100;
 
 /// Who a client without a login may be.

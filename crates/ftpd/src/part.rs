@@ -456,9 +456,10 @@ impl Upload {
         if let Some((from, to)) = self.came.missing(last).find(|gap| gap.1 > first) {
             return Err(Failed::Gap(from.max(first), to));
         }
-        // `ESTO` may begin behind the end of what stands there, and nowhere else is a gap of the file's.
-        let asked =
-            self.base.filter(|_| self.is_part).map(|base| (u64::try_from(base.size).unwrap_or(0), self.at));
+        // `ESTO` may begin behind the end of what stands there, which is the start where nothing does, and
+        // nowhere else is a gap of the file's.
+        let stood = self.base.map_or(0, |base| u64::try_from(base.size).unwrap_or(0));
+        let asked = self.is_part.then_some((stood, self.at));
         if let Some((from, to)) = self.written.missing(end).find(|gap| Some(*gap) != asked) {
             return Err(Failed::Gap(from, to));
         }

@@ -334,7 +334,9 @@ impl Session {
             }
             other => self.on_files(other),
         };
-        (Then::Next, code >= 500)
+        // That a file is not there, or not for this user, answers a command: who is about to send many files
+        // asks for each of them first.
+        (Then::Next, code >= 500 && !(550..=553).contains(&code))
     }
 
     /// A transfer is refused before it begins: what was said for it is not for the next one, and what a

@@ -114,6 +114,12 @@ fn lines_are_bounded_and_floods_answered() {
         assert!(talk.ask("NONSENSE").starts_with("500"));
     }
     assert!(talk.reply().starts_with("421"), "who says nothing else is sent away");
+    // That a name is not there is an answer: who sends many files asks for each of them first.
+    let mut talk = served.talk();
+    for i in 0..1_000 {
+        assert!(talk.ask(&format!("MLST none{i}")).starts_with("550"), "{i}");
+    }
+    assert!(talk.ask("NOOP").starts_with("200"));
 }
 
 /// Goal: odd names stay one line: a quote is doubled, a line's end is refused and never listed unsaid.

@@ -52,6 +52,13 @@ fn gaps_are_not_published() {
     }
     assert_eq!(upload(&mut in_blocks(&served), "ESTO A 10 f", &[(1, b"b"), (0, b"a")]), 226);
     assert_eq!(fs::read(served.at("f")).expect("read"), b"12345678\0\0ab");
+    // Where nothing stands it is the same, as globus-url-copy begins a part of a file (`-off`).
+    fs::remove_file(served.at("f")).expect("remove");
+    assert_eq!(upload(&mut in_blocks(&served), "ESTO A 3 f", &[(1, b"b")]), 451);
+    assert_eq!(upload(&mut in_blocks(&served), "ESTO A 3 f", &[(0, b"a"), (2, b"c")]), 451);
+    assert!(!served.at("f").exists());
+    assert_eq!(upload(&mut in_blocks(&served), "ESTO A 3 f", &[(1, b"b"), (0, b"a")]), 226);
+    assert_eq!(fs::read(served.at("f")).expect("read"), b"\0\0\0ab");
 }
 
 /// Goal: a byte that comes twice is refused, whether it is the same or another.

@@ -8,7 +8,7 @@
 //! kills each kill test makes, `HAUL_TEST_CUTS` the same for power cuts, `HAUL_TEST_SEED` their seed,
 //! `HAUL_TEST_REQUIRE` a comma-separated list of needs (or `all`) whose absence is an error,
 //! `HAUL_TEST_SKIPS` a file that gets one line for each skip, `HAUL_TEST_KEEP` keeps the folders of tests
-//! that failed.
+//! that failed, `HAUL_TEST_INTEROP` makes the trees of the interop matrix large.
 
 #[macro_use]
 mod support;
@@ -32,6 +32,7 @@ mod ftp_third;
 mod ftp_tls;
 mod ftp_walk;
 mod hung;
+mod interop;
 mod layout;
 mod leftovers;
 mod list;

@@ -14,6 +14,7 @@ pub mod flood;
 pub mod ftpd;
 pub mod hosts;
 pub mod liar;
+pub mod matrix;
 pub mod model;
 pub mod mount;
 pub mod netns;
