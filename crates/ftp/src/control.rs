@@ -177,7 +177,7 @@ impl Control {
         }
         let Wire::Plain(socket) = &self.stream else { return Err(Error::Closed { doing: DOING }) };
         let socket = socket.try_clone().map_err(|cause| Error::Lost { doing: DOING, cause })?;
-        self.stream = tls.protect(socket, self.patience)?;
+        self.stream = tls.begin(socket, self.patience)?;
         self.tls = Some(tls);
         self.broken = false;
         Ok(())
@@ -496,6 +496,11 @@ impl Control {
             false => escape::text(&String::from_utf8_lossy(&words)).replace('\n', " "),
         };
         let text = text.trim().chars().take(TEXT_LEN_MAX).collect();
+        if reply.code() == 425
+            && let Some(tls) = &self.tls
+        {
+            tls.is_not_known_again();
+        }
         Error::Refused { said: said(command), code: reply.code(), text }
     }
 

@@ -12,6 +12,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use haul_gsi::Wrapped;
@@ -19,7 +20,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{CertificateError, ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::{CertificateError, ClientConfig, ClientConnection, RootCertStore, StreamOwned, version};
 
 use crate::Error;
 use haul_base::stop::Stop;
@@ -32,7 +33,18 @@ const READS_MAX: u32 = 64;
 
 /// Whom this host trusts to say who a server is.
 #[derive(Clone, Debug)]
-pub struct Trust(Arc<ClientConfig>);
+pub struct Trust {
+    config: Arc<ClientConfig>,
+    /// The same by TLS 1.2 alone.
+    older: Arc<ClientConfig>,
+    /// Which of the two, for all sessions that have this.
+    uses: Arc<AtomicU8>,
+}
+
+/// Whatever both ends have; the older one; and never that one, for the server does not have it.
+const ANY: u8 = 0;
+const OLDER: u8 = 1;
+const NOT_OLDER: u8 = 2;
 
 impl Trust {
     /// The authorities of the system; where `SSL_CERT_FILE` or `SSL_CERT_DIR` is set, those of the file and
@@ -60,9 +72,13 @@ impl Trust {
         if known == 0 {
             return Err("this host trusts no authority that could say who a server is".into());
         }
-        let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
-        let config = builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
-        Ok(Trust(Arc::new(config.with_root_certificates(roots).with_no_client_auth())))
+        let builder = || ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+        let any = builder().with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
+        let older =
+            builder().with_protocol_versions(&[&version::TLS12]).map_err(|error| error.to_string())?;
+        let config = any.with_root_certificates(roots.clone()).with_no_client_auth();
+        let older = older.with_root_certificates(roots).with_no_client_auth();
+        Ok(Trust { config: Arc::new(config), older: Arc::new(older), uses: Arc::new(AtomicU8::new(ANY)) })
     }
 }
 
@@ -70,6 +86,8 @@ impl Trust {
 pub(crate) struct Tls {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
+    uses: Arc<AtomicU8>,
+    is_older: bool,
 }
 
 impl Tls {
@@ -77,10 +95,31 @@ impl Tls {
     pub(crate) fn new(trust: &Trust, host: &str) -> Result<Tls, Error> {
         let name = ServerName::try_from(host.to_owned());
         let name = name.map_err(|_| Error::Untrusted { to: host.into(), why: "its name is none".into() })?;
-        let mut config = ClientConfig::clone(&trust.0);
+        let is_older = trust.uses.load(Ordering::Relaxed) == OLDER;
+        let mut config = ClientConfig::clone(if is_older { &trust.older } else { &trust.config });
         // Of its own: servers that serve each session by a process of its own know only its sessions.
         config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
-        Ok(Tls { config: Arc::new(config), name })
+        Ok(Tls { config: Arc::new(config), name, uses: trust.uses.clone(), is_older })
+    }
+
+    /// The server refuses a data connection. It may be that it wants each to be known again by the session of
+    /// TLS: that of TLS 1.3 is good for as many connections as the server gave tickets, which come late where
+    /// only this end sends; that of TLS 1.2 for all. The next session with this server has that one.
+    pub(crate) fn is_not_known_again(&self) {
+        let _ = self.uses.compare_exchange(ANY, OLDER, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// It begins with the control connection. Where the server does not have the older one, the next session
+    /// has whatever it has.
+    pub(crate) fn begin(&self, socket: Bounded, patience: Duration) -> Result<Wire, Error> {
+        let begun = self.protect(socket, patience);
+        match &begun {
+            Err(Error::Untrusted { .. }) if self.is_older => {
+                self.uses.store(NOT_OLDER, Ordering::Relaxed);
+                Err(Error::Closed { doing: "beginning TLS 1.2" })
+            }
+            _ => begun,
+        }
     }
 
     /// Makes the connection protected, within `patience`.

@@ -40,7 +40,7 @@ fn a_process_that_dies_is_told_of() {
     let options = Options {
         tls: None,
         config: Config {
-            tls: None,
+            tls: false,
             tls_required: false,
             root: b"/".to_vec(),
             anonymous: Some(Access::Read),
