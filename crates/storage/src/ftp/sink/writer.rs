@@ -205,18 +205,20 @@ impl Writer {
         self.common.meter.add_busy(Stage::SinkStorage, time);
         drop(payload);
         if let Err(failure) = &result {
-            self.open = None;
+            let _ = self.open.take_if(|open| open.id == file.id);
             self.common.set_temp(file.id, TempState::Failed(failure.clone()));
         }
         if result.is_err() || offset + u64::from(len) == file.size {
-            self.leave_home();
+            self.leave_home(file.id);
         }
         let took = result.is_ok().then_some(Took { time, cached: false });
         owed.settle(Ok(SinkDone::Write { id: file.id, offset, len, buffer, took, result }));
     }
 
-    fn leave_home(&mut self) {
-        self.common.lock().home[self.index] = None;
+    /// The session is not in the middle of this file any more. It may be another one's by now, before which
+    /// objects of this one still wait that come to nothing.
+    fn leave_home(&mut self, id: FileId) {
+        let _ = self.common.lock().home[self.index].take_if(|home| *home == id);
         self.common.ready.notify_all();
     }
 
@@ -730,10 +732,7 @@ impl Writer {
         if self.open.as_ref().is_some_and(|open| open.id == id) {
             self.abandon();
         }
-        let home = self.common.lock().home[self.index];
-        if home == Some(id) {
-            self.leave_home();
-        }
+        self.leave_home(id);
         let Some(Temp { path, .. }) = self.common.temps().remove(&id) else { return };
         self.begins("remove", &path);
         self.remove_part(path);
