@@ -158,7 +158,8 @@ pub fn run(control: OwnedFd, monitor: UnixStream, start: Start, log: Log) -> io:
         Over::Handed(claim) => session.control.hand_over(claim),
         Over::Relayed(server) => {
             let control = session.control;
-            // Of keys and contexts only the connection's own is used from here on. What is freed is not wiped.
+            // Of keys and contexts only the connection's own is used from here on. What is freed is not
+            // wiped.
             drop((session.secure, session.data));
             crate::relay::run(control, server);
             Ok(())
