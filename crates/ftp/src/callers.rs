@@ -26,7 +26,7 @@ pub(crate) struct Callers {
     all: Vec<Caller>,
     /// Those that are the user's own and were not taken yet.
     ready: Vec<Wire>,
-    /// Why somebody was refused last.
+    /// Why somebody was refused; who showed that he is somebody else says more than who hung up.
     refused: Option<String>,
 }
 
@@ -87,10 +87,12 @@ impl Callers {
                 Err(ChannelError::Gsi(error)) => self.refused = Some(error.to_string()),
                 Err(ChannelError::Io(cause)) if is_for_now(&cause) => {
                     let within = self.patience.as_secs_f64();
-                    self.refused = Some(format!("it did not show who it is within {within} s"));
+                    let why = || format!("it did not show who it is within {within} s");
+                    let _ = self.refused.get_or_insert_with(why);
                 }
                 Err(ChannelError::Io(_)) => {
-                    self.refused = Some("it hung up before it showed who it is".into());
+                    let why = || "it hung up before it showed who it is".into();
+                    let _ = self.refused.get_or_insert_with(why);
                 }
             }
         }
