@@ -103,31 +103,6 @@ fn small_files_share_connections() {
     }
 }
 
-/// Goal: a server that says that it makes sums, and makes none, is taken for one that makes none as soon as
-/// that shows: files get connections of their own.
-#[test]
-fn sums_that_are_only_said_keep_no_connections() {
-    let room = Room::new();
-    let data = room.dir("data");
-    (0..120).for_each(|n| std::fs::write(data.join(format!("f{n}")), [n as u8; 500]).expect("write a file"));
-    let taker = Script::default().in_blocks("none", &[]).with_sums().without_sum_of("haul~").start();
-    let ended = Haul::cp(["-r", "-v", "--writers=1", "--object-size=64KiB"])
-        .args([crate::support::ftpd::contents(&data)])
-        .args([format!("ftp://127.0.0.1:{}/d/", taker.port)])
-        .run()
-        .sane()
-        .exits(0);
-    for n in 0..120 {
-        let held = taker.file(&format!("/d/f{n}"));
-        assert_eq!(held, Some(vec![n as u8; 500]), "f{n}\n{}", ended.describe());
-    }
-    let heard = taker.heard();
-    let at = heard.iter().position(|line| line.starts_with("CKSM")).expect("a sum is asked for");
-    let of = |verb: &str| heard[at..].iter().filter(|line| line.starts_with(verb)).count();
-    assert!(of("STOR") > 10, "all went before a sum was asked for: {heard:?}");
-    assert!(of("EPSV") + 4 >= of("STOR"), "{} connections: {heard:?}", of("EPSV"));
-}
-
 /// Goal: whatever goes wrong once with a file in blocks, each file is there as it was sent; nothing of ours
 /// stays.
 /// Method: each way once, of the large file and of one among the small ones; with sums and without.
