@@ -501,7 +501,7 @@ impl Control {
         {
             tls.is_not_known_again();
         }
-        Error::Refused { said: said(command), code: reply.code(), text }
+        Error::Refused { said: said(command), code: meant(reply), text }
     }
 
     /// Whether the password stands in what the server says. Then nothing of that is told: what is left out of
@@ -560,5 +560,20 @@ pub(crate) fn said(command: &Command<'_>) -> String {
         Command::Eret { path, .. } => format!("ERET {}", escape::name(path)),
         Command::Cksm { algorithm, path, .. } => format!("CKSM {algorithm} {}", escape::name(path)),
         _ => "a command".into(),
+    }
+}
+
+/// The number that a refusal has elsewhere. The front end of a striped server of Globus says of a path that is
+/// not there, or may not be seen, what others say of a command that they do not know (500), and the cause
+/// behind it.
+fn meant(reply: &Reply) -> u16 {
+    const OF_PATHS: [&[u8]; 3] = [b"c=PATH_NOT_FOUND", b"c=PERMISSION_DENIED", b"c=NOT_A_DIRECTORY"];
+    let is_of_path = || {
+        let mut words = reply.text().split(u8::is_ascii_whitespace);
+        words.any(|word| word == b"GlobusError:") && words.any(|word| OF_PATHS.contains(&word))
+    };
+    match reply.code() {
+        500 if is_of_path() => 550,
+        code => code,
     }
 }
