@@ -563,8 +563,8 @@ pub(crate) fn said(command: &Command<'_>) -> String {
     }
 }
 
-/// The number that a refusal has elsewhere. The front end of a striped server of Globus says of a path that is
-/// not there, or may not be seen, what others say of a command that they do not know (500), and the cause
+/// The number that a refusal has elsewhere. The front end of a striped server of Globus says of a path that
+/// is not there, or may not be seen, what others say of a command that they do not know (500), and the cause
 /// behind it.
 fn meant(reply: &Reply) -> u16 {
     const OF_PATHS: [&[u8]; 3] = [b"c=PATH_NOT_FOUND", b"c=PERMISSION_DENIED", b"c=NOT_A_DIRECTORY"];

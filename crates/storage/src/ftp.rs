@@ -48,6 +48,7 @@ mod line;
 mod names;
 pub(crate) mod pair;
 mod session;
+mod share;
 mod sink;
 #[cfg(test)]
 pub(crate) mod test_server;

@@ -40,10 +40,12 @@ use haul_base::stop::Stop;
 use tree::Tree;
 
 mod blocks;
+mod dirs;
 mod engine;
 mod lanes;
 mod publish;
 mod queues;
+mod rename;
 mod sending;
 mod sums;
 mod tree;

@@ -181,9 +181,9 @@ impl Reader {
         let mut file = File { id, generation, path, pending: BTreeMap::new(), lead: None };
         file.take(first);
         let connections = self.common.ways.connections(size);
-        self.common.ways.begin(connections);
+        let active = self.common.ways.begin(connections);
         let end = self.come(&mut file, size, connections);
-        self.common.ways.end();
+        drop(active);
         let mut silent_before = 0;
         let done = self.done_of(id, generation, 0);
         let why = match end {

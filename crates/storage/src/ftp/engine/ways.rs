@@ -7,29 +7,21 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use haul_core::ids::{FileId, Generation};
 use haul_ftp::Error;
 
-/// Connections of one file at a server that is near, and at one that is far.
-const NEAR: u32 = 4;
-const FAR_MAX: u32 = 16;
-/// So much of a round trip is worth one more connection: each brings what fits into its buffers in one.
-const WORTH_ONE: Duration = Duration::from_millis(6);
-/// What is shorter has one connection, for each costs the server something at each file.
-const SEVERAL_FROM: u64 = 16 << 20;
+use crate::ftp::share::{Active, Share};
+
 /// Connections that are lost in the middle of files before nobody tries any more.
 const FAILURES_MAX: u32 = 16;
 
 /// See the module.
 pub(super) struct Ways {
-    round_trip: Option<Duration>,
+    share: Arc<Share>,
     failures: AtomicU32,
-    /// Sessions in the middle of a file in blocks; and the most connections that one had.
-    active: AtomicU32,
-    most: AtomicU32,
     inner: Mutex<Inner>,
 }
 
@@ -44,8 +36,7 @@ impl Ways {
     pub(super) fn new(has_blocks: bool, round_trip: Option<Duration>) -> Ways {
         let off = (!has_blocks).then(String::new);
         let inner = Mutex::new(Inner { off, spoiled: HashMap::new() });
-        let zero = || AtomicU32::new(0);
-        Ways { round_trip, failures: zero(), active: zero(), most: zero(), inner }
+        Ways { share: Share::new(round_trip), failures: AtomicU32::new(0), inner }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -58,33 +49,22 @@ impl Ways {
 
     /// A round trip takes less than a further connection is worth.
     pub(super) fn is_near(&self) -> bool {
-        self.round_trip.is_none_or(|time| time < WORTH_ONE)
+        self.share.is_near()
     }
 
     /// Over how many connections a file of this size comes.
     pub(super) fn connections(&self, size: u64) -> u32 {
-        if size < SEVERAL_FROM {
-            return 1;
-        }
-        let worth = self.round_trip.map_or(0, |time| (time.as_millis() / WORTH_ONE.as_millis()) as u32);
-        // Several files at a time share them. Few different numbers: a new one is new connections.
-        let all = worth.next_power_of_two().clamp(NEAR, FAR_MAX);
-        (all / self.active.load(Ordering::Relaxed).max(1).next_power_of_two()).max(2)
+        self.share.connections(size)
     }
 
-    /// A session begins a file over so many connections, until [`Ways::end`].
-    pub(super) fn begin(&self, connections: u32) {
-        self.active.fetch_add(1, Ordering::Relaxed);
-        self.most.fetch_max(connections, Ordering::Relaxed);
+    /// A session begins a file over so many connections.
+    pub(super) fn begin(&self, connections: u32) -> Active {
+        self.share.begin(connections)
     }
 
     /// Small files came, over one connection.
     pub(super) fn used(&self) {
-        self.most.fetch_max(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn end(&self) {
-        self.active.fetch_sub(1, Ordering::Relaxed);
+        self.share.used(1);
     }
 
     /// A file in blocks came to nothing.
@@ -137,17 +117,7 @@ impl Ways {
 
     /// For people, if there is anything to say.
     pub(super) fn words(&self) -> Option<String> {
-        let used = match self.most.load(Ordering::Relaxed) {
-            0 => None,
-            1 => Some("in blocks, one connection a file".to_owned()),
-            most => Some(format!("in blocks, up to {most} connections a file")),
-        };
-        match (used, self.lock().off.as_deref()) {
-            (used, None) => used,
-            (_, Some("")) => None,
-            (None, Some(why)) => Some(format!("one connection a session: {why}")),
-            (Some(used), Some(why)) => Some(format!("{used}; then one connection a session: {why}")),
-        }
+        self.share.words(self.lock().off.as_deref())
     }
 }
 
@@ -157,21 +127,6 @@ mod tests {
 
     fn ways(millis: u64) -> Ways {
         Ways::new(true, Some(Duration::from_millis(millis)))
-    }
-
-    /// Goal: the farther the server and the fewer files at a time, the more connections has one; small files
-    /// have one.
-    #[test]
-    fn connections_follow_the_way() {
-        for (millis, alone) in [(0, 4), (20, 4), (30, 8), (50, 8), (90, 16), (300, 16), (10_000, 16)] {
-            let ways = ways(millis);
-            assert_eq!(ways.connections(1 << 40), alone, "{millis} ms");
-            assert_eq!(ways.connections(1 << 20), 1);
-            for _ in 0..8 {
-                ways.begin(1);
-            }
-            assert_eq!(ways.connections(1 << 40), 2, "{millis} ms, shared");
-        }
     }
 
     /// Goal: what cannot pass ends it at once, what may pass after many times; the first reason stays. What

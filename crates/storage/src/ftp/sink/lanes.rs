@@ -6,20 +6,14 @@
 //! once as to any other server before it fails.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use haul_core::ids::FileId;
 use haul_ftp::Error;
 
-/// Connections of one file to a server that is near, and to one that is far.
-const NEAR: u32 = 4;
-const FAR_MAX: u32 = 16;
-/// So much of a round trip is worth one more connection: each takes what fits into its buffers in one.
-const WORTH_ONE: Duration = Duration::from_millis(6);
-/// What is shorter has one connection, for each costs the server something at each file.
-const SEVERAL_FROM: u64 = 16 << 20;
+use crate::ftp::share::{Active, Share};
+
 /// Files that come to nothing before nobody tries any more: where none went well so far, and where some did.
 const UNTRIED_MAX: u32 = 2;
 const FAILURES_MAX: u32 = 16;
@@ -28,10 +22,7 @@ const LINE_MAX: usize = 3;
 
 /// See the module.
 pub(super) struct Lanes {
-    round_trip: Option<Duration>,
-    /// Sessions in the middle of a file in blocks; and the most connections that one had.
-    active: AtomicU32,
-    most: AtomicU32,
+    share: Arc<Share>,
     inner: Mutex<Inner>,
 }
 
@@ -46,15 +37,6 @@ struct Inner {
     alone: HashSet<FileId>,
 }
 
-/// A session is in the middle of a file in blocks as long as it has this.
-pub(super) struct Active(Arc<Lanes>);
-
-impl Drop for Active {
-    fn drop(&mut self) {
-        self.0.active.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Lanes {
     /// `sends`: the server may take files so. `sums`: it makes sums of what it has; of one that makes none
     /// nobody would see that it said too early that it has all of a file, and took the rest of it for the
@@ -62,8 +44,7 @@ impl Lanes {
     pub(super) fn new(sends: bool, sums: bool, round_trip: Option<Duration>) -> Arc<Lanes> {
         let off = (!sends).then(String::new);
         let inner = Inner { off, worked: false, failures: 0, unkept: !sums, alone: HashSet::new() };
-        let zero = || AtomicU32::new(0);
-        Arc::new(Lanes { round_trip, active: zero(), most: zero(), inner: Mutex::new(inner) })
+        Arc::new(Lanes { share: Share::new(round_trip), inner: Mutex::new(inner) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -76,21 +57,12 @@ impl Lanes {
         if inner.off.is_some() || inner.alone.contains(&id) {
             return None;
         }
-        drop(inner);
-        if size < SEVERAL_FROM {
-            return Some(1);
-        }
-        let worth = self.round_trip.map_or(0, |time| (time.as_millis() / WORTH_ONE.as_millis()) as u32);
-        // Several files at a time share them. Few different numbers: a new one is new connections.
-        let all = worth.next_power_of_two().clamp(NEAR, FAR_MAX);
-        Some((all / self.active.load(Ordering::Relaxed).max(1).next_power_of_two()).max(2))
+        Some(self.share.connections(size))
     }
 
     /// A session begins a file over so many connections.
-    pub(super) fn begin(self: &Arc<Lanes>, connections: u32) -> Active {
-        self.active.fetch_add(1, Ordering::Relaxed);
-        self.most.fetch_max(connections, Ordering::Relaxed);
-        Active(self.clone())
+    pub(super) fn begin(&self, connections: u32) -> Active {
+        self.share.begin(connections)
     }
 
     /// How many files are said in advance.
@@ -162,17 +134,7 @@ impl Lanes {
 
     /// For people, if there is anything to say.
     pub(super) fn words(&self) -> Option<String> {
-        let used = match self.most.load(Ordering::Relaxed) {
-            0 => None,
-            1 => Some("in blocks, one connection a file".to_owned()),
-            most => Some(format!("in blocks, up to {most} connections a file")),
-        };
-        match (used, self.lock().off.as_deref()) {
-            (used, None) => used,
-            (_, Some("")) => None,
-            (None, Some(why)) => Some(format!("one connection a session: {why}")),
-            (Some(used), Some(why)) => Some(format!("{used}; then one connection a session: {why}")),
-        }
+        self.share.words(self.lock().off.as_deref())
     }
 }
 
@@ -190,22 +152,6 @@ mod tests {
 
     fn lost() -> Error {
         Error::Lost { doing: "sending", cause: std::io::ErrorKind::ConnectionReset.into() }
-    }
-
-    /// Goal: the farther the server and the fewer files at a time, the more connections has one; small files
-    /// have one.
-    #[test]
-    fn connections_follow_the_way() {
-        let id = FileId(1);
-        for (millis, alone) in [(0, 4), (20, 4), (30, 8), (50, 8), (90, 16), (10_000, 16)] {
-            let lanes = lanes(millis);
-            assert_eq!(lanes.connections(id, 1 << 40), Some(alone), "{millis} ms");
-            assert_eq!(lanes.connections(id, 1 << 20), Some(1));
-            let all: Vec<Active> = (0..8).map(|_| lanes.begin(1)).collect();
-            assert_eq!(lanes.connections(id, 1 << 40), Some(2), "{millis} ms, shared");
-            drop(all);
-            assert_eq!(lanes.connections(id, 1 << 40), Some(alone), "{millis} ms");
-        }
     }
 
     /// Goal: a file that came to nothing in blocks goes as it is; others go on in blocks until it is known

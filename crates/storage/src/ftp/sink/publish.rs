@@ -22,30 +22,29 @@ use super::queues::{Given, Temp, TempState};
 use super::writer::Writer;
 use super::{existing_of, seen_of};
 use crate::ftp::{folded, says_gone};
-use crate::sink::names::temp_name;
 use haul_base::digest;
 
 const ONE_TO_THE_SERVER: &str = "the server takes its name for that of another file of this copy, and keeps one of them: give one of \
                                  them another name";
 
 /// A file on its way to its name.
-struct Going<'a> {
-    publish: &'a Publish,
-    path: Vec<u8>,
-    temp: Vec<u8>,
-    sum: Option<Vec<u8>>,
+pub(super) struct Going<'a> {
+    pub(super) publish: &'a Publish,
+    pub(super) path: Vec<u8>,
+    pub(super) temp: Vec<u8>,
+    pub(super) sum: Option<Vec<u8>>,
     /// What stands at the name.
-    stands: bool,
-    seen: Option<Seen>,
+    pub(super) stands: bool,
+    pub(super) seen: Option<Seen>,
     /// Whether the directory lists its final name, where that was asked.
-    listed: Option<bool>,
+    pub(super) listed: Option<bool>,
     /// The server said that it set its mode, and its time.
-    kept: (bool, bool),
-    result: Result<(), Failure>,
+    pub(super) kept: (bool, bool),
+    pub(super) result: Result<(), Failure>,
 }
 
 impl Going<'_> {
-    fn goes(&self) -> bool {
+    pub(super) fn goes(&self) -> bool {
         self.result.is_ok()
     }
 }
@@ -196,7 +195,11 @@ impl Writer {
     }
 
     /// What stands at the name, if that is what was found there and may be replaced.
-    fn hold_against_found(&mut self, going: &Going<'_>, asked: &Asked) -> Result<Option<Seen>, Failure> {
+    pub(super) fn hold_against_found(
+        &mut self,
+        going: &Going<'_>,
+        asked: &Asked,
+    ) -> Result<Option<Seen>, Failure> {
         let Publish { file, no_replace, found, .. } = going.publish;
         let (existing, seen) = self.found_at((file.parent, &file.name), &going.path, asked, *no_replace)?;
         let stands = existing != Existing::Nothing;
@@ -229,7 +232,7 @@ impl Writer {
     }
 
     /// The same, asked now. `gone`: nothing may stand there.
-    fn look_once_more(&mut self, going: &Going<'_>, gone: bool) -> Result<(), Failure> {
+    pub(super) fn look_once_more(&mut self, going: &Going<'_>, gone: bool) -> Result<(), Failure> {
         let asked = self.line.again(|session| session.facts(&going.path));
         let asked = asked.map_err(|error| self.common.failure(FailureKind::Publish, &going.path, &error))?;
         if !gone {
@@ -452,140 +455,6 @@ impl Writer {
                 Err(error) => Err(self.common.failure(FailureKind::Create, &going.path, error)),
             };
         }
-    }
-
-    fn rename(&mut self, all: &mut [Going<'_>]) {
-        let names: Vec<(&[u8], &[u8])> = all
-            .iter()
-            .filter(|going| going.goes())
-            .map(|going| (going.temp.as_slice(), going.path.as_slice()))
-            .collect();
-        let Some((_, first)) = names.first() else { return };
-        self.begins("rename", first);
-        let renamed = self.line.open().and_then(|session| session.rename(&names));
-        match renamed {
-            Ok(renamed) => {
-                let mut renamed = renamed.into_iter();
-                for going in all.iter_mut().filter(|going| going.goes()) {
-                    if let Some(Err(error)) = renamed.next() {
-                        going.result = self.rename_refused(going, error);
-                    }
-                }
-            }
-            Err(error) => {
-                self.line.close();
-                for going in all.iter_mut().filter(|going| going.goes()) {
-                    going.result = self.rename_unheard(going, &error);
-                }
-            }
-        }
-    }
-
-    /// The session was lost before the server said what became of it: that is looked at.
-    fn rename_unheard(&mut self, going: &Going<'_>, error: &Error) -> Result<(), Failure> {
-        let failed = |writer: &Writer, error: &Error| {
-            let failure = writer.common.failure(FailureKind::Publish, &going.path, error);
-            // It may have its name: to send it again could replace what is right.
-            Err(Failure { kind: FailureKind::Publish, ..failure })
-        };
-        let paths = [going.temp.as_slice(), going.path.as_slice()];
-        let asked = match self.line.again(|session| session.facts_of(&paths)) {
-            Ok(asked) => asked,
-            Err(error) => return failed(self, &error),
-        };
-        match &asked[..] {
-            [Asked::Is(_), asked] => {
-                self.hold_against_found(going, asked)?;
-                let pair = [(going.temp.as_slice(), going.path.as_slice())];
-                match self.line.open().and_then(|session| session.rename(&pair)) {
-                    Ok(mut renamed) => match renamed.pop() {
-                        Some(Err(error)) => self.rename_refused(going, error),
-                        _ => Ok(()),
-                    },
-                    Err(error) => failed(self, &error),
-                }
-            }
-            // It has its name, if that is not what stood there.
-            [Asked::Not(_), Asked::Is(facts)]
-                if facts.size == Some(going.publish.file.size) && self.is_new(going, facts) =>
-            {
-                Ok(())
-            }
-            _ => failed(self, error),
-        }
-    }
-
-    /// The server does not rename it. Where something stands at the name, it may be that it replaces nothing:
-    /// then that is renamed first, and has its name again unless the new file has it.
-    fn rename_refused(&mut self, going: &Going<'_>, error: Error) -> Result<(), Failure> {
-        let failed = |writer: &Writer, error: &Error| {
-            Err(writer.common.failure(FailureKind::Publish, &going.path, error))
-        };
-        if !going.stands || error.ends_session() {
-            return failed(self, &error);
-        }
-        let file = &going.publish.file;
-        // No file's number is so large.
-        let aside = temp_name(&file.name, self.common.tag, u64::MAX - self.common.number());
-        let aside = self.common.tree.path(file.parent, &aside);
-        let one = |writer: &mut Writer, from: &[u8], to: &[u8]| {
-            let renamed = writer.line.open().and_then(|session| session.rename(&[(from, to)]))?;
-            renamed.into_iter().next().unwrap_or(Ok(()))
-        };
-        self.look_once_more(going, false)?;
-        if let Err(error) = one(self, &going.path, &aside) {
-            return failed(self, &error);
-        }
-        let of =
-            |writer: &Writer, error: &Error| writer.common.failure(FailureKind::Publish, &going.path, error);
-        let placed = self
-            .look_once_more(going, true)
-            .and_then(|()| one(self, &going.temp, &going.path).map_err(|error| of(self, &error)));
-        let Err(failure) = placed else {
-            let removed = self.line.again(|session| session.remove(&[&aside]));
-            if !removed.is_ok_and(|all| all.iter().all(Result::is_ok)) {
-                self.common.leave(aside);
-            }
-            return Ok(());
-        };
-        let back = self
-            .look_once_more(going, true)
-            .and_then(|()| one(self, &aside, &going.path).map_err(|error| of(self, &error)));
-        match back {
-            Ok(()) => Err(failure),
-            Err(back) => {
-                let kept = crate::ftp::shown(&self.common.server, &aside);
-                let why = format!(
-                    "it was not renamed ({}), and what stood there is now {kept} ({}); rename it back",
-                    failure.text, back.text
-                );
-                Err(self.common.say(FailureKind::Publish, &going.path, &why))
-            }
-        }
-    }
-
-    /// What stands at the name is the new file, and not what was found there. Where its facts are the same,
-    /// its sum says so; or, where the server makes none and has no name of its own for what it holds, that
-    /// the file has its old name no more.
-    fn is_new(&mut self, going: &Going<'_>, facts: &Facts) -> bool {
-        if going.seen != Some(seen_of(facts)) {
-            return true;
-        }
-        if let (Some(sum), Some(own)) = (self.common.sum, &going.sum) {
-            let file = [(going.path.as_slice(), going.publish.file.size)];
-            let told = self.line.again(|session| session.sums(sum, &file));
-            if let Some(Ok(told)) = told.ok().and_then(|mut all| all.pop()) {
-                return told == *own;
-            }
-        }
-        let time = facts.modify.map(|told| told.secs);
-        facts.unique.is_none()
-            && going.kept.1
-            && time == Some(going.publish.meta.mtime.secs)
-            && self
-                .line
-                .again(|session| session.facts(&going.temp))
-                .is_ok_and(|asked| matches!(asked, Asked::Not(_)))
     }
 
     /// What stands at the name now is of the right length; whether its time was kept is counted.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use haul_ftp::{Error, Going, Outgoing, Session};
 
-use super::lanes::{Active, Lanes};
+use super::lanes::Lanes;
+use crate::ftp::share::Active;
 
 /// A file on its way.
 pub(super) enum Sending {
