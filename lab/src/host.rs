@@ -327,9 +327,16 @@ impl Bench {
             scratch: PathBuf::from("/scratch"),
             ssh_port: 22,
             ports: Mutex::new(
-                [("iperf3", 5201), ("gridftp", 2811), ("gridftp-near", 2812), ("xrootd", 1094)]
-                    .map(|(name, port)| (name.to_owned(), port))
-                    .into(),
+                [
+                    ("iperf3", 5201),
+                    ("gridftp", 2811),
+                    ("gridftp-near", 2812),
+                    ("xrootd", 1094),
+                    ("front-far", 2820),
+                    ("front-near", 2821),
+                ]
+                .map(|(name, port)| (name.to_owned(), port))
+                .into(),
             ),
             undo: Undo::default(),
         }

@@ -28,6 +28,7 @@ mod lftp;
 mod rclone;
 mod rsync;
 mod scp;
+mod striped;
 mod tar;
 mod xrootd;
 
@@ -43,6 +44,8 @@ pub const PEERS: &[&dyn Peer] = &[
     &ftp::FTP_HAUL,
     &ftp::FTP_GLOBUS,
     &ftp::FTP_CURL,
+    &striped::STRIPED_HAUL,
+    &striped::STRIPED_GLOBUS,
     &xrootd::Xrootd,
     &lftp::Lftp,
     &tar::Tar,

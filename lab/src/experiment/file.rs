@@ -114,6 +114,9 @@ pub struct Plot {
     pub y: Vec<Figure>,
     pub series: String,
     pub panels: Option<String>,
+    /// Below them, what the line carried in each second: of each competitor the run of the median time.
+    #[serde(default)]
+    pub over_time: bool,
     #[serde(default)]
     pub log_x: bool,
     #[serde(default)]
@@ -138,6 +141,8 @@ pub enum Figure {
     /// Payload, of what the line has room for: over the whole run, and in steady state.
     Share,
     Steady,
+    /// Payload over the whole run, of what the line carried in its best second.
+    Sustained,
     /// Time until then.
     Reach,
     /// The least time that congested storage and the line allow, of the time that it took.
@@ -309,7 +314,7 @@ impl Experiment {
         let plot = &self.plot;
         ensure!(
             (1..=4).contains(&plot.y.len()),
-            "y: one to four of rate, cpu, seconds, files, share, steady, reach, bound, rest"
+            "y: one to four of rate, cpu, seconds, files, share, steady, sustained, reach, bound, rest"
         );
         let shown: Vec<&String> =
             [Some(&plot.x), Some(&plot.series), plot.panels.as_ref()].into_iter().flatten().collect();

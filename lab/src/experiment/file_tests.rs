@@ -85,6 +85,7 @@ fn shipped_experiments_are_right() {
             "frozen",
             "gridftp",
             "gridftp-put",
+            "gridftp-striped",
             "kills",
             "nics",
             "overhead",

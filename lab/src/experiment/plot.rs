@@ -6,9 +6,12 @@
 
 use std::fmt::Write as _;
 
-use super::file::{Figure, Kind};
-use super::result::{Results, Spread};
+use super::file::{Figure, Kind, Plot};
+use super::result::{Group, Results, Spread};
 use super::table::figure;
+
+#[path = "over_time.rs"]
+mod over_time;
 
 const PANEL: (f64, f64) = (420.0, 240.0);
 const LEFT: f64 = 64.0;
@@ -50,7 +53,8 @@ pub fn svg(results: &Results) -> Option<String> {
     let panels = plot.panels.as_deref().map_or_else(|| vec![String::new()], values);
     let groups = results.groups();
     let columns = panels.len().min(COLUMNS_MAX);
-    let rows = panels.len().div_ceil(columns.max(1)) * plot.y.len();
+    let each = panels.len().div_ceil(columns.max(1));
+    let rows = each * (plot.y.len() + usize::from(plot.over_time));
     let legend = legend(&series, columns as f64 * (PANEL.0 + GAP));
     let (width, height) =
         (columns as f64 * (PANEL.0 + GAP) + GAP, HEAD + rows as f64 * (PANEL.1 + GAP) + legend.1);
@@ -58,9 +62,7 @@ pub fn svg(results: &Results) -> Option<String> {
     let mut drawn = 0;
     for (row, &y) in plot.y.iter().enumerate() {
         let points_of = |panel: &str| -> Vec<Point> {
-            let here = groups.iter().filter(|group| {
-                plot.panels.as_deref().is_none_or(|by| group.key.get(by).is_none_or(|at| at == panel))
-            });
+            let here = groups.iter().filter(|group| is_in(plot, group, panel));
             here.filter_map(|group| {
                 let at = |values: &[String], name: &str| {
                     group.key.get(name).and_then(|value| values.iter().position(|known| known == value))
@@ -77,11 +79,23 @@ pub fn svg(results: &Results) -> Option<String> {
         let scale = Scale::of(all.iter().flatten(), plot.log_y);
         for (index, points) in all.iter().enumerate() {
             drawn += points.len();
-            let line = row * panels.len().div_ceil(columns) + index / columns;
+            let line = row * each + index / columns;
             let x = GAP + (index % columns) as f64 * (PANEL.0 + GAP);
             let top = HEAD + legend.1 + line as f64 * (PANEL.1 + GAP);
             let _ = write!(body, r#"<g transform="translate({x:.0} {top:.0})">"#);
             panel(&mut body, &panels[index], points, &xs, &series, results, y, &scale);
+            body += "</g>\n";
+        }
+    }
+    if plot.over_time {
+        let best = over_time::Range::of(&groups);
+        for (index, name) in panels.iter().enumerate() {
+            let here: Vec<_> = groups.iter().filter(|group| is_in(plot, group, name)).collect();
+            let x = GAP + (index % columns) as f64 * (PANEL.0 + GAP);
+            let line = plot.y.len() * each + index / columns;
+            let top = HEAD + legend.1 + line as f64 * (PANEL.1 + GAP);
+            let _ = write!(body, r#"<g transform="translate({x:.0} {top:.0})">"#);
+            over_time::panel(&mut body, name, &here, &series, &plot.series, &best);
             body += "</g>\n";
         }
     }
@@ -95,6 +109,10 @@ pub fn svg(results: &Results) -> Option<String> {
             quick = if results.quick { " (quick run, no result)" } else { "" },
         )
     })
+}
+
+fn is_in(plot: &Plot, group: &Group<'_>, panel: &str) -> bool {
+    plot.panels.as_deref().is_none_or(|by| group.key.get(by).is_none_or(|at| at == panel))
 }
 
 /// The names of the series, in as many lines as they need; and their height.

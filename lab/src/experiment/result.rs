@@ -144,6 +144,9 @@ pub struct Run {
     pub trace: Option<Trace>,
     #[serde(default)]
     pub steady: Option<Steady>,
+    /// Bytes of frames that the network carried in each second.
+    #[serde(default)]
+    pub each_second: Vec<f64>,
     /// The least time that congested storage and the line allow, s.
     #[serde(default)]
     pub bound: Option<f64>,
@@ -174,6 +177,10 @@ impl Run {
             Figure::Steady => {
                 let rate = self.steady.map_or(f64::NAN, |steady| steady.rate);
                 rate / self.line_rate.unwrap_or(f64::NAN) * 100.0
+            }
+            Figure::Sustained => {
+                let best = self.each_second.iter().copied().reduce(f64::max).unwrap_or(f64::NAN);
+                self.bytes as f64 / self.seconds / (best * watch::PAYLOAD / watch::FRAME) * 100.0
             }
             Figure::Reach => self.steady.map_or(f64::NAN, |steady| steady.reach),
             Figure::Bound => self.bound.unwrap_or(f64::NAN) / self.seconds * 100.0,
@@ -212,6 +219,7 @@ impl Figure {
             Figure::Files => "files/s",
             Figure::Share => "% of the line",
             Figure::Steady => "% steady",
+            Figure::Sustained => "% of the peak",
             Figure::Reach => "s to reach it",
             Figure::Bound => "% of the bound",
             Figure::Rest => "% in the frost",
@@ -227,6 +235,7 @@ impl Figure {
             Figure::Files => "files/s",
             Figure::Share => "share of the line, %",
             Figure::Steady => "share of the line in steady state, %",
+            Figure::Sustained => "rate over the whole run, of the best second's, %",
             Figure::Reach => "time to reach it, s",
             Figure::Bound => "share of the bound's rate, %",
             Figure::Rest => "rate of the others in the frost, %",

@@ -14,7 +14,8 @@ const HEADER: &str = "round,place,network,workload,competitor,axes,settings,outc
     seconds,bytes,files,cpu_seconds,emulator_seconds,stolen_share,began_busy,checked,line_bytes_per_second,\
     bound_seconds,steady_bytes_per_second,reach_seconds,back_seconds,others_before_bytes_per_second,\
     others_during_bytes_per_second,others_after_bytes_per_second,limited_by,objects_resent,\
-    connections_killed,times_dark,troubles_failed,lateness_p99_us,lateness_max_us";
+    connections_killed,times_dark,troubles_failed,lateness_p99_us,lateness_max_us,\
+    bytes_each_second";
 
 /// A line for each run. An empty field: there is no such figure.
 pub fn csv(results: &Results) -> String {
@@ -75,6 +76,7 @@ fn line(run: &Run) -> String {
         count(befell.map(|befell| befell.failed)),
         number(run.late("p99")),
         number(run.late("max")),
+        run.each_second.iter().map(|bytes| format!("{bytes:.0}")).collect::<Vec<_>>().join(";"),
     ];
     fields.map(|field| quoted(&field)).join(",")
 }
@@ -120,12 +122,15 @@ mod tests {
     fn tables_and_pictures_can_be_made_of_the_lines() {
         let mut results: Results = serde_json::from_str(super::super::table::tests::RECORDED).unwrap();
         results.plot.y = vec![Figure::Rate, Figure::Share, Figure::Steady, Figure::Bound, Figure::Rest];
+        results.plot.y.push(Figure::Sustained);
+        results.plot.over_time = true;
         for (index, run) in results.runs.iter_mut().enumerate() {
             let some = index as f64 + 1.0;
             run.stolen = some / 10.0;
             run.line_rate = Some(1.25e9);
             run.bound = Some(some / 7.0);
             run.steady = Some(Steady { rate: 1e8 / some, reach: some / 3.0, back: Some(some * 1.5) });
+            run.each_second = vec![1e7, 5e7 * some, 2e7];
             run.rest = Some(Rest { before: 3e8 / some, during: 2e8, after: Some(1e8 * some) });
             let troubles = ["kill", "kill failed: no ss", "down", "up", "up failed: no ip"];
             let troubles = troubles.iter().map(|what| (some, (*what).to_owned())).collect();
@@ -167,6 +172,9 @@ mod tests {
             let pairs = fields[name].split(';').filter_map(|pair| pair.split_once('='));
             pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<BTreeMap<_, _>>()
         };
+        let numbers = |name: &str| -> Vec<f64> {
+            fields[name].split(';').filter_map(|number| number.parse().ok()).collect()
+        };
         let troubles =
             [("kill", "connections_killed"), ("down", "times_dark"), ("failed", "troubles_failed")];
         let count = |name: &str| value(name).and_then(|count| count.as_u64()).unwrap_or_default();
@@ -188,6 +196,7 @@ mod tests {
             "emulator_seconds": value("emulator_seconds"), "stolen": value("stolen_share"),
             "began_busy": value("began_busy"), "checked": value("checked"),
             "line_rate": value("line_bytes_per_second"), "bound": value("bound_seconds"), "steady": steady,
+            "each_second": numbers("bytes_each_second"),
             "rest": before.map(|before| json!({ "before": before, "during": during, "after": after })),
             "trace": value("times_dark").map(|_| json!({ "carried": [], "troubles": troubles })),
             "said": { "limited_by": word("limited_by"), "objects_resent": value("objects_resent") },

@@ -210,6 +210,7 @@ impl Session<'_> {
             checked: to_check && end.outcome == Outcome::Ok,
             network_stats,
             line_rate: site.bench.line.rate.map(|rate| rate as f64 / 8.0),
+            each_second: trace.as_ref().map(Trace::each_second).unwrap_or_default(),
             steady: trace.as_ref().and_then(Trace::steady),
             trace,
             bound: self.bound(&workload, &site.bench)?,

@@ -57,6 +57,8 @@ pub fn table(results: &Results) -> String {
     let lines = results.runs.iter().any(|run| run.steady.is_some());
     const OF_LINES: [Figure; 3] = [Figure::Share, Figure::Steady, Figure::Reach];
     head.extend(OF_LINES.iter().filter(|_| lines).map(|figure| figure.unit().to_owned()));
+    let peaks = results.plot.y.contains(&Figure::Sustained);
+    head.extend(peaks.then(|| Figure::Sustained.unit().to_owned()));
     let bound = results.runs.iter().any(|run| run.bound.is_some());
     let frost = results.runs.iter().any(|run| run.rest.is_some());
     const OF_BOUND: [Figure; 2] = [Figure::Seconds, Figure::Bound];
@@ -80,6 +82,7 @@ pub fn table(results: &Results) -> String {
         row.push(spread(group.spread(Figure::Rate)));
         row.extend(files.then(|| spread(group.spread(Figure::Files))));
         row.extend(OF_LINES.iter().filter(|_| lines).map(|figure| spread(group.spread(*figure))));
+        row.extend(peaks.then(|| spread(group.spread(Figure::Sustained))));
         let good = || group.runs.iter().filter(|run| run.outcome == Outcome::Ok);
         let busy = Spread::of(good().map(|run| run.busy(results.machine.processors) * 100.0));
         row.extend(OF_BOUND.iter().filter(|_| bound).map(|figure| spread(group.spread(*figure))));

@@ -135,6 +135,23 @@ impl Trace {
         Some(Steady { rate, reach: first.0, back: back.reduce(f64::max) })
     }
 
+    /// Bytes of frames that were carried in each second of the run; what is left of the last one is not
+    /// among them.
+    pub fn each_second(&self) -> Vec<f64> {
+        let at = |time: f64| {
+            let next = self.carried.partition_point(|(then, _)| *then < time);
+            let (Some(before), Some(after)) =
+                (self.carried.get(next.saturating_sub(1)), self.carried.get(next))
+            else {
+                return self.carried.get(next.saturating_sub(1)).map_or(0.0, |(_, bytes)| *bytes);
+            };
+            let part = (time - before.0) / (after.0 - before.0).max(f64::MIN_POSITIVE);
+            before.1 + (after.1 - before.1) * part.clamp(0.0, 1.0)
+        };
+        let whole = self.carried.last().map_or(0.0, |(end, _)| end.floor()) as u32;
+        (0..whole).map(|second| at(f64::from(second) + 1.0) - at(f64::from(second))).collect()
+    }
+
     /// What was done, counted.
     pub fn befell(&self) -> Befell {
         let count = |test: &dyn Fn(&str) -> bool| self.troubles.iter().filter(|(_, what)| test(what)).count();
@@ -303,6 +320,17 @@ mod tests {
         assert_eq!(never.steady().unwrap().back, Some(f64::INFINITY));
         assert_eq!(Trace::default().steady(), None);
         assert_eq!(trace(&[0.0, 0.0]).steady(), None);
+    }
+
+    /// Goal: each second has what was carried in it, the last part of one is left out.
+    /// Method: rates that are known.
+    #[test]
+    fn seconds_have_their_bytes() {
+        let all = trace(&[10.0, 50.0, 0.0, 100.0]).each_second();
+        assert_eq!(all.iter().map(|rate| rate.round()).collect::<Vec<_>>(), [10.0, 50.0, 0.0, 100.0]);
+        let cut = Trace { carried: vec![(0.0, 0.0), (1.5, 30.0)], ..Trace::default() };
+        assert_eq!(cut.each_second(), [20.0]);
+        assert!(Trace::default().each_second().is_empty());
     }
 
     /// Goal: troubles that are not said in full are refused.
