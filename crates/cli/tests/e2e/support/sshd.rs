@@ -9,10 +9,13 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{Room, netns, procs, run, set_mode};
+
+/// Below those that Linux gives to connections (`ip_local_port_range`).
+const PORTS: std::ops::Range<u16> = 12_000..20_000;
 
 /// Where Debian has it; sshd insists on being called by its full path.
 pub const SSHD: &str = "/usr/sbin/sshd";
@@ -207,8 +210,15 @@ fn keygen(path: &Path) {
     assert!(output.status.success(), "ssh-keygen: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago. None of those that connections get for themselves: before the server
+/// has it, some client would; one that dials it meanwhile can even be given that very port, and then is
+/// connected to itself.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind any port");
-    listener.local_addr().expect("know the port").port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = (std::process::id() % u32::from(PORTS.end - PORTS.start)) as u16;
+    let mut ports = PORTS.map(|_| {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        PORTS.start + first.wrapping_add(step) % (PORTS.end - PORTS.start)
+    });
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a free port")
 }
