@@ -6,14 +6,16 @@
 //! - Who reads the name sees the old file or the whole new one.
 //! - [`Upload::confirm`] calls bytes safe only after they were synced **and** a record of that, beside the
 //!   part, was synced too; `111` markers tell no others. A later upload goes on only with bytes of that
-//!   record.
+//!   record, and from then on the record has no others: over those the new one writes. Of bytes of which two
+//!   versions came the record says nothing.
+//! - What an earlier upload confirmed stays until the first byte of another one has come.
 //! - One upload at a time has a part: it holds a lock on it, which ends with the process.
-//! - What was begun from an older version of the file (`APPE`, `ESTO`, `REST` without a part) is published
+//! - What was begun from an older version of the file (`APPE`, `ESTO`, `REST` in stream mode) is published
 //!   only if that version still stands there.
 //! - After a failed sync nothing is published.
 //!
-//! The part of NAME is `.NAME.haul~...`, its record likewise; the record is lines of ranges, the first one
-//! names the part's inode.
+//! The part of NAME is `.NAME.haul~...`, its record likewise, and so is a new one of either as long as the
+//! old one stands.
 //! Left out: bytes as they come from connections; replies.
 
 use std::io::Write;
@@ -27,14 +29,14 @@ use rustix::fs::{FlockOperation, Mode, Stat};
 use rustix::io::Errno;
 
 use crate::tree::{Lost, Spot, Tree, regular, sync_dir};
+use copy::copy;
+use record::Place;
 
-/// Longest record that is read.
-const RECORD_LEN_MAX: usize = 4 << 20;
+mod copy;
+mod record;
+
 /// Bytes of zeros that are looked for at a time: what a block of a file system has at least.
 const HOLE_LEN: usize = 64 << 10;
-
-/// Bytes that are copied before the client is looked after.
-const COPY_LEN: usize = 16 << 20;
 
 /// Why an upload fails.
 #[derive(Debug, thiserror::Error)]
@@ -148,13 +150,22 @@ impl Syncer {
     }
 }
 
+/// What an upload's files are called.
+struct Names {
+    part: Name,
+    record: Name,
+    next_part: Name,
+    next_record: Name,
+}
+
 /// A file that comes.
 pub struct Upload {
     jail: Jail,
     dir: Arc<OwnedFd>,
     name: Name,
-    part: Name,
-    record_name: Name,
+    names: Names,
+    /// The part of an earlier upload, which is locked and stands until a byte has come.
+    earlier: Option<OwnedFd>,
     file: Arc<OwnedFd>,
     record: Option<Arc<std::fs::File>>,
     /// What stood at the name, if the upload begins with it.
@@ -178,8 +189,8 @@ pub struct Upload {
     done: bool,
     /// It may be gone on with after a failure.
     keep: bool,
-    /// An earlier upload has confirmed a part of it, which stays whatever becomes of this one.
-    is_resumed: bool,
+    /// An earlier upload has confirmed these bytes of it, which stay whatever becomes of this one.
+    resumed: Option<Ranges>,
     /// Some byte came twice, and which one is right nobody knows.
     is_doubtful: bool,
 }
@@ -201,18 +212,30 @@ impl Upload {
         if let Some(stat) = &spot.stat {
             regular(stat)?;
         }
-        let (part, record_name) = (tree.part_of(&name), tree.record_of(&name));
+        let names = Names {
+            part: tree.part_of(&name),
+            record: tree.record_of(&name),
+            next_part: tree.next_part_of(&name),
+            next_record: tree.next_record_of(&name),
+        };
         let jail = tree.jail();
         let dir = spot.dir;
-        let earlier = lock_earlier(jail, &dir, &part)?;
+        let earlier = lock_earlier(jail, &dir, &names.part)?;
+        // In stream mode the client has no more to go on with than what it sees, and that is what stands
+        // there: the part may be of another upload.
         let mut upload = match (begin, earlier) {
-            (Begin::Restart(claimed), Some(file)) if claimed_by(jail, &dir, &record_name, &file, claimed) => {
-                let mut upload = Upload::over(jail, dir, name, part, record_name, file);
-                upload.record = Some(Arc::new(open_record(jail, &upload.dir, &upload.record_name)?));
+            (Begin::Restart(claimed), Some(file)) if keep => {
+                if !names.place(jail, &dir).is_claimed(&file, claimed) {
+                    // What is there stays, for who says it rightly.
+                    return Err(Failed::NotConfirmed);
+                }
+                let mut upload = Upload::over(jail, dir, name, names, file);
+                // What is not claimed may be written over, and is not safe any more.
+                upload.record = Some(Arc::new(upload.place().begin(&upload.file, claimed)?));
                 upload.written = claimed.clone();
                 upload.came = claimed.clone();
                 upload.safe = claimed.clone();
-                upload.is_resumed = true;
+                upload.resumed = Some(claimed.clone());
                 upload
             }
             (_, earlier) => {
@@ -223,22 +246,25 @@ impl Upload {
                 if let Begin::Restart(claimed) = begin {
                     let end = claimed.list().last().map_or(0, |range| range.1);
                     // In MODE E ranges are what a `111` told, and none told these: they are of another part,
-                    // and never of what stands there. In stream mode the client has only that to go on with.
+                    // and never of what stands there.
                     if keep || base.is_none_or(|base| u64::try_from(base.st_size).unwrap_or(0) < end) {
-                        // What is there stays, for who says it rightly.
                         return Err(Failed::NotConfirmed);
                     }
                 }
-                // What is gone on with is not this. A record goes first, and always: none is to speak for
-                // another part than its own.
-                remove(jail, &dir, &record_name)?;
-                if let Some(earlier) = earlier {
-                    // The lock is held, so nobody else has it.
-                    remove(jail, &dir, &part)?;
-                    drop(earlier);
-                }
-                let file = create(jail, &dir, &part)?;
-                let mut upload = Upload::over(jail, dir, name, part, record_name, file);
+                let file = match earlier {
+                    // The lock is held, so nobody else is here; what has this name is of somebody who died.
+                    Some(_) => {
+                        remove(jail, &dir, &names.next_part)?;
+                        create(jail, &dir, &names.next_part)?
+                    }
+                    None => {
+                        // A record goes first, and always: none is to speak for another part than its own.
+                        remove(jail, &dir, &names.record)?;
+                        create(jail, &dir, &names.part)?
+                    }
+                };
+                let mut upload = Upload::over(jail, dir, name, names, file);
+                upload.earlier = earlier;
                 upload.hollow = true;
                 if let Some(base) = base {
                     upload.copy_base(base, begin, is_wanted)?;
@@ -252,13 +278,13 @@ impl Upload {
         Ok(upload)
     }
 
-    fn over(jail: Jail, dir: OwnedFd, name: Name, part: Name, record_name: Name, file: OwnedFd) -> Upload {
+    fn over(jail: Jail, dir: OwnedFd, name: Name, names: Names, file: OwnedFd) -> Upload {
         Upload {
             jail,
             dir: Arc::new(dir),
             name,
-            part,
-            record_name,
+            names,
+            earlier: None,
             file: Arc::new(file),
             record: None,
             base: None,
@@ -272,22 +298,36 @@ impl Upload {
             is_part: false,
             done: false,
             keep: false,
-            is_resumed: false,
+            resumed: None,
             is_doubtful: false,
         }
     }
 
-    /// The record, which begins with whose it is.
-    fn begin_record(&self) -> Result<std::fs::File, Failed> {
-        remove(self.jail, &self.dir, &self.record_name)?;
-        let file =
-            self.jail.create_temp(&self.dir, &self.record_name).map_err(Failed::of("make the record"))?;
-        let mut file = std::fs::File::from(file);
-        let stat = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
-        let head = format!("haul part of inode {}\n", stat.st_ino);
-        let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        file.write_all(head.as_bytes()).map_err(|error| Failed::of("write the record")(errno(error)))?;
-        Ok(file)
+    fn place(&self) -> Place<'_> {
+        self.names.place(self.jail, &self.dir)
+    }
+
+    /// From here on the part of an earlier upload is gone.
+    fn take_place(&mut self) -> Result<(), Failed> {
+        let Some(earlier) = self.earlier.take() else { return Ok(()) };
+        // A record goes first, and always: none is to speak for another part than its own.
+        remove(self.jail, &self.dir, &self.names.record)?;
+        let renamed = self.jail.rename(&self.dir, &self.names.next_part, &self.names.part, false);
+        renamed.map_err(Failed::of("take the earlier part's place"))?;
+        drop(earlier);
+        Ok(())
+    }
+
+    /// Of some bytes two versions came: the record is to say no more than it did before.
+    fn doubt(&mut self) {
+        self.is_doubtful = true;
+        self.record = None;
+        let before = self.resumed.take();
+        self.resumed = before.filter(|before| self.place().begin(&self.file, before).is_ok());
+        if self.resumed.is_none() {
+            // Where that fails, too, the part goes with the upload.
+            let _ = remove(self.jail, &self.dir, &self.names.record);
+        }
     }
 
     /// Begins with what stands there.
@@ -346,9 +386,10 @@ impl Upload {
         // Which of two is right nobody can tell, and a sender that sends a byte twice has another view of the
         // file than this side.
         if self.came.overlaps(start, end) {
-            self.is_doubtful = true;
+            self.doubt();
             return Err(Failed::Twice(start, end));
         }
+        self.take_place()?;
         let mut put = 0;
         // Zeros into what holds zeros need no blocks; only while nothing was written there.
         let hollow = self.hollow && !self.written.overlaps(start, end);
@@ -394,6 +435,7 @@ impl Upload {
     /// # Errors
     /// The file cannot be made as long as it is.
     pub fn syncer(&mut self) -> Result<Syncer, Failed> {
+        self.take_place()?;
         // Zeros at the end may not have been written; nobody else writes while this thread is here.
         let end = self.written.list().last().map_or(0, |range| range.1);
         let stat = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
@@ -401,7 +443,7 @@ impl Upload {
             rustix::fs::ftruncate(&*self.file, end).map_err(Failed::of("set the length"))?;
         }
         if self.keep && self.record.is_none() {
-            self.record = Some(Arc::new(self.begin_record()?));
+            self.record = Some(Arc::new(self.place().begin(&self.file, &Ranges::new())?));
         }
         let dir = self.safe.is_empty().then(|| Arc::clone(&self.dir));
         Ok(Syncer { file: Arc::clone(&self.file), record: self.record.clone(), dir })
@@ -449,6 +491,7 @@ impl Upload {
     /// # Errors
     /// It is not to be published.
     pub fn complete(&mut self, expected: Option<u64>) -> Result<(), Failed> {
+        self.take_place()?;
         let end = self.written.list().last().map_or(0, |range| range.1);
         // What was copied hides what did not come over it.
         let first = if self.is_part { self.at } else { 0 };
@@ -483,7 +526,7 @@ impl Upload {
     /// What stood at the name stands there still, except where the last sync of the directory failed.
     pub fn publish(&mut self) -> Result<(), Failed> {
         let part = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
-        let here = self.jail.stat(&self.dir, &self.part).map_err(Failed::of("look at the part"))?;
+        let here = self.jail.stat(&self.dir, &self.names.part).map_err(Failed::of("look at the part"))?;
         if (here.st_dev, here.st_ino) != (part.st_dev, part.st_ino) {
             return Err(Failed::Changed);
         }
@@ -493,11 +536,13 @@ impl Upload {
                 return Err(Failed::Changed);
             }
         }
-        self.jail.rename(&self.dir, &self.part, &self.name, false).map_err(Failed::of("give it its name"))?;
+        self.jail
+            .rename(&self.dir, &self.names.part, &self.name, false)
+            .map_err(Failed::of("give it its name"))?;
         self.done = true;
         if self.record.is_some() {
             // It speaks of an inode that is no part any more; what it leaves is looked at and no more.
-            let _ = remove(self.jail, &self.dir, &self.record_name);
+            let _ = remove(self.jail, &self.dir, &self.names.record);
         }
         sync_dir(&*self.dir).map_err(Failed::of("sync the directory"))?;
         let end = self.written.list().last().map_or(0, |range| range.1);
@@ -509,11 +554,22 @@ impl Upload {
 impl Drop for Upload {
     /// What nobody can go on with goes.
     fn drop(&mut self) {
-        let is_kept = self.is_resumed || self.keep && !self.is_doubtful && !self.safe.is_empty();
-        if !self.done && !is_kept {
-            let _ = remove(self.jail, &self.dir, &self.record_name);
-            let _ = remove(self.jail, &self.dir, &self.part);
+        let is_kept = self.resumed.is_some() || self.keep && !self.is_doubtful && !self.safe.is_empty();
+        if self.done || is_kept {
+            return;
         }
+        if self.earlier.is_some() {
+            let _ = remove(self.jail, &self.dir, &self.names.next_part);
+            return;
+        }
+        let _ = remove(self.jail, &self.dir, &self.names.record);
+        let _ = remove(self.jail, &self.dir, &self.names.part);
+    }
+}
+
+impl Names {
+    fn place<'a>(&'a self, jail: Jail, dir: &'a OwnedFd) -> Place<'a> {
+        Place { jail, dir, name: &self.record, next: &self.next_record }
     }
 }
 
@@ -556,101 +612,6 @@ fn remove(jail: Jail, dir: &OwnedFd, name: &Name) -> Result<(), Failed> {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(Failed::System { what: "remove an earlier part", errno }),
     }
-}
-
-/// The record of this part says that all of `claimed` is on media.
-fn claimed_by(jail: Jail, dir: &OwnedFd, record: &Name, part: &OwnedFd, claimed: &Ranges) -> bool {
-    let (Ok(file), Ok(stat)) = (jail.open_file(dir, record, false), rustix::fs::fstat(part)) else {
-        return false;
-    };
-    let mut text = vec![0; RECORD_LEN_MAX];
-    let mut len = 0;
-    while len < text.len() {
-        match rustix::io::pread(&file, &mut text[len..], len as u64) {
-            Ok(0) => break,
-            Ok(more) => len += more,
-            Err(Errno::INTR) => {}
-            Err(_) => return false,
-        }
-    }
-    let safe = parse_record(&text[..len], stat.st_ino);
-    let size = u64::try_from(stat.st_size).unwrap_or(0);
-    claimed.list().iter().all(|(start, end)| safe.covers(*start, *end) && *end <= size)
-}
-
-/// The ranges that a record has for this inode. A line that is torn, or none, ends it.
-fn parse_record(text: &[u8], inode: u64) -> Ranges {
-    let mut safe = Ranges::new();
-    let mut lines = text.split_inclusive(|b| *b == b'\n').map_while(|line| line.strip_suffix(b"\n"));
-    if lines.next() != Some(format!("haul part of inode {inode}").as_bytes()) {
-        return safe;
-    }
-    for line in lines {
-        let Ok(ranges) = Ranges::parse(line) else { break };
-        if safe.merge(&ranges).is_err() {
-            break;
-        }
-    }
-    safe
-}
-
-fn open_record(jail: Jail, dir: &OwnedFd, record: &Name) -> Result<std::fs::File, Failed> {
-    let file = jail.open_file(dir, record, true).map_err(Failed::of("open the record"))?;
-    rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(Failed::of("open the record"))?;
-    Ok(file.into())
-}
-
-/// Copies the first bytes into a file that is empty. Holes stay holes.
-fn copy(from: &OwnedFd, to: &OwnedFd, len: u64, is_wanted: &mut dyn FnMut() -> bool) -> Result<(), Failed> {
-    use rustix::fs::{SeekFrom, seek};
-    let failed = Failed::of("copy what stands there");
-    let (mut at, mut by_hand) = (0, false);
-    let mut buffer = Vec::new();
-    // Up to here there is no hole, as far as the file system tells.
-    let mut data_end = 0;
-    while at < len {
-        if !is_wanted() {
-            return Err(Failed::Aborted);
-        }
-        if at >= data_end {
-            (at, data_end) = match seek(from, SeekFrom::Data(at)) {
-                Ok(start) => (start, seek(from, SeekFrom::Hole(start)).unwrap_or(len)),
-                // Nothing but a hole up to the end.
-                Err(Errno::NXIO) => (len, len),
-                Err(_) => (at, len),
-            };
-            if at >= len {
-                break;
-            }
-        }
-        let want = usize::try_from(len.min(data_end.max(at + 1)) - at).unwrap_or(usize::MAX).min(COPY_LEN);
-        let (mut read, mut written) = (at, at);
-        let moved = if by_hand {
-            buffer.resize(1 << 20, 0);
-            let got = rustix::io::pread(from, &mut buffer[..want.min(1 << 20)], at).map_err(&failed)?;
-            let mut put = 0;
-            while put < got {
-                put += rustix::io::pwrite(to, &buffer[put..got], at + put as u64).map_err(&failed)?;
-            }
-            got
-        } else {
-            match rustix::fs::copy_file_range(from, Some(&mut read), to, Some(&mut written), want) {
-                Ok(moved) => moved,
-                Err(Errno::INTR) => continue,
-                Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
-                    by_hand = true;
-                    continue;
-                }
-                Err(errno) => return Err(failed(errno)),
-            }
-        };
-        if moved == 0 {
-            return Err(Failed::Changed);
-        }
-        at += moved as u64;
-    }
-    // A hole at the end has no bytes that make the file so long.
-    rustix::fs::ftruncate(to, len).map_err(failed)
 }
 
 fn is_zero(piece: &[u8]) -> bool {

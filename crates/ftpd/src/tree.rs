@@ -27,6 +27,8 @@ const LINKS_MAX: usize = 40;
 /// Number of the temporaries of uploads, and of their records; files of copies begin with 1 and count up.
 const PART: u64 = (1 << 40) - 2;
 const RECORD: u64 = (1 << 40) - 3;
+const NEXT_PART: u64 = (1 << 40) - 4;
+const NEXT_RECORD: u64 = (1 << 40) - 5;
 
 /// Why a path leads nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -136,7 +138,7 @@ impl Tree {
     /// A part of an upload, or its record.
     pub fn is_kept(&self, name: &[u8]) -> bool {
         let x = Name::new(b"x").expect("a letter is a name");
-        [PART, RECORD].into_iter().any(|number| {
+        [PART, RECORD, NEXT_PART, NEXT_RECORD].into_iter().any(|number| {
             let ours = temp_name(&x, self.tag, number);
             // Behind `.x`: the mark, the tag and the number.
             name.len() > ours.as_bytes().len() - 2 && name.ends_with(&ours.as_bytes()[2..])
@@ -151,6 +153,16 @@ impl Tree {
     /// Where the ranges of that part stand that are on media.
     pub fn record_of(&self, name: &Name) -> Name {
         temp_name(name, self.tag, RECORD)
+    }
+
+    /// A new part of this name, until it takes the place of an earlier one.
+    pub fn next_part_of(&self, name: &Name) -> Name {
+        temp_name(name, self.tag, NEXT_PART)
+    }
+
+    /// A new record, likewise.
+    pub fn next_record_of(&self, name: &Name) -> Name {
+        temp_name(name, self.tag, NEXT_RECORD)
     }
 
     /// Where a path leads. A link at its end is followed if `follow`, and is itself else.

@@ -98,34 +98,135 @@ fn what_stands_there_is_no_part() {
     assert_eq!(fs::read(served.at("f")).expect("read"), b"1234abcd");
 }
 
-/// Goal: bytes that a `111` told stay until the file is whole, also where somebody goes on in stream mode and
-/// fails.
-/// Method: an upload in MODE E that is lost behind a marker, a stream-mode restart that is aborted, and the
-/// restart that the marker promised.
+/// An upload to `f` in MODE E is lost when a `111` has told of these pieces of it.
+fn lose(served: &Served, restart: Option<&str>, pieces: &[(u64, &[u8])], told: &str) {
+    let mut talk = in_blocks(served);
+    assert!(talk.ask("OPTS RETR Markers=1;").starts_with("200"));
+    talk.passive();
+    if let Some(restart) = restart {
+        assert!(talk.ask(restart).starts_with("350"));
+    }
+    let mut data = talk.begin("STOR f");
+    for (at, bytes) in pieces {
+        block(&mut data, *at, bytes);
+    }
+    while !talk.reply().starts_with(told) {}
+    drop((data, talk));
+    served.wait_idle();
+}
+
+/// Goal: bytes that a `111` told stay until the file is whole, also where somebody begins another upload that
+/// comes to nothing; and nobody gets them who was not told of them.
+/// Method: an upload in MODE E that is lost behind a marker; restarts in stream mode behind what stands there
+/// and within it, and uploads that are aborted before a byte came; the directory's removal while it holds
+/// something else; then the restart that the marker promised.
 #[test]
 fn a_broken_restart_keeps_what_was_confirmed() {
     let served = Served::new(Access::Write);
     fs::write(served.at("f"), "old").expect("write");
-    let mut talk = in_blocks(&served);
-    assert!(talk.ask("OPTS RETR Markers=1;").starts_with("200"));
-    let mut data = talk.begin("STOR f");
-    block(&mut data, 0, b"12345");
-    while !talk.reply().starts_with("111 Range Marker 0-5") {}
-    drop((data, talk));
-    served.wait_idle();
+    lose(&served, None, &[(0, b"12345")], "111 Range Marker 0-5");
 
     let mut talk = served.talk();
+    talk.passive();
     assert!(talk.ask("REST 5").starts_with("350"));
-    let mut data = talk.begin("STOR f");
-    data.write_all(b"xxx").expect("write");
+    assert!(talk.ask("STOR f").starts_with("554"), "the part is none of this client's");
+    for line in ["STOR f", "APPE f"] {
+        let data = talk.begin(line);
+        talk.say("ABOR");
+        assert!(talk.reply().starts_with("426"), "{line}");
+        assert!(talk.reply().starts_with("226"), "{line}");
+        drop(data);
+    }
+    assert!(talk.ask("REST 2").starts_with("350"));
     talk.say("ABOR");
-    assert!(talk.reply().starts_with("426"));
+    assert!(talk.reply().starts_with("2"));
 
     let mut talk = in_blocks(&served);
+    talk.passive();
     assert!(talk.ask("REST 0-5").starts_with("350"));
     assert_eq!(upload(&mut talk, "STOR f", &[(5, b"678")]), 226);
     assert_eq!(fs::read(served.at("f")).expect("read"), b"12345678");
     assert_eq!(served.names(), ["f"]);
+}
+
+/// Goal: a restart in stream mode goes on with what stands there, never with a part that nobody sees.
+/// Method: a part of another upload, longer than the file that stands there.
+#[test]
+fn a_stream_goes_on_with_what_it_sees() {
+    let served = Served::new(Access::Write);
+    fs::write(served.at("f"), "aaaa").expect("write");
+    lose(&served, None, &[(0, b"bbbbbbbb")], "111 Range Marker 0-8");
+    let mut talk = served.talk();
+    assert!(talk.ask("REST 4").starts_with("350"));
+    talk.put("STOR f", b"cc");
+    assert_eq!(fs::read(served.at("f")).expect("read"), b"aaaacc");
+    assert_eq!(served.names(), ["f"], "the other one's part is gone, with its record");
+}
+
+/// Goal: a restart that claims less than was confirmed writes over the rest, and nobody is told any more that
+/// the rest is safe.
+/// Method: two ranges are told; somebody goes on with the first alone, writes over the second and is lost;
+/// who was told both comes back.
+#[test]
+fn what_is_written_over_is_not_confirmed() {
+    let served = Served::new(Access::Write);
+    lose(&served, None, &[(0, b"1111"), (8, b"1111")], "111 Range Marker 0-4,8-12");
+    lose(&served, Some("REST 0-4"), &[(8, b"22")], "112");
+    let mut talk = in_blocks(&served);
+    talk.passive();
+    assert!(talk.ask("REST 0-4,8-12").starts_with("350"));
+    assert!(talk.ask("STOR f").starts_with("554"));
+    assert!(talk.ask("REST 0-4").starts_with("350"));
+    assert_eq!(upload(&mut talk, "STOR f", &[(4, b"3333")]), 226);
+    assert_eq!(fs::read(served.at("f")).expect("read"), b"11113333");
+}
+
+/// Goal: of bytes that came twice nothing is confirmed, and what was confirmed before stays.
+/// Method: an upload goes on with four bytes, is told of four more, and sends those once more.
+#[test]
+fn doubtful_bytes_are_not_confirmed() {
+    let served = Served::new(Access::Write);
+    lose(&served, None, &[(0, b"1111")], "111 Range Marker 0-4");
+    let mut talk = in_blocks(&served);
+    talk.ask("OPTS RETR Markers=1;");
+    talk.passive();
+    assert!(talk.ask("REST 0-4").starts_with("350"));
+    let mut data = talk.begin("STOR f");
+    block(&mut data, 4, b"2222");
+    while !talk.reply().starts_with("111 Range Marker 4-8") {}
+    block(&mut data, 4, b"3333");
+    assert_eq!(talk.last_reply(), 451);
+    drop((data, talk));
+    served.wait_idle();
+    let mut talk = in_blocks(&served);
+    talk.passive();
+    assert!(talk.ask("REST 0-8").starts_with("350"));
+    assert!(talk.ask("STOR f").starts_with("554"));
+    assert!(talk.ask("REST 0-4").starts_with("350"));
+    assert_eq!(upload(&mut talk, "STOR f", &[(4, b"4444")]), 226);
+    assert_eq!(fs::read(served.at("f")).expect("read"), b"11114444");
+}
+
+/// Goal: a directory that cannot be removed keeps what uploads to it were told.
+/// Method: one that holds a part and a file, and then the part alone.
+#[test]
+fn a_directory_that_stays_keeps_its_parts() {
+    let served = Served::new(Access::Write);
+    fs::create_dir(served.at("d")).expect("make");
+    fs::write(served.at("d/other"), "x").expect("write");
+    let mut talk = in_blocks(&served);
+    talk.ask("OPTS RETR Markers=1;");
+    let mut data = talk.begin("STOR d/f");
+    block(&mut data, 0, b"1111");
+    while !talk.reply().starts_with("111") {}
+    drop((data, talk));
+    served.wait_idle();
+    let mut talk = in_blocks(&served);
+    assert!(talk.ask("RMD d").starts_with("550"));
+    assert_eq!(fs::read_dir(served.at("d")).expect("list").count(), 3, "part and record are there");
+    assert!(talk.ask("DELE d/other").starts_with("250"));
+    assert!(talk.ask("RMD d").starts_with("250"));
+    assert!(!served.at("d").exists());
 }
 
 /// Goal: an `ABOR` that has come ends what is under way, also where nothing more is waited for.

@@ -363,16 +363,16 @@ fn link_of(spot: &Spot) -> Option<Vec<u8>> {
     }
 }
 
-/// Removes what uploads that have ended left in a directory.
+/// Removes what uploads that have ended left in a directory that holds nothing else.
 fn remove_dead_parts(tree: &Tree, dir: &OwnedFd) -> Result<(), Lost> {
     let mut parts = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
         let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if tree.is_kept(name)
-            && let Ok(name) = Name::new(name)
-        {
-            parts.push(name);
+        match entry.file_name().to_bytes() {
+            b"." | b".." => {}
+            name if tree.is_kept(name) => parts.extend(Name::new(name)),
+            // The directory stays, and so does what uploads to it were told.
+            _ => return Err(Lost::System(Errno::NOTEMPTY)),
         }
     }
     let mut locked = Vec::new();
