@@ -16,7 +16,7 @@ use haul_gridftp::line::Iac;
 use haul_gridftp::reply::{Class, Reply, ReplyReader};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::gsi::{Channel, Context, decoded};
+use crate::gsi::{Channel, Context, Credential, decoded};
 use crate::ssh::{self, Heard, Running, Ssh};
 use crate::tls::{Socket, Tls, Wire};
 use crate::{Error, Server};
@@ -220,9 +220,10 @@ impl Control {
         Err(Error::Broken { doing: DOING, why: "the two do not come to an end" })
     }
 
-    /// What data connections show from now on, and what of them is protected.
-    pub(crate) fn set_channel(&mut self, channel: Option<Channel>) {
-        self.channel = channel;
+    /// Data connections show from now on that they are of this session, and what of them is protected.
+    pub(crate) fn protect_channel(&mut self, credential: &Credential) {
+        let delegated = self.gsi.as_ref().and_then(|gsi| gsi.context.delegated());
+        self.channel = credential.channel(delegated);
     }
 
     /// The same.

@@ -74,14 +74,18 @@ impl Credential {
         self.data
     }
 
-    /// What data connections of a session need.
-    pub(crate) fn channel(&self) -> Option<Channel> {
+    /// What data connections of a session need. `delegated`: the proxy that its server got.
+    pub(crate) fn channel(&self, delegated: Option<&[u8]>) -> Option<Channel> {
         let level = match self.data {
             DataSecurity::None => return None,
             DataSecurity::Shown => Level::Clear,
             DataSecurity::Private => Level::Private,
         };
-        let expects = Expects::Identity(self.mine.identity().clone());
+        let identity = self.mine.identity().clone();
+        let expects = match delegated {
+            Some(proxy) => Expects::Proxy(identity, proxy.to_vec()),
+            None => Expects::Identity(identity),
+        };
         Some(Channel { mine: self.mine.clone(), authorities: self.authorities.clone(), expects, level })
     }
 }
@@ -107,6 +111,11 @@ impl Context {
         let step = self.initiator.step(token).map_err(|error| untrusted(&self.host, error))?;
         let (Step::Goes(token) | Step::Stands(token)) = step;
         Ok(BASE64.encode(&token))
+    }
+
+    /// The proxy that the server got.
+    pub(crate) fn delegated(&self) -> Option<&[u8]> {
+        self.initiator.delegated()
     }
 
     /// There is nothing more to say.

@@ -649,7 +649,7 @@ fn protect_channel(control: &mut Control, credential: &Credential) -> Result<(),
     for command in [Command::Dcau(DataAuth::Own), Command::Pbsz(PBSZ), Command::Prot(prot)] {
         control.want(&command)?;
     }
-    control.set_channel(credential.channel());
+    control.protect_channel(credential);
     Ok(())
 }
 

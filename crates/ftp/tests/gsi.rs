@@ -40,6 +40,8 @@ enum Odd {
     RefusesSilently,
     /// It shows on the data connection that it is somebody else.
     OtherUser,
+    /// It shows the user's own certificate there, but not what was delegated in this session.
+    OtherSession,
     /// On the data connection is somebody that does not speak TLS.
     NoTls,
     /// It hangs up on the data connection, and says why.
@@ -148,6 +150,7 @@ fn serve(mut socket: TcpStream, odd: Odd, heard: &Heard) -> std::io::Result<()> 
                         }
                         let mine = match odd {
                             Odd::OtherUser => somebody_else(),
+                            Odd::OtherSession => credential(),
                             _ => delegated.expect("it was delegated"),
                         };
                         let expects = Expects::Identity(credential().identity().clone());
@@ -277,6 +280,7 @@ fn data_connections_show_whose_they_are() {
 fn a_data_connection_to_somebody_else_brings_nothing() {
     for (odd, says) in [
         (Odd::OtherUser, "the other end is /O=Grid/CN=alice, and should be /CN=server"),
+        (Odd::OtherSession, "is of another session than this one"),
         (Odd::NoTls, "does not speak TLS"),
         (Odd::HangsUp, "425 I have no credential"),
         (Odd::RefusesSilently, "550 there is none"),

@@ -47,6 +47,10 @@ pub enum Level {
 pub enum Expects {
     /// Oneself, or who has one's proxy (`DCAU A`).
     Identity(Dn),
+    /// Who has this very proxy, and its key: the one that was delegated to the server of this session, which
+    /// nobody else has (`DCAU A`, at the end that delegated it). Of the identity alone one cannot tell from
+    /// another session of the same user.
+    Proxy(Dn, Vec<u8>),
     /// Who is called so (`DCAU S`).
     Subject(String),
 }
@@ -217,6 +221,7 @@ impl Handshake {
     ) -> Result<Handshake, GsiError> {
         let who = match expects {
             Expects::Identity(dn) => Who::Identity(dn.clone()),
+            Expects::Proxy(dn, der) => Who::Proxy(dn.clone(), der.clone()),
             Expects::Subject(text) => Who::Called(text.clone()),
         };
         let peer = Peer::new(authorities, who);

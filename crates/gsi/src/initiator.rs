@@ -39,6 +39,8 @@ pub struct Initiator {
     mine: Credential,
     delegates: Delegates,
     state: State,
+    /// The proxy that was delegated, DER.
+    delegated: Option<Vec<u8>>,
 }
 
 impl Initiator {
@@ -54,7 +56,7 @@ impl Initiator {
     ) -> Result<Initiator, GsiError> {
         let peer = Peer::new(authorities, Who::Host(host.into()));
         let tokens = Tokens::new(client(mine, &peer)?, peer);
-        Ok(Initiator { tokens, mine: mine.clone(), delegates, state: State::Handshake })
+        Ok(Initiator { tokens, mine: mine.clone(), delegates, state: State::Handshake, delegated: None })
     }
 
     /// The next token, after what the other end said; at first it said nothing.
@@ -89,6 +91,7 @@ impl Initiator {
             }
             (State::Request, Delegates::Proxy(rights, lifetime)) => {
                 let proxy = proxy::answer(&heard, &self.mine, rights, (lifetime, UnixTime::now()))?;
+                self.delegated = Some(proxy::first(&proxy)?);
                 self.tokens.say(&proxy)?;
                 self.state = State::Stands;
             }
@@ -105,6 +108,11 @@ impl Initiator {
     /// Everything was said that this end has to say. The other end must still agree.
     pub fn stands(&self) -> bool {
         self.state == State::Stands
+    }
+
+    /// The certificate of the proxy that was delegated, if one was: DER.
+    pub fn delegated(&self) -> Option<&[u8]> {
+        self.delegated.as_deref()
     }
 
     /// Who the other end is.

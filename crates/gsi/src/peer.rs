@@ -32,6 +32,8 @@ pub(crate) enum Who {
     Host(String),
     /// Who has this very name, by whichever proxy.
     Identity(Dn),
+    /// The same by this certificate alone (DER).
+    Proxy(Dn, Vec<u8>),
     /// Who is called so.
     Called(String),
     /// Anybody that this host knows.
@@ -102,12 +104,18 @@ impl Peer {
         let verified = self.authorities.verify(chain, &purpose, now)?;
         let (is_whom, whom) = match &self.who {
             Who::Host(_) | Who::Anybody => (true, ""),
-            Who::Identity(dn) => (verified.identity == *dn, dn.text()),
+            Who::Identity(dn) | Who::Proxy(dn, _) => (verified.identity == *dn, dn.text()),
             Who::Called(text) => (verified.identity.is_called(text), &**text),
         };
         if !is_whom {
             let identity = &verified.identity;
             return Err(GsiError::Untrusted(format!("the other end is {identity}, and should be {whom}")));
+        }
+        if let Who::Proxy(_, der) = &self.who
+            && chain.first().is_none_or(|own| own.as_ref() != der)
+        {
+            let why = "the other end is of another session than this one: it shows a proxy that was not delegated in this one";
+            return Err(GsiError::untrusted(why));
         }
         Ok(verified)
     }

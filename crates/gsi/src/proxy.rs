@@ -109,6 +109,13 @@ impl Asked {
     }
 }
 
+/// The proxy among the certificates of an answer: DER.
+pub(crate) fn first(answer: &[u8]) -> Result<Vec<u8>, GsiError> {
+    let unread = |_| GsiError::broken("what is delegated is no certificate");
+    let mut reader = SliceReader::new(answer).map_err(unread)?;
+    Ok(reader.tlv_bytes().map_err(unread)?.to_vec())
+}
+
 /// The proxy of a credential for who asks, as long as `lifetime` at most and never longer than itself.
 ///
 /// # Errors
