@@ -86,6 +86,8 @@ pub struct Config {
     pub tls: bool,
     /// And must, with all that is moved.
     pub tls_required: bool,
+    /// Data connections under TLS need not go on with the session of the control connection.
+    pub tls_any_data: bool,
     /// Ports that data connections come to, both ends included; `None`: whatever the system gives.
     pub data_ports: Option<(u16, u16)>,
     /// Data connections may go to, and come from, other hosts than the client's.

@@ -143,7 +143,10 @@ pub fn run(control: OwnedFd, monitor: UnixStream, start: Start, log: Log) -> io:
             session.control.take_unread(&unread.0);
             session.secure.agreed = agreed;
             if let Some(known) = tls {
-                session.secure.go_on_under_tls(known).map_err(io::Error::other)?;
+                session
+                    .secure
+                    .go_on_under_tls(known, session.config.tls_any_data)
+                    .map_err(io::Error::other)?;
             }
             session.enter(login, delegated);
         }

@@ -5,8 +5,10 @@
 //! end is the server of TLS, whoever dialled.
 //! Invariants: nothing is read or written that is not protected, and a connection that ends without the last
 //! word of TLS has not ended but broken; sessions are known to this client's processes alone, and no more
-//! than [`SESSIONS_MAX`] of them. Files that cannot be used leave what was read before.
-//! Left out: who the client is, which its certificate does not show; a connection comes from its host.
+//! than [`SESSIONS_MAX`] of them. A data connection goes on with one of them, which only this client can, or
+//! is none of his: else somebody on the way could lead it to another session. Files that cannot be used
+//! leave what was read before.
+//! Left out: who the client is, which its certificate does not show.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -23,15 +25,19 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::StoresServerSessions;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls::{HandshakeKind, ServerConfig, ServerConnection, StreamOwned};
 
 use crate::config::{Known, Parts, SHOWN_WITHIN, Secret};
 use crate::control;
 use crate::data::{self, Guard, Way};
 use crate::guard::Patient;
 
-/// Sessions that a client can go on with: each connection may bring two.
+/// Sessions that a client can go on with: each connection may bring two. Those of the control connection are
+/// the first, and stay: there are clients that know no others.
 const SESSIONS_MAX: usize = 64;
+const CONTROL_TICKETS: usize = 8;
+/// Why a data connection is not taken.
+const NOT_OF_SESSION: &str = "it did not go on with the TLS session of the control connection";
 /// Most certificates of a chain.
 const CHAIN_MAX: usize = 16;
 
@@ -107,23 +113,27 @@ pub struct Tls {
     inward: Arc<ServerConfig>,
     sessions: Arc<Sessions>,
     way: Way,
+    /// Data connections need not go on with a session.
+    takes_any: bool,
 }
 
 impl Tls {
-    /// As whom this host comes, and the sessions that the client can go on with.
+    /// As whom this host comes, and the sessions that the client can go on with. `takes_any`: his data
+    /// connections need not.
     ///
     /// # Errors
     /// Key and certificates cannot be used.
-    pub fn new(parts: &Parts, known: Known) -> Result<Tls, String> {
+    pub fn new(parts: &Parts, known: Known, takes_any: bool) -> Result<Tls, String> {
         let certified = Arc::new(SingleCertAndKey::from(certified(parts)?));
         let sessions = Arc::new(Sessions(Mutex::new(known.into())));
         let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
         let builder = builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
         let mut out = builder.with_no_client_auth().with_cert_resolver(certified);
         out.session_storage = sessions.clone();
+        out.alpn_protocols = vec![b"ftp".to_vec()];
         let mut inward = out.clone();
         inward.send_tls13_tickets = 0;
-        Ok(Tls { out: Arc::new(out), inward: Arc::new(inward), sessions, way: Way::Out })
+        Ok(Tls { out: Arc::new(out), inward: Arc::new(inward), sessions, way: Way::Out, takes_any })
     }
 
     /// The sessions that the client can go on with.
@@ -136,7 +146,9 @@ impl Tls {
     /// # Errors
     /// TLS cannot be had.
     pub fn control(&self, socket: TcpStream) -> Result<Box<dyn control::Stream>, rustls::Error> {
-        let connection = ServerConnection::new(self.out.clone())?;
+        let mut config = ServerConfig::clone(&self.out);
+        config.send_tls13_tickets = CONTROL_TICKETS;
+        let connection = ServerConnection::new(Arc::new(config))?;
         Ok(Box::new(Spoken(StreamOwned::new(connection, socket))))
     }
 }
@@ -155,6 +167,9 @@ impl Guard for Tls {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 done => drop(done?),
             }
+        }
+        if !self.takes_any && tls.conn.handshake_kind() != Some(HandshakeKind::Resumed) {
+            return Err(io::Error::other(NOT_OF_SESSION));
         }
         Ok(Box::new(Wrapped::Server(Box::new(tls)).map(|patient| patient.socket)))
     }
@@ -209,7 +224,8 @@ impl Write for Spoken {
     }
 }
 
-/// Sessions, the oldest first. Each is good for one connection under TLS 1.3.
+/// Sessions, the oldest first. Each is good for as many connections as the client likes: only he has its key,
+/// and nothing is taken of a connection before that was shown (no early data).
 struct Sessions(Mutex<VecDeque<(Secret, Secret)>>);
 
 impl Sessions {
@@ -229,7 +245,7 @@ impl StoresServerSessions for Sessions {
         let mut sessions = self.lock();
         sessions.retain(|(known, _)| known.0 != key);
         if sessions.len() == SESSIONS_MAX {
-            sessions.pop_front();
+            sessions.remove(CONTROL_TICKETS);
         }
         sessions.push_back((Secret(key), Secret(value)));
         true
@@ -240,9 +256,7 @@ impl StoresServerSessions for Sessions {
     }
 
     fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
-        let mut sessions = self.lock();
-        let at = sessions.iter().position(|(known, _)| known.0 == key)?;
-        sessions.remove(at).map(|(_, value)| value.0)
+        self.get(key)
     }
 
     fn can_cache(&self) -> bool {

@@ -42,6 +42,7 @@ fn a_process_that_dies_is_told_of() {
         config: Config {
             tls: false,
             tls_required: false,
+            tls_any_data: false,
             root: b"/".to_vec(),
             anonymous: Some(Access::Read),
             authorities: None,

@@ -57,6 +57,11 @@ pub struct Gridftp {
     #[arg(long, requires = "tls_cert")]
     tls_required: bool,
 
+    /// Take data connections that do not go on with the TLS session of the commands: for clients that
+    /// cannot, as Python's ftplib. Who can redirect connections can then lead them to other sessions
+    #[arg(long, requires = "tls_cert")]
+    tls_any_data: bool,
+
     /// Let people of a grid log in by their certificates (GSI), each as the user that the gridmap names
     #[arg(long)]
     gsi: bool,
@@ -238,6 +243,7 @@ mod server {
             authorities,
             tls: tls.is_some(),
             tls_required: args.tls_required,
+            tls_any_data: args.tls_any_data,
             data_ports: args.data_ports,
             third_party: args.third_party,
             marker_interval: args.markers,

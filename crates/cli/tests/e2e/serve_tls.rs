@@ -95,11 +95,18 @@ impl Server {
 
 const PYTHON: &str = r#"
 import ftplib, ssl, sys
+class Client(ftplib.FTP_TLS):
+    # The library's own goes on with no session, and is sent away by servers that look.
+    def ntransfercmd(self, command, rest=None):
+        plain, size = ftplib.FTP.ntransfercmd(self, command, rest)
+        if self._prot_p:
+            plain = self.context.wrap_socket(plain, server_hostname=self.host, session=self.sock.session)
+        return plain, size
 def session(version=None):
     trust = ssl.create_default_context(cafile=sys.argv[2])
     if version:
         trust.minimum_version = trust.maximum_version = version
-    ftp = ftplib.FTP_TLS(context=trust, timeout=60)
+    ftp = Client(context=trust, timeout=60)
     ftp.connect('127.0.0.1', int(sys.argv[1]))
     ftp.login()
     ftp.prot_p()
@@ -238,7 +245,7 @@ fn trees_come_and_go_under_tls() {
 fn sessions_of_tls_are_gone_on_with() {
     need!("python3");
     let room = Room::new();
-    for server in [Server::new(&[]), Server::of(room, &[])] {
+    for server in [Server::new(&[]), Server::of(room, &["--tls-any-data"])] {
         fs::write(server.at("f"), "what is there").expect("write a file");
         server.python(
             "
@@ -266,8 +273,26 @@ for version in [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]:
     }
 }
 
-/// Goal: who dials the port of a data connection and does not speak TLS keeps the client from nothing, and
-/// gets nothing; nobody else of its user can look into a session that has the key.
+/// Goal: who goes on with no session gets data where that was said, and nowhere else.
+/// Method: Python's client as it is, at a server with the option; at the other one see the test below.
+#[test]
+fn any_data_connection_is_taken_where_that_was_said() {
+    need!("python3");
+    let server = Server::of(Room::new(), &["--tls-any-data"]);
+    fs::write(server.at("f"), "what is there").expect("write a file");
+    server.python(
+        "
+ftp = session()
+ftp.ntransfercmd = lambda *words: ftplib.FTP_TLS.ntransfercmd(ftp, *words)
+came = []
+ftp.retrbinary('RETR f', came.append)
+equal(b''.join(came), b'what is there')
+",
+    );
+}
+
+/// Goal: who dials the port of a data connection and does not speak TLS, or goes on with no session of the
+/// client's, keeps the client from nothing, and gets nothing; nobody else of its user can look into a session that has the key.
 #[test]
 fn strangers_get_nothing_of_a_session_under_tls() {
     need!("python3");
@@ -280,9 +305,16 @@ ftp = session()
 host, port = ftp.makepasv()
 silent, rude = socket.create_connection((host, port)), socket.create_connection((host, port))
 rude.sendall(b'GET / HTTP/1.0\\r\\n\\r\\n')
-plain = socket.create_connection((host, port))
+other, plain = socket.create_connection((host, port)), socket.create_connection((host, port))
 equal(ftp.sendcmd('RETR f')[:3], '150')
-data = ftp.context.wrap_socket(plain, server_hostname=host)
+# Of TLS, but of no session, as somebody on the way has it who leads one connection to another.
+other = ftp.context.wrap_socket(other, server_hostname=host)
+other.settimeout(60)
+try:
+    equal(other.recv(100), b'')
+except OSError:
+    pass
+data = ftp.context.wrap_socket(plain, server_hostname=host, session=ftp.sock.session)
 equal(data.recv(100), b'what is there')
 data.close(); ftp.voidresp()
 rude.settimeout(60)

@@ -69,9 +69,9 @@ impl Secure {
     }
 
     /// The process before the login has what is said under TLS; data are protected here.
-    pub(super) fn go_on_under_tls(&mut self, known: Known) -> Result<(), String> {
+    pub(super) fn go_on_under_tls(&mut self, known: Known, takes_any: bool) -> Result<(), String> {
         let parts = self.tls_host.take().ok_or("the monitor told no certificate for TLS")?;
-        self.tls = Some(Tls::new(&parts, known)?);
+        self.tls = Some(Tls::new(&parts, known, takes_any)?);
         Ok(())
     }
 }
@@ -143,7 +143,7 @@ impl Session {
             return (Then::Leave, true);
         }
         let parts = self.secure.tls_host.as_ref().ok_or("the monitor told no certificate for TLS".to_owned());
-        let tls = match parts.and_then(|parts| Tls::new(parts, Known::new())) {
+        let tls = match parts.and_then(|parts| Tls::new(parts, Known::new(), self.config.tls_any_data)) {
             Ok(tls) => tls,
             Err(why) => {
                 self.log.note("error", Some(self.peer), None, &why);
@@ -158,6 +158,7 @@ impl Session {
             return (Then::Leave, true);
         }
         (self.named, self.secure.agreed, self.with) = (None, Agreed::default(), Parameters::new());
+        self.data.delayed = false;
         (self.secure.host, self.secure.context, self.secure.tls) = (None, None, Some(tls));
         (Then::Next, false)
     }

@@ -33,6 +33,7 @@ impl Served {
             authorities: None,
             tls: false,
             tls_required: false,
+            tls_any_data: false,
             data_ports: None,
             third_party: false,
             marker_interval: Duration::from_secs(5),
