@@ -202,7 +202,7 @@ pub(crate) fn connected(
 fn protected(control: &Control, stream: Bounded) -> Result<Wire, Error> {
     match control.tls() {
         None => Ok(Wire::Plain(stream)),
-        Some(tls) => tls.protect(stream, control.patience()),
+        Some(tls) => tls.protect_data(stream, control.patience()),
     }
 }
 

@@ -31,6 +31,12 @@ pub enum Error {
     /// TLS did not come up, or the server is not the one that was meant.
     #[error("TLS with {to}: {why}")]
     Untrusted { to: String, why: String },
+    /// A data connection may be of another session than this one, by somebody on the way.
+    #[error(
+        "a data connection did not go on with the TLS session of its control connection, so that nobody can tell whose it is; \
+         --data-channel=untied takes such ones"
+    )]
+    Untied,
     /// The ssh that should start a server ended; in its words.
     #[error("ssh to {to}: {why}")]
     Ssh { to: String, why: String, passing: bool },
@@ -111,7 +117,7 @@ impl Error {
     pub fn is_passing(&self) -> bool {
         match self {
             Error::Connect { .. } | Error::Lost { .. } | Error::Silent { .. } => true,
-            Error::Closed { .. } | Error::OutOfStep { .. } | Error::Unkept(_) => true,
+            Error::Closed { .. } | Error::OutOfStep { .. } | Error::Unkept(_) | Error::Untied => true,
             Error::Refused { code, .. } => (400..500).contains(code) && *code != 450,
             Error::Ssh { passing, .. } => *passing,
             Error::Grammar(_) | Error::Untrusted { .. } | Error::Misfit(_) => false,
@@ -153,6 +159,7 @@ impl Error {
             Error::Resized(_)
             | Error::Unkept(_)
             | Error::Misfit(_)
+            | Error::Untied
             | Error::Untrusted { .. }
             | Error::Broken { .. }
             | Error::Unsayable(_) => false,

@@ -43,6 +43,7 @@ pub struct Credential {
     mine: haul_gsi::Credential,
     authorities: Authorities,
     data: DataSecurity,
+    tied: bool,
     /// Where it was found, for people.
     pub from: PathBuf,
 }
@@ -60,13 +61,19 @@ impl Credential {
     /// The same of parts.
     pub fn of(authorities: Authorities, mine: haul_gsi::Credential) -> Credential {
         let from = mine.from.clone();
-        Credential { mine, authorities, data: DataSecurity::default(), from }
+        Credential { mine, authorities, data: DataSecurity::default(), tied: true, from }
     }
 
     /// With this on data connections.
     #[must_use]
     pub fn with_data(self, data: DataSecurity) -> Credential {
         Credential { data, ..self }
+    }
+
+    /// Of a data connection it need not be shown that it is of the session that asked for it.
+    #[must_use]
+    pub fn untied(self) -> Credential {
+        Credential { tied: false, ..self }
     }
 
     /// What is protected on data connections.
@@ -82,7 +89,7 @@ impl Credential {
             DataSecurity::Private => Level::Private,
         };
         let identity = self.mine.identity().clone();
-        let expects = match delegated {
+        let expects = match delegated.filter(|_| self.tied) {
             Some(proxy) => Expects::Proxy(identity, proxy.to_vec()),
             None => Expects::Identity(identity),
         };

@@ -3,8 +3,8 @@
 //! In: whom to trust, a connection. Out: a connection that is protected, with a server that showed a
 //! certificate for the name that the user typed.
 //! Invariants: nothing is accepted without its certificate's check, and what should be protected never falls
-//! back to plain; a data connection resumes the session of its own control connection, which servers ask for,
-//! for it shows that both are the same client's.
+//! back to plain; a data connection resumes the session of its own control connection: that shows both ends
+//! that it is the one that was asked for. Who can redirect connections could lead it to another session.
 //! Source of the checks: rustls and webpki; of the authorities: the system's, as OpenSSL has them.
 
 use std::io::{self, IoSlice, Read, Write};
@@ -20,7 +20,9 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{CertificateError, ClientConfig, ClientConnection, RootCertStore, StreamOwned, version};
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, version,
+};
 
 use crate::Error;
 use haul_base::stop::Stop;
@@ -39,6 +41,7 @@ pub struct Trust {
     older: Arc<ClientConfig>,
     /// Which of the two, for all sessions that have this.
     uses: Arc<AtomicU8>,
+    tied: bool,
 }
 
 /// Whatever both ends have; the older one; and never that one, for the server does not have it.
@@ -78,7 +81,23 @@ impl Trust {
             builder().with_protocol_versions(&[&version::TLS12]).map_err(|error| error.to_string())?;
         let config = any.with_root_certificates(roots.clone()).with_no_client_auth();
         let older = older.with_root_certificates(roots).with_no_client_auth();
-        Ok(Trust { config: Arc::new(config), older: Arc::new(older), uses: Arc::new(AtomicU8::new(ANY)) })
+        Ok(Trust {
+            config: Arc::new(config),
+            older: Arc::new(older),
+            uses: Arc::new(AtomicU8::new(ANY)),
+            tied: true,
+        })
+    }
+
+    /// A data connection need not go on with the session of its control connection.
+    #[must_use]
+    pub fn untied(self) -> Trust {
+        Trust { tied: false, ..self }
+    }
+
+    /// It must.
+    pub fn is_tied(&self) -> bool {
+        self.tied
     }
 }
 
@@ -88,6 +107,7 @@ pub(crate) struct Tls {
     name: ServerName<'static>,
     uses: Arc<AtomicU8>,
     is_older: bool,
+    tied: bool,
 }
 
 impl Tls {
@@ -99,7 +119,7 @@ impl Tls {
         let mut config = ClientConfig::clone(if is_older { &trust.older } else { &trust.config });
         // Of its own: servers that serve each session by a process of its own know only its sessions.
         config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
-        Ok(Tls { config: Arc::new(config), name, uses: trust.uses.clone(), is_older })
+        Ok(Tls { config: Arc::new(config), name, uses: trust.uses.clone(), is_older, tied: trust.tied })
     }
 
     /// The server refuses a data connection. It may be that it wants each to be known again by the session of
@@ -110,7 +130,7 @@ impl Tls {
     }
 
     /// It begins with the control connection. Where the server does not have the older one, the next session
-    /// has whatever it has.
+    /// has whatever it has; so it does where the server says nothing of it, but hangs up.
     pub(crate) fn begin(&self, socket: Bounded, patience: Duration) -> Result<Wire, Error> {
         let begun = self.protect(socket, patience);
         match &begun {
@@ -118,8 +138,24 @@ impl Tls {
                 self.uses.store(NOT_OLDER, Ordering::Relaxed);
                 Err(Error::Closed { doing: "beginning TLS 1.2" })
             }
+            Err(_) if self.is_older => {
+                let _ = self.uses.compare_exchange(OLDER, ANY, Ordering::Relaxed, Ordering::Relaxed);
+                begun
+            }
             _ => begun,
         }
+    }
+
+    /// The same of a data connection, which is of this session.
+    pub(crate) fn protect_data(&self, socket: Bounded, patience: Duration) -> Result<Wire, Error> {
+        let wire = self.protect(socket, patience)?;
+        let Wire::Protected(tls) = &wire else { return Ok(wire) };
+        if !self.tied || tls.conn.handshake_kind() == Some(HandshakeKind::Resumed) {
+            return Ok(wire);
+        }
+        // It may be that no ticket was left.
+        self.is_not_known_again();
+        Err(Error::Untied)
     }
 
     /// Makes the connection protected, within `patience`.

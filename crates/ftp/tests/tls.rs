@@ -45,6 +45,8 @@ enum Odd {
     NoProt,
     /// It talks of the protection of data only with users.
     LoginFirst,
+    /// It goes on with no session on data connections.
+    ForgetsSessions,
     /// Its data come as they are.
     PlainData,
     /// It ends a data connection as somebody on the way would.
@@ -255,7 +257,9 @@ fn serve(socket: TcpStream, odd: Odd, heard: &Mutex<Heard>) -> std::io::Result<(
                         continue;
                     }
                     _ => {
-                        let mut tls = protect(&config, socket, heard)?;
+                        let forgetful = self::config();
+                        let config = if odd == Odd::ForgetsSessions { &forgetful } else { &config };
+                        let mut tls = protect(config, socket, heard)?;
                         match odd {
                             Odd::DripsData => drip(&mut tls, &"x".repeat(200), heard)?,
                             _ => tls.write_all(CONTENT)?,
@@ -354,6 +358,19 @@ fn data_are_protected_or_none() {
     drop(session);
     let heard = fake.heard();
     assert_eq!(heard.lines[..6], ["AUTH TLS", "PBSZ 0", "USER u", "PASS geheim", "PBSZ 0", "PROT P"]);
+
+    let fake = Fake::start(Odd::ForgetsSessions);
+    let mut session = fake.open(trusted()).expect("a session");
+    let error = read(&mut session).expect_err("no file");
+    assert!(error.to_string().contains("did not go on with the TLS session"), "{error}");
+    assert!(error.is_passing() && error.ends_session(), "another session may have tickets left");
+    drop(session);
+    fake.heard();
+    let fake = Fake::start(Odd::ForgetsSessions);
+    let mut session = fake.open(trusted().untied()).expect("a session");
+    assert_eq!(read(&mut session).expect("a file"), CONTENT);
+    drop(session);
+    fake.heard();
 
     for odd in [Odd::PlainData, Odd::CutsData] {
         let fake = Fake::start(odd);

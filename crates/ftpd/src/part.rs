@@ -74,6 +74,8 @@ impl Failed {
             Failed::Lost(Lost::System(Errno::NOSPC | Errno::DQUOT))
             | Failed::System { errno: Errno::NOSPC | Errno::DQUOT, .. } => 452,
             Failed::Lost(Lost::System(_)) => 550,
+            // It will not pass by itself, as what has 4 in front may.
+            Failed::System { errno: Errno::ACCESS | Errno::PERM | Errno::ROFS, .. } => 550,
             Failed::Lost(_) => 553,
             Failed::Busy => 450,
             Failed::NotConfirmed => 554,

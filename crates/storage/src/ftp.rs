@@ -82,7 +82,12 @@ fn protocol_of(place: &Place) -> Option<Protocol> {
 fn protection_of(server: &Server, settings: &Settings) -> &'static str {
     match server.protocol() {
         Protocol::Ftp => "none: FTP sends password and data as they are; ftps:// does not",
-        Protocol::Ftps => "TLS, with a server that showed its certificate",
+        Protocol::Ftps => match &settings.security {
+            Security::Tls(trust) if !trust.is_tied() => {
+                "TLS, with a server that showed its certificate; data connections may be of another session"
+            }
+            _ => "TLS, with a server that showed its certificate",
+        },
         Protocol::Sshftp => "commands by ssh; data go as they are",
         Protocol::Gsiftp => match &settings.security {
             Security::Gsi(credential) if credential.data() == DataSecurity::Private => {
@@ -232,14 +237,18 @@ fn server_of(
     };
     let security = match protocol {
         Protocol::Ftp => Security::None,
-        Protocol::Ftps => Security::Tls(Trust::system().map_err(unable)?),
+        Protocol::Ftps => {
+            let trust = Trust::system().map_err(unable)?;
+            Security::Tls(if data_channel == DataChannel::Untied { trust.untied() } else { trust })
+        }
         Protocol::Gsiftp => {
             let data = match data_channel {
-                DataChannel::Private => DataSecurity::Private,
+                DataChannel::Private | DataChannel::Untied => DataSecurity::Private,
                 DataChannel::Shown => DataSecurity::Shown,
                 DataChannel::Plain => DataSecurity::None,
             };
-            Security::Gsi(Credential::find().map_err(unable)?.with_data(data))
+            let credential = Credential::find().map_err(unable)?.with_data(data);
+            Security::Gsi(if data_channel == DataChannel::Untied { credential.untied() } else { credential })
         }
         Protocol::Sshftp => Security::Ssh(Ssh { words: words.to_vec(), interactive }),
     };

@@ -72,7 +72,7 @@ pub struct StorageOptions {
     pub no_preallocate: bool,
 }
 
-/// What is protected on data connections of GridFTP servers. Commands always are.
+/// What is protected on data connections of GridFTP servers and under TLS. Commands always are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DataChannel {
@@ -83,6 +83,9 @@ pub enum DataChannel {
     Shown,
     /// Nothing is delegated, nobody shows anything, and data go as they are.
     Plain,
+    /// As `Private`, and of data connections it need not be shown that they are of the session that asked
+    /// for them: whoever can redirect connections can swap those of two sessions.
+    Untied,
 }
 
 /// How new files come to lie on the destination's storage targets. No choice names a target.

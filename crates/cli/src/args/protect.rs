@@ -35,10 +35,12 @@ pub struct Protection {
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Protect::Tls)]
     pub protect: Protect,
 
-    /// What guards the data connections of GridFTP servers (gsiftp://)
+    /// What guards the data connections of GridFTP servers (gsiftp://), and of ftps://
     ///
     /// Default: private. For it, and for shown, the server gets a limited proxy of yours, with which it
-    /// shows on each data connection that it serves you. Commands are always encrypted.
+    /// shows on each data connection that it serves this session of yours; under ftps:// a data connection
+    /// goes on with the TLS session of the commands. untied is for servers that cannot. Commands are always
+    /// encrypted.
     #[arg(long, value_enum, value_name = "HOW", default_value_t = DataChannel::Private)]
     pub data_channel: DataChannel,
 }
@@ -83,6 +85,8 @@ pub enum DataChannel {
     Shown,
     /// Nothing is delegated, and data is NOT protected (DCAU N)
     Plain,
+    /// As private, but whoever can redirect connections can swap those of two sessions
+    Untied,
 }
 
 impl Protection {
@@ -91,6 +95,7 @@ impl Protection {
             DataChannel::Private => options::DataChannel::Private,
             DataChannel::Shown => options::DataChannel::Shown,
             DataChannel::Plain => options::DataChannel::Plain,
+            DataChannel::Untied => options::DataChannel::Untied,
         }
     }
 
