@@ -94,9 +94,10 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
     let dry_run = request.dry_run || request.options.dry_run;
     (request.dry_run, request.options.dry_run) = (dry_run, dry_run);
     let start = Instant::now();
+    let retry = again::policy_here(&request.options, &observer, handle);
     // Where there are replicas this host compares what it gets of them.
     if request.replicas.is_empty() && crate::endpoint::is_pair(&request.sources, &request.destination) {
-        match third::run(&request, &observer, handle, start) {
+        match third::run(&request, &observer, handle, (start, &retry)) {
             third::Third::Over(summary) => return *summary,
             third::Third::Relay(why) => match relay(&request, &why) {
                 Ok(note) => {
@@ -112,7 +113,6 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
         }
     }
     let (request, adopted) = &passport::adopt_local(&request);
-    let retry = again::policy_here(&request.options, &observer, handle);
     let mut summary = again::run(request, (&observer, handle), &retry, |observer| {
         let start = Instant::now();
         let error = match join(request, observer, handle, &retry) {

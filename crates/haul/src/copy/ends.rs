@@ -93,6 +93,7 @@ pub(super) fn sink_request(
         data_channel: options.data_channel,
         ssh: (Vec::new(), false),
         patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
+        retry: super::again::policy(options),
         memory,
         writers,
         claim,

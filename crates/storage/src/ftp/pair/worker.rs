@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_base::stop::Stop;
+use haul_core::reliability::Step;
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::pair::{End, Fault, Heard, Manner, Move, Pair};
 use haul_ftp::{Asked, Error, Facts, Kind, Session, Settings, steer};
@@ -20,7 +21,7 @@ use haul_gridftp::ranges::Ranges;
 use super::fold::{ONE_NAME, asks_folds, split};
 use super::records::{Kept, Record, version};
 use super::{CONNECTIONS, Shared, standing};
-use crate::ftp::line::{Line, may_help, pause};
+use crate::ftp::line::{Attempts, Line};
 use crate::ftp::names::{SETTLES, YOUNG, same_facts};
 use crate::ftp::{meta_of, time_of, untold};
 use crate::source::failure::own_failure;
@@ -59,7 +60,9 @@ struct Job {
     /// What of it the last attempt did not send: an earlier run had sent it, or an earlier attempt.
     unsent: u64,
     moved: u64,
-    tries: u32,
+    /// Of it was safe, at most.
+    furthest: u64,
+    tries: Attempts,
     afresh: u32,
 }
 
@@ -89,7 +92,8 @@ impl Worker {
     pub(super) fn new(shared: Arc<Shared>) -> Worker {
         let (server, settings) = shared.end(End::To).clone();
         let patience = settings.patience.min(WATCHING);
-        let watcher = Some(Line::new(server, Settings { patience, ..settings }));
+        let retry = &shared.retries[End::To as usize];
+        let watcher = Some(Line::new(server, Settings { patience, ..settings }, retry));
         Worker { shared, pair: None, counted: false, watcher, left_out: false }
     }
 
@@ -129,7 +133,8 @@ impl Worker {
             earlier: 0,
             unsent: 0,
             moved: 0,
-            tries: 0,
+            furthest: 0,
+            tries: Attempts::new(Step::File),
             afresh: 0,
         }
     }
@@ -197,15 +202,28 @@ impl Worker {
             Scope::All => true,
             Scope::One(one) => one == index,
         };
-        let (mut left, mut longest) = (Vec::new(), 0);
+        // What is everybody's trouble is asked about once.
+        let (mut left, mut longest, mut all_again) = (Vec::new(), None, None);
         for (index, mut job) in std::mem::take(jobs).into_iter().enumerate() {
             if !concerned(index) {
                 left.push(job);
                 continue;
             }
-            job.tries += 1;
-            if may_help(&error, job.tries) {
-                longest = longest.max(job.tries);
+            let mut ask = || {
+                let marker = job.held.total();
+                if marker > job.furthest {
+                    job.furthest = marker;
+                    job.tries.came_on();
+                }
+                let path = if end == End::From { &job.entry.from } else { &job.entry.to };
+                shared.retries[end as usize].failed(&mut job.tries, &error, path, marker)
+            };
+            let pause = match scope {
+                Scope::All => *all_again.get_or_insert_with(ask),
+                Scope::One(_) => ask(),
+            };
+            if pause.is_some() {
+                longest = longest.max(pause);
                 left.push(job);
                 continue;
             }
@@ -223,8 +241,8 @@ impl Worker {
             self.end(job, Err(failure));
         }
         *jobs = left;
-        if longest > 0 {
-            self.rest(pause(longest));
+        if let Some(pause) = longest {
+            self.rest(pause);
         }
     }
 
@@ -299,6 +317,8 @@ impl Worker {
         queue.known.extended = Some(pair.is_extended());
         queue.known.sum = Some(sum);
         queue.known.pairs += u16::from(!std::mem::replace(&mut self.counted, true));
+        drop(queue);
+        shared.retries.iter().for_each(|retry| retry.well());
         self.pair = Some(pair);
         Ok(())
     }
@@ -628,7 +648,7 @@ impl Worker {
         // Whatever was stopped.
         let patience = settings.patience.min(CLEANING);
         let settings = Settings { stop: Stop::never(), patience, ..settings.clone() };
-        let mut line = Line::new(server.clone(), settings);
+        let mut line = Line::new(server.clone(), settings, &self.shared.retries[End::To as usize]);
         let removed = line.open().and_then(|session| steer::remove(session, &job.temp));
         if removed.is_ok()
             && let Some(record) = job.record.take()
