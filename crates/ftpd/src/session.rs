@@ -170,7 +170,7 @@ pub fn run(control: OwnedFd, monitor: UnixStream, start: Start, log: Log) -> io:
 impl Session {
     fn serve(&mut self) -> Over {
         let mut login_until = Some(Instant::now() + LOGIN_WITHIN).filter(|_| self.login.is_none());
-        let mut refused = 0;
+        let (mut refused, mut spoke) = (0, false);
         loop {
             let idle_until = Instant::now() + IDLE_MAX;
             let until = login_until.map_or(idle_until, |login| login.min(idle_until));
@@ -178,6 +178,9 @@ impl Session {
                 Ok(line) => line,
                 Err(end) => return Over::Ended(self.leave(end)),
             };
+            if login_until.is_some() && !std::mem::replace(&mut spoke, true) {
+                self.control.tell_spoke();
+            }
             if self.control.refuse_bare() {
                 refused += 1;
                 if refused > REFUSED_MAX {
@@ -384,7 +387,7 @@ impl Session {
         if !is_anonymous && self.control.lock().is_some() {
             return self.claim(user);
         }
-        let Some(access) = self.config.anonymous.filter(|_| is_anonymous) else {
+        if self.config.anonymous.is_none() || !is_anonymous {
             let shown: String = user.chars().take(64).collect();
             self.log.note("refused", Some(self.peer), Some(&shown), "no such login");
             let text = match (self.secure.is_under_tls(), &self.config.authorities) {
@@ -393,11 +396,8 @@ impl Session {
                 _ => "This login is not served here; anonymous is.",
             };
             return (self.said(530, text), true);
-        };
-        if self.before_login && self.control_is_protected() {
-            return self.claim(user);
         }
-        if self.before_login {
+        if self.before_login && !self.control_is_protected() {
             let claim = Claim {
                 who: crate::config::Who::Anonymous,
                 unread: Secret(Vec::new()),
@@ -408,8 +408,8 @@ impl Session {
             };
             return (Then::HandOver(claim), false);
         }
-        self.enter(Login::anonymous(access), None);
-        (Then::Next, false)
+        // The monitor counts who has logged in.
+        self.claim(user)
     }
 
     /// The login is good, and this process may act for it.

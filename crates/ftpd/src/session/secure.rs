@@ -175,7 +175,7 @@ impl Session {
                 self.plain(335, &format!("ADAT={}", BASE64.encode(&token)))
             }
             Ok(Step::Stands(token)) => {
-                // The key of the host has done what it is for. (Its bytes are not wiped.)
+                // The key of the host has done what it is for.
                 self.secure.host = None;
                 // What anybody on the way may have said before counts no more (RFC 2228, 3).
                 self.named = None;
@@ -201,7 +201,9 @@ impl Session {
     /// Has the monitor say who somebody is here who has shown a certificate.
     pub(super) fn claim(&mut self, user: String) -> (Then, bool) {
         self.secure.claims += 1;
-        let lock = match self.secure.is_under_tls() {
+        let is_anonymous = ANONYMOUS.iter().any(|name| user.eq_ignore_ascii_case(name));
+        let is_known = self.control.lock().is_some();
+        let lock = match self.secure.is_under_tls() || is_anonymous && !is_known {
             // Nobody has shown anything, and anonymous is all that is asked for.
             true => Some(((Secret(Vec::new()), "anonymous".into()), None)),
             false => self.control.lock().and_then(|lock| Some((lock.whose()?, lock.delegated()))),
@@ -210,7 +212,7 @@ impl Session {
             self.control.say(421, "Too many logins; goodbye.");
             return (Then::Leave, true);
         };
-        let who = match ANONYMOUS.iter().any(|name| user.eq_ignore_ascii_case(name)) {
+        let who = match is_anonymous {
             true => Who::Anonymous,
             false => Who::Shown { name, user: Some(user).filter(|user| user != BY_MAP) },
         };
@@ -229,6 +231,10 @@ impl Session {
             }
             Ok((Answer::Follows, Some(server))) => (Then::Relay(UnixStream::from(server)), false),
             Ok((Answer::Refused(why), _)) => (self.said(530, &why), true),
+            Ok((Answer::Full(why), _)) => {
+                self.control.say(421, &why);
+                (Then::Leave, true)
+            }
             other => {
                 let why = match other {
                     Err(error) => haul_base::errno::text(error),
@@ -368,5 +374,5 @@ fn is_tls(argument: &[u8]) -> bool {
 }
 
 fn credential(parts: Parts, what: &str) -> Result<Credential, String> {
-    Credential::of_der(parts.into_iter().map(|part| part.0).collect(), PathBuf::from(what))
+    Credential::of_der(parts.into_iter().map(Secret::into_bytes).collect(), PathBuf::from(what))
 }
