@@ -83,6 +83,8 @@ pub struct Script {
     no_times: bool,
     /// It leaves bytes that are not ASCII out of paths, and lists directories (MLSD).
     drops: bool,
+    /// It says that it makes sums, and this whenever it is asked for one.
+    sums_say: Option<&'static str>,
     /// It makes no sum of files whose path holds this.
     no_sum_of: Option<&'static str>,
     /// It says of directories that are there that it made them.
@@ -144,6 +146,11 @@ impl Script {
 
     pub fn without_sum_of(mut self, part: &'static str) -> Script {
         self.no_sum_of = Some(part);
+        self
+    }
+
+    pub fn sums_say(mut self, reply: &'static str) -> Script {
+        (self.sums, self.sums_say) = (true, Some(reply));
         self
     }
 
@@ -450,6 +457,7 @@ impl Session {
             {
                 self.say("504 not of that")
             }
+            "CKSM" if let Some(reply) = script.sums_say => self.say(reply),
             "CKSM" if script.sums => {
                 let at =
                     argument.iter().enumerate().filter(|(_, byte)| **byte == b' ').nth(2).expect("three").0;

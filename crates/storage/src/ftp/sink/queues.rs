@@ -388,7 +388,7 @@ impl Common {
     }
 
     pub(super) fn is_silent(&self) -> bool {
-        self.silent.load(Ordering::Relaxed)
+        self.silent.load(Ordering::Relaxed) && !haul_mutant::removed("ftp-silent-servers-are-left")
     }
 
     /// A number that no temporary of this run has.
