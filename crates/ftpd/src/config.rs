@@ -168,19 +168,25 @@ pub struct Agreed {
     pub private: bool,
 }
 
-/// What the process behind a login goes on from.
+/// What goes from a process before a login, by way of the monitor, to the one behind it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Handed {
-    pub login: Login,
+pub struct Passed {
     /// What the client has said since.
     pub unread: Secret,
     /// What the client delegated.
     pub delegated: Option<Parts>,
     pub agreed: Agreed,
-    /// It has logged in under TLS, and can go on with these sessions.
+    /// It comes under TLS, and can go on with these sessions.
     pub tls: Option<Known>,
-    /// Its connection leads to the process before the login, which protects what is said.
+    /// The process before the login stays, and protects what is said.
     pub relayed: bool,
+}
+
+/// What the process behind a login goes on from.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Handed {
+    pub login: Login,
+    pub with: Passed,
 }
 
 /// Who wants to log in.
@@ -194,17 +200,11 @@ pub enum Who {
     },
 }
 
-/// What a process before a login asks the monitor.
+/// What a process before a login asks the monitor. One that stays is answered.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Claim {
     pub who: Who,
-    pub unread: Secret,
-    pub delegated: Option<Parts>,
-    pub agreed: Agreed,
-    /// It comes under TLS.
-    pub tls: Option<Known>,
-    /// It stays, and protects what is said; then it is answered.
-    pub relayed: bool,
+    pub with: Passed,
 }
 
 /// What it is answered.

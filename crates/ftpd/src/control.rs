@@ -187,7 +187,7 @@ impl Control {
             unread.extend_from_slice(b"\r\n");
         }
         unread.extend_from_slice(&self.reader.finish());
-        claim.unread = Secret(unread);
+        claim.with.unread = Secret(unread);
         tell(&mut self.monitor, &claim)
     }
 

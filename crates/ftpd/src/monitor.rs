@@ -323,7 +323,7 @@ impl<'a> Monitor<'a> {
         let child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
-                if start.after.as_ref().is_none_or(|after| !after.relayed) {
+                if start.after.as_ref().is_none_or(|after| !after.with.relayed) {
                     let socket = TcpStream::from(control);
                     let _ = socket.set_nonblocking(true);
                     let _ = (&socket).write(b"421 No session can be started; come again later.\r\n");
@@ -392,8 +392,8 @@ impl<'a> Monitor<'a> {
             self.log.note("error", Some(peer), None, "a session handed over what is no login");
             return;
         };
-        let (is_relayed, who) = (claim.relayed, claim.who.clone());
-        let judged = match (&who, &claim.tls) {
+        let (is_relayed, who) = (claim.with.relayed, claim.who.clone());
+        let judged = match (&who, &claim.with.tls) {
             (Who::Shown { .. }, Some(_)) => Err("Under TLS only anonymous is served.".into()),
             _ => self.judge(&who),
         };
@@ -477,7 +477,7 @@ impl<'a> Monitor<'a> {
     ) -> io::Result<Option<UnixStream>> {
         let session = &mut self.sessions[index];
         let (peer, local, kept) = (session.peer, session.local, session.control.take());
-        let (control, relay) = match claim.relayed {
+        let (control, relay) = match claim.with.relayed {
             true => {
                 let (ours, theirs) = UnixStream::pair()?;
                 (OwnedFd::from(theirs), Some(ours))
@@ -485,10 +485,10 @@ impl<'a> Monitor<'a> {
             false => (kept.ok_or(ErrorKind::NotConnected)?.into(), None),
         };
         session.is_followed = true;
-        let Claim { unread, delegated, agreed, tls: known, relayed, .. } = claim;
+        let with = claim.with;
         // Data of a login under TLS are protected by who moves them.
-        let tls = known.as_ref().and(self.options.tls.as_ref()).map(Host::parts);
-        let after = Some(Handed { login, unread, delegated, agreed, tls: known, relayed });
+        let tls = with.tls.as_ref().and(self.options.tls.as_ref()).map(Host::parts);
+        let after = Some(Handed { login, with });
         let ids = Some(ids);
         let start = Start { tls, after, ..self.start_of(peer, local, &ids) };
         self.start(control, None, &start, ids)?;
@@ -602,7 +602,7 @@ pub fn serve_session(control: OwnedFd, monitor: OwnedFd, out: Box<dyn Write + Se
     if !is_whom {
         return Err(io::Error::new(ErrorKind::PermissionDenied, "this process is not who it must be"));
     }
-    let has_key = start.after.as_ref().is_some_and(|after| after.delegated.is_some());
+    let has_key = start.after.as_ref().is_some_and(|after| after.with.delegated.is_some());
     if start.host.is_some() || start.tls.is_some() || has_key {
         // Others of the same user cannot look at the key that it was told, nor at what a client delegated.
         rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;

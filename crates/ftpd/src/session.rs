@@ -20,7 +20,7 @@ use haul_gridftp::request::{Family, Opts, Request, Restart};
 use haul_gridftp::{address, reply::Reply};
 
 use crate::config::{
-    Access, Claim, Config, Handed, IDLE_MAX, LOGIN_WITHIN, Login, Parts, REFUSED_MAX, Secret, Start,
+    Access, Claim, Config, Handed, IDLE_MAX, LOGIN_WITHIN, Login, Parts, Passed, REFUSED_MAX, Secret, Start,
 };
 use crate::control::{self, Control, End};
 use crate::data::Data;
@@ -104,7 +104,7 @@ enum Over {
 /// # Errors
 /// The sockets cannot be used as they must be.
 pub fn run(control: OwnedFd, monitor: UnixStream, start: Start, log: Log) -> io::Result<()> {
-    let is_relayed = start.after.as_ref().is_some_and(|after| after.relayed);
+    let is_relayed = start.after.as_ref().is_some_and(|after| after.with.relayed);
     let control: Box<dyn control::Stream> = match is_relayed {
         true => {
             let control = UnixStream::from(control);
@@ -139,7 +139,7 @@ pub fn run(control: OwnedFd, monitor: UnixStream, start: Start, log: Log) -> io:
     };
     match start.after {
         None => session.control.say(220, "haul GridFTP server ready."),
-        Some(Handed { login, unread, delegated, agreed, tls, .. }) => {
+        Some(Handed { login, with: Passed { unread, delegated, agreed, tls, .. } }) => {
             session.control.take_unread(&unread.0);
             session.secure.agreed = agreed;
             if let Some(known) = tls {
@@ -400,11 +400,13 @@ impl Session {
         if self.before_login && !self.control_is_protected() {
             let claim = Claim {
                 who: crate::config::Who::Anonymous,
-                unread: Secret(Vec::new()),
-                delegated: None,
-                agreed: self.secure.agreed.clone(),
-                tls: None,
-                relayed: false,
+                with: Passed {
+                    unread: Secret(Vec::new()),
+                    delegated: None,
+                    agreed: self.secure.agreed.clone(),
+                    tls: None,
+                    relayed: false,
+                },
             };
             return (Then::HandOver(claim), false);
         }

@@ -13,7 +13,9 @@ use haul_gridftp::command::DataAuth;
 use haul_gsi::{Acceptor, Authorities, Credential, Directory, Expects, Level, Step};
 
 use super::{ANONYMOUS, Parameters, Session, Then};
-use crate::config::{Agreed, Answer, CLAIMS_MAX, CONTEXTS_MAX, Claim, Known, Login, Parts, Secret, Who};
+use crate::config::{
+    Agreed, Answer, CLAIMS_MAX, CONTEXTS_MAX, Claim, Known, Login, Parts, Passed, Secret, Who,
+};
 use crate::data::{Clear, Guard};
 use crate::guard::{Nothing, Shown};
 use crate::lock::Lock;
@@ -178,7 +180,9 @@ impl Session {
                 // The key of the host has done what it is for.
                 self.secure.host = None;
                 // What anybody on the way may have said before counts no more (RFC 2228, 3).
-                self.named = None;
+                if !haul_mutant::removed("ftpd-names-before-a-context-are-nobodys") {
+                    self.named = None;
+                }
                 self.with = Parameters::new();
                 self.data.delayed = false;
                 self.secure.agreed = Agreed::default();
@@ -216,17 +220,17 @@ impl Session {
             true => Who::Anonymous,
             false => Who::Shown { name, user: Some(user).filter(|user| user != BY_MAP) },
         };
-        let claim = Claim {
-            who,
+        let with = Passed {
             unread: Secret(Vec::new()),
             delegated,
             agreed: self.secure.agreed.clone(),
             tls: self.secure.tls.as_ref().map(Tls::known),
             relayed: true,
         };
+        let claim = Claim { who, with };
         match self.control.claim(&claim) {
             Ok((Answer::Go(login), _)) => {
-                self.enter(login, claim.delegated);
+                self.enter(login, claim.with.delegated);
                 (Then::Next, false)
             }
             Ok((Answer::Follows, Some(server))) => (Then::Relay(UnixStream::from(server)), false),
