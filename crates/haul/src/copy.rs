@@ -52,7 +52,7 @@ mod summary;
 pub(crate) mod third;
 pub(crate) mod trial;
 
-use ends::{End, memory, patience, sink_request, source_request};
+use ends::{End, memory, patience, sink_request, source_request, waits};
 use manifest::hash_unchanged;
 use plan::Plan;
 use summary::{Joined, summarise};
@@ -305,6 +305,7 @@ fn connect_and_hear(
         streams: streams.value,
         joins: connected.joins,
         patience: patience(&request.options),
+        waits: waits(&request.options),
         strays: connected.strays,
         protection: protection(&request.options, connected.protect),
     };
@@ -413,6 +414,7 @@ pub(crate) fn serve(
         streams: connected.streams,
         joins: connected.joins,
         patience: patience(&request.options),
+        waits: waits(&request.options),
         strays: connected.strays.clone(),
         protection: protection(&request.options, connected.protect),
     };
@@ -484,6 +486,7 @@ fn memory_links(options: &Options) -> (Links, Links) {
             streams: LOCAL_STREAMS,
             joins,
             patience,
+            waits: waits(options),
             strays,
             protection: protection(options, "local"),
         }

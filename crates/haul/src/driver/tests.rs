@@ -265,6 +265,7 @@ fn links_of(mut links: Vec<Link>) -> Links {
         data,
         joins,
         patience,
+        waits: Duration::ZERO,
         strays: Arc::default(),
         protection: Protection::default(),
     }
