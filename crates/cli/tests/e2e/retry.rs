@@ -61,14 +61,21 @@ fn a_server_that_comes_later_is_waited_for() {
     let ended =
         Haul::cp(["--retry-for=2s", "ftp://127.0.0.1:1/f"]).args([room.at("a")]).run().sane().exits(1);
     assert_eq!(ended.summary().text("error_kind"), "network", "{}", ended.describe());
-    // A stop ends the waiting.
-    let program = command(&room, "echo default");
-    let words = format!("--retry-command='{}'", program.display());
-    let copy = Haul::cp(["--retry-for=1h", &words, "ftp://127.0.0.1:1/f"]).args([room.at("b")]);
-    let mut run = copy.start();
-    assert!(run.until(|_| !asked(&room).is_empty()), "{}", run.stderr());
-    run.signal(Signal::INT);
-    run.wait().sane().exits(130);
+    // A stop ends the waiting, whichever end it is of, or both.
+    let nowhere = "ftp://127.0.0.1:1/f";
+    for (from, to) in [(Some(nowhere), None), (None, Some(nowhere)), (Some(nowhere), Some(nowhere))] {
+        let room = Room::new();
+        let path = room.file("a", "content").display().to_string();
+        let sink = room.at("b").display().to_string();
+        let program = command(&room, "echo default");
+        let words = format!("--retry-command='{}'", program.display());
+        let copy = Haul::cp(["--retry-for=1h", &words, from.unwrap_or(&path), to.unwrap_or(&sink)]);
+        let mut run = copy.start();
+        assert!(run.until(|_| !asked(&room).is_empty()), "{}", run.stderr());
+        assert_eq!(asked(&room)[0]["step"], "start");
+        run.signal(Signal::INT);
+        run.wait().sane().exits(130);
+    }
 }
 
 /// Goal: a command says how often and when, is told what happened, and is no part of a shell's words.
