@@ -29,7 +29,8 @@ pub const PORT_MIN: u16 = 1_024;
 const BUFFER_MAX: u64 = 64 << 20;
 /// Who says nothing for so long is the first to give way to others.
 const SPOKEN_WITHIN: Duration = Duration::from_secs(2);
-/// A connection that is dialled comes about within this time, or a client that wants to go is not kept for it.
+/// A connection that is dialled comes about within this time, or a client that wants to go is not kept for
+/// it.
 const SOON: Duration = Duration::from_secs(3);
 /// Most threads that look at who is there, with those that were told to end and have not yet.
 const LIVING_MAX: usize = 2 * CHANNELS_MAX;

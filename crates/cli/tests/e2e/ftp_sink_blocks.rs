@@ -31,9 +31,9 @@ fn furnish(room: &Room) -> PathBuf {
     data
 }
 
-/// `haul cp --json -r -v --patience=1s DATA/ TAKER`.
+/// `haul cp --json -r -v --patience=2s DATA/ TAKER`.
 fn cp(data: &Path, taker: &Taker) -> Outcome {
-    Haul::cp(["-r", "-v", "--patience=1s"]).args([contents(data)]).args([taker.url("/d/")]).run().sane()
+    Haul::cp(["-r", "-v", "--patience=2s"]).args([contents(data)]).args([taker.url("/d/")]).run().sane()
 }
 
 /// Each file is there, as it was sent, and nothing else.

@@ -1,6 +1,6 @@
 //! A session with a destination, or with one of two servers that move data between them: opened when it is
-//! needed, and again when it was lost; and what becomes of what failed there. Sources, which may lie at several
-//! servers, have `session.rs`.
+//! needed, and again when it was lost; and what becomes of what failed there. Sources, which may lie at
+//! several servers, have `session.rs`.
 //!
 //! In: what failed. Out: what the policy makes of it: again, after a pause, or not.
 //! Invariants: a pause ends as soon as nobody wants what comes behind it; of a server that is gone for all

@@ -98,10 +98,19 @@ impl Writer {
         // They stay until it is known that they do not.
         doubted.iter().for_each(|path| self.common.leave(path.clone()));
         let paths: Vec<&[u8]> = doubted.iter().map(Vec::as_slice).collect();
-        let removed = self.line.again(|session| {
+        let remove = |writer: &mut Writer| {
+            let session = writer.line.open()?;
             let removed = session.remove(&paths)?;
-            Ok((removed, session.facts_of(&paths)?))
-        });
+            Ok::<_, Error>((removed, session.facts_of(&paths)?))
+        };
+        let mut removed = remove(self);
+        if let Err(error) = &removed
+            && !error.is_silence()
+        {
+            // The session may have been over for long. Nobody waits for more attempts by now.
+            self.line.close();
+            removed = remove(self);
+        }
         if let Ok((removed, asked)) = removed {
             for ((path, removed), asked) in doubted.iter().zip(removed).zip(asked) {
                 if removed.is_ok() || matches!(asked, Asked::Not(_)) {
