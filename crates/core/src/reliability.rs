@@ -26,11 +26,11 @@ const PAUSE_SHARE: u32 = 8;
 /// What was being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A server of the source was to be reached, and nothing was read from it yet.
+    /// A server was to be reached, and nothing was read or written there yet.
     Start,
-    /// A directory of it was listed, or an entry looked at.
+    /// A directory of it was listed or made, or an entry looked at or named.
     List,
-    /// A file of it was read.
+    /// A file of it was read or written.
     File,
     /// The copy as a whole: the far end, or the connection to it, was lost or never there.
     Copy,

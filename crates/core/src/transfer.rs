@@ -62,6 +62,9 @@ pub fn resends_max(size: u64, map: Option<&ExtentMap>, object_size: u32) -> u64 
     16 + extents + data.div_ceil(u64::from(object_size.max(1)))
 }
 
+/// How often a file is begun anew at most that the store lost, with all that had come of it.
+const LOST_MAX: u8 = 16;
+
 /// What is read and sent at once and holds the byte at `at`, as offset and length: an object; of a sparse
 /// file the piece of it that lies in one data extent. `None` in a hole and behind the end.
 fn piece_at(size: u64, map: Option<&ExtentMap>, object_size: u32, at: u64) -> Option<(u64, u64)> {

@@ -216,7 +216,15 @@ impl Bench {
                 }
                 SinkAction::Submit(SinkOp::Write { file, offset, len, buffer, .. }) => {
                     self.written += u64::from(len);
-                    SinkDone::Write { id: file.id, offset, len, buffer, took: None, result: Ok(()) }
+                    SinkDone::Write {
+                        id: file.id,
+                        offset,
+                        len,
+                        buffer,
+                        took: None,
+                        result: Ok(()),
+                        again: false,
+                    }
                 }
                 SinkAction::Submit(SinkOp::WriteBundle { buffer, items, more }) => {
                     self.bundled.extend(items.iter().map(|item| (item.file.id, item.start)));

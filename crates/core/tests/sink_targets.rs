@@ -429,7 +429,7 @@ impl World {
                 let (now, nanos) = (self.now, (self.s.speed)(target.0));
                 let end = self.serve(target, nanos);
                 let took = Some(Took { time: end.since(now), cached: false });
-                let done = SinkDone::Write { id, offset, len, buffer, took, result: Ok(()) };
+                let done = SinkDone::Write { id, offset, len, buffer, took, result: Ok(()), again: false };
                 self.at(end, Event::Done(done));
             }
             SinkOp::Commit { items, .. } => {

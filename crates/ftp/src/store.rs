@@ -22,6 +22,8 @@ use crate::tls::Wire;
 use crate::{Error, Session};
 
 const SENDING: &str = "sending to the server";
+/// What is left of a patience, at least, when the last bytes are gone.
+const SILENT_MIN: Duration = Duration::from_secs(1);
 /// So much of a file a server makes the sum of in a second, at least.
 const SUMMED_IN_A_SECOND: u64 = 16 << 20;
 
@@ -94,15 +96,17 @@ impl Session {
     /// # Errors
     /// It has not, or nobody knows.
     pub fn stored(&mut self, mut outgoing: Outgoing, path: &[u8]) -> Result<(), Error> {
-        let patience = self.control.patience();
-        outgoing.stream.ends_at(Instant::now() + patience);
+        let (patience, begun) = (self.control.patience(), Instant::now());
+        outgoing.stream.ends_at(begun + patience);
         let ended = outgoing.stream.end_writing().map_err(|cause| Error::lost(SENDING, patience, cause));
         if let Err(error) = ended {
             return Err(self.broken_off(outgoing, path, error));
         }
         outgoing.stream.hear_out(Instant::now() + GIVING_UP.min(patience));
         drop(outgoing);
-        let reply = self.control.last_reply();
+        // All of that is one silence.
+        let left = patience.saturating_sub(begun.elapsed()).max(SILENT_MIN.min(patience));
+        let reply = self.control.last_reply_within(left);
         let (stor, reply) = (Command::Path("STOR", path), reply?);
         match reply.class() {
             Class::Completed => Ok(()),
@@ -113,7 +117,11 @@ impl Session {
     /// A file whose connection broke while it was sent: why, in the server's words where it has some.
     pub fn broken_off(&mut self, outgoing: Outgoing, path: &[u8], error: Error) -> Error {
         drop(outgoing);
-        let patience = GIVING_UP.min(self.control.patience());
+        let patience = match error.is_silence() {
+            // It has been waited for.
+            true => Duration::ZERO,
+            false => GIVING_UP.min(self.control.patience()),
+        };
         match self.control.last_reply_within(patience) {
             Ok(reply) if !matches!(reply.class(), Class::Completed) => {
                 self.control.refused(&Command::Path("STOR", path), &reply)

@@ -8,6 +8,7 @@ use std::time::Duration;
 use data_encoding::BASE64;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use zeroize::{Zeroize as _, Zeroizing};
 
 /// Most lines of a client that wait while a transfer runs. What it says beyond waits in its own socket.
 pub const QUEUE_MAX: usize = 1_024;
@@ -19,6 +20,11 @@ pub const PATH_LEN_MAX: usize = 4_096;
 pub const CHANNELS_MAX: usize = 64;
 /// Contexts of GSI that a client may begin before it is sent away.
 pub const CONTEXTS_MAX: u32 = 4;
+/// Most sessions in which nobody has logged in yet. They have no part in the number of sessions.
+pub const STRANGERS_MAX: usize = 96;
+/// One that came with the most of them is left alone for so long where another one of its host wants its
+/// place: a flood starts no more processes than that.
+pub const STRANGER_STAYS: Duration = Duration::from_secs(1);
 /// Logins that a session may ask the monitor for.
 pub const CLAIMS_MAX: u32 = 8;
 /// So long the monitor may take to say who somebody is here: it looks users up.
@@ -45,7 +51,8 @@ pub enum Access {
     Write,
 }
 
-/// Bytes that are in no `Debug`; base64 in what monitor and sessions say to each other.
+/// Bytes that are in no `Debug`, and are wiped when they are dropped; base64 in what monitor and sessions say
+/// to each other.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub Vec<u8>);
 
@@ -55,15 +62,28 @@ impl fmt::Debug for Secret {
     }
 }
 
+impl Secret {
+    /// They are the caller's to wipe.
+    pub fn into_bytes(mut self) -> Vec<u8> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
 impl Serialize for Secret {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&BASE64.encode(&self.0))
+        serializer.serialize_str(&Zeroizing::new(BASE64.encode(&self.0)))
     }
 }
 
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
-        let text = String::deserialize(deserializer)?;
+        let text = Zeroizing::new(String::deserialize(deserializer)?);
         BASE64.decode(text.as_bytes()).map(Secret).map_err(D::Error::custom)
     }
 }
@@ -138,6 +158,9 @@ pub const STOP: &[u8] = b"stop\n";
 /// The same when its patience is over: nothing is to go on. The first byte is in no other word.
 pub const END_NOW: &[u8] = b"end\n";
 
+/// What a session tells the monitor when a client has said its first word.
+pub const SPOKE: &[u8] = b"spoke\n";
+
 /// What is agreed of data connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agreed {
@@ -147,19 +170,25 @@ pub struct Agreed {
     pub private: bool,
 }
 
-/// What the process behind a login goes on from.
+/// What goes from a process before a login, by way of the monitor, to the one behind it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Handed {
-    pub login: Login,
+pub struct Passed {
     /// What the client has said since.
     pub unread: Secret,
     /// What the client delegated.
     pub delegated: Option<Parts>,
     pub agreed: Agreed,
-    /// It has logged in under TLS, and can go on with these sessions.
+    /// It comes under TLS, and can go on with these sessions.
     pub tls: Option<Known>,
-    /// Its connection leads to the process before the login, which protects what is said.
+    /// The process before the login stays, and protects what is said.
     pub relayed: bool,
+}
+
+/// What the process behind a login goes on from.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Handed {
+    pub login: Login,
+    pub with: Passed,
 }
 
 /// Who wants to log in.
@@ -173,17 +202,11 @@ pub enum Who {
     },
 }
 
-/// What a process before a login asks the monitor.
+/// What a process before a login asks the monitor. One that stays is answered.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Claim {
     pub who: Who,
-    pub unread: Secret,
-    pub delegated: Option<Parts>,
-    pub agreed: Agreed,
-    /// It comes under TLS.
-    pub tls: Option<Known>,
-    /// It stays, and protects what is said; then it is answered.
-    pub relayed: bool,
+    pub with: Passed,
 }
 
 /// What it is answered.
@@ -191,6 +214,8 @@ pub struct Claim {
 pub enum Answer {
     /// In words.
     Refused(String),
+    /// There are too many sessions, in words.
+    Full(String),
     /// It is served by the same process.
     Go(Login),
     /// Another process serves; with this comes the connection to it.

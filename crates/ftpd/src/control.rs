@@ -21,7 +21,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use crate::config::{
-    ANSWER_WITHIN, Answer, Claim, END_NOW, LINE_LEN_BEFORE_LOGIN, QUEUE_MAX, REPLY_WITHIN, STOP, Secret,
+    ANSWER_WITHIN, Answer, Claim, END_NOW, LINE_LEN_BEFORE_LOGIN, QUEUE_MAX, REPLY_WITHIN, SPOKE, STOP,
+    Secret,
 };
 use crate::lock::{Lock, Seal};
 
@@ -186,8 +187,14 @@ impl Control {
             unread.extend_from_slice(b"\r\n");
         }
         unread.extend_from_slice(&self.reader.finish());
-        claim.unread = Secret(unread);
+        claim.with.unread = Secret(unread);
         tell(&mut self.monitor, &claim)
+    }
+
+    /// Tells the monitor that the client has said something.
+    pub fn tell_spoke(&mut self) {
+        // Where it does not hear that, the session is taken for a silent one.
+        let _ = self.monitor.write(SPOKE);
     }
 
     /// Asks the monitor who somebody is here. With the answer comes the connection to who serves him, if
@@ -356,6 +363,11 @@ impl Control {
             let mut fds = [PollFd::from_borrowed_fd(self.stream.fd(), PollFlags::IN | PollFlags::RDHUP)];
             let _ = poll(&mut fds, Some(&timespec(left)));
         }
+    }
+
+    /// What the client said last, as far as it has come, is that it goes; or it has closed the connection.
+    pub fn wants_to_go(&self) -> bool {
+        self.end == Some(End::Gone) || self.queue.iter().any(|line| self.is_short(line, &Request::Quit))
     }
 
     /// The server ends, and who is served is to come to an end.

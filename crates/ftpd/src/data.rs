@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use haul_gridftp::mode_e::Channel;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::config::{CHANNELS_MAX, CONNECT_WITHIN, SHOWN_WITHIN, plain_ip};
 use crate::control::{Abort, Control, Status, timespec};
@@ -28,6 +29,9 @@ pub const PORT_MIN: u16 = 1_024;
 const BUFFER_MAX: u64 = 64 << 20;
 /// Who says nothing for so long is the first to give way to others.
 const SPOKEN_WITHIN: Duration = Duration::from_secs(2);
+/// A connection that is dialled comes about within this time, or a client that wants to go is not kept for
+/// it.
+const SOON: Duration = Duration::from_secs(3);
 /// Most threads that look at who is there, with those that were told to end and have not yet.
 const LIVING_MAX: usize = 2 * CHANNELS_MAX;
 
@@ -195,7 +199,7 @@ impl Showing {
 
     /// One more may come; with it another one gives way, if all places are taken.
     fn has_room(&self) -> bool {
-        self.waiting.len() < LIVING_MAX
+        self.waiting.len() < LIVING_MAX || haul_mutant::removed("ftpd-threads-are-bounded")
     }
 
     fn begin(&mut self, guard: Box<dyn Guard>, socket: TcpStream, is_own: bool) -> io::Result<()> {
@@ -460,19 +464,77 @@ impl Data {
         Ok(None)
     }
 
-    /// Dials once.
+    /// Dials once, and hears the client meanwhile.
     ///
     /// # Errors
-    /// Nobody answers, or the guard refuses who does.
-    pub fn dial(&mut self) -> io::Result<Conn> {
+    /// The outer: the session has to see to it. The inner: nobody answers, or the guard refuses who does.
+    pub fn dial(&mut self, control: &mut Control, status: Status<'_>) -> Result<io::Result<Conn>, Abort> {
+        let socket = match self.begin_to_dial() {
+            Ok(socket) => socket,
+            Err(error) => return Ok(Err(error)),
+        };
+        let connected = (socket.as_fd(), PollFlags::OUT);
+        if let Err(abort) = wait_for(connected, CONNECT_WITHIN, control, status) {
+            return if abort == Abort::Late { Ok(Err(ErrorKind::TimedOut.into())) } else { Err(abort) };
+        }
+        let is_there = rustix::net::sockopt::socket_error(&socket).and_then(|came| came);
+        if let Err(error) = is_there.map_err(io::Error::from).and_then(|()| self.prepare(&socket)) {
+            return Ok(Err(error));
+        }
+        let Some(guard) = self.guard.apart() else {
+            return Ok(self.guard.wrap(socket, true).map(Conn::new));
+        };
+        self.show_apart(guard, socket, control, status)
+    }
+
+    fn begin_to_dial(&self) -> io::Result<TcpStream> {
         let Route::Dial(address) = self.route else { return Err(ErrorKind::NotConnected.into()) };
         // What was agreed of protection since then counts.
         if !self.may_reach(address) {
             return Err(io::Error::other(Refused::Foreign));
         }
-        let socket = TcpStream::connect_timeout(&address, CONNECT_WITHIN)?;
-        self.prepare(&socket)?;
-        Ok(Conn::new(self.guard.wrap(socket, true)?))
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        if haul_mutant::removed("ftpd-dials-hear-the-client") {
+            return TcpStream::connect_timeout(&address, CONNECT_WITHIN);
+        }
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS | rustix::io::Errno::INTR) => Ok(socket.into()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Both ends of a connection that was dialled show whose it is, on a thread of its own.
+    fn show_apart(
+        &self,
+        guard: Box<dyn Guard>,
+        socket: TcpStream,
+        control: &mut Control,
+        status: Status<'_>,
+    ) -> Result<io::Result<Conn>, Abort> {
+        let begun = || -> io::Result<_> {
+            let (ours, theirs) = UnixStream::pair()?;
+            let (other, (done, found)) = (socket.try_clone()?, channel());
+            std::thread::Builder::new().name("show".into()).spawn(move || {
+                let _ = done.send(guard.wrap(socket, true).map(Conn::new));
+                drop(theirs);
+            })?;
+            Ok((ours, other, found))
+        };
+        let (bell, other, found) = match begun() {
+            Ok(begun) => begun,
+            Err(error) => return Ok(Err(error)),
+        };
+        // It ends by itself before that.
+        let ended = wait_for((bell.as_fd(), PollFlags::IN), SHOWN_WITHIN * 2, control, status);
+        match ended {
+            Ok(()) => Ok(found.recv().unwrap_or_else(|_| Err(ErrorKind::BrokenPipe.into()))),
+            Err(abort) => {
+                let _ = other.shutdown(std::net::Shutdown::Both);
+                if abort == Abort::Late { Ok(Err(ErrorKind::TimedOut.into())) } else { Err(abort) }
+            }
+        }
     }
 
     fn prepare(&self, socket: &TcpStream) -> io::Result<()> {
@@ -490,7 +552,8 @@ impl Data {
     /// # Errors
     /// The outer: the session has to see to it. The inner: there is none.
     pub fn open_one(&mut self, control: &mut Control, status: Status<'_>) -> Result<io::Result<Conn>, Abort> {
-        let conn = if self.is_listening() { self.await_one(control, status) } else { Ok(self.dial()) };
+        let conn =
+            if self.is_listening() { self.await_one(control, status) } else { self.dial(control, status) };
         self.route = Route::None;
         self.forget_showing();
         conn
@@ -512,6 +575,29 @@ impl Data {
                 }
                 Err(abort) => return Err(abort),
             }
+        }
+    }
+}
+
+/// Waits until this is ready, at most so long; a client that wants to go is not kept for what does not come.
+fn wait_for(
+    wanted: (BorrowedFd<'_>, PollFlags),
+    within: Duration,
+    control: &mut Control,
+    status: Status<'_>,
+) -> Result<(), Abort> {
+    let begun = Instant::now();
+    loop {
+        let is_slow = begun.elapsed() >= SOON;
+        if is_slow && control.wants_to_go() {
+            return Err(Abort::Asked);
+        }
+        let deadline = begun + if is_slow { within } else { SOON.min(within) };
+        match control.wait(&[wanted], deadline, Some(status)) {
+            Ok(ready) if ready[0] => return Ok(()),
+            Ok(_) => {}
+            Err(Abort::Late) if begun.elapsed() < within => {}
+            Err(abort) => return Err(abort),
         }
     }
 }

@@ -5,7 +5,9 @@
 //! What must hold: the monitor reads nothing that a client sent, but for the record of a login that a session
 //! hands over, which it bounds and checks; who somebody is here it says itself ([`People`]); there are never
 //! more sessions than the limits say, of all and of one host; who has no place is told so; no session
-//! outlives the monitor, for each ends when its socket to it does.
+//! outlives the monitor, for each ends when its socket to it does. Those in which nobody has logged in yet
+//! have places of their own ([`STRANGERS_MAX`]): where all are taken, the oldest of the host that has most of
+//! them gives way, one that has said nothing first, so that who is silent keeps nobody out.
 //! As root, a process before its login is somebody who owns nothing; behind it another one is started as the
 //! user of the login, from the start: no process gives rights up that it could take again.
 
@@ -21,11 +23,15 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use crate::config::{Answer, CLAIMS_MAX, Claim, Config, END_NOW, Handed, Login, STOP, Start, Who, plain_ip};
+use crate::config::{
+    Answer, CLAIMS_MAX, Claim, Config, END_NOW, Handed, Login, SPOKE, STOP, STRANGER_STAYS, STRANGERS_MAX,
+    Start, Who, plain_ip,
+};
 use crate::control::timespec;
 use crate::log::Log;
 use crate::people::{Ids, People};
 use crate::tls::Host;
+use zeroize::Zeroizing;
 
 /// Longest record of a login, with what the client said behind it.
 const HANDED_LEN_MAX: usize = 8 << 20;
@@ -70,8 +76,11 @@ struct Session {
     heard: Vec<u8>,
     /// So often it asked who somebody is here.
     claims: u32,
-    /// Another process goes on for its client, and counts in its place.
+    /// Another process goes on for its client, and counts in its place; or it had to give way.
     is_followed: bool,
+    since: Instant,
+    /// The client has said something.
+    spoke: bool,
     /// It has let go of its socket, and must have ended by then.
     end_by: Option<Instant>,
     /// Whom it serves, once somebody has logged in.
@@ -191,12 +200,6 @@ impl<'a> Monitor<'a> {
     }
 
     fn accept(&mut self, listener: &TcpListener) {
-        let mut by_host: HashMap<IpAddr, usize> = HashMap::new();
-        let mut of_all = 0;
-        for session in self.sessions.iter().filter(|session| !session.is_followed) {
-            of_all += 1;
-            *by_host.entry(plain_ip(session.peer)).or_default() += 1;
-        }
         for _ in 0..ACCEPTS_MAX {
             let (socket, peer) = match listener.accept() {
                 Ok(accepted) => accepted,
@@ -212,23 +215,13 @@ impl<'a> Monitor<'a> {
                     return;
                 }
             };
-            let of_host = by_host.entry(plain_ip(peer)).or_default();
-            let full = if of_all >= self.options.sessions_max {
-                Some("There are too many sessions; come again later.")
-            } else if *of_host >= self.options.sessions_per_host_max {
-                Some("There are too many sessions of your host; end one, or come again later.")
-            } else {
-                None
-            };
-            if let Some(why) = full {
+            if let Some(why) = self.full(plain_ip(peer)).or_else(|| self.make_room(plain_ip(peer)).err()) {
                 self.turn_away(socket, peer, why);
                 continue;
             }
-            *of_host += 1;
-            of_all += 1;
             let Ok(local) = socket.local_addr() else { continue };
             let before_login = self.options.before_login.clone();
-            let hands_over = before_login.is_some() && before_login != self.options.anonymous;
+            let hands_over = self.hands_over();
             let start = Start {
                 before_login: hands_over,
                 host: self.options.people.as_ref().map(People::host),
@@ -243,10 +236,59 @@ impl<'a> Monitor<'a> {
         }
     }
 
+    /// Why nobody of this host can log in now.
+    fn full(&self, host: IpAddr) -> Option<&'static str> {
+        let counts = |session: &Session| {
+            session.user.is_some() || haul_mutant::removed("ftpd-strangers-have-their-own-places")
+        };
+        let is_in = |session: &&Session| counts(session) && !session.is_followed;
+        let of_host = |session: &&Session| plain_ip(session.peer) == host;
+        if self.sessions.iter().filter(is_in).count() >= self.options.sessions_max {
+            Some("There are too many sessions; come again later.")
+        } else if self.sessions.iter().filter(is_in).filter(of_host).count()
+            >= self.options.sessions_per_host_max
+        {
+            Some("There are too many sessions of your host; end one, or come again later.")
+        } else {
+            None
+        }
+    }
+
+    /// Makes room for one more in whose session nobody has logged in, if there is none.
+    ///
+    /// # Errors
+    /// There is none for this host: too many of it came just now.
+    fn make_room(&mut self, host: IpAddr) -> Result<(), &'static str> {
+        let strangers = self.sessions.iter_mut().filter(|session| session.is_stranger());
+        let mut by_host: HashMap<IpAddr, Vec<&mut Session>> = HashMap::new();
+        strangers.for_each(|session| by_host.entry(plain_ip(session.peer)).or_default().push(session));
+        let count: usize = by_host.values().map(Vec::len).sum();
+        if count < STRANGERS_MAX {
+            return Ok(());
+        }
+        // The newcomer is one of his host.
+        by_host.entry(host).or_default();
+        let most = by_host.iter_mut().max_by_key(|(of, all)| (all.len() + usize::from(**of == host), **of));
+        let Some((greediest, all)) = most else { return Ok(()) };
+        let Some(oldest) = all.iter_mut().min_by_key(|session| (session.spoke, session.since)) else {
+            return Ok(());
+        };
+        if *greediest == host && oldest.since.elapsed() < STRANGER_STAYS {
+            return Err("Too many of your host come without logging in; come again later.");
+        }
+        oldest.is_followed = true;
+        let _ = oldest.child.kill();
+        Ok(())
+    }
+
     /// Says why, without waiting for anybody.
     fn turn_away(&mut self, socket: TcpStream, peer: SocketAddr, why: &str) {
         let _ = socket.set_nonblocking(true);
         let _ = (&socket).write(format!("421 {why}\r\n").as_bytes());
+        self.note_refused(peer, why);
+    }
+
+    fn note_refused(&mut self, peer: SocketAddr, why: &str) {
         // Of a flood not each is told.
         self.turned_away += 1;
         if self.turned_away.is_power_of_two() {
@@ -281,7 +323,7 @@ impl<'a> Monitor<'a> {
         let child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
-                if start.after.as_ref().is_none_or(|after| !after.relayed) {
+                if start.after.as_ref().is_none_or(|after| !after.with.relayed) {
                     let socket = TcpStream::from(control);
                     let _ = socket.set_nonblocking(true);
                     let _ = (&socket).write(b"421 No session can be started; come again later.\r\n");
@@ -299,10 +341,12 @@ impl<'a> Monitor<'a> {
             heard: Vec::new(),
             claims: 0,
             is_followed: false,
+            since: Instant::now(),
+            spoke: false,
             end_by: None,
             user: start.after.as_ref().map(|after| after.login.user.clone()),
         };
-        let mut line = serde_json::to_vec(start).expect("plain fields serialise");
+        let mut line = Zeroizing::new(serde_json::to_vec(start).expect("plain fields serialise"));
         line.push(b'\n');
         // Sessions take it at once; one that does not is not waited for.
         session.socket.set_write_timeout(Some(END_WITHIN))?;
@@ -330,6 +374,10 @@ impl<'a> Monitor<'a> {
             let _ = session.child.kill();
             return;
         }
+        if session.heard.starts_with(SPOKE) {
+            session.spoke = true;
+            session.heard.drain(..SPOKE.len());
+        }
         if session.heard.last() != Some(&b'\n') {
             return;
         }
@@ -344,13 +392,17 @@ impl<'a> Monitor<'a> {
             self.log.note("error", Some(peer), None, "a session handed over what is no login");
             return;
         };
-        let (is_relayed, who) = (claim.relayed, claim.who.clone());
-        let judged = match (&who, &claim.tls) {
+        let (is_relayed, who) = (claim.with.relayed, claim.who.clone());
+        let judged = match (&who, &claim.with.tls) {
             (Who::Shown { .. }, Some(_)) => Err("Under TLS only anonymous is served.".into()),
             _ => self.judge(&who),
         };
+        // That others have not logged in counts for nothing here.
+        if let (Ok(_), Some(why)) = (&judged, self.full(plain_ip(peer))) {
+            return self.refuse_place(index, is_relayed, why);
+        }
         let answer = match judged {
-            // Whoever started the monitor serves them all.
+            // The same process serves: whoever started the monitor, or who is nobody in any case.
             Ok((login, None)) => {
                 self.sessions[index].user = Some(login.user.clone());
                 Ok((Answer::Go(login), None))
@@ -374,13 +426,35 @@ impl<'a> Monitor<'a> {
         }
     }
 
+    /// Who serves somebody anonymous is another user than who talked to him before.
+    fn hands_over(&self) -> bool {
+        let before_login = &self.options.before_login;
+        before_login.is_some() && *before_login != self.options.anonymous
+    }
+
+    /// There is no place for a login. `is_relayed`: its process waits for an answer; else it has ended.
+    fn refuse_place(&mut self, index: usize, is_relayed: bool, why: &str) {
+        let session = &mut self.sessions[index];
+        let peer = session.peer;
+        match session.control.take().filter(|_| !is_relayed) {
+            Some(control) => self.turn_away(control, peer, why),
+            None => {
+                if tell(&session.socket, &Answer::Full(why.to_owned()), None).is_err() {
+                    let _ = session.child.kill();
+                }
+                self.note_refused(peer, why);
+            }
+        }
+    }
+
     /// Who somebody is here, and as whom a process serves him; `None`: as who asks.
     fn judge(&mut self, who: &Who) -> Result<(Login, Option<Ids>), String> {
         match who {
             Who::Anonymous => {
                 let access = self.options.config.anonymous.ok_or("Nobody is anonymous here.")?;
                 // The record says who it is; what that one may is not for a session to say.
-                Ok((Login::anonymous(access), self.options.anonymous.clone()))
+                let ids = self.options.anonymous.clone().filter(|_| self.hands_over());
+                Ok((Login::anonymous(access), ids))
             }
             Who::Shown { name, user } => {
                 let people = self.options.people.as_ref().ok_or("Nobody comes by a certificate here.")?;
@@ -403,7 +477,7 @@ impl<'a> Monitor<'a> {
     ) -> io::Result<Option<UnixStream>> {
         let session = &mut self.sessions[index];
         let (peer, local, kept) = (session.peer, session.local, session.control.take());
-        let (control, relay) = match claim.relayed {
+        let (control, relay) = match claim.with.relayed {
             true => {
                 let (ours, theirs) = UnixStream::pair()?;
                 (OwnedFd::from(theirs), Some(ours))
@@ -411,10 +485,10 @@ impl<'a> Monitor<'a> {
             false => (kept.ok_or(ErrorKind::NotConnected)?.into(), None),
         };
         session.is_followed = true;
-        let Claim { unread, delegated, agreed, tls: known, relayed, .. } = claim;
+        let with = claim.with;
         // Data of a login under TLS are protected by who moves them.
-        let tls = known.as_ref().and(self.options.tls.as_ref()).map(Host::parts);
-        let after = Some(Handed { login, unread, delegated, agreed, tls: known, relayed });
+        let tls = with.tls.as_ref().and(self.options.tls.as_ref()).map(Host::parts);
+        let after = Some(Handed { login, with });
         let ids = Some(ids);
         let start = Start { tls, after, ..self.start_of(peer, local, &ids) };
         self.start(control, None, &start, ids)?;
@@ -480,8 +554,19 @@ impl<'a> Monitor<'a> {
     }
 }
 
+impl Session {
+    /// Nobody has logged in.
+    fn is_stranger(&self) -> bool {
+        self.user.is_none() && !self.is_followed && self.end_by.is_none()
+    }
+}
+
 /// Says how a session's process ended, where that one cannot have said it.
 fn tell_end(log: &mut Log, session: &Session, how: ExitStatus) {
+    if session.user.is_none() && session.is_followed {
+        // It gave way.
+        return;
+    }
     let why = match (how.signal(), how.code()) {
         (Some(signal), _) => format!("its process ended by signal {signal}"),
         (None, Some(code)) if code != 0 => format!("its process failed ({code})"),
@@ -517,7 +602,7 @@ pub fn serve_session(control: OwnedFd, monitor: OwnedFd, out: Box<dyn Write + Se
     if !is_whom {
         return Err(io::Error::new(ErrorKind::PermissionDenied, "this process is not who it must be"));
     }
-    let has_key = start.after.as_ref().is_some_and(|after| after.delegated.is_some());
+    let has_key = start.after.as_ref().is_some_and(|after| after.with.delegated.is_some());
     if start.host.is_some() || start.tls.is_some() || has_key {
         // Others of the same user cannot look at the key that it was told, nor at what a client delegated.
         rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
@@ -532,9 +617,9 @@ pub fn serve_session(control: OwnedFd, monitor: OwnedFd, out: Box<dyn Write + Se
 
 fn read_start(monitor: &mut UnixStream) -> io::Result<Start> {
     monitor.set_read_timeout(Some(Duration::from_secs(10)))?;
-    let (mut line, mut byte) = (Vec::new(), [0; 4096]);
+    let (mut line, mut byte) = (Zeroizing::new(Vec::new()), Zeroizing::new([0; 4096]));
     while line.last() != Some(&b'\n') {
-        match rustix::net::recv(monitor.as_fd(), &mut byte, rustix::net::RecvFlags::PEEK) {
+        match rustix::net::recv(monitor.as_fd(), &mut byte[..], rustix::net::RecvFlags::PEEK) {
             Ok((0, _)) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok((len, _)) => {
                 // No more than the line: what follows is said later, and to somebody else.

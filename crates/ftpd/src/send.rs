@@ -343,14 +343,20 @@ fn send_blocks(
 ///
 /// # Errors
 /// There is none.
-pub fn channels(data: &mut Data, count: usize) -> Result<(Vec<Conn>, bool), Stop> {
+pub fn channels(
+    control: &mut Control,
+    data: &mut Data,
+    count: usize,
+    progress: &Progress,
+) -> Result<(Vec<Conn>, bool), Stop> {
     let kept = std::mem::take(&mut data.kept);
     let mut live: Vec<Conn> = kept.into_iter().filter_map(alive).collect();
     if !live.is_empty() {
         return Ok((live, true));
     }
     for _ in 0..count {
-        live.push(data.dial().map_err(Stop::Data)?);
+        let dialled = data.dial(control, &|| progress.in_words());
+        live.push(dialled.map_err(Stop::from)?.map_err(Stop::Data)?);
     }
     Ok((live, false))
 }

@@ -20,7 +20,7 @@ use haul_gridftp::request::{Family, Opts, Request, Restart};
 use haul_gridftp::{address, reply::Reply};
 
 use crate::config::{
-    Access, Claim, Config, Handed, IDLE_MAX, LOGIN_WITHIN, Login, Parts, REFUSED_MAX, Secret, Start,
+    Access, Claim, Config, Handed, IDLE_MAX, LOGIN_WITHIN, Login, Parts, Passed, REFUSED_MAX, Secret, Start,
 };
 use crate::control::{self, Control, End};
 use crate::data::Data;
@@ -104,7 +104,7 @@ enum Over {
 /// # Errors
 /// The sockets cannot be used as they must be.
 pub fn run(control: OwnedFd, monitor: UnixStream, start: Start, log: Log) -> io::Result<()> {
-    let is_relayed = start.after.as_ref().is_some_and(|after| after.relayed);
+    let is_relayed = start.after.as_ref().is_some_and(|after| after.with.relayed);
     let control: Box<dyn control::Stream> = match is_relayed {
         true => {
             let control = UnixStream::from(control);
@@ -139,7 +139,7 @@ pub fn run(control: OwnedFd, monitor: UnixStream, start: Start, log: Log) -> io:
     };
     match start.after {
         None => session.control.say(220, "haul GridFTP server ready."),
-        Some(Handed { login, unread, delegated, agreed, tls, .. }) => {
+        Some(Handed { login, with: Passed { unread, delegated, agreed, tls, .. } }) => {
             session.control.take_unread(&unread.0);
             session.secure.agreed = agreed;
             if let Some(known) = tls {
@@ -173,7 +173,7 @@ pub fn run(control: OwnedFd, monitor: UnixStream, start: Start, log: Log) -> io:
 impl Session {
     fn serve(&mut self) -> Over {
         let mut login_until = Some(Instant::now() + LOGIN_WITHIN).filter(|_| self.login.is_none());
-        let mut refused = 0;
+        let (mut refused, mut spoke) = (0, false);
         loop {
             let idle_until = Instant::now() + IDLE_MAX;
             let until = login_until.map_or(idle_until, |login| login.min(idle_until));
@@ -181,6 +181,9 @@ impl Session {
                 Ok(line) => line,
                 Err(end) => return Over::Ended(self.leave(end)),
             };
+            if login_until.is_some() && !std::mem::replace(&mut spoke, true) {
+                self.control.tell_spoke();
+            }
             if self.control.refuse_bare() {
                 refused += 1;
                 if refused > REFUSED_MAX {
@@ -387,7 +390,7 @@ impl Session {
         if !is_anonymous && self.control.lock().is_some() {
             return self.claim(user);
         }
-        let Some(access) = self.config.anonymous.filter(|_| is_anonymous) else {
+        if self.config.anonymous.is_none() || !is_anonymous {
             let shown: String = user.chars().take(64).collect();
             self.log.note("refused", Some(self.peer), Some(&shown), "no such login");
             let text = match (self.secure.is_under_tls(), &self.config.authorities) {
@@ -396,23 +399,22 @@ impl Session {
                 _ => "This login is not served here; anonymous is.",
             };
             return (self.said(530, text), true);
-        };
-        if self.before_login && self.control_is_protected() {
-            return self.claim(user);
         }
-        if self.before_login {
+        if self.before_login && !self.control_is_protected() {
             let claim = Claim {
                 who: crate::config::Who::Anonymous,
-                unread: Secret(Vec::new()),
-                delegated: None,
-                agreed: self.secure.agreed.clone(),
-                tls: None,
-                relayed: false,
+                with: Passed {
+                    unread: Secret(Vec::new()),
+                    delegated: None,
+                    agreed: self.secure.agreed.clone(),
+                    tls: None,
+                    relayed: false,
+                },
             };
             return (Then::HandOver(claim), false);
         }
-        self.enter(Login::anonymous(access), None);
-        (Then::Next, false)
+        // The monitor counts who has logged in.
+        self.claim(user)
     }
 
     /// The login is good, and this process may act for it.

@@ -64,9 +64,10 @@ impl Host {
     /// # Errors
     /// One cannot be used; then nothing has changed.
     pub fn read_again(&mut self) -> Result<(), String> {
-        let (cert, key) = (self.cert.display(), self.key.display());
+        let cert = format!("--tls-cert: {}", self.cert.display());
+        let key = format!("--tls-key: {}", self.key.display());
         let is_one = self.cert == self.key;
-        let bytes = read_file(&self.cert, is_one)?;
+        let bytes = read_file(&self.cert, is_one).map_err(|why| format!("--tls-cert: {why}"))?;
         let chain = CertificateDer::pem_slice_iter(&bytes).take(CHAIN_MAX + 1).collect::<Result<Vec<_>, _>>();
         let chain = chain.map_err(|error| format!("{cert}: {error}"))?;
         if chain.is_empty() {
@@ -76,7 +77,10 @@ impl Host {
             return Err(format!("{cert} has more certificates than any real one"));
         }
         // What was looked at is what is used.
-        let bytes = if is_one { bytes } else { read_file(&self.key, true)? };
+        let bytes = match is_one {
+            true => bytes,
+            false => read_file(&self.key, true).map_err(|why| format!("--tls-key: {why}"))?,
+        };
         let secret = PrivateKeyDer::from_pem_slice(&bytes)
             .map_err(|_| format!("{key} holds no key that can be used; it must have no passphrase"))?;
         let certs = chain.iter().map(|cert| Secret(cert.to_vec()));

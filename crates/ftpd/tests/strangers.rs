@@ -5,7 +5,7 @@
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use haul_ftpd::config::CHANNELS_MAX;
@@ -143,5 +143,63 @@ fn those_of_before_are_gone() {
     }
     for mut stranger in strangers {
         assert!(matches!(stranger.read(&mut [0]), Ok(0) | Err(_)), "it is told something");
+    }
+}
+
+/// Waits for whoever it is until it is told to end, and does not hear that a socket was shut.
+#[derive(Clone)]
+struct Stubborn {
+    living: Arc<AtomicUsize>,
+    ends: Arc<AtomicBool>,
+}
+
+impl Guard for Stubborn {
+    fn wrap(&self, _: TcpStream, _: bool) -> io::Result<Box<dyn Stream>> {
+        self.living.fetch_add(1, Ordering::SeqCst);
+        while !self.ends.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.living.fetch_sub(1, Ordering::SeqCst);
+        Err(io::ErrorKind::ConnectionAborted.into())
+    }
+    fn apart(&self) -> Option<Box<dyn Guard>> {
+        Some(Box::new(self.clone()))
+    }
+    fn identifies(&self) -> bool {
+        true
+    }
+}
+
+/// Goal: threads that were told to end and do not yet are bounded, with all others; when they end, others
+/// come.
+#[test]
+fn threads_are_bounded() {
+    let (mut data, _) = data();
+    let (living, ends) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    data.set_guard(Box::new(Stubborn { living: Arc::clone(&living), ends: Arc::clone(&ends) }));
+    let at = data.listen().expect("listen");
+    let mut strangers = Vec::new();
+    let mut come = |data: &mut Data, count: usize| {
+        for _ in 0..count {
+            let mut stranger = dial("127.0.0.7", at);
+            stranger.write_all(b"-").expect("begin to show");
+            strangers.push(stranger);
+            assert!(accept(data, Duration::ZERO).is_none());
+        }
+    };
+    come(&mut data, CHANNELS_MAX * 3 / 2);
+    let until = Instant::now() + PATIENCE;
+    while living.load(Ordering::SeqCst) < CHANNELS_MAX * 3 / 2 {
+        assert!(Instant::now() < until, "not all are looked at");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    come(&mut data, CHANNELS_MAX * 2);
+    assert!(accept(&mut data, Duration::from_millis(300)).is_none());
+    let most = living.load(Ordering::SeqCst);
+    assert!(most <= 2 * CHANNELS_MAX, "{most} threads");
+    ends.store(true, Ordering::SeqCst);
+    while living.load(Ordering::SeqCst) > 0 {
+        assert!(Instant::now() < until, "threads live on");
+        assert!(accept(&mut data, Duration::from_millis(2)).is_none());
     }
 }

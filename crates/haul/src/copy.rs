@@ -52,7 +52,7 @@ mod summary;
 pub(crate) mod third;
 pub(crate) mod trial;
 
-use ends::{End, memory, patience, sink_request, source_request};
+use ends::{End, memory, patience, sink_request, source_request, waits};
 use manifest::hash_unchanged;
 use plan::Plan;
 use summary::{Joined, summarise};
@@ -94,9 +94,10 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
     let dry_run = request.dry_run || request.options.dry_run;
     (request.dry_run, request.options.dry_run) = (dry_run, dry_run);
     let start = Instant::now();
+    let retry = again::policy_here(&request.options, &observer, handle);
     // Where there are replicas this host compares what it gets of them.
     if request.replicas.is_empty() && crate::endpoint::is_pair(&request.sources, &request.destination) {
-        match third::run(&request, &observer, handle, start) {
+        match third::run(&request, &observer, handle, (start, &retry)) {
             third::Third::Over(summary) => return *summary,
             third::Third::Relay(why) => match relay(&request, &why) {
                 Ok(note) => {
@@ -112,7 +113,6 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
         }
     }
     let (request, adopted) = &passport::adopt_local(&request);
-    let retry = again::policy_here(&request.options, &observer, handle);
     let mut summary = again::run(request, (&observer, handle), &retry, |observer| {
         let start = Instant::now();
         let error = match join(request, observer, handle, &retry) {
@@ -305,6 +305,7 @@ fn connect_and_hear(
         streams: streams.value,
         joins: connected.joins,
         patience: patience(&request.options),
+        waits: waits(&request.options),
         strays: connected.strays,
         protection: protection(&request.options, connected.protect),
     };
@@ -413,6 +414,7 @@ pub(crate) fn serve(
         streams: connected.streams,
         joins: connected.joins,
         patience: patience(&request.options),
+        waits: waits(&request.options),
         strays: connected.strays.clone(),
         protection: protection(&request.options, connected.protect),
     };
@@ -484,6 +486,7 @@ fn memory_links(options: &Options) -> (Links, Links) {
             streams: LOCAL_STREAMS,
             joins,
             patience,
+            waits: waits(options),
             strays,
             protection: protection(options, "local"),
         }

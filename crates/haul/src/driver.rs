@@ -66,6 +66,8 @@ pub(crate) struct Links {
     /// How others come up later, and how long a lost control is waited for.
     pub(crate) joins: Joins,
     pub(crate) patience: Duration,
+    /// How long an end may wait, before the ends agree, for a server that it is to read or write.
+    pub(crate) waits: Duration,
     /// Connections that were not ours.
     pub(crate) strays: Arc<AtomicU64>,
     pub(crate) protection: Protection,

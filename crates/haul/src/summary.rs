@@ -204,6 +204,8 @@ pub struct Summary {
     /// What is unfinished at an interrupt or an error is gone on with by the same command; `false`: only what
     /// is finished counts, for the source does not prove that a file is still the one that was begun.
     pub resumes: bool,
+    /// It is not, and would be for who believes the server (`Resume::Trust`).
+    pub would_resume_by_trust: bool,
     /// An earlier run of this job had left a journal, and the source is one that can be gone on with.
     pub resumed: bool,
     /// Of a run that did not come to its end: bytes of unfinished files that a resume finds at the
@@ -287,6 +289,7 @@ impl Default for Summary {
             not_kept: Vec::new(),
             strays: 0,
             resumes: true,
+            would_resume_by_trust: false,
             resumed: false,
             kept: 0,
             error: None,

@@ -15,6 +15,7 @@ use haul_core::digest::DigestKind;
 use haul_core::entry::{EntryKind, Fingerprint, Meta, Name, Part, Timestamp, Version};
 use haul_core::ids::{BufferId, DirId, FileId, Generation, Holder, TargetId};
 use haul_core::journal::{DoneMark, PathKey, Record, Resume};
+use haul_core::reliability::Bounded;
 use haul_core::transfer::op::{
     AmendItem, BundleFile, BundleWrite, CommitItem, Existing, Inode, LinkItem, Look, LookupItem, Publish,
     Seen, SinkDone, SinkFile, SinkOp, SourceDone, SourceOp,
@@ -103,7 +104,8 @@ impl Sink {
         let (home, state, patience, stop) = (None, None, None, Stop::never());
         let ssh = (&[][..], false);
         let data_channel = Default::default();
-        let to = Destination { place: &self.place, home, state, ssh, data_channel, patience, stop };
+        let retry = Arc::new(Bounded);
+        let to = Destination { place: &self.place, home, state, ssh, data_channel, patience, retry, stop };
         stores::sink(&to).expect("a store")
     }
 
@@ -451,7 +453,7 @@ fn source_conforms(source: &Source) {
         home: None,
         replicas: &[],
         trust: false,
-        retry: std::sync::Arc::new(haul_core::reliability::Bounded),
+        retry: Arc::new(Bounded),
         ssh: (&[], false),
         patience: None,
         data_channel: DataChannel::default(),

@@ -198,23 +198,25 @@ fn open(sources: &Places<'_>) -> Result<Box<dyn SourceStore>, Failure> {
             Err(Unfound::Misused(failure)) => return Err(failure),
             Err(Unfound::Failed(failure, why, path)) => (failure, why, path),
         };
-        if sources.stop.is_asked() {
-            return Err(failure);
-        }
         match tries.failed(&sites, why, &path, 0) {
-            Next::After(pause) => {
-                let until = Instant::now() + pause;
-                while Instant::now() < until {
-                    if sources.stop.is_asked() {
-                        return Err(failure);
-                    }
-                    thread::sleep(until.saturating_duration_since(Instant::now()).min(LOOK));
-                }
-            }
+            Next::After(pause) if unless(&sources.stop, pause) => {}
             Next::Site(_) => {}
-            Next::Over => return Err(failure),
+            Next::After(_) | Next::Over => return Err(failure),
         }
     }
+}
+
+/// Waits, unless somebody wants an end: false then.
+fn unless(stop: &Stop, pause: Duration) -> bool {
+    let until = Instant::now() + pause;
+    while !stop.is_asked() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        thread::sleep(left.min(LOOK));
+    }
+    false
 }
 
 fn site_of(place: &Place, sources: &Places<'_>) -> Result<(Server, Settings), Failure> {

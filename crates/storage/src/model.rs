@@ -462,7 +462,7 @@ impl SinkEngine for ShelfWriter {
             SinkOp::Write { file, offset, len, buffer, start } => {
                 let result = self.write(&file, offset, bytes(start, len.into()));
                 let took = result.is_ok().then_some(Took { time: Duration::ZERO, cached: true });
-                SinkDone::Write { id: file.id, offset, len, buffer, took, result }
+                SinkDone::Write { id: file.id, offset, len, buffer, took, result, again: false }
             }
             SinkOp::WriteBundle { buffer, items, more } => {
                 let results = items

@@ -378,7 +378,7 @@ impl SinkEngine for NullSink {
             SinkOp::Create { file, .. } => SinkDone::Create { id: file.id, result: Ok(None) },
             SinkOp::Write { file, offset, len, buffer, .. } => {
                 let took = Some(Took { time: Duration::ZERO, cached: true });
-                SinkDone::Write { id: file.id, offset, len, buffer, took, result: Ok(()) }
+                SinkDone::Write { id: file.id, offset, len, buffer, took, result: Ok(()), again: false }
             }
             SinkOp::WriteBundle { buffer, items, more } => SinkDone::WriteBundle {
                 buffer,

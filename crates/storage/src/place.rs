@@ -216,7 +216,9 @@ pub struct Destination<'a> {
     pub data_channel: DataChannel,
     /// How long a server may be silent; `None`: as its scheme has it.
     pub patience: Option<Duration>,
-    /// Whoever can have enough before anything is written.
+    /// What becomes of what fails there, where it may go well again.
+    pub retry: Arc<dyn Reliability>,
+    /// Whoever can have enough: before anything is written of all, and then of waiting for another attempt.
     pub stop: Stop,
 }
 

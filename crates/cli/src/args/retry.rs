@@ -12,10 +12,10 @@ use super::far::parse_ssh;
 pub struct Retry {
     /// Try what fails and may pass again for so long, as 30m or 12h
     ///
-    /// Reads from an FTP server; and, where the connection to the far end is lost for longer than
-    /// --patience, or does not come up, the copy as a whole, which then goes on where it stopped. Counted
-    /// from when it last came on, with pauses of up to a minute. Default: a few times over some seconds, and
-    /// the copy not. Not with --manifest, what the copy as a whole is concerned.
+    /// What an FTP server is asked for, sends or is sent; and, where the connection to the far end is lost
+    /// for longer than --patience, or does not come up, the copy as a whole, which then goes on where it
+    /// stopped. Counted from when it last came on, with pauses of up to a minute. Default: a few times over
+    /// some seconds, and the copy not. Not with --manifest, what the copy as a whole is concerned.
     #[arg(long, value_name = "TIME", value_parser = parse_retry_for)]
     pub retry_for: Option<u32>,
 

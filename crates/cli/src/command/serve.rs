@@ -294,13 +294,12 @@ mod server {
             ));
         }
         // A link stays one, for what it leads to may be another one later.
-        let path = |path: &PathBuf| {
+        let path = |path: &PathBuf, option: &str| {
             std::path::absolute(path)
-                .map_err(|error| (format!("--tls-cert: {}: {error}", path.display()), FAILED))
+                .map_err(|error| (format!("{option}: {}: {error}", path.display()), FAILED))
         };
-        let host =
-            Host::read(path(cert)?, path(key)?).map_err(|why| (format!("--tls-cert: {why}"), FAILED))?;
-        Ok(Some(host))
+        let host = Host::read(path(cert, "--tls-cert")?, path(key, "--tls-key")?);
+        Ok(Some(host.map_err(|why| (why, FAILED))?))
     }
 
     /// Who comes by a certificate, and where the authorities are that say so.

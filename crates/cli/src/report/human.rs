@@ -311,7 +311,12 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
     }
     let ended_early = matches!(s.status, Status::Interrupted | Status::Failed);
     if !s.resumes && s.durability.is_some() && ended_early && s.bytes_sent > 0 {
-        out.push_str("  kept for the next run: finished files; nothing of unfinished ones\n");
+        out.push_str(match s.would_resume_by_trust {
+            true => {
+                "  kept for the next run: finished files; nothing of unfinished ones, unless it has --resume=trust\n"
+            }
+            false => "  kept for the next run: finished files; nothing of unfinished ones\n",
+        });
     }
     if s.amended > 0 {
         let _ = writeln!(out, "  {}: metadata only", plural(s.amended, "file", "files"));

@@ -206,6 +206,23 @@ fn a_stall_ends() {
     assert_eq!(taker.file("/d/large"), None, "{}", ended.describe());
 }
 
+/// Goal: a server that says nothing any more is waited for twice at one thing: for what it does not take, and
+/// for its greeting to one who comes anew; nothing else waits for it, to remove a part say.
+/// Method: a server that stalls in a file and greets nobody from then on, who counts those.
+#[test]
+fn a_silent_server_is_waited_for_twice() {
+    for (len, at) in [(9 * MIB, MIB), (1000, 100)] {
+        let room = Room::new();
+        let data = room.dir("data");
+        file(&data.join("f"), &mut fastrand::Rng::with_seed(9), len);
+        let taker = Script::default().takes("f", &[Takes::Mute(at)]).start();
+        let options = ["--patience=1s", "--writers=1"];
+        let ended = to_taker(&options, crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
+        assert_eq!(taker.ungreeted(), 1, "{len}: {}", ended.describe());
+        ended.says("remove them at the server");
+    }
+}
+
 /// Goal: what stands at a name is replaced only by what is whole: also where the server replaces nothing by a
 /// rename, and where it renames nothing at all.
 #[test]

@@ -31,9 +31,9 @@ fn furnish(room: &Room) -> PathBuf {
     data
 }
 
-/// `haul cp --json -r -v --patience=1s DATA/ TAKER`.
+/// `haul cp --json -r -v --patience=2s DATA/ TAKER`.
 fn cp(data: &Path, taker: &Taker) -> Outcome {
-    Haul::cp(["-r", "-v", "--patience=1s"]).args([contents(data)]).args([taker.url("/d/")]).run().sane()
+    Haul::cp(["-r", "-v", "--patience=2s"]).args([contents(data)]).args([taker.url("/d/")]).run().sane()
 }
 
 /// Each file is there, as it was sent, and nothing else.
@@ -100,6 +100,34 @@ fn small_files_share_connections() {
         assert_eq!(of("STOR"), 31, "{heard:?}");
         // One for each session, and those of the large file.
         assert!(if sums { of("EPSV") <= of("USER") + 2 } else { of("EPSV") == 31 }, "{heard:?}");
+    }
+}
+
+/// Goal: a server that says that it makes sums and makes none is found out: from then on each file has
+/// connections of its own, and it is told that nothing was compared; what is no sum is not taken for one.
+/// Method: few buffers and one session, so that files are still to come when the first are asked about.
+#[test]
+fn who_only_says_that_he_makes_sums_is_found_out() {
+    for (reply, code) in [("504 not of that", 0), ("500 what?", 0), ("213 none of mine", 3)] {
+        let room = Room::new();
+        let data = room.dir("data");
+        let mut rng = fastrand::Rng::with_seed(33);
+        (0..330).for_each(|n| file(&data.join(format!("f{n}")), &mut rng, 100_000));
+        let taker = Script::default().in_blocks("none", &[]).sums_say(reply).start();
+        let options = ["-r", "-v", "--patience=5s", "--writers=1", "--memory=8MiB"];
+        let ended =
+            Haul::cp(options).args([contents(&data)]).args([taker.url("/d/")]).run().sane().exits(code);
+        let heard = taker.heard();
+        let first = heard.iter().position(|line| line.starts_with("CKSM")).expect("a sum is asked for");
+        let of = |verb: &str| heard[first..].iter().filter(|line| line.starts_with(verb)).count();
+        if code == 0 {
+            assert_eq!(taker.paths().len(), 330, "{}", ended.describe());
+            assert!(of("STOR") > 0, "all were sent before: {}", ended.describe());
+            assert_eq!(of("EPSV"), of("STOR"), "{}", ended.describe());
+            ended.says("; not of 330 files, of which it made none");
+        } else {
+            assert!(taker.paths().is_empty(), "{:?}", taker.paths());
+        }
     }
 }
 

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal};
 
-use crate::support::compare::{BELOW, assert_no_debris, assert_same};
+use crate::support::compare::{BELOW, Opts, assert_no_debris, assert_same, debris};
+use crate::support::ftpd::{Ftpd, Kind, contents};
 use crate::support::liar::{Liar, Lies, Manner};
+use crate::support::node::{Node, Slow, Software};
 use crate::support::run::Haul;
 use crate::support::sshd::Sshd;
 use crate::support::{Room, procs, read};
@@ -59,14 +61,21 @@ fn a_server_that_comes_later_is_waited_for() {
     let ended =
         Haul::cp(["--retry-for=2s", "ftp://127.0.0.1:1/f"]).args([room.at("a")]).run().sane().exits(1);
     assert_eq!(ended.summary().text("error_kind"), "network", "{}", ended.describe());
-    // A stop ends the waiting.
-    let program = command(&room, "echo default");
-    let words = format!("--retry-command='{}'", program.display());
-    let copy = Haul::cp(["--retry-for=1h", &words, "ftp://127.0.0.1:1/f"]).args([room.at("b")]);
-    let mut run = copy.start();
-    assert!(run.until(|_| !asked(&room).is_empty()), "{}", run.stderr());
-    run.signal(Signal::INT);
-    run.wait().sane().exits(130);
+    // A stop ends the waiting, whichever end it is of, or both.
+    let nowhere = "ftp://127.0.0.1:1/f";
+    for (from, to) in [(Some(nowhere), None), (None, Some(nowhere)), (Some(nowhere), Some(nowhere))] {
+        let room = Room::new();
+        let path = room.file("a", "content").display().to_string();
+        let sink = room.at("b").display().to_string();
+        let program = command(&room, "echo default");
+        let words = format!("--retry-command='{}'", program.display());
+        let copy = Haul::cp(["--retry-for=1h", &words, from.unwrap_or(&path), to.unwrap_or(&sink)]);
+        let mut run = copy.start();
+        assert!(run.until(|_| !asked(&room).is_empty()), "{}", run.stderr());
+        assert_eq!(asked(&room)[0]["step"], "start");
+        run.signal(Signal::INT);
+        run.wait().sane().exits(130);
+    }
 }
 
 /// Goal: a command says how often and when, is told what happened, and is no part of a shell's words.
@@ -198,4 +207,95 @@ fn a_manifest_is_of_one_attempt() {
     let to = sshd.path(&room.at("b"));
     let copy = Haul::cp(["--retry-for=1h", &manifest]).args(["-e".as_ref(), ssh.as_os_str()]);
     copy.args([room.at("a")]).args([to]).run().sane().exits(1);
+}
+
+/// The words that have everything tried again at once, and written down.
+fn at_once(room: &Room) -> String {
+    let program = command(room, r#"echo '{"do":"retry","after":0.1}'"#);
+    format!("--retry-command='{}'", program.display())
+}
+
+/// More attempts than are made where nobody asked for any.
+const MANY: usize = 7;
+
+fn is_under_way(sink: &Path) -> bool {
+    let large = |path: &PathBuf| fs::metadata(path).is_ok_and(|stat| stat.len() > 1 << 20);
+    debris(sink).iter().any(large)
+}
+
+/// Goal: where it was asked for, a destination whose server is killed in the middle of an upload is waited
+/// for, longer than by itself, and has all of it in the end and nothing else; where not, what was not taken
+/// fails, in words.
+#[test]
+fn a_destination_that_is_away_is_waited_for() {
+    need!("proftpd");
+    let (room, mut ftpd) = (Room::new(), Ftpd::start(Kind::Proftpd));
+    let data = room.dir("data");
+    let mut rng = fastrand::Rng::with_seed(21);
+    room.file("data/big", crate::support::tree::bytes(&mut rng, 16 << 20));
+    (0..10).for_each(|n| drop(room.file(&format!("data/f{n}"), "small")));
+    for asks in [Some("--retry-for=10m".to_owned()), Some(at_once(&room)), None] {
+        let sink = room.dir("sink");
+        let copy = Haul::cp(["-r", "--rate=8MB/s", "--patience=10s"]).args(&asks);
+        let mut run = copy.args([contents(&data)]).args([ftpd.url(&sink)]).start();
+        assert!(run.until(|_| is_under_way(&sink)), "{}", run.stderr());
+        ftpd.kill();
+        if asks.is_none() {
+            let ended = run.wait().sane().exits(3).says("/big");
+            assert!(!sink.join("big").exists(), "{}", ended.describe());
+            return;
+        }
+        let by_command = asks.is_some_and(|words| words.contains("command"));
+        assert!(!by_command || run.until(|_| asked(&room).len() > MANY), "{}", run.stderr());
+        ftpd.start_again();
+        let ended = run.wait().sane().exits(0);
+        // Servers keep whole seconds.
+        assert_same(&data, &sink, Opts { metadata: false, ..BELOW });
+        assert_no_debris(&sink);
+        assert_eq!(ended.summary().number("failed"), 0, "{}", ended.describe());
+        fs::remove_dir_all(&sink).expect("remove it");
+    }
+}
+
+/// Goal: the same of a server that another one sends to; what it said that it has is not moved again.
+#[test]
+fn a_pair_waits_for_a_server_that_is_away() {
+    need!("gridftp");
+    const LEN: usize = 12_000_000;
+    let (a, mut b) = (
+        Node::start(Software::Globus, [127, 0, 0, 2], ""),
+        Node::start(Software::Globus, [127, 0, 0, 3], ""),
+    );
+    let data = a.place("big");
+    fs::write(&data, crate::support::tree::bytes(&mut fastrand::Rng::with_seed(22), LEN)).expect("write it");
+    for asks in [true, false] {
+        let room = Room::new();
+        let copy = b.place("copy");
+        fs::create_dir(&copy).expect("make a directory");
+        let slow = Slow::to(&b, 1_500_000);
+        let state = format!("--state={}", room.at("state").display());
+        let words = if asks { vec![at_once(&room)] } else { Vec::new() };
+        let copying = Haul::cp(["--patience=5s", &state]).args(words);
+        let mut run = copying.args([a.url(&data), slow.url(&copy)]).start();
+        let half = run.until(|_| slow.passed.load(std::sync::atomic::Ordering::Relaxed) > LEN as u64 / 2);
+        assert!(half, "{}", run.stderr());
+        b.kill();
+        if !asks {
+            let ended = run.wait().sane().exits(3);
+            assert!(!copy.join("big").exists(), "{}", ended.describe());
+            return;
+        }
+        assert!(run.until(|_| asked(&room).len() > MANY), "{}", run.stderr());
+        slow.rate.store(1 << 40, std::sync::atomic::Ordering::Relaxed);
+        b.start_again();
+        let ended = run.wait().sane().exits(0);
+        assert!(read(copy.join("big")) == read(&data), "{}", ended.describe());
+        assert_no_debris(&copy);
+        assert!(
+            asked(&room).iter().any(|one| one["marker"].as_u64() > Some(1_000_000)),
+            "{:?}",
+            asked(&room)
+        );
+        fs::remove_dir_all(&copy).expect("remove it");
+    }
 }

@@ -2,24 +2,23 @@
 //! there.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
 use crate::support::compare::{BELOW, Opts, assert_same};
 use crate::support::run::{Haul, Running};
+use crate::support::serve::{self, CLIENT_SECONDS, SOON, ask, deaf, dial_from, line};
 use crate::support::{Room, procs, read, tree};
 
-/// Far above what a client needs here; one that takes longer hangs.
-const CLIENT_SECONDS: &str = "110";
-const SOON: Duration = Duration::from_secs(30);
+/// What it says then.
+const LISTENS: &str = " listen ftp://";
 
 /// A server of a directory of its own.
 struct Server {
@@ -46,24 +45,21 @@ impl Server {
             }
         }
         let mut server = Server { room, port: 0, running: None, args };
-        for _ in 0..20 {
-            server.port = free_port();
-            if server.start() {
-                return server;
-            }
-        }
-        panic!("the server does not start");
+        let (port, running) = serve::started("127.0.0.1", LISTENS, |port| server.command(port));
+        (server.port, server.running) = (port, Some(running));
+        server
+    }
+
+    fn command(&self, port: u16) -> Haul {
+        let listen = format!("127.0.0.1:{port}");
+        let words = ["serve", "gridftp", "--listen", &listen, "--root"];
+        Haul::new(words).args([self.room.at("root")]).args(&self.args)
     }
 
     /// Starts it at its port; false if that is taken.
     fn start(&mut self) -> bool {
-        let listen = format!("127.0.0.1:{}", self.port);
-        let root = self.room.at("root");
-        let words = ["serve", "gridftp", "--listen", &listen, "--root"];
-        let mut running = Haul::new(words).args([root]).args(&self.args).start();
-        let listens = running.until(|running| running.stderr().contains(" listen ftp://"));
-        self.running = listens.then_some(running);
-        listens
+        self.running = serve::listening(self.command(self.port), LISTENS);
+        self.running.is_some()
     }
 
     fn running(&self) -> &Running {
@@ -88,30 +84,16 @@ impl Server {
     }
 
     fn connect(&self) -> std::io::Result<BufReader<TcpStream>> {
-        let socket = TcpStream::connect(("127.0.0.1", self.port))?;
-        socket.set_read_timeout(Some(SOON))?;
-        Ok(BufReader::new(socket))
+        serve::connect(self.port)
     }
 
     /// A control connection, logged in.
     fn talk(&self) -> BufReader<TcpStream> {
-        let mut talk = self.connect().expect("connect");
-        assert!(line(&mut talk).starts_with("220"));
+        let mut talk = serve::greeted(self.port);
         assert!(ask(&mut talk, "USER anonymous").starts_with("331"));
         assert!(ask(&mut talk, "PASS x").starts_with("230"));
         talk
     }
-}
-
-fn line(talk: &mut BufReader<TcpStream>) -> String {
-    let mut line = String::new();
-    talk.read_line(&mut line).expect("a line in time");
-    line
-}
-
-fn ask(talk: &mut BufReader<TcpStream>, said: &str) -> String {
-    talk.get_mut().write_all(format!("{said}\r\n").as_bytes()).expect("say a line");
-    line(talk)
 }
 
 fn data(talk: &mut BufReader<TcpStream>) -> TcpStream {
@@ -119,10 +101,6 @@ fn data(talk: &mut BufReader<TcpStream>) -> TcpStream {
     let port = said.split('|').nth(3).and_then(|port| port.parse::<u16>().ok());
     let at = SocketAddr::from(([127, 0, 0, 1], port.unwrap_or_else(|| panic!("no port in {said}"))));
     TcpStream::connect(at).expect("dial")
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port()
 }
 
 /// Runs a client that must succeed.
@@ -372,6 +350,74 @@ fn a_flood_of_connections_is_turned_away() {
         procs::wait_until(SOON, || server.connect().is_ok_and(|mut talk| line(&mut talk).starts_with("220")));
     assert!(room, "one has left, and there is no room");
     assert!(server.log().lines().count() < 200, "a flood is not a flood of lines");
+}
+
+/// Goal: however many connect and say nothing, from several addresses, who logs in is served at once; also
+/// from one of those addresses; the number of their processes is bounded, and who was at it stays.
+/// Method: 260 of them stay open while others come.
+#[test]
+fn silent_strangers_keep_nobody_out() {
+    let server = Server::new(&["--sessions", "4", "--sessions-per-host", "3"]);
+    let mut before = server.talk();
+    let mut slow = dial_from([127, 0, 0, 9], server.port);
+    assert!(line(&mut slow).starts_with("220"));
+    assert!(ask(&mut slow, "USER anonymous").starts_with("331"));
+    let silent: Vec<_> =
+        (0..260_u16).map(|n| dial_from([127, 0, 0, 1 + (n % 4) as u8], server.port)).collect();
+    let mut talk = dial_from([127, 0, 0, 5], server.port);
+    let greeting = line(&mut talk);
+    assert!(greeting.starts_with("220"), "{greeting}{}", server.log());
+    assert!(ask(&mut talk, "USER anonymous").starts_with("331"));
+    assert!(ask(&mut talk, "PASS x").starts_with("230"), "{}", server.log());
+    assert!(ask(&mut slow, "PASS x").starts_with("230"), "{}", server.log());
+    let from_there = || line(&mut dial_from([127, 0, 0, 2], server.port)).starts_with("220");
+    assert!(procs::wait_until(SOON, from_there), "{}", server.log());
+    // Those that were sent away may take a moment to be gone.
+    let few = procs::wait_until(SOON, || server.processes().len() <= 1 + 3 + 96);
+    assert!(few, "{} processes", server.processes().len());
+    assert!(ask(&mut before, "NOOP").starts_with("200"));
+    drop(silent);
+    // With the fourth the places for who is logged in are taken.
+    let mut fourth = dial_from([127, 0, 0, 6], server.port);
+    assert!(line(&mut fourth).starts_with("220"));
+    let mut fifth = dial_from([127, 0, 0, 7], server.port);
+    assert!(line(&mut fifth).starts_with("220"));
+    for (talk, code) in [(&mut fourth, "230"), (&mut fifth, "421")] {
+        assert!(ask(talk, "USER anonymous").starts_with("331"));
+        let said = ask(talk, "PASS x");
+        assert!(said.starts_with(code), "{said}");
+    }
+}
+
+/// Goal: while the server dials who does not answer it hears who wants an end: ABOR, QUIT, and that the
+/// control connection was closed.
+/// Method: a port whose queue is full; by itself the server says 425 after half a minute.
+#[test]
+fn who_waits_for_a_dial_is_heard() {
+    let server = Server::new(&[]);
+    fs::write(server.at("f"), "content").expect("write a file");
+    let (port, _held) = deaf();
+    let to = format!("PORT 127,0,0,1,{},{}", port >> 8, port & 255);
+    for (mode, verb, word, answers) in [
+        ("S", "RETR f", "ABOR", ["426", "226"]),
+        ("E", "RETR f", "ABOR", ["426", "226"]),
+        ("S", "LIST", "QUIT", ["426", "221"]),
+    ] {
+        let mut talk = server.talk();
+        assert!(ask(&mut talk, &format!("MODE {mode}")).starts_with("200"));
+        assert!(ask(&mut talk, &to).starts_with("200"));
+        talk.get_mut().write_all(format!("{verb}\r\n{word}\r\n").as_bytes()).expect("say two lines");
+        for answer in answers {
+            let said = line(&mut talk);
+            assert!(said.starts_with(answer), "{mode} {verb} {word}: {said}");
+        }
+    }
+    let mut talk = server.talk();
+    assert!(ask(&mut talk, &to).starts_with("200"));
+    talk.get_mut().write_all(b"RETR f\r\n").expect("say a line");
+    drop(talk);
+    let is_over = procs::wait_until(SOON / 3, || server.processes().len() == 1);
+    assert!(is_over, "nobody heard that the client is gone");
 }
 
 /// Goal: on SIGTERM who waits is told, what runs comes to its end, nobody new is served, and the server ends

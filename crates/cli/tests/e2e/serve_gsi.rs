@@ -14,11 +14,9 @@ use rustix::process::Signal;
 use crate::support::compare::{BELOW, Opts, assert_same};
 use crate::support::ftpd::{Ftpd, Kind, grid};
 use crate::support::run::{Haul, Running};
+use crate::support::serve::{self, CLIENT_SECONDS, SOON, ask};
 use crate::support::{Room, procs, read, set_mode, tree};
 
-/// Far above what a client needs here; one that takes longer hangs.
-const CLIENT_SECONDS: &str = "110";
-const SOON: Duration = Duration::from_secs(30);
 /// A user of every Linux who is not root.
 const DAEMON: u32 = 1;
 
@@ -44,9 +42,7 @@ impl Server {
 
     fn at_host(room: Room, host: &str, more: &[&str], by: impl Fn(Haul) -> Haul) -> Server {
         fs::create_dir_all(room.at("root")).expect("make the root");
-        for _ in 0..20 {
-            let port = TcpListener::bind((host, 0)).and_then(|socket| socket.local_addr());
-            let port = port.expect("a free port").port();
+        let (port, running) = serve::started(host, " listen gsiftp://", |port| {
             let mut words = vec!["serve".into(), "gridftp".into(), "--gsi".into()];
             words.extend(["--listen".into(), format!("{host}:{port}")]);
             for (option, name) in [
@@ -59,12 +55,9 @@ impl Server {
                 words.extend([option.into(), room.at(name).display().to_string()]);
             }
             words.extend(more.iter().map(|word| (*word).to_owned()));
-            let mut running = by(Haul::new(&words)).start();
-            if running.until(|running| running.stderr().contains(" listen gsiftp://")) {
-                return Server { room, port, running };
-            }
-        }
-        panic!("the server does not start");
+            by(Haul::new(&words))
+        });
+        Server { room, port, running }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -105,23 +98,8 @@ impl Server {
     }
 
     fn talk(&self) -> BufReader<TcpStream> {
-        let socket = TcpStream::connect(("127.0.0.1", self.port)).expect("connect");
-        socket.set_read_timeout(Some(SOON)).expect("set a patience");
-        let mut talk = BufReader::new(socket);
-        assert!(line(&mut talk).starts_with("220"));
-        talk
+        serve::greeted(self.port)
     }
-}
-
-fn line(talk: &mut BufReader<TcpStream>) -> String {
-    let mut line = String::new();
-    talk.read_line(&mut line).expect("a line in time");
-    line
-}
-
-fn ask(talk: &mut BufReader<TcpStream>, said: &str) -> String {
-    talk.get_mut().write_all(format!("{said}\r\n").as_bytes()).expect("say a line");
-    line(talk)
 }
 
 fn file_url(path: impl AsRef<std::path::Path>) -> String {

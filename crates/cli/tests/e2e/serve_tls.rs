@@ -2,23 +2,19 @@
 //! with haul's own.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::support::compare::{BELOW, Opts, assert_same};
 use crate::support::ftpd::{certificate, grid};
 use crate::support::run::{Haul, Running};
+use crate::support::serve::{self, CLIENT_SECONDS, SOON, ask, line};
 use crate::support::{Room, procs, read, set_mode, tree};
-
-/// Far above what a client needs here; one that takes longer hangs.
-const CLIENT_SECONDS: &str = "110";
-const SOON: Duration = Duration::from_secs(30);
 
 /// A server whose certificate is of the tests' authority.
 struct Server {
@@ -38,18 +34,13 @@ impl Server {
     fn of(room: Room, more: &[&str]) -> Server {
         room.dir("root");
         put(&room, "server");
-        for _ in 0..20 {
-            let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-            let port = port.expect("a free port").port();
+        let (port, running) = serve::started("127.0.0.1", " listen ", |port| {
             let haul = Haul::new(["serve", "gridftp", "--listen", &format!("127.0.0.1:{port}")]).args(more);
             let haul = haul.args(["--root".into(), room.at("root")]);
             let haul = haul.args(["--tls-cert".into(), room.at("cert.pem")]);
-            let mut running = haul.args(["--tls-key".into(), room.at("key.pem")]).start();
-            if running.until(|running| running.stderr().contains(" listen ")) {
-                return Server { room, port, running };
-            }
-        }
-        panic!("the server does not start");
+            haul.args(["--tls-key".into(), room.at("key.pem")])
+        });
+        Server { room, port, running }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -81,11 +72,7 @@ impl Server {
     }
 
     fn talk(&self) -> BufReader<TcpStream> {
-        let socket = TcpStream::connect(("127.0.0.1", self.port)).expect("connect");
-        socket.set_read_timeout(Some(SOON)).expect("set a patience");
-        let mut talk = BufReader::new(socket);
-        assert!(line(&mut talk).starts_with("220"));
-        talk
+        serve::greeted(self.port)
     }
 
     fn says(&self, text: &str) -> bool {
@@ -151,17 +138,6 @@ fn client(program: &str, words: &[&str]) -> Output {
 fn assert_good(output: &Output, words: &[&str], server: &Running) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words:?}: {}\n{said}\n{}", output.status, server.stderr());
-}
-
-fn line(talk: &mut BufReader<TcpStream>) -> String {
-    let mut line = String::new();
-    talk.read_line(&mut line).expect("a line in time");
-    line
-}
-
-fn ask(talk: &mut BufReader<TcpStream>, said: &str) -> String {
-    talk.get_mut().write_all(format!("{said}\r\n").as_bytes()).expect("say a line");
-    line(talk)
 }
 
 fn shown(path: impl AsRef<Path>) -> String {

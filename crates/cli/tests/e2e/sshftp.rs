@@ -37,6 +37,17 @@ fn through(room: &Room, script: &str, from: &Path, sink: &Path) -> Haul {
     Haul::cp(["-r", "--patience=2s", "-e", &words]).args([url(from)]).args([sink])
 }
 
+/// A tree with files of up to 12 MiB.
+fn filled(room: &Room) -> PathBuf {
+    let tree = room.dir("tree");
+    room.dir("tree/sub");
+    for n in 0..20_u64 {
+        let content = crate::support::tree::bytes(&mut fastrand::Rng::with_seed(n), 100 << n.min(17));
+        room.file(&format!("tree/sub/f{n}"), content);
+    }
+    tree
+}
+
 /// Goal: a tree comes as it is, over several sessions, and it is said what is protected.
 #[test]
 fn a_tree_comes_through_ssh() {
@@ -44,12 +55,7 @@ fn a_tree_comes_through_ssh() {
     let (room, sshd) = (Room::new(), Sshd::start());
     // Shells may say something first.
     enable(&sshd, SERVER);
-    let tree = room.dir("tree");
-    room.dir("tree/sub");
-    for n in 0..20_u64 {
-        let content = crate::support::tree::bytes(&mut fastrand::Rng::with_seed(n), 100 << n.min(17));
-        room.file(&format!("tree/sub/f{n}"), content);
-    }
+    let tree = filled(&room);
     let sink = room.dir("sink");
     let copy = Haul::cp(["-r", "-v"]).by(&sshd).args([url(&tree) + "/"]).args([&sink]);
     let ended = copy.run().sane().exits(0);
@@ -65,12 +71,7 @@ fn a_tree_goes_through_ssh() {
     need!("sshd", "gridftp");
     let (room, sshd) = (Room::new(), Sshd::start());
     enable(&sshd, SERVER);
-    let tree = room.dir("tree");
-    room.dir("tree/sub");
-    for n in 0..20_u64 {
-        let content = crate::support::tree::bytes(&mut fastrand::Rng::with_seed(n), 100 << n.min(17));
-        room.file(&format!("tree/sub/f{n}"), content);
-    }
+    let tree = filled(&room);
     let sink = room.dir("sink");
     let ended = Haul::cp(["-r", "-v"]).by(&sshd).args([room.at("tree/")]).args([url(&sink)]).run();
     ended.sane().exits(0);

@@ -367,7 +367,8 @@ pub enum SinkDone {
         id: FileId,
         result: Result<Option<Layout<TargetId>>, Failure>,
     },
-    /// `took`: `None` if it failed.
+    /// `took`: `None` if it failed. `again`: a store that takes files in ascending order alone lost what it
+    /// had of this one, and takes it once more from its beginning.
     Write {
         id: FileId,
         offset: u64,
@@ -375,6 +376,7 @@ pub enum SinkDone {
         buffer: BufferId,
         took: Option<Took>,
         result: Result<(), Failure>,
+        again: bool,
     },
     WriteBundle {
         buffer: BufferId,

@@ -438,13 +438,13 @@ impl Sink {
         self.handle_tick(now);
         match done {
             SinkDone::Create { id, result } => self.handle_made(id, result),
-            SinkDone::Write { id, offset, len, buffer, took, result } => {
+            SinkDone::Write { id, offset, len, buffer, took, result, again } => {
                 self.writes -= 1;
                 if let Some(targets) = &mut self.targets {
                     targets.written(buffer, took, self.now);
                 }
                 self.buffer_freed(buffer, took.filter(|took| !took.cached).map(|took| took.time));
-                self.handle_written(id, offset, u64::from(len), result);
+                self.handle_written(id, offset, u64::from(len), (result, again));
             }
             SinkDone::WriteBundle { buffer, results, more } => {
                 self.writes -= 1;
@@ -454,7 +454,7 @@ impl Sink {
                 }
                 for (id, result) in results {
                     let size = self.files.get(&id).map_or(0, |f| f.size());
-                    self.handle_written(id, 0, size, result);
+                    self.handle_written(id, 0, size, (result, false));
                 }
             }
             SinkDone::Lookup { results } => {

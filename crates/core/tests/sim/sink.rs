@@ -354,7 +354,9 @@ impl World {
                 let keys = part.expect("the payload starts there").1.clone();
                 let result = self.write(&file, offset, u64::from(len), &keys);
                 let took = result.is_ok().then(|| self.took());
-                SinkDone::Write { id: file.id, offset, len, buffer, took, result }
+                let is_lost = |failure: &Failure| failure.kind == FailureKind::Network;
+                let again = self.ascending.is_some() && result.as_ref().is_err_and(is_lost);
+                SinkDone::Write { id: file.id, offset, len, buffer, took, result, again }
             }
             SinkOp::WriteBundle { buffer, items, more } => {
                 let parts = match more {

@@ -137,14 +137,19 @@ impl Session {
                 self.control.say(425, "In MODE E who sends dials: say PORT, EPRT or SPOR first.");
                 return Ok(None);
             }
-            let (conns, are_kept) = match send::channels(&mut self.data, self.with.parallelism) {
+            let parallelism = self.with.parallelism;
+            let channels = send::channels(&mut self.control, &mut self.data, parallelism, progress);
+            let (conns, are_kept) = match channels {
                 Ok(found) => found,
                 Err(Stop::Data(error)) => {
                     self.data.close();
                     self.no_connection(&error);
                     return Ok(None);
                 }
-                Err(stop) => return Err(stop),
+                Err(stop) => {
+                    self.data.close();
+                    return Err(stop);
+                }
             };
             self.data.kept_way = Some(Way::Out);
             self.begin(are_kept);

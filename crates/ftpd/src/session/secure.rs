@@ -13,7 +13,9 @@ use haul_gridftp::command::DataAuth;
 use haul_gsi::{Acceptor, Authorities, Credential, Directory, Expects, Level, Step};
 
 use super::{ANONYMOUS, Parameters, Session, Then};
-use crate::config::{Agreed, Answer, CLAIMS_MAX, CONTEXTS_MAX, Claim, Known, Login, Parts, Secret, Who};
+use crate::config::{
+    Agreed, Answer, CLAIMS_MAX, CONTEXTS_MAX, Claim, Known, Login, Parts, Passed, Secret, Who,
+};
 use crate::data::{Clear, Guard};
 use crate::guard::{Nothing, Shown};
 use crate::lock::Lock;
@@ -176,10 +178,12 @@ impl Session {
                 self.plain(335, &format!("ADAT={}", BASE64.encode(&token)))
             }
             Ok(Step::Stands(token)) => {
-                // The key of the host has done what it is for. (Its bytes are not wiped.)
+                // The key of the host has done what it is for.
                 self.secure.host = None;
                 // What anybody on the way may have said before counts no more (RFC 2228, 3).
-                self.named = None;
+                if !haul_mutant::removed("ftpd-names-before-a-context-are-nobodys") {
+                    self.named = None;
+                }
                 self.with = Parameters::new();
                 self.data.delayed = false;
                 self.secure.agreed = Agreed::default();
@@ -202,7 +206,9 @@ impl Session {
     /// Has the monitor say who somebody is here who has shown a certificate.
     pub(super) fn claim(&mut self, user: String) -> (Then, bool) {
         self.secure.claims += 1;
-        let lock = match self.secure.is_under_tls() {
+        let is_anonymous = ANONYMOUS.iter().any(|name| user.eq_ignore_ascii_case(name));
+        let is_known = self.control.lock().is_some();
+        let lock = match self.secure.is_under_tls() || is_anonymous && !is_known {
             // Nobody has shown anything, and anonymous is all that is asked for.
             true => Some(((Secret(Vec::new()), "anonymous".into()), None)),
             false => self.control.lock().and_then(|lock| Some((lock.whose()?, lock.delegated()))),
@@ -211,25 +217,29 @@ impl Session {
             self.control.say(421, "Too many logins; goodbye.");
             return (Then::Leave, true);
         };
-        let who = match ANONYMOUS.iter().any(|name| user.eq_ignore_ascii_case(name)) {
+        let who = match is_anonymous {
             true => Who::Anonymous,
             false => Who::Shown { name, user: Some(user).filter(|user| user != BY_MAP) },
         };
-        let claim = Claim {
-            who,
+        let with = Passed {
             unread: Secret(Vec::new()),
             delegated,
             agreed: self.secure.agreed.clone(),
             tls: self.secure.tls.as_ref().map(Tls::known),
             relayed: true,
         };
+        let claim = Claim { who, with };
         match self.control.claim(&claim) {
             Ok((Answer::Go(login), _)) => {
-                self.enter(login, claim.delegated);
+                self.enter(login, claim.with.delegated);
                 (Then::Next, false)
             }
             Ok((Answer::Follows, Some(server))) => (Then::Relay(UnixStream::from(server)), false),
             Ok((Answer::Refused(why), _)) => (self.said(530, &why), true),
+            Ok((Answer::Full(why), _)) => {
+                self.control.say(421, &why);
+                (Then::Leave, true)
+            }
             other => {
                 let why = match other {
                     Err(error) => haul_base::errno::text(error),
@@ -369,5 +379,5 @@ fn is_tls(argument: &[u8]) -> bool {
 }
 
 fn credential(parts: Parts, what: &str) -> Result<Credential, String> {
-    Credential::of_der(parts.into_iter().map(|part| part.0).collect(), PathBuf::from(what))
+    Credential::of_der(parts.into_iter().map(Secret::into_bytes).collect(), PathBuf::from(what))
 }

@@ -93,6 +93,7 @@ pub(super) fn sink_request(
         data_channel: options.data_channel,
         ssh: (Vec::new(), false),
         patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
+        retry: super::again::policy(options),
         memory,
         writers,
         claim,
@@ -118,6 +119,14 @@ pub(super) fn patience(options: &Options) -> Duration {
     options.patience.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.into()))
 }
 
+/// How long an end may wait for a server before it answers the other one: as long as it is tried again.
+pub(super) fn waits(options: &Options) -> Duration {
+    /// A command that is asked may say anything.
+    const A_DAY: Duration = Duration::from_secs(86_400);
+    let asked = Duration::from_secs(options.retry_for.unwrap_or(0).into());
+    if options.retry_command.is_empty() { asked } else { asked.max(A_DAY) }
+}
+
 /// Payload bytes in buffers: as asked, else what a path of this round-trip time holds twice and 64 objects,
 /// an eighth of RAM or a quarter of the cgroup's limit at most. It is a bound: memory is made when payload
 /// comes.
@@ -140,4 +149,21 @@ pub(super) fn memory(options: &Options, rtt: Option<Duration>) -> Choice<u64> {
     let least = limits.into_iter().min_by_key(|(bytes, _)| *bytes);
     let (value, why) = least.unwrap_or((MEMORY_MIN, String::new()));
     Choice { value: value.max(MEMORY_MIN), why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the ends wait for each other as long as one of them may wait for a server.
+    #[test]
+    fn servers_are_waited_for_before_the_ends_agree() {
+        let of = |retry_for, words: &[&str]| {
+            let retry_command = words.iter().map(|word| (*word).to_owned()).collect();
+            waits(&Options { retry_for, retry_command, ..Options::default() }).as_secs()
+        };
+        assert_eq!(of(None, &[]), 0);
+        assert_eq!(of(Some(600), &[]), 600);
+        assert_eq!((of(None, &["x"]), of(Some(172_800), &["x"])), (86_400, 172_800));
+    }
 }

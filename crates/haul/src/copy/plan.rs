@@ -45,7 +45,7 @@ pub(super) struct Plan<'a> {
     pacer: Arc<Pacer>,
     /// What of this process's descriptors the copy may have.
     share: Arc<Share>,
-    /// What becomes of what fails at a source that runs here.
+    /// What becomes of what fails at an end that runs here.
     retry: Arc<dyn Reliability>,
 }
 
@@ -108,10 +108,9 @@ impl<'a> Plan<'a> {
                 let to = sink_request(destination, options, None, memory.value, &self.share);
                 // A far source is held to what it was asked for.
                 let asked = self.host.map(|_| (self.sources(), policy(options)));
-                End::sink(
-                    SinkRequest { asked, ssh: self.ssh(), sources_here: self.sources_here(), ..to },
-                    self.request.dry_run,
-                )
+                let (sources_here, retry) = (self.sources_here(), self.retry.clone());
+                let to = SinkRequest { asked, ssh: self.ssh(), sources_here, retry, ..to };
+                End::sink(to, self.request.dry_run)
             }
         }
     }

@@ -146,7 +146,9 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
     let keeps = request.destination.place().scheme().keeps;
     let ends = request.sources.iter().chain([&request.destination]);
     let trusts = request.options.resume == Resume::Trust && request.replicas.is_empty();
-    let resumes = keeps && ends.map(|end| end.place().scheme()).all(|scheme| scheme.resumes || trusts);
+    let proves = ends.map(|end| end.place().scheme()).all(|scheme| scheme.resumes);
+    let resumes = keeps && (proves || trusts);
+    let would_resume_by_trust = keeps && !resumes && request.replicas.is_empty();
     let kept = match (&end, resumes) {
         (SessionEnd::Stopped | SessionEnd::Failed(_), true) => {
             local.as_ref().map_or(near.kept, |far| far.kept.max(near.kept))
@@ -200,6 +202,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         not_kept: not_kept.filter(|(_, count)| *count > 0).collect(),
         strays: near.own.strays + far.strays,
         resumes,
+        would_resume_by_trust,
         resumed: near.resumed && resumes,
         kept,
         error,

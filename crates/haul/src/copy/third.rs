@@ -19,6 +19,7 @@ use crossbeam_channel::{Receiver, never, select, unbounded};
 use haul_core::change::Change;
 use haul_core::entry::{EntryKind, Meta};
 use haul_core::ids::{DirId, FileId};
+use haul_core::reliability::Reliability;
 use haul_core::transfer::Ended;
 use haul_core::wire::{Announced, Failure, FailureKind, Totals};
 use haul_storage::options::DataChannel;
@@ -100,19 +101,12 @@ fn is_uneven(request: &CopyRequest) -> Option<String> {
     })
 }
 
-/// Somebody says how long it is tried again, which servers cannot be asked between each other.
-fn asks_retries(request: &CopyRequest) -> Option<String> {
-    let options = &request.options;
-    let asks = options.retry_for.is_some() || !options.retry_command.is_empty();
-    asks.then(|| "how long it is tried again is kept only where the data goes by this host".to_owned())
-}
-
 /// Runs it.
 pub(super) fn run(
     request: &CopyRequest,
     observer: &Arc<dyn Observer>,
     handle: &Handle,
-    start: Instant,
+    (start, retry): (Instant, &Arc<dyn Reliability>),
 ) -> Third {
     let over = |summary: Summary| {
         let seconds = start.elapsed().as_secs_f64();
@@ -121,7 +115,7 @@ pub(super) fn run(
     if let Some(why) = refused(request) {
         return over(Summary { error: Some(Error::usage(why)), usage: true, ..Summary::default() });
     }
-    if let Some(why) = is_uneven(request).or_else(|| asks_retries(request)) {
+    if let Some(why) = is_uneven(request) {
         return Third::Relay(why);
     }
     let (post, markers) = unbounded();
@@ -134,7 +128,7 @@ pub(super) fn run(
         part: None,
         home: None,
         replicas: &[],
-        retry: super::again::policy(options),
+        retry: retry.clone(),
         ssh: (&request.remote.ssh, request.remote.interactive),
         data_channel: options.data_channel,
         trust: options.resume == Resume::Trust,

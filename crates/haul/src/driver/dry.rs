@@ -503,7 +503,8 @@ mod tests {
         let (home, state, patience, stop) = (None, None, None, haul_base::stop::Stop::never());
         let ssh = (&[][..], false);
         let data_channel = Default::default();
-        let to = Destination { place: &place, home, state, ssh, data_channel, patience, stop };
+        let retry = std::sync::Arc::new(haul_core::reliability::Bounded);
+        let to = Destination { place: &place, home, state, ssh, data_channel, patience, retry, stop };
         let policy = super::super::policy(&Default::default());
         let coming = Coming {
             roots: &[SourceRoot::Contents { of: None, meta: Meta::default() }],

@@ -42,6 +42,8 @@ pub(super) struct Opening<'a, T> {
     pub(super) session: [u8; 16],
     pub(super) protection: Protection,
     pub(super) streams: u16,
+    /// See [`Links::waits`](super::Links::waits).
+    pub(super) waits: Duration,
     /// Set by who reads control when it is lost or the session given up.
     pub(super) gone: &'a Arc<AtomicBool>,
 }
@@ -79,7 +81,7 @@ impl<T> Opening<'_, T> {
         &self,
         mut want: impl FnMut(Message) -> Result<Option<X>, Failure>,
     ) -> Result<X, Failure> {
-        let deadline = Instant::now() + SETUP_MAX;
+        let deadline = Instant::now() + SETUP_MAX + self.waits;
         let mut notes = 0;
         loop {
             if self.watch.handle.stopped() {

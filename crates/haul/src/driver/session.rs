@@ -257,6 +257,7 @@ pub(super) fn run<E: End>(links: Links, request: &E::Request, watch: &Watch) -> 
         session: links.session,
         protection: links.protection,
         streams: links.streams,
+        waits: links.waits,
         gone: &gone,
     };
     let (agreed, setup) = match E::set_up(&opening, request) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use haul_core::entry::{Name, Part};
 use haul_core::ids::{BufferId, DirId, FileId, SessionEpoch, StreamId, TargetId, Time};
+use haul_core::reliability::Reliability;
 use haul_core::schedule::{Health, TargetState};
 use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::SinkOp;
@@ -69,6 +70,8 @@ pub(crate) struct SinkRequest {
     pub(crate) ssh: (Vec<String>, bool),
     /// How long a server may be silent, if the user said so.
     pub(crate) patience: Option<Duration>,
+    /// What becomes of what fails at a server, where it may go well again.
+    pub(crate) retry: Arc<dyn Reliability>,
     /// Payload bytes in buffers, at most: what is granted.
     pub(crate) memory: u64,
     pub(crate) writers: u16,

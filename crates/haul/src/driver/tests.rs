@@ -202,6 +202,7 @@ pub(super) fn sink_request(dst: &Path) -> SinkRequest {
         home: None,
         data_channel: Default::default(),
         ssh: (Vec::new(), false),
+        retry: Arc::new(haul_core::reliability::Bounded),
         patience: None,
         memory: MEMORY,
         writers: 2,
@@ -264,6 +265,7 @@ fn links_of(mut links: Vec<Link>) -> Links {
         data,
         joins,
         patience,
+        waits: Duration::ZERO,
         strays: Arc::default(),
         protection: Protection::default(),
     }

@@ -1,29 +1,133 @@
 //! A session with a destination, or with one of two servers that move data between them: opened when it is
-//! needed, and again when it was lost. Sources, which may lie at several servers, have `session.rs`.
+//! needed, and again when it was lost; and what becomes of what failed there. Sources, which may lie at
+//! several servers, have `session.rs`.
+//!
+//! In: what failed. Out: what the policy makes of it: again, after a pause, or not.
+//! Invariants: a pause ends as soon as nobody wants what comes behind it; of a server that is gone for all
+//! sessions the time counts from when it last did something for any of them, so that what waits behind each
+//! other does not wait for that long each.
 
-use std::thread;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use haul_core::reliability::ATTEMPTS;
+use haul_base::stop::Stop;
+use haul_core::reliability::{Bounded, Decision, Reliability, Step, Trouble};
+use haul_core::wire::FailureKind;
 use haul_ftp::{Error, Server, Session, Settings};
 
-/// How long the first attempt after a failure waits; each further one waits twice as long.
-const WAIT: Duration = Duration::from_millis(300);
+use super::{shown, unless};
+
+/// What becomes of what fails at a server.
+pub(super) struct Retry {
+    server: Server,
+    /// What failed there, unless the network did.
+    kind: FailureKind,
+    policy: Arc<dyn Reliability>,
+    /// Nobody wants anything of it any more.
+    over: Stop,
+    /// Since when it has been gone.
+    gone: Mutex<Option<Instant>>,
+}
+
+/// How often and since when something was tried.
+pub(super) struct Attempts {
+    step: Step,
+    count: u32,
+    /// When it failed first.
+    since: Option<Instant>,
+}
+
+impl Attempts {
+    pub(super) fn new(step: Step) -> Attempts {
+        Attempts { step, count: 0, since: None }
+    }
+
+    /// It came further than ever before: from now on the time counts anew, though not the attempts.
+    pub(super) fn came_on(&mut self) {
+        self.since = None;
+    }
+}
+
+impl Retry {
+    pub(super) fn new(
+        (server, kind): (&Server, FailureKind),
+        policy: Arc<dyn Reliability>,
+        over: Stop,
+    ) -> Arc<Retry> {
+        Arc::new(Retry { server: server.clone(), kind, policy, over, gone: Mutex::default() })
+    }
+
+    /// The server did something.
+    pub(super) fn well(&self) {
+        *self.gone.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Something about `path` failed once more, of which so many bytes are safe: how long to wait before the
+    /// next attempt; `None`: it failed.
+    pub(super) fn failed(
+        &self,
+        tries: &mut Attempts,
+        error: &Error,
+        path: &[u8],
+        marker: u64,
+    ) -> Option<Duration> {
+        let now = Instant::now();
+        let gone = match error.is_network() || error.is_full() {
+            true => Some(*self.gone.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(now)),
+            false => None,
+        };
+        tries.count = tries.count.saturating_add(1);
+        let since = *tries.since.get_or_insert(now);
+        let trouble = Trouble {
+            step: tries.step,
+            about: &shown(&self.server, path),
+            text: &error.to_string(),
+            kind: if error.is_network() { FailureKind::Network } else { self.kind },
+            passing: error.is_passing(),
+            silent: error.is_silence(),
+            attempts: tries.count,
+            since: now - gone.map_or(since, |gone| gone.min(since)),
+            marker,
+            others: 0,
+        };
+        let decision = match haul_mutant::removed("ftp-sinks-ask-the-policy") {
+            true => Bounded.decide(&trouble),
+            false => self.policy.decide(&trouble),
+        };
+        match decision {
+            Decision::After(pause) => Some(pause),
+            Decision::Replica | Decision::GiveUp => None,
+        }
+    }
+
+    /// Waits before another attempt. False: nobody wants it any more.
+    pub(super) fn wait(&self, pause: Duration) -> bool {
+        unless(&self.over, pause)
+    }
+}
 
 /// A session with a server, if there is one now.
 pub(super) struct Line {
     server: Server,
     session: Option<Session>,
     settings: Settings,
+    retry: Arc<Retry>,
+    /// What it is used for at the moment, for people.
+    about: Vec<u8>,
 }
 
 impl Line {
-    pub(super) fn new(server: Server, settings: Settings) -> Line {
-        Line { server, session: None, settings }
+    pub(super) fn new(server: Server, settings: Settings, retry: &Arc<Retry>) -> Line {
+        Line { server, session: None, settings, retry: retry.clone(), about: Vec::new() }
     }
 
-    pub(super) fn with(server: Server, settings: Settings, session: Session) -> Line {
-        Line { server, session: Some(session), settings }
+    pub(super) fn with(server: Server, settings: Settings, retry: &Arc<Retry>, session: Session) -> Line {
+        Line { session: Some(session), ..Line::new(server, settings, retry) }
+    }
+
+    /// What it is used for from now on.
+    pub(super) fn set_about(&mut self, path: &[u8]) {
+        path.clone_into(&mut self.about);
     }
 
     /// The session; opened, if there is none.
@@ -32,9 +136,15 @@ impl Line {
     /// The server is not there, or takes no further one.
     pub(super) fn open(&mut self) -> Result<&mut Session, Error> {
         if self.session.as_ref().is_none_or(Session::is_broken) {
+            self.session = None;
             self.session = Some(Session::open(&self.server, &self.settings)?);
         }
         Ok(self.session.as_mut().expect("just opened"))
+    }
+
+    /// The session, if there is one.
+    pub(super) fn now(&mut self) -> Option<&mut Session> {
+        self.session.as_mut().filter(|session| !session.is_broken())
     }
 
     /// There is a session, as far as anybody knows.
@@ -47,7 +157,7 @@ impl Line {
         self.session = None;
     }
 
-    /// Does something, and does it again over a new session while it may go well later.
+    /// Does something, and does it again over a new session while the policy says so.
     ///
     /// # Errors
     /// As the last attempt.
@@ -55,31 +165,44 @@ impl Line {
         &mut self,
         mut work: impl FnMut(&mut Session) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let mut attempt = 1;
+        let mut tries = Attempts::new(Step::List);
         loop {
             let error = match self.open().and_then(&mut work) {
-                Ok(done) => return Ok(done),
+                Ok(done) => {
+                    self.retry.well();
+                    return Ok(done);
+                }
                 Err(error) => error,
             };
             if error.wants_another_session() {
                 self.close();
             }
-            if !may_help(&error, attempt) {
+            let pause = self.retry.failed(&mut tries, &error, &self.about, 0);
+            if !pause.is_some_and(|pause| self.retry.wait(pause)) {
                 return Err(error);
             }
-            thread::sleep(pause(attempt));
-            attempt += 1;
         }
     }
 }
 
-/// Whether another attempt may help, after so many. A server that was silent twice is left alone: each such
-/// attempt takes as long as it has patience.
-pub(super) fn may_help(error: &Error, attempts: u32) -> bool {
-    error.is_passing() && attempts < if error.is_silence() { 2 } else { ATTEMPTS }
-}
-
-/// How long to wait after so many attempts.
-pub(super) fn pause(attempts: u32) -> Duration {
-    WAIT * 2_u32.pow(attempts.saturating_sub(1).min(6))
+/// Opens the first session with a server, as long as the policy says so.
+///
+/// # Errors
+/// As the last attempt.
+pub(super) fn reach(
+    server: &Server,
+    settings: &Settings,
+    (retry, path): (&Retry, &[u8]),
+) -> Result<Session, Error> {
+    let mut tries = Attempts::new(Step::Start);
+    loop {
+        let error = match Session::open(server, settings) {
+            Ok(session) => return Ok(session),
+            Err(error) => error,
+        };
+        let pause = retry.failed(&mut tries, &error, path, 0);
+        if settings.stop.is_asked() || !pause.is_some_and(|pause| retry.wait(pause)) {
+            return Err(error);
+        }
+    }
 }

@@ -16,15 +16,18 @@ use std::thread;
 use haul_core::change::Change;
 use haul_core::entry::{Meta, Name};
 use haul_core::ids::FileId;
+use haul_core::reliability::Step;
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::pair::End;
 use haul_ftp::steer::{self, Made};
 use haul_ftp::{Asked, Error, Kind, Moment, Server, Session, Settings, server};
 
-use super::line::Line;
+use super::line::{Line, Retry, reach};
 use super::names::{Names, Shared as SharedNames};
-use super::session::{Lines, Sites};
-use super::{Unfound, find, is_dir, path_at, protocol_of, server_of, shown, site_of, unreached, walk};
+use super::session::{Lines, Next, Sites, Tries};
+use super::{
+    Unfound, find, is_dir, path_at, protocol_of, server_of, shown, site_of, unless, unreached, walk,
+};
 use crate::Post;
 use crate::place::Place;
 use crate::source::failure::own_failure;
@@ -72,6 +75,8 @@ fn drops_bytes(server: &Server, session: &Session) -> bool {
 /// What all pairs of sessions share.
 struct Shared {
     ends: [(Server, Settings); 2],
+    /// What becomes of what fails at each.
+    retries: [Arc<Retry>; 2],
     settings: DelegatedSettings,
     names: SharedNames,
     post: Post<Marker>,
@@ -212,13 +217,25 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     };
     let (from, at_from) = site_of(first, &sources)?;
     let sites = Arc::new(Sites::new([(from.clone(), at_from.clone())], sources.retry.clone()));
-    let (session, found) = find(&sites, 0, &sources, &[]).map_err(|unfound| match unfound {
-        Unfound::Misused(failure) | Unfound::Failed(failure, ..) => failure,
-    })?;
+    let mut tries = Tries::new(Step::Start, &sites, 0);
+    let (session, found) = loop {
+        let (failure, why, path) = match find(&sites, 0, &sources, &[]) {
+            Ok(found) => break found,
+            Err(Unfound::Misused(failure)) => return Err(failure),
+            Err(Unfound::Failed(failure, why, path)) => (failure, why, path),
+        };
+        match tries.failed(&sites, why, &path, 0) {
+            Next::After(pause) if unless(&sources.stop, pause) => {}
+            _ => return Err(failure),
+        }
+    };
     let at_from = Settings { at: session.address(), ..at_from };
     let (to, at_to) =
         server_of(destination, (sources.patience, sources.data_channel), (sources.ssh, &sources.stop))?;
-    let mut scout = Session::open(&to, &at_to).map_err(|error| unreached(&to, &error))?;
+    let retry = |at: (&Server, FailureKind), stop: &Stop| Retry::new(at, sources.retry.clone(), stop.clone());
+    let first = retry((&to, FailureKind::Write), &sources.stop);
+    let mut scout =
+        reach(&to, &at_to, (&first, destination.path())).map_err(|error| unreached(&to, &error))?;
     let at_to = Settings { at: scout.address(), ..at_to };
     let same_server = at_to.at.is_some() && at_to.at == at_from.at;
     let typed = server::path_of(destination.path()).unwrap_or_default();
@@ -251,6 +268,7 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     let flag = cancelled.clone();
     let outer = sources.stop.clone();
     let stop = Stop::when(move || flag.load(Ordering::Relaxed) || outer.is_asked());
+    let retries = [retry((&from, FailureKind::Read), &stop), retry((&to, FailureKind::Write), &stop)];
     let at_from = Settings { stop: stop.clone(), ..at_from };
     let at_to = Settings { stop, ..at_to };
     // What is there of the way to it, and what is not.
@@ -302,6 +320,7 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     let records = settings.state.clone().map(Records);
     let shared = Arc::new(Shared {
         ends: [(from, at_from), (to.clone(), at_to.clone())],
+        retries,
         settings,
         names,
         post,
@@ -320,7 +339,7 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
             thread::Builder::new().name("haul-pair".into()).spawn(move || Worker::new(shared).run());
         spawned.map_err(|error| unable("a pair", error))?;
     }
-    let scout = Line::with(to, at_to, scout);
+    let scout = Line::with(to, at_to, &shared.retries[1], scout);
     let pair = Box::new(FtpPair { shared, scout });
     Ok(Delegated { walk, to: root, rename, pair })
 }
@@ -407,6 +426,7 @@ impl DelegatedPair for FtpPair {
         if self.shared.drops[1] && !to.is_ascii() {
             return Err(super::said(&self.shared.ends[1].0, FailureKind::Create, to, DROPS));
         }
+        self.scout.set_about(to);
         let made = self.scout.again(|session| steer::make_dir(session, to));
         let made = made.map_err(|error| self.shared.failure(End::To, FailureKind::Create, to, &error))?;
         Ok(made == Made::New)

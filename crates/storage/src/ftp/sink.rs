@@ -15,18 +15,20 @@
 //! and time.
 //! Left out: links, owners, parts of files, which the server has no commands for, or none that all have.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use haul_core::change::{Change, Stood};
 use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::ids::DirId;
 use haul_core::journal::{Replayed, RootId};
+use haul_core::reliability::Reliability;
 use haul_core::transfer::op::{Existing, Inode, Rights, Seen};
 use haul_core::wire::{Failure, FailureKind, SourceRoot};
 use haul_ftp::{Asked, Error, Facts, Kind, Server, Session, Settings, server};
 use rustix::io::Errno;
 
-use super::line::Line;
+use super::line::{Line, Retry, reach};
 use super::{failed, is_dir, is_doubted, look, said, server_of, shown, unreached};
 use crate::SinkEngine;
 use crate::place::Destination;
@@ -75,6 +77,7 @@ pub(super) const GRAIN: u32 = 1_000_000_000;
 struct FtpSink {
     server: Server,
     settings: Settings,
+    retry: Arc<dyn Reliability>,
     /// As the server takes it; it may be relative.
     typed: Vec<u8>,
     /// The user wants a journal elsewhere.
@@ -88,7 +91,8 @@ pub(super) fn open(destination: &Destination<'_>) -> Result<Box<dyn SinkStore>, 
         (destination.ssh, &destination.stop),
     )?;
     let typed = server::path_of(destination.place.path()).map_err(|why| usage(&server, b"", why))?;
-    Ok(Box::new(FtpSink { server, settings, typed, state: destination.state.is_some() }))
+    let (retry, state) = (destination.retry.clone(), destination.state.is_some());
+    Ok(Box::new(FtpSink { server, settings, retry, typed, state }))
 }
 
 fn usage(server: &Server, path: &[u8], why: &str) -> Failure {
@@ -122,9 +126,16 @@ impl FtpSink {
         Ok(())
     }
 
-    fn reach(&self) -> Result<Session, Failure> {
-        Session::open(&self.server, &self.settings)
+    fn reach(&self, retry: &Retry) -> Result<Session, Failure> {
+        reach(&self.server, &self.settings, (retry, &self.typed))
             .map_err(|error| self.told(&unreached(&self.server, &error)))
+    }
+
+    /// What becomes of what fails, as long as nobody wants an end.
+    fn retry(&self, ends: &Arc<AtomicBool>) -> Arc<Retry> {
+        let (stop, ends) = (self.settings.stop.clone(), ends.clone());
+        let over = Stop::when(move || ends.load(Ordering::Relaxed) || stop.is_asked());
+        Retry::new((&self.server, FailureKind::Write), self.retry.clone(), over)
     }
 
     /// The same failure of what the command names.
@@ -256,7 +267,9 @@ impl SinkStore for FtpSink {
 
     fn claim(self: Box<Self>, coming: &Coming<'_>, _: &dyn Waiting) -> Result<Claimed, Failure> {
         self.check(coming)?;
-        let mut session = self.reach()?;
+        let ends = Arc::new(AtomicBool::new(false));
+        let retry = self.retry(&ends);
+        let mut session = self.reach(&retry)?;
         let Ground { root, rename, made, .. } = self.ground(&mut session, coming.roots, true)?;
         let settings = Settings { at: session.address(), stop: Stop::never(), ..self.settings };
         session.heed_no_stop();
@@ -264,9 +277,9 @@ impl SinkStore for FtpSink {
         let nobody = RootId::new(b"ftp").expect("short");
         let (_, resume) = begin_journal(Replayed::default(), ([0; 16], nobody), (0, tag), coming);
         let names = names_of(coming.roots, rename.as_ref());
-        let job = HeldServer {
-            ready: Mutex::new(Some(Ready { server: self.server, settings, session, root, made, tag })),
-        };
+        let ready =
+            Ready { server: self.server, settings, retry, ends: ends.clone(), session, root, made, tag };
+        let job = HeldServer { ready: Mutex::new(Some(ready)), ends };
         Ok(Claimed {
             job: Box::new(job),
             resume,
@@ -282,10 +295,11 @@ impl SinkStore for FtpSink {
 
     fn look(self: Box<Self>, coming: &Coming<'_>) -> Result<(Box<dyn Looks>, Option<Name>), Failure> {
         self.check(coming)?;
-        let mut session = self.reach()?;
+        let retry = self.retry(&Arc::default());
+        let mut session = self.reach(&retry)?;
         let Ground { root, rename, there, .. } = self.ground(&mut session, coming.roots, false)?;
         let settings = Settings { at: session.address(), ..self.settings };
-        let line = Mutex::new(Line::with(self.server.clone(), settings, session));
+        let line = Mutex::new(Line::with(self.server.clone(), settings, &retry, session));
         Ok((Box::new(ServerLook { server: self.server, line, tree: Tree::new(root, false), there }), rename))
     }
 }
@@ -294,6 +308,9 @@ impl SinkStore for FtpSink {
 struct Ready {
     server: Server,
     settings: Settings,
+    retry: Arc<Retry>,
+    /// Nobody wants more attempts.
+    ends: Arc<AtomicBool>,
     /// The session that the destination was found over.
     session: Session,
     root: Vec<u8>,
@@ -305,6 +322,7 @@ struct Ready {
 /// A job that nobody can be kept out of.
 struct HeldServer {
     ready: Mutex<Option<Ready>>,
+    ends: Arc<AtomicBool>,
 }
 
 impl HeldJob for HeldServer {
@@ -318,7 +336,9 @@ impl HeldJob for HeldServer {
         let engine = FtpWriter::start(ready, writing).map_err(|error| started(&error.to_string()))?;
         Ok(Box::new(engine))
     }
-    fn set_ends(&self, _: bool) {}
+    fn set_ends(&self, ends: bool) {
+        self.ends.store(ends, Ordering::Relaxed);
+    }
     fn set_yields(&self, _: bool) {}
     fn finish(&self) {}
     fn leave(&self) {}
@@ -381,6 +401,7 @@ impl ServerLook {
             return Ok(Asked::Not(String::new()));
         }
         let mut line = self.line.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        line.set_about(path);
         line.again(|session| session.facts(path))
             .map_err(|error| failed(&self.server, FailureKind::Open, path, &error))
     }

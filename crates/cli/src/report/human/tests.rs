@@ -117,6 +117,11 @@ fn what_is_not_kept_is_not_promised() {
             text.contains("\n  kept for the next run: finished files; nothing of unfinished ones\n"),
             "{text}"
         );
+        let trusting = told(Summary { would_resume_by_trust: true, ..summary.clone() }, Manner::default());
+        assert!(
+            trusting.contains("nothing of unfinished ones, unless it has --resume=trust\n"),
+            "{trusting}"
+        );
         let ending = Ending { summary, exit_code: 1, lists: Lists::default(), dropped: 0 };
         let said = verdict(&ending, Manner::default()).concat();
         assert!(said.contains("unfinished ones from their beginning") && !said.contains("resume"), "{said}");

@@ -21,6 +21,7 @@ pub mod netns;
 pub mod node;
 pub mod procs;
 pub mod run;
+pub mod serve;
 pub mod sshd;
 pub mod steered;
 pub mod taker;

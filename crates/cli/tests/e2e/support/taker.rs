@@ -33,6 +33,8 @@ pub enum Takes {
     HangUp(usize),
     /// It takes no more from there on, and says nothing.
     Stall(usize),
+    /// The same, and who comes from then on is not even greeted.
+    Mute(usize),
     /// Nothing of it, but this.
     Refuse(&'static str),
 }
@@ -74,10 +76,15 @@ pub struct Script {
     /// It takes so many sessions at a time; 0: as many as come.
     sessions_max: usize,
     serving: AtomicUsize,
+    /// Nobody is greeted any more; how many came since.
+    mute: AtomicBool,
+    ungreeted: AtomicUsize,
     /// It has no MFMT.
     no_times: bool,
     /// It leaves bytes that are not ASCII out of paths, and lists directories (MLSD).
     drops: bool,
+    /// It says that it makes sums, and this whenever it is asked for one.
+    sums_say: Option<&'static str>,
     /// It makes no sum of files whose path holds this.
     no_sum_of: Option<&'static str>,
     /// It says of directories that are there that it made them.
@@ -139,6 +146,11 @@ impl Script {
 
     pub fn without_sum_of(mut self, part: &'static str) -> Script {
         self.no_sum_of = Some(part);
+        self
+    }
+
+    pub fn sums_say(mut self, reply: &'static str) -> Script {
+        (self.sums, self.sums_say) = (true, Some(reply));
         self
     }
 
@@ -238,6 +250,11 @@ impl Taker {
         mixed.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect()
     }
 
+    /// How many came who were not greeted.
+    pub fn ungreeted(&self) -> usize {
+        self.script.ungreeted.load(Ordering::SeqCst)
+    }
+
     /// What it was told so far, by all who came.
     pub fn heard(&self) -> Vec<String> {
         self.heard.lock().expect("no session panics").clone()
@@ -315,6 +332,13 @@ impl Session {
 
     fn serve(mut self) {
         let script = self.script.clone();
+        if script.mute.load(Ordering::SeqCst) {
+            script.ungreeted.fetch_add(1, Ordering::SeqCst);
+            while !self.over.load(Ordering::Relaxed) {
+                std::thread::sleep(LOOK_EVERY);
+            }
+            return;
+        }
         let serving = script.serving.fetch_add(1, Ordering::SeqCst) + 1;
         if script.sessions_max > 0 && serving > script.sessions_max {
             self.say("421 too many sessions");
@@ -433,6 +457,7 @@ impl Session {
             {
                 self.say("504 not of that")
             }
+            "CKSM" if let Some(reply) = script.sums_say => self.say(reply),
             "CKSM" if script.sums => {
                 let at =
                     argument.iter().enumerate().filter(|(_, byte)| **byte == b' ').nth(2).expect("three").0;
@@ -531,7 +556,7 @@ impl Session {
             return self.say("425 nobody came");
         };
         let most = match how {
-            Takes::Cut(most, _) | Takes::HangUp(most) | Takes::Stall(most) => most,
+            Takes::Cut(most, _) | Takes::HangUp(most) | Takes::Stall(most) | Takes::Mute(most) => most,
             _ => usize::MAX,
         };
         let (mut content, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
@@ -566,7 +591,8 @@ impl Session {
                 self.say(line)
             }
             Takes::HangUp(_) if !ended => false,
-            Takes::Stall(_) if !ended => {
+            Takes::Stall(_) | Takes::Mute(_) if !ended => {
+                script.mute.fetch_or(matches!(how, Takes::Mute(_)), Ordering::SeqCst);
                 while !self.over.load(Ordering::Relaxed) {
                     std::thread::sleep(LOOK_EVERY);
                 }

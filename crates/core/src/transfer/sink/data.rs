@@ -321,7 +321,14 @@ impl Sink {
         }
     }
 
-    pub(super) fn handle_written(&mut self, id: FileId, offset: u64, len: u64, result: Result<(), Failure>) {
+    /// `again`: the store takes the file once more.
+    pub(super) fn handle_written(
+        &mut self,
+        id: FileId,
+        offset: u64,
+        len: u64,
+        (result, again): (Result<(), Failure>, bool),
+    ) {
         if let Some(drain) = self.drains.get_mut(&id).filter(|d| d.writes > 0) {
             drain.writes -= 1;
             return self.check_drain(id);
@@ -330,7 +337,7 @@ impl Sink {
         file.writes -= 1;
         let mut subtrees = file.writing.remove(&offset);
         if let Err(failure) = result {
-            if self.begin_again(id, &failure) {
+            if again && self.begin_again(id, &failure) {
                 return;
             }
             let Some(file) = self.files.get_mut(&id) else { return };

@@ -379,7 +379,7 @@ impl Sink {
             file.unmark(Mark::InCommit);
             let Err(failure) = result else { continue };
             failed.insert(id);
-            if self.begin_again(id, &failure) {
+            if failure.kind == FailureKind::Digest && self.begin_again(id, &failure) {
                 continue;
             }
             let Some(file) = self.files.get_mut(&id) else { continue };

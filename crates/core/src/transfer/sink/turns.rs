@@ -9,8 +9,8 @@
 //! its turn is held. Nothing waits for ever: where all that was granted is held here before its turn, what is
 //! furthest from it is dropped, and asked for again when that comes. So of what the source sends of its own
 //! accord each object is dropped once at most, and what a file lacks always has room.
-//! Where the store lost what was written of a file, it is begun once more, and what had come is asked for
-//! again.
+//! Where the store lost what was written of a file, it is begun anew as often as the store says, at most
+//! [`LOST_MAX`] times, and what had come is asked for again.
 //! Left out: what stands at the destination (`lookup`); the order in which the store writes, which is the
 //! order in which it is told.
 
@@ -22,15 +22,15 @@ use super::file::{Mark, SinkPhase};
 use super::{File, Sink, SinkAction};
 use crate::ids::{FileId, Generation, Time};
 use crate::job::naming::Naming;
-use crate::transfer::{BUNDLE_LEN_MAX, SMALL_LEN_MAX, piece_at};
+use crate::transfer::{BUNDLE_LEN_MAX, LOST_MAX, SMALL_LEN_MAX, piece_at};
 use crate::wire::{Extent, Failure, FailureKind, FileState, Message, credit_cost};
 
 /// Objects of a file that are asked for again at a time.
 const ASKED_MAX: u64 = 8;
 /// Nothing came for so long: what is to come may have no room.
 const QUIET: Duration = Duration::from_secs(1);
-/// How often a file is begun again that the store lost.
-const AGAIN_MAX: u8 = 1;
+/// How often a file is begun again of which the store gave back something else.
+const DIFFERS_MAX: u8 = 1;
 
 /// A file that is written in its turn.
 #[derive(Default)]
@@ -45,8 +45,9 @@ struct Turn {
     asked: BTreeSet<u64>,
     /// Objects that came because they were asked for, and are held: others are dropped before them.
     came: BTreeSet<u64>,
-    /// How often it was begun again.
-    again: u8,
+    /// How often it was begun again, because the store lost it, and because it gave back something else.
+    lost: u8,
+    differed: u8,
 }
 
 /// Whose turn it is.
@@ -325,11 +326,10 @@ impl Sink {
         }
     }
 
-    /// The store lost what was written of a file, for a reason that may pass, or gave back something else:
-    /// it is begun again, from its beginning. False: that was tried.
+    /// The store lost what was written of a file and takes it once more, or gave back something else: it is
+    /// begun again, from its beginning. False: that was tried often enough.
     pub(super) fn begin_again(&mut self, id: FileId, failure: &Failure) -> bool {
-        let passes = matches!(failure.kind, FailureKind::Network | FailureKind::Digest);
-        if self.turns.is_none() || !passes || self.stop.is_some() {
+        if self.turns.is_none() || self.stop.is_some() {
             return false;
         }
         let lives = |file: &&mut File| matches!(file.phase, SinkPhase::Open | SinkPhase::Committing);
@@ -339,10 +339,14 @@ impl Sink {
         let Some(turn) = self.turns.as_mut().map(|turns| turns.files.entry(id).or_default()) else {
             return false;
         };
-        if turn.again >= AGAIN_MAX {
+        let (times, most) = match failure.kind {
+            FailureKind::Digest => (&mut turn.differed, DIFFERS_MAX),
+            _ => (&mut turn.lost, LOST_MAX),
+        };
+        if *times >= most {
             return false;
         }
-        turn.again += 1;
+        *times += 1;
         let held = std::mem::take(&mut turn.held);
         turn.came.clear();
         turn.missing.extend(held.keys());

@@ -14,7 +14,7 @@ use crate::digest::SubtreeSet;
 use crate::entry::{EntryKind, Fingerprint, Meta};
 use crate::ids::{FileId, Generation, Time};
 use crate::transfer::op::{HashOk, Look, SourceOp};
-use crate::transfer::{SMALL_LEN_MAX, SessionEnd, protocol, resends_max};
+use crate::transfer::{LOST_MAX, SMALL_LEN_MAX, SessionEnd, protocol, resends_max};
 use crate::wire::{Announced, Failure, FailureKind, ITEMS_MAX, Message};
 
 /// How often a file is hashed whose metadata change all the time, before it counts as changed.
@@ -135,7 +135,10 @@ impl Source {
             return self.finish(SessionEnd::Failed(protocol(text)));
         }
         file.resends += 1;
-        if file.resends > resends_max(file.size(), file.digest.map(), file.object_size) {
+        // What came damaged, and what a store lost that takes files in ascending order alone.
+        let lost = file.size().div_ceil(u64::from(file.object_size.max(1))).saturating_mul(LOST_MAX.into());
+        let most = resends_max(file.size(), file.digest.map(), file.object_size);
+        if file.resends > most.saturating_add(lost) {
             let text =
                 "the sink asked for it again and again; look for bad memory or a broken network device";
             return self.fail_file(id, Failure { kind: FailureKind::Digest, errno: 0, text: text.into() });

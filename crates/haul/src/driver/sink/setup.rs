@@ -60,6 +60,7 @@ pub(crate) fn store_of(request: &SinkRequest, stop: Stop) -> Result<Box<dyn Sink
         ssh: (&request.ssh.0, request.ssh.1),
         data_channel: request.data_channel,
         patience: request.patience,
+        retry: request.retry.clone(),
         stop,
     })?;
     let can = store.capabilities();

@@ -218,6 +218,7 @@ fn ends(net: &Arc<Net>, streams: u16, patience: Duration) -> (Links, Links) {
         data: all,
         joins,
         patience,
+        waits: Duration::ZERO,
         strays: Arc::default(),
         protection: Protection::default(),
     };

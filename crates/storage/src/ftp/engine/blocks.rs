@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_core::ids::{FileId, Generation};
+use haul_core::reliability::pause;
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{ReadOk, SourceDone, SourceOp};
 use haul_core::wire::{Failure, FailureKind};
@@ -23,7 +24,6 @@ use super::ends::Before;
 use super::queues::{Queues, Work, refuse};
 use super::reader::{HOLD, Reader, SITE};
 use crate::SourceCompletion;
-use crate::ftp::line::pause;
 use crate::ftp::names::Told;
 use crate::owed::panic_point;
 use haul_base::digest;

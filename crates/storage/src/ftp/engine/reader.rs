@@ -5,7 +5,7 @@
 //! Invariants: bytes are where the file has them: what a session that goes on in the middle gives is held
 //! against what came before; a file's end is the one that was told, and the server says so.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use haul_core::entry::{Fingerprint, Meta};
 use haul_core::ids::{FileId, Generation};
 use haul_core::reliability::Step;
 use haul_core::stage::Stage;
-use haul_core::transfer::op::{BundleFile, BundleOk, Look, ReadOk, SourceDone, SourceOp};
+use haul_core::transfer::op::{Look, ReadOk, SourceDone, SourceOp};
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Facts, Incoming, Kind};
 
@@ -30,6 +30,8 @@ use crate::ftp::{is_listed, parted, untold};
 use crate::owed::panic_point;
 use haul_base::buffer::Buffer;
 use haul_base::digest;
+
+mod bundle;
 
 /// A file that a session is in the middle of.
 pub(super) struct Open {
@@ -576,135 +578,6 @@ impl Reader {
             }
         }
         Ok(Some((incoming, start > 0)))
-    }
-
-    /// Reads small files whole, and looks at each again after all of them were read.
-    pub(super) fn read_bundle(
-        &mut self,
-        files: Vec<BundleFile>,
-        buffer: Option<Buffer>,
-        came: Came,
-    ) -> SourceCompletion {
-        let Some(mut buffer) = buffer else {
-            let text = "internal error: a bundle without a buffer";
-            let failure = Failure { kind: FailureKind::Read, errno: 0, text: text.into() };
-            return SourceCompletion { done: refuse(SourceOp::ReadBundle { files }, &failure), buffer: None };
-        };
-        let mut at = 0;
-        let Came { files: mut here, facts: mut asked } = came;
-        // Where the payload of each lies, and what was told of it.
-        let mut read: Vec<(BundleFile, Result<(usize, Told), Failure>)> = Vec::new();
-        for (n, file) in files.into_iter().enumerate() {
-            self.begins("read", file.id);
-            let len = file.size as usize;
-            let room = at..at + len;
-            at += len;
-            let is_here = std::mem::take(here.get_mut(n).unwrap_or(&mut false));
-            if !is_here {
-                asked = None;
-            }
-            let begun = Instant::now();
-            let result = if is_here {
-                Ok(())
-            } else {
-                // Also of one without a byte: what a server says of a length is held against what it gives.
-                let room = &mut buffer.as_mut_slice()[room.clone()];
-                self.fill_again((file.id, file.generation), (0, true), room)
-            };
-            // As it is known where it came from.
-            let result = result.and_then(|()| Ok((room.start, self.known(file.id)?)));
-            if result.is_ok() && !is_here {
-                self.common.meter.add_busy(Stage::SourceStorage, begun.elapsed());
-            }
-            if self.left_out {
-                // All of it is read by somebody else.
-                let failure = self.common.say(0, FailureKind::Read, b"", "the session is over");
-                let (files, buffer) = (vec![file], Some(buffer));
-                return SourceCompletion { done: refuse(SourceOp::ReadBundle { files }, &failure), buffer };
-            }
-            read.push((file, result));
-        }
-        let mut now = match asked {
-            // One for each file, also of what is not known any more.
-            Some(asked) => {
-                let each = read.iter().zip(asked);
-                each.map(|((file, _), asked)| (file.id, Ok(Some(asked)))).collect()
-            }
-            None => self.look_at(&read),
-        };
-        let (mut items, mut end) = (Vec::with_capacity(read.len()), 0);
-        for (file, result) in read {
-            let result = result.and_then(|(start, Told { path, facts, site })| {
-                let now = match now.remove(&file.id) {
-                    Some(Ok(Some(Asked::Is(now)))) => now,
-                    Some(Ok(Some(asked))) => {
-                        return Err(untold(self.common.sites.server(site), &path, &asked));
-                    }
-                    // It comes from another replica.
-                    Some(Ok(None)) => return Ok(BundleOk { root: [0; 32], look: Look::Changed }),
-                    Some(Err(failure)) => return Err(failure),
-                    None => return Err(self.common.say(site, FailureKind::Read, &path, "no answer")),
-                };
-                if !same_facts(&facts, &now) {
-                    return Ok(BundleOk { root: [0; 32], look: Look::Changed });
-                }
-                // What failed or changed leaves no gap.
-                let len = file.size as usize;
-                buffer.as_mut_slice().copy_within(start..start + len, end);
-                let (common, payload) = (&self.common, &buffer.as_slice()[end..end + len]);
-                let root = common.meter.busy(Stage::SourceHost, || digest::root(common.kind, payload));
-                end += len;
-                Ok(BundleOk { root, look: Look::Same })
-            });
-            items.push((file, result));
-        }
-        // A buffer is as long as what is in it; one that is to be filled again stays as long as it was.
-        if !self.left_out {
-            buffer.truncate(end);
-        }
-        let done = SourceDone::ReadBundle { buffer: buffer.id(), items };
-        SourceCompletion { done, buffer: Some(buffer) }
-    }
-
-    /// What is told of small files now, behind all that was read of them, asked together of each server that
-    /// gave some. `None`: from now on that file comes from another one.
-    fn look_at(
-        &mut self,
-        read: &[(BundleFile, Result<(usize, Told), Failure>)],
-    ) -> HashMap<FileId, Result<Option<Asked>, Failure>> {
-        let common = self.common.clone();
-        let mut all = HashMap::new();
-        for site in 0..common.sites.all.len() {
-            let there = |(file, result): &'_ (BundleFile, Result<(usize, Told), Failure>)| {
-                let told = &result.as_ref().ok()?.1;
-                (told.site == site).then(|| (file.id, told.path.clone()))
-            };
-            let files: Vec<(FileId, Vec<u8>)> = read.iter().filter_map(there).collect();
-            let Some((_, first)) = files.first() else { continue };
-            let paths: Vec<&[u8]> = files.iter().map(|(_, path)| path.as_slice()).collect();
-            let mut tries = Tries::new(Step::File, &common.sites, site);
-            let over = |error: &Error| error.is_full() && common.lock().has_others(self.index);
-            let wait = |pause| common.wait(pause);
-            match self.lines.again(&mut tries, first, (&over, &wait), |session| session.facts_of(&paths)) {
-                Again::Done(asked) => {
-                    all.extend(files.iter().zip(asked).map(|((id, _), asked)| (*id, Ok(Some(asked)))));
-                }
-                Again::Moves(..) => {
-                    // Each by itself: one may be there and another not.
-                    for (id, _) in &files {
-                        let facts = self.facts(*id);
-                        all.insert(*id, facts.map(|facts| facts.map(|(_, now)| Asked::Is(now))));
-                    }
-                }
-                Again::Failed(error) => {
-                    self.left_out |= over(&error);
-                    for (id, path) in &files {
-                        all.insert(*id, Err(common.failure(site, FailureKind::Read, path, &error)));
-                    }
-                }
-            }
-        }
-        all
     }
 }
 

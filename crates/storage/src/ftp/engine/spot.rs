@@ -10,14 +10,15 @@ use std::time::Instant;
 
 use haul_core::digest::Subtree;
 use haul_core::ids::{FileId, Generation};
+use haul_core::reliability::Step;
 use haul_core::stage::Stage;
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::Error;
 
 use super::ends::AGAIN_LEN;
 use super::reader::{Open, Reader};
-use crate::ftp::line::{may_help, pause};
 use crate::ftp::names::Told;
+use crate::ftp::session::{Next, Tries};
 use haul_base::digest::RangeHasher;
 
 /// So much is read in one go.
@@ -38,7 +39,8 @@ impl Reader {
         // Of a file that is held as a whole all would be read.
         let Some(part) = before_the_gap(held).filter(|part| part.len < size) else { return Ok(false) };
         let told = self.known(id)?;
-        for attempt in 1.. {
+        let mut tries = Tries::new(Step::File, &self.common.sites, told.site);
+        loop {
             let begun = Instant::now();
             let read = self.read_again(&told, (id, generation), size, part);
             self.common.meter.add_busy(Stage::SourceStorage, begun.elapsed());
@@ -50,11 +52,11 @@ impl Reader {
             if error.wants_another_session() {
                 self.lines.close(told.site);
             }
-            if !may_help(&error, attempt) || !self.common.wait(pause(attempt)) {
-                return Err(self.common.failure(told.site, FailureKind::Read, &told.path, &error));
+            match tries.failed(&self.common.sites, (&error).into(), &told.path, 0) {
+                Next::After(pause) if self.common.wait(pause) => {}
+                _ => return Err(self.common.failure(told.site, FailureKind::Read, &told.path, &error)),
             }
         }
-        Ok(false)
     }
 
     fn read_again(

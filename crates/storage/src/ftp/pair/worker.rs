@@ -11,21 +11,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_base::stop::Stop;
+use haul_core::reliability::Step;
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::pair::{End, Fault, Heard, Manner, Move, Pair};
-use haul_ftp::{Asked, Error, Facts, Kind, Session, Settings, steer};
+use haul_ftp::{Asked, Error, Facts, Session, Settings, steer};
 use haul_gridftp::command::StripeLayout;
 use haul_gridftp::ranges::Ranges;
 
-use super::fold::{ONE_NAME, asks_folds, split};
+use super::fold::{ONE_NAME, split};
 use super::records::{Kept, Record, version};
-use super::{CONNECTIONS, Shared, standing};
-use crate::ftp::line::{Line, may_help, pause};
-use crate::ftp::names::{SETTLES, YOUNG, same_facts};
-use crate::ftp::{meta_of, time_of, untold};
+use super::{CONNECTIONS, Shared};
+use crate::ftp::line::{Attempts, Line};
 use crate::source::failure::own_failure;
 use crate::store::delegated::{DelegatedEnd, DelegatedEntry, Marker, Standing, Stripes};
 
+mod begin;
 mod finish;
 
 /// Files of this length are kept in mind while they are moved.
@@ -59,7 +59,9 @@ struct Job {
     /// What of it the last attempt did not send: an earlier run had sent it, or an earlier attempt.
     unsent: u64,
     moved: u64,
-    tries: u32,
+    /// Of it was safe, at most.
+    furthest: u64,
+    tries: Attempts,
     afresh: u32,
 }
 
@@ -89,7 +91,8 @@ impl Worker {
     pub(super) fn new(shared: Arc<Shared>) -> Worker {
         let (server, settings) = shared.end(End::To).clone();
         let patience = settings.patience.min(WATCHING);
-        let watcher = Some(Line::new(server, Settings { patience, ..settings }));
+        let retry = &shared.retries[End::To as usize];
+        let watcher = Some(Line::new(server, Settings { patience, ..settings }, retry));
         Worker { shared, pair: None, counted: false, watcher, left_out: false }
     }
 
@@ -129,7 +132,8 @@ impl Worker {
             earlier: 0,
             unsent: 0,
             moved: 0,
-            tries: 0,
+            furthest: 0,
+            tries: Attempts::new(Step::File),
             afresh: 0,
         }
     }
@@ -197,15 +201,28 @@ impl Worker {
             Scope::All => true,
             Scope::One(one) => one == index,
         };
-        let (mut left, mut longest) = (Vec::new(), 0);
+        // What is everybody's trouble is asked about once.
+        let (mut left, mut longest, mut all_again) = (Vec::new(), None, None);
         for (index, mut job) in std::mem::take(jobs).into_iter().enumerate() {
             if !concerned(index) {
                 left.push(job);
                 continue;
             }
-            job.tries += 1;
-            if may_help(&error, job.tries) {
-                longest = longest.max(job.tries);
+            let mut ask = || {
+                let marker = job.held.total();
+                if marker > job.furthest {
+                    job.furthest = marker;
+                    job.tries.came_on();
+                }
+                let path = if end == End::From { &job.entry.from } else { &job.entry.to };
+                shared.retries[end as usize].failed(&mut job.tries, &error, path, marker)
+            };
+            let pause = match scope {
+                Scope::All => *all_again.get_or_insert_with(ask),
+                Scope::One(_) => ask(),
+            };
+            if pause.is_some() {
+                longest = longest.max(pause);
                 left.push(job);
                 continue;
             }
@@ -223,8 +240,8 @@ impl Worker {
             self.end(job, Err(failure));
         }
         *jobs = left;
-        if longest > 0 {
-            self.rest(pause(longest));
+        if let Some(pause) = longest {
+            self.rest(pause);
         }
     }
 
@@ -299,6 +316,8 @@ impl Worker {
         queue.known.extended = Some(pair.is_extended());
         queue.known.sum = Some(sum);
         queue.known.pairs += u16::from(!std::mem::replace(&mut self.counted, true));
+        drop(queue);
+        shared.retries.iter().for_each(|retry| retry.well());
         self.pair = Some(pair);
         Ok(())
     }
@@ -340,193 +359,6 @@ impl Worker {
             }
             None => Ok(()),
         }
-    }
-
-    /// Asks both for all of them: what the source is now, and what stands at the destination.
-    fn look(&mut self, jobs: &mut Vec<Job>) -> Result<(), Trouble> {
-        let shared = self.shared.clone();
-        let pair = self.pair.as_mut().expect("it is open");
-        let froms: Vec<&[u8]> = jobs.iter().map(|job| &job.entry.from[..]).collect();
-        let at =
-            |end| move |error| Trouble { scope: Scope::All, fault: Fault::At { end, error, other: None } };
-        let sources = pair.session(End::From).facts_of(&froms).map_err(at(End::From))?;
-        let tos: Vec<&[u8]> = jobs.iter().map(|job| &job.entry.to[..]).collect();
-        let sinks = pair.session(End::To).facts_of(&tos).map_err(at(End::To))?;
-        let left_out = self.left_out_twins(jobs).map_err(at(End::To))?;
-        let mut settles = None;
-        let mut left = Vec::with_capacity(jobs.len());
-        let told = sources.into_iter().zip(sinks).zip(left_out);
-        for (mut job, ((source, sink), left_out)) in std::mem::take(jobs).into_iter().zip(told) {
-            if left_out || shared.lock().known.claims.is_of_another(job.entry.id, &sink) {
-                let failure = shared.say(End::To, FailureKind::Create, &job.entry.to, ONE_NAME);
-                self.end_unwanted(job, Err(failure));
-                continue;
-            }
-            let facts = match source {
-                Asked::Is(facts) if facts.kind == Some(Kind::File) && !facts.is_symlink() => facts,
-                Asked::Is(_) => {
-                    let why = "it is no file any more";
-                    let failure = shared.say(End::From, FailureKind::Changed, &job.entry.from, why);
-                    self.end_unwanted(job, Err(failure));
-                    continue;
-                }
-                asked => {
-                    let failure = untold(&shared.end(End::From).0, &job.entry.from, &asked);
-                    self.end_unwanted(job, Err(failure));
-                    continue;
-                }
-            };
-            let (Some(size), Some(_)) = (facts.size, facts.modify) else {
-                let why = "the server does not tell any more how long it is, and when it was changed";
-                let failure = shared.say(End::From, FailureKind::Read, &job.entry.from, why);
-                self.end_unwanted(job, Err(failure));
-                continue;
-            };
-            if job.stored && !same_facts(&job.facts, &facts) {
-                // What lies there is of another version, whoever believes in it: `prepare` removes it.
-                (job.held, job.earlier) = (Ranges::new(), 0);
-                if let Some(record) = &job.record {
-                    record.clear();
-                }
-            }
-            // What changed since it was looked at shows only in the next second, for times are told in whole
-            // ones.
-            let announced = shared.names.look(job.entry.id).map(|told| told.facts);
-            let young =
-                (shared.clock)().secs.saturating_sub(time_of(&facts).secs).unsigned_abs() < YOUNG.as_secs();
-            if young && announced.is_none_or(|told| !same_facts(&told, &facts)) {
-                settles = settles.max(Some(Instant::now() + SETTLES));
-                shared.names.renew(job.entry.id, &facts);
-            } else if young {
-                settles = settles.max(crate::store::SourceNames::not_before(&*shared.names, job.entry.id));
-            }
-            job.entry.size = size;
-            job.entry.meta = meta_of(&facts, false);
-            let is_itself = |sink: &Asked| match sink {
-                Asked::Is(there) => {
-                    there.unique.is_some() && there.unique == facts.unique && shared.same_server
-                }
-                _ => false,
-            };
-            match standing(&shared.settings, &sink, size, &job.entry.meta) {
-                Ok(Standing::Unchanged) => self.end_unwanted(job, Ok(DelegatedEnd::Unchanged)),
-                Ok(Standing::Skipped) => self.end_unwanted(job, Ok(DelegatedEnd::Skipped)),
-                Ok(_) if is_itself(&sink) => {
-                    let why = "it is the source: two names of one file";
-                    let failure = shared.say(End::To, FailureKind::Create, &job.entry.to, why);
-                    self.end_unwanted(job, Err(failure));
-                }
-                Ok(standing) => {
-                    job.standing = standing;
-                    job.facts = facts;
-                    job.found = match sink {
-                        Asked::Is(found) => Some(found),
-                        _ => None,
-                    };
-                    left.push(job);
-                }
-                Err(failure) => {
-                    let text = failure.text.to_string();
-                    let said = shared.say(End::To, failure.kind, &job.entry.to, &text);
-                    self.end_unwanted(job, Err(Failure { errno: failure.errno, ..said }));
-                }
-            }
-        }
-        *jobs = left;
-        if let Some(until) = settles.filter(|_| !jobs.is_empty()) {
-            self.rest(until.saturating_duration_since(Instant::now()));
-        }
-        Ok(())
-    }
-
-    /// Which of them have names that are those of other files of this copy to the server.
-    fn left_out_twins(&mut self, jobs: &[Job]) -> Result<Vec<bool>, Error> {
-        let shared = self.shared.clone();
-        let (twins, folds, tag) = {
-            let mut queue = shared.lock();
-            let claims = &mut queue.known.claims;
-            let twins: Vec<bool> =
-                jobs.iter().map(|job| claims.is_twin(job.entry.id, &job.entry.to)).collect();
-            let folds = claims.folds;
-            queue.known.temps += 1;
-            (twins, folds, format!("{:08x}{}", shared.tag, queue.known.temps))
-        };
-        let Some(first) = twins.iter().position(|twin| *twin) else { return Ok(twins) };
-        let folds = match folds {
-            Some(folds) => folds,
-            None => {
-                let session = self.pair.as_mut().expect("it is open").session(End::To);
-                let folds = asks_folds(session, &jobs[first].entry.to, &tag)?;
-                shared.lock().known.claims.folds = Some(folds);
-                folds
-            }
-        };
-        Ok(twins.into_iter().map(|twin| twin && folds).collect())
-    }
-
-    /// Under which name it is stored, and what of it is there already.
-    fn prepare(&mut self, job: &mut Job, can_compare: bool) -> Result<(), Trouble> {
-        let shared = self.shared.clone();
-        let at = |error| Trouble { scope: Scope::All, fault: Fault::At { end: End::To, error, other: None } };
-        let pair = self.pair.as_mut().expect("it is open");
-        // Where it was begun anew no sum may have been told, so that parts would count for nothing.
-        let goes_on = pair.is_extended() && (can_compare && job.afresh == 0 || shared.settings.trust);
-        let is_recorded = job.entry.size >= RECORDED_MIN;
-        if let (None, Some(records), true) = (&job.record, &shared.records, is_recorded && !job.stored) {
-            let [from, to] = [(End::From, &job.entry.from), (End::To, &job.entry.to)]
-                .map(|(end, path)| crate::ftp::shown(&shared.end(end).0, path));
-            match records.take(&from, &to) {
-                Ok(record) => job.record = record,
-                Err(error) => {
-                    let why = haul_base::errno::text(error);
-                    (shared.post)(Marker::Note(format!(
-                        "what the destination has of unfinished files cannot be kept in {}: {why}",
-                        records.0.display()
-                    )));
-                }
-            }
-            if let Some(kept) =
-                job.record.as_ref().and_then(Record::read).filter(|kept| is_ours(&kept.temp, &job.entry.to))
-            {
-                let end = kept.ranges.list().last().map_or(0, |range| range.1);
-                let is_it = goes_on && kept.version == version(&job.facts) && end > 0;
-                let there = match is_it {
-                    true => pair.session(End::To).facts(&kept.temp).map_err(at)?,
-                    false => Asked::Not(String::new()),
-                };
-                match there {
-                    Asked::Is(facts) if facts.size.is_some_and(|size| size >= end) => {
-                        job.earlier = kept.ranges.total();
-                        (job.temp, job.held, job.stored) = (kept.temp, kept.ranges, true);
-                    }
-                    _ => match steer::remove(pair.session(End::To), &kept.temp) {
-                        Err(error) if error.ends_session() => return Err(at(error)),
-                        _ => {}
-                    },
-                }
-            }
-        }
-        let goes_on = goes_on && !job.held.is_empty() && job.stored;
-        if !goes_on {
-            if job.stored {
-                // Who broke off there may still write for a while.
-                match steer::remove(pair.session(End::To), &job.temp) {
-                    Err(error) if error.ends_session() => return Err(at(error)),
-                    _ => {}
-                }
-            }
-            (job.held, job.earlier) = (Ranges::new(), 0);
-            let mut queue = shared.lock();
-            queue.known.temps += 1;
-            job.temp = temporary(&job.entry.to, shared.tag, queue.known.temps);
-        }
-        job.stored = true;
-        if let Some(record) = &job.record {
-            let kept =
-                Kept { version: version(&job.facts), temp: job.temp.clone(), ranges: job.held.clone() };
-            let _ = record.write(&kept);
-        }
-        Ok(())
     }
 
     /// Moves them; how many are over well.
@@ -628,7 +460,7 @@ impl Worker {
         // Whatever was stopped.
         let patience = settings.patience.min(CLEANING);
         let settings = Settings { stop: Stop::never(), patience, ..settings.clone() };
-        let mut line = Line::new(server.clone(), settings);
+        let mut line = Line::new(server.clone(), settings, &self.shared.retries[End::To as usize]);
         let removed = line.open().and_then(|session| steer::remove(session, &job.temp));
         if removed.is_ok()
             && let Some(record) = job.record.take()

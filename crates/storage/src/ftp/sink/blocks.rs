@@ -87,6 +87,7 @@ impl Writer {
         if check(&common.server, &path, &file.name).is_err() || self.ensure(file.parent).is_err() {
             return Ok(None);
         }
+        self.line.open()?;
         let temp = self.new_temp(file);
         common.set_in_blocks(file.id);
         let said = self.line.open().and_then(|session| {
@@ -142,7 +143,7 @@ impl Writer {
         let item = &batch.items[taken.range.start];
         let result = self.send_whole(&item.file, bytes_of(item, &taken), before);
         if let Err(failure) = &result {
-            self.common.set_temp(item.file.id, TempState::Failed(failure.clone()));
+            self.common.set_temp(item.file.id, TempState::Failed(failure.clone().into()));
         }
         end(batch, taken, result);
     }

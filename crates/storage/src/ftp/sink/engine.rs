@@ -18,7 +18,7 @@ use haul_core::wire::{Failure, FailureKind};
 use super::Ready;
 use super::lanes::Lanes;
 use super::no_links;
-use super::queues::{Batch, Common, Lost, Network, Queues, TempState, Told, Work, Write, refuse};
+use super::queues::{Batch, Common, Gone, Lost, Network, Queues, TempState, Told, Work, Write, refuse};
 use super::tree::Tree;
 use super::writer::Writer;
 use crate::ftp::shown;
@@ -47,7 +47,7 @@ impl FtpWriter {
     /// # Errors
     /// The system gives no thread.
     pub(super) fn start(ready: Ready, writing: Writing) -> std::io::Result<FtpWriter> {
-        let Ready { server, settings, session, root, made, tag } = ready;
+        let Ready { server, settings, retry, ends, session, root, made, tag } = ready;
         let sessions = SESSIONS.min(writing.writers).max(1);
         let banner = escape::name(session.banner());
         let network = Network { round_trip: session.round_trip(), ..Network::default() };
@@ -57,6 +57,8 @@ impl FtpWriter {
         let common = Arc::new(Common {
             server,
             settings,
+            retry,
+            ends,
             tree: Tree::new(root, made),
             tag,
             sum: session.sum(),
@@ -71,6 +73,7 @@ impl FtpWriter {
             told: Told::default(),
             left: Mutex::default(),
             doubted: Mutex::default(),
+            tries: Mutex::default(),
             numbers: AtomicU64::new(0),
             silent: AtomicBool::new(false),
         });
@@ -119,29 +122,30 @@ impl FtpWriter {
     fn write(&self, write: Box<Write>) {
         let id = write.file.id;
         let failed = match self.common.temp(id).map(|temp| temp.state) {
-            Some(TempState::Failed(failure)) => Some(failure),
+            Some(TempState::Failed(gone)) => Some(gone),
             _ => None,
         };
         let refused = match failed {
-            Some(failure) => Some((write, failure)),
+            Some(gone) => Some((write, gone)),
             None => self.common.lock().add_write(write).err().map(|write| {
                 let why = format!("byte 0 of it comes next, and not byte {}", write.offset);
                 let failure = self.common.say(FailureKind::Write, &self.common.path(&write.file), &why);
-                (write, failure)
+                (write, failure.into())
             }),
         };
         self.common.ready.notify_all();
-        if let Some((write, failure)) = refused {
+        if let Some((write, Gone { failure, again })) = refused {
             let Write { offset, len, buffer, payload, owed, .. } = *write;
             drop(payload);
             let (took, result) = (None, Err(failure));
-            owed.settle(Ok(SinkDone::Write { id, offset, len, buffer, took, result }));
+            owed.settle(Ok(SinkDone::Write { id, offset, len, buffer, took, result, again }));
         }
     }
 }
 
 impl Drop for FtpWriter {
     fn drop(&mut self) {
+        self.common.ends.store(true, Ordering::Relaxed);
         let mut queues = self.common.lock();
         queues.ends = true;
         // What nobody began is given up, which tells it.
@@ -165,7 +169,7 @@ impl SinkEngine for FtpWriter {
                 let id = file.id;
                 let owed = self.owed(FailureKind::Write, move |failure| {
                     let (took, result) = (None, Err(failure));
-                    SinkDone::Write { id, offset, len, buffer, took, result }
+                    SinkDone::Write { id, offset, len, buffer, took, result, again: false }
                 });
                 self.write(Box::new(Write { file, offset, len, buffer, payload, start, owed }));
             }
@@ -290,6 +294,7 @@ impl SinkEngine for FtpWriter {
 
     fn end(&mut self) -> Vec<String> {
         self.common.lock().ends = true;
+        self.common.ends.store(true, Ordering::Relaxed);
         self.common.ready.notify_all();
         let until = Instant::now() + END_WITHIN;
         while self.threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {

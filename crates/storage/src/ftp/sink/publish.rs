@@ -71,6 +71,7 @@ impl Writer {
                 Ok(()) => {
                     self.common.temps().remove(&id);
                     self.common.lanes.forget(id);
+                    self.common.forget_tries(id);
                 }
                 Err(failure) if failure.kind == FailureKind::Digest => {
                     if self.common.temp(id).is_some_and(|temp| temp.in_blocks) {
@@ -88,7 +89,7 @@ impl Writer {
         let lost = || Err(self.common.say(FailureKind::Publish, &path, "it was not sent whole"));
         let (temp, sum, result) = match self.common.temp(publish.file.id) {
             Some(Temp { path, state: TempState::Stored(sum), .. }) => (path, sum, Ok(())),
-            Some(Temp { path, state: TempState::Failed(failure), .. }) => (path, None, Err(failure)),
+            Some(Temp { path, state: TempState::Failed(gone), .. }) => (path, None, Err(gone.failure)),
             _ => (Vec::new(), None, lost()),
         };
         Going {

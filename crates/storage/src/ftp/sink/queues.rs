@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_core::ids::{BufferId, DirId, FileId};
+use haul_core::reliability::Step;
 use haul_core::transfer::op::{AmendItem, BundleWrite, CommitItem, LookupItem, SinkDone, SinkFile, SinkOp};
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Server, Settings, Sum};
@@ -19,6 +20,7 @@ use haul_ftp::{Error, Server, Settings, Sum};
 use super::lanes::Lanes;
 use super::tree::Tree;
 use super::unwritten;
+use crate::ftp::line::{Attempts, Retry};
 use crate::ftp::said;
 use crate::owed::Owed;
 use crate::store::{NetworkFacet, NotKept, StoreNetwork};
@@ -33,6 +35,9 @@ const LEFT_NAMED: usize = 5;
 pub(super) struct Common {
     pub(super) server: Server,
     pub(super) settings: Settings,
+    /// What becomes of what fails, and that nobody wants more attempts.
+    pub(super) retry: Arc<Retry>,
+    pub(super) ends: Arc<AtomicBool>,
     pub(super) tree: Tree,
     pub(super) tag: u32,
     /// What the server makes sums by, if it does.
@@ -50,9 +55,11 @@ pub(super) struct Common {
     pub(super) left: Mutex<Vec<Vec<u8>>>,
     /// Temporaries that may still come to be, for the session that sent them was lost.
     pub(super) doubted: Mutex<Vec<Vec<u8>>>,
+    /// Files of several objects that came to nothing so far.
+    pub(super) tries: Mutex<HashMap<FileId, Tries>>,
     /// Of the temporaries so far.
     pub(super) numbers: AtomicU64,
-    /// The server was silent when something was to be removed: nothing more is.
+    /// The server was silent when it was spoken to last: nothing is asked of it that can be left.
     pub(super) silent: AtomicBool,
 }
 
@@ -89,8 +96,31 @@ pub(super) enum TempState {
     Partial,
     /// The server said that it has all of it; the sum of what was sent.
     Stored(Option<Vec<u8>>),
-    /// It was given up for this reason.
-    Failed(Failure),
+    Failed(Gone),
+}
+
+/// Why what was sent of a file came to nothing, and whether it is taken once more.
+#[derive(Clone)]
+pub(super) struct Gone {
+    pub(super) failure: Failure,
+    pub(super) again: bool,
+}
+
+impl From<Failure> for Gone {
+    fn from(failure: Failure) -> Gone {
+        Gone { failure, again: false }
+    }
+}
+
+/// How often a file came to nothing.
+pub(super) struct Tries {
+    attempts: Attempts,
+    /// So many bytes of it went, at most.
+    furthest: u64,
+    /// When it is tried again.
+    pub(super) next: Instant,
+    /// What it was sent as before.
+    pub(super) before: Vec<Vec<u8>>,
 }
 
 /// Something to do.
@@ -306,13 +336,59 @@ impl Common {
         self.left.lock().unwrap_or_else(PoisonError::into_inner).push(path);
     }
 
-    /// Something could not be removed.
+    /// Something came to nothing.
     pub(super) fn note_silence(&self, error: &Error) {
         self.silent.fetch_or(error.is_silence(), Ordering::Relaxed);
     }
 
+    /// The server did something.
+    pub(super) fn well(&self) {
+        self.silent.store(false, Ordering::Relaxed);
+        self.retry.well();
+    }
+
+    /// A file of which `len` bytes went came to nothing, as `temp` if it was sent at all. True: it is tried
+    /// again, when it is time ([`Common::tries`]).
+    pub(super) fn is_tried_again(
+        &self,
+        (id, path): (FileId, &[u8]),
+        (error, len): (&Error, u64),
+        temp: Option<&[u8]>,
+    ) -> bool {
+        let mut all = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
+        // A command may think for a while, and others do not wait for that.
+        let mut tries = all.remove(&id).unwrap_or_else(|| Tries {
+            attempts: Attempts::new(Step::File),
+            furthest: 0,
+            next: Instant::now(),
+            before: Vec::new(),
+        });
+        drop(all);
+        if len > tries.furthest {
+            tries.furthest = len;
+            tries.attempts.came_on();
+        }
+        tries.before.extend(temp.map(<[u8]>::to_vec));
+        // Nothing of it is safe: it begins anew.
+        let Some(pause) = self.retry.failed(&mut tries.attempts, error, path, 0) else { return false };
+        tries.next = Instant::now() + pause;
+        self.tries.lock().unwrap_or_else(PoisonError::into_inner).insert(id, tries);
+        true
+    }
+
+    /// Nothing more becomes of a file, or it has its name.
+    pub(super) fn forget_tries(&self, id: FileId) {
+        self.tries.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// When a file may be begun, and what it was sent as before.
+    pub(super) fn tried(&self, id: FileId) -> Option<(Instant, Vec<Vec<u8>>)> {
+        let mut all = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get_mut(&id).map(|tries| (tries.next, std::mem::take(&mut tries.before)))
+    }
+
     pub(super) fn is_silent(&self) -> bool {
-        self.silent.load(Ordering::Relaxed)
+        self.silent.load(Ordering::Relaxed) && !haul_mutant::removed("ftp-silent-servers-are-left")
     }
 
     /// A number that no temporary of this run has.

@@ -8,12 +8,12 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use haul_core::change::Change;
 use haul_core::entry::Meta;
 use haul_core::ids::FileId;
+use haul_core::reliability::Step;
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{
     AmendItem, CommitItem, Existing, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp, Took,
@@ -21,11 +21,11 @@ use haul_core::transfer::op::{
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Moment, Session, write_moment};
 
-use super::queues::{Batch, Common, Temp, TempState, Work, Write, refuse};
+use super::queues::{Batch, Common, Gone, Temp, TempState, Work, Write, refuse};
 use super::sending::Sending;
 use super::sums::Summing;
 use super::tree::check;
-use crate::ftp::line::{Line, may_help, pause};
+use crate::ftp::line::{Attempts, Line};
 use crate::owed::panic_point;
 use crate::sink::names::temp_name;
 
@@ -52,8 +52,8 @@ impl Writer {
     pub(super) fn new(common: Arc<Common>, index: usize, session: Option<Session>) -> Writer {
         let (server, settings) = (common.server.clone(), common.settings.clone());
         let line = match session {
-            Some(session) => Line::with(server, settings, session),
-            None => Line::new(server, settings),
+            Some(session) => Line::with(server, settings, &common.retry, session),
+            None => Line::new(server, settings, &common.retry),
         };
         Writer { common, index, line, open: None }
     }
@@ -98,10 +98,19 @@ impl Writer {
         // They stay until it is known that they do not.
         doubted.iter().for_each(|path| self.common.leave(path.clone()));
         let paths: Vec<&[u8]> = doubted.iter().map(Vec::as_slice).collect();
-        let removed = self.line.again(|session| {
+        let remove = |writer: &mut Writer| {
+            let session = writer.line.open()?;
             let removed = session.remove(&paths)?;
-            Ok((removed, session.facts_of(&paths)?))
-        });
+            Ok::<_, Error>((removed, session.facts_of(&paths)?))
+        };
+        let mut removed = remove(self);
+        if let Err(error) = &removed
+            && !error.is_silence()
+        {
+            // The session may have been over for long. Nobody waits for more attempts by now.
+            self.line.close();
+            removed = remove(self);
+        }
         if let Ok((removed, asked)) = removed {
             for ((path, removed), asked) in doubted.iter().zip(removed).zip(asked) {
                 if removed.is_ok() || matches!(asked, Asked::Not(_)) {
@@ -127,7 +136,7 @@ impl Writer {
 
     /// The session is gone, and the server takes no other in its place, while it has some.
     fn is_taken_back(&mut self) -> bool {
-        if self.line.is_open() {
+        if self.line.is_open() || self.common.is_silent() {
             return false;
         }
         let others = {
@@ -159,7 +168,8 @@ impl Writer {
         }
     }
 
-    pub(super) fn begins(&self, what: &'static str, path: &[u8]) {
+    pub(super) fn begins(&mut self, what: &'static str, path: &[u8]) {
+        self.line.set_about(path);
         self.common.lock().busy[self.index] = Some((Instant::now(), what, path.to_vec()));
     }
 
@@ -201,15 +211,17 @@ impl Writer {
         let time = begun.elapsed();
         self.common.meter.add_busy(Stage::SinkStorage, time);
         drop(payload);
-        if let Err(failure) = &result {
+        if let Err(gone) = &result {
             let _ = self.open.take_if(|open| open.id == file.id);
-            self.common.set_temp(file.id, TempState::Failed(failure.clone()));
+            self.common.set_temp(file.id, TempState::Failed(gone.clone()));
         }
         if result.is_err() || offset + u64::from(len) == file.size {
             self.leave_home(file.id);
         }
         let took = result.is_ok().then_some(Took { time, cached: false });
-        owed.settle(Ok(SinkDone::Write { id: file.id, offset, len, buffer, took, result }));
+        let again = result.as_ref().is_err_and(|gone| gone.again);
+        let result = result.map_err(|gone| gone.failure);
+        owed.settle(Ok(SinkDone::Write { id: file.id, offset, len, buffer, took, result, again }));
     }
 
     /// The session is not in the middle of this file any more. It may be another one's by now, before which
@@ -219,9 +231,9 @@ impl Writer {
         self.common.ready.notify_all();
     }
 
-    fn write_object(&mut self, file: &SinkFile, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
-        if let Some(Temp { state: TempState::Failed(failure), .. }) = self.common.temp(file.id) {
-            return Err(failure);
+    fn write_object(&mut self, file: &SinkFile, offset: u64, bytes: &[u8]) -> Result<(), Gone> {
+        if let Some(Temp { state: TempState::Failed(gone), .. }) = self.common.temp(file.id) {
+            return Err(gone);
         }
         let path = self.common.path(file);
         panic_point("write", &String::from_utf8_lossy(&path));
@@ -232,7 +244,7 @@ impl Writer {
         }
         let Some(open) = self.open.as_mut().filter(|open| (open.id, open.at) == (file.id, offset)) else {
             let why = format!("it does not go on at byte {offset}");
-            return Err(self.common.say(FailureKind::Write, &path, &why));
+            return Err(self.common.say(FailureKind::Write, &path, &why).into());
         };
         let written = open.sending.write(self.line.open(), bytes);
         self.common.meter.busy(Stage::SinkHost, || open.summing.update(bytes));
@@ -246,19 +258,18 @@ impl Writer {
             return Ok(());
         }
         let Some(Open { sending, summing, temp, .. }) = self.open.take() else { return Ok(()) };
-        let session =
-            self.line.open().map_err(|error| self.common.failure(FailureKind::Write, &path, &error))?;
         let in_blocks = sending.is_in_blocks();
-        if let Err(error) = sending.stored(session, &temp) {
+        if let Err(error) = self.line.open().and_then(|session| sending.stored(session, &temp)) {
             return Err(match in_blocks {
-                true => self.lost_in_blocks(file.id, &temp, &path, &error),
+                true => self.lost_in_blocks((file.id, file.size), &temp, &path, &error),
                 false => {
                     self.doubt(&temp, &error);
                     self.see(&error);
-                    self.common.failure(FailureKind::Write, &path, &error)
+                    self.gone((file.id, &path), (&error, file.size), &temp)
                 }
             });
         }
+        self.common.well();
         if in_blocks {
             self.common.lanes.worked();
         }
@@ -267,13 +278,20 @@ impl Writer {
     }
 
     /// A large file came to nothing in blocks: it is sent once more, as it is, whatever the server says of
-    /// that, unless it has no room.
-    fn lost_in_blocks(&mut self, id: FileId, temp: &[u8], path: &[u8], error: &Error) -> Failure {
+    /// that, unless it has no room. What may pass is for the policy to say.
+    fn lost_in_blocks(&mut self, (id, len): (FileId, u64), temp: &[u8], path: &[u8], error: &Error) -> Gone {
         self.lose(id, temp, error);
         self.line.close();
-        let failure = self.common.failure(FailureKind::Write, path, error);
-        let kind = if error.is_no_room() { failure.kind } else { FailureKind::Network };
-        Failure { kind, ..failure }
+        match error.is_passing() || error.is_no_room() {
+            true => self.gone((id, path), (error, len), temp),
+            false => Gone { failure: self.common.failure(FailureKind::Write, path, error), again: true },
+        }
+    }
+
+    /// A large file came to nothing after so many bytes.
+    fn gone(&self, (id, path): (FileId, &[u8]), (error, len): (&Error, u64), temp: &[u8]) -> Gone {
+        let again = !error.is_no_room() && self.common.is_tried_again((id, path), (error, len), Some(temp));
+        Gone { failure: self.common.failure(FailureKind::Write, path, error), again }
     }
 
     /// Has the server begin to take a file.
@@ -281,38 +299,63 @@ impl Writer {
         check(&self.common.server, path, &file.name)?;
         self.ensure(file.parent)?;
         let mut in_blocks: Option<Error> = None;
-        for attempt in 1.. {
+        loop {
+            // It may have come to nothing before.
+            let (next, before) = self.common.tried(file.id).unwrap_or_else(|| (Instant::now(), Vec::new()));
+            if !self.common.retry.wait(next.saturating_duration_since(Instant::now())) {
+                return Err(self.common.say(FailureKind::Create, path, "nobody waits for another attempt"));
+            }
             let temp = self.new_temp(file);
             let lanes = self.common.lanes.clone();
             let connections = lanes.connections(file.id, file.size);
             if connections.is_some() {
                 self.common.set_in_blocks(file.id);
             }
-            let begin = |session| Sending::begin(session, &lanes, (&temp, file.size), connections);
-            let error = match self.line.open().and_then(begin) {
-                Ok(sending) => {
-                    if let (None, Some(refused)) = (connections, in_blocks) {
-                        lanes.taken_otherwise(&refused);
+            let (error, temp) = match self.line.open() {
+                // Nothing was said of it.
+                Err(error) => (error, None),
+                Ok(session) => {
+                    let before: Vec<&[u8]> = before.iter().map(Vec::as_slice).collect();
+                    let begun = match before.is_empty() {
+                        true => Ok(()),
+                        // They may still come to be, and are removed at the end, too.
+                        false => session.remove(&before).map(drop),
+                    };
+                    let begin = |()| Sending::begin(session, &lanes, (&temp, file.size), connections);
+                    match begun.and_then(begin) {
+                        Ok(sending) => {
+                            if let (None, Some(refused)) = (connections, in_blocks) {
+                                lanes.taken_otherwise(&refused);
+                            }
+                            let summing = Summing::new(self.common.sum);
+                            self.open = Some(Open { id: file.id, at: 0, temp, sending, summing });
+                            self.common.well();
+                            return Ok(());
+                        }
+                        Err(error) => (error, Some(temp)),
                     }
-                    let summing = Summing::new(self.common.sum);
-                    self.open = Some(Open { id: file.id, at: 0, temp, sending, summing });
-                    break;
                 }
-                Err(error) => error,
             };
-            if connections.is_some() && !error.is_no_room() {
-                self.lose(file.id, &temp, &error);
-                in_blocks = Some(error);
-                continue;
+            let lost_in_blocks = temp.as_deref().filter(|_| connections.is_some() && !error.is_no_room());
+            match (lost_in_blocks, &temp) {
+                (Some(temp), _) => self.lose(file.id, temp, &error),
+                (None, Some(temp)) => {
+                    self.doubt(temp, &error);
+                    self.see(&error);
+                }
+                (None, None) => self.see(&error),
             }
-            self.doubt(&temp, &error);
-            self.see(&error);
-            if error.is_no_room() || !may_help(&error, attempt) {
+            // What is refused in blocks is tried as it is at once.
+            let goes_on = (lost_in_blocks.is_some() && !error.is_passing())
+                || !error.is_no_room()
+                    && self.common.is_tried_again((file.id, path), (&error, 0), temp.as_deref());
+            if !goes_on {
                 return Err(self.common.failure(FailureKind::Create, path, &error));
             }
-            thread::sleep(pause(attempt));
+            if lost_in_blocks.is_some() {
+                in_blocks = Some(error);
+            }
         }
-        Ok(())
     }
 
     /// What a session was sending when it was lost may still be written to, or come to be, at any time: no
@@ -333,25 +376,27 @@ impl Writer {
     }
 
     /// The connection of the file that is being sent broke.
-    fn broke_off(&mut self, path: &[u8], error: Error) -> Failure {
+    fn broke_off(&mut self, path: &[u8], error: Error) -> Gone {
         let Some(open) = self.open.take() else {
-            return self.common.failure(FailureKind::Write, path, &error);
+            return self.common.failure(FailureKind::Write, path, &error).into();
         };
         if open.sending.is_in_blocks() {
-            return self.lost_in_blocks(open.id, &open.temp, path, &error);
+            return self.lost_in_blocks((open.id, open.at), &open.temp, path, &error);
         }
         self.common.doubt(open.temp.clone());
-        let error = match self.line.open() {
-            Ok(session) => open.sending.broken_off(session, path, error),
-            Err(_) => error,
+        let error = match self.line.now() {
+            Some(session) => open.sending.broken_off(session, path, error),
+            None => error,
         };
         // What it says next may be of that file.
         self.line.close();
-        self.common.failure(FailureKind::Write, path, &error)
+        self.see(&error);
+        self.gone((open.id, path), (&error, open.at), &open.temp)
     }
 
     /// A session that is of no use any more is closed.
     pub(super) fn see(&mut self, error: &Error) {
+        self.common.note_silence(error);
         if error.wants_another_session() {
             self.line.close();
         }
@@ -389,19 +434,26 @@ impl Writer {
         let mut summing = Summing::new(self.common.sum);
         self.common.meter.busy(Stage::SinkHost, || summing.update(bytes));
         let lanes = self.common.lanes.clone();
-        // What came to nothing in blocks, in whatever way, goes at least once as it is.
+        // What is refused in blocks, in whatever way, goes at least once as it is.
         let mut in_blocks = before.is_some();
-        for attempt in 1 + u32::from(in_blocks).. {
+        let mut tries = Attempts::new(Step::File);
+        loop {
             if let Some((_, error)) = &before {
-                let failed = || Err(self.common.failure(FailureKind::Write, &path, error));
-                if error.is_no_room() {
-                    return failed();
+                let pause = match in_blocks && !error.is_passing() {
+                    _ if error.is_no_room() => None,
+                    true => Some(Duration::ZERO),
+                    false => self.common.retry.failed(&mut tries, error, &path, 0),
+                };
+                if !pause.is_some_and(|pause| self.common.retry.wait(pause)) {
+                    return Err(self.common.failure(FailureKind::Write, &path, error));
                 }
-                match in_blocks && !error.is_passing() {
-                    true => {}
-                    false if may_help(error, attempt - 1) => thread::sleep(pause(attempt - 1)),
-                    false => return failed(),
-                }
+            }
+            if let Err(error) = self.line.open() {
+                // Nothing was said of it.
+                self.see(&error);
+                in_blocks = false;
+                before = Some((before.map(|(temp, _)| temp).unwrap_or_default(), error));
+                continue;
             }
             let connections = lanes.connections(file.id, file.size);
             let temp = self.new_temp(file);
@@ -409,7 +461,7 @@ impl Writer {
                 self.common.set_in_blocks(file.id);
             }
             let sent = self.line.open().and_then(|session| {
-                if let Some((before, _)) = &before {
+                if let Some((before, _)) = before.as_ref().filter(|(before, _)| !before.is_empty()) {
                     let _ = session.remove(&[before])?;
                 }
                 let mut sending = Sending::begin(session, &lanes, (&temp, file.size), connections)?;
@@ -419,6 +471,7 @@ impl Writer {
                 }
             });
             let Err(error) = sent else {
+                self.common.well();
                 match (connections, before) {
                     (Some(_), _) => lanes.worked(),
                     (None, Some((_, refused))) if in_blocks => lanes.taken_otherwise(&refused),
@@ -556,9 +609,12 @@ impl Writer {
         }
         let remove = |writer: &mut Writer| {
             let removed = writer.line.open().and_then(|session| session.remove(&[&path]));
-            if let Err(error) = &removed {
-                writer.line.close();
-                writer.common.note_silence(error);
+            match &removed {
+                Ok(_) => writer.common.well(),
+                Err(error) => {
+                    writer.line.close();
+                    writer.common.note_silence(error);
+                }
             }
             removed
         };

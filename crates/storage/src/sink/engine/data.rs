@@ -230,7 +230,7 @@ impl Sink {
                 Ok(took) => (Some(took), Ok(())),
                 Err(failure) => (None, Err(failure)),
             };
-            let done = SinkDone::Write { id: file_id, offset, len, buffer: id, took, result };
+            let done = SinkDone::Write { id: file_id, offset, len, buffer: id, took, result, again: false };
             (sink.post)(SinkCompletion { done });
             let mut open = lock(&sink.data.open);
             *open -= 1;
