@@ -43,6 +43,7 @@ mod blocks;
 mod dirs;
 mod engine;
 mod lanes;
+mod large;
 mod publish;
 mod queues;
 mod rename;

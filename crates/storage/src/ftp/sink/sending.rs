@@ -4,10 +4,23 @@
 
 use std::sync::Arc;
 
+use haul_core::ids::FileId;
 use haul_ftp::{Error, Going, Outgoing, Session};
 
 use super::lanes::Lanes;
+use super::sums::Summing;
 use crate::ftp::share::Active;
+
+/// A file that a session is in the middle of.
+pub(super) struct Open {
+    pub(super) id: FileId,
+    /// The byte that comes next.
+    pub(super) at: u64,
+    /// What it is called as long as it is not whole.
+    pub(super) temp: Vec<u8>,
+    pub(super) sending: Sending,
+    pub(super) summing: Summing,
+}
 
 /// A file on its way.
 pub(super) enum Sending {
