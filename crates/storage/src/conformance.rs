@@ -103,7 +103,8 @@ impl Sink {
         let (home, state, patience, stop) = (None, None, None, Stop::never());
         let ssh = (&[][..], false);
         let data_channel = Default::default();
-        let to = Destination { place: &self.place, home, state, ssh, data_channel, patience, stop };
+        let (place, parts) = (&self.place, None);
+        let to = Destination { place, home, state, parts, ssh, data_channel, patience, stop };
         stores::sink(&to).expect("a store")
     }
 

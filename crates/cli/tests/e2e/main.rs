@@ -30,6 +30,7 @@ mod ftp_sink;
 mod ftp_sink_blocks;
 mod ftp_third;
 mod ftp_tls;
+mod ftp_upload;
 mod ftp_walk;
 mod hung;
 mod interop;

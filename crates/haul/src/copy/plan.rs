@@ -108,10 +108,9 @@ impl<'a> Plan<'a> {
                 let to = sink_request(destination, options, None, memory.value, &self.share);
                 // A far source is held to what it was asked for.
                 let asked = self.host.map(|_| (self.sources(), policy(options)));
-                End::sink(
-                    SinkRequest { asked, ssh: self.ssh(), sources_here: self.sources_here(), ..to },
-                    self.request.dry_run,
-                )
+                let parts_dir = self.request.state_home.as_ref().map(|dir| dir.join("uploads"));
+                let (ssh, sources_here) = (self.ssh(), self.sources_here());
+                End::sink(SinkRequest { asked, ssh, sources_here, parts_dir, ..to }, self.request.dry_run)
             }
         }
     }

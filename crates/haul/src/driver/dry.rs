@@ -187,7 +187,7 @@ impl End for Dry {
         if let SessionEnd::Failed(failure) = how {
             session.other.send(Message::Abort(failure.clone()));
         }
-        Closing { own, chosen: self.unseen().into_iter().collect(), resumed: false, kept: 0 }
+        Closing { own, chosen: self.unseen().into_iter().collect(), resumed: false, kept: 0, spared: 0 }
     }
 }
 
@@ -503,7 +503,8 @@ mod tests {
         let (home, state, patience, stop) = (None, None, None, haul_base::stop::Stop::never());
         let ssh = (&[][..], false);
         let data_channel = Default::default();
-        let to = Destination { place: &place, home, state, ssh, data_channel, patience, stop };
+        let (place, parts) = (&place, None);
+        let to = Destination { place, home, state, parts, ssh, data_channel, patience, stop };
         let policy = super::super::policy(&Default::default());
         let coming = Coming {
             roots: &[SourceRoot::Contents { of: None, meta: Meta::default() }],

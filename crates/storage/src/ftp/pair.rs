@@ -40,7 +40,7 @@ use records::Records;
 use worker::Worker;
 
 mod fold;
-mod records;
+pub(super) mod records;
 mod worker;
 
 /// Pairs of sessions at a time.

@@ -10,11 +10,12 @@
 //! Nothing is known to be on media: FTP has no word for that. Nobody else can be kept out either, for there
 //! are no locks: two runs into one place have names of their own for what is not whole (by the tag of the
 //! run), and the last one to rename a file has its way, unless the other one sees that.
-//! There is no journal. What an interrupted run left of a file that it did not finish is of no use: that a
-//! server tells the length of a part proves nothing. Finished files are unchanged for the next run by size
-//! and time.
+//! There is no journal. That a server tells the length of a part proves nothing; what an interrupted run left
+//! of a large file is on record at this host, and is gone on with as far as the server's sums of it are those
+//! of what the source has (`onward`). Finished files are unchanged for the next run by size and time.
 //! Left out: links, owners, parts of files, which the server has no commands for, or none that all have.
 
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use haul_core::change::{Change, Stood};
@@ -44,10 +45,13 @@ mod dirs;
 mod engine;
 mod lanes;
 mod large;
+mod onward;
+mod parts;
 mod publish;
 mod queues;
 mod rename;
 mod sending;
+mod standing;
 mod sums;
 mod tree;
 mod writer;
@@ -80,6 +84,8 @@ struct FtpSink {
     typed: Vec<u8>,
     /// The user wants a journal elsewhere.
     state: bool,
+    /// Where it is on record what servers have of unfinished files.
+    parts: Option<PathBuf>,
 }
 
 pub(super) fn open(destination: &Destination<'_>) -> Result<Box<dyn SinkStore>, Failure> {
@@ -89,7 +95,8 @@ pub(super) fn open(destination: &Destination<'_>) -> Result<Box<dyn SinkStore>, 
         (destination.ssh, &destination.stop),
     )?;
     let typed = server::path_of(destination.place.path()).map_err(|why| usage(&server, b"", why))?;
-    Ok(Box::new(FtpSink { server, settings, typed, state: destination.state.is_some() }))
+    let (state, parts) = (destination.state.is_some(), destination.parts.map(Path::to_owned));
+    Ok(Box::new(FtpSink { server, settings, typed, state, parts }))
 }
 
 fn usage(server: &Server, path: &[u8], why: &str) -> Failure {
@@ -265,9 +272,9 @@ impl SinkStore for FtpSink {
         let nobody = RootId::new(b"ftp").expect("short");
         let (_, resume) = begin_journal(Replayed::default(), ([0; 16], nobody), (0, tag), coming);
         let names = names_of(coming.roots, rename.as_ref());
-        let job = HeldServer {
-            ready: Mutex::new(Some(Ready { server: self.server, settings, session, root, made, tag })),
-        };
+        let (parts, trusts) = (self.parts, coming.policy.trust);
+        let ready = Ready { server: self.server, settings, session, root, made, tag, parts, trusts };
+        let job = HeldServer { ready: Mutex::new(Some(ready)) };
         Ok(Claimed {
             job: Box::new(job),
             resume,
@@ -301,6 +308,9 @@ struct Ready {
     /// The root was made by this run: nothing stands in it.
     made: bool,
     tag: u32,
+    parts: Option<PathBuf>,
+    /// The user believes what stands there of unfinished files.
+    trusts: bool,
 }
 
 /// A job that nobody can be kept out of.

@@ -30,7 +30,7 @@ const ASKED_MAX: u64 = 8;
 /// Nothing came for so long: what is to come may have no room.
 const QUIET: Duration = Duration::from_secs(1);
 /// How often a file is begun again that the store lost.
-const AGAIN_MAX: u8 = 1;
+const AGAIN_MAX: u8 = 2;
 
 /// A file that is written in its turn.
 #[derive(Default)]

@@ -14,8 +14,10 @@ use haul_core::transfer::op::{SinkDone, SinkFile, Took};
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::Error;
 
+use super::onward::Found;
 use super::queues::{Temp, TempState, Write};
 use super::sending::{Open, Sending};
+use super::standing::Step;
 use super::sums::Summing;
 use super::tree::check;
 use super::writer::Writer;
@@ -61,39 +63,79 @@ impl Writer {
             self.abandon();
             self.begin(file, &path)?;
         }
-        let Some(open) = self.open.as_mut().filter(|open| (open.id, open.at) == (file.id, offset)) else {
+        let common = self.common.clone();
+        let Some(mut open) = self.open.take_if(|open| (open.id, open.at) == (file.id, offset)) else {
             let why = format!("it does not go on at byte {offset}");
-            return Err(self.common.say(FailureKind::Write, &path, &why));
+            return Err(common.say(FailureKind::Write, &path, &why));
         };
-        let written = open.sending.write(self.line.open(), bytes);
-        self.common.meter.busy(Stage::SinkHost, || open.summing.update(bytes));
+        common.meter.busy(Stage::SinkHost, || open.summing.update(bytes));
         open.at += bytes.len() as u64;
-        let whole = open.at == file.size;
-        match written {
-            Ok(()) => self.common.network.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed),
-            Err(error) => return Err(self.broke_off(&path, error)),
+        let (again, rest) = match &mut open.standing {
+            None => (Vec::new(), bytes),
+            Some(standing) => match common.meter.busy(Stage::SinkHost, || standing.compare(bytes)) {
+                Step::More => {
+                    self.open = Some(open);
+                    return Ok(());
+                }
+                Step::Lost => return Err(self.stands_otherwise(file.id, standing, &path)),
+                Step::GoesOn { at, again, rest } => {
+                    self.go_on(file, &path, &mut open, at)?;
+                    (again, rest)
+                }
+            },
         };
+        let whole = open.at == file.size;
+        for part in [&again[..], rest] {
+            let Some(sending) = open.sending.as_mut().filter(|_| !part.is_empty()) else { continue };
+            match sending.write(self.line.open(), part) {
+                Ok(()) => {
+                    common.network.bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
+                    if let Some(safe) = sending.safe() {
+                        common.parts.mark(file.id, safe);
+                    }
+                }
+                Err(error) => {
+                    self.open = Some(open);
+                    return Err(self.broke_off(&path, error));
+                }
+            }
+        }
         if !whole {
+            self.open = Some(open);
             return Ok(());
         }
-        let Some(Open { sending, summing, temp, .. }) = self.open.take() else { return Ok(()) };
+        let Open { sending, summing, temp, .. } = open;
+        if let Some(sending) = sending {
+            self.hear_whole(file, &path, &temp, sending)?;
+        }
+        self.common.set_temp(file.id, TempState::Stored(summing.finish()));
+        Ok(())
+    }
+
+    /// All of a file is sent: the server's word that it has it.
+    fn hear_whole(
+        &mut self,
+        file: &SinkFile,
+        path: &[u8],
+        temp: &[u8],
+        sending: Sending,
+    ) -> Result<(), Failure> {
         let session =
-            self.line.open().map_err(|error| self.common.failure(FailureKind::Write, &path, &error))?;
+            self.line.open().map_err(|error| self.common.failure(FailureKind::Write, path, &error))?;
         let in_blocks = sending.is_in_blocks();
-        if let Err(error) = sending.stored(session, &temp) {
+        if let Err(error) = sending.stored(session, temp) {
             return Err(match in_blocks {
-                true => self.lost_in_blocks(file.id, &temp, &path, &error),
+                true => self.lost_in_blocks(file.id, temp, path, &error),
                 false => {
-                    self.doubt(&temp, &error);
+                    self.doubt(temp, &error);
                     self.see(&error);
-                    self.common.failure(FailureKind::Write, &path, &error)
+                    self.common.failure(FailureKind::Write, path, &error)
                 }
             });
         }
         if in_blocks {
             self.common.lanes.worked();
         }
-        self.common.set_temp(file.id, TempState::Stored(summing.finish()));
         Ok(())
     }
 
@@ -107,30 +149,52 @@ impl Writer {
         Failure { kind, ..failure }
     }
 
-    /// Has the server begin to take a file.
+    /// Has the server begin to take a file; or finds what stands there of it, which is compared first.
     fn begin(&mut self, file: &SinkFile, path: &[u8]) -> Result<(), Failure> {
         check(&self.common.server, path, &file.name)?;
         self.ensure(file.parent)?;
+        let summing = Summing::new(self.common.sum);
+        let open = match self.take_up(file, path)? {
+            Found::Stands(temp, standing) => {
+                Open { id: file.id, at: 0, temp, sending: None, standing: Some(standing), summing }
+            }
+            Found::Nothing(again) => {
+                let (temp, sending) = self.begin_anew(file, path, again)?;
+                Open { id: file.id, at: 0, temp, sending: Some(sending), standing: None, summing }
+            }
+        };
+        self.open = Some(open);
+        Ok(())
+    }
+
+    /// Has the server begin to take a file from its first byte on. `again`: first under this name, which it had.
+    pub(super) fn begin_anew(
+        &mut self,
+        file: &SinkFile,
+        path: &[u8],
+        mut again: Option<Vec<u8>>,
+    ) -> Result<(Vec<u8>, Sending), Failure> {
         let mut in_blocks: Option<Error> = None;
         for attempt in 1.. {
-            let temp = self.new_temp(file);
-            let lanes = self.common.lanes.clone();
+            let temp = self.temp_of(file, again.take());
+            let (common, lanes) = (self.common.clone(), self.common.lanes.clone());
             let connections = lanes.connections(file.id, file.size);
             if connections.is_some() {
-                self.common.set_in_blocks(file.id);
+                common.set_in_blocks(file.id);
             }
-            let begin = |session| Sending::begin(session, &lanes, (&temp, file.size), connections);
+            common.parts.begins(file.id, &temp, connections.is_some());
+            let begin = |session| Sending::begin(session, &lanes, (&temp, 0, file.size), connections);
             let error = match self.line.open().and_then(begin) {
                 Ok(sending) => {
                     if let (None, Some(refused)) = (connections, in_blocks) {
                         lanes.taken_otherwise(&refused);
                     }
-                    let summing = Summing::new(self.common.sum);
-                    self.open = Some(Open { id: file.id, at: 0, temp, sending, summing });
-                    break;
+                    common.parts.begun(file.id);
+                    return Ok((temp, sending));
                 }
                 Err(error) => error,
             };
+            common.parts.let_go(file.id);
             if connections.is_some() && !error.is_no_room() {
                 self.lose(file.id, &temp, &error);
                 in_blocks = Some(error);
@@ -139,11 +203,11 @@ impl Writer {
             self.doubt(&temp, &error);
             self.see(&error);
             if error.is_no_room() || !may_help(&error, attempt) {
-                return Err(self.common.failure(FailureKind::Create, path, &error));
+                return Err(common.failure(FailureKind::Create, path, &error));
             }
             thread::sleep(pause(attempt));
         }
-        Ok(())
+        Err(self.common.say(FailureKind::Create, path, "it was tried too often"))
     }
 
     /// The connection of the file that is being sent broke.
@@ -151,12 +215,15 @@ impl Writer {
         let Some(open) = self.open.take() else {
             return self.common.failure(FailureKind::Write, path, &error);
         };
-        if open.sending.is_in_blocks() {
+        let Some(sending) = open.sending else {
+            return self.common.failure(FailureKind::Write, path, &error);
+        };
+        if sending.is_in_blocks() {
             return self.lost_in_blocks(open.id, &open.temp, path, &error);
         }
         self.common.doubt(open.temp.clone());
         let error = match self.line.open() {
-            Ok(session) => open.sending.broken_off(session, path, error),
+            Ok(session) => sending.broken_off(session, path, error),
             Err(_) => error,
         };
         // What it says next may be of that file.
@@ -169,11 +236,13 @@ impl Writer {
         let Some(open) = self.open.take() else { return };
         let Open { sending, temp, .. } = open;
         let left = match sending {
-            Sending::Plain(outgoing) => {
+            Some(Sending::Plain(outgoing)) => {
                 self.line.open().and_then(|session| session.abandon(outgoing)).is_ok()
             }
             // What its connections still hold must not go into the next file.
-            Sending::Blocks { .. } => false,
+            Some(Sending::Blocks { .. }) => false,
+            // Nothing was said of it.
+            None => return,
         };
         if !left {
             self.common.doubt(temp);

@@ -17,6 +17,7 @@ use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Server, Settings, Sum};
 
 use super::lanes::Lanes;
+use super::parts::Parts;
 use super::tree::Tree;
 use super::unwritten;
 use crate::ftp::said;
@@ -46,6 +47,7 @@ pub(super) struct Common {
     pub(super) lanes: Arc<Lanes>,
     pub(super) lost: Lost,
     pub(super) told: Told,
+    pub(super) parts: Parts,
     /// Temporaries that could not be removed.
     pub(super) left: Mutex<Vec<Vec<u8>>>,
     /// Temporaries that may still come to be, for the session that sent them was lost.
@@ -320,8 +322,11 @@ impl Common {
         1 + self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// It may still come to be.
+    /// It may still come to be. What is gone on with stays.
     pub(super) fn doubt(&self, path: Vec<u8>) {
+        if self.parts.keeps_any(&path) {
+            return;
+        }
         self.doubted.lock().unwrap_or_else(PoisonError::into_inner).push(path);
     }
 
@@ -448,6 +453,7 @@ pub(super) fn refuse(op: SinkOp, failure: &Failure) -> SinkDone {
             SinkDone::FinishDirs { results: dirs.into_iter().map(|(dir, _)| (dir, Err(failed()))).collect() }
         }
         SinkOp::Discard { id } => SinkDone::Discard { id },
+        SinkOp::RemoveJournal => SinkDone::RemoveJournal { result: Ok(()) },
         // Answered where they are submitted.
         _ => SinkDone::Journal { result: Err(failed()) },
     }

@@ -169,6 +169,10 @@ impl Writer {
                         self.discard(id);
                         SinkDone::Discard { id }
                     }
+                    SinkOp::RemoveJournal => {
+                        self.remove_left();
+                        SinkDone::RemoveJournal { result: Ok(()) }
+                    }
                     // Answered where they are submitted.
                     op => {
                         let text = "nobody asks for it".into();
@@ -191,8 +195,13 @@ impl Writer {
 
     /// A name for what is sent now, which no other attempt of this run has.
     pub(super) fn new_temp(&self, file: &SinkFile) -> Vec<u8> {
+        self.temp_of(file, None)
+    }
+
+    /// The same; or this name, which an attempt before had.
+    pub(super) fn temp_of(&self, file: &SinkFile, again: Option<Vec<u8>>) -> Vec<u8> {
         let name = temp_name(&file.name, self.common.tag, self.common.number());
-        let path = self.common.tree.path(file.parent, &name);
+        let path = again.unwrap_or_else(|| self.common.tree.path(file.parent, &name));
         let temp = Temp { path: path.clone(), state: TempState::Partial, in_blocks: false };
         self.common.temps().insert(file.id, temp);
         path
@@ -243,7 +252,7 @@ impl Writer {
                 if let Some((before, _)) = &before {
                     let _ = session.remove(&[before])?;
                 }
-                let mut sending = Sending::begin(session, &lanes, (&temp, file.size), connections)?;
+                let mut sending = Sending::begin(session, &lanes, (&temp, 0, file.size), connections)?;
                 match sending.write(Ok(&mut *session), bytes) {
                     Ok(()) => sending.stored(session, &temp),
                     Err(error) => Err(sending.broken_off(session, &temp, error)),
@@ -279,7 +288,8 @@ impl Writer {
         let mut results: Vec<(FileId, Option<Result<Found, Failure>>)> = Vec::new();
         let mut paths = Vec::new();
         for item in &items {
-            let SinkFile { id, parent, name, .. } = &item.file;
+            let SinkFile { id, parent, name, size, .. } = &item.file;
+            self.common.parts.note(*id, *size, item.mtime);
             let path = self.common.path(&item.file);
             let ensured = check(&self.common.server, &path, name).and_then(|()| self.ensure(*parent));
             let result = match ensured {
@@ -373,9 +383,14 @@ impl Writer {
             self.abandon();
         }
         self.leave_home(id);
-        let Some(Temp { path, .. }) = self.common.temps().remove(&id) else { return };
+        let Some(Temp { path, state, .. }) = self.common.temps().remove(&id) else { return };
+        let is_wrong = matches!(&state, TempState::Failed(failure) if failure.kind == FailureKind::Digest);
+        if !is_wrong && self.leave_part(id, &path) {
+            return;
+        }
         self.begins("remove", &path);
         self.remove_part(path);
+        self.common.parts.end(id);
     }
 
     /// Removes a file that is not whole; one that cannot be removed is told at the end.
