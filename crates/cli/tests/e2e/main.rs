@@ -24,6 +24,7 @@ mod ftp;
 mod ftp_blocks;
 mod ftp_gsi;
 mod ftp_lies;
+mod ftp_range;
 mod ftp_replica;
 mod ftp_resume;
 mod ftp_sink;

@@ -64,7 +64,8 @@ const CAPABILITIES: Capabilities = Capabilities {
     write_order: WriteOrder::Ascending,
     durable: Durable::ServersWord,
     publishing: Publishing::Rename,
-    ranges: false,
+    // As a file of its own.
+    ranges: true,
     in_place: false,
     append: false,
     digests: false,
@@ -272,7 +273,8 @@ impl SinkStore for FtpSink {
         let nobody = RootId::new(b"ftp").expect("short");
         let (_, resume) = begin_journal(Replayed::default(), ([0; 16], nobody), (0, tag), coming);
         let names = names_of(coming.roots, rename.as_ref());
-        let (parts, trusts) = (self.parts, coming.policy.trust);
+        // What is on record is of whole files.
+        let (parts, trusts) = (self.parts.filter(|_| coming.part.is_none()), coming.policy.trust);
         let ready = Ready { server: self.server, settings, session, root, made, tag, parts, trusts };
         let job = HeldServer { ready: Mutex::new(Some(ready)) };
         Ok(Claimed {
