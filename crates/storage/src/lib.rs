@@ -209,7 +209,8 @@ pub trait SinkEngine: Send {
     fn left(&self) -> Option<String> {
         None
     }
-    /// Bytes of unfinished files that it keeps for a later run, and that the session machine knows nothing of.
+    /// Bytes of unfinished files that it keeps for a later run, and that the session machine knows nothing
+    /// of.
     fn kept(&self) -> u64 {
         0
     }

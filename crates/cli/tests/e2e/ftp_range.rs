@@ -18,7 +18,8 @@ fn some_bytes() -> Vec<u8> {
 /// Goal: a part of a file at a server comes, as a file of its own or into one that stands here, and a part of
 /// a file here goes to one; each byte of it, and no other. What is no part of the file is refused, and so is
 /// a place within a file at a server.
-/// Method: each kind of server; parts shorter than an object and longer, at the beginning, within, at the end.
+/// Method: each kind of server; parts shorter than an object and longer, at the beginning, within, at the
+/// end.
 #[test]
 fn parts_come_and_go() {
     for kind in Kind::here() {

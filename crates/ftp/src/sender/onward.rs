@@ -1,8 +1,8 @@
 //! A file that goes on in blocks behind what the server has of it already.
 //!
 //! In: how far that reaches. Out: a file on its way whose next byte is that one.
-//! Invariant: the server is told what it has (`REST`) and said that it heard (`350`) before it is told to take
-//! the file: else it would cut off what is there.
+//! Invariant: the server is told what it has (`REST`) and said that it heard (`350`) before it is told to
+//! take the file: else it would cut off what is there.
 
 use haul_gridftp::command::Command;
 use haul_gridftp::ranges::Ranges;

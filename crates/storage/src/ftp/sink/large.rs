@@ -167,7 +167,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Has the server begin to take a file from its first byte on. `again`: first under this name, which it had.
+    /// Has the server begin to take a file from its first byte on. `again`: first under this name, which it
+    /// had.
     pub(super) fn begin_anew(
         &mut self,
         file: &SinkFile,
