@@ -11,7 +11,7 @@
 //!
 //! What a server says meanwhile (`111`, `112`) shows that it is there, and no more: it proves no byte. One
 //! that says that it has what was not sent is wrong.
-//! Left out: several addresses of a striped server (`SPAS`), files that go on in their middle (`REST`).
+//! Left out: several addresses of a striped server (`SPAS`); files that go on in their middle (`onward`).
 
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,7 @@ use crate::{Error, Session};
 pub(crate) use crate::sender::lanes::Outlets;
 
 mod lanes;
+mod onward;
 
 /// Replies that are heard before connections are looked at again.
 const HEARD_MAX: usize = 64;
@@ -395,6 +396,11 @@ impl Session {
 }
 
 impl Going {
+    /// What the server says that it has, which proves nothing.
+    pub fn safe(&self) -> &Ranges {
+        &self.safe
+    }
+
     /// What the server says that it has, or took: something new shows that it is at work.
     fn mark(&mut self, reply: &Reply) -> Result<(), Error> {
         let before = (self.safe.total(), self.moved);

@@ -86,9 +86,25 @@ impl Session {
     /// # Errors
     /// The server does not take it.
     pub fn store(&mut self, path: &[u8]) -> Result<Outgoing, Error> {
+        self.store_from(path, 0)
+    }
+
+    /// The same, of a file that stands there up to this byte, from which on it is sent.
+    ///
+    /// # Errors
+    /// The server does not take it so.
+    pub fn store_from(&mut self, path: &[u8], at: u64) -> Result<Outgoing, Error> {
         self.leave_blocks()?;
-        let stream = connected(&mut self.control, &mut self.listens, &[], Command::Path("STOR", path))?;
+        let rest = [Command::Rest(at)];
+        let before = if at > 0 { &rest[..] } else { &[] };
+        let stor = Command::Path("STOR", path);
+        let stream = connected(&mut self.control, &mut self.listens, before, stor)?;
         Ok(Outgoing { stream, patience: self.control.patience() })
+    }
+
+    /// Whether the server says that it takes files from another byte on than the first.
+    pub fn can_go_on(&self) -> bool {
+        self.features.has_rest_stream()
     }
 
     /// Ends a file: the server's word that it has all of it.
@@ -254,11 +270,27 @@ impl Session {
     /// # Errors
     /// The session is over.
     pub fn sums(&mut self, sum: Sum, files: &[(&[u8], u64)]) -> Each<Vec<u8>> {
-        let commands: Vec<_> = files
-            .iter()
-            .map(|(path, _)| Command::Cksm { algorithm: sum.name(), offset: 0, len: None, path })
-            .collect();
+        let cksm = |(path, _): &(&'_ [u8], u64)| (path.to_vec(), 0, None);
         let bytes: u64 = files.iter().fold(0, |all, (_, len)| all.saturating_add(*len));
+        self.each_sum(sum, &files.iter().map(cksm).collect::<Vec<_>>(), bytes)
+    }
+
+    /// The sums of parts of one file, each from an offset on and so many bytes long.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub fn part_sums(&mut self, sum: Sum, path: &[u8], parts: &[(u64, u64)]) -> Each<Vec<u8>> {
+        let cksm = |(offset, len): &(u64, u64)| (path.to_vec(), *offset, Some(*len));
+        let bytes: u64 = parts.iter().fold(0, |all, (_, len)| all.saturating_add(*len));
+        self.each_sum(sum, &parts.iter().map(cksm).collect::<Vec<_>>(), bytes)
+    }
+
+    fn each_sum(&mut self, sum: Sum, asked: &[(Vec<u8>, u64, Option<u64>)], bytes: u64) -> Each<Vec<u8>> {
+        let algorithm = sum.name();
+        let commands: Vec<_> = asked
+            .iter()
+            .map(|(path, offset, len)| Command::Cksm { algorithm, offset: *offset, len: *len, path })
+            .collect();
         let patience = self.control.patience() + Duration::from_secs(bytes / SUMMED_IN_A_SECOND);
         let replies = self.each(&commands, patience)?;
         let mut all = Vec::new();

@@ -105,7 +105,8 @@ impl Sink {
         let ssh = (&[][..], false);
         let data_channel = Default::default();
         let retry = Arc::new(Bounded);
-        let to = Destination { place: &self.place, home, state, ssh, data_channel, patience, retry, stop };
+        let (place, parts) = (&self.place, None);
+        let to = Destination { place, home, state, parts, ssh, data_channel, patience, retry, stop };
         stores::sink(&to).expect("a store")
     }
 

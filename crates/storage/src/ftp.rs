@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use haul_core::entry::{Meta, Name, Timestamp};
+use haul_core::entry::{FileRange, Meta, Name, Part, Timestamp};
 use haul_core::reliability::Step;
 use haul_core::wire::{Failure, FailureKind, SourceRoot};
 use haul_ftp::{
@@ -162,6 +162,8 @@ struct FtpSource {
     found: Vec<Found>,
     /// An earlier run is believed.
     trust: bool,
+    /// What of the only one comes, if not all.
+    part: Option<FileRange>,
     /// The server that they were found at, and the session with it.
     site: usize,
     session: Session,
@@ -173,6 +175,10 @@ fn usage(text: String) -> Failure {
 
 fn open(sources: &Places<'_>) -> Result<Box<dyn SourceStore>, Failure> {
     let first = sources.places.first().ok_or_else(|| usage("no source given".into()))?;
+    if sources.part.is_some() && !sources.replicas.is_empty() {
+        let why = "`range` takes a part of a file of one server; leave `replicas` out";
+        return Err(usage(why.into()));
+    }
     let sites = [first].into_iter().chain(sources.replicas).map(|place| site_of(place, sources));
     let sites = Arc::new(Sites::new(sites.collect::<Result<Vec<_>, _>>()?, sources.retry.clone()));
     let mut replicas = Vec::new();
@@ -193,7 +199,9 @@ fn open(sources: &Places<'_>) -> Result<Box<dyn SourceStore>, Failure> {
             Ok((session, found)) => {
                 // Two replicas tell other things of one file.
                 let trust = sources.trust && !sites.has_replicas();
-                return Ok(Box::new(FtpSource { sites, found, trust, site, session }));
+                let part = sources.part.map(|part| range_of(&found, &part, sites.server(site)));
+                let part = part.transpose()?;
+                return Ok(Box::new(FtpSource { sites, found, trust, part, site, session }));
             }
             Err(Unfound::Misused(failure)) => return Err(failure),
             Err(Unfound::Failed(failure, why, path)) => (failure, why, path),
@@ -217,6 +225,37 @@ fn unless(stop: &Stop, pause: Duration) -> bool {
         thread::sleep(left.min(LOOK));
     }
     false
+}
+
+/// The range that the part is of the only source.
+fn range_of(found: &[Found], part: &Part, server: &Server) -> Result<FileRange, Failure> {
+    let [Found { path, facts, .. }] = found else {
+        let text = format!("`range` takes a part of one file, and {} sources are given", found.len());
+        return Err(usage(text));
+    };
+    let shown = shown(server, path);
+    let size = match facts {
+        facts if is_dir(facts) => {
+            return Err(usage(format!(
+                "`range` takes a part of one file, and source {shown} is a directory"
+            )));
+        }
+        Facts { size: Some(size), .. } if !facts.is_symlink() => *size,
+        _ => {
+            let text = format!("`range` takes a part of one file, and source {shown} is no regular file");
+            return Err(usage(text));
+        }
+    };
+    let rest = size.saturating_sub(part.source);
+    match part.len.unwrap_or(rest) {
+        len @ 1.. if len <= rest => Ok(part.of_len(len)),
+        _ => {
+            let asked = Part { sink: None, ..*part }.in_words();
+            Err(usage(format!(
+                "source {shown} has {size} bytes, and no such part: {asked}; nothing was copied"
+            )))
+        }
+    }
 }
 
 fn site_of(place: &Place, sources: &Places<'_>) -> Result<(Server, Settings), Failure> {
@@ -634,13 +673,13 @@ impl SourceStore for FtpSource {
     }
 
     fn start(self: Box<Self>, reading: Reading) -> Result<SourceParts, Failure> {
-        let FtpSource { sites, found, trust, site, session } = *self;
+        let FtpSource { sites, found, trust, part, site, session } = *self;
         let (object_size, clock) = (reading.object_size, reading.clock.clone());
         let banner = escape::name(session.banner());
         // What is proven of a replica is proven of what comes in order.
-        let has_blocks = !sites.has_replicas() && session.has_blocks();
+        let has_blocks = !sites.has_replicas() && part.is_none() && session.has_blocks();
         let facts = (banner, session.round_trip(), has_blocks, trust);
-        let engine = FtpEngine::start(&sites, &reading, facts).map_err(|e| {
+        let engine = FtpEngine::start(&sites, &reading, facts, part).map_err(|e| {
             let text = format!("starting the reading threads: {e}");
             Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
         })?;

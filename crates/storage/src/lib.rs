@@ -15,7 +15,7 @@ use haul_core::entry::Name;
 use haul_core::ids::DirId;
 use haul_core::schedule::Limits;
 use haul_core::transfer::op::{SinkDone, SinkOp, SourceDone, SourceOp};
-use haul_core::wire::{BUNDLE_ENTRIES_MAX, Placed};
+use haul_core::wire::{BUNDLE_ENTRIES_MAX, HeldReport, Placed};
 
 use haul_base::buffer::Buffer;
 use store::{NetworkFacet, NotKept};
@@ -208,6 +208,19 @@ pub trait SinkEngine: Send {
     /// What this run or those before it left, and how to remove it.
     fn left(&self) -> Option<String> {
         None
+    }
+    /// Bytes of unfinished files that it keeps for a later run, and that the session machine knows nothing
+    /// of.
+    fn kept(&self) -> u64 {
+        0
+    }
+    /// Bytes that were written and did not go anywhere, for they were there.
+    fn spared(&self) -> u64 {
+        0
+    }
+    /// What became of those that an earlier run left.
+    fn held(&self) -> HeldReport {
+        HeldReport::default()
     }
     /// The network that it is reached over, if it is.
     fn network(&self) -> Option<&dyn NetworkFacet> {

@@ -210,6 +210,8 @@ pub struct Destination<'a> {
     pub home: Option<&'a Path>,
     /// Where the journal lies, if not with the data.
     pub state: Option<&'a Path>,
+    /// Where this host has on record what servers have of unfinished files; `None`: nowhere.
+    pub parts: Option<&'a Path>,
     /// How a server is reached that ssh starts, as of [`Sources::ssh`].
     pub ssh: (&'a [String], bool),
     /// What a server's data connections show and hide, where its scheme has a choice.

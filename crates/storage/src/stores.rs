@@ -25,7 +25,7 @@ pub fn source(sources: &Sources<'_>) -> Result<Box<dyn SourceStore>, Failure> {
         text: why.into(),
     })?;
     let scheme = sources.places.first().map_or(&FILE, |place| place.scheme());
-    if sources.part.is_some() && scheme.name != FILE.name {
+    if sources.part.is_some() && scheme.name != FILE.name && !scheme.server {
         let text = format!("`range` takes a part of a file, and {}:// has none", scheme.name);
         return Err(Failure { kind: FailureKind::Usage, errno: 0, text: text.into() });
     }

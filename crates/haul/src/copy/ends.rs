@@ -89,6 +89,7 @@ pub(super) fn sink_request(
     SinkRequest {
         destination,
         state_dir: options.state_dir.clone(),
+        parts_dir: None,
         home,
         data_channel: options.data_channel,
         ssh: (Vec::new(), false),

@@ -108,8 +108,9 @@ impl<'a> Plan<'a> {
                 let to = sink_request(destination, options, None, memory.value, &self.share);
                 // A far source is held to what it was asked for.
                 let asked = self.host.map(|_| (self.sources(), policy(options)));
+                let parts_dir = self.request.state_home.as_ref().map(|dir| dir.join("uploads"));
                 let (sources_here, retry) = (self.sources_here(), self.retry.clone());
-                let to = SinkRequest { asked, ssh: self.ssh(), sources_here, retry, ..to };
+                let to = SinkRequest { asked, ssh: self.ssh(), sources_here, retry, parts_dir, ..to };
                 End::sink(to, self.request.dry_run)
             }
         }

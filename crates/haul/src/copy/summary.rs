@@ -148,6 +148,11 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
     let trusts = request.options.resume == Resume::Trust && request.replicas.is_empty();
     let proves = ends.map(|end| end.place().scheme()).all(|scheme| scheme.resumes);
     let resumes = keeps && (proves || trusts);
+    // Where both ends are here, what counts is what goes to the server.
+    let spared = local.as_ref().map_or(0, |far| far.spared.max(near.spared));
+    // A server keeps parts of some files, and of others nothing.
+    let at_server = keeps && request.destination.place().scheme().server;
+    let resumes = resumes || at_server && near.kept.max(local.as_ref().map_or(0, |far| far.kept)) > 0;
     let would_resume_by_trust = keeps && !resumes && request.replicas.is_empty();
     let kept = match (&end, resumes) {
         (SessionEnd::Stopped | SessionEnd::Failed(_), true) => {
@@ -175,7 +180,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         lasting: tally.lasting,
         usage,
         bytes: tally.bytes,
-        bytes_sent: payload,
+        bytes_sent: payload.saturating_sub(spared),
         objects_resent: near.own.objects_resent.max(far.objects_resent),
         seconds,
         cpu_seconds_near: cpu_near,

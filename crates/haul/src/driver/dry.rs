@@ -187,7 +187,7 @@ impl End for Dry {
         if let SessionEnd::Failed(failure) = how {
             session.other.send(Message::Abort(failure.clone()));
         }
-        Closing { own, chosen: self.unseen().into_iter().collect(), resumed: false, kept: 0 }
+        Closing { own, chosen: self.unseen().into_iter().collect(), resumed: false, kept: 0, spared: 0 }
     }
 }
 
@@ -504,7 +504,8 @@ mod tests {
         let ssh = (&[][..], false);
         let data_channel = Default::default();
         let retry = std::sync::Arc::new(haul_core::reliability::Bounded);
-        let to = Destination { place: &place, home, state, ssh, data_channel, patience, retry, stop };
+        let (place, parts) = (&place, None);
+        let to = Destination { place, home, state, parts, ssh, data_channel, patience, retry, stop };
         let policy = super::super::policy(&Default::default());
         let coming = Coming {
             roots: &[SourceRoot::Contents { of: None, meta: Meta::default() }],

@@ -27,6 +27,8 @@ pub(crate) struct Report {
     pub(crate) resumed: bool,
     /// Bytes of unfinished files that a resume finds, as this end knows.
     pub(crate) kept: u64,
+    /// Bytes that came to a sink and were not sent on to the server that it writes to, for they stood there.
+    pub(crate) spared: u64,
     pub(crate) chosen: Vec<(String, String)>,
     /// Storage targets that were unwell, of this end and of the other.
     pub(crate) unwell: [(Role, UnwellTargets); 2],
@@ -45,6 +47,7 @@ impl Report {
             processors: [None; 2],
             resumed: false,
             kept: 0,
+            spared: 0,
             chosen: Vec::new(),
             unwell: nobody_unwell(),
         }

@@ -161,6 +161,8 @@ pub(super) struct Closing {
     pub(super) resumed: bool,
     /// Bytes of unfinished files that a resume finds, as this end knows.
     pub(super) kept: u64,
+    /// Bytes that came and did not go on from here, for they were there.
+    pub(super) spared: u64,
 }
 
 /// The other end, and the line to it.
@@ -282,7 +284,8 @@ pub(super) fn run<E: End>(links: Links, request: &E::Request, watch: &Watch) -> 
         Err(failure) => return give_up(session.other.control, failure, watch),
     };
     let how = session.drive(&mut end);
-    let Closing { own, chosen, resumed, kept } = end.finish(&mut session, &how, request, &links.strays);
+    let Closing { own, chosen, resumed, kept, spared } =
+        end.finish(&mut session, &how, request, &links.strays);
     let (user, control) = (&mut session.user, &session.other.control);
     let unwell = user.view.finish(session.clock.now(), control, watch, |target| end.name_of(target));
     user.choices.finish(&chosen, control, watch);
@@ -294,7 +297,7 @@ pub(super) fn run<E: End>(links: Links, request: &E::Request, watch: &Watch) -> 
     let chosen = user.choices.both(chosen, watch);
     let processors = [processors, user.load.far()];
     end.leave();
-    Report { end: how, tally: user.tally, own, far, processors, resumed, kept, chosen, unwell }
+    Report { end: how, tally: user.tally, own, far, processors, resumed, kept, spared, chosen, unwell }
 }
 
 /// There is nothing to begin, and the other end hears why.

@@ -14,7 +14,7 @@ use haul_core::transfer::SessionEnd;
 use haul_core::transfer::op::SinkOp;
 use haul_core::transfer::sink::{Sink, SinkAction};
 use haul_core::tune::show_size;
-use haul_core::wire::{Agreed, Failure, LiveSettings, Message, NotKept, Placed, SinkOptions};
+use haul_core::wire::{Agreed, Failure, HeldReport, LiveSettings, Message, NotKept, Placed, SinkOptions};
 
 use super::choices::InWords;
 use super::held;
@@ -63,6 +63,8 @@ pub(crate) struct SinkRequest {
     /// As typed, after the colon if there was one.
     pub(crate) destination: Place,
     pub(crate) state_dir: Option<PathBuf>,
+    /// Where this host has on record what servers have of unfinished files.
+    pub(crate) parts_dir: Option<PathBuf>,
     pub(crate) home: Option<PathBuf>,
     /// What a server's data connections show and hide, where there is a choice.
     pub(crate) data_channel: DataChannel,
@@ -446,11 +448,21 @@ impl End for SinkEnd {
         own.not_kept[NotKept::Owner as usize] = not_kept.owner;
         own.not_kept[NotKept::SetId as usize] = not_kept.setid;
         (own.held, _) = self.machine.held();
+        let held = self.storage.engine.held();
+        if held != HeldReport::default() {
+            own.held = held;
+        }
         own.not_kept[NotKept::Mode as usize] = not_kept.mode;
         own.not_kept[NotKept::Mtime as usize] = not_kept.mtime;
         own.not_kept[NotKept::MtimeClamped as usize] = not_kept.clamped;
         own.amended = counts.amended;
-        Closing { own, chosen, resumed: self.resumed, kept: self.machine.kept() }
+        Closing {
+            own,
+            chosen,
+            resumed: self.resumed,
+            kept: self.machine.kept().saturating_add(self.storage.engine.kept()),
+            spared: self.storage.engine.spared(),
+        }
     }
 
     fn leave(self) {

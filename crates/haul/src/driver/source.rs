@@ -343,7 +343,7 @@ impl End for SourceEnd {
         let placed = self.placed.iter();
         chosen.extend(placed.flat_map(|placed| places_in_words(request.options.layout, placed)));
         let kept = counts.durable.saturating_add(counts.held_open);
-        Closing { own, chosen, resumed: self.resumed, kept }
+        Closing { own, chosen, resumed: self.resumed, kept, spared: 0 }
     }
 }
 

@@ -199,6 +199,7 @@ pub(super) fn sink_request(dst: &Path) -> SinkRequest {
         sources_here: Vec::new(),
         destination: Place::file(dst.as_os_str().as_encoded_bytes()),
         state_dir: None,
+        parts_dir: None,
         home: None,
         data_channel: Default::default(),
         ssh: (Vec::new(), false),

@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use haul_core::entry::FileRange;
 use haul_core::extents::ExtentMap;
 use haul_core::ids::FileId;
 use haul_core::layout::Layout;
@@ -71,12 +72,13 @@ impl FtpEngine {
         sites: &Arc<Sites>,
         reading: &Reading,
         (banner, round_trip, has_blocks, trusts): (String, Option<Duration>, bool, bool),
+        part: Option<FileRange>,
     ) -> std::io::Result<FtpEngine> {
         let fitting = reading.memory / u64::from(reading.object_size.max(1)) / u64::from(AHEAD);
         let sessions = usize::try_from(fitting).unwrap_or(SESSIONS).clamp(1, SESSIONS);
         let mut nonce = [0; 16];
         aws_lc_rs::rand::fill(&mut nonce).map_err(|_| std::io::Error::other("no random numbers"))?;
-        let names = Arc::new(Names::new(sessions, nonce));
+        let names = Arc::new(Names::new(sessions, nonce, part));
         let common = Arc::new(Common {
             sites: sites.clone(),
             names,

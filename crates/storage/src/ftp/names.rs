@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use haul_core::entry::{Fingerprint, Name, Version};
+use haul_core::entry::{FileRange, Fingerprint, Name, Version};
 use haul_core::ids::{DirId, FileId, TargetId};
 use haul_core::layout::TargetName;
 use haul_core::transfer::source::Lies;
@@ -77,14 +77,16 @@ pub(super) struct Names {
     sessions: Vec<TargetId>,
     /// No two runs have it.
     nonce: [u8; 16],
+    /// What of the only file comes, if not all.
+    part: Option<FileRange>,
 }
 
 impl Names {
-    pub(super) fn new(sessions: usize, nonce: [u8; 16]) -> Names {
+    pub(super) fn new(sessions: usize, nonce: [u8; 16], part: Option<FileRange>) -> Names {
         let targets = Targets::new();
         let name = |n: usize| targets.id(&TargetName::new(&format!("session {}", n + 1)));
         let sessions = (0..sessions).map(name).collect();
-        Names { inner: Mutex::default(), targets, sessions, nonce }
+        Names { inner: Mutex::default(), targets, sessions, nonce, part }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -149,7 +151,23 @@ impl Names {
     /// that a file is what it was: what an earlier run left of it is asked about, and not believed.
     pub(super) fn fingerprint(&self, facts: &Facts) -> Fingerprint {
         let version = Version::new(&self.nonce).unwrap_or(Version::NONE);
-        Fingerprint { size: facts.size.unwrap_or(0), mtime: time_of(facts), version }
+        let size = self.part.map_or(facts.size.unwrap_or(0), |part| part.len);
+        Fingerprint { size, mtime: time_of(facts), version }
+    }
+
+    /// The part that comes of the only file, if not all.
+    pub(super) fn part(&self) -> Option<FileRange> {
+        self.part
+    }
+
+    /// Where what comes of a file begins at the server.
+    pub(super) fn base(&self) -> u64 {
+        self.part.map_or(0, |part| part.source)
+    }
+
+    /// Behind what comes of a file the server has more of it, which is nobody's business.
+    pub(super) fn is_cut(&self, facts: &Facts) -> bool {
+        self.part.is_some_and(|part| Some(part.source + part.len) != facts.size)
     }
 
     /// The session that a file is read on.

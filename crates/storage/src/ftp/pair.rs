@@ -43,7 +43,7 @@ use records::Records;
 use worker::Worker;
 
 mod fold;
-mod records;
+pub(super) mod records;
 mod worker;
 
 /// Pairs of sessions at a time.
@@ -303,7 +303,7 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     }
     let mut nonce = [0; 16];
     let _ = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
-    let names = Arc::new(Names::new(1, nonce));
+    let names = Arc::new(Names::new(1, nonce, None));
     let walk = walk::start(walk::Job {
         lines: Lines::with(&sites, 0, session),
         site: 0,

@@ -10,11 +10,12 @@
 //! Nothing is known to be on media: FTP has no word for that. Nobody else can be kept out either, for there
 //! are no locks: two runs into one place have names of their own for what is not whole (by the tag of the
 //! run), and the last one to rename a file has its way, unless the other one sees that.
-//! There is no journal. What an interrupted run left of a file that it did not finish is of no use: that a
-//! server tells the length of a part proves nothing. Finished files are unchanged for the next run by size
-//! and time.
+//! There is no journal. That a server tells the length of a part proves nothing; what an interrupted run left
+//! of a large file is on record at this host, and is gone on with as far as the server's sums of it are those
+//! of what the source has (`onward`). Finished files are unchanged for the next run by size and time.
 //! Left out: links, owners, parts of files, which the server has no commands for, or none that all have.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -45,10 +46,14 @@ mod blocks;
 mod dirs;
 mod engine;
 mod lanes;
+mod large;
+mod onward;
+mod parts;
 mod publish;
 mod queues;
 mod rename;
 mod sending;
+mod standing;
 mod sums;
 mod tree;
 mod writer;
@@ -61,7 +66,8 @@ const CAPABILITIES: Capabilities = Capabilities {
     write_order: WriteOrder::Ascending,
     durable: Durable::ServersWord,
     publishing: Publishing::Rename,
-    ranges: false,
+    // As a file of its own.
+    ranges: true,
     in_place: false,
     append: false,
     digests: false,
@@ -82,6 +88,8 @@ struct FtpSink {
     typed: Vec<u8>,
     /// The user wants a journal elsewhere.
     state: bool,
+    /// Where it is on record what servers have of unfinished files.
+    parts: Option<PathBuf>,
 }
 
 pub(super) fn open(destination: &Destination<'_>) -> Result<Box<dyn SinkStore>, Failure> {
@@ -92,7 +100,8 @@ pub(super) fn open(destination: &Destination<'_>) -> Result<Box<dyn SinkStore>, 
     )?;
     let typed = server::path_of(destination.place.path()).map_err(|why| usage(&server, b"", why))?;
     let (retry, state) = (destination.retry.clone(), destination.state.is_some());
-    Ok(Box::new(FtpSink { server, settings, retry, typed, state }))
+    let parts = destination.parts.map(Path::to_owned);
+    Ok(Box::new(FtpSink { server, settings, retry, typed, state, parts }))
 }
 
 fn usage(server: &Server, path: &[u8], why: &str) -> Failure {
@@ -277,8 +286,11 @@ impl SinkStore for FtpSink {
         let nobody = RootId::new(b"ftp").expect("short");
         let (_, resume) = begin_journal(Replayed::default(), ([0; 16], nobody), (0, tag), coming);
         let names = names_of(coming.roots, rename.as_ref());
+        // What is on record is of whole files.
+        let (parts, trusts) = (self.parts.filter(|_| coming.part.is_none()), coming.policy.trust);
+        let (server, ends) = (self.server, ends.clone());
         let ready =
-            Ready { server: self.server, settings, retry, ends: ends.clone(), session, root, made, tag };
+            Ready { server, settings, retry, ends: ends.clone(), session, root, made, tag, parts, trusts };
         let job = HeldServer { ready: Mutex::new(Some(ready)), ends };
         Ok(Claimed {
             job: Box::new(job),
@@ -317,6 +329,9 @@ struct Ready {
     /// The root was made by this run: nothing stands in it.
     made: bool,
     tag: u32,
+    parts: Option<PathBuf>,
+    /// The user believes what stands there of unfinished files.
+    trusts: bool,
 }
 
 /// A job that nobody can be kept out of.

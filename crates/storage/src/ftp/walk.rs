@@ -389,8 +389,8 @@ impl Walker {
             }
             Some(Kind::File) if facts.size.is_some() => {
                 self.totals.files += 1;
-                self.totals.bytes = self.totals.bytes.saturating_add(facts.size.unwrap_or(0));
                 let (fingerprint, object_size) = (self.names.fingerprint(&facts), self.object_size);
+                self.totals.bytes = self.totals.bytes.saturating_add(fingerprint.size);
                 EntryKind::File { fingerprint, object_size, sparse: false, striped: false }
             }
             Some(Kind::Other) => {
@@ -409,6 +409,7 @@ impl Walker {
                 return None;
             }
         };
+        let is_file = matches!(kind, EntryKind::File { .. });
         let id = FileId(self.next_id);
         self.next_id += 1;
         let young = YOUNG.as_secs() as i64;
@@ -428,7 +429,7 @@ impl Walker {
             name,
             meta,
             kind,
-            extras: Extras::default(),
+            extras: Extras { range: self.names.part().filter(|_| is_file), metadata: false },
         }));
         is_dir.then(|| id.as_dir())
     }

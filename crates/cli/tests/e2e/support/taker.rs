@@ -39,6 +39,16 @@ pub enum Takes {
     Refuse(&'static str),
 }
 
+/// What it does when it is told to go on with a file (`REST`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GoesOn {
+    Well,
+    /// It cuts off what stands there, and keeps what comes.
+    CutsOff,
+    /// It says that it will, and then this.
+    Refuses(&'static str),
+}
+
 struct Held {
     content: Vec<u8>,
     modify: String,
@@ -92,6 +102,10 @@ pub struct Script {
     /// A session opens so many data connections for files, and refuses all further ones; 0: as many as are
     /// asked for.
     connections_max: usize,
+    /// It goes on with files, and makes sums of parts.
+    goes_on: Option<GoesOn>,
+    /// Bytes of files that came, as they are.
+    taken: AtomicUsize,
 }
 
 impl Script {
@@ -121,6 +135,12 @@ impl Script {
 
     pub fn connections_max(mut self, max: usize) -> Script {
         self.connections_max = max;
+        self
+    }
+
+    /// It takes files from their middle, and makes sums of parts.
+    pub fn goes_on(mut self, how: GoesOn) -> Script {
+        (self.goes_on, self.sums) = (Some(how), true);
         self
     }
 
@@ -238,6 +258,18 @@ impl Taker {
         self.script.shelf().files.get(path.as_bytes()).map(|held| held.content.clone())
     }
 
+    /// One byte of the first file whose path holds `part` is another one from now on.
+    pub fn spoil(&self, part: &str, at: usize) {
+        let mut shelf = self.script.shelf();
+        let found = shelf.files.iter_mut().find(|(path, _)| String::from_utf8_lossy(path).contains(part));
+        found.expect("it is there").1.content[at] ^= 1;
+    }
+
+    /// Bytes that came so far, but for those in blocks.
+    pub fn taken(&self) -> usize {
+        self.script.taken.load(Ordering::Relaxed)
+    }
+
     /// All files, by their paths.
     pub fn paths(&self) -> Vec<String> {
         let shelf = self.script.shelf();
@@ -312,6 +344,8 @@ struct Session {
     /// Data connections that it opened for files.
     connections: usize,
     from: Option<Vec<u8>>,
+    /// What the next file stands there up to.
+    rest: usize,
     in_blocks: bool,
     /// Connections that are kept.
     lanes: Vec<Lane>,
@@ -327,7 +361,8 @@ impl Session {
         control.set_read_timeout(Some(Duration::from_millis(50))).expect("set a patience");
         let control = BufReader::new(control);
         let (connections, in_blocks, lanes) = (0, false, Vec::new());
-        Session { control, script, over, heard, passive: None, from: None, connections, in_blocks, lanes }
+        let (passive, from, rest) = (None, None, 0);
+        Session { control, script, over, heard, passive, from, rest, connections, in_blocks, lanes }
     }
 
     fn serve(mut self) {
@@ -389,8 +424,9 @@ impl Session {
             "FEAT" => {
                 let blocks = if script.blocks { " PARALLEL\r\n" } else { "" };
                 let sums = if script.sums { " CKSM SHA256:1;\r\n" } else { "" };
+                let rest = if script.goes_on.is_some() { " REST STREAM\r\n" } else { "" };
                 self.say(&format!(
-                    "211-Features\r\n MLST type*;size*;modify*;UNIX.mode*;UNIX.slink*;\r\n SIZE\r\n MDTM\r\n MFMT\r\n EPSV\r\n{blocks}{sums}211 End"
+                    "211-Features\r\n MLST type*;size*;modify*;UNIX.mode*;UNIX.slink*;\r\n SIZE\r\n MDTM\r\n MFMT\r\n EPSV\r\n{blocks}{sums}{rest}211 End"
                 ))
             }
             "TYPE" | "OPTS" | "NOOP" => self.say("200 done"),
@@ -399,6 +435,11 @@ impl Session {
                 self.in_blocks = argument == b"E" && refused.is_none();
                 self.lanes.clear();
                 self.say(refused.unwrap_or("200 done"))
+            }
+            "REST" if script.goes_on.is_some() => {
+                let text = String::from_utf8_lossy(argument).into_owned();
+                self.rest = text.trim_start_matches("0-").parse().expect("a number");
+                self.say("350 go on")
             }
             "QUIT" => {
                 self.say("221 farewell");
@@ -462,7 +503,20 @@ impl Session {
                 let at =
                     argument.iter().enumerate().filter(|(_, byte)| **byte == b' ').nth(2).expect("three").0;
                 let path = script.key(&argument[at + 1..]);
-                let sum = script.shelf().files.get(&path).map(|held| sha256(&held.content));
+                let words = String::from_utf8_lossy(&argument[..at]).into_owned();
+                let mut words = words.split(' ').skip(1).map(|word| word.parse::<i64>().expect("a number"));
+                let (offset, len) = (words.next().expect("an offset"), words.next().expect("a length"));
+                let sum = script.shelf().files.get(&path).map(|held| {
+                    let all = held.content.len();
+                    let part = match script.goes_on {
+                        Some(_) if len >= 0 => {
+                            let start = (offset as usize).min(all);
+                            start..(start + len as usize).min(all)
+                        }
+                        _ => 0..all,
+                    };
+                    sha256(&held.content[part])
+                });
                 match sum {
                     Some(sum) => self.say(&format!("213 {sum}")),
                     None => self.say("550 no such file"),
@@ -532,11 +586,22 @@ impl Session {
     fn take(&mut self, path: Vec<u8>, said: &[u8]) -> bool {
         let script = self.script.clone();
         let said_path = said;
+        let stands = std::mem::take(&mut self.rest);
+        let stands = script
+            .shelf()
+            .files
+            .get(&path)
+            .map(|held| held.content[..stands.min(held.content.len())].to_vec());
+        let stands = stands.filter(|stands| !stands.is_empty());
+        if let (Some(_), Some(GoesOn::Refuses(line))) = (&stands, script.goes_on) {
+            return self.say(line);
+        }
+        let stands = stands.filter(|_| script.goes_on != Some(GoesOn::CutsOff)).unwrap_or_default();
         let said = String::from_utf8_lossy(said).into_owned();
         if self.in_blocks {
             let how = script.takes_blocks.iter().find(|(part, ..)| said.contains(part));
             let how = how.and_then(|(_, how, times)| how.get(times.fetch_add(1, Ordering::SeqCst)).copied());
-            return self.take_blocks(path, how.unwrap_or(InBlocks::Whole));
+            return self.take_blocks(path, how.unwrap_or(InBlocks::Whole), stands);
         }
         let how = script
             .takes
@@ -559,17 +624,21 @@ impl Session {
             Takes::Cut(most, _) | Takes::HangUp(most) | Takes::Stall(most) | Takes::Mute(most) => most,
             _ => usize::MAX,
         };
-        let (mut content, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
+        let before = stands.len();
+        let (mut content, mut buffer) = (stands, vec![0; 64 << 10]);
         let mut ended = false;
         data.set_read_timeout(Some(Duration::from_millis(50))).expect("set a patience");
-        while content.len() < most && !self.over.load(Ordering::Relaxed) {
-            let room = buffer.len().min(most - content.len());
+        while content.len() - before < most && !self.over.load(Ordering::Relaxed) {
+            let room = buffer.len().min(most - (content.len() - before));
             match data.read(&mut buffer[..room]) {
                 Ok(0) => {
                     ended = true;
                     break;
                 }
-                Ok(len) => content.extend_from_slice(&buffer[..len]),
+                Ok(len) => {
+                    content.extend_from_slice(&buffer[..len]);
+                    script.taken.fetch_add(len, Ordering::Relaxed);
+                }
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(_) => break,
             }

@@ -57,6 +57,7 @@ pub(crate) fn store_of(request: &SinkRequest, stop: Stop) -> Result<Box<dyn Sink
         place: &request.destination,
         home: request.home.as_deref(),
         state: request.state_dir.as_deref(),
+        parts: request.parts_dir.as_deref(),
         ssh: (&request.ssh.0, request.ssh.1),
         data_channel: request.data_channel,
         patience: request.patience,

@@ -480,15 +480,15 @@ impl Reader {
     fn fill(
         &mut self,
         (id, generation): (FileId, Generation),
-        Told { path, site, .. }: &Told,
+        told: &Told,
         (offset, tail): (u64, bool),
         room: &mut [u8],
     ) -> Result<Filled, Error> {
-        let site = *site;
+        let (path, site) = (&told.path, told.site);
         let goes_on = |open: &Open| (open.id, open.at, open.site) == (id, offset, site);
         if !self.open.as_ref().is_some_and(goes_on) {
             self.leave();
-            match self.begin_at(site, (id, generation), path, offset)? {
+            match self.begin_at(told, (id, generation), offset)? {
                 Some((incoming, goes_on)) => {
                     self.open = Some(Open { id, site, at: offset, goes_on, incoming });
                 }
@@ -507,6 +507,14 @@ impl Reader {
                 return Ok(Filled::Differs);
             }
             return Ok(Filled::Whole);
+        }
+        if self.common.names.is_cut(&told.facts) {
+            // What follows is nobody's business, nor what the server says when it is left in the middle.
+            if let Some(open) = self.open.take() {
+                let _ = self.lines.open(site).and_then(|session| session.give_up(open.incoming));
+            }
+            self.lines.close(site);
+            return Ok(if whole { Filled::Whole } else { Filled::Short(len as u64) });
         }
         // Its end must be where it was said to be, and the server must say so.
         let more = whole && open.incoming.fill(&mut [0])? > 0;
@@ -532,11 +540,11 @@ impl Reader {
     /// for that of the next file.
     fn begin_at(
         &mut self,
-        site: usize,
+        told: &Told,
         (id, generation): (FileId, Generation),
-        path: &[u8],
         offset: u64,
     ) -> Result<Option<(Incoming, bool)>, Error> {
+        let (path, site, base) = (&told.path[..], told.site, self.common.names.base());
         match self.common.parts.needs(id, generation, site) {
             Needs::Nothing => {}
             Needs::These(parts) => {
@@ -547,8 +555,11 @@ impl Reader {
         }
         let known = self.common.ends.before(id, generation, offset).filter(|_| offset > 0);
         let start = known.as_ref().map_or(0, |known| known.at - known.len as u64);
-        let begun = self.lines.open(site)?.begin(path, start);
-        if begun.is_err() && start > 0 {
+        if known.is_none() && base > 0 && !haul_mutant::removed("ftp-parts-begin-where-they-should") {
+            self.obeys_offsets(told)?;
+        }
+        let begun = self.lines.open(site)?.begin(path, base + start);
+        if begun.is_err() && base + start > 0 {
             self.lines.close(site);
         }
         let mut incoming = begun?;
@@ -571,13 +582,35 @@ impl Reader {
             }
             if differs {
                 let left = self.lines.open(site)?.give_up(incoming);
-                if start > 0 {
+                if base + start > 0 {
                     self.lines.close(site);
                 }
                 return left.map(|()| None);
             }
         }
-        Ok(Some((incoming, start > 0)))
+        Ok(Some((incoming, base + start > 0)))
+    }
+
+    /// Nothing binds what comes of a part to its place: so the server is asked for the last byte of the file
+    /// first, and gives that one and no more.
+    ///
+    /// # Errors
+    /// It does not begin where it is told to.
+    fn obeys_offsets(&mut self, told: &Told) -> Result<(), Error> {
+        let Some(last) = told.facts.size.and_then(|size| size.checked_sub(1)) else { return Ok(()) };
+        let session = self.lines.open(told.site)?;
+        let mut incoming = session.begin(&told.path, last)?;
+        let is_one = incoming.fill(&mut [0; 2])? == 1;
+        let left = match is_one {
+            true => session.finish(incoming, &told.path),
+            false => session.give_up(incoming),
+        };
+        if left.is_err() || !is_one {
+            self.lines.close(told.site);
+        }
+        left?;
+        let why = "the server does not begin where it is told to, and no part of a file can be had of it";
+        if is_one { Ok(()) } else { Err(Error::Broken { doing: "reading a part of a file", why }) }
     }
 }
 

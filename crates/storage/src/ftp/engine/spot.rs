@@ -68,7 +68,8 @@ impl Reader {
     ) -> Result<bool, Error> {
         let (end, site) = (part.offset + part.len, told.site);
         self.leave();
-        let mut incoming = self.lines.open(site)?.begin(&told.path, part.offset)?;
+        let from = self.common.names.base() + part.offset;
+        let mut incoming = self.lines.open(site)?.begin(&told.path, from)?;
         let mut hasher = RangeHasher::part(self.common.kind, part.offset, part.len, end == size);
         let (mut buffer, mut tail, mut left) = (vec![0; PIECE_LEN], Vec::new(), part.len);
         while left > 0 {

@@ -23,20 +23,20 @@ const HEAD: &str = "haul pair 1";
 
 /// Where records lie.
 #[derive(Clone, Debug)]
-pub(super) struct Records(pub(super) PathBuf);
+pub(in crate::ftp) struct Records(pub(in crate::ftp) PathBuf);
 
 /// What was kept of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(in crate::ftp) struct Kept {
     /// What was told of the source.
-    pub(super) version: String,
+    pub(in crate::ftp) version: String,
     /// Its path at the destination.
-    pub(super) temp: Vec<u8>,
-    pub(super) ranges: Ranges,
+    pub(in crate::ftp) temp: Vec<u8>,
+    pub(in crate::ftp) ranges: Ranges,
 }
 
 /// A file's record, as long as this run has it.
-pub(super) struct Record {
+pub(in crate::ftp) struct Record {
     path: PathBuf,
     lock: File,
     lock_path: PathBuf,
@@ -45,7 +45,7 @@ pub(super) struct Record {
 impl Records {
     /// The record of a file, which is known by where it comes from and where it goes; `None`: another run has
     /// it.
-    pub(super) fn take(&self, from: &str, to: &str) -> io::Result<Option<Record>> {
+    pub(in crate::ftp) fn take(&self, from: &str, to: &str) -> io::Result<Option<Record>> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
         let key = blake3::hash(format!("{}\n{from}\n{to}", from.len()).as_bytes()).to_hex();
         let path = self.0.join(&key[..32]);
@@ -72,14 +72,14 @@ impl Records {
 
 impl Record {
     /// What an earlier run left.
-    pub(super) fn read(&self) -> Option<Kept> {
+    pub(in crate::ftp) fn read(&self) -> Option<Kept> {
         let mut text = String::new();
         File::open(&self.path).ok()?.take(LEN_MAX).read_to_string(&mut text).ok()?;
         decode(&text)
     }
 
     /// Puts it there, on media.
-    pub(super) fn write(&self, kept: &Kept) -> io::Result<()> {
+    pub(in crate::ftp) fn write(&self, kept: &Kept) -> io::Result<()> {
         let new = self.path.with_extension("new");
         let mut options = OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -89,12 +89,12 @@ impl Record {
     }
 
     /// Nothing is kept any more.
-    pub(super) fn clear(&self) {
+    pub(in crate::ftp) fn clear(&self) {
         let _ = fs::remove_file(&self.path);
     }
 
     /// The same, and it will not be needed again.
-    pub(super) fn remove(self) {
+    pub(in crate::ftp) fn remove(self) {
         self.clear();
         let _ = fs::remove_file(&self.lock_path);
         drop(self.lock);
@@ -102,7 +102,7 @@ impl Record {
 }
 
 /// What of a file tells one version from another.
-pub(super) fn version(facts: &Facts) -> String {
+pub(in crate::ftp) fn version(facts: &Facts) -> String {
     let modify = facts.modify.map_or("-".into(), |at| format!("{}.{:09}", at.secs, at.nanos));
     let unique = facts.unique.as_deref().map_or("-".into(), data_hex);
     format!("{} {modify} {unique}", facts.size.unwrap_or(u64::MAX))

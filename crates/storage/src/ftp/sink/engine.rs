@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 use haul_core::entry::Name;
 use haul_core::ids::DirId;
 use haul_core::transfer::op::{SinkDone, SinkOp};
-use haul_core::wire::{Failure, FailureKind};
+use haul_core::wire::{Failure, FailureKind, HeldReport};
 
 use super::Ready;
 use super::lanes::Lanes;
 use super::no_links;
+use super::parts::{Can, Parts};
 use super::queues::{Batch, Common, Gone, Lost, Network, Queues, TempState, Told, Work, Write, refuse};
 use super::tree::Tree;
 use super::writer::Writer;
@@ -47,11 +48,12 @@ impl FtpWriter {
     /// # Errors
     /// The system gives no thread.
     pub(super) fn start(ready: Ready, writing: Writing) -> std::io::Result<FtpWriter> {
-        let Ready { server, settings, retry, ends, session, root, made, tag } = ready;
+        let Ready { server, settings, retry, ends, session, root, made, tag, parts, trusts } = ready;
         let sessions = SESSIONS.min(writing.writers).max(1);
         let banner = escape::name(session.banner());
         let network = Network { round_trip: session.round_trip(), ..Network::default() };
         let lanes = Lanes::new(session.sends_blocks(), session.sum().is_some(), session.round_trip());
+        let can = Can { goes_on: session.can_go_on(), sums: session.sum().is_some(), trusts };
         let mut queues = Queues::new(sessions);
         queues.open[0] = true;
         let common = Arc::new(Common {
@@ -71,6 +73,7 @@ impl FtpWriter {
             lanes,
             lost: Lost::default(),
             told: Told::default(),
+            parts: Parts::new(parts, can),
             left: Mutex::default(),
             doubted: Mutex::default(),
             tries: Mutex::default(),
@@ -229,6 +232,10 @@ impl SinkEngine for FtpWriter {
             SinkOp::Journal { .. } => self.post(SinkDone::Journal { result: Ok(()) }),
             SinkOp::Note { .. } => self.post(SinkDone::Note { result: Ok(()) }),
             SinkOp::RefuseNote { .. } => {}
+            SinkOp::RemoveJournal if self.common.parts.has_left() => {
+                let owed = self.owed(FailureKind::Publish, |failure| refuse(SinkOp::RemoveJournal, &failure));
+                self.add(Work::Op(SinkOp::RemoveJournal, owed), 1);
+            }
             SinkOp::RemoveJournal => self.post(SinkDone::RemoveJournal { result: Ok(()) }),
         }
     }
@@ -269,10 +276,13 @@ impl SinkEngine for FtpWriter {
         let protection = crate::ftp::protection_of(&self.common.server, &self.common.settings);
         let streams = self.common.lanes.words().map(|words| ("sink streams".into(), words));
         let compared = ("compared with the server".into(), self.compared());
+        let goes_on = self.common.parts.words(self.common.sum.map(haul_ftp::Sum::name));
+        let goes_on = goes_on.map(|words| ("gone on with".into(), words));
         [("sink storage".into(), what), ("sink protection".into(), protection.into())]
             .into_iter()
             .chain(streams)
             .chain([compared])
+            .chain(goes_on)
             .collect()
     }
 
@@ -286,6 +296,18 @@ impl SinkEngine for FtpWriter {
 
     fn left(&self) -> Option<String> {
         self.common.left()
+    }
+
+    fn kept(&self) -> u64 {
+        self.common.parts.kept()
+    }
+
+    fn spared(&self) -> u64 {
+        self.common.parts.spared()
+    }
+
+    fn held(&self) -> HeldReport {
+        self.common.parts.held()
     }
 
     fn network(&self) -> Option<&dyn NetworkFacet> {

@@ -72,11 +72,13 @@ impl Writer {
                     self.common.temps().remove(&id);
                     self.common.lanes.forget(id);
                     self.common.forget_tries(id);
+                    self.common.parts.end(id);
                 }
                 Err(failure) if failure.kind == FailureKind::Digest => {
                     if self.common.temp(id).is_some_and(|temp| temp.in_blocks) {
                         self.common.lanes.spoiled(id, &failure.text);
                     }
+                    self.common.set_temp(id, TempState::Failed(failure.clone().into()));
                 }
                 Err(_) => {}
             }

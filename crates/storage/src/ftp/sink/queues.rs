@@ -18,6 +18,7 @@ use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Server, Settings, Sum};
 
 use super::lanes::Lanes;
+use super::parts::Parts;
 use super::tree::Tree;
 use super::unwritten;
 use crate::ftp::line::{Attempts, Retry};
@@ -51,6 +52,7 @@ pub(super) struct Common {
     pub(super) lanes: Arc<Lanes>,
     pub(super) lost: Lost,
     pub(super) told: Told,
+    pub(super) parts: Parts,
     /// Temporaries that could not be removed.
     pub(super) left: Mutex<Vec<Vec<u8>>>,
     /// Temporaries that may still come to be, for the session that sent them was lost.
@@ -118,9 +120,9 @@ pub(super) struct Tries {
     /// So many bytes of it went, at most.
     furthest: u64,
     /// When it is tried again.
-    pub(super) next: Instant,
+    next: Instant,
     /// What it was sent as before.
-    pub(super) before: Vec<Vec<u8>>,
+    before: Vec<Vec<u8>>,
 }
 
 /// Something to do.
@@ -368,8 +370,8 @@ impl Common {
             tries.furthest = len;
             tries.attempts.came_on();
         }
-        tries.before.extend(temp.map(<[u8]>::to_vec));
-        // Nothing of it is safe: it begins anew.
+        // What can be gone on with stays.
+        tries.before.extend(temp.filter(|temp| !self.parts.keeps_any(temp)).map(<[u8]>::to_vec));
         let Some(pause) = self.retry.failed(&mut tries.attempts, error, path, 0) else { return false };
         tries.next = Instant::now() + pause;
         self.tries.lock().unwrap_or_else(PoisonError::into_inner).insert(id, tries);
@@ -381,10 +383,15 @@ impl Common {
         self.tries.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
-    /// When a file may be begun, and what it was sent as before.
-    pub(super) fn tried(&self, id: FileId) -> Option<(Instant, Vec<Vec<u8>>)> {
+    /// When a file may be begun, that came to nothing before.
+    pub(super) fn next_try(&self, id: FileId) -> Option<Instant> {
+        self.tries.lock().unwrap_or_else(PoisonError::into_inner).get(&id).map(|tries| tries.next)
+    }
+
+    /// What it was sent as before: told once.
+    pub(super) fn sent_before(&self, id: FileId) -> Vec<Vec<u8>> {
         let mut all = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get_mut(&id).map(|tries| (tries.next, std::mem::take(&mut tries.before)))
+        all.get_mut(&id).map(|tries| std::mem::take(&mut tries.before)).unwrap_or_default()
     }
 
     pub(super) fn is_silent(&self) -> bool {
@@ -396,8 +403,11 @@ impl Common {
         1 + self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// It may still come to be.
+    /// It may still come to be. What is gone on with stays.
     pub(super) fn doubt(&self, path: Vec<u8>) {
+        if self.parts.keeps_any(&path) {
+            return;
+        }
         self.doubted.lock().unwrap_or_else(PoisonError::into_inner).push(path);
     }
 
@@ -524,6 +534,7 @@ pub(super) fn refuse(op: SinkOp, failure: &Failure) -> SinkDone {
             SinkDone::FinishDirs { results: dirs.into_iter().map(|(dir, _)| (dir, Err(failed()))).collect() }
         }
         SinkOp::Discard { id } => SinkDone::Discard { id },
+        SinkOp::RemoveJournal => SinkDone::RemoveJournal { result: Ok(()) },
         // Answered where they are submitted.
         _ => SinkDone::Journal { result: Err(failed()) },
     }

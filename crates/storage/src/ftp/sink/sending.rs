@@ -4,10 +4,27 @@
 
 use std::sync::Arc;
 
-use haul_ftp::{Error, Going, Outgoing, Session};
+use haul_core::ids::FileId;
+use haul_ftp::{Error, Going, Outgoing, Ranges, Session};
 
 use super::lanes::Lanes;
+use super::standing::Standing;
+use super::sums::Summing;
 use crate::ftp::share::Active;
+
+/// A file that a session is in the middle of.
+pub(super) struct Open {
+    pub(super) id: FileId,
+    /// The byte that comes next.
+    pub(super) at: u64,
+    /// What it is called as long as it is not whole.
+    pub(super) temp: Vec<u8>,
+    /// None as long as what stands there is compared, and if nothing is missing.
+    pub(super) sending: Option<Sending>,
+    /// What stands there of it, as long as that is compared.
+    pub(super) standing: Option<Standing>,
+    pub(super) summing: Summing,
+}
 
 /// A file on its way.
 pub(super) enum Sending {
@@ -20,19 +37,27 @@ pub(super) enum Sending {
 }
 
 impl Sending {
-    /// Has the server begin to take a file, over so many connections in blocks.
+    /// Has the server begin to take a file, over so many connections in blocks, from this byte on; up to that
+    /// it has it.
     ///
     /// # Errors
     /// It does not.
     pub(super) fn begin(
         session: &mut Session,
         lanes: &Arc<Lanes>,
-        (temp, size): (&[u8], u64),
+        (temp, at, size): (&[u8], u64, u64),
         connections: Option<u32>,
     ) -> Result<Sending, Error> {
-        let Some(connections) = connections else { return session.store(temp).map(Sending::Plain) };
+        let Some(connections) = connections else {
+            return session.store_from(temp, at).map(Sending::Plain);
+        };
         if lanes.is_unkept() {
             session.close_outlets();
+        }
+        if at > 0 {
+            let _active = lanes.begin(connections);
+            let going = session.next_store_from(temp, (at, size), connections)?;
+            return Ok(Sending::Blocks { going, _active });
         }
         session.line_up_stores(&[temp], connections)?;
         let _active = lanes.begin(connections);
@@ -67,6 +92,14 @@ impl Sending {
             Sending::Plain(outgoing) => session.broken_off(outgoing, temp, error),
             // It was heard already.
             Sending::Blocks { .. } => error,
+        }
+    }
+
+    /// What the server says that it has so far, where it says anything.
+    pub(super) fn safe(&self) -> Option<&Ranges> {
+        match self {
+            Sending::Plain(_) => None,
+            Sending::Blocks { going, .. } => Some(going.safe()).filter(|safe| !safe.is_empty()),
         }
     }
 

@@ -16,36 +16,25 @@ use haul_core::ids::FileId;
 use haul_core::reliability::Step;
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{
-    AmendItem, CommitItem, Existing, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp, Took,
+    AmendItem, CommitItem, Existing, Found, LookupItem, Publish, SinkDone, SinkFile, SinkOp,
 };
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Moment, Session, write_moment};
 
-use super::queues::{Batch, Common, Gone, Temp, TempState, Work, Write, refuse};
-use super::sending::Sending;
+use super::queues::{Batch, Common, Temp, TempState, Work, refuse};
+use super::sending::{Open, Sending};
 use super::sums::Summing;
 use super::tree::check;
 use crate::ftp::line::{Attempts, Line};
 use crate::owed::panic_point;
 use crate::sink::names::temp_name;
 
-/// A file that a session is in the middle of.
-struct Open {
-    id: FileId,
-    /// The byte that comes next.
-    at: u64,
-    /// What it is called as long as it is not whole.
-    temp: Vec<u8>,
-    sending: Sending,
-    summing: Summing,
-}
-
 /// One session and its thread.
 pub(super) struct Writer {
     pub(super) common: Arc<Common>,
-    index: usize,
+    pub(super) index: usize,
     pub(super) line: Line,
-    open: Option<Open>,
+    pub(super) open: Option<Open>,
 }
 
 impl Writer {
@@ -190,6 +179,10 @@ impl Writer {
                         self.discard(id);
                         SinkDone::Discard { id }
                     }
+                    SinkOp::RemoveJournal => {
+                        self.remove_left();
+                        SinkDone::RemoveJournal { result: Ok(()) }
+                    }
                     // Answered where they are submitted.
                     op => {
                         let text = "nobody asks for it".into();
@@ -202,165 +195,9 @@ impl Writer {
         }
     }
 
-    /// An object of a file of several.
-    fn write(&mut self, write: Write) {
-        let Write { file, offset, len, buffer, payload, start, owed } = write;
-        let begun = Instant::now();
-        let bytes = &payload.as_slice()[start as usize..start as usize + len as usize];
-        let result = self.write_object(&file, offset, bytes);
-        let time = begun.elapsed();
-        self.common.meter.add_busy(Stage::SinkStorage, time);
-        drop(payload);
-        if let Err(gone) = &result {
-            let _ = self.open.take_if(|open| open.id == file.id);
-            self.common.set_temp(file.id, TempState::Failed(gone.clone()));
-        }
-        if result.is_err() || offset + u64::from(len) == file.size {
-            self.leave_home(file.id);
-        }
-        let took = result.is_ok().then_some(Took { time, cached: false });
-        let again = result.as_ref().is_err_and(|gone| gone.again);
-        let result = result.map_err(|gone| gone.failure);
-        owed.settle(Ok(SinkDone::Write { id: file.id, offset, len, buffer, took, result, again }));
-    }
-
-    /// The session is not in the middle of this file any more. It may be another one's by now, before which
-    /// objects of this one still wait that come to nothing.
-    fn leave_home(&mut self, id: FileId) {
-        let _ = self.common.lock().home[self.index].take_if(|home| *home == id);
-        self.common.ready.notify_all();
-    }
-
-    fn write_object(&mut self, file: &SinkFile, offset: u64, bytes: &[u8]) -> Result<(), Gone> {
-        if let Some(Temp { state: TempState::Failed(gone), .. }) = self.common.temp(file.id) {
-            return Err(gone);
-        }
-        let path = self.common.path(file);
-        panic_point("write", &String::from_utf8_lossy(&path));
-        self.begins("write", &path);
-        if offset == 0 {
-            self.abandon();
-            self.begin(file, &path)?;
-        }
-        let Some(open) = self.open.as_mut().filter(|open| (open.id, open.at) == (file.id, offset)) else {
-            let why = format!("it does not go on at byte {offset}");
-            return Err(self.common.say(FailureKind::Write, &path, &why).into());
-        };
-        let written = open.sending.write(self.line.open(), bytes);
-        self.common.meter.busy(Stage::SinkHost, || open.summing.update(bytes));
-        open.at += bytes.len() as u64;
-        let whole = open.at == file.size;
-        match written {
-            Ok(()) => self.common.network.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed),
-            Err(error) => return Err(self.broke_off(&path, error)),
-        };
-        if !whole {
-            return Ok(());
-        }
-        let Some(Open { sending, summing, temp, .. }) = self.open.take() else { return Ok(()) };
-        let in_blocks = sending.is_in_blocks();
-        if let Err(error) = self.line.open().and_then(|session| sending.stored(session, &temp)) {
-            return Err(match in_blocks {
-                true => self.lost_in_blocks((file.id, file.size), &temp, &path, &error),
-                false => {
-                    self.doubt(&temp, &error);
-                    self.see(&error);
-                    self.gone((file.id, &path), (&error, file.size), &temp)
-                }
-            });
-        }
-        self.common.well();
-        if in_blocks {
-            self.common.lanes.worked();
-        }
-        self.common.set_temp(file.id, TempState::Stored(summing.finish()));
-        Ok(())
-    }
-
-    /// A large file came to nothing in blocks: it is sent once more, as it is, whatever the server says of
-    /// that, unless it has no room. What may pass is for the policy to say.
-    fn lost_in_blocks(&mut self, (id, len): (FileId, u64), temp: &[u8], path: &[u8], error: &Error) -> Gone {
-        self.lose(id, temp, error);
-        self.line.close();
-        match error.is_passing() || error.is_no_room() {
-            true => self.gone((id, path), (error, len), temp),
-            false => Gone { failure: self.common.failure(FailureKind::Write, path, error), again: true },
-        }
-    }
-
-    /// A large file came to nothing after so many bytes.
-    fn gone(&self, (id, path): (FileId, &[u8]), (error, len): (&Error, u64), temp: &[u8]) -> Gone {
-        let again = !error.is_no_room() && self.common.is_tried_again((id, path), (error, len), Some(temp));
-        Gone { failure: self.common.failure(FailureKind::Write, path, error), again }
-    }
-
-    /// Has the server begin to take a file.
-    fn begin(&mut self, file: &SinkFile, path: &[u8]) -> Result<(), Failure> {
-        check(&self.common.server, path, &file.name)?;
-        self.ensure(file.parent)?;
-        let mut in_blocks: Option<Error> = None;
-        loop {
-            // It may have come to nothing before.
-            let (next, before) = self.common.tried(file.id).unwrap_or_else(|| (Instant::now(), Vec::new()));
-            if !self.common.retry.wait(next.saturating_duration_since(Instant::now())) {
-                return Err(self.common.say(FailureKind::Create, path, "nobody waits for another attempt"));
-            }
-            let temp = self.new_temp(file);
-            let lanes = self.common.lanes.clone();
-            let connections = lanes.connections(file.id, file.size);
-            if connections.is_some() {
-                self.common.set_in_blocks(file.id);
-            }
-            let (error, temp) = match self.line.open() {
-                // Nothing was said of it.
-                Err(error) => (error, None),
-                Ok(session) => {
-                    let before: Vec<&[u8]> = before.iter().map(Vec::as_slice).collect();
-                    let begun = match before.is_empty() {
-                        true => Ok(()),
-                        // They may still come to be, and are removed at the end, too.
-                        false => session.remove(&before).map(drop),
-                    };
-                    let begin = |()| Sending::begin(session, &lanes, (&temp, file.size), connections);
-                    match begun.and_then(begin) {
-                        Ok(sending) => {
-                            if let (None, Some(refused)) = (connections, in_blocks) {
-                                lanes.taken_otherwise(&refused);
-                            }
-                            let summing = Summing::new(self.common.sum);
-                            self.open = Some(Open { id: file.id, at: 0, temp, sending, summing });
-                            self.common.well();
-                            return Ok(());
-                        }
-                        Err(error) => (error, Some(temp)),
-                    }
-                }
-            };
-            let lost_in_blocks = temp.as_deref().filter(|_| connections.is_some() && !error.is_no_room());
-            match (lost_in_blocks, &temp) {
-                (Some(temp), _) => self.lose(file.id, temp, &error),
-                (None, Some(temp)) => {
-                    self.doubt(temp, &error);
-                    self.see(&error);
-                }
-                (None, None) => self.see(&error),
-            }
-            // What is refused in blocks is tried as it is at once.
-            let goes_on = (lost_in_blocks.is_some() && !error.is_passing())
-                || !error.is_no_room()
-                    && self.common.is_tried_again((file.id, path), (&error, 0), temp.as_deref());
-            if !goes_on {
-                return Err(self.common.failure(FailureKind::Create, path, &error));
-            }
-            if lost_in_blocks.is_some() {
-                in_blocks = Some(error);
-            }
-        }
-    }
-
     /// What a session was sending when it was lost may still be written to, or come to be, at any time: no
     /// other attempt has that name, and it is removed at the end.
-    fn doubt(&self, temp: &[u8], error: &Error) {
+    pub(super) fn doubt(&self, temp: &[u8], error: &Error) {
         if error.ends_session() {
             self.common.doubt(temp.to_vec());
         }
@@ -368,53 +205,22 @@ impl Writer {
 
     /// A name for what is sent now, which no other attempt of this run has.
     pub(super) fn new_temp(&self, file: &SinkFile) -> Vec<u8> {
+        self.temp_of(file, None)
+    }
+
+    /// The same; or this name, which an attempt before had.
+    pub(super) fn temp_of(&self, file: &SinkFile, again: Option<Vec<u8>>) -> Vec<u8> {
         let name = temp_name(&file.name, self.common.tag, self.common.number());
-        let path = self.common.tree.path(file.parent, &name);
+        let path = again.unwrap_or_else(|| self.common.tree.path(file.parent, &name));
         let temp = Temp { path: path.clone(), state: TempState::Partial, in_blocks: false };
         self.common.temps().insert(file.id, temp);
         path
-    }
-
-    /// The connection of the file that is being sent broke.
-    fn broke_off(&mut self, path: &[u8], error: Error) -> Gone {
-        let Some(open) = self.open.take() else {
-            return self.common.failure(FailureKind::Write, path, &error).into();
-        };
-        if open.sending.is_in_blocks() {
-            return self.lost_in_blocks((open.id, open.at), &open.temp, path, &error);
-        }
-        self.common.doubt(open.temp.clone());
-        let error = match self.line.now() {
-            Some(session) => open.sending.broken_off(session, path, error),
-            None => error,
-        };
-        // What it says next may be of that file.
-        self.line.close();
-        self.see(&error);
-        self.gone((open.id, path), (&error, open.at), &open.temp)
     }
 
     /// A session that is of no use any more is closed.
     pub(super) fn see(&mut self, error: &Error) {
         self.common.note_silence(error);
         if error.wants_another_session() {
-            self.line.close();
-        }
-    }
-
-    /// Sends no more of the file that it is in the middle of.
-    fn abandon(&mut self) {
-        let Some(open) = self.open.take() else { return };
-        let Open { sending, temp, .. } = open;
-        let left = match sending {
-            Sending::Plain(outgoing) => {
-                self.line.open().and_then(|session| session.abandon(outgoing)).is_ok()
-            }
-            // What its connections still hold must not go into the next file.
-            Sending::Blocks { .. } => false,
-        };
-        if !left {
-            self.common.doubt(temp);
             self.line.close();
         }
     }
@@ -464,7 +270,7 @@ impl Writer {
                 if let Some((before, _)) = before.as_ref().filter(|(before, _)| !before.is_empty()) {
                     let _ = session.remove(&[before])?;
                 }
-                let mut sending = Sending::begin(session, &lanes, (&temp, file.size), connections)?;
+                let mut sending = Sending::begin(session, &lanes, (&temp, 0, file.size), connections)?;
                 match sending.write(Ok(&mut *session), bytes) {
                     Ok(()) => sending.stored(session, &temp),
                     Err(error) => Err(sending.broken_off(session, &temp, error)),
@@ -501,7 +307,8 @@ impl Writer {
         let mut results: Vec<(FileId, Option<Result<Found, Failure>>)> = Vec::new();
         let mut paths = Vec::new();
         for item in &items {
-            let SinkFile { id, parent, name, .. } = &item.file;
+            let SinkFile { id, parent, name, size, .. } = &item.file;
+            self.common.parts.note(*id, *size, item.mtime);
             let path = self.common.path(&item.file);
             let ensured = check(&self.common.server, &path, name).and_then(|()| self.ensure(*parent));
             let result = match ensured {
@@ -595,9 +402,14 @@ impl Writer {
             self.abandon();
         }
         self.leave_home(id);
-        let Some(Temp { path, .. }) = self.common.temps().remove(&id) else { return };
+        let Some(Temp { path, state, .. }) = self.common.temps().remove(&id) else { return };
+        let is_wrong = matches!(&state, TempState::Failed(gone) if gone.failure.kind == FailureKind::Digest);
+        if !is_wrong && self.leave_part(id, &path) {
+            return;
+        }
         self.begins("remove", &path);
         self.remove_part(path);
+        self.common.parts.end(id);
     }
 
     /// Removes a file that is not whole; one that cannot be removed is told at the end.

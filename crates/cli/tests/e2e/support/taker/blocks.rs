@@ -109,7 +109,7 @@ impl Lane {
 
 impl Session {
     /// Takes a file in blocks.
-    pub(super) fn take_blocks(&mut self, path: Vec<u8>, how: InBlocks) -> bool {
+    pub(super) fn take_blocks(&mut self, path: Vec<u8>, how: InBlocks, stands: Vec<u8>) -> bool {
         let fresh = self.passive.take();
         if let InBlocks::Refuse(line) = how {
             // As Globus has it: those that are there are there for the next one.
@@ -139,7 +139,7 @@ impl Session {
         if how == InBlocks::Begins {
             return self.stay();
         }
-        let mut came = Came::default();
+        let mut came = Came { content: stands, ..Came::default() };
         if !self.read_blocks(fresh.as_ref(), &mut came, how) {
             return false;
         }

@@ -1,0 +1,73 @@
+//! Parts of files (`--range`) from FTP servers, and to them.
+
+use std::fs;
+
+use crate::support::compare::assert_no_debris;
+use crate::support::ftpd::{Ftpd, Kind};
+use crate::support::liar::{Lies, Rest};
+use crate::support::run::Haul;
+use crate::support::{Room, read, tree};
+
+const MIB: usize = 1 << 20;
+const LEN: usize = 13 * MIB + 5;
+
+fn some_bytes() -> Vec<u8> {
+    tree::bytes(&mut fastrand::Rng::with_seed(71), LEN)
+}
+
+/// Goal: a part of a file at a server comes, as a file of its own or into one that stands here, and a part of
+/// a file here goes to one; each byte of it, and no other. What is no part of the file is refused, and so is
+/// a place within a file at a server.
+/// Method: each kind of server; parts shorter than an object and longer, at the beginning, within, at the
+/// end.
+#[test]
+fn parts_come_and_go() {
+    for kind in Kind::here() {
+        let (room, ftpd) = (Room::new(), Ftpd::start(kind));
+        let big = some_bytes();
+        let source = room.file("big", &big);
+        let url = ftpd.url(&source);
+        let end = format!("{}:", 12 * MIB);
+        let parts = [("0:1", 0..1), ("7:300KiB", 7..7 + 300 * 1024), ("3MiB:9MiB", 3 * MIB..12 * MIB)];
+        for (n, (range, bytes)) in parts.into_iter().chain([(&end[..], 12 * MIB..LEN)]).enumerate() {
+            let sink = room.at(&format!("part {n}"));
+            let ended = Haul::cp(["--range", range, &url]).args([&sink]).run().sane().exits(0);
+            assert!(read(&sink) == big[bytes.clone()], "{kind:?} {range}: {}", ended.describe());
+            let there = room.at(&format!("sent {n}"));
+            let ended = Haul::cp(["--range", range]).args([&source]).args([ftpd.url(&there)]).run();
+            let ended = ended.sane().exits(0);
+            assert!(read(&there) == big[bytes], "{kind:?} {range}: {}", ended.describe());
+        }
+        let into = room.file("into", vec![7; 8 * MIB]);
+        let ended = Haul::cp(["--range", "1MiB:5MiB", "--to", "2MiB", &url]).args([&into]).run();
+        let ended = ended.sane().exits(0);
+        let mut want = vec![7; 8 * MIB];
+        want[2 * MIB..7 * MIB].copy_from_slice(&big[MIB..6 * MIB]);
+        assert!(read(&into) == want, "{kind:?}: {}", ended.describe());
+
+        let refused = |options: &[&str], from: &str, to: String, says: &str| {
+            let ended = Haul::cp(options).args([from]).args([to]).run().sane().says(says);
+            assert!(matches!(ended.status.code(), Some(1 | 2)), "{kind:?}: {}", ended.describe());
+        };
+        let here = room.at("none").display().to_string();
+        refused(&["--range", "13MiB:9"], &url, here.clone(), "no such part");
+        refused(&["--range", "0:9"], &ftpd.url(room.at("")), here, "is a directory");
+        let place = ["--range", "0:9", "--to", "3"];
+        refused(&place, &source.display().to_string(), ftpd.url(&into), "in place");
+        assert!(read(&into) == want, "{kind:?}");
+        assert_no_debris(&room.at(""));
+    }
+}
+
+/// Goal: of a server that begins elsewhere than it is told to no part is taken.
+#[test]
+fn a_part_from_elsewhere_is_none() {
+    let (room, big) = (Room::new(), some_bytes());
+    let liar = Lies::default().rest(Rest::Ignored).file("/d/big", &big).start();
+    for range in ["7:300KiB", "3MiB:9MiB", "12MiB:"] {
+        let sink = room.at("copy");
+        let ended = Haul::cp(["--patience=3s", "--range", range, &liar.url("/d/big")]).args([&sink]).run();
+        let ended = ended.sane().exits(3);
+        assert!(fs::read(&sink).is_err(), "{range}: {}", ended.describe());
+    }
+}

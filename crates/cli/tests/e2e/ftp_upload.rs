@@ -1,0 +1,252 @@
+//! Uploads that were interrupted: the same command goes on with what stands at the server, as far as that is
+//! what the source has.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::support::compare::{assert_no_debris, debris};
+use crate::support::ftpd::{Ftpd, Kind};
+use crate::support::run::{Haul, Outcome};
+use crate::support::sshd::free_port;
+use crate::support::taker::{GoesOn, InBlocks, Script, Takes};
+use crate::support::{Room, procs, read, tree};
+
+const MIB: usize = 1 << 20;
+const LEN: usize = 40 * MIB + 7;
+
+/// A source and a place for it at a server, and where this host keeps what it knows of it.
+struct Upload {
+    room: Room,
+    source: PathBuf,
+    url: String,
+}
+
+impl Upload {
+    fn new(url: impl Fn(&Path) -> String) -> Upload {
+        let room = Room::new();
+        let source = room.file("big", tree::bytes(&mut fastrand::Rng::with_seed(61), LEN));
+        let url = url(&room.dir("sink"));
+        Upload { room, source, url }
+    }
+
+    fn sink(&self) -> PathBuf {
+        self.room.at("sink")
+    }
+
+    fn haul(&self, options: &[&str]) -> Haul {
+        let haul = Haul::cp(["--patience=5s"]).args(options).args([&self.source]).args([&self.url]);
+        haul.env("XDG_STATE_HOME", self.room.at("state"))
+    }
+
+    /// A temporary at the server, and how long it is.
+    fn part(&self) -> Option<(PathBuf, u64)> {
+        let part = debris(&self.sink()).into_iter().next()?;
+        let len = fs::metadata(&part).ok()?.len();
+        Some((part, len))
+    }
+
+    /// A run that is ended by a signal when so much stands at the server.
+    fn ended_at(&self, len: usize, signal: Signal) -> Outcome {
+        self.ended_when(|| self.part().is_some_and(|(_, now)| now > len as u64), signal)
+    }
+
+    /// The same, when something is so.
+    fn ended_when(&self, is_so: impl Fn() -> bool, signal: Signal) -> Outcome {
+        let mut run = self.haul(&["--rate=16MiB/s", "--memory=16MiB"]).start();
+        let reached = run.until(|_| is_so());
+        assert!(reached, "it ended before it had begun\n{}", run.stderr());
+        run.signal(signal);
+        let ended = run.wait();
+        assert!(!self.sink().join("big").exists(), "half a file has its name");
+        ended
+    }
+
+    /// A run to the end: all is there, nothing else, and nothing is on record any more.
+    #[track_caller]
+    fn completed(&self, options: &[&str]) -> Outcome {
+        let ended = self.haul(options).run().sane().exits(0);
+        assert!(read(self.sink().join("big")) == read(&self.source), "{}", ended.describe());
+        assert_no_debris(&self.sink());
+        let left: Vec<_> = fs::read_dir(self.room.at("state/haul/uploads")).expect("list it").collect();
+        assert!(left.is_empty(), "{left:?}\n{}", ended.describe());
+        ended
+    }
+
+    fn begins_again(&self) {
+        fs::remove_file(self.sink().join("big")).expect("remove the copy");
+    }
+
+    /// The source has another byte there, and another time.
+    fn changes(&self, at: usize) {
+        let mut bytes = read(&self.source);
+        bytes[at] ^= 1;
+        let time = fs::metadata(&self.source).expect("there").modified().expect("a time");
+        fs::write(&self.source, bytes).expect("write it anew");
+        tree::set_mtime(&self.source, time + Duration::from_secs(7));
+    }
+}
+
+fn sent(ended: &Outcome) -> u64 {
+    ended.summary().number("bytes_sent")
+}
+
+fn held(ended: &Outcome, what: &str) -> u64 {
+    ended.summary().0["held"][what].as_u64().expect("a number")
+}
+
+fn spoil(path: &Path, at: usize) {
+    let mut bytes = read(path);
+    bytes[at] ^= 1;
+    fs::write(path, bytes).expect("write it anew");
+}
+
+/// Goal: where a server makes sums of parts, an upload that was killed, again and again, or stopped goes on
+/// where it was, over however many connections; a byte that differs at the server costs what is behind it;
+/// another version of the source begins anew. Nothing stays, at the server or here.
+#[test]
+fn an_interrupted_upload_goes_on() {
+    for kind in Kind::these(&[Kind::Gridftp]) {
+        let ftpd = Ftpd::start(kind);
+        let upload = Upload::new(|sink| ftpd.url(sink));
+        for len in [6 * MIB, 16 * MIB] {
+            assert!(upload.ended_at(len, Signal::KILL).was_killed());
+        }
+        let (_, len) = upload.part().expect("it stands there");
+        let ended = upload.completed(&["-v"]);
+        assert!(sent(&ended) < (LEN - 10 * MIB) as u64, "{kind:?}: all went again\n{}", ended.describe());
+        assert!(held(&ended, "checked") >= 10 * MIB as u64, "{len}: {}", ended.describe());
+        ended.says("compared, part by part");
+
+        upload.begins_again();
+        let stopped = upload.ended_at(18 * MIB, Signal::INT).exits(130);
+        assert!(stopped.summary().number("kept") > 10 * MIB as u64, "{}", stopped.describe());
+        let (part, _) = upload.part().expect("it stands there");
+        spoil(&part, 9 * MIB);
+        let ended = upload.completed(&[]);
+        assert!(held(&ended, "wrong") > 0, "{}", ended.describe());
+        assert_eq!(sent(&ended), (LEN - 8 * MIB) as u64, "it goes on there\n{}", ended.describe());
+
+        upload.begins_again();
+        assert!(upload.ended_at(10 * MIB, Signal::KILL).was_killed());
+        upload.changes(5);
+        let ended = upload.completed(&[]);
+        assert!(sent(&ended) >= LEN as u64 && held(&ended, "checked") == 0, "{}", ended.describe());
+    }
+}
+
+/// Goal: the same with haul's own server, which shows nothing of a file before it is whole: there what it
+/// said that it has is gone on with, and nothing of an earlier attempt stays.
+#[test]
+fn an_upload_to_a_server_of_haul_goes_on() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let listen = format!("127.0.0.1:{}", free_port());
+    let upload = Upload::new(|_| format!("ftp://{listen}/sink/"));
+    let words = ["serve", "gridftp", "--listen", &listen, "--anonymous", "write", "--user", "root"];
+    let mut server =
+        Haul::new(words).args(["--markers", "100ms", "--root"]).args([upload.room.at("")]).start();
+    assert!(server.until(|server| server.stderr().contains(" listen ftp://")), "{}", server.stderr());
+    // What the server said that it has stands in the record's fourth line.
+    let said = || {
+        let records = fs::read_dir(upload.room.at("state/haul/uploads")).into_iter().flatten().flatten();
+        let mut texts = records.filter_map(|record| fs::read_to_string(record.path()).ok());
+        texts.any(|text| text.lines().nth(3).is_some_and(|all| all.starts_with("0-") && all != "0-0"))
+    };
+    assert!(upload.ended_when(said, Signal::KILL).was_killed());
+    let ended = upload.completed(&["-v"]);
+    assert!(sent(&ended) < LEN as u64, "all went again\n{}", ended.describe());
+    ended.says("of the whole was compared");
+    server.signal(Signal::TERM);
+    server.wait();
+}
+
+/// Goal: a server that makes no sums is believed only where the user says so; then the end of what stands is
+/// read, and what is not the source's there, or of another version of it, is not gone on with.
+#[test]
+fn without_sums_trust_decides() {
+    for kind in Kind::these(&[Kind::Proftpd, Kind::Vsftpd]) {
+        let ftpd = Ftpd::start(kind);
+        let upload = Upload::new(|sink| ftpd.url(sink));
+        let interrupted = || assert!(upload.ended_at(16 * MIB, Signal::KILL).was_killed());
+        interrupted();
+        let ended = upload.completed(&[]);
+        assert!(sent(&ended) >= LEN as u64, "{kind:?}: nobody said trust\n{}", ended.describe());
+
+        upload.begins_again();
+        interrupted();
+        let ended = upload.completed(&["-v", "--resume=trust"]);
+        assert!(sent(&ended) < (LEN - 10 * MIB) as u64, "{kind:?}: all went\n{}", ended.describe());
+        assert!(held(&ended, "trusted") > 8 * MIB as u64, "{kind:?}: {}", ended.describe());
+        ended.says("NOT compared");
+        if kind == Kind::Vsftpd {
+            continue;
+        }
+
+        upload.begins_again();
+        interrupted();
+        let (part, len) = upload.part().expect("it stands there");
+        spoil(&part, len as usize - 512 * 1024);
+        let ended = upload.completed(&["--resume=trust"]);
+        assert_eq!(held(&ended, "trusted"), 0, "{}", ended.describe());
+
+        upload.begins_again();
+        interrupted();
+        upload.changes(5);
+        let ended = upload.completed(&["--resume=trust"]);
+        assert_eq!(held(&ended, "trusted"), 0, "{}", ended.describe());
+    }
+}
+
+/// Goal: what is lost within a run is gone on with in the same run. A server that has other bytes, cuts off
+/// what stands or will not go on is sent the file anew, and what it keeps is right or has no name.
+/// Method: a fake server, once in blocks.
+#[test]
+fn a_server_that_goes_on_wrongly_gets_all() {
+    let cases = [GoesOn::Well, GoesOn::CutsOff, GoesOn::Refuses("553 not from there")];
+    for (how, in_blocks) in cases.into_iter().flat_map(|how| [(how, false), (how, true)]) {
+        let script = Script::default().goes_on(how);
+        let taker = match in_blocks {
+            true => script.in_blocks("big", &[InBlocks::HangUp(25 * MIB)]),
+            false => script.takes("big", &[Takes::HangUp(25 * MIB)]),
+        }
+        .start();
+        let upload = Upload::new(|_| taker.url("/d/big"));
+        let ended = upload.haul(&[]).run().sane();
+        let heard = taker.heard();
+        let at = |verb: &str| heard.iter().filter(|line| line.starts_with(verb)).count();
+        assert!(at("REST") >= 1, "{how:?} {in_blocks}: {heard:?}\n{}", ended.describe());
+        assert_eq!(ended.status.code(), Some(0), "{how:?} {in_blocks}: {}", ended.describe());
+        assert_eq!(taker.paths(), ["/d/big"], "{how:?} {in_blocks}: {}", ended.describe());
+        assert!(taker.file("/d/big") == Some(read(&upload.source)), "{how:?}: {}", ended.describe());
+        if how == GoesOn::Well && !in_blocks {
+            assert_eq!(at("STOR"), 2, "{heard:?}");
+            assert!(heard.contains(&format!("REST {}", 25 * MIB)), "{heard:?}");
+        }
+    }
+}
+
+/// Goal: bytes that differ at a server are found before anything goes there, and not by the sum of the whole
+/// file alone.
+/// Method: a fake server; what it has is changed while nobody is there.
+#[test]
+fn what_differs_is_found_by_its_part() {
+    let taker = Script::default().goes_on(GoesOn::Well).start();
+    let upload = Upload::new(|_| taker.url("/d/big"));
+    let mut run = upload.haul(&["--rate=24MiB/s", "--memory=16MiB"]).start();
+    let begun = run.until(|_| taker.taken() > 9 * MIB);
+    assert!(begun, "it ended before it had begun\n{}", run.stderr());
+    run.signal(Signal::KILL);
+    assert!(run.wait().was_killed());
+    let stands = procs::wait_until(Duration::from_secs(20), || !taker.paths().is_empty());
+    assert!(stands, "{:?}", taker.heard());
+    taker.spoil("big", 5);
+    let ended = upload.haul(&[]).run().sane().exits(0);
+    assert!(taker.file("/d/big") == Some(read(&upload.source)), "{}", ended.describe());
+    assert_eq!(taker.paths(), ["/d/big"], "{}", ended.describe());
+    assert_eq!(sent(&ended), LEN as u64, "{}", ended.describe());
+    assert!(held(&ended, "wrong") > 0, "{}", ended.describe());
+}

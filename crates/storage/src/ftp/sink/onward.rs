@@ -1,0 +1,220 @@
+//! A large file that goes on where an earlier attempt broke off, of this run or another.
+//!
+//! In: what is on record of it. Out: where it goes on, if what stands there is the source's.
+//! Invariants: the server is asked now how long it is, and for sums of that, before anything counts; what
+//! cannot be gone on with is removed before the file begins anew; where the server does not take a file from
+//! its middle, it begins anew and is never tried so again.
+
+use haul_core::ids::FileId;
+use haul_core::transfer::op::SinkFile;
+use haul_core::wire::{Failure, FailureKind};
+use haul_ftp::{Asked, Error, Facts, Kind, Session};
+
+use super::parts::Earlier;
+use super::queues::{Gone, Temp, TempState};
+use super::sending::{Open, Sending};
+use super::standing::{Standing, parts_of, tail_of};
+use super::writer::Writer;
+use crate::ftp::shown;
+
+/// What is there of a file that is on record.
+pub(super) enum Found {
+    /// It may be gone on with.
+    Stands(Vec<u8>, Standing),
+    /// Nothing that is of use; the name that the file has meanwhile, if it is to be that one again: a server
+    /// that shows nothing of files before they are whole drops what it has under it.
+    Nothing(Option<Vec<u8>>),
+}
+
+impl Writer {
+    /// What stands at the server of a file, and its name there, if it may be gone on with.
+    pub(super) fn take_up(&mut self, file: &SinkFile, path: &[u8]) -> Result<Found, Failure> {
+        let common = self.common.clone();
+        let to = shown(&common.server, path);
+        let Some(earlier) = common.parts.take(file.id, file.size, to, path) else {
+            return Ok(Found::Nothing(None));
+        };
+        self.begins("look", &earlier.temp);
+        let standing = match earlier.fits {
+            true => self.standing(&earlier, file.size),
+            false => Ok(None),
+        };
+        match standing {
+            Ok(Some(standing)) => {
+                let temp = Temp { path: earlier.temp.clone(), state: TempState::Partial, in_blocks: false };
+                common.temps().insert(file.id, temp);
+                return Ok(Found::Stands(earlier.temp, standing));
+            }
+            Ok(None) => {}
+            // It stays on record.
+            Err(error) if error.is_passing() => {
+                return Err(common.failure(FailureKind::Create, path, &error));
+            }
+            Err(_) => self.line.close(),
+        }
+        let gone = self.remove_earlier(file.id, earlier.temp.clone());
+        Ok(Found::Nothing(Some(earlier.temp).filter(|_| gone && earlier.in_blocks)))
+    }
+
+    /// A temporary that is of no use is removed, now or in the end. True: it is not there.
+    fn remove_earlier(&mut self, id: FileId, temp: Vec<u8>) -> bool {
+        self.common.parts.let_go(id);
+        let asked = self.line.again(|session| {
+            let _ = session.remove(&[&temp])?;
+            session.facts(&temp)
+        });
+        let gone = matches!(asked, Ok(Asked::Not(_)));
+        if !gone {
+            self.common.doubt(temp);
+        }
+        gone
+    }
+
+    /// How long it is there, and what proves that it is the source's.
+    fn standing(&mut self, earlier: &Earlier, size: u64) -> Result<Option<Standing>, Error> {
+        let asked = self.line.again(|session| session.facts(&earlier.temp))?;
+        let sum = self.common.sum;
+        let facts = match asked {
+            Asked::Is(facts) => facts,
+            Asked::Not(_) if earlier.in_blocks && sum.is_some() && (1..size).contains(&earlier.safe) => {
+                return Ok(Some(Standing::by_word(earlier.safe)));
+            }
+            Asked::Not(_) | Asked::Untold(_) => return Ok(None),
+        };
+        let is_file = !facts.is_symlink() && matches!(facts.kind, None | Some(Kind::File));
+        let Facts { size: Some(len), .. } = facts else { return Ok(None) };
+        if !is_file || len == 0 || len > size {
+            return Ok(None);
+        }
+        if let Some(sum) = sum {
+            let parts = parts_of(len);
+            let sums = self.line.again(|session| session.part_sums(sum, &earlier.temp, &parts))?;
+            // Of a server that makes no sums of parts only trust is left.
+            if let Some(sums) = sums.into_iter().map(Result::ok).collect::<Option<Vec<_>>>() {
+                return Ok(Some(Standing::by_sums(sum, parts, sums)));
+            }
+        }
+        // Where blocks came in any order, its length says nothing.
+        let may = self.common.parts.can().trusts && !earlier.in_blocks;
+        let Some((from, tail_len)) = tail_of(len).filter(|_| may) else { return Ok(None) };
+        let read = self.line.open().and_then(|session| tail(session, &earlier.temp, from, tail_len));
+        // The offset must not be taken for that of the next file.
+        self.line.close();
+        Ok(read?.map(|tail| Standing::by_tail(from, tail)))
+    }
+
+    /// What stands there is something else, and what came of the source is not here any more.
+    pub(super) fn stands_otherwise(&mut self, id: FileId, standing: &Standing, path: &[u8]) -> Gone {
+        self.common.parts.count(standing.compared(0), 0);
+        self.common.parts.begins_anew(id);
+        let why = "what an earlier attempt left of it at the server is not what the source has: it is sent from its beginning";
+        Gone { failure: self.common.say(FailureKind::Network, path, why), again: true }
+    }
+
+    /// Goes on with a file behind its first `at` bytes, which stand there; where none of them do, from its
+    /// beginning, under another name.
+    pub(super) fn go_on(
+        &mut self,
+        file: &SinkFile,
+        path: &[u8],
+        open: &mut Open,
+        at: u64,
+    ) -> Result<(), Gone> {
+        let common = self.common.clone();
+        if let Some(standing) = open.standing.take() {
+            common.parts.count(standing.compared(at), at);
+        }
+        if at == file.size {
+            return Ok(());
+        }
+        if at == 0 {
+            self.remove_earlier(file.id, std::mem::take(&mut open.temp));
+            let (temp, sending) = self.begin_anew(file, path, None)?;
+            (open.temp, open.sending) = (temp, Some(sending));
+            return Ok(());
+        }
+        let lanes = common.lanes.clone();
+        loop {
+            let connections = lanes.connections(file.id, file.size - at);
+            if connections.is_some() {
+                common.set_in_blocks(file.id);
+            }
+            common.parts.begins(file.id, &open.temp, connections.is_some());
+            let begin = |session| Sending::begin(session, &lanes, (&open.temp, at, file.size), connections);
+            let error = match self.line.open().and_then(begin) {
+                Ok(sending) => {
+                    common.parts.begun(file.id);
+                    open.sending = Some(sending);
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            // It stood there before.
+            common.parts.begun(file.id);
+            if connections.is_some() && !error.is_no_room() {
+                self.lose(file.id, &open.temp, &error);
+                continue;
+            }
+            self.see(&error);
+            if error.is_no_room() || error.is_passing() {
+                return Err(self.gone((file.id, path), (&error, at), &open.temp));
+            }
+            common.parts.begins_anew(file.id);
+            let why =
+                format!("the server does not go on with it, and it is sent from its beginning: {error}");
+            return Err(Gone { failure: common.say(FailureKind::Network, path, &why), again: true });
+        }
+    }
+
+    /// What is left of a file that was given up, if a later attempt goes on with it; else it is to be
+    /// removed.
+    pub(super) fn leave_part(&mut self, id: FileId, temp: &[u8]) -> bool {
+        if !self.common.parts.keeps(id, temp) {
+            return false;
+        }
+        self.begins("look", temp);
+        let asked = match self.common.is_silent() {
+            true => Ok(None),
+            false => self.line.open().and_then(|session| session.facts(temp)).map(Some),
+        };
+        let len = match asked {
+            // It may be that the server shows it to nobody before it is whole.
+            Ok(Some(Asked::Not(_))) => match self.common.parts.hidden(id) {
+                Some(len) => len,
+                None => return false,
+            },
+            Ok(Some(Asked::Is(facts))) => facts.size.unwrap_or(0),
+            Ok(_) => 0,
+            Err(error) => {
+                self.line.close();
+                self.common.note_silence(&error);
+                0
+            }
+        };
+        self.common.parts.leave(id, len);
+        true
+    }
+
+    /// All else is over: what files that failed left there goes, as far as the server is there.
+    pub(super) fn remove_left(&mut self) {
+        for (temp, record) in self.common.parts.take_left() {
+            self.begins("remove", &temp);
+            let removed = self.line.again(|session| {
+                let _ = session.remove(&[&temp])?;
+                session.facts(&temp)
+            });
+            if let Ok(Asked::Not(_)) = removed {
+                record.remove();
+            }
+        }
+    }
+}
+
+/// Reads so many bytes of a file from an offset on. `None`: it has fewer.
+fn tail(session: &mut Session, temp: &[u8], from: u64, len: u64) -> Result<Option<Vec<u8>>, Error> {
+    let mut tail = vec![0; usize::try_from(len).unwrap_or(0)];
+    let mut incoming = session.begin(temp, from)?;
+    let read = incoming.fill(&mut tail)?;
+    session.give_up(incoming)?;
+    Ok((read == tail.len()).then_some(tail))
+}

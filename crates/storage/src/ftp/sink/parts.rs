@@ -1,0 +1,350 @@
+//! Which unfinished files of this command a server has, on record at this host.
+//!
+//! In: large files that begin, break off, get their names. Out: what an earlier attempt left of one; what is
+//! to be removed in the end.
+//! Invariants: a temporary is on record before the server hears of it; one run at a time has a file's record,
+//! so that no two write one temporary; of a record that is of another version of the source only the
+//! temporary counts, which is then removed; a record names nothing but a temporary beside its file.
+//! Left out: whether what stands there is what the source has (`standing`).
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use haul_core::entry::Timestamp;
+use haul_core::ids::FileId;
+use haul_core::wire::HeldReport;
+use haul_ftp::Ranges;
+
+use crate::ftp::pair::records::{Kept, Record, Records};
+
+/// Shorter files begin anew.
+pub(super) const FILE_LEN_MIN: u64 = 4 << 20;
+/// In place of the source in a record's key: which one it is does not matter, for its bytes are compared.
+const FROM: &str = "anywhere";
+/// Ends the version of a file that was sent in blocks, of which there may be gaps anywhere.
+const IN_BLOCKS: &str = " blocks";
+
+/// What a server can do towards going on.
+#[derive(Clone, Copy)]
+pub(super) struct Can {
+    /// It takes files from another byte on than the first.
+    pub(super) goes_on: bool,
+    pub(super) sums: bool,
+    /// The user believes it.
+    pub(super) trusts: bool,
+}
+
+/// See the module.
+pub(super) struct Parts {
+    records: Option<Records>,
+    can: Can,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Of large files of the source.
+    times: HashMap<FileId, Timestamp>,
+    parts: HashMap<FileId, Part>,
+    /// What stood there of them was of no use: nothing is gone on with.
+    afresh: HashSet<FileId>,
+    /// Files that were gone on with, and bytes of them that did not go again.
+    files: u64,
+    bytes: u64,
+    held: HeldReport,
+}
+
+/// A file that has a record.
+struct Part {
+    /// The file, as its record has it.
+    to: String,
+    version: String,
+    /// While it is this run's.
+    record: Option<Record>,
+    /// Its temporary; empty: there is none.
+    temp: Vec<u8>,
+    in_blocks: bool,
+    /// The server began to take it.
+    begun: bool,
+    /// What of it the server said that it has, where it goes in blocks.
+    safe: Ranges,
+    /// How long it is there, where it was left.
+    len: u64,
+}
+
+/// What an earlier attempt left.
+pub(super) struct Earlier {
+    pub(super) temp: Vec<u8>,
+    pub(super) in_blocks: bool,
+    /// The server said that it has all up to here.
+    pub(super) safe: u64,
+    /// It is of the same version of the source, and may be gone on with.
+    pub(super) fits: bool,
+}
+
+impl Parts {
+    pub(super) fn new(dir: Option<PathBuf>, can: Can) -> Parts {
+        Parts { records: dir.map(Records), can, inner: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn can(&self) -> Can {
+        self.can
+    }
+
+    /// A file of the source has this time.
+    pub(super) fn note(&self, id: FileId, size: u64, mtime: Timestamp) {
+        if size >= FILE_LEN_MIN && self.records.is_some() {
+            self.lock().times.insert(id, mtime);
+        }
+    }
+
+    /// The file begins: this run has its record from now on, if no other one has it. What an earlier attempt
+    /// left.
+    pub(super) fn take(&self, id: FileId, size: u64, to: String, path: &[u8]) -> Option<Earlier> {
+        let records = self.records.as_ref().filter(|_| size >= FILE_LEN_MIN)?;
+        let mut inner = self.lock();
+        // What this run had of it so far is on record.
+        inner.parts.remove(&id);
+        let mtime = *inner.times.get(&id)?;
+        let record = records.take(FROM, &to).ok().flatten()?;
+        let version = format!("{size} {}.{:09}", mtime.secs, mtime.nanos);
+        let kept = record.read().filter(|kept| is_beside(&kept.temp, path));
+        let mut safe = Ranges::new();
+        let earlier = kept.map(|Kept { version: told, temp, ranges }| {
+            let (told, in_blocks) = match told.strip_suffix(IN_BLOCKS) {
+                Some(told) => (told, true),
+                None => (told.as_str(), false),
+            };
+            let fits = (told == version || haul_mutant::removed("ftp-parts-are-of-a-version"))
+                && self.can.goes_on
+                && !inner.afresh.contains(&id);
+            safe = ranges;
+            Earlier { temp, in_blocks, safe: up_to(&safe), fits }
+        });
+        let temp = earlier.as_ref().map(|earlier| earlier.temp.clone()).unwrap_or_default();
+        let (in_blocks, begun) =
+            (earlier.as_ref().is_some_and(|earlier| earlier.in_blocks), earlier.is_some());
+        let part = Part { to, version, record: Some(record), temp, in_blocks, begun, safe, len: 0 };
+        inner.parts.insert(id, part);
+        earlier
+    }
+
+    /// The server is about to hear of a temporary.
+    pub(super) fn begins(&self, id: FileId, temp: &[u8], in_blocks: bool) {
+        let mut inner = self.lock();
+        let Some(part) = inner.parts.get_mut(&id) else { return };
+        let version = if in_blocks { format!("{}{IN_BLOCKS}", part.version) } else { part.version.clone() };
+        if part.temp != temp {
+            part.safe = Ranges::new();
+        }
+        let kept = Kept { version, temp: temp.to_vec(), ranges: part.safe.clone() };
+        (part.temp, part.in_blocks, part.begun) = (temp.to_vec(), in_blocks, false);
+        if part.record.as_ref().is_none_or(|record| record.write(&kept).is_err()) {
+            // Nobody would find it.
+            inner.parts.remove(&id);
+        }
+    }
+
+    /// The server said that it has this of a file that goes in blocks.
+    pub(super) fn mark(&self, id: FileId, safe: &Ranges) {
+        let mut inner = self.lock();
+        let Some(part) = inner.parts.get_mut(&id).filter(|part| part.in_blocks) else { return };
+        let before = part.safe.total();
+        if part.safe.merge(safe).is_err() || part.safe.total() == before {
+            return;
+        }
+        let version = format!("{}{IN_BLOCKS}", part.version);
+        let kept = Kept { version, temp: part.temp.clone(), ranges: part.safe.clone() };
+        // Where it cannot be written, what was known before counts.
+        let _ = part.record.as_ref().map(|record| record.write(&kept));
+    }
+
+    /// Up to where the server said that it has a file, which it does not show.
+    pub(super) fn hidden(&self, id: FileId) -> Option<u64> {
+        self.lock().parts.get(&id).filter(|part| part.in_blocks).map(|part| up_to(&part.safe))
+    }
+
+    /// The server takes it.
+    pub(super) fn begun(&self, id: FileId) {
+        if let Some(part) = self.lock().parts.get_mut(&id) {
+            part.begun = true;
+        }
+    }
+
+    /// The temporary that is on record is of no use: it is to be removed by whoever asks for this.
+    pub(super) fn let_go(&self, id: FileId) {
+        if let Some(part) = self.lock().parts.get_mut(&id) {
+            part.temp.clear();
+            if let Some(record) = &part.record {
+                record.clear();
+            }
+        }
+    }
+
+    /// Nothing is gone on with any more of this file in this run.
+    pub(super) fn begins_anew(&self, id: FileId) {
+        self.lock().afresh.insert(id);
+    }
+
+    /// What stands at this temporary can be gone on with.
+    pub(super) fn keeps(&self, id: FileId, temp: &[u8]) -> bool {
+        let inner = self.lock();
+        let Can { goes_on, sums, trusts } = self.can;
+        let is_of_use =
+            |part: &Part| part.record.is_some() && part.begun && (sums || trusts && !part.in_blocks);
+        let part = inner.parts.get(&id).filter(|part| part.temp == temp && is_of_use(part));
+        goes_on && part.is_some() && !inner.afresh.contains(&id)
+    }
+
+    /// The same, of whatever file it is.
+    pub(super) fn keeps_any(&self, temp: &[u8]) -> bool {
+        let of = self.lock().parts.iter().find(|(_, part)| part.temp == temp).map(|(id, _)| *id);
+        of.is_some_and(|id| self.keeps(id, temp))
+    }
+
+    /// The file is left as it is, so long. A later attempt, of this run or another, finds it.
+    pub(super) fn leave(&self, id: FileId, len: u64) {
+        if let Some(part) = self.lock().parts.get_mut(&id) {
+            (part.record, part.len) = (None, len);
+        }
+    }
+
+    /// The file has its name, or is given up and gone.
+    pub(super) fn end(&self, id: FileId) {
+        let mut inner = self.lock();
+        let part = inner.parts.remove(&id);
+        drop(inner);
+        if let Some(record) = part.and_then(|part| part.record) {
+            record.remove();
+        }
+    }
+
+    /// What of files that failed lies there, when all else is over: each with its record, which nobody else
+    /// has.
+    pub(super) fn take_left(&self) -> Vec<(Vec<u8>, Record)> {
+        let left = std::mem::take(&mut self.lock().parts);
+        let Some(records) = &self.records else { return Vec::new() };
+        let one = |part: Part| {
+            let record = match part.record {
+                Some(record) => record,
+                None => records.take(FROM, &part.to).ok().flatten()?,
+            };
+            // Another run may have gone on with it meanwhile.
+            let kept = record.read().filter(|kept| kept.temp == part.temp)?;
+            Some((kept.temp, record))
+        };
+        left.into_values().filter(|part| !part.temp.is_empty()).filter_map(one).collect()
+    }
+
+    pub(super) fn has_left(&self) -> bool {
+        !self.lock().parts.is_empty()
+    }
+
+    /// Bytes that stood at the server and did not go again.
+    pub(super) fn spared(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    /// Bytes of unfinished files that a later run goes on with.
+    pub(super) fn kept(&self) -> u64 {
+        self.lock().parts.values().fold(0, |all, part| all.saturating_add(part.len))
+    }
+
+    /// A file was compared: so many bytes, of which `good` were the source's; or so many were believed.
+    pub(super) fn count(&self, (checked, good, trusted): (u64, u64, u64), goes_on_at: u64) {
+        let mut inner = self.lock();
+        inner.files += u64::from(goes_on_at > 0);
+        inner.bytes = inner.bytes.saturating_add(goes_on_at);
+        let held = &mut inner.held;
+        held.checked = held.checked.saturating_add(checked);
+        held.wrong = held.wrong.saturating_add(checked.saturating_sub(good));
+        held.trusted = held.trusted.saturating_add(trusted);
+    }
+
+    pub(super) fn held(&self) -> HeldReport {
+        self.lock().held
+    }
+
+    /// For people, if anything was gone on with.
+    pub(super) fn words(&self, sum: Option<&str>) -> Option<String> {
+        let inner = self.lock();
+        let how = match sum {
+            Some(sum) if inner.held.checked > 0 => {
+                format!("{sum} of what stood there was compared, part by part")
+            }
+            Some(sum) => format!("it said that it has it (111), and {sum} of the whole was compared"),
+            None => "NOT compared but for the end of each, for the server makes no sums".into(),
+        };
+        let (files, bytes) = (inner.files, inner.bytes);
+        (files > 0).then(|| format!("behind {bytes} bytes of {files} files that stood at the server: {how}"))
+    }
+}
+
+/// Where the first gap is.
+fn up_to(safe: &Ranges) -> u64 {
+    safe.list().first().filter(|(start, _)| *start == 0).map_or(0, |(_, end)| *end)
+}
+
+/// It is a name that haul gives, in the directory of the file.
+fn is_beside(temp: &[u8], path: &[u8]) -> bool {
+    let dir = |path: &[u8]| path.iter().rposition(|byte| *byte == b'/').map(|at| path[..at].to_vec());
+    let name = temp.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let is_ours = name.starts_with(b".") && name.windows(6).any(|some| some == b".haul~");
+    is_ours && dir(temp).is_some() && dir(temp) == dir(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a record whose name would lead elsewhere is none.
+    #[test]
+    fn a_part_lies_beside_its_file() {
+        assert!(is_beside(b"/d/.big.haul~abc", b"/d/big"));
+        for other in [&b"/e/.big.haul~abc"[..], b"/d/big", b"/d/.big", b"/d/x/.big.haul~a", b".big.haul~abc"]
+        {
+            assert!(!is_beside(other, b"/d/big"), "{other:?}");
+        }
+    }
+
+    /// Goal: two runs never go on with one temporary; another version of the source does not, either.
+    #[test]
+    fn a_part_is_of_one_run_and_one_version() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let can = Can { goes_on: true, sums: true, trusts: false };
+        let run = || Parts::new(Some(dir.path().join("uploads")), can);
+        let id = FileId(1);
+        let time = |secs| Timestamp { secs, nanos: 5 };
+        let take = |run: &Parts, secs| {
+            run.note(id, FILE_LEN_MIN, time(secs));
+            run.take(id, FILE_LEN_MIN, "ftp://a/d/x".into(), b"/d/x")
+        };
+        let first = run();
+        assert!(take(&first, 1).is_none());
+        first.begins(id, b"/d/.x.haul~1", true);
+        assert!(!first.keeps(id, b"/d/.x.haul~1"), "the server did not begin");
+        first.begun(id);
+        assert!(first.keeps(id, b"/d/.x.haul~1"));
+
+        let second = run();
+        assert!(take(&second, 1).is_none(), "it is the first run's");
+        second.begins(id, b"/d/.x.haul~2", true);
+        assert!(!second.keeps(id, b"/d/.x.haul~2"), "nobody would find it");
+        first.leave(id, 7);
+        assert_eq!(first.kept(), 7);
+
+        let third = run();
+        assert!(take(&third, 2).is_some_and(|earlier| !earlier.fits && earlier.in_blocks));
+        drop(third);
+        let fourth = run();
+        assert!(take(&fourth, 1).is_some_and(|earlier| earlier.fits && earlier.temp == b"/d/.x.haul~1"));
+        assert!(first.take_left().is_empty(), "the fourth run has it");
+        fourth.end(id);
+        assert!(take(&run(), 1).is_none(), "it has its name");
+    }
+}
