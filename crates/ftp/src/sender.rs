@@ -11,10 +11,15 @@
 //!
 //! What a server says meanwhile (`111`, `112`) shows that it is there, and no more: it proves no byte. One
 //! that says that it has what was not sent is wrong.
-//! Left out: several addresses of a striped server (`SPAS`), files that go on in their middle (`REST`).
+//! A striped server (`SPAS`) gets the connections of a file spread over its nodes, and any of them any block;
+//! of each node they end for themselves.
+//! Left out: which node gets which block, files that go on in their middle (`REST`).
 
+use std::io;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use haul_gridftp::address::parse_spas;
 use haul_gridftp::command::Command;
 use haul_gridftp::markers::{PERFORMANCE, Performance, RESTART, parse_restart};
 use haul_gridftp::mode_e::Header;
@@ -26,6 +31,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::channel;
 use crate::control::{GIVING_UP, said};
 use crate::data::{passive, with_word};
+use crate::nodes::node;
 use crate::sender::lanes::{OUTLETS_MAX, Outlet, SENDING, dial};
 use crate::tls::Wire;
 use crate::{Error, Session};
@@ -88,15 +94,39 @@ impl Session {
                 self.outlets = Some(Outlets::default());
             }
         }
-        let failed = |cause| Error::Lost { doing: "opening a data connection", cause };
-        let host = self.control.host().map_err(failed)?;
-        let address = passive(&mut self.control, host, &mut self.listens)?;
+        let mut addresses = self.nodes(connections as usize)?;
+        if addresses.is_empty() {
+            let host = self.control.host().map_err(failed)?;
+            addresses.push(passive(&mut self.control, host, &mut self.listens)?);
+        }
         let waits = (self.control.patience(), self.control.stop());
-        let fresh = dial(address, connections.clamp(1, OUTLETS_MAX), waits)?;
+        let fresh = dial(&addresses, connections.clamp(1, OUTLETS_MAX), waits)?;
         if let Some(outlets) = &mut self.outlets {
+            outlets.nodes = addresses.len();
             outlets.fresh = fresh;
         }
         Ok(())
+    }
+
+    /// Where the nodes of a striped server listen, up to so many; none where it is not striped, or where one
+    /// of them is not to be used.
+    fn nodes(&mut self, max: usize) -> Result<Vec<SocketAddr>, Error> {
+        if max < 2 || self.control.nodes.count() < 2 {
+            return Ok(Vec::new());
+        }
+        let ends = self.control.peer().and_then(|peer| Ok((peer.ip(), self.control.local()?.ip())));
+        let (control, local) = ends.map_err(failed)?;
+        let (control, local) = (control.to_canonical(), local.to_canonical());
+        let spas = if control.is_ipv6() { Command::Spas6 } else { Command::Bare("SPAS") };
+        let reply = self.control.ask(&spas)?;
+        let reply = self.control.exactly(&spas, 229, reply)?;
+        let told = parse_spas(&reply)?;
+        let used = told.iter().map(|told| {
+            let used = node(*told, control, local)?;
+            self.control.nodes.has(used.ip()).then_some(used)
+        });
+        let used: Option<Vec<SocketAddr>> = used.take(max).collect();
+        Ok(used.unwrap_or_default())
     }
 
     /// Says that these files come next, in this order, over so many connections, and waits for nothing. Each
@@ -302,9 +332,12 @@ impl Session {
         going.since = Instant::now();
         let Some(outlets) = &mut self.outlets else { return Err(Error::Closed { doing: SENDING }) };
         if !going.ended {
-            let ends = Header::ends(outlets.all.len() as u64, false)?;
-            for (lane, end) in outlets.all.iter_mut().zip(ends) {
-                lane.add(&end.encode());
+            for node in 0..outlets.nodes {
+                let lanes = outlets.all.iter_mut().skip(node).step_by(outlets.nodes);
+                let ends = Header::ends(lanes.len() as u64, false)?;
+                for (lane, end) in lanes.zip(ends) {
+                    lane.add(&end.encode());
+                }
             }
             going.ended = true;
         }
@@ -421,6 +454,10 @@ impl Going {
         }
         Ok(())
     }
+}
+
+fn failed(cause: io::Error) -> Error {
+    Error::Lost { doing: "opening a data connection", cause }
 }
 
 /// Its word comes before all was sent.

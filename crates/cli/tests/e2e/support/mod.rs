@@ -23,6 +23,7 @@ pub mod procs;
 pub mod run;
 pub mod sshd;
 pub mod steered;
+pub mod striped;
 pub mod taker;
 pub mod tree;
 pub mod way;
