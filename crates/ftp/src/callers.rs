@@ -2,8 +2,9 @@
 //!
 //! In: connections as they come. Out: those at whose other end is the user's own.
 //! Invariants: not a byte of data is read from any other; nothing here waits, and nobody is waited for longer
-//! than the patience; there are at most [`CALLERS_MAX`], and who came first gives way to who comes then, those
-//! first who come from elsewhere than the server said. Whoever is refused ends nothing: he may be anybody.
+//! than the patience; there are at most [`CALLERS_MAX`], and who came first gives way to who comes then,
+//! those first who come from elsewhere than the server said. Whoever is refused ends nothing: he may be
+//! anybody.
 
 use std::io;
 use std::time::{Duration, Instant};

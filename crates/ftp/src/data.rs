@@ -2,7 +2,8 @@
 //!
 //! In: what is asked for. Out: its bytes, and the server's word that they were all.
 //! Invariants: a data connection goes to the host that the control connection goes to, or to one of the
-//! server's nodes (`nodes.rs`), whatever address it names; it counts as ended well only when the server said so after its last byte.
+//! server's nodes (`nodes.rs`), whatever address it names; it counts as ended well only when the server said
+//! so after its last byte.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, TcpStream};

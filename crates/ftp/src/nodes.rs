@@ -1,4 +1,5 @@
-//! Where a server has its data: at its own address, or at the nodes of a striped one, which may be other hosts.
+//! Where a server has its data: at its own address, or at the nodes of a striped one, which may be other
+//! hosts.
 //!
 //! In: what it says of itself (`SPAS`) over the control connection. Out: the hosts that are its nodes, and
 //! whether an address that it names is to be used.
@@ -6,7 +7,8 @@
 //! nobody, no private one of a public server, no loopback but its own, no port of a service elsewhere.
 //! What this assumes: that whoever speaks over the control connection is the server. Where nothing protects
 //! that, whoever could change it on its way could change all that is asked for as well; somebody elsewhere
-//! gains nothing by it. And that a node dials from the host at which it listens: one that does not is refused.
+//! gains nothing by it. And that a node dials from the host at which it listens: one that does not is
+//! refused.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -25,13 +25,19 @@ use haul_gridftp::ranges::Ranges;
 use haul_storage::jail::Jail;
 use rustix::fs::{FlockOperation, Mode, Stat};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::tree::{Lost, Spot, Tree, regular, sync_dir};
+
+pub mod nodes;
 
 /// Longest record that is read.
 const RECORD_LEN_MAX: usize = 4 << 20;
 /// Bytes of zeros that are looked for at a time: what a block of a file system has at least.
 const HOLE_LEN: usize = 64 << 10;
+
+/// The line of a record from which on nodes may write into the part.
+const MARK: &[u8] = b"nodes write";
 
 /// Bytes that are copied before the client is looked after.
 const COPY_LEN: usize = 16 << 20;
@@ -59,6 +65,10 @@ pub enum Failed {
     Twice(u64, u64),
     #[error("the pieces that came are too many to be kept apart")]
     Fragments,
+    #[error(
+        "this node does not see the part that the front end made: both must serve one file system by --root"
+    )]
+    Elsewhere,
 }
 
 impl Failed {
@@ -95,13 +105,20 @@ pub enum Begin {
 }
 
 /// A version of a file: what a look at it tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
     dev: u64,
     ino: u64,
     size: i64,
     mtime: (i64, i64),
     ctime: (i64, i64),
+}
+
+impl Seen {
+    /// The same wherever it is looked at: the number of the device is each host's own.
+    pub fn of(stat: &Stat) -> Seen {
+        Seen { dev: 0, ..seen(stat) }
+    }
 }
 
 fn seen(stat: &Stat) -> Seen {
@@ -182,6 +199,10 @@ pub struct Upload {
     is_resumed: bool,
     /// Some byte came twice, and which one is right nobody knows.
     is_doubtful: bool,
+    /// Nodes write into it, and this process does not.
+    is_of_nodes: bool,
+    /// It is the part of a front end, which alone records, names and removes it.
+    is_joined: bool,
 }
 
 impl Upload {
@@ -207,13 +228,8 @@ impl Upload {
         let earlier = lock_earlier(jail, &dir, &part)?;
         let mut upload = match (begin, earlier) {
             (Begin::Restart(claimed), Some(file)) if claimed_by(jail, &dir, &record_name, &file, claimed) => {
-                let mut upload = Upload::over(jail, dir, name, part, record_name, file);
-                upload.record = Some(Arc::new(open_record(jail, &upload.dir, &upload.record_name)?));
-                upload.written = claimed.clone();
-                upload.came = claimed.clone();
-                upload.safe = claimed.clone();
-                upload.is_resumed = true;
-                upload
+                let old = Upload::over(jail, dir, name, part, record_name, file);
+                old.go_on(claimed, is_wanted)?
             }
             (_, earlier) => {
                 let base = match begin {
@@ -274,7 +290,28 @@ impl Upload {
             keep: false,
             is_resumed: false,
             is_doubtful: false,
+            is_of_nodes: false,
+            is_joined: false,
         }
+    }
+
+    /// Goes on with an earlier part.
+    fn go_on(mut self, claimed: &Ranges, is_wanted: &mut dyn FnMut() -> bool) -> Result<Upload, Failed> {
+        // It stays, whatever becomes of this.
+        self.is_resumed = true;
+        if nodes::may_write(&self)? {
+            self.file =
+                Arc::new(nodes::apart(self.jail, &self.dir, &self.part, &self.file, claimed, is_wanted)?);
+            let record = Arc::new(self.begin_record()?);
+            self.record = Some(record);
+            self.syncer()?.sync(claimed).map_err(Failed::of("sync"))?;
+        } else {
+            self.record = Some(Arc::new(open_record(self.jail, &self.dir, &self.record_name)?));
+        }
+        self.written = claimed.clone();
+        self.came = claimed.clone();
+        self.safe = claimed.clone();
+        Ok(self)
     }
 
     /// The record, which begins with whose it is.
@@ -397,10 +434,11 @@ impl Upload {
         // Zeros at the end may not have been written; nobody else writes while this thread is here.
         let end = self.written.list().last().map_or(0, |range| range.1);
         let stat = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
-        if u64::try_from(stat.st_size).unwrap_or(0) < end {
+        // How long it is by now only who writes there knows.
+        if u64::try_from(stat.st_size).unwrap_or(0) < end && !self.is_of_nodes {
             rustix::fs::ftruncate(&*self.file, end).map_err(Failed::of("set the length"))?;
         }
-        if self.keep && self.record.is_none() {
+        if self.keep && self.record.is_none() && !self.is_joined {
             self.record = Some(Arc::new(self.begin_record()?));
         }
         let dir = self.safe.is_empty().then(|| Arc::clone(&self.dir));
@@ -510,7 +548,7 @@ impl Drop for Upload {
     /// What nobody can go on with goes.
     fn drop(&mut self) {
         let is_kept = self.is_resumed || self.keep && !self.is_doubtful && !self.safe.is_empty();
-        if !self.done && !is_kept {
+        if !self.done && !is_kept && !self.is_joined {
             let _ = remove(self.jail, &self.dir, &self.record_name);
             let _ = remove(self.jail, &self.dir, &self.part);
         }
@@ -560,9 +598,16 @@ fn remove(jail: Jail, dir: &OwnedFd, name: &Name) -> Result<(), Failed> {
 
 /// The record of this part says that all of `claimed` is on media.
 fn claimed_by(jail: Jail, dir: &OwnedFd, record: &Name, part: &OwnedFd, claimed: &Ranges) -> bool {
-    let (Ok(file), Ok(stat)) = (jail.open_file(dir, record, false), rustix::fs::fstat(part)) else {
+    let (Some(text), Ok(stat)) = (read_record(jail, dir, record), rustix::fs::fstat(part)) else {
         return false;
     };
+    let safe = parse_record(&text, stat.st_ino);
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    claimed.list().iter().all(|(start, end)| safe.covers(*start, *end) && *end <= size)
+}
+
+fn read_record(jail: Jail, dir: &OwnedFd, record: &Name) -> Option<Vec<u8>> {
+    let file = jail.open_file(dir, record, false).ok()?;
     let mut text = vec![0; RECORD_LEN_MAX];
     let mut len = 0;
     while len < text.len() {
@@ -570,12 +615,11 @@ fn claimed_by(jail: Jail, dir: &OwnedFd, record: &Name, part: &OwnedFd, claimed:
             Ok(0) => break,
             Ok(more) => len += more,
             Err(Errno::INTR) => {}
-            Err(_) => return false,
+            Err(_) => return None,
         }
     }
-    let safe = parse_record(&text[..len], stat.st_ino);
-    let size = u64::try_from(stat.st_size).unwrap_or(0);
-    claimed.list().iter().all(|(start, end)| safe.covers(*start, *end) && *end <= size)
+    text.truncate(len);
+    Some(text)
 }
 
 /// The ranges that a record has for this inode. A line that is torn, or none, ends it.
@@ -585,7 +629,7 @@ fn parse_record(text: &[u8], inode: u64) -> Ranges {
     if lines.next() != Some(format!("haul part of inode {inode}").as_bytes()) {
         return safe;
     }
-    for line in lines {
+    for line in lines.filter(|line| *line != MARK) {
         let Ok(ranges) = Ranges::parse(line) else { break };
         if safe.merge(&ranges).is_err() {
             break;

@@ -9,8 +9,9 @@ use crate::support::{Room, tree};
 const BIG: usize = 24 << 20;
 
 /// Goal: a tree comes from a striped server whose data nodes are other hosts, and goes there, byte by byte;
-/// both nodes have a good part of the large file, each way.
-/// Method: a server of Globus with three hosts; what the nodes' devices carried.
+/// by these nodes, and not by the front end.
+/// Method: a server of Globus with three hosts; what their devices carried. Which node has which stripe is
+/// its own affair: now and then one has both. With nodes of haul's each has its own, see `serve_striped`.
 #[test]
 fn striped_servers_of_several_hosts_send_and_receive() {
     need!("gridftp", "netns", "unshare", "ss");
@@ -35,8 +36,10 @@ fn striped_servers_of_several_hosts_send_and_receive() {
         assert_same(&data, copy, Opts { metadata: false, ..BELOW });
         assert_no_debris(copy);
     }
-    for node in 0..2 {
-        let (sent, came) = (between[node].0 - before[node].0, after[node].1 - between[node].1);
-        assert!(sent > BIG as u64 / 8 && came > BIG as u64 / 8, "node {node}: {sent} sent, {came} came");
+    let told = format!("{before:?} {between:?} {after:?}");
+    let sent: Vec<u64> = (0..3).map(|host| between[host].0 - before[host].0).collect();
+    let came: Vec<u64> = (0..3).map(|host| after[host].1 - between[host].1).collect();
+    for by in [sent, came] {
+        assert!(by[0] < BIG as u64 / 4 && by[1] + by[2] > BIG as u64, "{by:?} of {told}");
     }
 }

@@ -94,9 +94,9 @@ impl Striped {
         format!("ftp://{}:{PORT}{}", bare(1), escaped(path))
     }
 
-    /// Bytes that each mover has sent and received.
-    pub fn carried(&self) -> [(u64, u64); 2] {
-        ["m1", "m2"].map(|host| {
+    /// Bytes that the front end and each mover have sent and received.
+    pub fn carried(&self) -> [(u64, u64); 3] {
+        ["front", "m1", "m2"].map(|host| {
             let read = |what: &str| {
                 let file = format!("/sys/class/net/veth0/statistics/{what}_bytes");
                 let output = command_in(&self.name(host), "unshare".as_ref())
