@@ -33,7 +33,7 @@ use crate::control::{GIVING_UP, said};
 use crate::data::{passive, with_word};
 use crate::nodes::node;
 use crate::sender::lanes::{OUTLETS_MAX, Outlet, SENDING, dial};
-use crate::tls::Wire;
+use crate::tls::{Bounded, Wire};
 use crate::{Error, Session};
 
 pub(crate) use crate::sender::lanes::Outlets;
@@ -210,27 +210,44 @@ impl Session {
             (None, _) => (self.control.reply()?, fresh.map(Wire::Plain).collect()),
             (Some(channel), _) => {
                 let Some(first) = fresh.next() else { return self.control.reply() };
-                // The server says that it begins behind the first connection's handshake.
-                let (reply, wire) = channel::begin(&channel, &mut self.control, first, Side::Dialled)?;
-                if reply.class() != Class::Preliminary {
-                    return match wire {
-                        Err(error @ Error::Untrusted { .. }) => {
-                            Err(with_word(&self.control, error, &reply, stor))
-                        }
-                        _ => Ok(reply),
-                    };
-                }
-                let mut wires = vec![wire?];
                 let patience = self.control.patience();
-                let others: Result<Vec<Wire>, Error> = std::thread::scope(|scope| {
+                // The server says that it begins behind the first connection's handshake, and a striped one
+                // behind that of the first of each node.
+                let early: Vec<_> = if outlets.nodes > 1 { fresh.by_ref().collect() } else { Vec::new() };
+                let ends: io::Result<Vec<_>> = early.iter().map(Bounded::try_clone).collect();
+                let ends = ends.map_err(failed)?;
+                let control = &mut self.control;
+                let (reply, wires) = std::thread::scope(|scope| {
                     let shake = |socket| channel.protect(socket, Side::Dialled, patience);
-                    let shakes: Vec<_> = fresh.map(|socket| scope.spawn(move || shake(socket))).collect();
+                    let begin = |socket| scope.spawn(move || shake(socket));
+                    let mut shakes: Vec<_> = early.into_iter().map(begin).collect();
+                    let begun = channel::begin(&channel, control, first, Side::Dialled);
+                    if !matches!(&begun, Ok((reply, Ok(_))) if reply.class() == Class::Preliminary) {
+                        // Nobody comes to the others any more.
+                        for end in ends {
+                            let _ = rustix::net::shutdown(end.socket(), rustix::net::Shutdown::Both);
+                        }
+                        return Err(begun);
+                    }
+                    let (reply, first) = begun.map_err(Err)?;
+                    shakes.extend(fresh.map(begin));
                     let ended = |shake: std::thread::ScopedJoinHandle<'_, _>| {
                         shake.join().unwrap_or(Err(Error::Closed { doing: SENDING }))
                     };
-                    shakes.into_iter().map(ended).collect()
-                });
-                wires.extend(others?);
+                    let all = std::iter::once(first).chain(shakes.into_iter().map(ended));
+                    Ok((reply, all.collect::<Result<Vec<Wire>, Error>>()))
+                })
+                .or_else(|begun| match begun? {
+                    (reply, Err(error)) if reply.class() == Class::Preliminary => Ok((reply, Err(error))),
+                    (reply, Err(error @ Error::Untrusted { .. })) => {
+                        Err(with_word(&self.control, error, &reply, stor))
+                    }
+                    (reply, _) => Ok((reply, Ok(Vec::new()))),
+                })?;
+                if reply.class() != Class::Preliminary {
+                    return Ok(reply);
+                }
+                let wires = wires?;
                 (reply, wires)
             }
         };
