@@ -14,8 +14,8 @@
 //!
 //! `ERET` is not used: Globus counts its blocks from the beginning of the part, which proves no place.
 //! `REST` with ranges and `RETR` brings what is missing, counted from the beginning of the file.
-//! Left out: several addresses for a striped server (`SPOR`), buffer sizes (`SBUF`): a size that somebody
-//! sets ends the system's own search for one.
+//! All nodes of a striped server send, to the one place where this end listens: `SPOR` names it once a node.
+//! Left out: buffer sizes (`SBUF`): a size that somebody sets ends the system's own search for one.
 
 use std::time::{Duration, Instant};
 
@@ -129,11 +129,21 @@ impl Session {
         let ends = ends.map_err(|cause| Error::Lost { doing: MOVING, cause })?;
         let callers = self.control.channel().cloned();
         let callers = callers.map(|channel| Callers::new(channel, self.control.patience()));
-        let lanes = Lanes::listen(ends, connections, callers, self.control.stop())?;
+        // Over one connection one node sends.
+        let nodes = if self.features.has("SPOR") { self.control.nodes.count() } else { 1 };
+        let senders = connections.min(nodes as u32).max(1);
+        let hosts = self.control.nodes.hosts();
+        let lanes = Lanes::listen(ends, hosts, (connections, senders), callers, self.control.stop())?;
+        let places = lanes.places()?;
         let commands = [
             Command::Mode(b'E'),
-            Command::OptsRetr { parallelism: connections, layout: None },
-            lanes.command()?,
+            // Each node makes so many.
+            Command::OptsRetr { parallelism: connections.div_ceil(senders), layout: None },
+            match places[..] {
+                [place] if place.is_ipv4() => Command::Port(place),
+                [place] => Command::Eprt(place),
+                _ => Command::Spor(&places),
+            },
         ];
         self.control.send(&commands)?;
         let mut replies = Vec::with_capacity(commands.len());
@@ -183,7 +193,11 @@ impl Session {
                 return Err(self.control.refused(&rest, &reply));
             }
         }
-        Coming::new(&retr, size, have.clone())
+        Coming::new(&retr, size, have.clone(), self.senders())
+    }
+
+    fn senders(&self) -> u32 {
+        self.lanes.as_ref().map_or(1, |lanes| lanes.senders)
     }
 
     /// Takes what is there of a file, into room for it, and waits at most as long as `wait` for something.
@@ -408,7 +422,8 @@ impl Session {
     /// # Errors
     /// It does not come. Where the session is not over ([`Session::is_broken`]), that is of this file alone.
     pub fn next_file(&mut self, path: &[u8], room: &mut [u8]) -> Result<(), Error> {
-        let mut coming = Coming::new(&Command::Path("RETR", path), room.len() as u64, Ranges::new())?;
+        let (retr, senders) = (Command::Path("RETR", path), self.senders());
+        let mut coming = Coming::new(&retr, room.len() as u64, Ranges::new(), senders)?;
         if let Some(lanes) = &mut self.lanes {
             lanes.lined_up = lanes.lined_up.saturating_sub(1);
             coming.others_follow = lanes.lined_up > 0;
@@ -458,11 +473,11 @@ impl Room for Slice<'_> {
 }
 
 impl Coming {
-    fn new(command: &Command<'_>, size: u64, have: Ranges) -> Result<Coming, Error> {
+    fn new(command: &Command<'_>, size: u64, have: Ranges, senders: u32) -> Result<Coming, Error> {
         Ok(Coming {
             said: said(command),
             size,
-            transfer: Transfer::new(1)?,
+            transfer: Transfer::new(senders)?,
             claimed: have,
             begun: false,
             told: false,

@@ -2,8 +2,9 @@
 //!
 //! In: connections as they come. Out: those at whose other end is the user's own.
 //! Invariants: not a byte of data is read from any other; nothing here waits, and nobody is waited for longer
-//! than the patience; there are at most [`CALLERS_MAX`], and who came first gives way to who comes then.
-//! Whoever is refused ends nothing: he may be anybody at the server's address.
+//! than the patience; there are at most [`CALLERS_MAX`], and who came first gives way to who comes then,
+//! those first who come from elsewhere than the server said. Whoever is refused ends nothing: he may be
+//! anybody.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -34,6 +35,8 @@ struct Caller {
     socket: Bounded,
     handshake: Handshake,
     until: Instant,
+    /// He comes from where the server is, or said that its data are.
+    is_near: bool,
 }
 
 impl Callers {
@@ -41,20 +44,24 @@ impl Callers {
         Callers { channel, patience, all: Vec::new(), ready: Vec::new(), refused: None }
     }
 
-    /// Somebody connected.
+    /// Somebody connected. `is_near`: from where the server is, or said that its data are.
     ///
     /// # Errors
     /// This end has nothing to show.
-    pub(crate) fn add(&mut self, mut socket: Bounded) -> Result<(), Error> {
+    pub(crate) fn add(&mut self, mut socket: Bounded, is_near: bool) -> Result<(), Error> {
         socket.set_waits(haul_mutant::removed("ftp-callers-hold-up-nobody"));
         let handshake = self.channel.handshake(Side::Listened)?;
         if self.all.len() == CALLERS_MAX {
             if haul_mutant::removed("ftp-callers-give-way") {
                 return Ok(());
             }
-            let _ = self.all.remove(0);
+            let far = self.all.iter().position(|caller| !caller.is_near);
+            if far.is_none() && !is_near {
+                return Ok(());
+            }
+            let _ = self.all.remove(far.unwrap_or(0));
         }
-        self.all.push(Caller { socket, handshake, until: Instant::now() + self.patience });
+        self.all.push(Caller { socket, handshake, until: Instant::now() + self.patience, is_near });
         Ok(())
     }
 

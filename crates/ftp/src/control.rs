@@ -17,6 +17,7 @@ use haul_gridftp::reply::{Class, Reply, ReplyReader};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::gsi::{Channel, Context, Credential, decoded};
+use crate::nodes::Nodes;
 use crate::ssh::{self, Heard, Running, Ssh};
 use crate::tls::{Socket, Tls, Wire};
 use crate::{Error, Server};
@@ -61,6 +62,8 @@ pub(crate) struct Control {
     broken: bool,
     /// Where the server is, of which this connection does not tell.
     told_at: Option<IpAddr>,
+    /// Where it has its data, as far as it was asked.
+    pub(crate) nodes: Nodes,
     /// Last, so that the connection is closed by then.
     ssh: Option<Running>,
 }
@@ -164,6 +167,7 @@ impl Control {
             secret,
             broken: false,
             told_at: None,
+            nodes: Nodes::default(),
             ssh: None,
         }
     }

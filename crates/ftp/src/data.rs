@@ -1,8 +1,9 @@
 //! Data connections, and what comes over one.
 //!
 //! In: what is asked for. Out: its bytes, and the server's word that they were all.
-//! Invariants: a data connection goes to the host that the control connection goes to, whatever address a
-//! server names; it counts as ended well only when the server said so after its last byte.
+//! Invariants: a data connection goes to the host that the control connection goes to, or to one of the
+//! server's nodes (`nodes.rs`), whatever address it names; it counts as ended well only when the server said
+//! so after its last byte.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -105,18 +106,21 @@ pub(crate) fn open(control: &mut Control, listens: &mut Listens) -> Result<Bound
 }
 
 /// Where it listens. The address that it names is not looked at where its host is known: behind a gateway it
-/// is a private one, and a server must not send us elsewhere.
+/// is a private one, and a server must not send us elsewhere. A striped server's data are at its nodes, and
+/// `EPSV` has no word for these.
 pub(crate) fn passive(
     control: &mut Control,
     host: Option<IpAddr>,
     listens: &mut Listens,
 ) -> Result<SocketAddr, Error> {
-    if let (Some(host), Listens::Extended) = (host, *listens) {
+    let is_at_nodes = control.nodes.are_elsewhere() && host.is_some_and(|host| host.is_ipv4());
+    if let (Some(host), Listens::Extended, false) = (host, *listens, is_at_nodes) {
         let reply = control.ask(&Command::Epsv)?;
         let error = match control.exactly(&Command::Epsv, 229, reply) {
             Ok(reply) => {
                 return Ok(match parse_229(reply.text())? {
                     Passive::Port(port) => SocketAddr::new(host, port),
+                    Passive::Address(address) if control.nodes.has(address.ip()) => address,
                     Passive::Address(address) => SocketAddr::new(host, address.port()),
                 });
             }
@@ -132,6 +136,9 @@ pub(crate) fn passive(
     let reply = control.ask(&pasv)?;
     let reply = control.exactly(&pasv, 227, reply)?;
     let told = parse_227(reply.text())?;
+    if control.nodes.has(told.ip()) {
+        return Ok(told);
+    }
     Ok(host.map_or(told, |host| SocketAddr::new(host, told.port())))
 }
 

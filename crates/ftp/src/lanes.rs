@@ -2,18 +2,18 @@
 //!
 //! In: the address of the control connection's two ends. Out: a place where the server may connect to, the
 //! connections that it made, and for each what comes over it.
-//! Invariants: a connection counts only if it comes from the host of the control connection; there are at
-//! most [`LANES_MAX`], and all others are closed at once; nothing here waits.
-//! Where data connections show whose they are (`DCAU`), nothing comes over one before it did (`callers.rs`).
-//! Left out: where they do not, who is at the other end of a connection beyond its address. That is anybody
-//! at that host, or behind it; see `blocks.rs` for what he can do.
+//! Invariants: where data connections show whose they are (`DCAU`), nothing comes over one before it did
+//! (`callers.rs`), and it may come from anywhere; else a connection counts only if it comes from the host of
+//! the control connection, or from one that the server named over that as a node of its own (`nodes.rs`).
+//! There are at most [`LANES_MAX`], and all others are closed at once; nothing here waits.
+//! Left out: where nothing is shown, who is at the other end of a connection beyond its address. That is
+//! anybody at that host, or behind it; see `blocks.rs` for what he can do.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use haul_base::stop::Stop;
-use haul_gridftp::command::Command;
 use haul_gridftp::mode_e::{Channel, Event, HEADER_LEN};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -32,6 +32,10 @@ const READING: &str = "reading from the server";
 pub(crate) struct Lanes {
     pub(crate) listener: TcpListener,
     peer: IpAddr,
+    /// Further hosts that the server has its data at.
+    nodes: Vec<IpAddr>,
+    /// So many nodes send, each of which says for itself when it is at its end.
+    pub(crate) senders: u32,
     stop: Stop,
     /// How many connections the server was asked for.
     pub(crate) wanted: u32,
@@ -69,7 +73,8 @@ impl Lanes {
     /// Listens at the address that the control connection has here.
     pub(crate) fn listen(
         (mut local, peer): (SocketAddr, SocketAddr),
-        wanted: u32,
+        nodes: &[IpAddr],
+        (wanted, senders): (u32, u32),
         callers: Option<Callers>,
         stop: &Stop,
     ) -> Result<Lanes, Error> {
@@ -79,14 +84,14 @@ impl Lanes {
         listener.set_nonblocking(true).map_err(failed)?;
         let peer = peer.ip().to_canonical();
         let (stop, all, stranger) = (stop.clone(), Vec::new(), None);
-        Ok(Lanes { listener, peer, stop, wanted, all, callers, lined_up: 0, stranger })
+        let nodes = nodes.to_vec();
+        Ok(Lanes { listener, peer, nodes, senders, stop, wanted, all, callers, lined_up: 0, stranger })
     }
 
-    /// What tells the server where.
-    pub(crate) fn command(&self) -> Result<Command<'static>, Error> {
+    /// Where each of the nodes that send is to connect to: here.
+    pub(crate) fn places(&self) -> Result<Vec<SocketAddr>, Error> {
         let at = self.listener.local_addr().map_err(|cause| Error::Lost { doing: LISTENING, cause })?;
-        let at = SocketAddr::new(at.ip().to_canonical(), at.port());
-        Ok(if at.is_ipv4() { Command::Port(at) } else { Command::Eprt(at) })
+        Ok(vec![SocketAddr::new(at.ip().to_canonical(), at.port()); self.senders as usize])
     }
 
     /// Takes the connections that came; how many of them are the server's. More than there may be are an
@@ -103,17 +108,18 @@ impl Lanes {
                 Err(cause) => return Err(Error::Lost { doing: LISTENING, cause }),
             };
             let from = from.ip().to_canonical();
-            if from != self.peer && !haul_mutant::removed("ftp-lanes-of-the-server") {
-                self.stranger = Some(from);
-                continue;
-            }
+            let is_near = from == self.peer || self.nodes.contains(&from);
             if let Some(callers) = &mut self.callers
                 && !haul_mutant::removed("ftp-lanes-show-whose-they-are")
             {
                 // Small pieces go to and fro.
                 if stream.set_nodelay(true).is_ok() {
-                    callers.add(Bounded::new(stream, self.stop.clone()))?;
+                    callers.add(Bounded::new(stream, self.stop.clone()), is_near)?;
                 }
+                continue;
+            }
+            if !is_near && !haul_mutant::removed("ftp-lanes-of-the-server") {
+                self.stranger = Some(from);
                 continue;
             }
             self.add(Wire::plain(stream, self.stop.clone()))?;

@@ -22,6 +22,7 @@ mod gsi;
 mod lanes;
 mod listed;
 pub mod netrc;
+mod nodes;
 pub mod pair;
 mod sender;
 pub mod server;

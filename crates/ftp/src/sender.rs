@@ -11,10 +11,15 @@
 //!
 //! What a server says meanwhile (`111`, `112`) shows that it is there, and no more: it proves no byte. One
 //! that says that it has what was not sent is wrong.
-//! Left out: several addresses of a striped server (`SPAS`); files that go on in their middle (`onward`).
+//! A striped server (`SPAS`) gets the connections of a file spread over its nodes, and any of them any block;
+//! of each node they end for themselves.
+//! Left out: which node gets which block; files that go on in their middle (`onward`).
 
+use std::io;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use haul_gridftp::address::parse_spas;
 use haul_gridftp::command::Command;
 use haul_gridftp::markers::{PERFORMANCE, Performance, RESTART, parse_restart};
 use haul_gridftp::mode_e::Header;
@@ -26,8 +31,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::channel;
 use crate::control::{GIVING_UP, said};
 use crate::data::{passive, with_word};
+use crate::nodes::node;
 use crate::sender::lanes::{OUTLETS_MAX, Outlet, SENDING, dial};
-use crate::tls::Wire;
+use crate::tls::{Bounded, Wire};
 use crate::{Error, Session};
 
 pub(crate) use crate::sender::lanes::Outlets;
@@ -89,15 +95,39 @@ impl Session {
                 self.outlets = Some(Outlets::default());
             }
         }
-        let failed = |cause| Error::Lost { doing: "opening a data connection", cause };
-        let host = self.control.host().map_err(failed)?;
-        let address = passive(&mut self.control, host, &mut self.listens)?;
+        let mut addresses = self.nodes(connections as usize)?;
+        if addresses.is_empty() {
+            let host = self.control.host().map_err(failed)?;
+            addresses.push(passive(&mut self.control, host, &mut self.listens)?);
+        }
         let waits = (self.control.patience(), self.control.stop());
-        let fresh = dial(address, connections.clamp(1, OUTLETS_MAX), waits)?;
+        let fresh = dial(&addresses, connections.clamp(1, OUTLETS_MAX), waits)?;
         if let Some(outlets) = &mut self.outlets {
+            outlets.nodes = addresses.len();
             outlets.fresh = fresh;
         }
         Ok(())
+    }
+
+    /// Where the nodes of a striped server listen, up to so many; none where it is not striped, or where one
+    /// of them is not to be used.
+    fn nodes(&mut self, max: usize) -> Result<Vec<SocketAddr>, Error> {
+        if max < 2 || self.control.nodes.count() < 2 {
+            return Ok(Vec::new());
+        }
+        let ends = self.control.peer().and_then(|peer| Ok((peer.ip(), self.control.local()?.ip())));
+        let (control, local) = ends.map_err(failed)?;
+        let (control, local) = (control.to_canonical(), local.to_canonical());
+        let spas = if control.is_ipv6() { Command::Spas6 } else { Command::Bare("SPAS") };
+        let reply = self.control.ask(&spas)?;
+        let reply = self.control.exactly(&spas, 229, reply)?;
+        let told = parse_spas(&reply)?;
+        let used = told.iter().map(|told| {
+            let used = node(*told, control, local)?;
+            self.control.nodes.has(used.ip()).then_some(used)
+        });
+        let used: Option<Vec<SocketAddr>> = used.take(max).collect();
+        Ok(used.unwrap_or_default())
     }
 
     /// Says that these files come next, in this order, over so many connections, and waits for nothing. Each
@@ -181,27 +211,44 @@ impl Session {
             (None, _) => (self.control.reply()?, fresh.map(Wire::Plain).collect()),
             (Some(channel), _) => {
                 let Some(first) = fresh.next() else { return self.control.reply() };
-                // The server says that it begins behind the first connection's handshake.
-                let (reply, wire) = channel::begin(&channel, &mut self.control, first, Side::Dialled)?;
-                if reply.class() != Class::Preliminary {
-                    return match wire {
-                        Err(error @ Error::Untrusted { .. }) => {
-                            Err(with_word(&self.control, error, &reply, stor))
-                        }
-                        _ => Ok(reply),
-                    };
-                }
-                let mut wires = vec![wire?];
                 let patience = self.control.patience();
-                let others: Result<Vec<Wire>, Error> = std::thread::scope(|scope| {
+                // The server says that it begins behind the first connection's handshake, and a striped one
+                // behind that of the first of each node.
+                let early: Vec<_> = if outlets.nodes > 1 { fresh.by_ref().collect() } else { Vec::new() };
+                let ends: io::Result<Vec<_>> = early.iter().map(Bounded::try_clone).collect();
+                let ends = ends.map_err(failed)?;
+                let control = &mut self.control;
+                let (reply, wires) = std::thread::scope(|scope| {
                     let shake = |socket| channel.protect(socket, Side::Dialled, patience);
-                    let shakes: Vec<_> = fresh.map(|socket| scope.spawn(move || shake(socket))).collect();
+                    let begin = |socket| scope.spawn(move || shake(socket));
+                    let mut shakes: Vec<_> = early.into_iter().map(begin).collect();
+                    let begun = channel::begin(&channel, control, first, Side::Dialled);
+                    if !matches!(&begun, Ok((reply, Ok(_))) if reply.class() == Class::Preliminary) {
+                        // Nobody comes to the others any more.
+                        for end in ends {
+                            let _ = rustix::net::shutdown(end.socket(), rustix::net::Shutdown::Both);
+                        }
+                        return Err(begun);
+                    }
+                    let (reply, first) = begun.map_err(Err)?;
+                    shakes.extend(fresh.map(begin));
                     let ended = |shake: std::thread::ScopedJoinHandle<'_, _>| {
                         shake.join().unwrap_or(Err(Error::Closed { doing: SENDING }))
                     };
-                    shakes.into_iter().map(ended).collect()
-                });
-                wires.extend(others?);
+                    let all = std::iter::once(first).chain(shakes.into_iter().map(ended));
+                    Ok((reply, all.collect::<Result<Vec<Wire>, Error>>()))
+                })
+                .or_else(|begun| match begun? {
+                    (reply, Err(error)) if reply.class() == Class::Preliminary => Ok((reply, Err(error))),
+                    (reply, Err(error @ Error::Untrusted { .. })) => {
+                        Err(with_word(&self.control, error, &reply, stor))
+                    }
+                    (reply, _) => Ok((reply, Ok(Vec::new()))),
+                })?;
+                if reply.class() != Class::Preliminary {
+                    return Ok(reply);
+                }
+                let wires = wires?;
                 (reply, wires)
             }
         };
@@ -303,9 +350,12 @@ impl Session {
         going.since = Instant::now();
         let Some(outlets) = &mut self.outlets else { return Err(Error::Closed { doing: SENDING }) };
         if !going.ended {
-            let ends = Header::ends(outlets.all.len() as u64, false)?;
-            for (lane, end) in outlets.all.iter_mut().zip(ends) {
-                lane.add(&end.encode());
+            for node in 0..outlets.nodes {
+                let lanes = outlets.all.iter_mut().skip(node).step_by(outlets.nodes);
+                let ends = Header::ends(lanes.len() as u64, false)?;
+                for (lane, end) in lanes.zip(ends) {
+                    lane.add(&end.encode());
+                }
             }
             going.ended = true;
         }
@@ -427,6 +477,10 @@ impl Going {
         }
         Ok(())
     }
+}
+
+fn failed(cause: io::Error) -> Error {
+    Error::Lost { doing: "opening a data connection", cause }
 }
 
 /// Its word comes before all was sent.

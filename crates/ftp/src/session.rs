@@ -19,6 +19,7 @@ use crate::control::Control;
 use crate::data::{self, Incoming, Listens};
 use crate::gsi::{Context, Credential, DataSecurity};
 use crate::lanes::Lanes;
+use crate::nodes::Nodes;
 use crate::sender::Outlets;
 use crate::server::PORT_TLS;
 use crate::ssh::Ssh;
@@ -170,7 +171,7 @@ impl Session {
         // A server without FEAT has said nothing.
         let told = Features::parse(&reply).ok();
         let features = told.clone().unwrap_or_default();
-        control.want(&Command::Type(b'I'))?;
+        set_up(&mut control, features.has("SPAS"))?;
         let has_mlsd = told.as_ref().is_none_or(|told| told.mlst().next().is_some());
         let has_mdtm = told.as_ref().is_none_or(|told| told.has("MDTM"));
         let tells_links = features.mlst().any(|fact| fact.name.eq_ignore_ascii_case(b"UNIX.slink"));
@@ -436,6 +437,28 @@ fn protect_data(control: &mut Control, logged_in: bool) -> Result<bool, Error> {
         control.done(&command, reply)?;
     }
     Ok(true)
+}
+
+/// Bytes are to come as they are; and where a GridFTP server has its data, if it says so.
+fn set_up(control: &mut Control, has_spas: bool) -> Result<(), Error> {
+    let as_they_are = Command::Type(b'I');
+    let ends =
+        control.peer().and_then(|peer| Ok((peer.ip().to_canonical(), control.local()?.ip().to_canonical())));
+    // Under TLS and by ssh data go to one place alone.
+    let ends = ends.ok().filter(|_| has_spas && control.tls().is_none());
+    let Some(ends) = ends else { return control.want(&as_they_are).map(drop) };
+    let spas = if ends.0.is_ipv6() { Command::Spas6 } else { Command::Bare("SPAS") };
+    control.send(&[as_they_are, spas])?;
+    let reply = control.last_reply()?;
+    control.done(&as_they_are, reply)?;
+    let reply = control.last_reply()?;
+    match reply.code() {
+        229 => control.nodes = Nodes::of(&reply, ends),
+        421 => return Err(control.refused(&spas, &reply)),
+        // It is asked for one place then, as any other.
+        _ => {}
+    }
+    Ok(())
 }
 
 /// Wants both ends of data connections to show whose they are, and data to be protected; or neither.

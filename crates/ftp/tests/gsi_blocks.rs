@@ -41,6 +41,8 @@ enum Odd {
     Silent,
     HalfWord,
     Flood,
+    /// The server's connections come from another address than its commands, behind a flood from a third one.
+    Elsewhere,
     /// Somebody at its address sends all of a file, as it is; behind showing that he is somebody else.
     Plain,
     Other,
@@ -211,7 +213,16 @@ impl Served {
     }
 
     fn dial(&self) -> io::Result<Wire> {
-        let socket = TcpStream::connect(self.port.expect("PORT came"))?;
+        self.dial_from(if self.odd == Odd::Elsewhere { 3 } else { 1 })
+    }
+
+    /// From an address of this host.
+    fn dial_from(&self, last: u8) -> io::Result<Wire> {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        bind(&socket, &SocketAddr::from(([127, 0, 0, last], 0)))?;
+        connect(&socket, &self.port.expect("PORT came"))?;
+        let socket = TcpStream::from(socket);
         // Its small pieces go at once.
         socket.set_nodelay(true)?;
         Ok(Wire { socket, changes: self.changes.clone() })
@@ -240,6 +251,11 @@ impl Served {
             Odd::Flood => {
                 for _ in 0..100 {
                     self.strangers.push(Wrapped::Clear(self.dial()?));
+                }
+            }
+            Odd::Elsewhere => {
+                for _ in 0..100 {
+                    self.strangers.push(Wrapped::Clear(self.dial_from(2)?));
                 }
             }
             Odd::Plain => {
@@ -404,6 +420,7 @@ fn whoever_is_not_the_users_own_changes_nothing() {
         Odd::Silent,
         Odd::HalfWord,
         Odd::Flood,
+        Odd::Elsewhere,
         Odd::Plain,
         Odd::Other,
     ] {

@@ -116,6 +116,10 @@ pub struct Config {
     pub marker_interval: Duration,
     /// Log lines are JSON.
     pub json_log: bool,
+    /// Data nodes that see the same files.
+    pub nodes: Vec<SocketAddr>,
+    /// This is such a node: it serves front ends that hold the key, and nobody else.
+    pub is_node: bool,
 }
 
 /// Who logged in, and as whom he is served.
@@ -149,6 +153,8 @@ pub struct Start {
     /// As whom it comes under TLS; told to who may be asked for it, and to who moves data of a login under
     /// it.
     pub tls: Option<Parts>,
+    /// What front end and nodes know each other by; told to who uses it, and to nobody before a login.
+    pub node_key: Option<Secret>,
     /// This process goes on where one before a login has ended.
     pub after: Option<Handed>,
 }

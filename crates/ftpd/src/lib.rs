@@ -8,7 +8,7 @@
 //! Left out: printing, signals and the environment, which are the program's.
 //!
 //! Reading order: [`config`], [`monitor`], [`people`], [`session`], [`control`], [`lock`], [`relay`],
-//! [`tree`], [`part`], [`data`], [`guard`], [`tls`], [`send`], [`receive`].
+//! [`tree`], [`part`], [`data`], [`guard`], [`tls`], [`send`], [`receive`], [`link`].
 //!
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
@@ -17,6 +17,7 @@ pub mod config;
 pub mod control;
 pub mod data;
 pub mod guard;
+pub mod link;
 pub mod listing;
 pub mod lock;
 pub mod log;

@@ -25,7 +25,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use crate::config::{
     Answer, CLAIMS_MAX, Claim, Config, END_NOW, Handed, Login, SPOKE, STOP, STRANGER_STAYS, STRANGERS_MAX,
-    Start, Who, plain_ip,
+    Secret, Start, Who, plain_ip,
 };
 use crate::control::timespec;
 use crate::log::Log;
@@ -55,6 +55,8 @@ pub struct Options {
     pub people: Option<People>,
     /// As whom this host comes under TLS.
     pub tls: Option<Host>,
+    /// What front end and nodes know each other by.
+    pub node_key: Option<Secret>,
 }
 
 /// What a byte tells the monitor.
@@ -226,6 +228,7 @@ impl<'a> Monitor<'a> {
                 before_login: hands_over,
                 host: self.options.people.as_ref().map(People::host),
                 tls: self.options.tls.as_ref().map(Host::parts),
+                node_key: self.options.node_key.clone().filter(|_| !hands_over),
                 ..self.start_of(peer, local, &before_login)
             };
             // The socket's own mode, which a process before may have changed, is what the next one expects.
@@ -301,7 +304,8 @@ impl<'a> Monitor<'a> {
     fn start_of(&self, peer: SocketAddr, local: SocketAddr, ids: &Option<Ids>) -> Start {
         let uid = ids.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |ids| ids.uid);
         let config = self.options.config.clone();
-        Start { config, peer, local, uid, before_login: false, host: None, tls: None, after: None }
+        let (host, tls, node_key, after) = (None, None, None, None);
+        Start { config, peer, local, uid, before_login: false, host, tls, node_key, after }
     }
 
     /// Starts a process that serves this connection.
@@ -490,7 +494,8 @@ impl<'a> Monitor<'a> {
         let tls = with.tls.as_ref().and(self.options.tls.as_ref()).map(Host::parts);
         let after = Some(Handed { login, with });
         let ids = Some(ids);
-        let start = Start { tls, after, ..self.start_of(peer, local, &ids) };
+        let node_key = self.options.node_key.clone();
+        let start = Start { tls, node_key, after, ..self.start_of(peer, local, &ids) };
         self.start(control, None, &start, ids)?;
         Ok(relay)
     }
@@ -603,7 +608,7 @@ pub fn serve_session(control: OwnedFd, monitor: OwnedFd, out: Box<dyn Write + Se
         return Err(io::Error::new(ErrorKind::PermissionDenied, "this process is not who it must be"));
     }
     let has_key = start.after.as_ref().is_some_and(|after| after.with.delegated.is_some());
-    if start.host.is_some() || start.tls.is_some() || has_key {
+    if start.host.is_some() || start.tls.is_some() || start.node_key.is_some() || has_key {
         // Others of the same user cannot look at the key that it was told, nor at what a client delegated.
         rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
     }

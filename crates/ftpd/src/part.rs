@@ -27,12 +27,14 @@ use haul_gridftp::ranges::Ranges;
 use haul_storage::jail::Jail;
 use rustix::fs::{FlockOperation, Mode, Stat};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::tree::{Lost, Spot, Tree, regular, sync_dir};
 use copy::copy;
 use record::Place;
 
 mod copy;
+pub mod nodes;
 mod record;
 
 /// Bytes of zeros that are looked for at a time: what a block of a file system has at least.
@@ -61,6 +63,10 @@ pub enum Failed {
     Twice(u64, u64),
     #[error("the pieces that came are too many to be kept apart")]
     Fragments,
+    #[error(
+        "this node does not see the part that the front end made: both must serve one file system by --root"
+    )]
+    Elsewhere,
 }
 
 impl Failed {
@@ -99,13 +105,20 @@ pub enum Begin {
 }
 
 /// A version of a file: what a look at it tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
     dev: u64,
     ino: u64,
     size: i64,
     mtime: (i64, i64),
     ctime: (i64, i64),
+}
+
+impl Seen {
+    /// The same wherever it is looked at: the number of the device is each host's own.
+    pub fn of(stat: &Stat) -> Seen {
+        Seen { dev: 0, ..seen(stat) }
+    }
 }
 
 fn seen(stat: &Stat) -> Seen {
@@ -195,6 +208,10 @@ pub struct Upload {
     resumed: Option<Ranges>,
     /// Some byte came twice, and which one is right nobody knows.
     is_doubtful: bool,
+    /// Nodes write into it, and this process does not.
+    is_of_nodes: bool,
+    /// It is the part of a front end, which alone records, names and removes it.
+    is_joined: bool,
 }
 
 impl Upload {
@@ -214,12 +231,7 @@ impl Upload {
         if let Some(stat) = &spot.stat {
             regular(stat)?;
         }
-        let names = Names {
-            part: tree.part_of(&name),
-            record: tree.record_of(&name),
-            next_part: tree.next_part_of(&name),
-            next_record: tree.next_record_of(&name),
-        };
+        let names = Names::of(tree, &name);
         let jail = tree.jail();
         let dir = spot.dir;
         let earlier = lock_earlier(jail, &dir, &names.part)?;
@@ -231,13 +243,17 @@ impl Upload {
                     // What is there stays, for who says it rightly.
                     return Err(Failed::NotConfirmed);
                 }
+                let is_of_nodes = names.place(jail, &dir).is_of_nodes();
                 let mut upload = Upload::over(jail, dir, name, names, file);
+                upload.resumed = Some(claimed.clone());
+                if is_of_nodes {
+                    upload.file = Arc::new(nodes::apart(&upload, claimed, is_wanted)?);
+                }
                 // What is not claimed may be written over, and is not safe any more.
                 upload.record = Some(Arc::new(upload.place().begin(&upload.file, claimed)?));
                 upload.written = claimed.clone();
                 upload.came = claimed.clone();
                 upload.safe = claimed.clone();
-                upload.resumed = Some(claimed.clone());
                 upload
             }
             (_, earlier) => {
@@ -302,6 +318,8 @@ impl Upload {
             keep: false,
             resumed: None,
             is_doubtful: false,
+            is_of_nodes: false,
+            is_joined: false,
         }
     }
 
@@ -324,6 +342,9 @@ impl Upload {
     fn doubt(&mut self) {
         self.is_doubtful = true;
         self.record = None;
+        if self.is_joined {
+            return;
+        }
         let before = self.resumed.take();
         self.resumed = before.filter(|before| self.place().begin(&self.file, before).is_ok());
         if self.resumed.is_none() {
@@ -441,10 +462,11 @@ impl Upload {
         // Zeros at the end may not have been written; nobody else writes while this thread is here.
         let end = self.written.list().last().map_or(0, |range| range.1);
         let stat = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
-        if u64::try_from(stat.st_size).unwrap_or(0) < end {
+        // How long it is by now only who writes there knows.
+        if u64::try_from(stat.st_size).unwrap_or(0) < end && !self.is_of_nodes {
             rustix::fs::ftruncate(&*self.file, end).map_err(Failed::of("set the length"))?;
         }
-        if self.keep && self.record.is_none() {
+        if self.keep && self.record.is_none() && !self.is_joined {
             self.record = Some(Arc::new(self.place().begin(&self.file, &Ranges::new())?));
         }
         let dir = self.safe.is_empty().then(|| Arc::clone(&self.dir));
@@ -557,7 +579,7 @@ impl Drop for Upload {
     /// What nobody can go on with goes.
     fn drop(&mut self) {
         let is_kept = self.resumed.is_some() || self.keep && !self.is_doubtful && !self.safe.is_empty();
-        if self.done || is_kept {
+        if self.done || is_kept || self.is_joined {
             return;
         }
         if self.earlier.is_some() {
@@ -570,6 +592,15 @@ impl Drop for Upload {
 }
 
 impl Names {
+    fn of(tree: &Tree, name: &Name) -> Names {
+        Names {
+            part: tree.part_of(name),
+            record: tree.record_of(name),
+            next_part: tree.next_part_of(name),
+            next_record: tree.next_record_of(name),
+        }
+    }
+
     fn place<'a>(&'a self, jail: Jail, dir: &'a OwnedFd) -> Place<'a> {
         Place { jail, dir, name: &self.record, next: &self.next_record }
     }

@@ -138,6 +138,28 @@ impl Markers {
         Ok(())
     }
 
+    /// At a node: what came is put on media, and told.
+    ///
+    /// # Errors
+    /// A sync failed.
+    pub fn tell_rest(
+        &mut self,
+        control: &mut Control,
+        upload: &mut Upload,
+        moved: u64,
+    ) -> Result<(), Failed> {
+        self.hear(control, upload, true)?;
+        let rest = upload.unsafe_yet();
+        self.performance(control, moved);
+        if rest.is_empty() {
+            return Ok(());
+        }
+        upload.syncer()?.sync(&rest).map_err(|errno| Failed::System { what: "sync", errno })?;
+        upload.confirm(&rest)?;
+        control.send(&restart(&rest));
+        Ok(())
+    }
+
     /// After a failure: what is safe is told, so that the next attempt need not bring it again.
     pub fn give_up(&mut self, control: &mut Control, upload: &mut Upload) {
         if self.hear(control, upload, true).is_err() || !self.wanted || !upload.is_recorded() {

@@ -19,7 +19,7 @@ use crate::transfer::{Progress, Stop};
 use crate::tree::Lost;
 
 /// Bytes of a block in MODE E, and what of a file goes in one piece.
-const BLOCK_LEN: u64 = 1 << 20;
+pub const BLOCK_LEN: u64 = 1 << 20;
 /// What is read at a time where a connection is protected.
 const COPY_LEN: usize = 64 << 10;
 

@@ -16,6 +16,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use haul_core::entry::Name;
+use haul_gridftp::command::StripeLayout;
 use haul_gridftp::request::{Family, Opts, Request, Restart};
 use haul_gridftp::{address, reply::Reply};
 
@@ -26,12 +27,15 @@ use crate::control::{self, Control, End};
 use crate::data::Data;
 use crate::listing::Wanted;
 use crate::log::Log;
+use crate::part::Upload;
 use crate::sums::ALGORITHMS;
 use crate::tree::{Tree, shown};
 
 mod files;
 mod moving;
+mod node;
 mod secure;
+mod stripes;
 
 /// Who may log in without being known.
 const ANONYMOUS: [&str; 2] = ["anonymous", "ftp"];
@@ -46,6 +50,8 @@ struct Parameters {
     /// Markers are told in stream mode, too, and so often.
     markers: Option<Duration>,
     facts: Wanted,
+    /// Blocks of stripes; `None`: each has one part of the file.
+    block: Option<u64>,
 }
 
 impl Parameters {
@@ -57,6 +63,7 @@ impl Parameters {
             allo: None,
             markers: None,
             facts: Wanted::ALL,
+            block: Some(crate::send::BLOCK_LEN),
         }
     }
 }
@@ -78,6 +85,13 @@ pub struct Session {
     epsv_only: bool,
     before_login: bool,
     secure: secure::Secure,
+    /// The address that the client reached.
+    local: SocketAddr,
+    node_key: Option<Secret>,
+    /// At a node: the part that the front end says comes next.
+    joined: Option<Upload>,
+    /// What is agreed with several nodes.
+    stripes: Option<stripes::Stripes>,
 }
 
 /// How a session goes on after a command.
@@ -105,6 +119,21 @@ enum Over {
 /// The sockets cannot be used as they must be.
 pub fn run(control: OwnedFd, monitor: UnixStream, start: Start, log: Log) -> io::Result<()> {
     let is_relayed = start.after.as_ref().is_some_and(|after| after.with.relayed);
+    let (control, is_linked) = match (start.config.is_node, &start.node_key) {
+        (false, _) => (control, false),
+        (true, None) => return Err(io::Error::other("a node without its key")),
+        (true, Some(key)) => match crate::link::accept(TcpStream::from(control), key) {
+            Ok(linked) => (linked.into(), true),
+            // Whoever that was has heard nothing.
+            Err(error) => {
+                let mut log = log;
+                let why = format!("this is no front end of ours: {}", haul_base::errno::text(&error));
+                log.note("refused", Some(start.peer), None, &why);
+                return Ok(());
+            }
+        },
+    };
+    let is_relayed = is_relayed || is_linked;
     let control: Box<dyn control::Stream> = match is_relayed {
         true => {
             let control = UnixStream::from(control);
@@ -120,7 +149,7 @@ pub fn run(control: OwnedFd, monitor: UnixStream, start: Start, log: Log) -> io:
         }
     };
     monitor.set_nonblocking(true)?;
-    let logged_in = start.after.is_some();
+    let logged_in = start.after.is_some() || is_linked;
     let mut session = Session {
         data: Data::new(start.peer, start.local, start.config.data_ports, start.config.third_party),
         control: Control::new(control, monitor, logged_in),
@@ -136,8 +165,17 @@ pub fn run(control: OwnedFd, monitor: UnixStream, start: Start, log: Log) -> io:
         rename_from: None,
         epsv_only: false,
         before_login: start.before_login,
+        local: start.local,
+        node_key: start.node_key,
+        joined: None,
+        stripes: None,
     };
+    if is_linked {
+        let login = Login { user: "front end".into(), access: Access::Write, identity: None };
+        session.enter(login, None);
+    }
     match start.after {
+        None if is_linked => {}
         None => session.control.say(220, "haul GridFTP server ready."),
         Some(Handed { login, with: Passed { unread, delegated, agreed, tls, .. } }) => {
             session.control.take_unread(&unread.0);
@@ -189,6 +227,12 @@ impl Session {
                 if refused > REFUSED_MAX {
                     return Over::Ended("too many bad commands");
                 }
+                continue;
+            }
+            if self.config.is_node
+                && let Some(task) = line.strip_prefix(node::VERB)
+            {
+                self.on_task(task);
                 continue;
             }
             let then = match Request::parse(&line) {
@@ -297,6 +341,7 @@ impl Session {
             }
             Request::Mode(letter) => {
                 if letter != self.with.mode {
+                    self.stripes = None;
                     self.data.drop_kept();
                 }
                 self.with.mode = letter;
@@ -323,11 +368,13 @@ impl Session {
             }
             Request::Pasv => self.passive(Ask::Pasv),
             Request::Epsv(family) => self.extended_passive(family),
+            Request::Spas(_) if self.has_nodes() => self.passive_nodes(),
             Request::Spas(six) => self.passive(if six { Ask::Spas6 } else { Ask::Spas }),
             Request::Port(address) => self.active(address),
             Request::Eprt(address) => self.active(address),
             Request::Spor(addresses) => match addresses[..] {
                 [only] => self.active(only),
+                [_, _, ..] if self.has_nodes() => self.active_nodes(&addresses),
                 [_, _, ..] => self.plain(504, "There is one stripe here: SPOR with one address."),
                 [] => self.plain(501, "SPOR wants an address."),
             },
@@ -352,6 +399,7 @@ impl Session {
         self.with.restart = None;
         self.with.allo = None;
         self.data.close();
+        self.stripes = None;
     }
 
     fn plain(&mut self, code: u16, text: &str) -> u16 {
@@ -499,13 +547,18 @@ impl Session {
 
     fn opts(&mut self, opts: Opts) -> u16 {
         match opts {
-            Opts::Retr { parallelism, markers } => {
+            Opts::Retr { parallelism, markers, layout } => {
                 if let Some(count) = parallelism {
                     let count = (count as usize).min(crate::config::CHANNELS_MAX);
                     if count != self.with.parallelism && self.data.kept_way == Some(crate::data::Way::Out) {
                         self.data.drop_kept();
                     }
                     self.with.parallelism = count;
+                }
+                match layout {
+                    Some(StripeLayout::Blocked(size)) => self.with.block = Some(size),
+                    Some(StripeLayout::Partitioned) => self.with.block = None,
+                    None => {}
                 }
                 if let Some(every) = markers {
                     self.with.markers = (every > 0).then(|| Duration::from_secs(every));
@@ -529,6 +582,7 @@ impl Session {
         if self.epsv_only {
             return self.plain(501, "After EPSV ALL only EPSV is served.");
         }
+        self.stripes = None;
         if ask == Ask::Pasv && self.data.delayed {
             self.data.close();
             self.data.due = true;
@@ -569,6 +623,7 @@ impl Session {
             Family::V6 if !six => return self.plain(522, "This connection is of IPv4, use (1)."),
             _ => {}
         }
+        self.stripes = None;
         match self.data.listen() {
             Ok(at) => {
                 let text = address::text_229(at.port()).expect("a port that is listened at is not 0");
@@ -587,6 +642,7 @@ impl Session {
         if self.epsv_only {
             return self.plain(501, "After EPSV ALL only EPSV is served.");
         }
+        self.stripes = None;
         match self.data.dial_to(address) {
             Ok(()) => self.plain(200, "Data will go there."),
             Err(why) => {
@@ -594,6 +650,11 @@ impl Session {
                 self.plain(504, &format!("This address is refused: {why}."))
             }
         }
+    }
+
+    /// Data may go by several nodes. Under TLS there is stream mode, which this process does itself.
+    fn has_nodes(&self) -> bool {
+        !self.config.nodes.is_empty() && !self.secure.is_under_tls()
     }
 
     fn may_write(&self) -> bool {

@@ -27,6 +27,8 @@ pub enum Stop {
     Shrank,
     /// The connections that were to come did not, or ended too early.
     Missing(&'static str),
+    /// A data node; code and words of the reply.
+    Node(u16, String),
 }
 
 impl From<Abort> for Stop {
@@ -69,6 +71,7 @@ impl Stop {
             Stop::Read(lost) => (451, format!("It cannot be read: {lost}.")),
             Stop::Shrank => (451, "The file became shorter while it was read.".into()),
             Stop::Missing(what) => (426, format!("{what}.")),
+            Stop::Node(code, why) => (*code, format!("{why}.")),
         }
     }
 }

@@ -50,6 +50,8 @@ fn a_process_that_dies_is_told_of() {
             third_party: false,
             marker_interval: Duration::from_secs(5),
             json_log: false,
+            nodes: Vec::new(),
+            is_node: false,
         },
         sessions_max: 4,
         sessions_per_host_max: 4,
@@ -57,6 +59,7 @@ fn a_process_that_dies_is_told_of() {
         before_login: None,
         anonymous: None,
         people: None,
+        node_key: None,
     };
     let program = || {
         let mut command = Command::new("sh");

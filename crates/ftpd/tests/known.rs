@@ -51,6 +51,9 @@ fn session(dir: &Path) -> BufReader<TcpStream> {
         authorities: Some(dir.join("authorities")),
         tls: false,
         tls_required: false,
+        tls_any_data: false,
+        nodes: Vec::new(),
+        is_node: false,
         data_ports: None,
         third_party: false,
         marker_interval: Duration::from_secs(5),
@@ -59,7 +62,7 @@ fn session(dir: &Path) -> BufReader<TcpStream> {
     let host = credential(dir, "host").to_der().into_iter().map(Secret).collect();
     let local = control.local_addr().expect("an address");
     let (host, tls, after) = (Some(host), None, None);
-    let start = Start { config, peer, local, uid: 0, before_login: false, host, tls, after };
+    let start = Start { config, peer, local, uid: 0, before_login: false, host, tls, node_key: None, after };
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     std::thread::spawn(move || {
         // The monitor: whoever asks is somebody.

@@ -11,7 +11,7 @@ use core::net::SocketAddr;
 
 use crate::FtpError;
 use crate::address::{parse_extended, parse_host_port, parse_spor};
-use crate::command::{DataAuth, PARALLELISM_MAX, split_command};
+use crate::command::{DataAuth, PARALLELISM_MAX, StripeLayout, split_command};
 use crate::listing::{Moment, parse_moment};
 use crate::ranges::{FILE_LEN_MAX, Ranges};
 use crate::text::{number, split_at_byte, trim, word};
@@ -39,8 +39,9 @@ pub enum Family {
 /// What `OPTS` sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Opts {
-    /// `OPTS RETR`: connections of a transfer to begin with; markers every so many seconds.
-    Retr { parallelism: Option<u32>, markers: Option<u64> },
+    /// `OPTS RETR`: connections of a transfer to begin with; markers every so many seconds; which bytes go by
+    /// which stripe.
+    Retr { parallelism: Option<u32>, markers: Option<u64>, layout: Option<StripeLayout> },
     /// `OPTS PASV AllowDelayed=`.
     DelayedPassive(bool),
     /// `OPTS MLST`: the facts that are wanted, in lower case.
@@ -356,7 +357,7 @@ fn parse_opts(argument: &[u8]) -> Result<Opts, Refused> {
     };
     match name.to_ascii_uppercase().as_slice() {
         b"RETR" => {
-            let (mut parallelism, mut markers) = (None, None);
+            let (mut parallelism, mut markers, mut layout) = (None, None, None);
             for setting in settings() {
                 let (name, value) = setting.ok_or_else(|| bad("An option of RETR"))?;
                 match name.to_ascii_lowercase().as_slice() {
@@ -371,12 +372,23 @@ fn parse_opts(argument: &[u8]) -> Result<Opts, Refused> {
                         let every = number("markers", value, u32::MAX.into());
                         markers = Some(every.map_err(|_| bad("Markers"))?);
                     }
-                    // One node has one stripe, whatever its layout.
-                    b"stripelayout" | b"blocksize" => {}
+                    b"stripelayout" => match value.to_ascii_lowercase().as_slice() {
+                        b"partitioned" => layout = Some(StripeLayout::Partitioned),
+                        b"blocked" => {}
+                        _ => return Err(bad("StripeLayout")),
+                    },
+                    b"blocksize" => {
+                        let size = number("block size of stripes", value, FILE_LEN_MAX);
+                        let size = size.map_err(|_| bad("BlockSize"))?;
+                        // Of parts of a file none has a size.
+                        if size > 0 && layout.is_none() {
+                            layout = Some(StripeLayout::Blocked(size));
+                        }
+                    }
                     _ => return Err(bad("An option of RETR")),
                 }
             }
-            Ok(Opts::Retr { parallelism, markers })
+            Ok(Opts::Retr { parallelism, markers, layout })
         }
         b"PASV" => match settings().next().flatten() {
             Some((name, value)) if name.eq_ignore_ascii_case(b"AllowDelayed") => match value {

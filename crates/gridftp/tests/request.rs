@@ -1,6 +1,6 @@
 //! Requests: what real clients say, and what is refused with which words.
 
-use haul_gridftp::command::{Command, DataAuth};
+use haul_gridftp::command::{Command, DataAuth, StripeLayout};
 use haul_gridftp::line::Iac;
 use haul_gridftp::listing::Moment;
 use haul_gridftp::ranges::Ranges;
@@ -29,11 +29,14 @@ fn lines_of_real_clients() {
     let ranges = Ranges::parse(b"0-5,9-12").expect("ranges");
     assert_eq!(parse("REST 0-5,9-12"), Request::Rest(Restart::Ranges(ranges)));
     assert_eq!(parse("REST 0-0"), Request::Rest(Restart::Offset(0)));
-    let opts = Opts::Retr { parallelism: Some(4), markers: None };
+    let opts = Opts::Retr { parallelism: Some(4), markers: None, layout: None };
     assert_eq!(parse("OPTS RETR Parallelism=4,4,4;"), Request::Opts(opts));
-    let opts = Opts::Retr { parallelism: Some(2), markers: Some(1) };
+    let layout = Some(StripeLayout::Blocked(524_288));
+    let opts = Opts::Retr { parallelism: Some(2), markers: Some(1), layout };
     let line = "OPTS RETR StripeLayout=Blocked;BlockSize=524288;Parallelism=2,2,2;Markers=1;";
     assert_eq!(parse(line), Request::Opts(opts));
+    let opts = Opts::Retr { parallelism: None, markers: None, layout: Some(StripeLayout::Partitioned) };
+    assert_eq!(parse("OPTS RETR BlockSize=5;StripeLayout=Partitioned;"), Request::Opts(opts));
     assert_eq!(parse("OPTS PASV AllowDelayed=1;"), Request::Opts(Opts::DelayedPassive(true)));
     assert_eq!(parse("OPTS MLST Type;Size;"), Request::Opts(Opts::Mlst(vec!["type".into(), "size".into()])));
     assert_eq!(parse("OPTS UTF8 ON"), Request::Opts(Opts::Utf8));

@@ -87,6 +87,21 @@ pub struct Gridftp {
     #[arg(long, requires = "gsi")]
     allow_root: bool,
 
+    /// A data node that sees the same files: data of several stripes go by these (SPAS, SPOR); may be given
+    /// several times
+    #[arg(long, value_name = "HOST:PORT", requires = "node_key", conflicts_with_all = ["gsi", "node"])]
+    data_node: Vec<String>,
+
+    /// Be a data node at --listen: serve no clients, but data of a front end (--data-node) that holds the
+    /// same key
+    #[arg(long, requires = "node_key", conflicts_with_all = ["gsi", "tls_cert", "anonymous"])]
+    node: bool,
+
+    /// What front end and data nodes know each other by: a key of Ed25519 in PEM, the same file on all hosts,
+    /// which nobody else may read
+    #[arg(long, value_name = "FILE", value_parser = plain::path())]
+    node_key: Option<PathBuf>,
+
     /// Let data connections go to, and come from, other hosts than the client's, as transfers between two
     /// servers need it where they do not show whose they are. Whoever may connect can then have this host
     /// connect to others
@@ -180,7 +195,7 @@ use server::{run, session};
 #[cfg(feature = "ftpd")]
 mod server {
     use std::io;
-    use std::net::TcpListener;
+    use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
     use std::os::fd::{AsFd, OwnedFd};
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -248,22 +263,39 @@ mod server {
             third_party: args.third_party,
             marker_interval: args.markers,
             json_log: args.log == LogForm::Json,
+            nodes: data_nodes(args)?,
+            is_node: args.node,
         };
+        let node_key = match &args.node_key {
+            None => None,
+            Some(path) => {
+                let key = haul_ftpd::link::read_key(path);
+                Some(key.map_err(|why| (format!("--node-key: {why}"), FAILED))?)
+            }
+        };
+        // Nobody talks to a node before it knows who that is: it needs no process of nobody's for that.
+        let before_login = if args.node { anonymous.clone() } else { before_login };
         let mut log = Log::new(Box::new(io::stderr()), config.json_log);
         for listener in &listeners {
             let at = listener.local_addr().map_err(|error| failed("look at a socket", error))?;
-            let scheme = if args.gsi { "gsiftp" } else { "ftp" };
+            let scheme = match (args.gsi, args.node) {
+                (true, _) => "gsiftp",
+                (_, true) => "node",
+                _ => "ftp",
+            };
             log.note("listen", None, None, &format!("{scheme}://{at} serves {shown}"));
         }
         let options = Options {
             config,
             sessions_max: args.sessions as usize,
-            sessions_per_host_max: args.sessions_per_host as usize,
+            // All come from front ends.
+            sessions_per_host_max: if args.node { args.sessions } else { args.sessions_per_host } as usize,
             grace: args.grace,
             before_login,
             anonymous,
             people,
             tls,
+            node_key,
         };
         let program = || {
             // This program, also if its file has been replaced.
@@ -282,6 +314,16 @@ mod server {
         let mut monitor = Monitor::new(options, log, Box::new(program));
         let served = monitor.run(listeners, Bells { stop, reload }, || tell_manager("STOPPING=1"));
         served.map_err(|error| failed("serve", error))
+    }
+
+    /// Where the data nodes are.
+    fn data_nodes(args: &Gridftp) -> Result<Vec<SocketAddr>, (String, i32)> {
+        let find = |name: &String| {
+            let wrong = |why: String| (format!("--data-node {name}: {why}"), USAGE);
+            let mut found = name.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
+            found.next().ok_or_else(|| wrong("this name has no address".into()))
+        };
+        args.data_node.iter().map(find).collect()
     }
 
     /// As whom this host comes under TLS.

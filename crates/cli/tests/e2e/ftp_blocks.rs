@@ -91,6 +91,27 @@ fn what_comes_is_the_file_or_nothing() {
     }
 }
 
+/// Goal: data may come from the hosts that a server names as its nodes, and from no others; of a list that
+/// holds an address of nobody none is believed.
+/// Method: connections from 127.0.0.3, or a stranger's from 127.0.0.2, against what was named.
+#[test]
+fn nodes_that_a_server_names_may_send() {
+    let content = some_bytes(LARGE);
+    for (named, manner, is_taken) in [
+        (&["127,0,0,3,20,0"][..], Manner::Movers, true),
+        (&["127,0,0,3,20,0"], Manner::Stranger, true),
+        (&["127,0,0,2,20,0"], Manner::Movers, false),
+        (&["127,0,0,3,20,0", "224,0,0,1,20,0"], Manner::Movers, false),
+    ] {
+        let room = Room::new();
+        let sink = room.dir("sink");
+        let liar = BlockLies::default().file("/big", &content).nodes(named).manners(&[manner]).start();
+        let ended = cp(&[], &liar, "/big", &sink).exits(0);
+        assert!(read(sink.join("big")) == content, "{named:?}, {manner:?}: {}", ended.describe());
+        assert_eq!(liar.heard_of("RETR") == 1, is_taken, "{named:?}, {manner:?}: {:?}", liar.heard());
+    }
+}
+
 /// Goal: where it always goes wrong, and nothing else is there, the file fails in bounded time and words; no
 /// byte of it is there.
 #[test]

@@ -12,9 +12,7 @@ use haul_gridftp::reply::Class;
 use super::{End, Fault, Move, Pair, Step, words};
 use crate::Error;
 use crate::control::said;
-
-/// Ports below are those of services.
-const PORT_MIN: u16 = 1024;
+use crate::nodes::believed;
 
 impl Pair {
     /// The data connections of MODE E, to which the sender connects. Whether `STOR` was said, so that it is
@@ -139,65 +137,5 @@ impl Pair {
     fn in_words(&mut self, end: End, error: &Error) -> String {
         let peer = self.control(end).peer().map_or("?".to_owned(), |peer| peer.to_string());
         format!("{peer}: {error}")
-    }
-}
-
-/// Where a server is to connect to, by what the other one says and where its commands go.
-fn believed(told: SocketAddr, control: IpAddr, other: IpAddr, nodes: bool) -> Result<SocketAddr, String> {
-    let told = SocketAddr::new(told.ip().to_canonical(), told.port());
-    let is_private = |ip: IpAddr| match ip {
-        IpAddr::V4(ip) => ip.is_private() || ip.is_loopback() || ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
-    };
-    let is_none = |ip: IpAddr| match ip {
-        IpAddr::V4(ip) => ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast(),
-        IpAddr::V6(ip) => ip.is_unspecified() || ip.is_multicast(),
-    };
-    let may_differ = nodes && !is_none(told.ip()) && (!is_private(told.ip()) || is_private(control));
-    let ip = if may_differ { told.ip() } else { control };
-    if ip != control && told.port() < PORT_MIN {
-        return Err(format!("{told} is the port of a service at another host, and no server is sent there"));
-    }
-    if ip.is_loopback() && !other.is_loopback() {
-        return Err(format!(
-            "it listens at {ip}, where the other server cannot reach it; name it by an address that both can"
-        ));
-    }
-    Ok(SocketAddr::new(ip, told.port()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: a server cannot have the other one connect to a host of its choice: in stream mode it is always
-    /// the one that its commands go to, and of data nodes no port of a service, no address of nobody.
-    /// Method: what servers say against where their commands go.
-    #[test]
-    fn no_server_is_sent_where_another_wants_it() {
-        let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
-        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
-        for (told, control, other, nodes, used) in [
-            ("192.0.2.1:5000", "192.0.2.1", "192.0.2.2", false, Some("192.0.2.1:5000")),
-            // Behind a gateway, and on purpose.
-            ("10.0.0.5:5000", "192.0.2.1", "192.0.2.2", false, Some("192.0.2.1:5000")),
-            ("198.51.100.9:25", "192.0.2.1", "192.0.2.2", false, Some("192.0.2.1:25")),
-            ("0.0.0.0:5000", "192.0.2.1", "192.0.2.2", true, Some("192.0.2.1:5000")),
-            ("10.0.0.5:5000", "192.0.2.1", "192.0.2.2", true, Some("192.0.2.1:5000")),
-            ("127.0.0.1:5000", "192.0.2.1", "192.0.2.2", true, Some("192.0.2.1:5000")),
-            ("224.0.0.1:5000", "192.0.2.1", "192.0.2.2", true, Some("192.0.2.1:5000")),
-            // A data node.
-            ("198.51.100.9:5000", "192.0.2.1", "192.0.2.2", true, Some("198.51.100.9:5000")),
-            ("10.0.0.5:5000", "10.0.0.1", "10.0.0.2", true, Some("10.0.0.5:5000")),
-            ("198.51.100.9:25", "192.0.2.1", "192.0.2.2", true, None),
-            // Of its own that is another host's.
-            ("127.0.0.1:5000", "127.0.0.1", "192.0.2.2", false, None),
-            ("127.0.0.1:5000", "127.0.0.1", "192.0.2.2", true, None),
-            ("127.0.0.1:5000", "127.0.0.1", "127.0.0.1", true, Some("127.0.0.1:5000")),
-            ("[2001:db8::5]:5000", "2001:db8::1", "2001:db8::2", false, Some("[2001:db8::1]:5000")),
-        ] {
-            let got = believed(address(told), ip(control), ip(other), nodes);
-            assert_eq!(got.ok(), used.map(address), "{told} of {control} for {other}");
-        }
     }
 }

@@ -27,7 +27,10 @@ pub(super) const SENDING: &str = "sending to the server";
 pub(crate) struct Outlets {
     /// They were dialled, and nothing went over them so far.
     pub(super) fresh: Vec<Bounded>,
+    /// Those of one node are as many places apart as there are nodes.
     pub(super) all: Vec<Outlet>,
+    /// Nodes that they go to.
+    pub(super) nodes: usize,
     /// `STOR`s that were said and not answered.
     pub(super) lined_up: usize,
     /// Whose turn it is.
@@ -131,28 +134,35 @@ fn lost(cause: io::Error) -> Error {
     Error::Lost { doing: SENDING, cause }
 }
 
-/// Makes so many connections at a time, for each takes a round trip.
+/// Makes so many connections at a time, for each takes a round trip; to each address in its turn.
 pub(super) fn dial(
-    address: SocketAddr,
+    addresses: &[SocketAddr],
     connections: u32,
     (patience, stop): (Duration, &Stop),
 ) -> Result<Vec<Bounded>, Error> {
-    let failed = |cause| Error::unreached(format!("{address} (data)"), patience, cause);
-    let one = move || {
-        let stream = TcpStream::connect_timeout(&address, patience)?;
-        // Blocks go as they are given.
-        stream.set_nodelay(true)?;
-        Ok(stream)
+    let failed = |(to, cause)| Error::unreached(format!("{to} (data)"), patience, cause);
+    let one = move |to: SocketAddr| {
+        let dialled = TcpStream::connect_timeout(&to, patience).and_then(|stream| {
+            // Blocks go as they are given.
+            stream.set_nodelay(true)?;
+            Ok(stream)
+        });
+        dialled.map_err(|cause| (to, cause))
     };
+    let first = addresses[0];
+    let to: Vec<SocketAddr> = addresses.iter().copied().cycle().take(connections as usize).collect();
     let all = move || {
         thread::scope(|scope| {
-            let dials: Vec<_> = (1..connections).map(|_| scope.spawn(one)).collect();
-            let first = one();
-            let others =
-                dials.into_iter().map(|dial| dial.join().unwrap_or(Err(io::ErrorKind::Other.into())));
-            std::iter::once(first).chain(others).collect::<io::Result<Vec<TcpStream>>>()
+            let dials: Vec<_> = to[1..].iter().map(|to| scope.spawn(move || one(*to))).collect();
+            let first = one(to[0]);
+            let others = dials
+                .into_iter()
+                .zip(&to[1..])
+                .map(|(dial, to)| dial.join().unwrap_or_else(|_| Err((*to, io::ErrorKind::Other.into()))));
+            std::iter::once(first).chain(others).collect::<Result<Vec<TcpStream>, _>>()
         })
     };
-    let dialled = stop.unless_asked("haul-ftp-dial", all).and_then(|dialled| dialled).map_err(failed)?;
+    let dialled = stop.unless_asked("haul-ftp-dial", all).map_err(|cause| (first, cause));
+    let dialled = dialled.and_then(|dialled| dialled).map_err(failed)?;
     Ok(dialled.into_iter().map(|stream| Bounded::new(stream, stop.clone())).collect())
 }

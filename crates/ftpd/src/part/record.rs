@@ -1,8 +1,8 @@
 //! The record beside a part: which of its bytes are on media.
 //!
 //! In: ranges that were synced. Out: a file of lines: the first names the part's inode, each other one has
-//! ranges.
-//! Invariants: a record speaks of one part alone. It is replaced as a whole, or grows by lines; one that is
+//! ranges, or says that nodes may write into the part, or names another inode, of which what follows speaks.
+//! Invariants: a record speaks of one part alone, or of a part and the copy that takes its place. It is replaced as a whole, or grows by lines; one that is
 //! torn ends where it is torn, and is not written to any more.
 
 use std::io::Write as _;
@@ -18,6 +18,34 @@ use crate::tree::sync_dir;
 
 /// Longest record that is read.
 const LEN_MAX: usize = 4 << 20;
+
+/// The line from which on nodes may write into the part.
+const NODES: &[u8] = b"nodes write";
+
+/// Notes that nodes may write into the part from here on.
+///
+/// # Errors
+/// Then none may.
+pub(super) fn note_nodes(record: &std::fs::File) -> Result<(), Failed> {
+    append(record, &[NODES, b"\n"].concat())
+}
+
+fn append(mut record: &std::fs::File, text: &[u8]) -> Result<(), Failed> {
+    let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    let written = record.write_all(text).map_err(errno).and_then(|()| rustix::fs::fdatasync(record));
+    written.map_err(Failed::of("write the record"))
+}
+
+/// What a record says of a part.
+fn lines_of(part: &OwnedFd, ranges: &Ranges) -> Result<Vec<u8>, Failed> {
+    let stat = rustix::fs::fstat(part).map_err(Failed::of("look at the part"))?;
+    let mut text = format!("haul part of inode {}\n", stat.st_ino).into_bytes();
+    if !ranges.is_empty() {
+        ranges.encode(&mut text);
+        text.push(b'\n');
+    }
+    Ok(text)
+}
 
 /// Where records of one part lie.
 pub(super) struct Place<'a> {
@@ -39,12 +67,7 @@ impl Place<'_> {
         remove(self.jail, self.dir, self.next)?;
         let made = self.jail.create_temp(self.dir, self.next);
         let mut file = std::fs::File::from(made.map_err(Failed::of("make the record"))?);
-        let stat = rustix::fs::fstat(part).map_err(Failed::of("look at the part"))?;
-        let mut text = format!("haul part of inode {}\n", stat.st_ino).into_bytes();
-        if !ranges.is_empty() {
-            ranges.encode(&mut text);
-            text.push(b'\n');
-        }
+        let text = lines_of(part, ranges)?;
         let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
         file.write_all(&text).map_err(|error| Failed::of("write the record")(errno(error)))?;
         // One that says nothing may be lost; it is synced with its first ranges.
@@ -59,6 +82,21 @@ impl Place<'_> {
         Ok(file)
     }
 
+    /// Adds what is on media of another file, which is to take the part's place.
+    ///
+    /// # Errors
+    /// Then it must not.
+    pub(super) fn add(&self, part: &OwnedFd, ranges: &Ranges) -> Result<(), Failed> {
+        let open = self.jail.open_file(self.dir, self.name, true).map_err(Failed::of("open the record"))?;
+        rustix::fs::seek(&open, rustix::fs::SeekFrom::End(0)).map_err(Failed::of("open the record"))?;
+        append(&std::fs::File::from(open), &lines_of(part, ranges)?)
+    }
+
+    /// Nodes were told of the part, and may still write into it.
+    pub(super) fn is_of_nodes(&self) -> bool {
+        self.text().split(|b| *b == b'\n').any(|line| line == NODES)
+    }
+
     /// All of `claimed` is on media by the record, and there.
     pub(super) fn is_claimed(&self, part: &OwnedFd, claimed: &Ranges) -> bool {
         let Ok(stat) = rustix::fs::fstat(part) else { return false };
@@ -68,10 +106,12 @@ impl Place<'_> {
 
     /// What the record says of this part; nothing where there is none, or one of another part.
     fn read(&self, part: &OwnedFd) -> Ranges {
-        let (Ok(file), Ok(stat)) = (self.jail.open_file(self.dir, self.name, false), rustix::fs::fstat(part))
-        else {
-            return Ranges::new();
-        };
+        let Ok(stat) = rustix::fs::fstat(part) else { return Ranges::new() };
+        parse(&self.text(), stat.st_ino)
+    }
+
+    fn text(&self) -> Vec<u8> {
+        let Ok(file) = self.jail.open_file(self.dir, self.name, false) else { return Vec::new() };
         let mut text = vec![0; LEN_MAX];
         let mut len = 0;
         while len < text.len() {
@@ -79,23 +119,30 @@ impl Place<'_> {
                 Ok(0) => break,
                 Ok(more) => len += more,
                 Err(Errno::INTR) => {}
-                Err(_) => return Ranges::new(),
+                Err(_) => return Vec::new(),
             }
         }
-        parse(&text[..len], stat.st_ino)
+        text.truncate(len);
+        text
     }
 }
 
 /// The ranges that a record has for this inode. A line that is torn, or none, ends it.
 fn parse(text: &[u8], inode: u64) -> Ranges {
     let mut safe = Ranges::new();
-    let mut lines = text.split_inclusive(|b| *b == b'\n').map_while(|line| line.strip_suffix(b"\n"));
-    if lines.next() != Some(format!("haul part of inode {inode}").as_bytes()) {
-        return safe;
-    }
-    for line in lines {
+    let ours = format!("haul part of inode {inode}").into_bytes();
+    let mut is_ours = None;
+    for line in text.split_inclusive(|b| *b == b'\n').map_while(|line| line.strip_suffix(b"\n")) {
+        if line.starts_with(b"haul part of inode ") {
+            is_ours = Some(line == ours);
+            continue;
+        }
+        let Some(is_ours) = is_ours else { break };
+        if line == NODES {
+            continue;
+        }
         let Ok(ranges) = Ranges::parse(line) else { break };
-        if safe.merge(&ranges).is_err() {
+        if is_ours && safe.merge(&ranges).is_err() {
             break;
         }
     }

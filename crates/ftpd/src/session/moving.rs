@@ -18,7 +18,7 @@ use crate::control::{Abort, Control};
 use crate::data::{Conn, Way};
 use crate::listing::{Form, Listing};
 use crate::log::Transfer;
-use crate::part::{Begin, Failed, Upload, free_bytes, is_unchanged};
+use crate::part::{Begin, Failed, Seen, Upload, free_bytes, is_unchanged};
 use crate::receive::{self, Markers};
 use crate::send::{self, Feed, FileFeed, TextFeed};
 use crate::transfer::{Progress, Stop};
@@ -58,6 +58,15 @@ impl Session {
         let verb = if part.is_some() { "ERET" } else { "RETR" };
         let begun = Instant::now();
         let progress = Progress::new(verb);
+        if self.is_sent_by_nodes() {
+            let (seen, what) = (Seen::of(&stat), (&ranges[..], start, size));
+            let sent = self.send_by_nodes(tree, path, seen, what, &progress);
+            if sent.is_err() {
+                self.data.close();
+            }
+            let sent = sent.map_err(|stop| stop.reply());
+            return self.finish(verb, path, begun, &progress, sent);
+        }
         let mut feed = FileFeed::new(file, ranges.into_iter(), start);
         let sent = match self.send(&mut feed, &progress) {
             Ok(Some(count)) => match is_unchanged(&feed.into_file(), &stat) {
@@ -123,7 +132,7 @@ impl Session {
     }
 
     /// Sends all of `feed`; `None`: there was no connection, and that was said. Else how many there were.
-    fn send(&mut self, feed: &mut dyn Feed, progress: &Progress) -> Result<Option<usize>, Stop> {
+    pub(super) fn send(&mut self, feed: &mut dyn Feed, progress: &Progress) -> Result<Option<usize>, Stop> {
         if self.data.kept_way == Some(Way::In) {
             self.data.drop_kept();
         }
@@ -205,7 +214,7 @@ impl Session {
     }
 
     /// Says and logs how a transfer ended.
-    fn finish(
+    pub(super) fn finish(
         &mut self,
         verb: &str,
         path: &[u8],
@@ -244,7 +253,8 @@ impl Session {
             (None, true) => "APPE",
             (None, false) => "STOR",
         };
-        if let Some((code, why)) = self.no_way_in() {
+        let by_nodes = self.is_taken_by_nodes();
+        if let Some((code, why)) = self.no_way_in().filter(|_| !by_nodes) {
             self.data.close();
             return self.plain(code, why);
         }
@@ -256,14 +266,18 @@ impl Session {
             Err((code, text)) => {
                 // What a sender puts into a connection for this file is never to be the next one's.
                 self.data.close();
+                self.stripes = None;
                 return self.finish(verb, path, begun, &progress, Err((code, text)));
             }
         };
         let in_blocks = self.with.mode == b'E';
         let wanted = in_blocks || self.with.markers.is_some();
         let every = self.with.markers.unwrap_or(self.config.marker_interval);
-        let mut markers = Markers::new(every, wanted);
-        let moved = self.receive(&mut upload, expected, &mut markers, &progress);
+        let mut markers = Markers::new(every, wanted && !by_nodes);
+        let moved = match by_nodes {
+            true => self.receive_by_nodes(tree, &mut upload, path, expected, &progress).map(Some),
+            false => self.receive(&mut upload, expected, &mut markers, &progress),
+        };
         let done = match moved {
             Ok(None) => {
                 self.data.close();
@@ -292,6 +306,7 @@ impl Session {
         };
         if done.is_err() {
             self.data.close();
+            self.stripes = None;
             markers.give_up(&mut self.control, &mut upload);
         }
         drop(upload);
@@ -299,7 +314,7 @@ impl Session {
     }
 
     /// Why no data can come, if that is so, and the code of the reply.
-    fn no_way_in(&mut self) -> Option<(u16, &'static str)> {
+    pub(super) fn no_way_in(&mut self) -> Option<(u16, &'static str)> {
         if self.data.kept_way == Some(Way::Out) {
             self.data.drop_kept();
         }
@@ -369,7 +384,7 @@ impl Session {
     }
 
     /// Takes all that comes; `None`: there was no connection, and that was said.
-    fn receive(
+    pub(super) fn receive(
         &mut self,
         upload: &mut Upload,
         expected: Option<u64>,

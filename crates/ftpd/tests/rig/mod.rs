@@ -38,6 +38,8 @@ impl Served {
             third_party: false,
             marker_interval: Duration::from_secs(5),
             json_log: false,
+            nodes: Vec::new(),
+            is_node: false,
         };
         let running = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&running);
@@ -47,8 +49,9 @@ impl Served {
                 let peer = socket.peer_addr().expect("a peer");
                 let local = socket.local_addr().expect("an address");
                 let (config, uid) = (config.clone(), 0);
-                let (host, tls, after) = (None, None, None);
-                let start = Start { config, peer, local, uid, before_login: false, host, tls, after };
+                let (host, tls, node_key, after) = (None, None, None, None);
+                let start =
+                    Start { config, peer, local, uid, before_login: false, host, tls, node_key, after };
                 let (ours, theirs) = UnixStream::pair().expect("a pair");
                 let count = Arc::clone(&count);
                 count.fetch_add(1, Ordering::SeqCst);

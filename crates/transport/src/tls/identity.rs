@@ -19,7 +19,7 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, PeerInc
 
 use crate::TransportError;
 
-/// One end's key pair, made for one session.
+/// One end's key pair, made for one session, or shared by those that are to know each other.
 #[derive(Clone)]
 pub struct Identity {
     pub(super) key: Arc<dyn SigningKey>,
@@ -37,6 +37,17 @@ impl Identity {
         let der = PrivatePkcs8KeyDer::from(pkcs8.as_ref());
         let key = provider::sign::any_eddsa_type(&der).expect("a key that was just made is well-formed");
         let public = key.public_key().expect("Ed25519 keys know their public half").into_owned();
+        Ok(Identity { key, public })
+    }
+
+    /// The Ed25519 key pair of a file: PKCS #8, in DER. For ends that share one.
+    ///
+    /// # Errors
+    /// It is another key, or none.
+    pub fn of_pkcs8(der: &[u8]) -> Result<Identity, TransportError> {
+        let failed = || TransportError { what: "this is no key of Ed25519".into(), source: None };
+        let key = provider::sign::any_eddsa_type(&PrivatePkcs8KeyDer::from(der)).map_err(|_| failed())?;
+        let public = key.public_key().ok_or_else(failed)?.into_owned();
         Ok(Identity { key, public })
     }
 

@@ -103,6 +103,8 @@ pub struct BlockLies {
     refused: Vec<Vec<u8>>,
     /// No stream mode.
     blocks_only: bool,
+    /// What it says that its nodes are.
+    nodes: Vec<&'static str>,
     /// So many logins are answered, and no others.
     logins: Option<usize>,
     heard: Mutex<Vec<String>>,
@@ -138,6 +140,12 @@ impl BlockLies {
 
     pub fn blocks_only(mut self) -> BlockLies {
         self.blocks_only = true;
+        self
+    }
+
+    /// It is striped, and says that its nodes listen there.
+    pub fn nodes(mut self, nodes: &[&'static str]) -> BlockLies {
+        self.nodes = nodes.to_vec();
         self
     }
 
@@ -288,9 +296,16 @@ impl Session {
             "USER" if self.lies.logins.is_some_and(|answered| self.number >= answered) => self.wait(),
             "USER" => self.say("331 who says so?"),
             "PASS" => self.say("230 welcome"),
-            "FEAT" => self.say(
-                "211-Features\r\n MLST type*;size*;modify*;UNIX.slink*;\r\n SIZE\r\n REST STREAM\r\n PARALLEL\r\n211 End",
-            ),
+            "FEAT" => {
+                let more = if self.lies.nodes.is_empty() { "" } else { " SPAS\r\n" };
+                self.say(&format!(
+                    "211-Features\r\n MLST type*;size*;modify*;UNIX.slink*;\r\n SIZE\r\n REST STREAM\r\n PARALLEL\r\n{more}211 End",
+                ))
+            }
+            "SPAS" if !self.lies.nodes.is_empty() => {
+                let nodes = self.lies.nodes.join("\r\n ");
+                self.say(&format!("229-Entering Striped Passive Mode.\r\n {nodes}\r\n229 End"))
+            }
             "TYPE" | "NOOP" => self.say("200 done"),
             "OPTS" => {
                 if let Some(words) = argument.strip_prefix("RETR Parallelism=") {

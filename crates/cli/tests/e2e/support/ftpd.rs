@@ -30,6 +30,9 @@ const PROFTPD: &str = "/usr/sbin/proftpd";
 const MOD_TLS: &str = "/usr/lib/proftpd/mod_tls.so";
 pub const GRIDFTP: &str = "/usr/sbin/globus-gridftp-server";
 
+/// As whom front end and movers of a grid know each other.
+const MOVES: &str = "subject:/O=Grid/CN=127.0.0.1";
+
 /// Other ports are tried when somebody took the chosen one first.
 const ATTEMPTS: u32 = 5;
 /// A server that takes longer to say its first word does not start.
@@ -54,6 +57,8 @@ pub enum Kind {
     GridftpStriped,
     /// Users by certificates only; see [`grid`].
     GridftpGsi,
+    /// The same with two data movers.
+    GridftpGsiStriped,
 }
 
 impl Kind {
@@ -74,7 +79,7 @@ impl Kind {
     fn scheme(self) -> &'static str {
         match self {
             Kind::ProftpdTls | Kind::VsftpdTls => "ftps",
-            Kind::GridftpGsi => "gsiftp",
+            Kind::GridftpGsi | Kind::GridftpGsiStriped => "gsiftp",
             _ => "ftp",
         }
     }
@@ -84,7 +89,7 @@ impl Kind {
             Kind::Proftpd | Kind::ProftpdList => "proftpd",
             Kind::ProftpdTls => "proftpd-tls",
             Kind::Vsftpd | Kind::VsftpdTls => "vsftpd",
-            Kind::Gridftp | Kind::GridftpStriped | Kind::GridftpGsi => "gridftp",
+            Kind::Gridftp | Kind::GridftpStriped | Kind::GridftpGsi | Kind::GridftpGsiStriped => "gridftp",
         }
     }
 
@@ -96,7 +101,7 @@ impl Kind {
     /// Whether it can be asked for any name. The GridFTP server drops what is not ASCII from what it is told,
     /// and two dots at the start of a name with what stands before them.
     pub fn takes_every_name(self) -> bool {
-        !matches!(self, Kind::Gridftp | Kind::GridftpStriped | Kind::GridftpGsi)
+        self.need() != "gridftp"
     }
 
     fn has_a_user(self) -> bool {
@@ -142,7 +147,10 @@ impl Ftpd {
         room.dir("empty");
         for _ in 0..ATTEMPTS {
             let port = free_port();
-            let movers = if kind == Kind::GridftpStriped { movers(&room) } else { Vec::new() };
+            let movers = match kind {
+                Kind::GridftpStriped | Kind::GridftpGsiStriped => movers(kind, &room),
+                _ => Vec::new(),
+            };
             if let Some(daemon) = spawn(kind, &room, port) {
                 return Ftpd { kind, port, room, daemon, movers };
             }
@@ -230,12 +238,14 @@ impl Drop for Ftpd {
 }
 
 /// Two data movers of a GridFTP server, on ports that the file `movers` names.
-fn movers(room: &Room) -> Vec<Child> {
+fn movers(kind: Kind, room: &Room) -> Vec<Child> {
     let ports = [free_port(), free_port()];
     room.file("movers", ports.map(|port| format!("127.0.0.1:{port}")).join(","));
     let start = |port| {
-        let more = ["-dn", "-si", "-aa", "-anonymous-user", "root"];
-        let mut command = gridftp(room, port, &more);
+        let mut command = match kind {
+            Kind::GridftpGsiStriped => gridftp_of_grid(room, port, &["-dn", "-ipc-auth-mode", MOVES]),
+            _ => gridftp(room, port, &["-dn", "-si", "-aa", "-anonymous-user", "root"]),
+        };
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mover = command.process_group(0).spawn().expect("start a data mover");
         procs::wait_until(STARTED_WITHIN, || TcpStream::connect(("127.0.0.1", port)).is_ok());
@@ -288,18 +298,10 @@ fn spawn(kind: Kind, room: &Room, port: u16) -> Option<Child> {
             let movers = fs::read_to_string(room.at("movers")).expect("there are some");
             gridftp(room, port, &["-aa", "-anonymous-user", "root", "-r", &movers])
         }
-        Kind::GridftpGsi => {
-            grid(room);
-            let mut command = gridftp(room, port, &[]);
-            for (name, file) in [
-                ("X509_CERT_DIR", "authorities"),
-                ("X509_USER_CERT", "host.pem"),
-                ("X509_USER_KEY", "host.key"),
-                ("GRIDMAP", "gridmap"),
-            ] {
-                command.env(name, room.at(file));
-            }
-            command
+        Kind::GridftpGsi => gridftp_of_grid(room, port, &[]),
+        Kind::GridftpGsiStriped => {
+            let movers = fs::read_to_string(room.at("movers")).expect("there are some");
+            gridftp_of_grid(room, port, &["-ipc-auth-mode", MOVES, "-r", &movers])
         }
     };
     let said = fs::File::create(room.at("said")).expect("make a file for what it says");
@@ -452,6 +454,21 @@ fn gridftp(room: &Room, port: u16, more: &[&str]) -> Command {
     command.args(["-c", "", "-allow-root", "-allow-disabled-login"]).args(more);
     command.args(["-control-interface", "127.0.0.1", "-data-interface", "127.0.0.1"]);
     command.args(["-p", &port.to_string(), "-l"]).arg(room.at("log"));
+    command
+}
+
+/// The same for who comes by a certificate.
+fn gridftp_of_grid(room: &Room, port: u16, more: &[&str]) -> Command {
+    grid(room);
+    let mut command = gridftp(room, port, more);
+    for (name, file) in [
+        ("X509_CERT_DIR", "authorities"),
+        ("X509_USER_CERT", "host.pem"),
+        ("X509_USER_KEY", "host.key"),
+        ("GRIDMAP", "gridmap"),
+    ] {
+        command.env(name, room.at(file));
+    }
     command
 }
 

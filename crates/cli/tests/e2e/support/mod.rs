@@ -24,6 +24,7 @@ pub mod run;
 pub mod serve;
 pub mod sshd;
 pub mod steered;
+pub mod striped;
 pub mod taker;
 pub mod tree;
 pub mod way;

@@ -1,0 +1,123 @@
+//! An upload whose bytes several nodes write: what the front end has of it, and what each node has.
+//!
+//! In: the part that the front end began; ranges that nodes say are on media. Out: the same upload, which the
+//! front end alone gives its name, records and removes.
+//! What must hold: a node writes only into the file that the front end made, known by more than its name; the
+//! front end writes nothing into it and cuts nothing off while nodes may write; what nodes wrote is gone on
+//! with only as a copy, for a node that could not be told to stop, or whose host has not written yet what it
+//! holds, may still write into the old one.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use haul_core::entry::Name;
+use haul_gridftp::ranges::Ranges;
+use rustix::io::Errno;
+
+use super::copy::copy;
+use super::record;
+use super::{Failed, Names, Seen, Upload, create, remove};
+use crate::tree::{Spot, Tree, regular, sync_dir};
+
+/// What a node is told of an upload.
+pub struct Joined<'a> {
+    pub part: Name,
+    pub seen: Seen,
+    /// Where the first byte of the wire belongs.
+    pub at: u64,
+    /// What must not come again.
+    pub held: &'a [(u64, u64)],
+}
+
+impl Upload {
+    /// At a node: the part that the front end made, to write into.
+    ///
+    /// # Errors
+    /// It is not there, or is another one: this node does not see what the front end sees.
+    pub fn join(tree: &Tree, spot: Spot, with: Joined<'_>) -> Result<Upload, Failed> {
+        let jail = tree.jail();
+        let name = spot.name()?.clone();
+        let file = match jail.open_file(&spot.dir, &with.part, true) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Err(Failed::Elsewhere),
+            Err(errno) => return Err(Failed::System { what: "open the part", errno }),
+        };
+        let stat = rustix::fs::fstat(&file).map_err(Failed::of("look at the part"))?;
+        regular(&stat)?;
+        if Seen::of(&stat) != with.seen {
+            return Err(Failed::Elsewhere);
+        }
+        let names = Names { part: with.part, ..Names::of(tree, &name) };
+        let mut upload = Upload::over(jail, spot.dir, name, names, file);
+        for (start, end) in with.held {
+            upload.came.insert(*start, *end).map_err(|_| Failed::Fragments)?;
+        }
+        upload.at = with.at;
+        upload.keep = true;
+        upload.is_joined = true;
+        Ok(upload)
+    }
+
+    /// At the front end: nodes write from here on. What they are to know it by.
+    ///
+    /// # Errors
+    /// It cannot be recorded that they do.
+    pub fn give_to_nodes(&mut self) -> Result<(Name, Seen, Ranges), Failed> {
+        self.take_place()?;
+        self.hollow = false;
+        self.is_of_nodes = true;
+        if self.keep {
+            if self.record.is_none() {
+                self.record = Some(Arc::new(self.place().begin(&self.file, &Ranges::new())?));
+            }
+            if let Some(record) = &self.record {
+                record::note_nodes(record)?;
+            }
+        }
+        let stat = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
+        Ok((self.names.part.clone(), Seen::of(&stat), self.came.clone()))
+    }
+
+    /// A node says that these bytes of it are on media: they are recorded, and safe from then on.
+    ///
+    /// # Errors
+    /// Some of them came before, or they cannot be recorded.
+    pub fn arrived(&mut self, ranges: &Ranges) -> Result<(), Failed> {
+        for (start, end) in ranges.list() {
+            if self.came.overlaps(*start, *end) {
+                self.doubt();
+                return Err(Failed::Twice(*start, *end));
+            }
+            self.received += end - start;
+            self.came.insert(*start, *end).map_err(|_| Failed::Fragments)?;
+            self.written.insert(*start, *end).map_err(|_| Failed::Fragments)?;
+        }
+        self.syncer()?.sync(ranges).map_err(Failed::of("sync"))?;
+        self.confirm(ranges)
+    }
+
+    /// All of a file of this length came, from its first byte on.
+    pub fn has_all(&self, len: u64) -> bool {
+        len == 0 && self.came.is_empty() || self.came.list() == [(0, len)]
+    }
+}
+
+/// What nodes wrote of a part, up to the end of `claimed`, in a file of its own in its place. At each instant
+/// the record speaks of the one that has the name.
+pub(super) fn apart(
+    upload: &Upload,
+    claimed: &Ranges,
+    is_wanted: &mut dyn FnMut() -> bool,
+) -> Result<OwnedFd, Failed> {
+    let (jail, dir, names) = (upload.jail, &upload.dir, &upload.names);
+    let end = claimed.list().last().map_or(0, |range| range.1);
+    remove(jail, dir, &names.next_part)?;
+    let new = create(jail, dir, &names.next_part)?;
+    copy(&upload.file, &new, end, is_wanted)?;
+    rustix::fs::fsync(&new).map_err(Failed::of("sync"))?;
+    upload.place().add(&new, claimed)?;
+    let renamed = jail.rename(dir, &names.next_part, &names.part, false);
+    renamed.map_err(Failed::of("take the earlier part's place"))?;
+    sync_dir(&**dir).map_err(Failed::of("sync the directory"))?;
+    Ok(new)
+}
