@@ -25,15 +25,17 @@ use std::sync::Arc;
 use haul_core::entry::Name;
 use haul_gridftp::ranges::Ranges;
 use haul_storage::jail::Jail;
-use rustix::fs::{FlockOperation, Mode, Stat};
+use rustix::fs::{Mode, Stat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::tree::{Lost, Spot, Tree, regular, sync_dir};
 use copy::copy;
+use file::{create, lock_earlier, remove};
 use record::Place;
 
 mod copy;
+pub mod file;
 pub mod nodes;
 mod record;
 
@@ -603,47 +605,6 @@ impl Names {
 
     fn place<'a>(&'a self, jail: Jail, dir: &'a OwnedFd) -> Place<'a> {
         Place { jail, dir, name: &self.record, next: &self.next_record }
-    }
-}
-
-/// Opens and locks what an earlier upload left.
-fn lock_earlier(jail: Jail, dir: &OwnedFd, part: &Name) -> Result<Option<OwnedFd>, Failed> {
-    let file = match jail.open_file(dir, part, true) {
-        Ok(file) => file,
-        Err(Errno::NOENT) => return Ok(None),
-        Err(errno) => return Err(Failed::System { what: "open an earlier part", errno }),
-    };
-    let stat = rustix::fs::fstat(&file).map_err(Failed::of("look at an earlier part"))?;
-    regular(&stat)?;
-    lock(&file)?;
-    // Somebody may have replaced it before the lock.
-    match jail.stat(dir, part) {
-        Ok(here) if (here.st_dev, here.st_ino) == (stat.st_dev, stat.st_ino) => Ok(Some(file)),
-        _ => Err(Failed::Busy),
-    }
-}
-
-fn create(jail: Jail, dir: &OwnedFd, part: &Name) -> Result<OwnedFd, Failed> {
-    let file = jail.create_temp(dir, part).map_err(|errno| match errno {
-        Errno::EXIST => Failed::Busy,
-        errno => Failed::System { what: "make the file", errno },
-    })?;
-    lock(&file)?;
-    Ok(file)
-}
-
-fn lock(file: &OwnedFd) -> Result<(), Failed> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
-        Err(Errno::AGAIN) => Err(Failed::Busy),
-        Err(errno) => Err(Failed::System { what: "lock the part", errno }),
-    }
-}
-
-fn remove(jail: Jail, dir: &OwnedFd, name: &Name) -> Result<(), Failed> {
-    match jail.unlink(dir, name) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(Failed::System { what: "remove an earlier part", errno }),
     }
 }
 

@@ -219,6 +219,10 @@ impl Session {
                 Ok(line) => line,
                 Err(end) => return Over::Ended(self.leave(end)),
             };
+            // Who always has something to say has no longer than who says nothing.
+            if login_until.is_some_and(|until| Instant::now() > until) {
+                return Over::Ended(self.leave(End::Silent));
+            }
             if login_until.is_some() && !std::mem::replace(&mut spoke, true) {
                 self.control.tell_spoke();
             }

@@ -207,6 +207,26 @@ fn doubtful_bytes_are_not_confirmed() {
     assert_eq!(fs::read(served.at("f")).expect("read"), b"11114444");
 }
 
+/// Goal: what an upload left, which no listing shows, can be removed by its name, and then nothing is left;
+/// while the upload runs it cannot.
+#[test]
+fn what_an_upload_left_can_be_removed() {
+    let served = Served::new(Access::Write);
+    let mut talk = in_blocks(&served);
+    talk.ask("OPTS RETR Markers=1;");
+    let mut data = talk.begin("STOR f");
+    block(&mut data, 0, b"1111");
+    while !talk.reply().starts_with("111") {}
+    let mut other = served.talk();
+    assert!(other.ask("DELE f").starts_with("450"), "it runs");
+    drop((data, talk, other));
+    served.wait_idle();
+    let mut talk = served.talk();
+    assert!(talk.ask("DELE f").starts_with("250"));
+    assert!(talk.ask("DELE f").starts_with("550"));
+    assert!(served.names().is_empty());
+}
+
 /// Goal: a directory that cannot be removed keeps what uploads to it were told.
 /// Method: one that holds a part and a file, and then the part alone.
 #[test]

@@ -283,7 +283,12 @@ mod server {
                 (_, true) => "node",
                 _ => "ftp",
             };
-            log.note("listen", None, None, &format!("{scheme}://{at} serves {shown}"));
+            let may = match (&config.anonymous, args.node, args.user.as_deref()) {
+                (Some(Access::Write), false, Some("root")) => ", and anybody may write as root",
+                (Some(Access::Write), false, _) => ", and anybody may write",
+                _ => "",
+            };
+            log.note("listen", None, None, &format!("{scheme}://{at} serves {shown}{may}"));
         }
         let options = Options {
             config,

@@ -15,8 +15,9 @@ use haul_gridftp::ranges::Ranges;
 use rustix::io::Errno;
 
 use super::copy::copy;
+use super::file::{create, remove};
 use super::record;
-use super::{Failed, Names, Seen, Upload, create, remove};
+use super::{Failed, Names, Seen, Upload};
 use crate::tree::{Spot, Tree, regular, sync_dir};
 
 /// What a node is told of an upload.

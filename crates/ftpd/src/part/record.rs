@@ -13,7 +13,8 @@ use haul_gridftp::ranges::Ranges;
 use haul_storage::jail::Jail;
 use rustix::io::Errno;
 
-use super::{Failed, remove};
+use super::Failed;
+use super::file::remove;
 use crate::tree::sync_dir;
 
 /// Longest record that is read.

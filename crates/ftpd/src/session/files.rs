@@ -196,7 +196,15 @@ impl Session {
     fn dele(&mut self, tree: &Tree, path: &[u8]) -> Done {
         let spot = find(tree, &self.here, path, false)?;
         let name = look(path, spot.name())?;
-        look(path, tree.jail().unlink(&spot.dir, name).map_err(Lost::from))?;
+        match tree.jail().unlink(&spot.dir, name) {
+            // What an upload left is shown to nobody, and whoever sent it must be able to take it back.
+            Err(Errno::NOENT) => match crate::part::file::remove_left(tree, &spot.dir, name) {
+                Ok(true) => return Ok(self.plain(250, "What an upload had left of it is removed.")),
+                Ok(false) => look(path, Err(Lost::System(Errno::NOENT)))?,
+                Err(failed) => return Ok(self.plain(450, &failed.to_string())),
+            },
+            done => look(path, done.map_err(Lost::from))?,
+        }
         look(path, sync_dir(&spot.dir).map_err(Lost::from))?;
         Ok(self.plain(250, "The file is removed."))
     }
