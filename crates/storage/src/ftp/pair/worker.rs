@@ -61,6 +61,8 @@ struct Job {
     moved: u64,
     tries: u32,
     afresh: u32,
+    /// One of the two refused to go on with it.
+    no_restart: bool,
 }
 
 /// Whom something concerns.
@@ -131,6 +133,7 @@ impl Worker {
             moved: 0,
             tries: 0,
             afresh: 0,
+            no_restart: false,
         }
     }
 
@@ -172,6 +175,7 @@ impl Worker {
         let (end, error, other) = match fault {
             Fault::Stopped => return,
             Fault::NoWay { listens, why } => return self.no_way(listens, why),
+            Fault::NoRestart { end, why } => return self.no_restart(end, &why, jobs),
             Fault::Stalled { end, why } => {
                 let end_of = end.unwrap_or(End::To);
                 let name = |end: End| shared.end(end).0.url();
@@ -247,6 +251,24 @@ impl Worker {
             known.no_way = Some(text.clone());
             // Heard before the end of any file that ends because of it.
             (shared.post)(Marker::NoWay(text));
+        }
+    }
+
+    /// Nobody goes on with what is at the destination: it is moved from its beginning, at once.
+    fn no_restart(&self, end: End, why: &str, jobs: &mut [Job]) {
+        let shared = &self.shared;
+        for job in jobs.iter_mut().filter(|job| !job.held.is_empty()) {
+            // What lies there is removed by `prepare`.
+            (job.held, job.earlier, job.no_restart) = (Ranges::new(), 0, true);
+            if let Some(record) = &job.record {
+                record.clear();
+            }
+            (shared.post)(Marker::Moved { id: job.entry.id, len: 0, held: 0 });
+            let (shown, at) =
+                (crate::ftp::shown(&shared.end(End::To).0, &job.entry.to), shared.end(end).0.url());
+            (shared.post)(Marker::Note(format!(
+                "{shown}: {at} does not go on with what had been moved before ({why}); it is moved from its beginning"
+            )));
         }
     }
 
@@ -470,7 +492,9 @@ impl Worker {
         let at = |error| Trouble { scope: Scope::All, fault: Fault::At { end: End::To, error, other: None } };
         let pair = self.pair.as_mut().expect("it is open");
         // Where it was begun anew no sum may have been told, so that parts would count for nothing.
-        let goes_on = pair.is_extended() && (can_compare && job.afresh == 0 || shared.settings.trust);
+        let goes_on = pair.is_extended()
+            && !job.no_restart
+            && (can_compare && job.afresh == 0 || shared.settings.trust);
         let is_recorded = job.entry.size >= RECORDED_MIN;
         if let (None, Some(records), true) = (&job.record, &shared.records, is_recorded && !job.stored) {
             let [from, to] = [(End::From, &job.entry.from), (End::To, &job.entry.to)]
@@ -494,12 +518,19 @@ impl Worker {
                     true => pair.session(End::To).facts(&kept.temp).map_err(at)?,
                     false => Asked::Not(String::new()),
                 };
-                match there {
-                    Asked::Is(facts) if facts.size.is_some_and(|size| size >= end) => {
+                let may_be_there = match &there {
+                    Asked::Is(facts) => facts.size.is_some_and(|size| size >= end),
+                    // There are servers, as haul's own, that show nobody what is not whole. Of one that has
+                    // nothing only the sum would tell that what is not moved again is missing.
+                    Asked::Not(_) => is_it && can_compare,
+                    Asked::Untold(_) => false,
+                };
+                match may_be_there {
+                    true => {
                         job.earlier = kept.ranges.total();
                         (job.temp, job.held, job.stored) = (kept.temp, kept.ranges, true);
                     }
-                    _ => match steer::remove(pair.session(End::To), &kept.temp) {
+                    false => match steer::remove(pair.session(End::To), &kept.temp) {
                         Err(error) if error.ends_session() => return Err(at(error)),
                         _ => {}
                     },
