@@ -71,6 +71,7 @@ impl FtpWriter {
             told: Told::default(),
             left: Mutex::default(),
             doubted: Mutex::default(),
+            refused: Mutex::default(),
             numbers: AtomicU64::new(0),
             silent: AtomicBool::new(false),
         });
