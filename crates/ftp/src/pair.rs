@@ -605,9 +605,7 @@ fn as_no_restart(fault: Fault) -> Fault {
         {
             Fault::NoRestart { end: End::To, why }
         }
-        Fault::At { end, error: error @ Error::Refused { code: 500..=599, .. }, .. }
-            if matches!(&error, Error::Refused { said, .. } if said == "REST") =>
-        {
+        Fault::At { end, error: error @ Error::Refused { code: 500..=599, .. }, .. } if matches!(&error, Error::Refused { said, .. } if said == "REST") => {
             Fault::NoRestart { end, why: error.to_string() }
         }
         fault => fault,
@@ -643,7 +641,9 @@ mod tests {
         assert!(is_refused(at(End::From, "REST", 501, "no", None)));
         let other = "moving the file: the server answers 554 these bytes were never confirmed here";
         assert!(is_refused(at(End::From, "RETR x", 426, "lost", Some(other))));
-        for (code, text) in [(426, "lost"), (450, "busy"), (530, "no"), (552, "full"), (500, "globus_xio: eof")] {
+        for (code, text) in
+            [(426, "lost"), (450, "busy"), (530, "no"), (552, "full"), (500, "globus_xio: eof")]
+        {
             assert!(!is_refused(at(End::To, "STOR x", code, text, None)), "{code}");
         }
         assert!(!is_refused(at(End::From, "RETR x", 550, "no", None)));

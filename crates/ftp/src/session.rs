@@ -4,7 +4,7 @@
 //! Invariants: one transfer at a time; a file that comes is ended ([`Session::finish`], [`Session::give_up`])
 //! before anything else is asked.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -91,6 +91,10 @@ pub struct Session {
     pub(crate) outlets: Option<Outlets>,
     /// `MLSD` and `MLST` are there.
     pub(crate) has_mlsd: bool,
+    /// That is known, by its word or by an answer: what it says of a path is of that path.
+    knows_mlst: bool,
+    /// A directory was listed by `MLSD`.
+    did_mlsd: bool,
     has_mdtm: bool,
     /// `MLSD` is refused, where `MLST` is not.
     no_mlsd: bool,
@@ -177,6 +181,7 @@ impl Session {
         let features = told.clone().unwrap_or_default();
         control.want(&Command::Type(b'I'))?;
         let has_mlsd = told.as_ref().is_none_or(|told| told.mlst().next().is_some());
+        let knows_mlst = features.mlst().next().is_some();
         let has_mdtm = told.as_ref().is_none_or(|told| told.has("MDTM"));
         let tells_links = features.mlst().any(|fact| fact.name.eq_ignore_ascii_case(b"UNIX.slink"));
         let listens = Listens::Extended;
@@ -190,6 +195,8 @@ impl Session {
             sets_times: SetsTimes::Mfmt,
             sets_modes: true,
             has_mlsd,
+            knows_mlst,
+            did_mlsd: false,
             has_mdtm,
             no_mlsd: false,
             tells_links,
@@ -203,7 +210,8 @@ impl Session {
 
     /// Asks for the facts that are off unless somebody asks.
     fn want_facts(&mut self) -> Result<(), Error> {
-        const WANTED: [&str; 7] = ["Type", "Size", "Modify", "UNIX.mode", "UNIX.slink", "Unique", "Perm"];
+        const WANTED: [&str; 8] =
+            ["Type", "Size", "Modify", "UNIX.mode", "UNIX.slink", "Unique", "Perm", "X.count"];
         let known =
             |fact: &&str| self.features.mlst().any(|told| told.name.eq_ignore_ascii_case(fact.as_bytes()));
         let is_off = |fact: &&str| {
@@ -280,8 +288,9 @@ impl Session {
                 for command in &commands {
                     let reply = self.control.last_reply()?;
                     bear(&mut answers_len, &reply)?;
-                    unknown |= reply.class() != Class::Completed
-                        && self.control.refused(command, &reply).is_unknown();
+                    self.knows_mlst |= reply.code() == 250;
+                    // Globus says 500 of a name that it does not understand.
+                    unknown |= !self.knows_mlst && self.control.refused(command, &reply).is_unknown();
                     all.push(if unknown {
                         Ok(Asked::Not(String::new()))
                     } else {
@@ -380,7 +389,7 @@ impl Session {
         if is_file && name.iter().all(is_plain) && name[0] != b'-' {
             let alone = self.control.want(&Command::Path("CWD", dir));
             let alone = alone.and_then(|_| self.listing(Command::Path("LIST", name)));
-            let alone = alone.and_then(|bytes| lines(&bytes, &mut |line| list_line(line, &mut false)));
+            let alone = alone.and_then(|(bytes, _)| lines(&bytes, &mut |line| list_line(line, &mut false)));
             match alone {
                 Err(Error::Broken { .. }) => return Ok(None),
                 Ok(alone) if alone.len() == 1 => {
@@ -442,22 +451,28 @@ impl Session {
             // Over the control connection it is protected to its end, which a data connection of Globus is
             // not.
             let listed = match self.control.channel().is_some() && self.features.has("MLSC") {
-                true => self.listing_by_reply(Command::Path("MLSC", dir)),
+                true => self.listing_by_reply(Command::Path("MLSC", dir)).map(|bytes| (bytes, None)),
                 false => self.listing(Command::Path("MLSD", dir)),
             };
             match listed {
-                Ok(bytes) => {
-                    let mut all = lines(&bytes, &mut |line| mlsd_line(line))?;
+                Ok((bytes, short)) => {
+                    self.did_mlsd = true;
+                    let mut shown = 0;
+                    let mut all = lines(&bytes, &mut |line| {
+                        shown += u64::from(!line.is_empty());
+                        mlsd_line(line)
+                    })?;
                     // It comes first, wherever the server has it.
                     all.sort_by_key(|line| !matches!(line, Listed::Itself(_)));
-                    return match self.tells_links || !self.has_list {
-                        true => Ok(all),
-                        false => self.with_links(dir, all),
+                    all.extend(short.or_else(|| missing(&all, shown)).map(Listed::Short));
+                    return match self.has_list && (!self.tells_links || all.iter().any(is_link_untold)) {
+                        true => self.with_links(dir, all),
+                        false => Ok(all),
                     };
                 }
                 // What it says of this directory's name is no word on the others.
                 Err(Error::Refused { code: 501 | 503 | 504, .. }) => {}
-                Err(error) if error.is_unknown() => self.no_mlsd = true,
+                Err(error) if error.is_unknown() => self.no_mlsd = !self.did_mlsd,
                 Err(error) => return Err(error),
             }
         }
@@ -474,6 +489,8 @@ impl Session {
                 self.has_list = false;
                 return Ok(all);
             }
+            // Each link of which nothing tells where it leads fails by its name.
+            Err(error) if self.tells_links && !error.is_passing() => return Ok(all),
             Err(error) => return Err(error),
         };
         let mut links = HashMap::new();
@@ -484,7 +501,7 @@ impl Session {
                 }
                 // One of which nobody can tell where its name ends.
                 Listed::Bad(line, why) if line.starts_with(b"l") => all.push(Listed::Bad(line, why)),
-                cut @ Listed::Cut(_) => all.push(cut),
+                end @ (Listed::Cut(_) | Listed::Short(_)) => all.push(end),
                 _ => {}
             }
         }
@@ -492,15 +509,16 @@ impl Session {
             // What MLSD says of one may be of what it leads to; but LIST tells no exact time.
             all.retain(|line| {
                 let Listed::Entry { name, facts, .. } = line else { return true };
-                let link = links.get_mut(name);
+                let link = links.get_mut(name).filter(|_| !self.tells_links || is_link_untold(line));
                 let is_link = link.is_some();
                 if let Some(link) = link {
                     link.modify = facts.modify;
                 }
                 !is_link
             });
-            let entry = |(name, facts)| Listed::Entry { name, facts, exact: false };
-            all.extend(links.into_iter().map(entry));
+            let known: HashSet<Vec<u8>> = all.iter().filter_map(Listed::name).map(<[u8]>::to_vec).collect();
+            let links = links.into_iter().filter(|(name, _)| !known.contains(name));
+            all.extend(links.map(|(name, facts)| Listed::Entry { name, facts, exact: false }));
         }
         Ok(all)
     }
@@ -512,7 +530,10 @@ impl Session {
         self.control.want(&Command::Path("CWD", dir))?;
         let (mut saw_itself, mut with) = (false, Vec::new());
         match self.listing(Command::Path("LIST", b"-a")) {
-            Ok(bytes) => with = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?,
+            Ok((bytes, short)) => {
+                with = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?;
+                with.extend(short.filter(|_| saw_itself).map(Listed::Short));
+            }
             // It took the option for a name. Anything else would hide what it hides without it.
             Err(error) if error.is_unknown() || error.is_unavailable() => {}
             Err(error) => return Err(error),
@@ -521,8 +542,9 @@ impl Session {
             return Ok(with);
         }
         // It took the option for a name, or does not show what everybody has.
-        let bytes = self.listing(Command::Bare("LIST"))?;
-        let without = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?;
+        let (bytes, short) = self.listing(Command::Bare("LIST"))?;
+        let mut without = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?;
+        without.extend(short.map(Listed::Short));
         Ok(either(with, without))
     }
 
@@ -548,8 +570,8 @@ impl Session {
         }
     }
 
-    /// All that comes of a listing.
-    fn listing(&mut self, command: Command<'_>) -> Result<Vec<u8>, Error> {
+    /// All that comes of a listing; and what the server says of it in the end where it came, and is not all.
+    fn listing(&mut self, command: Command<'_>) -> Result<(Vec<u8>, Option<String>), Error> {
         const DOING: &str = "reading a directory";
         self.leave_blocks()?;
         let mut incoming = data::begin(&mut self.control, &mut self.listens, &[], command)?;
@@ -565,7 +587,15 @@ impl Session {
             }
         }
         let may_be_cut = incoming.may_be_cut();
-        let said = data::finish(&mut self.control, incoming, command)?;
+        let said = match data::finish(&mut self.control, incoming, command) {
+            Ok(said) => said,
+            // It names all that it can, and says that there is more, as haul's own does where a name has a
+            // line's end in it.
+            Err(error @ Error::Refused { code: 550, .. }) if !bytes.is_empty() && !may_be_cut => {
+                return Ok((bytes, Some(format!("{error}; what it listed is copied"))));
+            }
+            Err(error) => return Err(error),
+        };
         if may_be_cut {
             return Err(Error::Broken { doing: DOING, why: CUT });
         }
@@ -576,7 +606,7 @@ impl Session {
         if has(b"truncated") || has(b"fail") || has(b"unable") || has(b"cannot") || has(b"denied") {
             return Err(Error::Broken { doing: DOING, why: "the server says that its listing is not whole" });
         }
-        Ok(bytes)
+        Ok((bytes, None))
     }
 
     /// Begins to read a file from `offset` on.
@@ -611,6 +641,25 @@ impl Session {
     pub fn give_up(&mut self, incoming: Incoming) -> Result<(), Error> {
         data::give_up(&mut self.control, incoming)
     }
+}
+
+/// A server that counts what a directory has showed less of it: that of Globus leaves out links that lead
+/// nowhere. The directory itself and the one above count as well.
+fn missing(listed: &[Listed], shown: u64) -> Option<String> {
+    let counted = listed.iter().find_map(|line| match line {
+        Listed::Itself(facts) => facts.count,
+        _ => None,
+    })?;
+    let left_out = counted.checked_sub(shown).filter(|left_out| *left_out > 0)?;
+    Some(format!(
+        "the server counts {counted} names in it and lists {shown}: {left_out} are missing, as symbolic links are \
+         that lead nowhere"
+    ))
+}
+
+/// A link of which it is not told what is written in it.
+fn is_link_untold(line: &Listed) -> bool {
+    matches!(line, Listed::Entry { facts, .. } if facts.kind == Some(Kind::Symlink) && facts.unix_slink.is_none())
 }
 
 /// Counts the bytes of answers that are held together.

@@ -296,11 +296,11 @@ impl Writer {
         let path = common.tree.dir(dir);
         let name = |line: Listed| match line {
             Listed::Entry { name, .. } | Listed::Bad(name, _) => Some(name),
-            Listed::Itself(_) | Listed::Cut(_) => None,
+            Listed::Itself(_) | Listed::Cut(_) | Listed::Short(_) => None,
         };
         let listed = self.line.again(|session| {
             let listed = session.list(&path)?;
-            match listed.iter().any(|line| matches!(line, Listed::Cut(_))) {
+            match listed.iter().any(|line| matches!(line, Listed::Cut(_) | Listed::Short(_))) {
                 true => Err(Error::Broken { doing: "reading a directory", why: "it came not whole" }),
                 false => Ok(listed),
             }
