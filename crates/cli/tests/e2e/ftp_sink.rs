@@ -177,6 +177,8 @@ fn what_is_left_is_named_and_nothing_else() {
         let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
         let said = String::from_utf8_lossy(&ended.stdout).into_owned() + &ended.stderr;
         assert!(!said.contains(SAID), "{part}: {}", ended.describe());
+        // Another run would hear the same.
+        assert!(!said.contains("run the same command again"), "{part}: {}", ended.describe());
         let short = Script::default().takes(part, &[Takes::Short(at); 20]);
         let taker = short.removes_not("553 not yours", true).start();
         let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
@@ -414,6 +416,7 @@ fn what_makes_no_sense_is_refused() {
     for (options, says) in [
         (&["--in-place"][..], "--in-place"),
         (&["--range=0,100"], "--range"),
+        (&["--streams=4"], "--streams"),
         (&["--layout=source"], "--layout"),
         (&["-a"], "-a"),
         (&["--state=/tmp"], "--state"),

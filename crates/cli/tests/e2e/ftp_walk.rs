@@ -367,6 +367,8 @@ fn links_that_a_server_follows_are_told() {
     for name in ["rel", "dl", "dangles/dang"] {
         assert!(fs::symlink_metadata(sink.join(name)).is_err(), "{name}");
     }
+    // The path of each stands there once.
+    assert!(!ended.stderr.contains("copy rel:"), "{}", ended.describe());
     ended.says("rel: ").says("dl: ").says("1 are missing");
     let named = Haul::cp([server.url(data.join("none/good"))]).args([&sink]).run().sane().exits(0);
     assert_eq!(named.summary().number("files"), 1);

@@ -219,9 +219,9 @@ impl Writer {
                 && !is_what_was_found(*found, seen)
                 && !haul_mutant::removed("ftp-replaces-what-was-found") =>
             {
-                exists(
-                    "something else came to stand there while it was copied, and was left alone; run the command again",
-                )
+                // Another run finds it there, and replaces it.
+                let why = "something else came to stand there while it was copied, and was left alone";
+                Err(self.common.say(FailureKind::Publish, &going.path, why))
             }
             _ if stands && going.listed == Some(false) => exists(
                 "the server shows there what its directory has under another name; nothing was replaced",
