@@ -592,8 +592,8 @@ fn as_no_way(fault: Fault, listens: End) -> Fault {
     }
 }
 
-/// What went wrong with a file of which the destination has a part, before it said that it begins, may be that
-/// it does not go on with it.
+/// What went wrong with a file of which the destination has a part, before it said that it begins, may be
+/// that it does not go on with it.
 fn as_no_restart(fault: Fault) -> Fault {
     match fault {
         Fault::At { end: End::To, error, .. } if refuses_restart(&error) => {
@@ -626,8 +626,8 @@ fn refuses_restart(error: &Error) -> bool {
 mod tests {
     use super::*;
 
-    /// Goal: a restart that is refused is told from what has nothing to do with that it is one, and keeps what
-    /// is there.
+    /// Goal: a restart that is refused is told from trouble that has nothing to do with it, where what is
+    /// there is kept.
     #[test]
     fn a_refused_restart_is_told_from_other_trouble() {
         let at = |end, said: &str, code, text: &str, other: Option<&str>| {

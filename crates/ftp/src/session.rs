@@ -501,7 +501,11 @@ impl Session {
                 }
                 // One of which nobody can tell where its name ends.
                 Listed::Bad(line, why) if line.starts_with(b"l") => all.push(Listed::Bad(line, why)),
-                end @ (Listed::Cut(_) | Listed::Short(_)) => all.push(end),
+                cut @ Listed::Cut(_) => all.push(cut),
+                // Said once, whichever of the two says it.
+                short @ Listed::Short(_) if !all.iter().any(|line| matches!(line, Listed::Short(_))) => {
+                    all.push(short);
+                }
                 _ => {}
             }
         }

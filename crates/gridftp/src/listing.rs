@@ -57,8 +57,8 @@ pub struct Facts {
     pub unix_group: Option<Box<[u8]>>,
     pub unix_uid: Option<u32>,
     pub unix_gid: Option<u32>,
-    /// Where a symlink leads, as it came. Globus tells the kind of what is there beside it, and the whole path of
-    /// that, whatever is written in the link.
+    /// Where a symlink leads, as it came. Globus tells the kind of what is there beside it, and the whole
+    /// path of that, whatever is written in the link.
     pub unix_slink: Option<Box<[u8]>>,
     /// Of a directory that is listed: how many names it has, `.` and `..` among them (`X.count` of Globus).
     pub count: Option<u64>,

@@ -388,9 +388,9 @@ fn what_the_destination_has_is_not_moved_again() {
     }
 }
 
-/// Goal: a copy to haul's own server, which shows nobody what is not whole, is gone on with after a stop: only
-/// the rest is moved. Where the server does not have any more what it said that it has, and refuses to go on,
-/// the file is moved from its beginning in the same run.
+/// Goal: a copy to haul's own server, which shows nobody what is not whole, is gone on with after a stop:
+/// only the rest is moved. Where the server does not have any more what it said that it has, and refuses to
+/// go on, the file is moved from its beginning in the same run.
 /// Method: what it has is left alone; it is gone; a whole file stands in its place, as where the stop came
 /// between that and its name.
 #[test]

@@ -50,8 +50,8 @@ pub(super) struct Common {
     pub(super) left: Mutex<Vec<Vec<u8>>>,
     /// Temporaries that may still come to be, for the session that sent them was lost.
     pub(super) doubted: Mutex<Vec<Vec<u8>>>,
-    /// Temporaries that the server refused before it began with them: they are removed as any other, and not told
-    /// of unless one was seen to stand there.
+    /// Temporaries that the server refused before it began with them: they are removed as any other, and not
+    /// told of unless one was seen to stand there.
     pub(super) refused: Mutex<HashSet<Vec<u8>>>,
     /// Of the temporaries so far.
     pub(super) numbers: AtomicU64,
