@@ -196,7 +196,10 @@ impl Pair {
         let at = |end| move |error| Fault::At { end, error, other: None };
         let reply = self.from.control.ask(&opts).map_err(at(End::From))?;
         self.from.control.done(&opts, reply).map_err(at(End::From))?;
-        self.ask(End::From, &Command::With("OPTS", b"RETR Markers=1;"))?;
+        // Who receives knows it by that word or by the one above, as haul's own by this one.
+        for end in [End::From, End::To] {
+            self.ask(end, &Command::With("OPTS", b"RETR Markers=1;"))?;
+        }
         self.delayed =
             self.to.features.has_delayed_passive() && self.ask(End::To, &Command::OptsDelayedPassive)?;
         Ok(())

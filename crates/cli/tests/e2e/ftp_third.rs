@@ -404,7 +404,8 @@ fn what_haul_has_is_gone_on_with_or_begun_anew() {
         file(&data, &mut fastrand::Rng::with_seed(33), LEN);
         fs::create_dir(&copy).expect("make a directory");
         let state = room.at("state");
-        let slow = Slow::to(&b, 1_500_000);
+        // Of each of four connections; a word of what is safe comes each second.
+        let slow = Slow::to(&b, 400_000);
         let mut running = cp(&state, &[], &a.url(&data), &slow.url(&copy)).start();
         let half = running.until(|_| slow.passed.load(std::sync::atomic::Ordering::Relaxed) > LEN as u64 / 2);
         assert!(half, "{}", running.wait().describe());

@@ -132,10 +132,8 @@ impl Sites {
             let why = site.why.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let why = why.map(|why| format!(" (left once at least: {why})")).unwrap_or_default();
             let differs = match site.differed.load(Ordering::Relaxed) {
-                0 => String::new(),
-                n => format!(
-                    ", and {n} times had other content than what had come of a file before, which then began anew"
-                ),
+                0 => "",
+                _ => ", and had other content than what had come of a file before, which began anew",
             };
             let files = site.files.load(Ordering::Relaxed);
             format!("{} gave {files} files{why}{differs}", site.server.url())

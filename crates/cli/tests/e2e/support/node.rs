@@ -155,7 +155,8 @@ impl Node {
 
     fn haul(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
-        command.args(["serve", "gridftp", "--root", "/", "--anonymous", "write", "--listen"]);
+        command.args(["serve", "gridftp", "--root", "/", "--anonymous", "write", "--markers=1s"]);
+        command.arg("--listen");
         command.arg(format!("{}:{}", self.host, self.port));
         if rustix::process::geteuid().is_root() {
             command.args(["--user", "root"]);
