@@ -5,7 +5,7 @@
 //! here (`--no-push`). Other words between backquotes stay as they are.
 
 /// The library's names, and what is typed.
-const TYPED: [(&str, &str); 28] = [
+const TYPED: [(&str, &str); 29] = [
     ("archive", "-a"),
     ("changed", "--changed"),
     ("data_channel", "--data-channel"),
@@ -31,6 +31,7 @@ const TYPED: [(&str, &str); 28] = [
     ("retry_for", "--retry-for"),
     ("spill_size", "--spill-size"),
     ("state_dir", "--state"),
+    ("streams", "--streams"),
     ("to", "--to"),
     ("update", "--update"),
     ("via", "--via"),

@@ -145,6 +145,9 @@ impl Error {
             Error::Silent { .. } => 110,
             // EACCES.
             Error::Refused { code: 530 | 532, .. } => 13,
+            error if error.is_denied() => 13,
+            // EILSEQ.
+            Error::Unsayable(_) => 84,
             Error::Ssh { why, .. } if why.contains("Permission denied") => 13,
             _ => 0,
         }
@@ -190,6 +193,15 @@ impl Error {
                 && ["no space", "not enough space", "insufficient storage", "disk full", "quota"]
                     .iter()
                     .any(|words| says(words))
+    }
+
+    /// The user may not, by the server's words: numbers say that of a path that is not there as well.
+    pub fn is_denied(&self) -> bool {
+        let Error::Refused { code: 500 | 550..=553, text, .. } = self else { return false };
+        let text = text.to_ascii_lowercase();
+        ["permission denied", "access denied", "not permitted", "read-only file system"]
+            .iter()
+            .any(|words| text.contains(words))
     }
 
     /// There is nothing of that name, or it may not be had: the server does not tell which one.

@@ -25,6 +25,17 @@ pub enum Listed {
     Bad(Vec<u8>, String),
     /// The listing ends within this line: more may lie there.
     Cut(Vec<u8>),
+    /// By the server's word there is more; why.
+    Short(String),
+}
+
+impl Listed {
+    pub(crate) fn name(&self) -> Option<&[u8]> {
+        match self {
+            Listed::Entry { name, .. } => Some(name),
+            _ => None,
+        }
+    }
 }
 
 /// What a listing says of this name.
@@ -40,7 +51,7 @@ pub(crate) fn named<'a>(listed: &'a [Listed], wanted: &[u8]) -> Option<&'a Facts
 pub(crate) fn either(with: Vec<Listed>, without: Vec<Listed>) -> Vec<Listed> {
     let name = |line: &Listed| match line {
         Listed::Entry { name, .. } | Listed::Bad(name, _) => Some(name.clone()),
-        Listed::Cut(_) | Listed::Itself(_) => None,
+        Listed::Cut(_) | Listed::Short(_) | Listed::Itself(_) => None,
     };
     let shown: HashSet<Vec<u8>> = with.iter().filter_map(name).collect();
     let is_dir = named(&without, b"-a").is_some_and(|facts| facts.kind != Some(Kind::File));
@@ -52,7 +63,7 @@ pub(crate) fn either(with: Vec<Listed>, without: Vec<Listed>) -> Vec<Listed> {
         Listed::Entry { name, .. } => !known.contains(name),
         // Some servers send here in words that there is no such file.
         Listed::Bad(line, _) => !known.contains(line) && begins_as_listed(line),
-        Listed::Cut(_) | Listed::Itself(_) => true,
+        Listed::Cut(_) | Listed::Short(_) | Listed::Itself(_) => true,
     };
     let more: Vec<Listed> = with.into_iter().filter(is_more).collect();
     without.into_iter().chain(more).collect()

@@ -79,6 +79,12 @@ pub struct Move<'a> {
     pub held: Option<&'a Ranges>,
 }
 
+impl Move<'_> {
+    fn restarts(&self) -> bool {
+        self.held.is_some_and(|held| !held.is_empty())
+    }
+}
+
 /// What is heard while files move; the first number says which.
 #[derive(Debug)]
 pub enum Heard<'a> {
@@ -95,6 +101,8 @@ pub enum Fault {
     At { end: End, error: Error, other: Option<String> },
     /// No data connection comes to be while this one listens.
     NoWay { listens: End, why: String },
+    /// Before it began it refused to go on with what is at the destination; in its words.
+    NoRestart { end: End, why: String },
     /// Nothing moved for so long; whose fault that is, where it shows.
     Stalled { end: Option<End>, why: String },
     /// Somebody wanted an end.
@@ -188,7 +196,10 @@ impl Pair {
         let at = |end| move |error| Fault::At { end, error, other: None };
         let reply = self.from.control.ask(&opts).map_err(at(End::From))?;
         self.from.control.done(&opts, reply).map_err(at(End::From))?;
-        self.ask(End::From, &Command::With("OPTS", b"RETR Markers=1;"))?;
+        // Who receives knows it by that word or by the one above, as haul's own by this one.
+        for end in [End::From, End::To] {
+            self.ask(end, &Command::With("OPTS", b"RETR Markers=1;"))?;
+        }
         self.delayed =
             self.to.features.has_delayed_passive() && self.ask(End::To, &Command::OptsDelayedPassive)?;
         Ok(())
@@ -347,7 +358,11 @@ impl Pair {
                         }
                         Err(error) => {
                             let done = sides.values().map(|side| side.done).min().unwrap_or(0);
-                            return Ran { done, fault: Some(self.wind_up(end, error)) };
+                            let (to, of) = (&sides[&End::To], moves.get(sides[&end].done));
+                            let restarts = !to.begun && of.is_some_and(Move::restarts);
+                            let fault = self.wind_up(end, error);
+                            let fault = if restarts { as_no_restart(fault) } else { fault };
+                            return Ran { done, fault: Some(fault) };
                         }
                     }
                     let Some(side) = sides.get(&end) else { continue };
@@ -580,9 +595,63 @@ fn as_no_way(fault: Fault, listens: End) -> Fault {
     }
 }
 
+/// What went wrong with a file of which the destination has a part, before it said that it begins, may be
+/// that it does not go on with it.
+fn as_no_restart(fault: Fault) -> Fault {
+    match fault {
+        Fault::At { end: End::To, error, .. } if refuses_restart(&error) => {
+            Fault::NoRestart { end: End::To, why: error.to_string() }
+        }
+        // The source may hear first that nobody takes its data.
+        Fault::At { end: End::From, other: Some(why), .. }
+            if [" 501 ", " 554 "].iter().any(|code| why.contains(code)) =>
+        {
+            Fault::NoRestart { end: End::To, why }
+        }
+        Fault::At { end, error: error @ Error::Refused { code: 500..=599, .. }, .. } if matches!(&error, Error::Refused { said, .. } if said == "REST") => {
+            Fault::NoRestart { end, why: error.to_string() }
+        }
+        fault => fault,
+    }
+}
+
+fn refuses_restart(error: &Error) -> bool {
+    match error {
+        Error::Refused { code: 530 | 532, .. } => false,
+        // Globus says 500 of all that goes wrong, and then in words that it was a connection.
+        Error::Refused { code: 500, text, .. } if text.contains("xio") || text.contains("onnect") => false,
+        Error::Refused { code: 500..=599, .. } => !error.is_no_room(),
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: a restart that is refused is told from trouble that has nothing to do with it, where what is
+    /// there is kept.
+    #[test]
+    fn a_refused_restart_is_told_from_other_trouble() {
+        let at = |end, said: &str, code, text: &str, other: Option<&str>| {
+            let error = Error::Refused { said: said.into(), code, text: text.into() };
+            Fault::At { end, error, other: other.map(str::to_owned) }
+        };
+        let is_refused = |fault| matches!(as_no_restart(fault), Fault::NoRestart { .. });
+        for code in [500, 501, 550, 554] {
+            assert!(is_refused(at(End::To, "STOR x", code, "no", None)), "{code}");
+        }
+        assert!(is_refused(at(End::From, "REST", 501, "no", None)));
+        let other = "moving the file: the server answers 554 these bytes were never confirmed here";
+        assert!(is_refused(at(End::From, "RETR x", 426, "lost", Some(other))));
+        for (code, text) in
+            [(426, "lost"), (450, "busy"), (530, "no"), (552, "full"), (500, "globus_xio: eof")]
+        {
+            assert!(!is_refused(at(End::To, "STOR x", code, text, None)), "{code}");
+        }
+        assert!(!is_refused(at(End::From, "RETR x", 550, "no", None)));
+        assert!(!is_refused(Fault::Stopped));
+    }
 
     /// Goal: what may only be that the two cannot reach each other so is told from what will be so either
     /// way.

@@ -87,6 +87,10 @@ pub struct Session {
     pub(crate) outlets: Option<Outlets>,
     /// `MLSD` and `MLST` are there.
     pub(crate) has_mlsd: bool,
+    /// That is known, by its word or by an answer: what it says of a path is of that path.
+    knows_mlst: bool,
+    /// A directory was listed by `MLSD`.
+    did_mlsd: bool,
     has_mdtm: bool,
     /// `MLSD` is refused, where `MLST` is not.
     no_mlsd: bool,
@@ -173,6 +177,7 @@ impl Session {
         let features = told.clone().unwrap_or_default();
         set_up(&mut control, features.has("SPAS"))?;
         let has_mlsd = told.as_ref().is_none_or(|told| told.mlst().next().is_some());
+        let knows_mlst = features.mlst().next().is_some();
         let has_mdtm = told.as_ref().is_none_or(|told| told.has("MDTM"));
         let tells_links = features.mlst().any(|fact| fact.name.eq_ignore_ascii_case(b"UNIX.slink"));
         let listens = Listens::Extended;
@@ -186,6 +191,8 @@ impl Session {
             sets_times: SetsTimes::Mfmt,
             sets_modes: true,
             has_mlsd,
+            knows_mlst,
+            did_mlsd: false,
             has_mdtm,
             no_mlsd: false,
             tells_links,
@@ -199,7 +206,8 @@ impl Session {
 
     /// Asks for the facts that are off unless somebody asks.
     fn want_facts(&mut self) -> Result<(), Error> {
-        const WANTED: [&str; 7] = ["Type", "Size", "Modify", "UNIX.mode", "UNIX.slink", "Unique", "Perm"];
+        const WANTED: [&str; 8] =
+            ["Type", "Size", "Modify", "UNIX.mode", "UNIX.slink", "Unique", "Perm", "X.count"];
         let known =
             |fact: &&str| self.features.mlst().any(|told| told.name.eq_ignore_ascii_case(fact.as_bytes()));
         let is_off = |fact: &&str| {
@@ -276,8 +284,9 @@ impl Session {
                 for command in &commands {
                     let reply = self.control.last_reply()?;
                     bear(&mut answers_len, &reply)?;
-                    unknown |= reply.class() != Class::Completed
-                        && self.control.refused(command, &reply).is_unknown();
+                    self.knows_mlst |= reply.code() == 250;
+                    // Globus says 500 of a name that it does not understand.
+                    unknown |= !self.knows_mlst && self.control.refused(command, &reply).is_unknown();
                     all.push(if unknown {
                         Ok(Asked::Not(String::new()))
                     } else {

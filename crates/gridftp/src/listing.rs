@@ -57,14 +57,24 @@ pub struct Facts {
     pub unix_group: Option<Box<[u8]>>,
     pub unix_uid: Option<u32>,
     pub unix_gid: Option<u32>,
-    /// Where a symlink leads, as it came. Globus tells the kind of what is there beside it.
+    /// Where a symlink leads, as it came. Globus tells the kind of what is there beside it, and the whole
+    /// path of that, whatever is written in the link.
     pub unix_slink: Option<Box<[u8]>>,
+    /// Of a directory that is listed: how many names it has, `.` and `..` among them (`X.count` of Globus).
+    pub count: Option<u64>,
 }
 
 impl Facts {
     /// The name itself is a symlink, whatever the kind says of its target.
     pub fn is_symlink(&self) -> bool {
         self.kind == Some(Kind::Symlink) || self.unix_slink.is_some()
+    }
+
+    /// It is a link, and what is told is only what it leads to in the end: as Globus has it, with the kind of
+    /// that.
+    pub fn is_resolved_link(&self) -> bool {
+        self.kind.is_some_and(|kind| kind != Kind::Symlink)
+            && self.unix_slink.as_ref().is_some_and(|target| target.starts_with(b"/"))
     }
 
     /// Appends the facts that are there, a space and `name`, without a line's end.
@@ -214,6 +224,7 @@ fn parse_fact(
         b"unix.uid" => once(&mut facts.unix_uid, number("uid", value, u32::MAX.into())? as u32),
         b"unix.gid" => once(&mut facts.unix_gid, number("gid", value, u32::MAX.into())? as u32),
         b"unix.slink" => once(&mut facts.unix_slink, value.into()),
+        b"x.count" => once(&mut facts.count, number("count", value, u64::MAX)?),
         _ => Ok(()),
     }
 }

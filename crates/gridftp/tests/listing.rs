@@ -40,6 +40,7 @@ fn a_line_of_globus_is_understood() {
         unix_uid: Some(0),
         unix_gid: Some(0),
         unix_slink: None,
+        count: None,
     };
     assert_eq!((&facts, name), (&expected, &b"f 1"[..]));
     assert_eq!(parse_mlst(&[b" ", GLOBUS].concat()), Ok((expected.clone(), &b"f 1"[..])));
@@ -194,6 +195,7 @@ fn facts_survive_their_round_trip() {
             unix_uid: rng.bool().then(|| rng.u32(..)),
             unix_gid: rng.bool().then(|| rng.u32(..)),
             unix_slink: word(&mut rng),
+            count: None,
         };
         let name: Vec<u8> =
             (0..rng.usize(1..5)).map(|_| *rng.choice(b"a ;=\xff\x80").expect("not empty")).collect();

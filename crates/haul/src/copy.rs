@@ -204,6 +204,9 @@ fn run_ends(
     let plan = Plan::of(request, retry)?;
     let Some(host) = plan.host else {
         refuse_inside(request)?;
+        if has_server(request) {
+            watch.handle.rule_out_streams(NO_STREAMS);
+        }
         let (near_links, far_links) = memory_links(&request.options);
         let (near, far) = (plan.near_end(&near_links), plan.other_end(&far_links));
         let begin = Instant::now();
@@ -447,6 +450,19 @@ pub(crate) fn serve(
     }
 }
 
+/// Why a number of streams says nothing of a copy whose other end is a server.
+const NO_STREAMS: &str = "they are connections between two hauls; what goes to or comes from a server takes as many \
+                          sessions as it allows";
+
+fn has_server(request: &CopyRequest) -> bool {
+    request.sources.iter().chain([&request.destination]).any(|end| end.place().scheme().server)
+}
+
+/// Of two servers it is how many connections a file takes, where they move it themselves.
+fn are_servers(request: &CopyRequest) -> bool {
+    request.sources.iter().chain([&request.destination]).all(|end| end.place().scheme().server)
+}
+
 /// Starting values from the passport of this host's storage.
 fn adopt_passport(request: &mut AgentRequest, home: Option<&Path>) {
     let Some(state) = home.map(passport::state_of) else { return };
@@ -499,6 +515,9 @@ fn memory_links(options: &Options) -> (Links, Links) {
 fn refuse_inside(request: &CopyRequest) -> Result<(), Error> {
     let options = &request.options;
     refuse_inside_server(request)?;
+    if options.streams.is_some() && has_server(request) && !are_servers(request) {
+        return Err(Error::usage(format!("`streams` cannot be kept: {NO_STREAMS}; leave that out")));
+    }
     let paths = request.sources.iter().map(|source| source.local_path().map(<[u8]>::to_vec));
     let (Some(paths), Some(destination)) =
         (paths.collect::<Option<Vec<_>>>(), request.destination.local_path())

@@ -144,6 +144,8 @@ struct Inner {
     streams_max: Option<u16>,
     /// Why the copy cannot be paused.
     no_pause: Option<&'static str>,
+    /// Why a number of streams says nothing of this copy.
+    no_streams: Option<&'static str>,
     progress: Progress,
     tables: TargetTables,
     /// When somebody last looked at the storage targets.
@@ -251,7 +253,8 @@ impl Handle {
             )));
         }
         let mut inner = self.lock();
-        if let Some(why) = inner.fixed[setting as usize] {
+        let ruled_out = inner.no_streams.filter(|_| setting == LiveSetting::Streams);
+        if let Some(why) = ruled_out.or(inner.fixed[setting as usize]) {
             return Err(Error::usage(format!("{name} stays as it is: {why}")));
         }
         if let (LiveSetting::Streams, Some(max)) =
@@ -356,6 +359,13 @@ impl Handle {
             dropped.push("pause");
         }
         dropped
+    }
+
+    /// A number of streams says nothing of this copy, and why.
+    pub(crate) fn rule_out_streams(&self, why: &'static str) {
+        let mut inner = self.lock();
+        inner.no_streams = Some(why);
+        inner.asked[LiveSetting::Streams as usize] = None;
     }
 
     /// A live setting turns out not to be one in this session, and why. True: somebody had wished something

@@ -87,7 +87,10 @@ fn place(part: Part) -> String {
 
 /// An entry that failed.
 pub fn failed(path: &[u8], stage: &str, text: &str, manner: Manner) -> String {
-    manner.error(&format!("{}: {} ({})", escape::name(path), escape::text(text), escape::text(stage)))
+    let (path, text) = (escape::name(path), escape::text(text));
+    // The path stands there once.
+    let text = text.strip_prefix(&format!("copy {path}: ")).unwrap_or(&text);
+    manner.error(&format!("{path}: {text} ({})", escape::text(stage)))
 }
 
 /// What is said even with `-q`: nothing, unless the run did not end well.
@@ -407,7 +410,12 @@ fn read_back(out: &mut String, s: &Summary) {
                 count(n)
             ),
         };
-        let _ = writeln!(out, "  verified: {which} was read back from the destination's storage{again}");
+        let whence = match s.servers_word {
+            // Whether it came from its storage nobody can see.
+            true => "through the server",
+            false => "from the destination's storage",
+        };
+        let _ = writeln!(out, "  verified: {which} was read back {whence}{again}");
     }
     if s.unchanged > 0 {
         let files = plural(s.unchanged, "unchanged file was", "unchanged files were");

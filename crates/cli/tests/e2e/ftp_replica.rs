@@ -104,6 +104,9 @@ fn two_versions_are_never_mixed() {
         }
         // It is there: a file that cannot go on begins anew.
         assert!(sink.exists(), "at {differs}: {}", ended.describe());
+        if differs < 8 << 20 {
+            assert!(used(&ended).contains("had other content"), "{}", ended.describe());
+        }
     }
 }
 

@@ -164,6 +164,29 @@ fn lies_never_get_a_name() {
     }
 }
 
+/// Goal: what is said to be left at the server may stand there: not what the server refused to begin with, in
+/// whatever words it then says that there is nothing to remove; but what it has and does not remove.
+#[test]
+fn what_is_left_is_named_and_nothing_else() {
+    const SAID: &str = "could not be removed";
+    for (part, at) in [("large", 5 * MIB), ("small", 100)] {
+        let room = Room::new();
+        let (data, _) = two_files(&room);
+        let refused = Script::default().takes(part, &[Takes::Refuse("553 not such a name"); 20]);
+        let taker = refused.removes_not("500 Command failed", false).start();
+        let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned() + &ended.stderr;
+        assert!(!said.contains(SAID), "{part}: {}", ended.describe());
+        // Another run would hear the same.
+        assert!(!said.contains("run the same command again"), "{part}: {}", ended.describe());
+        let short = Script::default().takes(part, &[Takes::Short(at); 20]);
+        let taker = short.removes_not("553 not yours", true).start();
+        let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned() + &ended.stderr;
+        assert!(said.contains(SAID), "{part}: {}", ended.describe());
+    }
+}
+
 /// Goal: a server without room ends the run, and says what to do; nothing of ours stays.
 #[test]
 fn no_room_ends_the_run() {
@@ -410,6 +433,7 @@ fn what_makes_no_sense_is_refused() {
     for (options, says) in [
         (&["--in-place"][..], "--in-place"),
         (&["--range=0,100"], "--range"),
+        (&["--streams=4"], "--streams"),
         (&["--layout=source"], "--layout"),
         (&["-a"], "-a"),
         (&["--state=/tmp"], "--state"),

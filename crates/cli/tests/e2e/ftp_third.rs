@@ -22,7 +22,7 @@ fn open(software: Software) -> &'static str {
     match software {
         Software::Proftpd => OPEN_PROFTPD,
         Software::Vsftpd => OPEN_VSFTPD,
-        Software::Globus | Software::Striped => "",
+        Software::Globus | Software::Striped | Software::Haul => "",
     }
 }
 
@@ -385,6 +385,59 @@ fn what_the_destination_has_is_not_moved_again() {
         assert_eq!(third(&ended, "compared"), 1);
         let kept = fs::read_dir(state.join("pairs")).expect("list it").count();
         assert_eq!(kept, 0, "nothing is kept of what is whole");
+    }
+}
+
+/// Goal: a copy to haul's own server, which shows nobody what is not whole, is gone on with after a stop:
+/// only the rest is moved. Where the server does not have any more what it said that it has, and refuses to
+/// go on, the file is moved from its beginning in the same run.
+/// Method: what it has is left alone; it is gone; a whole file stands in its place, as where the stop came
+/// between that and its name.
+#[test]
+fn what_haul_has_is_gone_on_with_or_begun_anew() {
+    need!("gridftp");
+    const LEN: usize = 9_000_000;
+    for meddle in ["nothing", "gone", "whole"] {
+        let (a, b, room) =
+            (Node::start(Software::Globus, A, ""), Node::start(Software::Haul, B, ""), Room::new());
+        let (data, copy) = (a.place("big"), b.place("copy"));
+        file(&data, &mut fastrand::Rng::with_seed(33), LEN);
+        fs::create_dir(&copy).expect("make a directory");
+        let state = room.at("state");
+        // Of each of four connections; a word of what is safe comes each second.
+        let slow = Slow::to(&b, 400_000);
+        let mut running = cp(&state, &[], &a.url(&data), &slow.url(&copy)).start();
+        let half = running.until(|_| slow.passed.load(std::sync::atomic::Ordering::Relaxed) > LEN as u64 / 2);
+        assert!(half, "{}", running.wait().describe());
+        running.signal(rustix::process::Signal::INT);
+        running.wait().sane().exits(130);
+        if meddle != "nothing" {
+            for entry in fs::read_dir(&copy).expect("list it").flatten() {
+                fs::remove_file(entry.path()).expect("remove what it has");
+            }
+        }
+        if meddle == "whole" {
+            let mut kept = fs::read_dir(state.join("pairs")).expect("list it").flatten();
+            let kept = kept.find(|entry| entry.path().extension().is_none()).expect("a record");
+            let kept = String::from_utf8(read(kept.path())).expect("a text");
+            let hex = kept.lines().nth(2).expect("the name");
+            let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("a byte");
+            let name: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+            fs::copy(&data, String::from_utf8(name).expect("a name")).expect("put it there");
+        }
+        slow.rate.store(1 << 40, std::sync::atomic::Ordering::Relaxed);
+        let ended = cp(&state, &[], &a.url(&data), &slow.url(&copy)).run().sane().exits(0);
+        assert!(read(copy.join("big")) == read(&data), "{meddle}");
+        assert_eq!(fs::read_dir(&copy).expect("list it").count(), 1, "{meddle}: {}", ended.describe());
+        let (held, moved) = (third(&ended, "held"), ended.summary().number("bytes_sent"));
+        if meddle == "nothing" {
+            assert!(held > 1_000_000, "{}", ended.describe());
+            assert!(moved < LEN as u64 - 1_000_000, "{}", ended.describe());
+        } else {
+            assert_eq!((held, moved), (0, LEN as u64), "{meddle}: {}", ended.describe());
+            ended.says("it is moved from its beginning");
+        }
+        assert_eq!(fs::read_dir(state.join("pairs")).expect("list it").count(), 0, "{meddle}");
     }
 }
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use crate::support::liar::{Liar, Lies};
+use crate::support::node::{Node, Software};
 use crate::support::run::{Haul, Outcome};
 use crate::support::{Room, read};
 
@@ -286,6 +287,91 @@ fn answers_are_bounded_together() {
     assert!(matches!(ended.status.code(), Some(1 | 3)), "{}", ended.describe());
     let memory = ended.summary().0["rss"]["near"].as_u64().expect("it is told");
     assert!(memory < 150 << 20, "{memory} bytes: {}", ended.describe());
+}
+
+/// Goal: what a server that knows MLST says of one name is of that one: it is not asked by SIZE from then on,
+/// which some servers tell of directories as well.
+#[test]
+fn a_command_unknown_of_one_name_is_known_of_others() {
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let lines = "type=cdir; .\r\ntype=file; good\r\ntype=file; odd\r\ntype=file; sub\r\n";
+    let has = good().file("/d/sub/inside", b"inside").lists("MLSD", "/d", lines.as_bytes());
+    let has = has.says("MLST", "/d/odd", b"500 Command not supported\r\n", ALWAYS);
+    let liar = has.says("SIZE", "/d/sub", b"213 4096\r\n", ALWAYS).start();
+    let ended = cp(&liar, &sink).run().sane().exits(3).says("odd");
+    assert_eq!(ended.summary().number("failed"), 1, "{}", ended.describe());
+    assert_eq!(read(sink.join("good")), b"good");
+    assert_eq!(read(sink.join("sub/inside")), b"inside");
+}
+
+/// Goal: of a directory of which the server says behind its listing that it is not all, what was listed is
+/// copied, and the run is not complete, in the server's words. Where it says so for now it is asked again.
+#[test]
+fn a_listing_that_leaves_out_a_name_is_used() {
+    let room = Room::new();
+    let liar = good().listing_ends(b"550 All is listed but 1 names\r\n").start();
+    let ended = cp(&liar, &room.dir("sink")).run().sane().exits(3).says("All is listed but 1 names");
+    assert_eq!(read(room.at("sink/good")), b"good");
+    assert!(!ended.stderr.contains("run the same command again"), "{}", ended.describe());
+    let liar = good().listing_ends(b"426 cut off\r\n").start();
+    cp(&liar, &room.dir("none")).run().sane();
+    assert!(!room.at("none/good").exists(), "nobody knows what is missing");
+}
+
+/// Goal: what haul serves haul reads: names that no line of a listing can hold are told, all others arrive,
+/// and links lead where they lead, with a blank or a semicolon in their target, too.
+#[test]
+fn what_haul_serves_is_read() {
+    let (server, room) = (Node::start(Software::Haul, [127, 0, 0, 1], ""), Room::new());
+    let (data, sink) = (server.place("data"), room.dir("sink"));
+    fs::create_dir_all(data.join("sub")).expect("make directories");
+    for name in ["good", "two\nlines", "sub/inside"] {
+        fs::write(data.join(name), name).expect("write a file");
+    }
+    for (name, target) in [("plain", "good"), ("blank", "a b c"), ("both; two", "../x; y")] {
+        std::os::unix::fs::symlink(target, data.join(name)).expect("make a link");
+    }
+    let ended = Haul::cp(["-r", &(server.url(&data) + "/")]).args([&sink]).run().sane().exits(3);
+    ended.says("All is listed but 1");
+    assert_eq!(
+        (read(sink.join("good")), read(sink.join("sub/inside"))),
+        (b"good".into(), b"sub/inside".into())
+    );
+    for (name, target) in [("plain", "good"), ("blank", "a b c"), ("both; two", "../x; y")] {
+        assert_eq!(leads_to(&sink.join(name)).as_deref(), Some(target), "{name}");
+    }
+}
+
+/// Goal: a server that follows links and tells only where they lead in the end, as that of Globus, gives no
+/// wrong link, and none that it leaves out is lost in silence.
+#[test]
+fn links_that_a_server_follows_are_told() {
+    need!("gridftp");
+    let (server, room) = (Node::start(Software::Globus, [127, 0, 0, 1], ""), Room::new());
+    let (data, sink) = (server.place("data"), room.dir("sink"));
+    for dir in ["sub", "dangles", "none"] {
+        fs::create_dir_all(data.join(dir)).expect("make directories");
+    }
+    for name in ["good", "sub/inside", "dangles/good", "none/good"] {
+        fs::write(data.join(name), name).expect("write a file");
+    }
+    for (name, target) in [("rel", "good"), ("dl", "sub"), ("dangles/dang", "nowhere")] {
+        std::os::unix::fs::symlink(target, data.join(name)).expect("make a link");
+    }
+    let ended = Haul::cp(["-r", &(server.url(&data) + "/")]).args([&sink]).run().sane().exits(3);
+    assert_eq!(ended.summary().number("failed"), 3, "{}", ended.describe());
+    for name in ["good", "sub/inside", "dangles/good", "none/good"] {
+        assert_eq!(read(sink.join(name)), name.as_bytes());
+    }
+    for name in ["rel", "dl", "dangles/dang"] {
+        assert!(fs::symlink_metadata(sink.join(name)).is_err(), "{name}");
+    }
+    // The path of each stands there once.
+    assert!(!ended.stderr.contains("copy rel:"), "{}", ended.describe());
+    ended.says("rel: ").says("dl: ").says("1 are missing");
+    let named = Haul::cp([server.url(data.join("none/good"))]).args([&sink]).run().sane().exits(0);
+    assert_eq!(named.summary().number("files"), 1);
 }
 
 /// Goal: who names `/dev/null` as his list of logins has none.

@@ -9,7 +9,7 @@ use haul_gridftp::address::{Passive, parse_227, parse_229, parse_spas};
 use haul_gridftp::command::Command;
 use haul_gridftp::reply::Class;
 
-use super::{End, Fault, Move, Pair, Step, words};
+use super::{End, Fault, Move, Pair, Step, as_no_restart, words};
 use crate::Error;
 use crate::control::said;
 use crate::nodes::believed;
@@ -41,7 +41,8 @@ impl Pair {
                 };
                 if !ok {
                     let error = self.to.control.refused(&words[words.len() - 1], &reply);
-                    return Err(self.wind_up(End::To, error));
+                    let fault = self.wind_up(End::To, error);
+                    return Err(if first.restarts() { as_no_restart(fault) } else { fault });
                 }
             }
             sent = true;

@@ -2,9 +2,10 @@
 //! links.
 //!
 //! In: paths. Out: entries as they are listed.
-//! Invariant: what did not come whole, in bytes or in the server's words, is no listing.
+//! Invariant: what did not come whole, in bytes or in the server's words, is no listing; where a server names
+//! all that it can and says that there is more, that is an entry of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use haul_gridftp::command::Command;
 use haul_gridftp::listing::{Facts, Kind};
@@ -41,7 +42,7 @@ impl Session {
         if is_file && name.iter().all(is_plain) && name[0] != b'-' {
             let alone = self.control.want(&Command::Path("CWD", dir));
             let alone = alone.and_then(|_| self.listing(Command::Path("LIST", name)));
-            let alone = alone.and_then(|bytes| lines(&bytes, &mut |line| list_line(line, &mut false)));
+            let alone = alone.and_then(|(bytes, _)| lines(&bytes, &mut |line| list_line(line, &mut false)));
             match alone {
                 Err(Error::Broken { .. }) => return Ok(None),
                 Ok(alone) if alone.len() == 1 => {
@@ -79,22 +80,28 @@ impl Session {
             // Over the control connection it is protected to its end, which a data connection of Globus is
             // not.
             let listed = match self.control.channel().is_some() && self.features.has("MLSC") {
-                true => self.listing_by_reply(Command::Path("MLSC", dir)),
+                true => self.listing_by_reply(Command::Path("MLSC", dir)).map(|bytes| (bytes, None)),
                 false => self.listing(Command::Path("MLSD", dir)),
             };
             match listed {
-                Ok(bytes) => {
-                    let mut all = lines(&bytes, &mut |line| mlsd_line(line))?;
+                Ok((bytes, short)) => {
+                    self.did_mlsd = true;
+                    let mut shown = 0;
+                    let mut all = lines(&bytes, &mut |line| {
+                        shown += u64::from(!line.is_empty());
+                        mlsd_line(line)
+                    })?;
                     // It comes first, wherever the server has it.
                     all.sort_by_key(|line| !matches!(line, Listed::Itself(_)));
-                    return match self.tells_links || !self.has_list {
-                        true => Ok(all),
-                        false => self.with_links(dir, all),
+                    all.extend(short.or_else(|| missing(&all, shown)).map(Listed::Short));
+                    return match self.has_list && (!self.tells_links || all.iter().any(is_link_untold)) {
+                        true => self.with_links(dir, all),
+                        false => Ok(all),
                     };
                 }
                 // What it says of this directory's name is no word on the others.
                 Err(Error::Refused { code: 501 | 503 | 504, .. }) => {}
-                Err(error) if error.is_unknown() => self.no_mlsd = true,
+                Err(error) if error.is_unknown() => self.no_mlsd = !self.did_mlsd,
                 Err(error) => return Err(error),
             }
         }
@@ -111,6 +118,8 @@ impl Session {
                 self.has_list = false;
                 return Ok(all);
             }
+            // Each link of which nothing tells where it leads fails by its name.
+            Err(error) if self.tells_links && !error.is_passing() => return Ok(all),
             Err(error) => return Err(error),
         };
         let mut links = HashMap::new();
@@ -122,6 +131,10 @@ impl Session {
                 // One of which nobody can tell where its name ends.
                 Listed::Bad(line, why) if line.starts_with(b"l") => all.push(Listed::Bad(line, why)),
                 cut @ Listed::Cut(_) => all.push(cut),
+                // Said once, whichever of the two says it.
+                short @ Listed::Short(_) if !all.iter().any(|line| matches!(line, Listed::Short(_))) => {
+                    all.push(short);
+                }
                 _ => {}
             }
         }
@@ -129,15 +142,16 @@ impl Session {
             // What MLSD says of one may be of what it leads to; but LIST tells no exact time.
             all.retain(|line| {
                 let Listed::Entry { name, facts, .. } = line else { return true };
-                let link = links.get_mut(name);
+                let link = links.get_mut(name).filter(|_| !self.tells_links || is_link_untold(line));
                 let is_link = link.is_some();
                 if let Some(link) = link {
                     link.modify = facts.modify;
                 }
                 !is_link
             });
-            let entry = |(name, facts)| Listed::Entry { name, facts, exact: false };
-            all.extend(links.into_iter().map(entry));
+            let known: HashSet<Vec<u8>> = all.iter().filter_map(Listed::name).map(<[u8]>::to_vec).collect();
+            let links = links.into_iter().filter(|(name, _)| !known.contains(name));
+            all.extend(links.map(|(name, facts)| Listed::Entry { name, facts, exact: false }));
         }
         Ok(all)
     }
@@ -149,7 +163,10 @@ impl Session {
         self.control.want(&Command::Path("CWD", dir))?;
         let (mut saw_itself, mut with) = (false, Vec::new());
         match self.listing(Command::Path("LIST", b"-a")) {
-            Ok(bytes) => with = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?,
+            Ok((bytes, short)) => {
+                with = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?;
+                with.extend(short.filter(|_| saw_itself).map(Listed::Short));
+            }
             // It took the option for a name. Anything else would hide what it hides without it.
             Err(error) if error.is_unknown() || error.is_unavailable() => {}
             Err(error) => return Err(error),
@@ -158,8 +175,9 @@ impl Session {
             return Ok(with);
         }
         // It took the option for a name, or does not show what everybody has.
-        let bytes = self.listing(Command::Bare("LIST"))?;
-        let without = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?;
+        let (bytes, short) = self.listing(Command::Bare("LIST"))?;
+        let mut without = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?;
+        without.extend(short.map(Listed::Short));
         Ok(either(with, without))
     }
 
@@ -185,8 +203,8 @@ impl Session {
         }
     }
 
-    /// All that comes of a listing.
-    fn listing(&mut self, command: Command<'_>) -> Result<Vec<u8>, Error> {
+    /// All that comes of a listing; and what the server says of it in the end where it came, and is not all.
+    fn listing(&mut self, command: Command<'_>) -> Result<(Vec<u8>, Option<String>), Error> {
         const DOING: &str = "reading a directory";
         self.leave_blocks()?;
         let mut incoming = data::begin(&mut self.control, &mut self.listens, &[], command)?;
@@ -202,7 +220,15 @@ impl Session {
             }
         }
         let may_be_cut = incoming.may_be_cut();
-        let said = data::finish(&mut self.control, incoming, command)?;
+        let said = match data::finish(&mut self.control, incoming, command) {
+            Ok(said) => said,
+            // It names all that it can, and says that there is more, as haul's own does where a name has a
+            // line's end in it.
+            Err(error @ Error::Refused { code: 550, .. }) if !bytes.is_empty() && !may_be_cut => {
+                return Ok((bytes, Some(format!("{error}; what it listed is copied"))));
+            }
+            Err(error) => return Err(error),
+        };
         if may_be_cut {
             return Err(Error::Broken { doing: DOING, why: CUT });
         }
@@ -213,6 +239,25 @@ impl Session {
         if has(b"truncated") || has(b"fail") || has(b"unable") || has(b"cannot") || has(b"denied") {
             return Err(Error::Broken { doing: DOING, why: "the server says that its listing is not whole" });
         }
-        Ok(bytes)
+        Ok((bytes, None))
     }
+}
+
+/// A server that counts what a directory has showed less of it: that of Globus leaves out links that lead
+/// nowhere. The directory itself and the one above count as well.
+fn missing(listed: &[Listed], shown: u64) -> Option<String> {
+    let counted = listed.iter().find_map(|line| match line {
+        Listed::Itself(facts) => facts.count,
+        _ => None,
+    })?;
+    let left_out = counted.checked_sub(shown).filter(|left_out| *left_out > 0)?;
+    Some(format!(
+        "the server counts {counted} names in it and lists {shown}: {left_out} are missing, as symbolic links are \
+         that lead nowhere"
+    ))
+}
+
+/// A link of which it is not told what is written in it.
+fn is_link_untold(line: &Listed) -> bool {
+    matches!(line, Listed::Entry { facts, .. } if facts.kind == Some(Kind::Symlink) && facts.unix_slink.is_none())
 }

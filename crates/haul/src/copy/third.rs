@@ -190,7 +190,8 @@ fn state_of(request: &CopyRequest) -> Option<PathBuf> {
 }
 
 fn not_made(why: &str) -> Failure {
-    Failure { kind: FailureKind::Create, errno: 0, text: why.into() }
+    // EOPNOTSUPP.
+    Failure { kind: FailureKind::Create, errno: 95, text: why.into() }
 }
 
 /// An entry that did not end.

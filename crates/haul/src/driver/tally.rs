@@ -143,7 +143,7 @@ impl Tally {
 }
 
 /// A name that is taken by what does not give way, or that the destination cannot have, what may not be read
-/// or written, or is no file: the same run would end the same.
+/// or written, or is no file, what a server has no way to do: the same run would end the same.
 fn lasts(failure: &Failure) -> bool {
     const EPERM: i32 = 1;
     const EACCES: i32 = 13;
@@ -156,8 +156,10 @@ fn lasts(failure: &Failure) -> bool {
     const EINVAL: i32 = 22;
     const ENAMETOOLONG: i32 = 36;
     const EILSEQ: i32 = 84;
-    matches!(failure.kind, FailureKind::Create | FailureKind::Publish)
-        && matches!(failure.errno, EEXIST | ENOTDIR | EISDIR | EINVAL | ENAMETOOLONG | EILSEQ)
+    const EOPNOTSUPP: i32 = 95;
+    failure.errno == EOPNOTSUPP
+        || matches!(failure.kind, FailureKind::Create | FailureKind::Publish)
+            && matches!(failure.errno, EEXIST | ENOTDIR | EISDIR | EINVAL | ENAMETOOLONG | EILSEQ)
 }
 
 /// A file that was not moved, of which the manifest wants the digest.

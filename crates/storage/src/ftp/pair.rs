@@ -66,6 +66,13 @@ pub(crate) fn is_pair(sources: &[Place], destination: &Place) -> bool {
 const DROPS: &str = "the server drops bytes that are not ASCII from names that it is told over ftp://, and would take another \
                      file; gsiftp:// keeps them";
 
+/// Such a name fails, in each run.
+fn dropped(server: &Server, kind: FailureKind, path: &[u8]) -> Failure {
+    // EILSEQ.
+    let errno = if kind == FailureKind::Create { 84 } else { 95 };
+    Failure { errno, ..super::said(server, kind, path, DROPS) }
+}
+
 /// That of Globus does, but over the security of the grid.
 fn drops_bytes(server: &Server, session: &Session) -> bool {
     let banner = session.banner();
@@ -424,7 +431,7 @@ impl DelegatedPair for FtpPair {
 
     fn make_dir(&mut self, to: &[u8]) -> Result<bool, Failure> {
         if self.shared.drops[1] && !to.is_ascii() {
-            return Err(super::said(&self.shared.ends[1].0, FailureKind::Create, to, DROPS));
+            return Err(dropped(&self.shared.ends[1].0, FailureKind::Create, to));
         }
         self.scout.set_about(to);
         let made = self.scout.again(|session| steer::make_dir(session, to));
@@ -472,7 +479,7 @@ impl DelegatedPair for FtpPair {
             ends.into_iter().zip(self.shared.ends.iter().map(|(server, _)| server).zip(self.shared.drops))
         {
             if drops && !path.is_ascii() {
-                let result = Err(super::said(server, kind, path, DROPS));
+                let result = Err(dropped(server, kind, path));
                 return (self.shared.post)(Marker::Ended { id: entry.id, result });
             }
         }

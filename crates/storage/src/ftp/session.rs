@@ -31,6 +31,8 @@ pub(super) struct Site {
     why: Mutex<Option<String>>,
     /// Files that were read here to their end.
     files: AtomicU64,
+    /// Times that it had other content than what had come of a file from elsewhere.
+    differed: AtomicU64,
 }
 
 /// All of them, the first one that of the command's source.
@@ -52,6 +54,7 @@ impl Sites {
             left: AtomicBool::new(false),
             why: Mutex::default(),
             files: AtomicU64::new(0),
+            differed: AtomicU64::new(0),
         };
         Sites { all: all.into_iter().map(site).collect(), retry }
     }
@@ -118,12 +121,22 @@ impl Sites {
         self.all[site].files.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// It showed other content than what had come of a file from another one.
+    pub(super) fn differed(&self, site: usize) {
+        self.all[site].differed.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// What was used of them, for people.
     pub(super) fn used(&self) -> Option<String> {
         let one = |site: &Site| {
             let why = site.why.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let why = why.map(|why| format!(" (left once at least: {why})")).unwrap_or_default();
-            format!("{} gave {} files{why}", site.server.url(), site.files.load(Ordering::Relaxed))
+            let differs = match site.differed.load(Ordering::Relaxed) {
+                0 => "",
+                _ => ", and had other content than what had come of a file before, which began anew",
+            };
+            let files = site.files.load(Ordering::Relaxed);
+            format!("{} gave {files} files{why}{differs}", site.server.url())
         };
         self.has_replicas().then(|| self.all.iter().map(one).collect::<Vec<_>>().join("; "))
     }

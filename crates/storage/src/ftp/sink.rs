@@ -478,9 +478,10 @@ fn unwritten(server: &Server, kind: FailureKind, path: &[u8], error: &Error) -> 
             "; there is no room at the server, or none for this user: make some, and run the same command again",
         ),
         error if error.is_passing() => (FailureKind::Network, failure.errno, ""),
-        Error::Refused { code: 550 | 553, .. } if kind != FailureKind::Publish => (
-            kind,
-            failure.errno,
+        Error::Refused { code: code @ (550 | 553), .. } if kind != FailureKind::Publish => (
+            // 553 is of the name, if it is not of the user: the same name is refused again.
+            if *code == 553 { FailureKind::Create } else { kind },
+            if *code == 553 && failure.errno == 0 { Errno::INVAL.raw_os_error() } else { failure.errno },
             "; look whether this user may write there, and whether the server takes such a name",
         ),
         _ => (kind, failure.errno, ""),

@@ -208,6 +208,10 @@ impl Walker {
                     self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Subtree });
                     continue;
                 }
+                Listed::Short(why) => {
+                    self.fail(self.shown(above), FailureKind::Walk, &why, CountsAs::Subtree);
+                    continue;
+                }
                 Listed::Bad(bytes, why) => {
                     let path = self.below(above, &bytes);
                     self.fail(
@@ -365,6 +369,16 @@ impl Walker {
         let path = || self.names.path(above, Some(&name));
         let is_dir = is_dir(&facts);
         let kind = match facts.kind {
+            _ if facts.is_resolved_link() => {
+                let target = facts.unix_slink.as_deref().unwrap_or_default();
+                let why = format!(
+                    "a symbolic link, and the server tells only what it leads to in the end ({}), not what is written \
+                     in it: copy that by its own path",
+                    haul_base::escape::name(target)
+                );
+                self.fail(path(), FailureKind::Walk, &why, CountsAs::Entry);
+                return None;
+            }
             _ if facts.is_symlink() => match facts.unix_slink.as_deref() {
                 Some(target) if is_target(target) => {
                     self.totals.symlinks += 1;
@@ -444,7 +458,7 @@ impl Walker {
         let name = |line| match line {
             Listed::Entry { name, .. } | Listed::Bad(name, _) => Some(Some(name)),
             Listed::Itself(_) => None,
-            Listed::Cut(_) => Some(None),
+            Listed::Cut(_) | Listed::Short(_) => Some(None),
         };
         listed.into_iter().filter_map(name).collect()
     }

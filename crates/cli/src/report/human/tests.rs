@@ -22,6 +22,9 @@ fn what_was_not_read_back_is_not_called_verified() {
     let all = of(3, 0);
     assert!(all.contains("  verified: each file was read back from the destination's storage\n"), "{all}");
     assert!(!all.contains("NOT"), "{all}");
+    let server = Summary { files: 3, verify: Verify::Disk, servers_word: true, ..Summary::default() };
+    let server = summary_of(server);
+    assert!(server.contains("  verified: each file was read back through the server\n"), "{server}");
     let some = of(3, 1200);
     assert!(some.contains("  verified: each file that was copied was read back"), "{some}");
     assert!(some.contains("  NOT verified: 1,200 unchanged files were not read back"), "{some}");

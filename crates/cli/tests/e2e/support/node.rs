@@ -28,21 +28,24 @@ pub enum Software {
     Globus,
     /// A front end and two data nodes.
     Striped,
+    /// `haul serve gridftp`.
+    Haul,
 }
 
 impl Software {
-    fn need(self) -> &'static str {
-        match self {
+    fn need(self) -> Option<&'static str> {
+        Some(match self {
             Software::Proftpd => "proftpd",
             Software::Vsftpd => "vsftpd",
             Software::Globus | Software::Striped => "gridftp",
-        }
+            Software::Haul => return None,
+        })
     }
 }
 
 /// Whether this machine has them.
 pub fn are_here(all: &[Software]) -> bool {
-    let needs: Vec<_> = all.iter().map(|software| software.need()).collect();
+    let needs: Vec<_> = all.iter().filter_map(|software| software.need()).collect();
     super::needs::all_here(&needs)
 }
 
@@ -118,6 +121,7 @@ impl Node {
                 vec![self.at_host(ftpd::vsftpd_at(&self.room, self.port, &self.more), "vsftpd.conf")]
             }
             Software::Globus => vec![self.globus(self.port, &[])],
+            Software::Haul => vec![self.haul()],
             Software::Striped => {
                 let nodes = [free_port(), free_port()];
                 let all = nodes.map(|port| format!("{host}:{port}")).join(",");
@@ -146,6 +150,17 @@ impl Node {
         command.args(["-c", "", "-allow-root", "-allow-disabled-login", "-aa", "-anonymous-user", "root"]);
         command.args(["-control-interface", &host, "-data-interface", &host, "-p", &port.to_string()]);
         command.args(more).arg("-l").arg(self.room.at("log"));
+        command
+    }
+
+    fn haul(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
+        command.args(["serve", "gridftp", "--root", "/", "--anonymous", "write", "--markers=1s"]);
+        command.arg("--listen");
+        command.arg(format!("{}:{}", self.host, self.port));
+        if rustix::process::geteuid().is_root() {
+            command.args(["--user", "root"]);
+        }
         command
     }
 

@@ -67,6 +67,8 @@ struct Shelf {
 #[derive(Default)]
 pub struct Script {
     shelf: Mutex<Shelf>,
+    /// What it says to `DELE`, of what is there as well or not.
+    removes_not: Option<(&'static str, bool)>,
     /// How files whose path holds this are taken, one after the other; then whole.
     takes: Vec<(&'static str, Vec<Takes>, AtomicUsize)>,
     /// It takes files in blocks, too: how those whose path holds this, one after the other; then whole.
@@ -176,6 +178,12 @@ impl Script {
 
     pub fn makes_again(mut self) -> Script {
         self.makes_again = true;
+        self
+    }
+
+    /// It says this to `DELE` of what is not there; `all`: of what is there as well.
+    pub fn removes_not(mut self, reply: &'static str, all: bool) -> Script {
+        self.removes_not = Some((reply, all));
         self
     }
 
@@ -475,6 +483,10 @@ impl Session {
                     None => self.say("550 no such file"),
                 }
             }
+            "DELE" if script.removes_not.is_some_and(|(_, all)| all) => {
+                let (reply, _) = script.removes_not.expect("it is");
+                self.say(reply)
+            }
             "DELE" if script.shelf().files.remove(&path).is_some() => self.say("250 removed"),
             "RNFR" if script.shelf().files.contains_key(&path) => {
                 self.from = Some(path);
@@ -529,7 +541,8 @@ impl Session {
                 self.connections += 1;
                 self.take(path, argument)
             }
-            "MKD" | "CWD" | "DELE" | "RNFR" => self.say("550 no"),
+            "DELE" => self.say(script.removes_not.map_or("550 no", |(reply, _)| reply)),
+            "MKD" | "CWD" | "RNFR" => self.say("550 no"),
             _ => self.say("500 unknown"),
         }
     }

@@ -549,6 +549,9 @@ impl Reader {
             Needs::Nothing => {}
             Needs::These(parts) => {
                 let begun = self.begin_shown(site, (id, generation), path, (parts, offset))?;
+                if begun.is_none() {
+                    self.common.sites.differed(site);
+                }
                 return Ok(begun.map(|incoming| (incoming, false)));
             }
             Needs::TooMuch => return Ok(None),

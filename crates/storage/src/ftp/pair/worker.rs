@@ -63,6 +63,8 @@ struct Job {
     furthest: u64,
     tries: Attempts,
     afresh: u32,
+    /// One of the two refused to go on with it.
+    no_restart: bool,
 }
 
 /// Whom something concerns.
@@ -135,6 +137,7 @@ impl Worker {
             furthest: 0,
             tries: Attempts::new(Step::File),
             afresh: 0,
+            no_restart: false,
         }
     }
 
@@ -176,6 +179,7 @@ impl Worker {
         let (end, error, other) = match fault {
             Fault::Stopped => return,
             Fault::NoWay { listens, why } => return self.no_way(listens, why),
+            Fault::NoRestart { end, why } => return self.no_restart(end, &why, jobs),
             Fault::Stalled { end, why } => {
                 let end_of = end.unwrap_or(End::To);
                 let name = |end: End| shared.end(end).0.url();
@@ -264,6 +268,24 @@ impl Worker {
             known.no_way = Some(text.clone());
             // Heard before the end of any file that ends because of it.
             (shared.post)(Marker::NoWay(text));
+        }
+    }
+
+    /// Nobody goes on with what is at the destination: it is moved from its beginning, at once.
+    fn no_restart(&self, end: End, why: &str, jobs: &mut [Job]) {
+        let shared = &self.shared;
+        for job in jobs.iter_mut().filter(|job| !job.held.is_empty()) {
+            // What lies there is removed by `prepare`.
+            (job.held, job.earlier, job.no_restart) = (Ranges::new(), 0, true);
+            if let Some(record) = &job.record {
+                record.clear();
+            }
+            (shared.post)(Marker::Moved { id: job.entry.id, len: 0, held: 0 });
+            let (shown, at) =
+                (crate::ftp::shown(&shared.end(End::To).0, &job.entry.to), shared.end(end).0.url());
+            (shared.post)(Marker::Note(format!(
+                "{shown}: {at} does not go on with what had been moved before ({why}); it is moved from its beginning"
+            )));
         }
     }
 

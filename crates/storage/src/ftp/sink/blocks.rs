@@ -113,7 +113,8 @@ impl Writer {
         let bytes = bytes_of(item, &lined.taken);
         let _active = common.lanes.begin(1);
         let session = self.line.open()?;
-        let mut going = session.next_store(&lined.temp, item.file.size)?;
+        let going = session.next_store(&lined.temp, item.file.size);
+        let mut going = going.inspect_err(|error| common.note_refusal(&lined.temp, error))?;
         session.send(&mut going, bytes)?;
         let mut summing = Summing::new(common.sum);
         // While the server takes it.

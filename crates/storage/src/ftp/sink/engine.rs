@@ -77,6 +77,7 @@ impl FtpWriter {
             left: Mutex::default(),
             doubted: Mutex::default(),
             tries: Mutex::default(),
+            refused: Mutex::default(),
             numbers: AtomicU64::new(0),
             silent: AtomicBool::new(false),
         });

@@ -187,6 +187,8 @@ impl Writer {
         loop {
             self.await_turn(file.id, path)?;
             let before = self.common.sent_before(file.id);
+            // Under a name that it had something may stand, whatever the server says next.
+            let is_new = again.is_none();
             let temp = self.temp_of(file, again.take());
             let (common, lanes) = (self.common.clone(), self.common.lanes.clone());
             let connections = lanes.connections(file.id, file.size);
@@ -204,8 +206,13 @@ impl Writer {
                         // They may still come to be, and are removed at the end, too.
                         false => session.remove(&before).map(drop),
                     };
-                    let begin = |()| Sending::begin(session, &lanes, (&temp, 0, file.size), connections);
-                    match removed.and_then(begin) {
+                    let mut begin = || Sending::begin(session, &lanes, (&temp, 0, file.size), connections);
+                    let note = |error: &Error| {
+                        if is_new {
+                            common.note_refusal(&temp, error);
+                        }
+                    };
+                    match removed.and_then(|()| begin().inspect_err(note)) {
                         Ok(sending) => {
                             if let (None, Some(refused)) = (connections, in_blocks) {
                                 lanes.taken_otherwise(&refused);

@@ -222,9 +222,9 @@ impl Writer {
                 && !is_what_was_found(*found, seen)
                 && !haul_mutant::removed("ftp-replaces-what-was-found") =>
             {
-                exists(
-                    "something else came to stand there while it was copied, and was left alone; run the command again",
-                )
+                // Another run finds it there, and replaces it.
+                let why = "something else came to stand there while it was copied, and was left alone";
+                Err(self.common.say(FailureKind::Publish, &going.path, why))
             }
             _ if stands && going.listed == Some(false) => exists(
                 "the server shows there what its directory has under another name; nothing was replaced",
@@ -299,11 +299,11 @@ impl Writer {
         let path = common.tree.dir(dir);
         let name = |line: Listed| match line {
             Listed::Entry { name, .. } | Listed::Bad(name, _) => Some(name),
-            Listed::Itself(_) | Listed::Cut(_) => None,
+            Listed::Itself(_) | Listed::Cut(_) | Listed::Short(_) => None,
         };
         let listed = self.line.again(|session| {
             let listed = session.list(&path)?;
-            match listed.iter().any(|line| matches!(line, Listed::Cut(_))) {
+            match listed.iter().any(|line| matches!(line, Listed::Cut(_) | Listed::Short(_))) {
                 true => Err(Error::Broken { doing: "reading a directory", why: "it came not whole" }),
                 false => Ok(listed),
             }

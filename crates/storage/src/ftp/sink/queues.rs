@@ -59,6 +59,9 @@ pub(super) struct Common {
     pub(super) doubted: Mutex<Vec<Vec<u8>>>,
     /// Files of several objects that came to nothing so far.
     pub(super) tries: Mutex<HashMap<FileId, Tries>>,
+    /// Temporaries that the server refused before it began with them: they are removed as any other, and not
+    /// told of unless one was seen to stand there.
+    pub(super) refused: Mutex<HashSet<Vec<u8>>>,
     /// Of the temporaries so far.
     pub(super) numbers: AtomicU64,
     /// The server was silent when it was spoken to last: nothing is asked of it that can be left.
@@ -415,6 +418,18 @@ impl Common {
         std::mem::take(&mut *self.doubted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The server refused to begin with it, if that is what happened.
+    pub(super) fn note_refusal(&self, path: &[u8], error: &Error) {
+        if matches!(error, Error::Refused { .. }) {
+            self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_vec());
+        }
+    }
+
+    /// It stands there, whatever was said before.
+    pub(super) fn stands(&self, path: &[u8]) {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).remove(path);
+    }
+
     /// It is gone.
     pub(super) fn stays_not(&self, path: &[u8]) {
         self.left.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| other != path);
@@ -425,6 +440,8 @@ impl Common {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // Nobody came to remove them.
         left.extend(self.doubted.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        left.retain(|path| !refused.contains(path));
         left.sort();
         left.dedup();
         let shown: Vec<String> =

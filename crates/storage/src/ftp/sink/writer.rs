@@ -102,8 +102,11 @@ impl Writer {
         }
         if let Ok((removed, asked)) = removed {
             for ((path, removed), asked) in doubted.iter().zip(removed).zip(asked) {
-                if removed.is_ok() || matches!(asked, Asked::Not(_)) {
-                    self.common.stays_not(path);
+                match asked {
+                    _ if removed.is_ok() => self.common.stays_not(path),
+                    Asked::Not(_) => self.common.stays_not(path),
+                    Asked::Is(_) => self.common.stands(path),
+                    Asked::Untold(_) => {}
                 }
             }
         }
@@ -270,7 +273,8 @@ impl Writer {
                 if let Some((before, _)) = before.as_ref().filter(|(before, _)| !before.is_empty()) {
                     let _ = session.remove(&[before])?;
                 }
-                let mut sending = Sending::begin(session, &lanes, (&temp, 0, file.size), connections)?;
+                let sending = Sending::begin(session, &lanes, (&temp, 0, file.size), connections);
+                let mut sending = sending.inspect_err(|error| self.common.note_refusal(&temp, error))?;
                 match sending.write(Ok(&mut *session), bytes) {
                     Ok(()) => sending.stored(session, &temp),
                     Err(error) => Err(sending.broken_off(session, &temp, error)),
@@ -437,15 +441,16 @@ impl Writer {
         }
         let gone = match removed {
             Ok(mut all) => match all.pop() {
-                Some(Err(error)) => {
-                    // Where nothing of it was made there is nothing to remove.
-                    error.is_unavailable()
-                        && self
-                            .line
-                            .open()
-                            .and_then(|session| session.facts(&path))
-                            .is_ok_and(|asked| !matches!(asked, Asked::Is(_)))
-                }
+                // Where nothing of it was made there is nothing to remove, in whatever words that is refused.
+                Some(Err(error)) => match self.line.open().and_then(|session| session.facts(&path)) {
+                    Ok(Asked::Not(_)) => true,
+                    Ok(Asked::Untold(_)) => error.is_unavailable(),
+                    Ok(Asked::Is(_)) => {
+                        self.common.stands(&path);
+                        false
+                    }
+                    Err(_) => false,
+                },
                 _ => true,
             },
             Err(_) => false,

@@ -149,7 +149,9 @@ impl Worker {
         let at = |error| Trouble { scope: Scope::All, fault: Fault::At { end: End::To, error, other: None } };
         let pair = self.pair.as_mut().expect("it is open");
         // Where it was begun anew no sum may have been told, so that parts would count for nothing.
-        let goes_on = pair.is_extended() && (can_compare && job.afresh == 0 || shared.settings.trust);
+        let goes_on = pair.is_extended()
+            && !job.no_restart
+            && (can_compare && job.afresh == 0 || shared.settings.trust);
         let is_recorded = job.entry.size >= RECORDED_MIN;
         if let (None, Some(records), true) = (&job.record, &shared.records, is_recorded && !job.stored) {
             let [from, to] = [(End::From, &job.entry.from), (End::To, &job.entry.to)]
@@ -173,12 +175,19 @@ impl Worker {
                     true => pair.session(End::To).facts(&kept.temp).map_err(at)?,
                     false => Asked::Not(String::new()),
                 };
-                match there {
-                    Asked::Is(facts) if facts.size.is_some_and(|size| size >= end) => {
+                let may_be_there = match &there {
+                    Asked::Is(facts) => facts.size.is_some_and(|size| size >= end),
+                    // There are servers, as haul's own, that show nobody what is not whole. Of one that has
+                    // nothing only the sum would tell that what is not moved again is missing.
+                    Asked::Not(_) => is_it && can_compare,
+                    Asked::Untold(_) => false,
+                };
+                match may_be_there {
+                    true => {
                         job.earlier = kept.ranges.total();
                         (job.temp, job.held, job.stored) = (kept.temp, kept.ranges, true);
                     }
-                    _ => match steer::remove(pair.session(End::To), &kept.temp) {
+                    false => match steer::remove(pair.session(End::To), &kept.temp) {
                         Err(error) if error.ends_session() => return Err(at(error)),
                         _ => {}
                     },

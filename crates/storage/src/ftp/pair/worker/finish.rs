@@ -91,7 +91,7 @@ impl Worker {
     /// Why a file did not get its name.
     fn refuse(&self, job: &Job, why: Why, sum: Option<&'static str>) -> Failure {
         let (from, to) = (&job.entry.from, &job.entry.to);
-        let sum = sum.unwrap_or("sum");
+        let (sum_is_common, sum) = (sum.is_some(), sum.unwrap_or("sum"));
         match why {
             Why::SourceChanged => {
                 let why = "what the server tells of it is not what it was when it was begun";
@@ -117,7 +117,9 @@ impl Worker {
             }
             Why::NotCompared => {
                 let why = "no sum was told by both, and --verify=disk wants each file compared";
-                self.shared.say(End::To, FailureKind::Digest, to, why)
+                // EOPNOTSUPP: they have none in common in another run either.
+                let errno = if sum_is_common { 0 } else { 95 };
+                Failure { errno, ..self.shared.say(End::To, FailureKind::Digest, to, why) }
             }
             Why::HeldUnproven => {
                 let why = "nothing shows that what was moved of it before is right";
@@ -334,9 +336,11 @@ fn still_free(shared: &Shared, job: &Job, stands: &Asked) -> Result<(), Failure>
         _ if is_dir(facts) => exists("a directory stands there; nothing was removed"),
         _ if shared.settings.no_clobber => exists("something came to stand there; nothing was replaced"),
         Some(found) if same_facts(found, facts) => Ok(()),
-        _ => exists(
-            "something else came to stand there while it was copied, and was left alone; run the command again",
-        ),
+        // Another run finds it there, and replaces it.
+        _ => {
+            let why = "something else came to stand there while it was copied, and was left alone";
+            Err(shared.say(End::To, FailureKind::Publish, to, why))
+        }
     }
 }
 
