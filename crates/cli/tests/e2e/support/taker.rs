@@ -181,7 +181,8 @@ impl Script {
         self
     }
 
-    /// It says this to `DELE` of what is not there; `all`: of what is there as well.
+    /// It says this to `DELE` of what is not there, and when it is asked whether a temporary is; `all`: to
+    /// `DELE` of what is there as well, and tells what there is.
     pub fn removes_not(mut self, reply: &'static str, all: bool) -> Script {
         self.removes_not = Some((reply, all));
         self
@@ -480,7 +481,11 @@ impl Session {
                         let path = String::from_utf8_lossy(argument).into_owned();
                         self.say(&format!("250-it is\r\n {facts} {path}\r\n250 end"))
                     }
-                    None => self.say("550 no such file"),
+                    None => {
+                        let is_temporary = argument.windows(6).any(|part| part == b".haul~");
+                        let untold = script.removes_not.filter(|(_, all)| is_temporary && !all);
+                        self.say(untold.map_or("550 no such file", |(reply, _)| reply))
+                    }
                 }
             }
             "DELE" if script.removes_not.is_some_and(|(_, all)| all) => {
