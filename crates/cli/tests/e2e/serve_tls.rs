@@ -268,7 +268,8 @@ equal(b''.join(came), b'what is there')
 }
 
 /// Goal: who dials the port of a data connection and does not speak TLS, or goes on with no session of the
-/// client's, keeps the client from nothing, and gets nothing; nobody else of its user can look into a session that has the key.
+/// client's, keeps the client from nothing, and gets nothing; nobody else of its user can look into a session
+/// that has the key.
 #[test]
 fn strangers_get_nothing_of_a_session_under_tls() {
     need!("python3");

@@ -2,8 +2,8 @@
 //!
 //! In: ranges that were synced. Out: a file of lines: the first names the part's inode, each other one has
 //! ranges, or says that nodes may write into the part, or names another inode, of which what follows speaks.
-//! Invariants: a record speaks of one part alone, or of a part and the copy that takes its place. It is replaced as a whole, or grows by lines; one that is
-//! torn ends where it is torn, and is not written to any more.
+//! Invariants: a record speaks of one part alone, or of a part and the copy that takes its place. It is
+//! replaced as a whole, or grows by lines; one that is torn ends where it is torn.
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
