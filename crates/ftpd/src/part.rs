@@ -252,7 +252,7 @@ impl Upload {
                     upload.file = Arc::new(nodes::apart(&upload, claimed, is_wanted)?);
                 }
                 // What is not claimed may be written over, and is not safe any more.
-                upload.record = Some(Arc::new(upload.place().begin(&upload.file, claimed)?));
+                upload.record = Some(Arc::new(upload.place().begin(&upload.file, claimed, false)?));
                 upload.written = claimed.clone();
                 upload.came = claimed.clone();
                 upload.safe = claimed.clone();
@@ -348,7 +348,8 @@ impl Upload {
             return;
         }
         let before = self.resumed.take();
-        self.resumed = before.filter(|before| self.place().begin(&self.file, before).is_ok());
+        self.resumed =
+            before.filter(|before| self.place().begin(&self.file, before, self.is_of_nodes).is_ok());
         if self.resumed.is_none() {
             // Where that fails, too, the part goes with the upload.
             let _ = remove(self.jail, &self.dir, &self.names.record);
@@ -469,7 +470,7 @@ impl Upload {
             rustix::fs::ftruncate(&*self.file, end).map_err(Failed::of("set the length"))?;
         }
         if self.keep && self.record.is_none() && !self.is_joined {
-            self.record = Some(Arc::new(self.place().begin(&self.file, &Ranges::new())?));
+            self.record = Some(Arc::new(self.place().begin(&self.file, &Ranges::new(), false)?));
         }
         let dir = self.safe.is_empty().then(|| Arc::clone(&self.dir));
         Ok(Syncer { file: Arc::clone(&self.file), record: self.record.clone(), dir })

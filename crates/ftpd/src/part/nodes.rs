@@ -69,7 +69,7 @@ impl Upload {
         self.is_of_nodes = true;
         if self.keep {
             if self.record.is_none() {
-                self.record = Some(Arc::new(self.place().begin(&self.file, &Ranges::new())?));
+                self.record = Some(Arc::new(self.place().begin(&self.file, &Ranges::new(), false)?));
             }
             if let Some(record) = &self.record {
                 record::note_nodes(record)?;
@@ -121,4 +121,57 @@ pub(super) fn apart(
     renamed.map_err(Failed::of("take the earlier part's place"))?;
     sync_dir(&**dir).map_err(Failed::of("sync the directory"))?;
     Ok(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Begin;
+    use super::*;
+
+    fn ranges(of: &[(u64, u64)]) -> Ranges {
+        let mut ranges = Ranges::new();
+        for (start, end) in of {
+            ranges.insert(*start, *end).expect("few");
+        }
+        ranges
+    }
+
+    fn begin(tree: &Tree, begin: &Begin) -> Upload {
+        let spot = tree.find(&[], b"/f", true).expect("a place");
+        Upload::begin(tree, spot, begin, true, &mut || true).expect("an upload")
+    }
+
+    /// Goal: what nodes may still write into is gone on with in a copy, also where an upload between them met
+    /// bytes that came twice, and where the record has a torn line.
+    /// Method: four bytes are confirmed; nodes go on, and say of others that they came twice; a line is torn;
+    /// then somebody goes on with the four.
+    #[test]
+    fn parts_of_nodes_are_copied() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let tree = Tree::open(dir.path(), 7).expect("the root");
+        let four = ranges(&[(0, 4)]);
+        let mut first = begin(&tree, &Begin::Fresh);
+        first.write(0, b"good").expect("write");
+        first.syncer().expect("a sync").sync(&four).expect("sync");
+        first.confirm(&four).expect("few");
+        drop(first);
+
+        let restart = Begin::Restart(four.clone());
+        let mut second = begin(&tree, &restart);
+        let (_, told, _) = second.give_to_nodes().expect("nodes begin");
+        second.arrived(&ranges(&[(4, 8)])).expect("once");
+        assert!(matches!(second.arrived(&ranges(&[(4, 8)])), Err(Failed::Twice(4, 8))));
+        drop(second);
+        let record = std::fs::read_dir(dir.path()).expect("list").map(|entry| entry.expect("one").path());
+        let record = record.filter(|path| std::fs::read(path).is_ok_and(|text| text.starts_with(b"haul")));
+        let record: Vec<_> = record.collect();
+        let text = [std::fs::read(&record[0]).expect("read"), b"4-".to_vec()].concat();
+        std::fs::write(&record[0], text).expect("tear");
+
+        let third = begin(&tree, &restart);
+        let stat = rustix::fs::fstat(&*third.file).expect("look");
+        assert_ne!(Seen::of(&stat).ino, told.ino, "nodes may write into it");
+        assert_eq!(third.written, four);
+        assert!(!third.place().is_of_nodes(), "no node knows the copy");
+    }
 }

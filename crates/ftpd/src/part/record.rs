@@ -60,16 +60,24 @@ pub(super) struct Place<'a> {
 
 impl Place<'_> {
     /// Begins a record of `part` of which `ranges` are on media, in place of the one that is there. It can be
-    /// written to.
+    /// written to. `of_nodes`: nodes were told of the part, and may still write into it.
     ///
     /// # Errors
     /// The old one stands, or the new one does, and which is not known.
-    pub(super) fn begin(&self, part: &OwnedFd, ranges: &Ranges) -> Result<std::fs::File, Failed> {
+    pub(super) fn begin(
+        &self,
+        part: &OwnedFd,
+        ranges: &Ranges,
+        of_nodes: bool,
+    ) -> Result<std::fs::File, Failed> {
         // One that was begun by somebody who died. Who has the part's lock is alone here.
         remove(self.jail, self.dir, self.next)?;
         let made = self.jail.create_temp(self.dir, self.next);
         let mut file = std::fs::File::from(made.map_err(Failed::of("make the record"))?);
-        let text = lines_of(part, ranges)?;
+        let mut text = lines_of(part, ranges)?;
+        if of_nodes {
+            text.extend_from_slice(&[NODES, b"\n"].concat());
+        }
         let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
         file.write_all(&text).map_err(|error| Failed::of("write the record")(errno(error)))?;
         // One that says nothing may be lost; it is synced with its first ranges.
@@ -91,7 +99,9 @@ impl Place<'_> {
     pub(super) fn add(&self, part: &OwnedFd, ranges: &Ranges) -> Result<(), Failed> {
         let open = self.jail.open_file(self.dir, self.name, true).map_err(Failed::of("open the record"))?;
         rustix::fs::seek(&open, rustix::fs::SeekFrom::End(0)).map_err(Failed::of("open the record"))?;
-        append(&std::fs::File::from(open), &lines_of(part, ranges)?)
+        // Its last line may be torn.
+        let end = if self.text().ends_with(b"\n") { &b""[..] } else { b"\n" };
+        append(&std::fs::File::from(open), &[end, &lines_of(part, ranges)?].concat())
     }
 
     /// Nodes were told of the part, and may still write into it.
@@ -129,7 +139,7 @@ impl Place<'_> {
     }
 }
 
-/// The ranges that a record has for this inode. A line that is torn, or none, ends it.
+/// The ranges that a record has for this inode. A line that is torn, or none, ends what is said of it.
 fn parse(text: &[u8], inode: u64) -> Ranges {
     let mut safe = Ranges::new();
     let ours = format!("haul part of inode {inode}").into_bytes();
@@ -139,13 +149,14 @@ fn parse(text: &[u8], inode: u64) -> Ranges {
             is_ours = Some(line == ours);
             continue;
         }
-        let Some(is_ours) = is_ours else { break };
+        let Some(is_now) = is_ours else { break };
         if line == NODES {
             continue;
         }
-        let Ok(ranges) = Ranges::parse(line) else { break };
-        if is_ours && safe.merge(&ranges).is_err() {
-            break;
+        match Ranges::parse(line) {
+            Ok(ranges) if !is_now => drop(ranges),
+            Ok(ranges) if safe.merge(&ranges).is_ok() => {}
+            _ => is_ours = Some(false),
         }
     }
     safe
