@@ -36,7 +36,7 @@ impl Writer {
         };
         self.begins("look", &earlier.temp);
         let standing = match earlier.fits {
-            true => self.standing(&earlier, file.size),
+            true => self.standing(file.id, &earlier, file.size),
             false => Ok(None),
         };
         match standing {
@@ -71,12 +71,18 @@ impl Writer {
     }
 
     /// How long it is there, and what proves that it is the source's.
-    fn standing(&mut self, earlier: &Earlier, size: u64) -> Result<Option<Standing>, Error> {
+    fn standing(&mut self, id: FileId, earlier: &Earlier, size: u64) -> Result<Option<Standing>, Error> {
         let asked = self.line.again(|session| session.facts(&earlier.temp))?;
         let sum = self.common.sum;
         let facts = match asked {
             Asked::Is(facts) => facts,
-            Asked::Not(_) if earlier.in_blocks && sum.is_some() && (1..size).contains(&earlier.safe) => {
+            // Only in blocks it goes on with what it does not show.
+            Asked::Not(_)
+                if earlier.in_blocks
+                    && sum.is_some()
+                    && (1..size).contains(&earlier.safe)
+                    && self.common.lanes.connections(id, size).is_some() =>
+            {
                 return Ok(Some(Standing::by_word(earlier.safe)));
             }
             Asked::Not(_) | Asked::Untold(_) => return Ok(None),
