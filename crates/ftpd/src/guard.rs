@@ -6,7 +6,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use haul_gsi::channel::{self, ChannelError};
@@ -93,15 +93,19 @@ pub(crate) struct Patient {
 
 impl Patient {
     fn wait(&self, flags: PollFlags) -> io::Result<()> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        let mut fds = [PollFd::new(&self.socket, flags)];
-        match poll(&mut fds, Some(&timespec(left))) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
+        wait(&self.socket, flags, self.until)
+    }
+}
+
+/// Waits for a socket, until then.
+pub(crate) fn wait(socket: impl AsFd, flags: PollFlags, until: Instant) -> io::Result<()> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(ErrorKind::TimedOut.into());
+    }
+    match poll(&mut [PollFd::new(&socket, flags)], Some(&timespec(left))) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
     }
 }
 

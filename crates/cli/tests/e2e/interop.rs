@@ -311,8 +311,8 @@ fn interop_of_hauls_server() {
 }
 
 /// Goal: what cannot pass is what the table says, and why, and nothing is changed by it.
-/// Method: a name with a quote, which globus-url-copy refuses itself; sums of directories; TLS without GSI,
-/// which haul's server has not.
+/// Method: a name with a quote, which globus-url-copy refuses itself; sums of directories; TLS that was not
+/// set up.
 #[test]
 fn interop_of_what_cannot_pass() {
     need!("globus-url-copy", "curl", "lftp");

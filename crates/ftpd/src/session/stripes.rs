@@ -18,13 +18,14 @@ use haul_gridftp::address::{self, host_port};
 use haul_gridftp::line::Iac;
 use haul_gridftp::markers::{PERFORMANCE, Performance, RESTART, parse_restart, restart};
 use haul_gridftp::reply::{Class, Reply, ReplyReader};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::PollFlags;
 
 use super::Session;
 use super::node::{Stripe, Task, VERB, listed};
 use crate::config::{CHANNELS_MAX, CONNECT_WITHIN, Secret};
-use crate::control::{Abort, Control, timespec};
+use crate::control::{Abort, Control};
 use crate::data::Way;
+use crate::guard::wait;
 use crate::link;
 use crate::part::{Seen, Upload};
 use crate::transfer::{Progress, Stop};
@@ -103,15 +104,7 @@ impl Node {
     }
 
     fn wait(&self, flags: PollFlags, until: Instant) -> io::Result<()> {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        let mut fds = [PollFd::new(&self.socket, flags)];
-        match poll(&mut fds, Some(&timespec(left))) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
+        wait(&self.socket, flags, until)
     }
 
     /// The next reply, if it is there.
