@@ -563,6 +563,7 @@ pub(crate) fn said(command: &Command<'_>) -> String {
         Command::Prot(_) => "PROT".into(),
         Command::Pbsz(_) => "PBSZ".into(),
         Command::Eret { path, .. } => format!("ERET {}", escape::name(path)),
+        Command::Esto { path, .. } => format!("ESTO {}", escape::name(path)),
         Command::Cksm { algorithm, path, .. } => format!("CKSM {algorithm} {}", escape::name(path)),
         _ => "a command".into(),
     }

@@ -44,5 +44,5 @@ pub use sender::Going;
 pub use server::{Protocol, Server};
 pub use session::{Asked, Security, Session, Settings};
 pub use ssh::Ssh;
-pub use store::{Outgoing, Sum};
+pub use store::{Outgoing, Sum, Way};
 pub use tls::Trust;

@@ -51,6 +51,25 @@ impl Sum {
     }
 }
 
+/// How bytes go into a file that stands there, and the rest of it stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// `ESTO A`, which says just that.
+    Esto,
+    /// `REST` with `STOR`. What becomes of what stands behind is each server's own: some cut it off.
+    Rest,
+}
+
+impl Way {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Esto => "ESTO",
+            Way::Rest => "REST with STOR",
+        }
+    }
+}
+
 /// A file that goes to a server.
 pub struct Outgoing {
     stream: Wire,
@@ -100,6 +119,25 @@ impl Session {
         let stor = Command::Path("STOR", path);
         let stream = connected(&mut self.control, &mut self.listens, before, stor)?;
         Ok(Outgoing { stream, patience: self.control.patience() })
+    }
+
+    /// Begins to send bytes into a file that stands there, from this byte of it on.
+    ///
+    /// # Errors
+    /// The server does not take them.
+    pub fn store_into(&mut self, path: &[u8], at: u64, way: Way) -> Result<Outgoing, Error> {
+        if way == Way::Rest {
+            return self.store_from(path, at);
+        }
+        self.leave_blocks()?;
+        let esto = Command::Esto { offset: at, path };
+        let stream = connected(&mut self.control, &mut self.listens, &[], esto)?;
+        Ok(Outgoing { stream, patience: self.control.patience() })
+    }
+
+    /// Whether the server says that it takes bytes into a file that stands there (`ESTO`).
+    pub fn can_write_into(&self) -> bool {
+        self.features.has("ESTO")
     }
 
     /// Whether the server says that it takes files from another byte on than the first.

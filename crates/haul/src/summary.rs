@@ -15,6 +15,8 @@ pub(crate) const SKIPPED: &str = "skipped";
 pub(crate) const UNSEEN: &str = "not looked at";
 pub(crate) const REPLICAS: &str = "replicas";
 pub(crate) const ATTEMPTS: &str = "attempts";
+pub(crate) const SENT_AGAIN: &str = "sent again";
+pub(crate) const NOT_PROTECTED: &str = "NOT protected";
 
 /// What a line of [`Summary::chosen`] is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,10 @@ pub enum ChosenKind {
     Replicas,
     /// How often the copy was begun, where that was more than once, and why.
     Attempts,
+    /// What went to a server more than once, and why.
+    SentAgain,
+    /// What somebody on the way to a server can read and change.
+    NotProtected,
 }
 
 /// A line on what haul chose, or found.
@@ -65,6 +71,8 @@ impl Chosen {
             OTHERS_DIRS => ChosenKind::OthersDirs,
             REPLICAS => ChosenKind::Replicas,
             ATTEMPTS => ChosenKind::Attempts,
+            SENT_AGAIN => ChosenKind::SentAgain,
+            NOT_PROTECTED => ChosenKind::NotProtected,
             _ => ChosenKind::Value,
         };
         Chosen { kind, name, value: value.into() }

@@ -127,6 +127,7 @@ impl Sink {
             what: "a test",
             part,
             in_place: part.is_some(),
+            in_place_asked: part.is_some(),
             sources_here: &[],
         };
         let claimed = self.store().claim(&coming, &Impatient)?;

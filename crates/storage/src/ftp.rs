@@ -102,6 +102,21 @@ fn protection_of(server: &Server, settings: &Settings) -> &'static str {
     }
 }
 
+/// What somebody on the way can read and change, if anything: said in every summary.
+fn unprotected(server: &Server, settings: &Settings) -> Option<String> {
+    let what = match (server.protocol(), &settings.security) {
+        (Protocol::Ftp, _) if server.is_anonymous() => "data",
+        (Protocol::Ftp, _) => "password and data",
+        (Protocol::Sshftp, _) => "data",
+        (Protocol::Ftps, _) => return None,
+        (Protocol::Gsiftp, Security::Gsi(credential)) if credential.data() == DataSecurity::Private => {
+            return None;
+        }
+        (Protocol::Gsiftp, _) => "data",
+    };
+    Some(format!("{what} of {} can be read and changed on their way", server.url()))
+}
+
 const fn scheme(name: &'static str, form: Form) -> Scheme {
     let sink = Form { written: form.written, example: form.example, sized: false };
     Scheme {

@@ -242,6 +242,8 @@ pub struct Coming<'a> {
     pub part: Option<Part>,
     /// Files are written into those that stand there. A run that may still write must not be followed.
     pub in_place: bool,
+    /// The user said so, and did not only name a place in a file.
+    pub in_place_asked: bool,
     /// Where the sources are, if they are on this host: nothing is written into them.
     pub sources_here: &'a [PathBuf],
 }

@@ -169,6 +169,11 @@ fn what_goes_wrong_is_sent_again() {
             let ended = cp(&data, &taker);
             assert!(ended.status.code() == Some(0), "{part} {how:?}: {}", ended.describe());
             assert_whole(&taker, &data, &ended);
+            if how == InBlocks::Wrong {
+                // What went twice, and why, is in every summary.
+                let (again, why) = ("sent again: ", "of 1 file, for it came to nothing once");
+                let _ = ended.says(again).says(why).says("SHA256");
+            }
         }
     }
 }

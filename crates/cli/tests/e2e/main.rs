@@ -23,6 +23,7 @@ mod fence;
 mod ftp;
 mod ftp_blocks;
 mod ftp_gsi;
+mod ftp_in_place;
 mod ftp_lies;
 mod ftp_range;
 mod ftp_replica;

@@ -103,6 +103,7 @@ pub(super) fn sink_request(
         layout: options.layout,
         part: options.part(),
         in_place: options.is_in_place(),
+        in_place_asked: options.in_place,
         sources_here: Vec::new(),
         what,
         asked: None,

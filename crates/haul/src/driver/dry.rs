@@ -514,6 +514,7 @@ mod tests {
             what: "",
             part: None,
             in_place: false,
+            in_place_asked: false,
             sources_here: &[],
         };
         stores::sink(&to).and_then(|store| store.look(&coming)).expect("it can be looked at").0

@@ -88,6 +88,8 @@ pub(crate) struct SinkRequest {
     pub(crate) part: Option<Part>,
     /// Nothing gets another name than it is written under.
     pub(crate) in_place: bool,
+    /// The user said so, and did not only name a place in a file.
+    pub(crate) in_place_asked: bool,
     /// Where the sources are, if they are on this host.
     pub(crate) sources_here: Vec<PathBuf>,
     /// What the owner file says of this run, for people.

@@ -196,6 +196,7 @@ pub(super) fn sink_request(dst: &Path) -> SinkRequest {
     SinkRequest {
         part: None,
         in_place: false,
+        in_place_asked: false,
         sources_here: Vec::new(),
         destination: Place::file(dst.as_os_str().as_encoded_bytes()),
         state_dir: None,

@@ -19,7 +19,7 @@ use haul_core::wire::FailureKind;
 
 use super::names::{Names, Shared};
 use super::session::Sites;
-use super::{protection_of, shown};
+use super::{protection_of, shown, unprotected};
 use crate::store::{NetworkFacet, Reading};
 use crate::{SourceCompletion, SourceEngine, SourceJob, Stuck};
 use ends::Ends;
@@ -239,6 +239,8 @@ impl SourceEngine for FtpEngine {
         ];
         rows.extend(sites.used().map(|used| ("replicas".into(), used)));
         rows.extend(ways);
+        let open = sites.all.iter().filter_map(|site| unprotected(&site.server, &site.settings));
+        rows.extend(open.map(|words| ("NOT protected".into(), words)));
         rows
     }
 

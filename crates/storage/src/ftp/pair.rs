@@ -532,13 +532,20 @@ impl DelegatedPair for FtpPair {
             let (server, settings) = self.shared.end(end);
             super::protection_of(server, settings).to_owned()
         };
-        vec![
+        let ends = [End::From, End::To].map(|end| self.shared.end(end));
+        let mut open: Vec<String> =
+            ends.iter().filter_map(|(server, settings)| super::unprotected(server, settings)).collect();
+        // It may be one server at both ends.
+        open.dedup();
+        let open = open.into_iter().map(|words| ("NOT protected".into(), words));
+        let rows = vec![
             ("protection of the source".into(), protection(End::From)),
             ("protection of the destination".into(), protection(End::To)),
             ("third party".into(), mode),
             ("sum of both servers".into(), sum),
             ("pairs of sessions".into(), known.pairs.to_string()),
-        ]
+        ];
+        rows.into_iter().chain(open).collect()
     }
 }
 

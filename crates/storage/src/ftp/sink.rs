@@ -13,7 +13,8 @@
 //! There is no journal. That a server tells the length of a part proves nothing; what an interrupted run left
 //! of a large file is on record at this host, and is gone on with as far as the server's sums of it are those
 //! of what the source has (`onward`). Finished files are unchanged for the next run by size and time.
-//! Left out: links, owners, parts of files, which the server has no commands for, or none that all have.
+//! Where the user wants it, files are written in place instead (`in_place`).
+//! Left out: links and owners, which the server has no commands for, or none that all have.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,11 +41,14 @@ use crate::store::{
 };
 use engine::FtpWriter;
 use haul_base::stop::Stop;
+use in_place::InPlace;
 use tree::Tree;
 
+mod again;
 mod blocks;
 mod dirs;
 mod engine;
+mod in_place;
 mod lanes;
 mod large;
 mod onward;
@@ -66,9 +70,9 @@ const CAPABILITIES: Capabilities = Capabilities {
     write_order: WriteOrder::Ascending,
     durable: Durable::ServersWord,
     publishing: Publishing::Rename,
-    // As a file of its own.
     ranges: true,
-    in_place: false,
+    // As far as the server can; for parts that is asked when one comes.
+    in_place: true,
     append: false,
     digests: false,
     many_open: true,
@@ -289,8 +293,24 @@ impl SinkStore for FtpSink {
         // What is on record is of whole files.
         let (parts, trusts) = (self.parts.filter(|_| coming.part.is_none()), coming.policy.trust);
         let (server, ends) = (self.server, ends.clone());
-        let ready =
-            Ready { server, settings, retry, ends: ends.clone(), session, root, made, tag, parts, trusts };
+        let at = coming.part.and_then(|part| part.sink);
+        let in_place = coming.in_place.then(|| InPlace::new(at, coming.in_place_asked));
+        // Nor of files that have no other name meanwhile.
+        let parts = parts.filter(|_| in_place.is_none());
+        let ends_here = ends.clone();
+        let ready = Ready {
+            server,
+            settings,
+            retry,
+            ends: ends_here,
+            session,
+            root,
+            made,
+            tag,
+            parts,
+            trusts,
+            in_place,
+        };
         let job = HeldServer { ready: Mutex::new(Some(ready)), ends };
         Ok(Claimed {
             job: Box::new(job),
@@ -332,6 +352,7 @@ struct Ready {
     parts: Option<PathBuf>,
     /// The user believes what stands there of unfinished files.
     trusts: bool,
+    in_place: Option<InPlace>,
 }
 
 /// A job that nobody can be kept out of.

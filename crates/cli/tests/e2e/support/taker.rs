@@ -13,8 +13,10 @@ use std::time::{Duration, Instant};
 use blocks::Lane;
 
 mod blocks;
+mod into;
 
 pub use blocks::InBlocks;
+pub use into::Into;
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 const DIALLED_WITHIN: Duration = Duration::from_secs(10);
@@ -106,6 +108,8 @@ pub struct Script {
     connections_max: usize,
     /// It goes on with files, and makes sums of parts.
     goes_on: Option<GoesOn>,
+    /// It writes into files that stand there, by `ESTO` or by `REST`, and gives them back.
+    into: Option<(Into, bool)>,
     /// Bytes of files that came, as they are.
     taken: AtomicUsize,
 }
@@ -143,6 +147,12 @@ impl Script {
     /// It takes files from their middle, and makes sums of parts.
     pub fn goes_on(mut self, how: GoesOn) -> Script {
         (self.goes_on, self.sums) = (Some(how), true);
+        self
+    }
+
+    /// It writes into files that stand there, by `ESTO` or else by `REST`, and gives them back.
+    pub fn into(mut self, how: Into, by_esto: bool) -> Script {
+        self.into = Some((how, by_esto));
         self
     }
 
@@ -355,6 +365,8 @@ struct Session {
     from: Option<Vec<u8>>,
     /// What the next file stands there up to.
     rest: usize,
+    /// Where in what stands there the next file goes.
+    into_at: Option<usize>,
     in_blocks: bool,
     /// Connections that are kept.
     lanes: Vec<Lane>,
@@ -370,8 +382,8 @@ impl Session {
         control.set_read_timeout(Some(Duration::from_millis(50))).expect("set a patience");
         let control = BufReader::new(control);
         let (connections, in_blocks, lanes) = (0, false, Vec::new());
-        let (passive, from, rest) = (None, None, 0);
-        Session { control, script, over, heard, passive, from, rest, connections, in_blocks, lanes }
+        let (passive, from, rest, into_at) = (None, None, 0, None);
+        Session { control, script, over, heard, passive, from, rest, into_at, connections, in_blocks, lanes }
     }
 
     fn serve(mut self) {
@@ -433,7 +445,12 @@ impl Session {
             "FEAT" => {
                 let blocks = if script.blocks { " PARALLEL\r\n" } else { "" };
                 let sums = if script.sums { " CKSM SHA256:1;\r\n" } else { "" };
-                let rest = if script.goes_on.is_some() { " REST STREAM\r\n" } else { "" };
+                let rest = match script.into {
+                    Some((_, true)) => " ESTO\r\n",
+                    Some((_, false)) => " REST STREAM\r\n",
+                    None if script.goes_on.is_some() => " REST STREAM\r\n",
+                    None => "",
+                };
                 self.say(&format!(
                     "211-Features\r\n MLST type*;size*;modify*;UNIX.mode*;UNIX.slink*;\r\n SIZE\r\n MDTM\r\n MFMT\r\n EPSV\r\n{blocks}{sums}{rest}211 End"
                 ))
@@ -445,7 +462,7 @@ impl Session {
                 self.lanes.clear();
                 self.say(refused.unwrap_or("200 done"))
             }
-            "REST" if script.goes_on.is_some() => {
+            "REST" if script.goes_on.is_some() || script.into.is_some() => {
                 let text = String::from_utf8_lossy(argument).into_owned();
                 self.rest = text.trim_start_matches("0-").parse().expect("a number");
                 self.say("350 go on")
@@ -525,8 +542,8 @@ impl Session {
                 let (offset, len) = (words.next().expect("an offset"), words.next().expect("a length"));
                 let sum = script.shelf().files.get(&path).map(|held| {
                     let all = held.content.len();
-                    let part = match script.goes_on {
-                        Some(_) if len >= 0 => {
+                    let part = match script.goes_on.is_some() || script.into.is_some() {
+                        true if len >= 0 => {
                             let start = (offset as usize).min(all);
                             start..(start + len as usize).min(all)
                         }
@@ -542,6 +559,12 @@ impl Session {
             "STOR" if script.connections_max > 0 && self.connections == script.connections_max => {
                 self.say("425 no data connection for this session")
             }
+            "STOR" | "ESTO" if script.into.is_some() => {
+                let at = std::mem::take(&mut self.rest);
+                self.into_at = Some(at).filter(|at| *at > 0);
+                if verb == "ESTO" { self.esto(argument) } else { self.take(path, argument) }
+            }
+            "RETR" if script.into.is_some() => self.give(&path),
             "STOR" => {
                 self.connections += 1;
                 self.take(path, argument)
@@ -669,6 +692,10 @@ impl Session {
                 }
             }
             _ => {}
+        }
+        if let (Some((into, _)), Some(at)) = (script.into, self.into_at.take()) {
+            let stood = script.shelf().files.get(&path).map(|held| held.content.clone()).unwrap_or_default();
+            content = into.put(&stood, at, content, &path);
         }
         let held = Held { content, modify: "20200102030405".into(), path: script.kept(said_path) };
         script.shelf().files.insert(path, held);

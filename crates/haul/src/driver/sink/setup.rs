@@ -47,8 +47,8 @@ pub(crate) fn coming<'a>(
     policy: SinkOptions,
     agreed: &Agreed,
 ) -> Coming<'a> {
-    let SinkRequest { part, in_place, ref what, ref sources_here, .. } = *request;
-    Coming { roots, policy, lease: agreed.lease, what, part, in_place, sources_here }
+    let SinkRequest { part, in_place, in_place_asked, ref what, ref sources_here, .. } = *request;
+    Coming { roots, policy, lease: agreed.lease, what, part, in_place, in_place_asked, sources_here }
 }
 
 /// Where the user wants the data.

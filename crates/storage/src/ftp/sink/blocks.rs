@@ -60,6 +60,7 @@ impl Writer {
                     }
                     Err(error) => {
                         self.lose(item.file.id, &lined.temp, &error);
+                        self.common.again.lost(item.file.id, item.file.size, &error);
                         if !self.line.is_open() {
                             self.lose_line(&mut line, &mut alone, &error);
                         }

@@ -16,6 +16,7 @@ use haul_core::transfer::op::{SinkDone, SinkOp};
 use haul_core::wire::{Failure, FailureKind, HeldReport};
 
 use super::Ready;
+use super::again::Again;
 use super::lanes::Lanes;
 use super::no_links;
 use super::parts::{Can, Parts};
@@ -48,11 +49,16 @@ impl FtpWriter {
     /// # Errors
     /// The system gives no thread.
     pub(super) fn start(ready: Ready, writing: Writing) -> std::io::Result<FtpWriter> {
-        let Ready { server, settings, retry, ends, session, root, made, tag, parts, trusts } = ready;
+        let Ready { server, settings, retry, ends, session, root, made, tag, parts, trusts, in_place } =
+            ready;
         let sessions = SESSIONS.min(writing.writers).max(1);
         let banner = escape::name(session.banner());
         let network = Network { round_trip: session.round_trip(), ..Network::default() };
-        let lanes = Lanes::new(session.sends_blocks(), session.sum().is_some(), session.round_trip());
+        let lanes = Lanes::new(
+            session.sends_blocks() && in_place.is_none(),
+            session.sum().is_some(),
+            session.round_trip(),
+        );
         let can = Can { goes_on: session.can_go_on(), sums: session.sum().is_some(), trusts };
         let mut queues = Queues::new(sessions);
         queues.open[0] = true;
@@ -74,6 +80,8 @@ impl FtpWriter {
             lost: Lost::default(),
             told: Told::default(),
             parts: Parts::new(parts, can),
+            again: Again::default(),
+            in_place,
             left: Mutex::default(),
             doubted: Mutex::default(),
             tries: Mutex::default(),
@@ -127,7 +135,7 @@ impl FtpWriter {
         let id = write.file.id;
         let failed = match self.common.temp(id).map(|temp| temp.state) {
             Some(TempState::Failed(gone)) => Some(gone),
-            _ => None,
+            _ => self.common.in_place.as_ref().and_then(|place| place.failed(id)),
         };
         let refused = match failed {
             Some(gone) => Some((write, gone)),
@@ -277,13 +285,20 @@ impl SinkEngine for FtpWriter {
         let protection = crate::ftp::protection_of(&self.common.server, &self.common.settings);
         let streams = self.common.lanes.words().map(|words| ("sink streams".into(), words));
         let compared = ("compared with the server".into(), self.compared());
+        let in_place = self.common.in_place.as_ref().map(|place| ("in place".into(), place.words()));
         let goes_on = self.common.parts.words(self.common.sum.map(haul_ftp::Sum::name));
         let goes_on = goes_on.map(|words| ("gone on with".into(), words));
+        let again = self.common.again.words().map(|words| ("sent again".into(), words));
+        let open = crate::ftp::unprotected(&self.common.server, &self.common.settings);
+        let open = open.map(|words| ("NOT protected".into(), words));
         [("sink storage".into(), what), ("sink protection".into(), protection.into())]
             .into_iter()
             .chain(streams)
+            .chain(in_place)
             .chain([compared])
             .chain(goes_on)
+            .chain(again)
+            .chain(open)
             .collect()
     }
 

@@ -53,6 +53,9 @@ impl Writer {
     }
 
     fn write_object(&mut self, file: &SinkFile, offset: u64, bytes: &[u8]) -> Result<(), Gone> {
+        if self.common.in_place.is_some() {
+            return self.write_into(file, offset, bytes);
+        }
         if let Some(Temp { state: TempState::Failed(gone), .. }) = self.common.temp(file.id) {
             return Err(gone);
         }
@@ -145,13 +148,19 @@ impl Writer {
         self.line.close();
         match error.is_passing() || error.is_no_room() {
             true => self.gone((id, path), (error, len), temp),
-            false => Gone { failure: self.common.failure(FailureKind::Write, path, error), again: true },
+            false => {
+                self.common.again.lost(id, len, error);
+                Gone { failure: self.common.failure(FailureKind::Write, path, error), again: true }
+            }
         }
     }
 
     /// A large file came to nothing after so many bytes.
     pub(super) fn gone(&self, (id, path): (FileId, &[u8]), (error, len): (&Error, u64), temp: &[u8]) -> Gone {
         let again = !error.is_no_room() && self.common.is_tried_again((id, path), (error, len), Some(temp));
+        if again {
+            self.common.again.lost(id, len, error);
+        }
         Gone { failure: self.common.failure(FailureKind::Write, path, error), again }
     }
 
@@ -218,6 +227,7 @@ impl Writer {
                                 lanes.taken_otherwise(&refused);
                             }
                             common.parts.begun(file.id);
+                            common.again.begins(file.id, 0);
                             common.well();
                             return Ok((temp, sending));
                         }
@@ -249,7 +259,7 @@ impl Writer {
     }
 
     /// Waits until a file that came to nothing before is to be tried again.
-    fn await_turn(&self, id: FileId, path: &[u8]) -> Result<(), Failure> {
+    pub(super) fn await_turn(&self, id: FileId, path: &[u8]) -> Result<(), Failure> {
         let wait = self.common.next_try(id).map(|next| next.saturating_duration_since(Instant::now()));
         match wait.is_none_or(|wait| self.common.retry.wait(wait)) {
             true => Ok(()),

@@ -111,9 +111,11 @@ impl Writer {
 
     /// What stands there is something else, and what came of the source is not here any more.
     pub(super) fn stands_otherwise(&mut self, id: FileId, standing: &Standing, path: &[u8]) -> Gone {
-        self.common.parts.count(standing.compared(0), 0);
+        let compared = standing.compared(0);
+        self.common.parts.count(compared, 0);
         self.common.parts.begins_anew(id);
         let why = "what an earlier attempt left of it at the server is not what the source has: it is sent from its beginning";
+        self.common.again.lost(id, compared.0, why);
         Gone { failure: self.common.say(FailureKind::Network, path, why), again: true }
     }
 
@@ -150,6 +152,7 @@ impl Writer {
             let error = match self.line.open().and_then(begin) {
                 Ok(sending) => {
                     common.parts.begun(file.id);
+                    common.again.begins(file.id, at);
                     open.sending = Some(sending);
                     return Ok(());
                 }

@@ -51,6 +51,9 @@ impl Going<'_> {
 
 impl Writer {
     pub(super) fn publish(&mut self, all: &[&Publish]) -> Vec<Result<(), Failure>> {
+        if self.common.in_place.is_some() {
+            return self.publish_in_place(all);
+        }
         let mut going: Vec<Going<'_>> = all.iter().map(|publish| self.begin_publish(publish)).collect();
         self.hold_lengths(&mut going);
         self.hold_against_sums(&mut going);
@@ -75,6 +78,7 @@ impl Writer {
                     self.common.parts.end(id);
                 }
                 Err(failure) if failure.kind == FailureKind::Digest => {
+                    self.common.again.lost(id, going.publish.file.size, &failure.text);
                     if self.common.temp(id).is_some_and(|temp| temp.in_blocks) {
                         self.common.lanes.spoiled(id, &failure.text);
                     }

@@ -17,6 +17,8 @@ use haul_core::transfer::op::{AmendItem, BundleWrite, CommitItem, LookupItem, Si
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Server, Settings, Sum};
 
+use super::again::Again;
+use super::in_place::InPlace;
 use super::lanes::Lanes;
 use super::parts::Parts;
 use super::tree::Tree;
@@ -53,6 +55,10 @@ pub(super) struct Common {
     pub(super) lost: Lost,
     pub(super) told: Told,
     pub(super) parts: Parts,
+    /// What goes more than once.
+    pub(super) again: Again,
+    /// Files are written into what stands at their names.
+    pub(super) in_place: Option<InPlace>,
     /// Temporaries that could not be removed.
     pub(super) left: Mutex<Vec<Vec<u8>>>,
     /// Temporaries that may still come to be, for the session that sent them was lost.
@@ -408,7 +414,8 @@ impl Common {
 
     /// It may still come to be. What is gone on with stays.
     pub(super) fn doubt(&self, path: Vec<u8>) {
-        if self.parts.keeps_any(&path) {
+        // What stands at a final name is never removed.
+        if self.in_place.is_some() || self.parts.keeps_any(&path) {
             return;
         }
         self.doubted.lock().unwrap_or_else(PoisonError::into_inner).push(path);

@@ -235,6 +235,9 @@ impl Writer {
         bytes: &[u8],
         mut before: Option<(Vec<u8>, Error)>,
     ) -> Result<(), Failure> {
+        if self.common.in_place.is_some() {
+            return self.write_whole_into(file, bytes);
+        }
         let path = self.common.path(file);
         panic_point("write", &String::from_utf8_lossy(&path));
         self.begins("write", &path);
@@ -266,6 +269,7 @@ impl Writer {
             }
             let connections = lanes.connections(file.id, file.size);
             let temp = self.new_temp(file);
+            self.common.again.begins(file.id, 0);
             if connections.is_some() {
                 self.common.set_in_blocks(file.id);
             }
@@ -290,6 +294,7 @@ impl Writer {
                 break;
             };
             in_blocks = connections.is_some();
+            self.common.again.lost(file.id, file.size, &error);
             // Also what is removed before the next attempt: who still writes there may make it anew.
             match in_blocks {
                 true => self.lose(file.id, &temp, &error),
@@ -406,6 +411,9 @@ impl Writer {
             self.abandon();
         }
         self.leave_home(id);
+        if let Some(place) = &self.common.in_place {
+            place.forget(id);
+        }
         let Some(Temp { path, state, .. }) = self.common.temps().remove(&id) else { return };
         let is_wrong = matches!(&state, TempState::Failed(gone) if gone.failure.kind == FailureKind::Digest);
         if !is_wrong && self.leave_part(id, &path) {
