@@ -41,8 +41,13 @@ pub struct Trust {
     older: Arc<ClientConfig>,
     /// Which of the two, for all sessions that have this.
     uses: Arc<AtomicU8>,
+    /// How often the server hung up on the older one.
+    hung_up: Arc<AtomicU8>,
     tied: bool,
 }
+
+/// So often a server may hang up on TLS 1.2 before it counts as one that does not have it.
+const HANG_UPS_MAX: u8 = 3;
 
 /// Whatever both ends have; the older one; and never that one, for the server does not have it.
 const ANY: u8 = 0;
@@ -85,6 +90,7 @@ impl Trust {
             config: Arc::new(config),
             older: Arc::new(older),
             uses: Arc::new(AtomicU8::new(ANY)),
+            hung_up: Arc::default(),
             tied: true,
         })
     }
@@ -106,6 +112,7 @@ pub(crate) struct Tls {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
     uses: Arc<AtomicU8>,
+    hung_up: Arc<AtomicU8>,
     is_older: bool,
     tied: bool,
 }
@@ -119,7 +126,8 @@ impl Tls {
         let mut config = ClientConfig::clone(if is_older { &trust.older } else { &trust.config });
         // Of its own: servers that serve each session by a process of its own know only its sessions.
         config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
-        Ok(Tls { config: Arc::new(config), name, uses: trust.uses.clone(), is_older, tied: trust.tied })
+        let (uses, hung_up) = (trust.uses.clone(), trust.hung_up.clone());
+        Ok(Tls { config: Arc::new(config), name, uses, hung_up, is_older, tied: trust.tied })
     }
 
     /// The server refuses a data connection. It may be that it wants each to be known again by the session of
@@ -130,7 +138,8 @@ impl Tls {
     }
 
     /// It begins with the control connection. Where the server does not have the older one, the next session
-    /// has whatever it has; so it does where the server says nothing of it, but hangs up.
+    /// has whatever it has; so it does where the server says nothing of it, but hangs up. One that does so
+    /// again and again does not have it.
     pub(crate) fn begin(&self, socket: Bounded, patience: Duration) -> Result<Wire, Error> {
         let begun = self.protect(socket, patience);
         match &begun {
@@ -139,7 +148,11 @@ impl Tls {
                 Err(Error::Closed { doing: "beginning TLS 1.2" })
             }
             Err(_) if self.is_older => {
-                let _ = self.uses.compare_exchange(OLDER, ANY, Ordering::Relaxed, Ordering::Relaxed);
+                let next = match self.hung_up.fetch_add(1, Ordering::Relaxed) + 1 >= HANG_UPS_MAX {
+                    true => NOT_OLDER,
+                    false => ANY,
+                };
+                let _ = self.uses.compare_exchange(OLDER, next, Ordering::Relaxed, Ordering::Relaxed);
                 begun
             }
             _ => begun,
@@ -532,5 +545,39 @@ impl Write for Bounded {
     fn flush(&mut self) -> io::Result<()> {
         // Sockets keep nothing back.
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use rustls::pki_types::pem::PemObject as _;
+
+    use super::*;
+    use haul_base::stop::Stop;
+
+    /// Goal: a server that refuses data connections, and hangs up where TLS 1.2 begins, is not asked for that
+    /// for ever.
+    /// Method: each round is a session whose data connection was refused, and the next one, if it is by TLS
+    /// 1.2.
+    #[test]
+    fn who_hangs_up_on_the_older_one_is_not_asked_for_ever() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/certificates/ca.pem");
+        let trust = Trust::in_these([CertificateDer::from_pem_file(path).expect("read it")]).expect("one");
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind");
+        let address = listener.local_addr().expect("an address");
+        std::thread::spawn(move || listener.incoming().for_each(drop));
+        let mut asked = 0;
+        for _ in 0..4 * HANG_UPS_MAX {
+            Tls::new(&trust, "127.0.0.1").expect("a session").is_not_known_again();
+            let next = Tls::new(&trust, "127.0.0.1").expect("a session");
+            if next.is_older {
+                asked += 1;
+                let socket = Bounded::new(TcpStream::connect(address).expect("dial"), Stop::never());
+                assert!(next.begin(socket, Duration::from_secs(20)).is_err(), "it hangs up");
+            }
+        }
+        assert_eq!(asked, HANG_UPS_MAX);
     }
 }

@@ -112,6 +112,8 @@ pub struct Config {
     pub data_ports: Option<(u16, u16)>,
     /// Data connections may go to, and come from, other hosts than the client's.
     pub third_party: bool,
+    /// So long somebody may take to log in: [`LOGIN_WITHIN`].
+    pub login_within: Duration,
     /// Between two markers of an upload.
     pub marker_interval: Duration,
     /// Log lines are JSON.

@@ -24,8 +24,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use crate::config::{
-    Answer, CLAIMS_MAX, Claim, Config, END_NOW, Handed, Login, SPOKE, STOP, STRANGER_STAYS, STRANGERS_MAX,
-    Secret, Start, Who, plain_ip,
+    Answer, CLAIMS_MAX, Claim, Config, END_NOW, Handed, Login, Parts, SPOKE, STOP, STRANGER_STAYS,
+    STRANGERS_MAX, Secret, Start, Who, plain_ip,
 };
 use crate::control::timespec;
 use crate::log::Log;
@@ -71,8 +71,9 @@ pub struct Bells {
 struct Session {
     child: Child,
     socket: UnixStream,
-    /// Kept for the process behind the login.
+    /// Kept for the process behind the login, and as whom this host came to the one before it.
     control: Option<TcpStream>,
+    tls: Option<Parts>,
     peer: SocketAddr,
     local: SocketAddr,
     heard: Vec<u8>,
@@ -339,6 +340,7 @@ impl<'a> Monitor<'a> {
         let mut session = Session {
             child,
             socket: ours,
+            tls: start.tls.clone().filter(|_| kept.is_some()),
             control: kept,
             peer: start.peer,
             local: start.local,
@@ -481,6 +483,7 @@ impl<'a> Monitor<'a> {
     ) -> io::Result<Option<UnixStream>> {
         let session = &mut self.sessions[index];
         let (peer, local, kept) = (session.peer, session.local, session.control.take());
+        let shown = session.tls.take();
         let (control, relay) = match claim.with.relayed {
             true => {
                 let (ours, theirs) = UnixStream::pair()?;
@@ -490,8 +493,9 @@ impl<'a> Monitor<'a> {
         };
         session.is_followed = true;
         let with = claim.with;
-        // Data of a login under TLS are protected by who moves them.
-        let tls = with.tls.as_ref().and(self.options.tls.as_ref()).map(Host::parts);
+        // Data of a login under TLS are protected by who moves them, as whom the client knows already: files may
+        // have been read again meanwhile.
+        let tls = with.tls.as_ref().and(shown);
         let after = Some(Handed { login, with });
         let ids = Some(ids);
         let node_key = self.options.node_key.clone();

@@ -140,8 +140,69 @@ pub fn only_ours(dir: &Path) -> Result<(), String> {
         _ => Ok(()),
     };
     check(dir)?;
+    if !haul_mutant::removed("ftpd-the-way-to-authorities-is-ours") {
+        is_reached_by_ours(dir, &ours)?;
+    }
     for entry in fs::read_dir(dir).map_err(failed)? {
         check(&entry.map_err(failed)?.path())?;
+    }
+    Ok(())
+}
+
+/// Nobody else can put another directory in the place of this one: by whichever links it is reached, each name
+/// of the way stands where only these users can change names, or in a directory such as `/tmp`, where nobody
+/// renames what is another's.
+fn is_reached_by_ours(dir: &Path, ours: &[u32]) -> Result<(), String> {
+    const LINKS_MAX: u32 = 40;
+    const STICKY: u32 = 0o1000;
+    let failed = |path: &Path, error: &std::io::Error| {
+        format!("{}: {}", path.display(), haul_base::errno::text(error))
+    };
+    let dir = std::path::absolute(dir).map_err(|error| failed(dir, &error))?;
+    let parts = |path: &Path| path.components().map(|part| part.as_os_str().to_owned()).collect::<Vec<_>>();
+    // The next one is the last.
+    let mut left: Vec<_> = parts(&dir).into_iter().rev().collect();
+    let (mut at, mut links) = (PathBuf::from("/"), 0);
+    while let Some(part) = left.pop() {
+        match part.as_encoded_bytes() {
+            b"/" => at = PathBuf::from("/"),
+            b"." => {}
+            b".." => drop(at.pop()),
+            _ => {
+                let next = at.join(&part);
+                let (above, facts) = match (fs::metadata(&at), fs::symlink_metadata(&next)) {
+                    (Ok(above), Ok(facts)) => (above, facts),
+                    // Whoever reads it says so.
+                    (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+                    (Err(error), _) => return Err(failed(&at, &error)),
+                    (_, Err(error)) => return Err(failed(&next, &error)),
+                };
+                let is_open = above.mode() & 0o022 != 0;
+                let is_held = above.mode() & STICKY != 0 && ours.contains(&facts.uid());
+                if !ours.contains(&above.uid()) || is_open && !is_held {
+                    return Err(format!(
+                        "others can change what {} is (uid {}, mode {:04o} of {}), and it leads to {}, which says whom to believe; put it \
+                         elsewhere, or chown that directory and chmod go-w it",
+                        next.display(),
+                        above.uid(),
+                        above.mode() & 0o7777,
+                        at.display(),
+                        dir.display()
+                    ));
+                }
+                match facts.is_symlink() {
+                    true => {
+                        links += 1;
+                        if links > LINKS_MAX {
+                            return Err(format!("{}: too many links lead to it", dir.display()));
+                        }
+                        let to = fs::read_link(&next).map_err(|error| failed(&next, &error))?;
+                        left.extend(parts(&to).into_iter().rev());
+                    }
+                    false => at = next,
+                }
+            }
+        }
     }
     Ok(())
 }
@@ -229,6 +290,39 @@ mod tests {
             std::os::unix::fs::chown(&file, Some(1), None).expect("give it away");
             assert!(only_ours(dir.path()).expect_err("it is another's").contains("0a1b2c3d.0"));
         }
+    }
+
+    /// Goal: a directory of authorities that is reached by a name which others can make lead elsewhere is nobody's
+    /// word, however well it is kept itself; one in `/tmp` of ours is.
+    #[test]
+    fn the_way_to_authorities_is_ours() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let room = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| room.path().join(name);
+        let set = |name: &str, mode| {
+            fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).expect("chmod");
+        };
+        for name in ["own", "own/certificates", "open", "open/certificates"] {
+            fs::create_dir(at(name)).expect("make a directory");
+            set(name, 0o755);
+        }
+        symlink(at("open/certificates"), at("own/far")).expect("a link");
+        symlink("../own/certificates", at("open/near")).expect("a link");
+        symlink("round", at("own/round")).expect("a link");
+        let is_ours = |name: &str| only_ours(&at(name));
+        for name in ["own/certificates", "own/far", "open/near", "open/certificates"] {
+            assert_eq!(is_ours(name), Ok(()), "{name}");
+        }
+        set("open", 0o777);
+        assert_eq!(is_ours("own/certificates"), Ok(()));
+        for name in ["own/far", "open/near", "open/certificates"] {
+            let said = is_ours(name).expect_err("it may lead elsewhere tomorrow");
+            assert!(said.contains("0777") && said.contains("open"), "{said}");
+        }
+        // Nobody takes another's names away there.
+        set("open", 0o1777);
+        assert_eq!(is_ours("own/far"), Ok(()));
+        assert!(is_ours("own/round").is_err());
     }
 
     /// Goal: who was taken out of the map is nobody from then on, also where the host's key is broken; and

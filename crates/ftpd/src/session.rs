@@ -21,7 +21,7 @@ use haul_gridftp::request::{Family, Opts, Request, Restart};
 use haul_gridftp::{address, reply::Reply};
 
 use crate::config::{
-    Access, Claim, Config, Handed, IDLE_MAX, LOGIN_WITHIN, Login, Parts, Passed, REFUSED_MAX, Secret, Start,
+    Access, Claim, Config, Handed, IDLE_MAX, Login, Parts, Passed, REFUSED_MAX, Secret, Start,
 };
 use crate::control::{self, Control, End};
 use crate::data::Data;
@@ -210,7 +210,8 @@ pub fn run(control: OwnedFd, monitor: UnixStream, start: Start, log: Log) -> io:
 
 impl Session {
     fn serve(&mut self) -> Over {
-        let mut login_until = Some(Instant::now() + LOGIN_WITHIN).filter(|_| self.login.is_none());
+        let mut login_until =
+            Some(Instant::now() + self.config.login_within).filter(|_| self.login.is_none());
         let (mut refused, mut spoke) = (0, false);
         loop {
             let idle_until = Instant::now() + IDLE_MAX;

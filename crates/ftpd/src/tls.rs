@@ -19,10 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use haul_gsi::Wrapped;
-use haul_gsi::credential::read_file;
+use haul_gsi::credential::{read_file, read_unchanged};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::StoresServerSessions;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{HandshakeKind, ServerConfig, ServerConnection, StreamOwned};
@@ -67,7 +67,8 @@ impl Host {
         let cert = format!("--tls-cert: {}", self.cert.display());
         let key = format!("--tls-key: {}", self.key.display());
         let is_one = self.cert == self.key;
-        let bytes = read_file(&self.cert, is_one).map_err(|why| format!("--tls-cert: {why}"))?;
+        let bytes = if is_one { read_file(&self.cert, true) } else { read_unchanged(&self.cert) };
+        let bytes = bytes.map_err(|why| format!("--tls-cert: {why}"))?;
         let chain = CertificateDer::pem_slice_iter(&bytes).take(CHAIN_MAX + 1).collect::<Result<Vec<_>, _>>();
         let chain = chain.map_err(|error| format!("{cert}: {error}"))?;
         if chain.is_empty() {
@@ -76,6 +77,8 @@ impl Host {
         if chain.len() > CHAIN_MAX {
             return Err(format!("{cert} has more certificates than any real one"));
         }
+        // Of those behind it clients know others, where these have expired.
+        haul_gsi::check_times(&chain[0], UnixTime::now()).map_err(|why| format!("{cert}: {why}"))?;
         // What was looked at is what is used.
         let bytes = match is_one {
             true => bytes,

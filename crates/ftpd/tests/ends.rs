@@ -48,6 +48,7 @@ fn a_process_that_dies_is_told_of() {
             authorities: None,
             data_ports: None,
             third_party: false,
+            login_within: PATIENCE,
             marker_interval: Duration::from_secs(5),
             json_log: false,
             nodes: Vec::new(),

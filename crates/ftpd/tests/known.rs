@@ -56,6 +56,7 @@ fn session(dir: &Path) -> BufReader<TcpStream> {
         is_node: false,
         data_ports: None,
         third_party: false,
+        login_within: PATIENCE,
         marker_interval: Duration::from_secs(5),
         json_log: false,
     };

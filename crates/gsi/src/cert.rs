@@ -75,6 +75,22 @@ pub(crate) enum Kind {
     },
 }
 
+/// Whether a certificate is valid now.
+///
+/// # Errors
+/// It is not, or nobody can tell; in words, with its name and the date.
+pub fn check_times(der: &[u8], now: UnixTime) -> Result<(), String> {
+    let read = Certificate::from_der(der).map_err(|error| format!("it cannot be read: {error}"))?;
+    let (tbs, now) = (read.tbs_certificate(), Duration::from_secs(now.as_secs()));
+    let (begins, ends) = (tbs.validity().not_before, tbs.validity().not_after);
+    let subject = tbs.subject().to_string();
+    match (now < begins.to_unix_duration(), ends.to_unix_duration() <= now) {
+        (true, _) => Err(format!("the certificate of {subject} is not valid before {begins}")),
+        (_, true) => Err(format!("the certificate of {subject} expired at {ends}")),
+        (false, false) => Ok(()),
+    }
+}
+
 /// A certificate that was read.
 pub(crate) struct Cert {
     pub(crate) der: CertificateDer<'static>,

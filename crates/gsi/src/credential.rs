@@ -234,6 +234,18 @@ fn globus(name: &str) -> Option<PathBuf> {
 /// # Errors
 /// It cannot be read, or others can read or change what is secret; in words with what to do.
 pub fn read_file(path: &Path, secret: bool) -> Result<Vec<u8>, String> {
+    read_of(path, secret, false)
+}
+
+/// All of a file that everybody may read, and nobody change but root and this user.
+///
+/// # Errors
+/// It cannot be read, or others can change it; in words with what to do.
+pub fn read_unchanged(path: &Path) -> Result<Vec<u8>, String> {
+    read_of(path, false, true)
+}
+
+fn read_of(path: &Path, secret: bool, unchanged: bool) -> Result<Vec<u8>, String> {
     let shown = path.display();
     let failed = |error: io::Error| format!("{shown}: {}", haul_base::errno::text(&error));
     // Anybody may have put a FIFO into /tmp under that name: it is not waited for.
@@ -254,6 +266,14 @@ pub fn read_file(path: &Path, secret: bool) -> Result<Vec<u8>, String> {
         return Err(format!(
             "{shown} holds a key, and others than this user can read or change it (mode {:03o}); chmod 600 it, and make a new \
              one if somebody may have read it",
+            facts.mode() & 0o777
+        ));
+    }
+    let ours = [0, rustix::process::geteuid().as_raw()];
+    if unchanged && (!ours.contains(&facts.uid()) || facts.mode() & 0o022 != 0) {
+        return Err(format!(
+            "others can change {shown} (uid {}, mode {:03o}), and it says who this host is; chown it, and chmod 644 it",
+            facts.uid(),
             facts.mode() & 0o777
         ));
     }

@@ -30,7 +30,7 @@ mod tokens;
 pub mod verify;
 
 pub use acceptor::Acceptor;
-pub use cert::Rights;
+pub use cert::{Rights, check_times};
 pub use channel::{Expects, Handshake, Level, Side, Wrapped};
 pub use credential::Credential;
 pub use gridmap::Gridmap;

@@ -18,7 +18,11 @@ pub enum Serve {
     Gridftp(Box<Gridftp>),
     /// One session of a server; started by haul itself
     #[command(hide = true)]
-    Session,
+    Session {
+        /// Only see whether this directory can be served
+        #[arg(long, value_name = "DIR", value_parser = plain::path())]
+        looks_at: Option<PathBuf>,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -170,7 +174,7 @@ impl super::Run for Serve {
     fn run(&self) -> i32 {
         match self {
             Serve::Gridftp(args) => run(args),
-            Serve::Session => session(),
+            Serve::Session { looks_at } => session(looks_at.as_deref()),
         }
     }
 
@@ -185,7 +189,7 @@ fn run(_: &Gridftp) -> i32 {
 }
 
 #[cfg(not(feature = "ftpd"))]
-fn session() -> i32 {
+fn session(_: Option<&std::path::Path>) -> i32 {
     super::complain("this haul was built without the server of FTP and GridFTP", super::FAILED)
 }
 
@@ -205,7 +209,7 @@ mod server {
 
     use haul::errno;
     use haul_base::{sys, users};
-    use haul_ftpd::config::{Access, Config};
+    use haul_ftpd::config::{Access, Config, LOGIN_WITHIN};
     use haul_ftpd::log::Log;
     use haul_ftpd::monitor::{Bells, Monitor, Options, serve_session};
     use haul_ftpd::people::{Files, Ids, People};
@@ -241,6 +245,9 @@ mod server {
             return Err((format!("{shown} is no directory, and only one can be served"), USAGE));
         }
         let (before_login, anonymous) = whom(args)?;
+        if let Some(ids) = anonymous.as_ref().filter(|_| !args.gsi || args.anonymous.is_some()) {
+            is_open_to(&root, ids, args.user.as_deref().unwrap_or(NOBODY.0))?;
+        }
         let (people, authorities) = people(args)?.unzip();
         let tls = tls(args)?;
         let (stop, reload) = signals::for_server().map_err(|error| failed("watch for signals", error))?;
@@ -261,6 +268,7 @@ mod server {
             tls_any_data: args.tls_any_data,
             data_ports: args.data_ports,
             third_party: args.third_party,
+            login_within: LOGIN_WITHIN,
             marker_interval: args.markers,
             json_log: args.log == LogForm::Json,
             nodes: data_nodes(args)?,
@@ -302,23 +310,46 @@ mod server {
             tls,
             node_key,
         };
-        let program = || {
-            // This program, also if its file has been replaced.
-            let mut command = Command::new("/proc/self/exe");
-            command.args(["serve", "session"]).current_dir("/");
-            // Words that were meant for who started this may be secret ones.
-            command.env_clear();
-            for name in PASSED_ON {
-                if let Some(value) = std::env::var_os(name) {
-                    command.env(name, value);
-                }
-            }
-            command
-        };
         tell_manager("READY=1");
-        let mut monitor = Monitor::new(options, log, Box::new(program));
+        let mut monitor = Monitor::new(options, log, Box::new(session_program));
         let served = monitor.run(listeners, Bells { stop, reload }, || tell_manager("STOPPING=1"));
         served.map_err(|error| failed("serve", error))
+    }
+
+    /// How the process of a session is started.
+    fn session_program() -> Command {
+        // This program, also if its file has been replaced.
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["serve", "session"]).current_dir("/");
+        // Words that were meant for who started this may be secret ones.
+        command.env_clear();
+        for name in PASSED_ON {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        command
+    }
+
+    /// Whom clients are served as can have the root: told now, and not to the first who logs in. A process of
+    /// that user looks, for whatever keeps him out.
+    fn is_open_to(root: &Path, ids: &Ids, user: &str) -> Result<(), (String, i32)> {
+        let mut command = session_program();
+        command.arg("--looks-at").arg(root);
+        sys::start_as(&mut command, ids.uid, ids.gid, &ids.groups);
+        let looked = command.output();
+        let looked = looked.map_err(|error| (format!("start a process as {user}: {error}"), FAILED))?;
+        if looked.status.success() || haul_mutant::removed("ftpd-roots-are-open") {
+            return Ok(());
+        }
+        let why = String::from_utf8_lossy(&looked.stderr);
+        let why = why.trim().trim_start_matches("haul: ");
+        let shown = root.display();
+        let text = format!(
+            "--root {shown}: {user}, as whom clients are served, cannot open it ({why}); let him read it and each directory above, or name \
+             another one (--user)"
+        );
+        Err((text, FAILED))
     }
 
     /// Where the data nodes are.
@@ -447,7 +478,14 @@ mod server {
         }
     }
 
-    pub(super) fn session() -> i32 {
+    pub(super) fn session(looks_at: Option<&Path>) -> i32 {
+        if let Some(root) = looks_at {
+            let looked = haul_ftpd::tree::Tree::open(root, rustix::process::geteuid().as_raw());
+            return match looked {
+                Ok(_) => 0,
+                Err(errno) => complain(&errno::text(errno), FAILED),
+            };
+        }
         let take = |fd: &dyn Fn() -> io::Result<OwnedFd>| fd();
         let control = take(&|| io::stdin().as_fd().try_clone_to_owned());
         let monitor = take(&|| io::stdout().as_fd().try_clone_to_owned());

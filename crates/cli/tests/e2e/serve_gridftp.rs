@@ -600,3 +600,22 @@ fn nothing_outside_is_served() {
     assert!(!output.expect("run curl").status.success(), "read-only unless told");
     assert!(!server.at("new").exists());
 }
+
+/// Goal: a root that whoever serves cannot open is told when the server starts, and not to each client.
+#[test]
+fn a_root_that_is_closed_is_told_at_the_start() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let room = Room::new();
+    let (closed, below) = (room.dir("closed"), room.dir("closed/below"));
+    crate::support::set_mode(&closed, 0o700);
+    for (root, user) in [(&closed, None), (&below, None), (&below, Some("daemon"))] {
+        let haul = Haul::new(["serve", "gridftp", "--listen", "127.0.0.1:0", "--root"]).args([root]);
+        let haul = haul.args(user.into_iter().flat_map(|user| ["--user", user]));
+        let said = format!("{}, as whom clients are served, cannot open it", user.unwrap_or("nobody"));
+        let _ = haul.run().sane().exits(1).says(&said);
+    }
+    crate::support::set_mode(&closed, 0o711);
+    let _server = Server::started(room, &["--user", "daemon"], false);
+}

@@ -461,6 +461,15 @@ for line in ['RETR f', 'STOR g', 'NLST']:
     assert!(ask(&mut talk, "PROT P").starts_with("536"));
 }
 
+/// Makes a certificate that was valid for a day, and its key.
+const EXPIRED: &str = "\
+    printf '[ca]\ndefault_ca=d\n[d]\ndatabase=once.txt\nserial=once.serial\nnew_certs_dir=.\ndefault_md=sha256\n\
+    policy=p\n[p]\ncommonName=supplied\n' >once.cnf; : >once.txt; echo 01 >once.serial
+    openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout once.key -subj /CN=once -out once.csr
+    openssl ca -batch -config once.cnf -selfsign -keyfile once.key -in once.csr -startdate 20200101000000Z \
+    -enddate 20200102000000Z -out once.pem -notext
+    cat once.pem >cert.pem; cat once.key >key.pem";
+
 /// Goal: certificates that are renewed count for who comes then, without a restart; files that cannot be used
 /// change nothing and are told, and a server does not start with them.
 #[test]
@@ -503,9 +512,64 @@ fn certificates_are_renewed() {
     set_mode(&key, 0o600);
     fs::write(server.room.at("cert.pem"), "").expect("write no certificate");
     refused("holds no certificate");
+    // What others may change, and what was valid once.
+    fs::write(server.room.at("cert.pem"), &cert_bytes).expect("write the certificate");
+    set_mode(&server.room.at("cert.pem"), 0o664);
+    refused("others can change");
+    set_mode(&server.room.at("cert.pem"), 0o644);
+    let made =
+        Command::new("sh").args(["-ec", EXPIRED]).current_dir(server.room.at("")).output().expect("run sh");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    for why in ["the certificate of CN=once expired at 2020-01-02"] {
+        refused(why);
+    }
+    fs::write(&key, &key_bytes).expect("write the key");
     fs::write(server.room.at("cert.pem"), cert_bytes).expect("write the certificate");
     server.running.signal(Signal::HUP);
     assert!(procs::wait_until(SOON, || server.running.stderr().matches(" reload ").count() == 2));
+}
+
+/// Goal: a session whose data another process moves than the one that it spoke to first shows one certificate on
+/// both, also where the files were read again between AUTH and the login.
+#[test]
+fn a_session_has_one_certificate() {
+    need!("python3");
+    let server = Server::new(&["--tls-any-data"]);
+    fs::write(server.at("f"), "what is there").expect("write a file");
+    let monitor = server.running.near()[0].as_raw_nonzero();
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| shown(server.room.at(name)));
+    let [new_cert, new_key] = ["stranger.pem", "stranger.key"].map(|name| shown(certificate(name)));
+    let text = format!(
+        "
+import os, shutil, signal, time
+def begun(context):
+    ftp = ftplib.FTP_TLS(context=context, timeout=60)
+    ftp.connect('127.0.0.1', int(sys.argv[1]))
+    ftp.auth()
+    return ftp
+ftp = begun(ssl.create_default_context(cafile=sys.argv[2]))
+first = ftp.sock.getpeercert(True)
+shutil.copyfile('{new_cert}', '{cert}')
+shutil.copyfile('{new_key}', '{key}')
+os.kill({monitor}, signal.SIGHUP)
+for _ in range(3000):
+    other = begun(ssl._create_unverified_context())
+    now = other.sock.getpeercert(True)
+    other.close()
+    if now != first:
+        break
+    time.sleep(0.01)
+else:
+    sys.exit('it was not read again')
+ftp.login()
+ftp.prot_p()
+came = []
+# Under a new session of TLS, which only the first certificate lets begin.
+ftp.retrbinary('RETR f', came.append)
+equal(b''.join(came), b'what is there')
+"
+    );
+    server.python(&text);
 }
 
 /// Goal: where people come by certificates, too, who is not known comes under TLS and as nobody else.

@@ -24,6 +24,11 @@ pub struct Served {
 
 impl Served {
     pub fn new(anonymous: Access) -> Served {
+        Served::within(anonymous, PATIENCE)
+    }
+
+    /// The same where logins take no longer than that.
+    pub fn within(anonymous: Access, login_within: Duration) -> Served {
         let dir = tempfile::tempdir().expect("a directory");
         let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
         let address = listener.local_addr().expect("an address");
@@ -36,6 +41,7 @@ impl Served {
             tls_any_data: false,
             data_ports: None,
             third_party: false,
+            login_within,
             marker_interval: Duration::from_secs(5),
             json_log: false,
             nodes: Vec::new(),
@@ -162,6 +168,27 @@ impl Talk {
                 return all;
             }
         }
+    }
+
+    /// All that is said from now on, up to its end; who is there says something again and again, if he
+    /// `talks`, as long as the patience lasts.
+    pub fn until_the_end(mut self, talks: bool) -> String {
+        let until = Instant::now() + PATIENCE;
+        let mut socket = self.clone_socket();
+        let over = Arc::new(std::sync::atomic::AtomicBool::new(!talks));
+        let ends = Arc::clone(&over);
+        let talker = std::thread::spawn(move || {
+            while !ends.load(Ordering::SeqCst) && Instant::now() < until {
+                let _ = socket.write_all(b"SYST\r\n");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let mut all = Vec::new();
+        // Where it was still told something, the end is a reset.
+        let _ = self.control.read_to_end(&mut all);
+        over.store(true, Ordering::SeqCst);
+        talker.join().expect("it ends");
+        String::from_utf8_lossy(&all).into_owned()
     }
 
     /// The code of the first reply that is no preliminary one.
