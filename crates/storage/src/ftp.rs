@@ -102,6 +102,9 @@ fn protection_of(server: &Server, settings: &Settings) -> &'static str {
     }
 }
 
+/// A shorter part of a file comes over one connection.
+const IN_BLOCKS_MIN: u64 = 16 << 20;
+
 /// What somebody on the way can read and change, if anything: said in every summary.
 fn unprotected(server: &Server, settings: &Settings) -> Option<String> {
     let what = match (server.protocol(), &settings.security) {
@@ -692,7 +695,8 @@ impl SourceStore for FtpSource {
         let (object_size, clock) = (reading.object_size, reading.clock.clone());
         let banner = escape::name(session.banner());
         // What is proven of a replica is proven of what comes in order.
-        let has_blocks = !sites.has_replicas() && part.is_none() && session.has_blocks();
+        let is_long = part.is_none_or(|part| part.len >= IN_BLOCKS_MIN);
+        let has_blocks = !sites.has_replicas() && is_long && session.has_blocks();
         let facts = (banner, session.round_trip(), has_blocks, trust);
         let engine = FtpEngine::start(&sites, &reading, facts, part).map_err(|e| {
             let text = format!("starting the reading threads: {e}");

@@ -57,6 +57,38 @@ fn parts_come_and_go() {
     }
 }
 
+/// Goal: a long part of a file at a server that has blocks comes in blocks, over several connections; each byte
+/// of it, and no other.
+#[test]
+fn long_parts_come_in_blocks() {
+    for kind in Kind::these(&[Kind::Gridftp]) {
+        let (room, ftpd) = (Room::new(), Ftpd::start(kind));
+        let big = tree::bytes(&mut fastrand::Rng::with_seed(72), 40 * MIB + 7);
+        let source = room.file("big", &big);
+        let (end, all) = (format!("{}:", 20 * MIB + 1), format!("0:{}", 40 * MIB + 7));
+        let parts = [
+            ("3:17MiB", 3..3 + 17 * MIB, true),
+            (&end[..], 20 * MIB + 1..40 * MIB + 7, true),
+            (&all[..], 0..40 * MIB + 7, true),
+            ("5MiB:15MiB", 5 * MIB..20 * MIB, false),
+        ];
+        for (range, bytes, in_blocks) in parts {
+            let sink = room.at("part");
+            let ended = Haul::cp(["--range", range]).args([ftpd.url(&source)]).args([&sink]).run();
+            let ended = ended.sane().exits(0);
+            assert!(read(&sink) == big[bytes], "{kind:?} {range}: {}", ended.describe());
+            let streams = ended.summary().chosen("source streams").to_owned();
+            assert_eq!(streams.contains("connections a file"), in_blocks, "{range}: {streams}");
+        }
+        let into = room.file("into", vec![7; 30 * MIB]);
+        let place = ["--range", "1MiB:20MiB", "--to", "2MiB"];
+        let ended = Haul::cp(place).args([ftpd.url(&source)]).args([&into]).run().sane().exits(0);
+        let mut want = vec![7; 30 * MIB];
+        want[2 * MIB..22 * MIB].copy_from_slice(&big[MIB..21 * MIB]);
+        assert!(read(&into) == want, "{kind:?}: {}", ended.describe());
+    }
+}
+
 /// Goal: of a server that begins elsewhere than it is told to no part is taken.
 #[test]
 fn a_part_from_elsewhere_is_none() {

@@ -54,6 +54,8 @@ struct File {
     id: FileId,
     generation: Generation,
     path: Vec<u8>,
+    /// Where what comes of it begins at the server.
+    base: u64,
     pending: BTreeMap<u64, Pending>,
     /// What is read once more, and what it must be.
     lead: Option<Lead>,
@@ -81,6 +83,7 @@ enum End {
 
 impl Room for File {
     fn room(&mut self, offset: u64, len: u64) -> Option<&mut [u8]> {
+        let offset = offset.checked_sub(self.base)?;
         if let Some(lead) = &mut self.lead {
             let end = lead.start + lead.bytes.len() as u64;
             if (lead.start..end).contains(&offset) {
@@ -97,6 +100,7 @@ impl Room for File {
     }
 
     fn came(&mut self, offset: u64, len: usize) {
+        let offset = offset.saturating_sub(self.base);
         if let Some(lead) = &mut self.lead
             && (lead.start..lead.start + lead.bytes.len() as u64).contains(&offset)
         {
@@ -178,9 +182,11 @@ impl Reader {
         let done = self.done_of(id, generation, offset);
         // What is asked for once more comes once more.
         done.ranges = without(&done.ranges, offset, offset + u64::from(len));
-        let mut file = File { id, generation, path, pending: BTreeMap::new(), lead: None };
+        let base = self.common.names.base();
+        let mut file = File { id, generation, path, base, pending: BTreeMap::new(), lead: None };
         file.take(first);
-        let connections = self.common.ways.connections(size);
+        let connections = self.common.names.part().map_or(size, |part| part.len);
+        let connections = self.common.ways.connections(connections);
         let active = self.common.ways.begin(connections);
         let end = self.come(&mut file, size, connections);
         drop(active);
@@ -242,6 +248,9 @@ impl Reader {
             let start = first - known.len as u64;
             have = without(&have, start, first);
             file.lead = Some(Lead { start, bytes: vec![0; known.len], have: 0, known });
+        }
+        if let Some(part) = self.common.names.part() {
+            have = within(&have, (part.source, part.len), size);
         }
         let begun = self
             .lines
@@ -381,6 +390,20 @@ impl Reader {
     }
 }
 
+/// What a server is told that is here of a file, of which this part alone is to come: all around it, and what
+/// came of it.
+fn within(came: &Ranges, (source, len): (u64, u64), size: u64) -> Ranges {
+    let mut have = Ranges::new();
+    let came = came.list().iter().map(|(from, to)| (source + from, source + to));
+    for (from, to) in [(0, source)].into_iter().chain(came).chain([(source + len, size)]) {
+        if from < to {
+            // What has too many parts comes once more.
+            let _ = have.insert(from, to);
+        }
+    }
+    have
+}
+
 /// The set without the bytes from `start` up to `end`.
 fn without(ranges: &Ranges, start: u64, end: u64) -> Ranges {
     let mut rest = Ranges::new();
@@ -398,6 +421,27 @@ fn without(ranges: &Ranges, start: u64, end: u64) -> Ranges {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: of a part nothing else is asked for than what of it did not come.
+    /// Method: every part of a small file, of which one range came or none, against single bytes.
+    #[test]
+    fn nothing_around_a_part_is_asked_for() {
+        let size = 7;
+        for (source, len) in (0..size).flat_map(|from| (1..=size - from).map(move |len| (from, len))) {
+            for (from, to) in (0..len).flat_map(|from| (from..=len).map(move |to| (from, to))) {
+                let mut came = Ranges::new();
+                if from < to {
+                    came.insert(from, to).expect("one range");
+                }
+                let have = within(&came, (source, len), size);
+                for byte in 0..size {
+                    let is_of_it = (source..source + len).contains(&byte);
+                    let came = is_of_it && came.covers(byte - source, byte - source + 1);
+                    assert_eq!(have.covers(byte, byte + 1), !is_of_it || came, "{source} {len} {byte}");
+                }
+            }
+        }
+    }
 
     /// Goal: what is asked for once more is asked for, and nothing else.
     /// Method: every part of a set of two ranges, against single bytes.

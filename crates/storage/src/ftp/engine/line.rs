@@ -75,7 +75,8 @@ impl Reader {
 
     /// How many bytes it has, and its commands, if it may be in a line.
     fn line_of(&self, work: &Work) -> Option<(u64, usize)> {
-        if !self.common.ways.is_on() {
+        // Whoever asks so is given all of a file.
+        if !self.common.ways.is_on() || self.common.names.part().is_some() {
             return None;
         }
         let name = |id| self.common.names.look(id).map(|Told { path, .. }| 2 * (path.len() + VERB_LEN));
