@@ -130,8 +130,8 @@ pub struct Cp {
     /// Write the part at this offset of DST, and leave what else that holds as it is
     ///
     /// Needs --range, and writes in place (see --in-place). A DST that is missing is made. Its times and mode
-    /// stay its own. At an FTP server without ESTO together with --in-place alone. Default: the part is all of
-    /// DST.
+    /// stay its own. At an FTP server without ESTO together with --in-place alone. Default: the part is all
+    /// of DST.
     #[arg(long, value_name = "OFFSET", value_parser = range::parse_offset, requires = "range")]
     pub to: Option<u64>,
 

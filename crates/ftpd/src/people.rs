@@ -149,9 +149,9 @@ pub fn only_ours(dir: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Nobody else can put another directory in the place of this one: by whichever links it is reached, each name
-/// of the way stands where only these users can change names, or in a directory such as `/tmp`, where nobody
-/// renames what is another's.
+/// Nobody else can put another directory in the place of this one: by whichever links it is reached, each
+/// name of the way stands where only these users can change names, or in a directory such as `/tmp`, where
+/// nobody renames what is another's.
 fn is_reached_by_ours(dir: &Path, ours: &[u32]) -> Result<(), String> {
     const LINKS_MAX: u32 = 40;
     const STICKY: u32 = 0o1000;
@@ -292,8 +292,8 @@ mod tests {
         }
     }
 
-    /// Goal: a directory of authorities that is reached by a name which others can make lead elsewhere is nobody's
-    /// word, however well it is kept itself; one in `/tmp` of ours is.
+    /// Goal: a directory of authorities that is reached by a name which others can make lead elsewhere is
+    /// nobody's word, however well it is kept itself; one in `/tmp` of ours is.
     #[test]
     fn the_way_to_authorities_is_ours() {
         use std::os::unix::fs::{PermissionsExt as _, symlink};

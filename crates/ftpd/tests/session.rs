@@ -527,8 +527,8 @@ fn parts_in_blocks_have_no_restart() {
     assert!(talk.ask("ESTO A 3 f").starts_with("504"));
 }
 
-/// Goal: who does not log in in time is sent away, whether he says nothing or always has something to say; who
-/// has logged in stays.
+/// Goal: who does not log in in time is sent away, whether he says nothing or always has something to say;
+/// who has logged in stays.
 #[test]
 fn who_does_not_log_in_in_time_is_sent_away() {
     let served = Served::within(Access::Read, std::time::Duration::from_millis(400));

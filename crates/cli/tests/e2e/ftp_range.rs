@@ -57,8 +57,8 @@ fn parts_come_and_go() {
     }
 }
 
-/// Goal: a long part of a file at a server that has blocks comes in blocks, over several connections; each byte
-/// of it, and no other.
+/// Goal: a long part of a file at a server that has blocks comes in blocks, over several connections; each
+/// byte of it, and no other.
 #[test]
 fn long_parts_come_in_blocks() {
     for kind in Kind::these(&[Kind::Gridftp]) {

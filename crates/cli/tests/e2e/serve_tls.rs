@@ -527,8 +527,8 @@ fn certificates_are_renewed() {
     assert!(procs::wait_until(SOON, || server.running.stderr().matches(" reload ").count() == 2));
 }
 
-/// Goal: a session whose data another process moves than the one that it spoke to first shows one certificate on
-/// both, also where the files were read again between AUTH and the login.
+/// Goal: a session whose data another process moves than the one that it spoke to first shows one certificate
+/// on both, also where the files were read again between AUTH and the login.
 #[test]
 fn a_session_has_one_certificate() {
     need!("python3");

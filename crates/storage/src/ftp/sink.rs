@@ -41,7 +41,7 @@ use crate::store::{
 };
 use engine::FtpWriter;
 use haul_base::stop::Stop;
-use in_place::InPlace;
+use placed::InPlace;
 use tree::Tree;
 
 mod again;
@@ -53,6 +53,7 @@ mod lanes;
 mod large;
 mod onward;
 mod parts;
+mod placed;
 mod publish;
 mod queues;
 mod rename;

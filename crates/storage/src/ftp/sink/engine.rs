@@ -135,7 +135,10 @@ impl FtpWriter {
         let id = write.file.id;
         let failed = match self.common.temp(id).map(|temp| temp.state) {
             Some(TempState::Failed(gone)) => Some(gone),
-            _ => self.common.in_place.as_ref().and_then(|place| place.failed(id)),
+            _ => {
+                let failed = self.common.in_place.as_ref().and_then(|place| place.failed(id));
+                failed.map(|(failure, again)| Gone { failure, again })
+            }
         };
         let refused = match failed {
             Some(gone) => Some((write, gone)),

@@ -10,11 +10,8 @@
 //! Left out: blocks, for bytes that go in order leave a file that is shorter than its source where they end;
 //! going on with what an interrupted run left, of which nothing is on record; locks, which FTP has not.
 
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use haul_core::ids::FileId;
 use haul_core::reliability::Step;
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{Publish, SinkFile};
@@ -22,6 +19,7 @@ use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Facts, Kind, Outgoing, Session, Way};
 use rustix::io::Errno;
 
+use super::placed::{InPlace, State};
 use super::queues::Gone;
 use super::sending::{Open, Sending};
 use super::sums::Summing;
@@ -38,96 +36,17 @@ use haul_base::digest;
 const TRIED: &[u8] = b"haul";
 const PUT: &[u8] = b"X";
 
-/// See the module.
-pub(super) struct InPlace {
-    /// Where the part that comes begins in the server's file; `None`: files come as a whole.
-    part: Option<u64>,
-    /// The user said so himself, and `REST` may do.
-    asked_for: bool,
-    inner: Mutex<Inner>,
-}
-
-#[derive(Default)]
-struct Inner {
-    files: HashMap<FileId, State>,
-    /// How long each was before this run wrote into it.
-    stood: HashMap<FileId, u64>,
-    /// Whose each file is, where the server has a name of its own for it.
-    owners: HashMap<Box<[u8]>, FileId>,
-    /// How parts go to their places, once that was tried.
-    way: Option<Way>,
-}
-
-#[derive(Clone)]
-enum State {
-    /// The server said that it has all of it; the sum of what was sent.
-    Stored(Option<Vec<u8>>),
-    Failed(Gone),
-}
-
-impl InPlace {
-    pub(super) fn new(part: Option<u64>, asked_for: bool) -> InPlace {
-        InPlace { part, asked_for, inner: Mutex::default() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Where the bytes of an entry begin in its file.
-    fn base(&self) -> u64 {
-        self.part.unwrap_or(0)
-    }
-
-    pub(super) fn forget(&self, id: FileId) {
-        self.lock().files.remove(&id);
-    }
-
-    pub(super) fn failed(&self, id: FileId) -> Option<Gone> {
-        match self.lock().files.get(&id) {
-            Some(State::Failed(gone)) => Some(gone.clone()),
-            _ => None,
-        }
-    }
-
-    fn set(&self, id: FileId, state: State) {
-        self.lock().files.insert(id, state);
-    }
-
-    /// What is there is another entry's. One that was let in before stays in: some servers replace what they
-    /// are told to write into, and call the next file as that one was.
-    fn is_of_another(&self, id: FileId, facts: &Facts) -> bool {
-        let mut inner = self.lock();
-        if inner.stood.contains_key(&id) {
-            return false;
-        }
-        let Some(unique) = facts.unique.as_deref() else { return false };
-        *inner.owners.entry(unique.into()).or_insert(id) != id
-    }
-
-    /// For people.
-    pub(super) fn words(&self) -> String {
-        match (self.part, self.lock().way) {
-            (None, _) => "STOR into what stands there, from its first byte on".into(),
-            (Some(_), Some(way)) => {
-                format!("by {}, which was tried on a file of its own first", way.name())
-            }
-            (Some(_), None) => "nothing was written into a file so far".into(),
-        }
-    }
-}
-
 impl Writer {
     /// An object of a file of several.
     pub(super) fn write_into(&mut self, file: &SinkFile, offset: u64, bytes: &[u8]) -> Result<(), Gone> {
         let common = self.common.clone();
         let Some(place) = &common.in_place else { unreachable!("it is asked only where there is one") };
-        if let Some(gone) = place.failed(file.id) {
-            return Err(gone);
+        if let Some((failure, again)) = place.failed(file.id) {
+            return Err(Gone { failure, again });
         }
         let result = self.write_next(place, file, (offset, bytes));
         if let Err(gone) = &result {
-            place.set(file.id, State::Failed(gone.clone()));
+            place.set(file.id, State::Failed(gone.failure.clone(), gone.again));
         }
         result
     }
@@ -380,7 +299,7 @@ impl Writer {
             let state = place.lock().files.get(&publish.file.id).cloned();
             let result = match state {
                 Some(State::Stored(sum)) => self.hold_against(place, publish, &path, sum),
-                Some(State::Failed(gone)) => Err(gone.failure),
+                Some(State::Failed(failure, _)) => Err(failure),
                 None => Err(common.say(FailureKind::Publish, &path, "it was not sent whole")),
             };
             match &result {
@@ -388,7 +307,7 @@ impl Writer {
                     place.forget(publish.file.id);
                     common.forget_tries(publish.file.id);
                 }
-                Err(failure) => place.set(publish.file.id, State::Failed(failure.clone().into())),
+                Err(failure) => place.set(publish.file.id, State::Failed(failure.clone(), false)),
             }
             results.push(result);
         }

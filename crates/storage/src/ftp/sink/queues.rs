@@ -18,9 +18,9 @@ use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Server, Settings, Sum};
 
 use super::again::Again;
-use super::in_place::InPlace;
 use super::lanes::Lanes;
 use super::parts::Parts;
+use super::placed::InPlace;
 use super::tree::Tree;
 use super::unwritten;
 use crate::ftp::line::{Attempts, Retry};
