@@ -98,9 +98,9 @@ fn pump(link: Link) -> io::Result<UnixStream> {
 }
 
 fn copy(from: &mut dyn Read, to: &mut dyn Write) {
-    let mut bytes = [0; 16 << 10];
+    let mut bytes = zeroize::Zeroizing::new([0; 16 << 10]);
     loop {
-        match from.read(&mut bytes) {
+        match from.read(&mut bytes[..]) {
             Ok(0) => return,
             Ok(len) => {
                 if to.write_all(&bytes[..len]).and_then(|()| to.flush()).is_err() {

@@ -229,7 +229,8 @@ impl<'a> Monitor<'a> {
                 before_login: hands_over,
                 host: self.options.people.as_ref().map(People::host),
                 tls: self.options.tls.as_ref().map(Host::parts),
-                node_key: self.options.node_key.clone().filter(|_| !hands_over),
+                // Who is served by another process is not known yet.
+                node_key: self.options.node_key.clone().filter(|_| !hands_over && !self.has_others()),
                 ..self.start_of(peer, local, &before_login)
             };
             // The socket's own mode, which a process before may have changed, is what the next one expects.
@@ -438,6 +439,11 @@ impl<'a> Monitor<'a> {
         before_login.is_some() && *before_login != self.options.anonymous
     }
 
+    /// People of a grid are served by processes of their own, as other users than who talks to them first.
+    fn has_others(&self) -> bool {
+        self.options.people.is_some() && self.options.before_login.is_some()
+    }
+
     /// There is no place for a login. `is_relayed`: its process waits for an answer; else it has ended.
     fn refuse_place(&mut self, index: usize, is_relayed: bool, why: &str) {
         let session = &mut self.sessions[index];
@@ -493,12 +499,15 @@ impl<'a> Monitor<'a> {
         };
         session.is_followed = true;
         let with = claim.with;
-        // Data of a login under TLS are protected by who moves them, as whom the client knows already: files may
-        // have been read again meanwhile.
+        // Data of a login under TLS are protected by who moves them, as whom the client knows already: files
+        // may have been read again meanwhile.
         let tls = with.tls.as_ref().and(shown);
         let after = Some(Handed { login, with });
+        let start_uid = ids.uid;
         let ids = Some(ids);
-        let node_key = self.options.node_key.clone();
+        // Nodes serve one user: to others they are not there, and their key is not, either.
+        let is_nodes = self.options.anonymous.as_ref().is_some_and(|nodes| nodes.uid == start_uid);
+        let node_key = self.options.node_key.clone().filter(|_| is_nodes);
         let start = Start { tls, node_key, after, ..self.start_of(peer, local, &ids) };
         self.start(control, None, &start, ids)?;
         Ok(relay)

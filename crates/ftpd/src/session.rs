@@ -234,10 +234,10 @@ impl Session {
                 }
                 continue;
             }
-            if self.config.is_node
-                && let Some(task) = line.strip_prefix(node::VERB)
-            {
-                self.on_task(task);
+            if self.config.is_node && line.starts_with(node::VERB) {
+                // It may hold a key.
+                let line = zeroize::Zeroizing::new(line);
+                self.on_task(&line[node::VERB.len()..]);
                 continue;
             }
             let then = match Request::parse(&line) {
@@ -657,9 +657,10 @@ impl Session {
         }
     }
 
-    /// Data may go by several nodes. Under TLS there is stream mode, which this process does itself.
+    /// Data may go by several nodes, which serve one user. Under TLS there is stream mode, which this process
+    /// does itself.
     fn has_nodes(&self) -> bool {
-        !self.config.nodes.is_empty() && !self.secure.is_under_tls()
+        !self.config.nodes.is_empty() && self.node_key.is_some() && !self.secure.is_under_tls()
     }
 
     fn may_write(&self) -> bool {

@@ -83,8 +83,8 @@ pub struct Gridftp {
     gridmap: Option<PathBuf>,
 
     /// Authorities that are trusted to say who somebody is [default: X509_CERT_DIR, else
-    /// /etc/grid-security/certificates]
-    #[arg(long, value_name = "DIR", value_parser = plain::path(), requires = "gsi")]
+    /// /etc/grid-security/certificates]; for --gsi, and for the data nodes (--node) of such a server
+    #[arg(long, value_name = "DIR", value_parser = plain::path())]
     authorities: Option<PathBuf>,
 
     /// As root: serve as root whom the gridmap takes for root
@@ -92,8 +92,8 @@ pub struct Gridftp {
     allow_root: bool,
 
     /// A data node that sees the same files: data of several stripes go by these (SPAS, SPOR); may be given
-    /// several times
-    #[arg(long, value_name = "HOST:PORT", requires = "node_key", conflicts_with_all = ["gsi", "node"])]
+    /// several times. With --gsi they serve those people alone who are the user of --user
+    #[arg(long, value_name = "HOST:PORT", requires = "node_key", conflicts_with = "node")]
     data_node: Vec<String>,
 
     /// Be a data node at --listen: serve no clients, but data of a front end (--data-node) that holds the
@@ -248,7 +248,15 @@ mod server {
         if let Some(ids) = anonymous.as_ref().filter(|_| !args.gsi || args.anonymous.is_some()) {
             is_open_to(&root, ids, args.user.as_deref().unwrap_or(NOBODY.0))?;
         }
-        let (people, authorities) = people(args)?.unzip();
+        let (people, of_people) = people(args)?.unzip();
+        let authorities = match (&args.authorities, args.gsi, args.node) {
+            (Some(_), false, true) => Some(authorities(args)?),
+            (Some(_), false, false) => {
+                let why = "--authorities is for --gsi, and for the data nodes (--node) of such a server";
+                return Err((why.into(), USAGE));
+            }
+            _ => of_people,
+        };
         let tls = tls(args)?;
         let (stop, reload) = signals::for_server().map_err(|error| failed("watch for signals", error))?;
         let listeners = listeners(args)?;
@@ -380,27 +388,35 @@ mod server {
         Ok(Some(host.map_err(|why| (why, FAILED))?))
     }
 
+    /// Where the authorities of a grid are.
+    fn authorities(args: &Gridftp) -> Result<PathBuf, (String, i32)> {
+        let option = if args.gsi { "--gsi" } else { "--authorities" };
+        let named = || std::env::var_os("X509_CERT_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        let path = args.authorities.clone().or_else(named);
+        let path = path.unwrap_or_else(|| Path::new(GRID).join("certificates"));
+        // Sessions stand elsewhere. A link stays one, for what it leads to may be another one later.
+        let path = std::path::absolute(&path)
+            .map_err(|error| (format!("{option}: {}: {error}", path.display()), FAILED))?;
+        let shown = path.display();
+        match haul_ftpd::people::has_authority(&path) {
+            Ok(true) => Ok(path),
+            Ok(false) => Err((format!("{option}: {shown} holds no certificate of an authority"), FAILED)),
+            Err(error) => Err((format!("{option}: {shown}: {}", errno::text(error)), FAILED)),
+        }
+    }
+
     /// Who comes by a certificate, and where the authorities are that say so.
     fn people(args: &Gridftp) -> Result<Option<(People, PathBuf)>, (String, i32)> {
         if !args.gsi {
             return Ok(None);
         }
+        let authorities = authorities(args)?;
         let grid = |given: &Option<PathBuf>, name: &str| {
             // Sessions stand elsewhere. A link stays one, for what it leads to may be another one later.
             let path = given.clone().unwrap_or_else(|| Path::new(GRID).join(name));
             std::path::absolute(&path)
                 .map_err(|error| (format!("--gsi: {}: {error}", path.display()), FAILED))
         };
-        let named = || std::env::var_os("X509_CERT_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-        let authorities = grid(&args.authorities.clone().or_else(named), "certificates")?;
-        let shown = authorities.display();
-        match haul_ftpd::people::has_authority(&authorities) {
-            Ok(true) => {}
-            Ok(false) => {
-                return Err((format!("--gsi: {shown} holds no certificate of an authority"), FAILED));
-            }
-            Err(error) => return Err((format!("--gsi: {shown}: {}", errno::text(error)), FAILED)),
-        }
         let files = Files {
             host_cert: grid(&args.host_cert, "hostcert.pem")?,
             host_key: grid(&args.host_key, "hostkey.pem")?,

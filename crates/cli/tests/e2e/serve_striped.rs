@@ -53,6 +53,40 @@ impl Striped {
         Striped { room, port, front, nodes }
     }
 
+    /// For people of a grid, of whom one is this user here, with two nodes that know its authorities, or do
+    /// not.
+    fn of_grid(knowing: bool, user: &str) -> Striped {
+        let room = Room::new();
+        room.dir("root");
+        make_key(&room, "key");
+        crate::support::ftpd::grid(&room);
+        room.file("gridmap", format!("\"/O=Grid/CN=alice\" {user}\n"));
+        let key = ["--node-key".to_owned(), at(&room, "key")];
+        let authorities = ["--authorities".to_owned(), at(&room, "authorities")];
+        let start = |port, words: &[String]| {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            daemon(&room, port, "root", &words)
+        };
+        let mut nodes = Vec::new();
+        for _ in 0..2 {
+            let (port, known) = (free_port(), if knowing { &authorities[..] } else { &[] });
+            nodes.push((port, Some(start(port, &[&["--node".to_owned()], &key[..], known].concat()))));
+        }
+        let mut words =
+            [&["--gsi".to_owned(), "--allow-root".to_owned()], &key[..], &authorities[..]].concat();
+        for (option, name) in
+            [("--host-cert", "host.pem"), ("--host-key", "host.key"), ("--gridmap", "gridmap")]
+        {
+            words.extend([option.to_owned(), at(&room, name)]);
+        }
+        for (port, _) in &nodes {
+            words.extend(["--data-node".to_owned(), format!("127.0.0.1:{port}")]);
+        }
+        let port = free_port();
+        let front = start(port, &words);
+        Striped { room, port, front, nodes }
+    }
+
     fn at(&self, name: &str) -> PathBuf {
         self.room.at("root").join(name)
     }
@@ -201,6 +235,86 @@ fn globus(words: &[&str]) {
 
 fn file_url(path: &Path) -> String {
     format!("file://{}", path.display())
+}
+
+/// Goal: with people of a grid nodes show on data connections whose these are, encrypted or not, and each
+/// moves its part; a node that cannot know who comes moves nothing. Whom the gridmap takes for another user
+/// than that of the nodes is served by the front end alone.
+/// Method: Globus' client and haul's, with each protection of data.
+#[test]
+fn people_of_a_grid_have_their_data_by_nodes() {
+    need!("gridftp", "globus-url-copy");
+    let content = some_bytes(BIG);
+    let striped = Striped::of_grid(true, "root");
+    let room = Room::new();
+    let from = room.file("from", &content);
+    let grid = |command: &mut Command| {
+        command.env("X509_CERT_DIR", striped.room.at("authorities"));
+        command.env("X509_USER_PROXY", striped.room.at("alice"));
+    };
+    let url = |name: &str| format!("gsiftp://127.0.0.1:{}/{name}", striped.port);
+    let globus = |words: &[&str]| {
+        let mut command = Command::new("timeout");
+        grid(command.args([CLIENT_SECONDS, "globus-url-copy", "-stripe", "-fast", "-p", "2"]).args(words));
+        let output = command.output().expect("run a client");
+        let (said, log) = (String::from_utf8_lossy(&output.stderr), striped.front.stderr());
+        assert!(output.status.success(), "{words:?}: {}\n{said}\n{log}", output.status);
+    };
+    for (name, options) in [("globus", &[][..]), ("private", &["-dcpriv"]), ("nobodys", &["-nodcau"])] {
+        let got = room.at(name);
+        globus(&[options, &[&file_url(&from), &url(name)]].concat());
+        assert!(read(striped.at(name)) == content, "{name}: put by Globus");
+        globus(&[options, &[&url(name), &file_url(&got)]].concat());
+        assert!(read(&got) == content, "{name}: got by Globus");
+    }
+    for data in ["private", "shown", "plain"] {
+        let haul = || {
+            Haul::cp(["--data-channel", data])
+                .env("X509_CERT_DIR", striped.room.at("authorities"))
+                .env("X509_USER_PROXY", striped.room.at("alice"))
+        };
+        let (name, back) = (format!("haul-{data}"), room.at(&format!("back-{data}")));
+        haul().args([&from]).args([url(&name)]).run().sane().exits(0);
+        assert!(read(striped.at(&name)) == content, "{data}: put by haul");
+        haul().args([url(&name)]).args([&back]).run().sane().exits(0);
+        assert!(read(&back) == content, "{data}: got by haul");
+        let moved = striped.moved("RETR", &name);
+        assert!(moved.iter().all(|bytes| *bytes > BIG as u64 / 8), "{data}: {moved:?}");
+    }
+    // What it gets goes to one place, where it listens: from the front end.
+    for name in ["private", "globus"] {
+        let moved = striped.moved("STOR", name);
+        assert!(moved.iter().sum::<u64>() >= BIG as u64, "{name}: {moved:?}");
+    }
+
+    // Somebody else than the nodes' user: what he may read, and by no node.
+    let other = Striped::of_grid(true, "daemon");
+    fs::write(other.at("f"), &content).expect("write");
+    let got = room.at("of another user");
+    let mut command = Command::new("timeout");
+    command.args([CLIENT_SECONDS, "globus-url-copy", "-stripe", "-fast", "-p", "2"]);
+    command.args([&format!("gsiftp://127.0.0.1:{}/f", other.port), &file_url(&got)]);
+    command.env("X509_CERT_DIR", other.room.at("authorities"));
+    let output = command.env("X509_USER_PROXY", other.room.at("alice")).output().expect("run a client");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(read(&got) == content);
+    let nodes = other.nodes.iter().filter_map(|(_, node)| node.as_ref().map(Running::stderr));
+    assert!(nodes.clone().all(|log| !log.contains(" login ")), "{:?}", nodes.collect::<Vec<_>>());
+
+    // Nodes without authorities.
+    let blind = Striped::of_grid(false, "root");
+    let mut command = Command::new("timeout");
+    command.args([CLIENT_SECONDS, "globus-url-copy", "-stripe", "-fast", "-p", "2"]);
+    command.args([&file_url(&from), &format!("gsiftp://127.0.0.1:{}/none", blind.port)]);
+    command.env("X509_CERT_DIR", blind.room.at("authorities"));
+    let output = command.env("X509_USER_PROXY", blind.room.at("alice")).output().expect("run a client");
+    assert!(!output.status.success() && !blind.at("none").exists());
+    let logged = |running: &Running| running.stderr().contains("--authorities");
+    assert!(
+        blind.nodes.iter().any(|(_, node)| node.as_ref().is_some_and(logged)),
+        "{}",
+        blind.front.stderr()
+    );
 }
 
 /// Goal: clients of Globus and haul's own put and get the same bytes by two and three nodes, and each node

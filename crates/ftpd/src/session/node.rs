@@ -16,7 +16,7 @@ use haul_gridftp::ranges::Ranges;
 use serde::{Deserialize, Serialize};
 
 use super::Session;
-use crate::config::Secret;
+use crate::config::{Parts, Secret};
 use crate::data::Data;
 use crate::part::nodes::Joined;
 use crate::part::{Failed, Seen, Upload, is_unchanged};
@@ -37,11 +37,21 @@ pub(super) struct Stripe {
     pub(super) count: u64,
 }
 
+/// As whom data connections come, where both ends show whose they are.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ShownAs {
+    /// What the client delegated to the front end.
+    pub(super) delegated: Parts,
+    /// Whom they must lead to, if not the client himself.
+    pub(super) subject: Option<String>,
+    pub(super) private: bool,
+}
+
 /// What a front end wants.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Task {
     /// Data connections are those of this client.
-    Serve { client: SocketAddr, third_party: bool, markers: Duration },
+    Serve { client: SocketAddr, third_party: bool, markers: Duration, shown: Option<ShownAs> },
     /// This is the part of an upload to `path`; nobody writes into it yet.
     Look { path: Secret, part: Secret, seen: Seen, at: u64, held: Vec<(u64, u64)> },
     /// What comes goes into the part that was looked at.
@@ -58,10 +68,16 @@ impl Session {
         };
         let Some(tree) = self.tree.take() else { return self.plain(530, "There is no tree.") };
         let code = match task {
-            Task::Serve { client, third_party, markers } => {
+            Task::Serve { client, third_party, markers, shown } => {
                 self.data = Data::new(client, self.local, self.config.data_ports, third_party);
                 self.with.markers = Some(markers);
-                self.plain(200, "Its data will be served.")
+                match shown.map_or(Ok(()), |shown| self.show_as(shown)) {
+                    Ok(()) => self.plain(200, "Its data will be served."),
+                    Err(why) => {
+                        self.log.note("error", Some(self.peer), None, &why);
+                        self.plain(431, &format!("{why}."))
+                    }
+                }
             }
             Task::Look { path, part, seen, at, held } => match Name::new(&part.0) {
                 Ok(part) => self.look_at_part(&tree, &path.0, Joined { part, seen, at, held: &held }),

@@ -12,6 +12,7 @@ use data_encoding::BASE64;
 use haul_gridftp::command::DataAuth;
 use haul_gsi::{Acceptor, Authorities, Credential, Directory, Expects, Level, Step};
 
+use super::node::ShownAs;
 use super::{ANONYMOUS, Parameters, Session, Then};
 use crate::config::{
     Agreed, Answer, CLAIMS_MAX, CONTEXTS_MAX, Claim, Known, Login, Parts, Passed, Secret, Who,
@@ -274,12 +275,53 @@ impl Session {
         self.set_guard();
     }
 
+    /// What data nodes are told: as whom data connections of this session come.
+    ///
+    /// # Errors
+    /// There can be none; in words.
+    pub(super) fn shown_at_nodes(&self) -> Result<Option<ShownAs>, String> {
+        if let Some((_, why)) = self.data.guard.hindrance() {
+            return Err(why.to_owned());
+        }
+        let (Some(Whose { delegated: Some(mine) }), Some(expects)) =
+            (&self.secure.whose, &self.secure.expects)
+        else {
+            return Ok(None);
+        };
+        let subject = match expects {
+            Expects::Subject(name) => Some(name.to_string()),
+            _ => None,
+        };
+        let delegated = mine.to_der().into_iter().map(Secret).collect();
+        Ok(Some(ShownAs { delegated, subject, private: self.secure.agreed.private }))
+    }
+
+    /// At a node: data connections come as the front end says, or there are none.
+    pub(super) fn show_as(&mut self, shown: ShownAs) -> Result<(), String> {
+        const NONE: &str =
+            "this node trusts no authorities, and cannot know who comes: start it with --authorities";
+        self.data.set_guard(Box::new(Nothing(425, "it is not known whose data connections are")));
+        let authorities = self.authorities().ok_or(NONE)?;
+        self.config.authorities.as_deref().map_or(Ok(()), crate::people::only_ours)?;
+        let ShownAs { delegated, subject, private } = shown;
+        let mine = credential(delegated, "what was delegated")?;
+        let expects = match subject {
+            Some(name) => Expects::Subject(name),
+            None => Expects::Identity(mine.identity().clone()),
+        };
+        let level = if private { Level::Private } else { Level::Clear };
+        self.data.set_guard(Box::new(Shown { mine, authorities, expects, level }));
+        Ok(())
+    }
+
     fn authorities(&self) -> Option<Authorities> {
         self.config.authorities.clone().map(|dir| Authorities::new(Directory(dir)))
     }
 
     /// What protects data connections, by what is agreed.
     fn set_guard(&mut self) {
+        // Nodes were told what counted before.
+        self.stripes = None;
         let private = self.secure.agreed.private;
         let guard: Box<dyn Guard> = match (&self.secure.whose, &self.secure.expects) {
             (None, _) if self.config.tls_required && !private => {

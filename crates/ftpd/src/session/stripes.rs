@@ -6,7 +6,8 @@
 //! it writes no more; a node to which nobody connected counts for that only where `ALLO` announced just the
 //! bytes that came to the others, for else nobody knows what it would have got. After anything that goes
 //! wrong the links are closed, by which nodes end what they do, and nothing is published.
-//! Left out: data connections under GSI, which a striped server does not have.
+//! Where both ends of data connections show whose they are, nodes are told what the client delegated, over
+//! their links, for his session alone; it is never written anywhere.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::SocketAddr;
@@ -30,6 +31,7 @@ use crate::link;
 use crate::part::{Seen, Upload};
 use crate::transfer::{Progress, Stop};
 use crate::tree::{Tree, shown};
+use zeroize::Zeroizing;
 
 /// So long a node may take for an answer to what needs no client.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
@@ -89,7 +91,8 @@ impl Node {
 
     fn say(&mut self, line: &str) -> io::Result<()> {
         let until = Instant::now() + ANSWERS_WITHIN;
-        let line = format!("{line}\r\n");
+        // It may hold a key.
+        let line = Zeroizing::new(format!("{line}\r\n"));
         let mut bytes = line.as_bytes();
         while !bytes.is_empty() {
             match self.socket.write(bytes) {
@@ -164,9 +167,9 @@ impl Node {
     }
 }
 
-fn said(task: &Task) -> String {
-    let task = serde_json::to_string(task).expect("plain fields serialise");
-    String::from_utf8_lossy(VERB).into_owned() + &task
+fn said(task: &Task) -> Zeroizing<String> {
+    let task = Zeroizing::new(serde_json::to_string(task).expect("plain fields serialise"));
+    Zeroizing::new(String::from_utf8_lossy(VERB).into_owned() + &task)
 }
 
 impl Stripes {
@@ -391,8 +394,8 @@ impl Session {
     ) -> Result<Vec<Node>, String> {
         self.stripes = None;
         let Some(key) = self.node_key.clone() else { return Err("there is no key for nodes".into()) };
-        let markers = self.config.marker_interval;
-        let task = Task::Serve { client: self.peer, third_party: self.config.third_party, markers };
+        let (markers, shown) = (self.config.marker_interval, self.shown_at_nodes()?);
+        let task = Task::Serve { client: self.peer, third_party: self.config.third_party, markers, shown };
         let mut nodes = Vec::new();
         for (index, at) in at.iter().enumerate() {
             let opened = Node::open(*at, &key, &task);
@@ -436,7 +439,7 @@ impl Session {
         let take = said(&Task::Take { path: path.clone() });
         stripes.all_see(&Task::Look { path, part, seen, at, held })?;
         let mut since = None;
-        let mut came = stripes.begin(|_| take.clone());
+        let mut came = stripes.begin(|_| take.to_string());
         let came = loop {
             match came.and_then(|()| stripes.turn(&mut self.control, Some(upload), progress, true)) {
                 Ok(Turn::Over) => break Ok(()),
@@ -488,7 +491,7 @@ impl Session {
             let stripe = Stripe { size: block, index: index as u64, count };
             let (path, ranges) = (Secret(whole.clone()), ranges.to_vec());
             let task = said(&Task::Send { path, seen, ranges, base, stripe });
-            format!("OPTS RETR Parallelism={parallelism},{parallelism},{parallelism};\r\n{task}")
+            format!("OPTS RETR Parallelism={parallelism},{parallelism},{parallelism};\r\n{}", *task)
         })?;
         while let Turn::Goes = stripes.turn(&mut self.control, None, progress, false)? {}
         self.stripes = Some(stripes);
