@@ -21,6 +21,7 @@ use crate::workload::Workload;
 mod command;
 mod fio;
 mod ftp;
+mod grid;
 mod gridftp;
 mod haul;
 mod iperf3;
@@ -41,9 +42,15 @@ pub const PEERS: &[&dyn Peer] = &[
     &scp::Scp,
     &rclone::Rclone,
     &gridftp::Gridftp,
-    &ftp::FTP_HAUL,
-    &ftp::FTP_GLOBUS,
-    &ftp::FTP_CURL,
+    &ftp::ALL[0],
+    &ftp::ALL[1],
+    &ftp::ALL[2],
+    &ftp::ALL[3],
+    &ftp::ALL[4],
+    &ftp::ALL[5],
+    &ftp::ALL[6],
+    &ftp::ALL[7],
+    &ftp::ALL[8],
     &striped::STRIPED_HAUL,
     &striped::STRIPED_GLOBUS,
     &xrootd::Xrootd,
