@@ -555,6 +555,7 @@ pub(crate) fn said(command: &Command<'_>) -> String {
         Command::Spas6 => "SPAS".into(),
         Command::OptsRetr { .. } => "OPTS RETR".into(),
         Command::OptsDelayedPassive => "OPTS PASV".into(),
+        Command::OptsStorTickets => "OPTS STOR".into(),
         Command::Allo(_) => "ALLO".into(),
         Command::Mfmt { path, .. } => format!("MFMT {}", escape::name(path)),
         Command::SiteChmod { path, .. } => format!("SITE CHMOD {}", escape::name(path)),

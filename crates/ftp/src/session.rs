@@ -201,6 +201,10 @@ impl Session {
             round_trip,
         };
         session.want_facts()?;
+        if session.control.tls().is_some() && session.features.has_stor_tickets() {
+            // Each is good for one data connection, and this end hears them out (`Wire::hear_out`).
+            session.control.ask(&Command::OptsStorTickets)?;
+        }
         Ok(session)
     }
 
@@ -219,6 +223,15 @@ impl Session {
             self.control.ask(&Command::OptsMlst(&all))?;
         }
         Ok(())
+    }
+
+    /// It takes no data connection from the other one, and makes none to it: by its own word it serves hosts of
+    /// its clients alone, and that one is none.
+    pub fn shuns(&self, other: &Session) -> bool {
+        let ends = (self.control.local().ok(), other.address());
+        let is_client =
+            matches!(ends, (Some(own), Some(other)) if own.ip().to_canonical() == other.ip().to_canonical());
+        self.features.has_no_third_party() && !is_client
     }
 
     /// Where the server was reached.

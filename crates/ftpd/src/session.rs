@@ -510,12 +510,16 @@ impl Session {
     fn feat(&mut self) -> u16 {
         let sums: String = ALGORITHMS.iter().map(|algorithm| format!("{algorithm}:10;")).collect();
         let (gsi, tls) = (self.config.authorities.is_some(), self.config.tls);
+        // Whoever shows whose he is may come from anywhere.
+        let is_open = self.config.third_party || self.data.guard.identifies();
         let more = [
             (" AUTH GSSAPI", gsi),
             (" AUTH TLS", tls),
             (" DCAU", gsi),
             (" PBSZ", gsi || tls),
             (" PROT", gsi || tls),
+            (" STOR Tickets;", tls),
+            (" THIRD-PARTY NO", !is_open),
         ];
         let lines = [
             "These are known.".to_owned(),
@@ -573,6 +577,10 @@ impl Session {
             Opts::DelayedPassive(on) => {
                 self.data.delayed = on;
                 self.plain(200, "OPTS PASV is set.")
+            }
+            Opts::StorTickets(on) => {
+                self.tell_senders(on);
+                self.plain(200, "OPTS STOR is set.")
             }
             Opts::Mlst(names) => {
                 self.with.facts = Wanted::of(&names);

@@ -116,8 +116,9 @@ pub struct Tls {
     /// To who gets data, who reads what is said to him.
     out: Arc<ServerConfig>,
     /// To who brings data: he may close without having read, and what he has not read would then have the
-    /// system throw away what he wrote. So he is told no session to go on with.
+    /// system throw away what he wrote. So he is told no session to go on with, unless he said that he reads.
     inward: Arc<ServerConfig>,
+    tells_senders: bool,
     sessions: Arc<Sessions>,
     way: Way,
     /// Data connections need not go on with a session.
@@ -140,7 +141,13 @@ impl Tls {
         out.alpn_protocols = vec![b"ftp".to_vec()];
         let mut inward = out.clone();
         inward.send_tls13_tickets = 0;
-        Ok(Tls { out: Arc::new(out), inward: Arc::new(inward), sessions, way: Way::Out, takes_any })
+        let (out, inward) = (Arc::new(out), Arc::new(inward));
+        Ok(Tls { out, inward, tells_senders: false, sessions, way: Way::Out, takes_any })
+    }
+
+    /// Who brings data hears his connections out (`OPTS STOR Tickets=1;`), or may not.
+    pub fn tell_senders(&mut self, on: bool) {
+        self.tells_senders = on;
     }
 
     /// The sessions that the client can go on with.
@@ -164,6 +171,7 @@ impl Guard for Tls {
     fn wrap(&self, socket: TcpStream, _dialled: bool) -> io::Result<Box<dyn data::Stream>> {
         let config = match self.way {
             Way::Out => &self.out,
+            Way::In if self.tells_senders => &self.out,
             Way::In => &self.inward,
         };
         let connection = ServerConnection::new(config.clone()).map_err(io::Error::other)?;

@@ -91,6 +91,8 @@ pub enum Command<'a> {
     OptsRetr { parallelism: u32, layout: Option<StripeLayout> },
     /// `OPTS PASV AllowDelayed=1;`
     OptsDelayedPassive,
+    /// `OPTS STOR Tickets=1;`
+    OptsStorTickets,
     /// `OPTS MLST`: these facts. None at all is legal.
     OptsMlst(&'a [&'a str]),
     /// `CKSM`: the sum of a part of a file, of `None` up to its end.
@@ -191,6 +193,7 @@ impl Command<'_> {
                 put_line(line, format_args!("Parallelism={parallelism},{parallelism},{parallelism};"))
             }
             Command::OptsDelayedPassive => put_line(line, format_args!("OPTS PASV AllowDelayed=1;")),
+            Command::OptsStorTickets => put_line(line, format_args!("OPTS STOR Tickets=1;")),
             Command::OptsMlst(facts) => {
                 put(line, "OPTS MLST ");
                 for fact in facts {

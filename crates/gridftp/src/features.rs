@@ -98,6 +98,16 @@ impl Features {
     pub fn has_delayed_passive(&self) -> bool {
         self.has_parameter("PASV", "AllowDelayed")
     }
+
+    /// Data connections lead to the client's host alone, by what was set there (haul's own).
+    pub fn has_no_third_party(&self) -> bool {
+        self.has_parameter("THIRD-PARTY", "NO")
+    }
+
+    /// Whoever sends files is told sessions of TLS to go on with, if he hears data connections out (haul's own).
+    pub fn has_stor_tickets(&self) -> bool {
+        self.has_parameter("STOR", "Tickets")
+    }
 }
 
 #[cfg(test)]
@@ -121,6 +131,8 @@ mod tests {
             " REST STREAM",
             " Parallel",
             " PASV AllowDelayed;",
+            " STOR Tickets;",
+            " THIRD-PARTY NO",
             "ESTO",
             " ",
             "211-SIZE",
@@ -132,6 +144,7 @@ mod tests {
         assert_eq!(features.parameters("AUTH").collect::<Vec<_>>(), [&b"GSSAPI"[..], b"TLS"]);
         assert!(features.has_parameter("Auth", "tls") && !features.has_parameter("AUTH", "SSL"));
         assert!(features.has_rest_stream() && features.has_delayed_passive());
+        assert!(features.has_stor_tickets() && features.has_no_third_party());
         let facts: Vec<_> = features.mlst().collect();
         assert_eq!(facts.len(), 6);
         assert_eq!(facts[0], MlstFact { name: b"Type", is_on: true });

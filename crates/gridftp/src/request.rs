@@ -44,6 +44,8 @@ pub enum Opts {
     Retr { parallelism: Option<u32>, markers: Option<u64>, layout: Option<StripeLayout> },
     /// `OPTS PASV AllowDelayed=`.
     DelayedPassive(bool),
+    /// `OPTS STOR Tickets=`: the client hears data connections out, also where he sends.
+    StorTickets(bool),
     /// `OPTS MLST`: the facts that are wanted, in lower case.
     Mlst(Vec<String>),
     /// `OPTS UTF8 ON`: names are bytes, so nothing changes.
@@ -397,6 +399,14 @@ fn parse_opts(argument: &[u8]) -> Result<Opts, Refused> {
                 _ => Err(bad("AllowDelayed")),
             },
             _ => Err(bad("An option of PASV")),
+        },
+        b"STOR" => match settings().next().flatten() {
+            Some((name, value)) if name.eq_ignore_ascii_case(b"Tickets") => match value {
+                b"0" => Ok(Opts::StorTickets(false)),
+                b"1" => Ok(Opts::StorTickets(true)),
+                _ => Err(bad("Tickets")),
+            },
+            _ => Err(bad("An option of STOR")),
         },
         b"MLST" => {
             let facts = rest.split(|b| *b == b';').map(trim).filter(|fact| !fact.is_empty());

@@ -64,6 +64,7 @@ fn commands_are_said_as_on_the_wire() {
             "OPTS RETR StripeLayout=Partitioned;Parallelism=1,1,1;",
         ),
         (Command::OptsDelayedPassive, "OPTS PASV AllowDelayed=1;"),
+        (Command::OptsStorTickets, "OPTS STOR Tickets=1;"),
         (Command::OptsMlst(&["Type", "UNIX.mode"]), "OPTS MLST Type;UNIX.mode;"),
         (Command::Cksm { algorithm: "MD5", offset: 0, len: None, path }, "CKSM MD5 0 -1 /abs/a b"),
         (Command::Cksm { algorithm: "SHA256", offset: 1, len: Some(2), path }, "CKSM SHA256 1 2 /abs/a b"),

@@ -38,6 +38,7 @@ fn lines_of_real_clients() {
     let opts = Opts::Retr { parallelism: None, markers: None, layout: Some(StripeLayout::Partitioned) };
     assert_eq!(parse("OPTS RETR BlockSize=5;StripeLayout=Partitioned;"), Request::Opts(opts));
     assert_eq!(parse("OPTS PASV AllowDelayed=1;"), Request::Opts(Opts::DelayedPassive(true)));
+    assert_eq!(parse("OPTS STOR Tickets=1;"), Request::Opts(Opts::StorTickets(true)));
     assert_eq!(parse("OPTS MLST Type;Size;"), Request::Opts(Opts::Mlst(vec!["type".into(), "size".into()])));
     assert_eq!(parse("OPTS UTF8 ON"), Request::Opts(Opts::Utf8));
     assert_eq!(parse("EPSV"), Request::Epsv(Family::Same));

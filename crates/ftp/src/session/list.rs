@@ -93,7 +93,8 @@ impl Session {
                     })?;
                     // It comes first, wherever the server has it.
                     all.sort_by_key(|line| !matches!(line, Listed::Itself(_)));
-                    all.extend(short.or_else(|| missing(&all, shown)).map(Listed::Short));
+                    let counts = self.features.mlst().any(|fact| fact.name.eq_ignore_ascii_case(b"X.count"));
+                    all.extend(short.or_else(|| missing(&all, shown, counts)).map(Listed::Short));
                     return match self.has_list && (!self.tells_links || all.iter().any(is_link_untold)) {
                         true => self.with_links(dir, all),
                         false => Ok(all),
@@ -245,11 +246,16 @@ impl Session {
 
 /// A server that counts what a directory has showed less of it: that of Globus leaves out links that lead
 /// nowhere. The directory itself and the one above count as well.
-fn missing(listed: &[Listed], shown: u64) -> Option<String> {
+fn missing(listed: &[Listed], shown: u64, counts: bool) -> Option<String> {
     let counted = listed.iter().find_map(|line| match line {
         Listed::Itself(facts) => facts.count,
         _ => None,
-    })?;
+    });
+    let Some(counted) = counted else {
+        // It stands in each listing of such a server: somebody on the way ended this one before its first line.
+        return (counts && shown == 0)
+            .then(|| "the listing came without a line, not even one of itself".to_owned());
+    };
     let left_out = counted.checked_sub(shown).filter(|left_out| *left_out > 0)?;
     Some(format!(
         "the server counts {counted} names in it and lists {shown}: {left_out} are missing, as symbolic links are \

@@ -72,6 +72,15 @@ impl Place<'_> {
     ) -> Result<std::fs::File, Failed> {
         // One that was begun by somebody who died. Who has the part's lock is alone here.
         remove(self.jail, self.dir, self.next)?;
+        let begun = self.begin_next(part, ranges, of_nodes);
+        if begun.is_err() {
+            // No other upload has its name, so that nobody would ever remove it.
+            let _ = remove(self.jail, self.dir, self.next);
+        }
+        begun
+    }
+
+    fn begin_next(&self, part: &OwnedFd, ranges: &Ranges, of_nodes: bool) -> Result<std::fs::File, Failed> {
         let made = self.jail.create_temp(self.dir, self.next);
         let mut file = std::fs::File::from(made.map_err(Failed::of("make the record"))?);
         let mut text = lines_of(part, ranges)?;

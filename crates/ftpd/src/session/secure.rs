@@ -275,6 +275,14 @@ impl Session {
         self.set_guard();
     }
 
+    /// Who sends data is told TLS sessions to go on with, for he hears his connections out; or is not.
+    pub(super) fn tell_senders(&mut self, on: bool) {
+        if let Some(tls) = &mut self.secure.tls {
+            tls.tell_senders(on);
+            self.set_guard();
+        }
+    }
+
     /// What data nodes are told: as whom data connections of this session come.
     ///
     /// # Errors

@@ -39,6 +39,10 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 /// Who waits for nodes looks so often whether that is still worth it.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
+/// A node tells how far it is at each marker, also where nothing comes to it. One that misses so many waits for
+/// a file system that hangs, or is stopped; its link stands all the same.
+const MARKERS_MISSED_MAX: u32 = 60;
+const SILENT_MIN: Duration = Duration::from_secs(20);
 
 /// The transfer was agreed with nodes, and is not any more.
 const NOT_AGREED: &str = "Nothing is agreed with the data nodes any more";
@@ -47,6 +51,8 @@ const NOT_AGREED: &str = "Nothing is agreed with the data nodes any more";
 pub(super) struct Stripes {
     nodes: Vec<Node>,
     pub(super) way: Way,
+    /// Between two markers of a node.
+    every: Duration,
 }
 
 /// A link to a node, which has one stripe.
@@ -60,6 +66,8 @@ struct Node {
     is_idle: bool,
     /// Bytes that it says it has moved of this transfer.
     moved: u64,
+    /// When it last said anything.
+    heard: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +89,8 @@ impl Node {
     fn open(at: SocketAddr, key: &Secret, task: &Task) -> io::Result<Node> {
         let socket = link::dial(at, key)?;
         let reader = ReplyReader::new(Iac::Plain);
-        let mut node =
-            Node { at, socket, reader, unread: Vec::new(), state: State::Waits, is_idle: false, moved: 0 };
+        let (unread, state, heard) = (Vec::new(), State::Waits, Instant::now());
+        let mut node = Node { at, socket, reader, unread, state, is_idle: false, moved: 0, heard };
         node.answer(230)?;
         node.ask(&said(task), 200)?;
         node.ask("MODE E", 200)?;
@@ -177,6 +185,7 @@ impl Stripes {
     fn begin(&mut self, task: impl Fn(usize) -> String) -> Result<(), Stop> {
         for (index, node) in self.nodes.iter_mut().enumerate() {
             (node.state, node.is_idle, node.moved) = (State::Waits, false, 0);
+            node.heard = Instant::now();
             node.say(&task(index)).map_err(|error| node.lost(&error))?;
         }
         Ok(())
@@ -213,7 +222,7 @@ impl Stripes {
         let wanted: Vec<(BorrowedFd<'_>, PollFlags)> =
             going.iter().map(|i| (self.nodes[*i].socket.as_fd(), PollFlags::IN)).collect();
         let status = || progress.in_words();
-        // Whether anything moves each node sees itself, and a host that is gone ends its link.
+        // Whether anything moves each node sees itself, as long as it runs; a host that is gone ends its link.
         match control.wait(&wanted, Instant::now() + LOOKS_EVERY, Some(&status)) {
             Err(Abort::Late) => {}
             other => drop(other?),
@@ -223,7 +232,15 @@ impl Stripes {
                 let is_first = self.nodes.iter().all(|node| node.state == State::Waits);
                 let node = &mut self.nodes[index];
                 let reply = node.reply().map_err(|error| node.lost(&error))?;
-                let Some(reply) = reply else { break };
+                let Some(reply) = reply else {
+                    let most = SILENT_MIN.max(self.every * MARKERS_MISSED_MAX);
+                    let is_silent = upload.is_some() && node.heard.elapsed() > most;
+                    if is_silent && !haul_mutant::removed("ftpd-nodes-that-hang-are-given-up") {
+                        return Err(node.lost(&ErrorKind::TimedOut.into()));
+                    }
+                    break;
+                };
+                node.heard = Instant::now();
                 match reply.code() {
                     PERFORMANCE => {
                         let moved = Performance::parse(&reply)?.moved;
@@ -339,8 +356,9 @@ impl Session {
         };
         let mut addresses = Vec::new();
         let all = self.config.nodes.clone();
+        let every = self.with.markers.unwrap_or(self.config.marker_interval);
         match self.nodes(&all, |node, _| listens(node).map(|at| addresses.push(at))) {
-            Ok(nodes) => self.stripes = Some(Stripes { nodes, way: Way::In }),
+            Ok(nodes) => self.stripes = Some(Stripes { nodes, way: Way::In, every }),
             Err(why) => return self.plain(425, &format!("SPAS: {why}.")),
         }
         match address::spas_reply(&addresses) {
@@ -375,9 +393,10 @@ impl Session {
                 .map_or_else(|_| format!("EPRT {}", address::extended(to)), |text| format!("PORT {text}"));
             node.ask(&line, 200).map(drop)
         };
+        let every = self.with.markers.unwrap_or(self.config.marker_interval);
         match self.nodes(&at, dials) {
             Ok(nodes) => {
-                self.stripes = Some(Stripes { nodes, way: Way::Out });
+                self.stripes = Some(Stripes { nodes, way: Way::Out, every });
                 self.plain(200, "Data will go there.")
             }
             Err(why) => {
