@@ -403,7 +403,11 @@ fn all_is_answered_once(sink: &Sink) {
     let (buffer, kind) = (BufferId(0), DigestKind::Blake3);
     let inode = Inode { dev: 0, ino: 0 };
     let found = Seen { inode, size: 0, mtime: META.mtime, ctime: META.mtime, links: 1 };
-    let look = LookupItem { file: one.clone(), mtime: META.mtime, adopt: Some(4) };
+    let look = LookupItem {
+        file: one.clone(),
+        fingerprint: Fingerprint { size: one.size, mtime: META.mtime, version: Version::NONE },
+        adopt: Some(4),
+    };
     let bundled = BundleWrite { file: file(2, DirId::ROOT, b"two", 6), start: 0 };
     let amended = AmendItem { file: file(3, DirId::ROOT, b"none", 6), meta: META, owner: false, found };
     let ops = [

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::support::compare::{assert_no_debris, debris};
 use crate::support::ftpd::{Ftpd, Kind};
-use crate::support::run::{Haul, Outcome};
+use crate::support::run::{Haul, Outcome, Running};
 use crate::support::sshd::free_port;
 use crate::support::taker::{GoesOn, InBlocks, Script, Takes};
 use crate::support::{Room, procs, read, tree};
@@ -75,6 +75,15 @@ impl Upload {
         ended
     }
 
+    /// The server said that it has a beginning of it: that stands in the record's fourth line.
+    fn is_marked(&self) -> bool {
+        let records = fs::read_dir(self.room.at("state/haul/uploads")).into_iter().flatten().flatten();
+        // One that is being written has an extension.
+        let stands = records.map(|record| record.path()).filter(|path| path.extension().is_none());
+        let mut texts = stands.filter_map(|path| fs::read_to_string(path).ok());
+        texts.any(|text| text.lines().nth(3).is_some_and(|all| all.starts_with("0-") && all != "0-0"))
+    }
+
     fn begins_again(&self) {
         fs::remove_file(self.sink().join("big")).expect("remove the copy");
     }
@@ -86,6 +95,18 @@ impl Upload {
         let time = fs::metadata(&self.source).expect("there").modified().expect("a time");
         fs::write(&self.source, bytes).expect("write it anew");
         tree::set_mtime(&self.source, time + Duration::from_secs(7));
+    }
+}
+
+impl Upload {
+    /// Another file is the source now, which has another first byte and the same time.
+    fn is_replaced(&self) {
+        let mut bytes = read(&self.source);
+        bytes[0] ^= 1;
+        let time = fs::metadata(&self.source).expect("there").modified().expect("a time");
+        let other = self.room.file("other", bytes);
+        tree::set_mtime(&other, time);
+        fs::rename(other, &self.source).expect("replace it");
     }
 }
 
@@ -144,24 +165,57 @@ fn an_upload_to_a_server_of_haul_goes_on() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
+    let (upload, server) = to_haul("100ms");
+    assert!(upload.ended_when(|| upload.is_marked(), Signal::KILL).was_killed());
+    let ended = upload.completed(&["-v"]);
+    assert!(sent(&ended) < LEN as u64, "all went again\n{}", ended.describe());
+    ended.says("of the whole was compared");
+    server.signal(Signal::TERM);
+    server.wait();
+}
+
+/// An upload to a server of haul, which tells so often what it has.
+fn to_haul(markers: &str) -> (Upload, Running) {
     let listen = format!("127.0.0.1:{}", free_port());
     let upload = Upload::new(|_| format!("ftp://{listen}/sink/"));
     let words = ["serve", "gridftp", "--listen", &listen, "--anonymous", "write", "--user", "root"];
     let mut server =
-        Haul::new(words).args(["--markers", "100ms", "--root"]).args([upload.room.at("")]).start();
+        Haul::new(words).args(["--markers", markers, "--root"]).args([upload.room.at("")]).start();
     assert!(server.until(|server| server.stderr().contains(" listen ftp://")), "{}", server.stderr());
-    // What the server said that it has stands in the record's fourth line.
-    let said = || {
-        let records = fs::read_dir(upload.room.at("state/haul/uploads")).into_iter().flatten().flatten();
-        // One that is being written has an extension.
-        let stands = records.map(|record| record.path()).filter(|path| path.extension().is_none());
-        let mut texts = stands.filter_map(|path| fs::read_to_string(path).ok());
-        texts.any(|text| text.lines().nth(3).is_some_and(|all| all.starts_with("0-") && all != "0-0"))
-    };
-    assert!(upload.ended_when(said, Signal::KILL).was_killed());
-    let ended = upload.completed(&["-v"]);
-    assert!(sent(&ended) < LEN as u64, "all went again\n{}", ended.describe());
-    ended.says("of the whole was compared");
+    (upload, server)
+}
+
+/// Goal: what haul's own server keeps and shows to nobody is removed where nothing goes on with it; where it
+/// cannot be, it is named.
+/// Method: a stop before the server has told anything; a run that is killed while its session at the server
+/// stands still, as behind a network that does.
+#[test]
+fn nothing_stays_unseen_at_a_server_of_haul() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (upload, server) = to_haul("1h");
+    let ended = upload.ended_at(3 * MIB, Signal::TERM);
+    assert!(
+        procs::wait_until(Duration::from_secs(20), || debris(&upload.sink()).is_empty()),
+        "{}",
+        ended.describe()
+    );
+    server.signal(Signal::TERM);
+    server.wait();
+
+    let (upload, server) = to_haul("100ms");
+    let mut run = upload.haul(&["--rate=16MiB/s", "--memory=16MiB"]).start();
+    assert!(run.until(|_| upload.is_marked()), "{}", run.stderr());
+    let sessions = procs::holding(&procs::descendants(server.id()), ".haul~");
+    assert!(!sessions.is_empty());
+    procs::signal_all(&sessions, Signal::STOP);
+    run.signal(Signal::KILL);
+    run.wait();
+    let ended = upload.haul(&[]).run().sane().exits(0);
+    assert!(read(upload.sink().join("big")) == read(&upload.source), "{}", ended.describe());
+    ended.says("could not be removed");
+    procs::signal_all(&sessions, Signal::CONT);
     server.signal(Signal::TERM);
     server.wait();
 }
@@ -185,8 +239,27 @@ fn without_sums_trust_decides() {
         assert!(held(&ended, "trusted") > 8 * MIB as u64, "{kind:?}: {}", ended.describe());
         ended.says("NOT compared");
         if kind == Kind::Vsftpd {
+            // What stood there goes when its end was compared, and before the server goes on with it.
+            upload.begins_again();
+            interrupted();
+            let mut run = upload.haul(&["--resume=trust", "--rate=8MiB/s", "--memory=16MiB"]).start();
+            let is_sending =
+                |line: &str| line.contains("\"progress\"") && !line.contains("\"bytes_sent\":0,");
+            let reads = |run: &Running| String::from_utf8_lossy(&run.stdout()).lines().any(is_sending);
+            assert!(run.until(reads), "{}", run.stderr());
+            let (part, _) = upload.part().expect("it stands there");
+            fs::remove_file(part).expect("remove it");
+            let ended = run.wait().sane().exits(0);
+            assert!(read(upload.sink().join("big")) == read(&upload.source), "{}", ended.describe());
             continue;
         }
+
+        // Another file of the same size and time.
+        upload.begins_again();
+        interrupted();
+        upload.is_replaced();
+        let ended = upload.completed(&["--resume=trust"]);
+        assert_eq!(held(&ended, "trusted"), 0, "{}", ended.describe());
 
         upload.begins_again();
         interrupted();
@@ -251,4 +324,22 @@ fn what_differs_is_found_by_its_part() {
     assert_eq!(taker.paths(), ["/d/big"], "{}", ended.describe());
     assert_eq!(sent(&ended), LEN as u64, "{}", ended.describe());
     assert!(held(&ended, "wrong") > 0, "{}", ended.describe());
+}
+
+/// Goal: what a server said that it has of a file that it shows to nobody is proved by the sum of the whole
+/// alone: where it makes none after all, the file is sent from its beginning.
+/// Method: a fake server, which drops what it said that it has, and refuses every sum.
+#[test]
+fn what_was_said_and_not_shown_needs_a_sum() {
+    let how = [InBlocks::Marked];
+    let taker = Script::default().goes_on(GoesOn::Well).in_blocks("big", &how).sums_say("504 none").start();
+    let upload = Upload::new(|_| taker.url("/d/big"));
+    assert!(upload.ended_when(|| upload.is_marked(), Signal::KILL).was_killed());
+    let ended = upload.haul(&["-v"]).run().sane().exits(0);
+    let heard = taker.heard();
+    let of = |verb: &str| heard.iter().filter(|line| line.starts_with(verb)).count();
+    assert_eq!((of("REST"), of("STOR")), (1, 3), "{heard:?}\n{}", ended.describe());
+    assert!(taker.file("/d/big") == Some(read(&upload.source)), "{}", ended.describe());
+    assert_eq!(taker.paths(), ["/d/big"], "{}", ended.describe());
+    ended.says("of 0 files; not of 1 files");
 }

@@ -329,6 +329,34 @@ fn a_killed_receiver_goes_on() {
     assert_eq!(fs::read_dir(&root).expect("list").count(), 1, "something is left");
 }
 
+/// Goal: two servers that move data with their clients' hosts alone are not asked to move it between them: it
+/// goes by this host at once, and that is said.
+#[test]
+fn who_shuns_other_hosts_is_not_asked_to_meet_them() {
+    let room = Room::new();
+    let content = tree::bytes(&mut fastrand::Rng::with_seed(7), 5_000_000);
+    let mut urls = Vec::new();
+    let mut servers = Vec::new();
+    for (host, root) in [("127.0.0.2", "from"), ("127.0.0.3", "to")] {
+        room.dir(root);
+        let (port, running) = serve::started(host, LISTENS, |port| {
+            let listen = format!("{host}:{port}");
+            let haul = Haul::new(["serve", "gridftp", "--listen", &listen, "--anonymous", "write", "--root"]);
+            let own = rustix::process::geteuid().is_root().then_some(["--user", "root"]);
+            haul.args([room.at(root)]).args(own.into_iter().flatten())
+        });
+        urls.push(format!("ftp://{host}:{port}/x"));
+        servers.push(running);
+    }
+    fs::write(room.at("from").join("x"), &content).expect("write a file");
+    let ended = Haul::cp(&urls).run().sane().exits(0);
+    assert!(read(room.at("to").join("x")) == content);
+    // One transfer, from here.
+    let log = servers[1].stderr();
+    assert_eq!((log.matches(" STOR ").count(), log.matches(" 226 ").count()), (1, 1), "{log}");
+    ended.says("--third-party").says("the data goes by this host");
+}
+
 /// Goal: ten thousand connections cost the server no more than its limit of sessions, all others are told so,
 /// and who is served goes on.
 /// Method: as many, one after another, with the limit reached; then one that leaves makes room.

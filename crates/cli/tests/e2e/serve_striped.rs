@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::support::node::{Node, Software};
 use crate::support::run::{Haul, Running};
-use crate::support::{Room, read, set_mode, tree};
+use crate::support::{Room, procs, read, set_mode, tree};
 
 /// Far above what a client needs here; one that takes longer hangs.
 const CLIENT_SECONDS: &str = "110";
@@ -438,6 +438,29 @@ fn a_node_that_dies_leaves_no_file() {
     assert_eq!(striped.names(), ["f"]);
     // Whatever the node's host may still write goes elsewhere.
     assert_ne!(fs::metadata(striped.at("f")).expect("look").ino(), part);
+}
+
+/// Goal: a node that runs and does nothing, as one whose file system hangs, ends the transfer; its link alone
+/// says that it is there.
+#[test]
+fn a_node_that_hangs_is_given_up() {
+    let striped = Striped::start(&["root", "root"]);
+    let content = some_bytes(3_000_000);
+    let mut talk = striped.talk();
+    let to = talk.spas();
+    talk.say("STOR f");
+    let (mut a, mut b) = (dial(to[0]), dial(to[1]));
+    block(&mut a, &content, 0, 1_000_000);
+    block(&mut b, &content, 1_500_000, 2_000_000);
+    while !talk.reply().starts_with("111") {}
+    let node = striped.nodes[1].1.as_ref().expect("it runs");
+    let sessions = procs::holding(&procs::descendants(node.id()), ".haul~");
+    assert!(!sessions.is_empty());
+    procs::signal_all(&sessions, Signal::STOP);
+    let (ended, _) = talk.end();
+    assert!(ended.starts_with("426") && ended.contains("does not answer"), "{ended}");
+    assert!(!striped.at("f").exists());
+    procs::signal_all(&sessions, Signal::CONT);
 }
 
 /// Goal: what a node gets counts once; where nobody comes to one, only `ALLO` tells that the others have all,

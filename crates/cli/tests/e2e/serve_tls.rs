@@ -214,6 +214,23 @@ fn trees_come_and_go_under_tls() {
     haul().args([&server.url("ftp", "haul/"), &shown(server.room.dir("clear"))]).run().sane().exits(1);
 }
 
+/// Goal: each data connection of a tree of small files goes on with a session, however many there are: no session
+/// is lost for want of one.
+#[test]
+fn small_files_do_not_use_up_sessions() {
+    let server = Server::new(&["--tls-required"]);
+    let near = server.room.dir("near");
+    (0..40u8)
+        .for_each(|n| fs::write(near.join(format!("f{n}")), vec![n; usize::from(n)]).expect("write a file"));
+    let haul = Haul::cp(["-r", "-v", "--writers=1"]).env("SSL_CERT_FILE", certificate("ca.pem"));
+    let (from, to) = (format!("{}/", near.display()), server.url("ftps", ""));
+    let ended = haul.args([&from, &to]).run().sane().exits(0);
+    assert_same(&near, &server.at(""), Opts { metadata: false, ..BELOW });
+    let log = server.running.stderr();
+    assert_eq!(log.matches(" login ").count(), 1, "{log}\n{}", ended.describe());
+    assert!(!log.contains(" 425 ") && !log.contains(" 426 "), "{log}");
+}
+
 /// Goal: whoever serves behind the login and whoever dials, sessions are gone on with where the client offers
 /// one, and without `PROT P` data are in the clear.
 /// Method: Python's client, under both versions of TLS, also of a server whose processes are all of one user.

@@ -59,6 +59,7 @@ mod queues;
 mod rename;
 mod sending;
 mod standing;
+mod summed;
 mod sums;
 mod tree;
 mod writer;

@@ -11,7 +11,7 @@ use crate::store::NotKept;
 use crossbeam_channel::{Receiver, unbounded};
 use haul_base::buffer::Pool;
 use haul_core::change::Change;
-use haul_core::entry::{Meta, Name, Timestamp};
+use haul_core::entry::{Fingerprint, Meta, Name, Timestamp, Version};
 use haul_core::ids::{BufferId, FileId};
 use haul_core::transfer::op::*;
 use rustix::io::Errno;
@@ -30,6 +30,11 @@ mod publish;
 mod trouble;
 
 pub(in crate::sink) const TAG: u32 = 77;
+/// What a source tells of a file.
+pub(in crate::sink) fn told(size: u64, mtime: Timestamp) -> Fingerprint {
+    Fingerprint { size, mtime, version: Version::NONE }
+}
+
 pub(in crate::sink) const META: Meta =
     Meta { mode: 0o640, uid: 0, gid: 0, mtime: Timestamp { secs: 1_600_000_000, nanos: 123_456_700 } };
 
@@ -178,7 +183,7 @@ impl Bench {
         }
     }
     fn lookup_item(&self, file: &SinkFile, adopt: Option<u32>) -> LookupItem {
-        LookupItem { file: file.clone(), mtime: META.mtime, adopt }
+        LookupItem { file: file.clone(), fingerprint: told(file.size, META.mtime), adopt }
     }
     pub(in crate::sink) fn finish(&mut self, dirs: Vec<(DirId, Meta)>) -> Vec<Result<(), Failure>> {
         match self.run(SinkOp::FinishDirs { durable: true, dirs }, b"") {

@@ -156,6 +156,8 @@ impl Node {
     fn haul(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
         command.args(["serve", "gridftp", "--root", "/", "--anonymous", "write", "--markers=1s"]);
+        // Its clients come by way of others.
+        command.arg("--third-party");
         command.arg("--listen");
         command.arg(format!("{}:{}", self.host, self.port));
         if rustix::process::geteuid().is_root() {

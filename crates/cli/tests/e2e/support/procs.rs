@@ -61,6 +61,17 @@ pub fn descendants(top: u32) -> Vec<Pid> {
     found
 }
 
+/// Those of these that have a file open whose path holds `part`.
+pub fn holding(pids: &[Pid], part: &str) -> Vec<Pid> {
+    let holds = |pid: &Pid| {
+        let open =
+            std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).into_iter().flatten().flatten();
+        open.filter_map(|fd| std::fs::read_link(fd.path()).ok())
+            .any(|path| path.to_string_lossy().contains(part))
+    };
+    pids.iter().copied().filter(holds).collect()
+}
+
 fn number(pid: Pid) -> u32 {
     pid.as_raw_nonzero().get().unsigned_abs()
 }

@@ -219,6 +219,11 @@ pub struct Running {
 }
 
 impl Running {
+    /// The number of the process that was started.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its processes at the near end.
     pub fn near(&self) -> Vec<Pid> {
         procs::marked(&self.mark)

@@ -101,6 +101,8 @@ pub struct Script {
     sums_say: Option<&'static str>,
     /// It makes no sum of files whose path holds this.
     no_sum_of: Option<&'static str>,
+    /// It makes sums of whole files alone.
+    no_part_sums: bool,
     /// It says of directories that are there that it made them.
     makes_again: bool,
     /// A session opens so many data connections for files, and refuses all further ones; 0: as many as are
@@ -178,6 +180,11 @@ impl Script {
 
     pub fn without_sum_of(mut self, part: &'static str) -> Script {
         self.no_sum_of = Some(part);
+        self
+    }
+
+    pub fn without_part_sums(mut self) -> Script {
+        self.no_part_sums = true;
         self
     }
 
@@ -540,6 +547,9 @@ impl Session {
                 let words = String::from_utf8_lossy(&argument[..at]).into_owned();
                 let mut words = words.split(' ').skip(1).map(|word| word.parse::<i64>().expect("a number"));
                 let (offset, len) = (words.next().expect("an offset"), words.next().expect("a length"));
+                if script.no_part_sums && len >= 0 {
+                    return self.say("504 of whole files alone");
+                }
                 let sum = script.shelf().files.get(&path).map(|held| {
                     let all = held.content.len();
                     let part = match script.goes_on.is_some() || script.into.is_some() {

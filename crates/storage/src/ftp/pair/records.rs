@@ -20,6 +20,8 @@ use rustix::fs::{FlockOperation, flock};
 /// Longest record: the ranges, and a little.
 const LEN_MAX: u64 = RANGES_LEN_MAX as u64 + 64 * 1024;
 const HEAD: &str = "haul pair 1";
+/// No link is followed, and nothing waits for the other end of a pipe.
+const PLAIN: i32 = rustix::fs::OFlags::NOFOLLOW.union(rustix::fs::OFlags::NONBLOCK).bits() as i32;
 
 /// Where records lie.
 #[derive(Clone, Debug)]
@@ -47,13 +49,19 @@ impl Records {
     /// it.
     pub(in crate::ftp) fn take(&self, from: &str, to: &str) -> io::Result<Option<Record>> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
+        let dir = fs::metadata(&self.0)?;
+        let is_mine = dir.uid() == rustix::process::geteuid().as_raw() && dir.mode() & 0o022 == 0;
+        if !is_mine && !haul_mutant::removed("ftp-records-are-ours") {
+            let why = "records of unfinished files lie in a directory that is another user's, or that others may write to";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
         let key = blake3::hash(format!("{}\n{from}\n{to}", from.len()).as_bytes()).to_hex();
         let path = self.0.join(&key[..32]);
         let lock_path = path.with_extension("lock");
         loop {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false).mode(0o600);
-            let lock = options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32).open(&lock_path)?;
+            let lock = options.custom_flags(PLAIN).open(&lock_path)?;
             match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
@@ -74,7 +82,11 @@ impl Record {
     /// What an earlier run left.
     pub(in crate::ftp) fn read(&self) -> Option<Kept> {
         let mut text = String::new();
-        File::open(&self.path).ok()?.take(LEN_MAX).read_to_string(&mut text).ok()?;
+        let file = OpenOptions::new().read(true).custom_flags(PLAIN).open(&self.path).ok()?;
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        file.take(LEN_MAX).read_to_string(&mut text).ok()?;
         decode(&text)
     }
 
@@ -82,7 +94,15 @@ impl Record {
     pub(in crate::ftp) fn write(&self, kept: &Kept) -> io::Result<()> {
         let new = self.path.with_extension("new");
         let mut options = OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        options.write(true).create_new(true).mode(0o600);
+        let mut file = match options.open(&new) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // A run that was killed left it; whoever has the lock writes alone.
+                fs::remove_file(&new)?;
+                options.open(&new)
+            }
+            file => file,
+        }?;
         file.write_all(encode(kept).as_bytes())?;
         file.sync_data()?;
         fs::rename(&new, &self.path)
@@ -171,6 +191,32 @@ mod tests {
                 assert_eq!(decode(&changed), None, "changed at {at}");
             }
         }
+    }
+
+    /// Goal: where others may write nothing is kept; a link in the place of a record, or of the one that is
+    /// being written, leads nowhere, and a pipe there holds nobody up.
+    #[test]
+    fn records_are_plain_files_of_ours() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let dir = tempfile::tempdir().expect("a directory");
+        let records = Records(dir.path().join("pairs"));
+        let record = records.take("a", "b").expect("a record").expect("nobody has it");
+        let (victim, new) = (dir.path().join("victim"), record.path.with_extension("new"));
+        fs::write(&victim, "precious").expect("written");
+        symlink(&victim, &new).expect("a link");
+        record.write(&kept()).expect("written");
+        assert_eq!(fs::read(&victim).expect("it is there"), b"precious");
+        assert_eq!(record.read(), Some(kept()));
+        let at = record.path.clone();
+        fs::rename(&at, &victim).expect("moved");
+        symlink(&victim, &at).expect("a link");
+        assert_eq!(record.read(), None, "by a link");
+        fs::remove_file(&at).expect("removed");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &at, rustix::fs::Mode::from(0o600)).expect("a pipe");
+        assert_eq!(record.read(), None, "a pipe");
+        drop(record);
+        fs::set_permissions(&records.0, fs::Permissions::from_mode(0o777)).expect("set");
+        assert!(records.take("a", "c").is_err(), "anybody may write there");
     }
 
     /// Goal: no two runs go on with one file, and what one of them leaves the next one finds.

@@ -322,6 +322,16 @@ impl Worker {
             Session::open(server, settings).map_err(at)
         };
         let (from, to) = (open(End::From)?, open(End::To)?);
+        for (end, shuns) in [(End::From, from.shuns(&to)), (End::To, to.shuns(&from))] {
+            if shuns {
+                let at = shared.end(end).0.url();
+                let why =
+                    format!("{at} moves data to and from its client's host alone (there: --third-party)");
+                shared.lock().known.refused[End::From as usize].get_or_insert(why.clone());
+                let fault = Fault::NoWay { listens: End::To, why };
+                return Err(Trouble { scope: Scope::All, fault });
+            }
+        }
         let sum = steer::common_sum(&from, &to);
         let settings = &shared.settings;
         let layout = settings.stripes.map(|stripes| match stripes {

@@ -15,7 +15,7 @@ use haul_core::wire::Failure;
 use haul_ftp::Error;
 
 use super::queues::{Batch, Taken, TempState};
-use super::sums::Summing;
+use super::sums::{FileSumming, Sums};
 use super::tree::check;
 use super::writer::Writer;
 use crate::owed::panic_point;
@@ -107,7 +107,7 @@ impl Writer {
     }
 
     /// Sends the file that was said first; the sum of what was sent.
-    fn send_lined(&mut self, item: &BundleWrite, lined: &Lined) -> Result<Option<Vec<u8>>, Error> {
+    fn send_lined(&mut self, item: &BundleWrite, lined: &Lined) -> Result<Option<Sums>, Error> {
         panic_point("write", &String::from_utf8_lossy(&lined.path));
         self.begins("write", &lined.path);
         let common = self.common.clone();
@@ -117,7 +117,7 @@ impl Writer {
         let going = session.next_store(&lined.temp, item.file.size);
         let mut going = going.inspect_err(|error| common.note_refusal(&lined.temp, error))?;
         session.send(&mut going, bytes)?;
-        let mut summing = Summing::new(common.sum);
+        let mut summing = FileSumming::new(common.sum, item.file.size, false);
         // While the server takes it.
         common.meter.busy(Stage::SinkHost, || summing.update(bytes));
         session.sent(going)?;

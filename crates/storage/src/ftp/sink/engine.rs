@@ -21,6 +21,7 @@ use super::lanes::Lanes;
 use super::no_links;
 use super::parts::{Can, Parts};
 use super::queues::{Batch, Common, Gone, Lost, Network, Queues, TempState, Told, Work, Write, refuse};
+use super::summed::InParts;
 use super::tree::Tree;
 use super::writer::Writer;
 use crate::ftp::shown;
@@ -70,6 +71,7 @@ impl FtpWriter {
             tree: Tree::new(root, made),
             tag,
             sum: session.sum(),
+            in_parts: InParts::of(&session),
             meter: writing.meter,
             post: writing.post,
             queues: Mutex::new(queues),
@@ -124,7 +126,7 @@ impl FtpWriter {
             Work::Publish(batch) => {
                 (1..times).for_each(|_| queues.common.push_back(Work::Publish(batch.clone())));
             }
-            Work::Write(_) | Work::Op(..) => {}
+            Work::Write(_) | Work::Op(..) | Work::Sums(_) => {}
         }
         queues.common.push_back(work);
         drop(queues);
@@ -365,7 +367,11 @@ impl FtpWriter {
                     0 => String::new(),
                     not => format!("; not of {not} files, of which it made none"),
                 };
-                format!("{} of what it keeps (CKSM), of {files} files{not}", sum.name())
+                let in_parts = match told.compared_in_parts.load(Ordering::Relaxed) {
+                    0 => String::new(),
+                    large => format!(", {large} of them part by part"),
+                };
+                format!("{} of what it keeps (CKSM), of {files} files{in_parts}{not}", sum.name())
             }
             None => "not its content, for it makes no sum that is known here (CKSM)".into(),
         };

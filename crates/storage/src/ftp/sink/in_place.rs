@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use super::placed::{InPlace, State};
 use super::queues::Gone;
 use super::sending::{Open, Sending};
-use super::sums::Summing;
+use super::sums::FileSumming;
 use super::tree::check;
 use super::writer::Writer;
 use crate::ftp::line::Attempts;
@@ -68,15 +68,22 @@ impl Writer {
             let begun = self.begin_into(place, &path);
             let sending = Some(Sending::Plain(begun.map_err(|error| self.lost(file, &path, (error, 0)))?));
             common.again.begins(file.id, 0);
-            let summing = Summing::new(common.sum);
-            self.open =
-                Some(Open { id: file.id, at: 0, temp: path.clone(), sending, standing: None, summing });
+            let summing = Some(FileSumming::new(common.sum, file.size, false));
+            self.open = Some(Open {
+                id: file.id,
+                at: 0,
+                temp: path.clone(),
+                sending,
+                standing: None,
+                tail: None,
+                summing,
+            });
         }
         let Some(mut open) = self.open.take_if(|open| (open.id, open.at) == (file.id, offset)) else {
             let why = format!("it does not go on at byte {offset}");
             return Err(common.say(FailureKind::Write, &path, &why).into());
         };
-        common.meter.busy(Stage::SinkHost, || open.summing.update(bytes));
+        common.meter.busy(Stage::SinkHost, || open.summing.iter_mut().for_each(|it| it.update(bytes)));
         let Some(mut sending) = open.sending.take() else { unreachable!("it was begun") };
         if let Err(error) = sending.write(self.line.open(), bytes) {
             let error = match self.line.now() {
@@ -101,7 +108,8 @@ impl Writer {
         }
         stored.map_err(|error| self.lost(file, &path, (error, open.at)))?;
         common.well();
-        place.set(file.id, State::Stored(open.summing.finish()));
+        let sums = open.summing.and_then(FileSumming::finish);
+        place.set(file.id, State::Stored(sums.and_then(|sums| sums.whole().cloned())));
         Ok(())
     }
 
@@ -120,7 +128,7 @@ impl Writer {
         panic_point("write", &String::from_utf8_lossy(&path));
         self.begins("write", &path);
         self.may_go_into(place, file, &path)?;
-        let mut summing = Summing::new(common.sum);
+        let mut summing = FileSumming::new(common.sum, file.size, false);
         common.meter.busy(Stage::SinkHost, || summing.update(bytes));
         let mut tries = Attempts::new(Step::File);
         loop {
@@ -149,7 +157,8 @@ impl Writer {
         }
         common.well();
         common.network.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        place.set(file.id, State::Stored(summing.finish()));
+        let sums = summing.finish();
+        place.set(file.id, State::Stored(sums.and_then(|sums| sums.whole().cloned())));
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 //! Invariants: as in `writer`; what broke off is never taken for stored.
 
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use haul_core::ids::FileId;
@@ -17,7 +18,7 @@ use super::onward::Found;
 use super::queues::{Gone, Temp, TempState, Write};
 use super::sending::{Open, Sending};
 use super::standing::Step;
-use super::sums::Summing;
+use super::sums::FileSumming;
 use super::tree::check;
 use super::writer::Writer;
 use crate::owed::panic_point;
@@ -71,8 +72,29 @@ impl Writer {
             let why = format!("it does not go on at byte {offset}");
             return Err(common.say(FailureKind::Write, &path, &why).into());
         };
-        common.meter.busy(Stage::SinkHost, || open.summing.update(bytes));
         open.at += bytes.len() as u64;
+        let mut summing = open.summing.take();
+        let sum =
+            || common.meter.busy(Stage::SinkHost, || summing.iter_mut().for_each(|it| it.update(bytes)));
+        let sent = beside(bytes.len(), sum, || self.send_object(file, &path, open, bytes));
+        if let Some(open) = &mut self.open {
+            open.summing = summing;
+        } else if sent.is_ok() {
+            let sums = summing.and_then(FileSumming::finish);
+            common.set_temp(file.id, TempState::Stored(sums));
+        }
+        sent
+    }
+
+    /// Sends an object, or compares it with what stands there. The file stays open until it is whole.
+    fn send_object(
+        &mut self,
+        file: &SinkFile,
+        path: &[u8],
+        mut open: Open,
+        bytes: &[u8],
+    ) -> Result<(), Gone> {
+        let common = self.common.clone();
         let (again, rest) = match &mut open.standing {
             None => (Vec::new(), bytes),
             Some(standing) => match common.meter.busy(Stage::SinkHost, || standing.compare(bytes)) {
@@ -80,9 +102,9 @@ impl Writer {
                     self.open = Some(open);
                     return Ok(());
                 }
-                Step::Lost => return Err(self.stands_otherwise(file.id, standing, &path)),
+                Step::Lost => return Err(self.stands_otherwise(file.id, standing, path)),
                 Step::GoesOn { at, again, rest } => {
-                    self.go_on(file, &path, &mut open, at)?;
+                    self.go_on(file, path, &mut open, at)?;
                     (again, rest)
                 }
             },
@@ -99,7 +121,7 @@ impl Writer {
                 }
                 Err(error) => {
                     self.open = Some(open);
-                    return Err(self.broke_off(&path, error));
+                    return Err(self.broke_off(path, error));
                 }
             }
         }
@@ -107,12 +129,14 @@ impl Writer {
             self.open = Some(open);
             return Ok(());
         }
-        let Open { sending, summing, temp, .. } = open;
+        let Open { sending, temp, tail, .. } = open;
         if let Some(sending) = sending {
-            self.hear_whole(file, &path, &temp, sending)?;
+            self.hear_whole(file, path, &temp, sending)?;
         }
-        self.common.set_temp(file.id, TempState::Stored(summing.finish()));
-        Ok(())
+        match tail {
+            Some(tail) => self.look_at_tail(file.id, path, &temp, tail),
+            None => Ok(()),
+        }
     }
 
     /// All of a file is sent: the server's word that it has it.
@@ -170,14 +194,25 @@ impl Writer {
         self.ensure(file.parent)?;
         // It may have come to nothing before.
         self.await_turn(file.id, path)?;
-        let summing = Summing::new(self.common.sum);
+        let in_parts = self.common.in_parts.are_summed();
+        let summing = FileSumming::new(self.common.sum, file.size, in_parts);
         let open = match self.take_up(file, path)? {
             Found::Stands(temp, standing) => {
-                Open { id: file.id, at: 0, temp, sending: None, standing: Some(standing), summing }
+                let summing = Some(if standing.is_by_word() { summing.deciding() } else { summing });
+                Open {
+                    id: file.id,
+                    at: 0,
+                    temp,
+                    sending: None,
+                    standing: Some(standing),
+                    tail: None,
+                    summing,
+                }
             }
             Found::Nothing(again) => {
                 let (temp, sending) = self.begin_anew(file, path, again)?;
-                Open { id: file.id, at: 0, temp, sending: Some(sending), standing: None, summing }
+                let (sending, summing) = (Some(sending), Some(summing));
+                Open { id: file.id, at: 0, temp, sending, standing: None, tail: None, summing }
             }
         };
         self.open = Some(open);
@@ -307,4 +342,26 @@ impl Writer {
             self.line.close();
         }
     }
+}
+
+/// Does both: at the same time where there are so many bytes that a thread for it costs nothing beside.
+fn beside<T>(bytes: usize, sum: impl FnOnce() + Send, send: impl FnOnce() -> T) -> T {
+    /// A thread is begun in some 30 us, and as many bytes are summed in twenty times that.
+    const WORTHWHILE: usize = 1 << 20;
+    if bytes < WORTHWHILE {
+        sum();
+        return send();
+    }
+    // Whoever gets it does it, once.
+    let sum = Mutex::new(Some(sum));
+    let take = || sum.lock().unwrap_or_else(PoisonError::into_inner).take();
+    std::thread::scope(|scope| {
+        let begun = std::thread::Builder::new()
+            .name("haul-ftp-sum".into())
+            .spawn_scoped(scope, || take().into_iter().for_each(|sum| sum()));
+        if begun.is_err() {
+            take().into_iter().for_each(|sum| sum());
+        }
+        send()
+    })
 }

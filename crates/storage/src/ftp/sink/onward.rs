@@ -60,10 +60,10 @@ impl Writer {
     fn remove_earlier(&mut self, id: FileId, temp: Vec<u8>) -> bool {
         self.common.parts.let_go(id);
         let asked = self.line.again(|session| {
-            let _ = session.remove(&[&temp])?;
-            session.facts(&temp)
+            let removed = session.remove(&[&temp])?;
+            Ok((removed, session.facts(&temp)?))
         });
-        let gone = matches!(asked, Ok(Asked::Not(_)));
+        let gone = asked.is_ok_and(|(removed, asked)| are_gone(&removed, &asked));
         if !gone {
             self.common.doubt(temp);
         }
@@ -131,6 +131,7 @@ impl Writer {
         let common = self.common.clone();
         if let Some(standing) = open.standing.take() {
             common.parts.count(standing.compared(at), at);
+            open.tail = standing.into_tail(at);
         }
         if at == file.size {
             return Ok(());
@@ -148,7 +149,16 @@ impl Writer {
                 common.set_in_blocks(file.id);
             }
             common.parts.begins(file.id, &open.temp, connections.is_some());
-            let begin = |session| Sending::begin(session, &lanes, (&open.temp, at, file.size), connections);
+            let is_believed = open.tail.is_some();
+            let begin = |session: &mut Session| {
+                // A server makes zeros of what is missing before the byte that it is told to go on at.
+                let stands = !is_believed
+                    || matches!(session.facts(&open.temp)?, Asked::Is(Facts { size: Some(len), .. }) if len >= at);
+                match stands || haul_mutant::removed("ftp-what-is-believed-is-looked-at") {
+                    true => Sending::begin(session, &lanes, (&open.temp, at, file.size), connections),
+                    false => Err(Error::Misfit("what stood there is not there any more".into())),
+                }
+            };
             let error = match self.line.open().and_then(begin) {
                 Ok(sending) => {
                     common.parts.begun(file.id);
@@ -175,6 +185,30 @@ impl Writer {
         }
     }
 
+    /// What is believed still ends as it did, now that the file is whole: it may have gone between the look and
+    /// the server's word that it goes on, and zeros be there.
+    pub(super) fn look_at_tail(
+        &mut self,
+        id: FileId,
+        path: &[u8],
+        temp: &[u8],
+        (from, bytes): (u64, Vec<u8>),
+    ) -> Result<(), Gone> {
+        let len = bytes.len() as u64;
+        let read = self.line.again(|session| tail(session, temp, from, len));
+        // The offset must not be taken for that of the next file.
+        self.line.close();
+        let why = match read {
+            Ok(Some(read)) if read == bytes || haul_mutant::removed("ftp-what-is-believed-is-looked-at") => {
+                return Ok(());
+            }
+            Ok(_) => "what stood there of it was another when the server went on with it: it is sent from its beginning".into(),
+            Err(error) => error.to_string(),
+        };
+        self.common.parts.begins_anew(id);
+        Err(Gone { failure: self.common.say(FailureKind::Network, path, &why), again: true })
+    }
+
     /// What is left of a file that was given up, if a later attempt goes on with it; else it is to be
     /// removed.
     pub(super) fn leave_part(&mut self, id: FileId, temp: &[u8]) -> bool {
@@ -189,8 +223,9 @@ impl Writer {
         let len = match asked {
             // It may be that the server shows it to nobody before it is whole.
             Ok(Some(Asked::Not(_))) => match self.common.parts.hidden(id) {
-                Some(len) => len,
-                None => return false,
+                Some(len) if len > 0 => len,
+                // Nothing is known of it: it goes, for nobody would see that it is there.
+                _ => return false,
             },
             Ok(Some(Asked::Is(facts))) => facts.size.unwrap_or(0),
             Ok(_) => 0,
@@ -209,14 +244,25 @@ impl Writer {
         for (temp, record) in self.common.parts.take_left() {
             self.begins("remove", &temp);
             let removed = self.line.again(|session| {
-                let _ = session.remove(&[&temp])?;
-                session.facts(&temp)
+                let removed = session.remove(&[&temp])?;
+                Ok((removed, session.facts(&temp)?))
             });
-            if let Ok(Asked::Not(_)) = removed {
+            if removed.is_ok_and(|(removed, asked)| are_gone(&removed, &asked)) {
                 record.remove();
             }
         }
     }
+}
+
+/// What was to be removed is not there: not seen, and not merely shown to nobody while somebody is at it.
+fn are_gone(removed: &[Result<(), Error>], asked: &Asked) -> bool {
+    matches!(asked, Asked::Not(_)) && removed.iter().all(|one| !one.as_ref().is_err_and(is_busy))
+}
+
+/// The server has it, and cannot remove it now.
+pub(super) fn is_busy(error: &Error) -> bool {
+    matches!(error, Error::Refused { code: 400..500, .. })
+        && !haul_mutant::removed("ftp-what-is-busy-is-named")
 }
 
 /// Reads so many bytes of a file from an offset on. `None`: it has fewer.

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use haul_core::entry::Timestamp;
+use haul_core::entry::Fingerprint;
 use haul_core::ids::FileId;
 use haul_core::wire::HeldReport;
 use haul_ftp::Ranges;
@@ -20,7 +20,7 @@ use crate::ftp::pair::records::{Kept, Record, Records};
 
 /// Shorter files begin anew.
 pub(super) const FILE_LEN_MIN: u64 = 4 << 20;
-/// In place of the source in a record's key: which one it is does not matter, for its bytes are compared.
+/// In place of the source in a record's key: the version tells which one it is.
 const FROM: &str = "anywhere";
 /// Ends the version of a file that was sent in blocks, of which there may be gaps anywhere.
 const IN_BLOCKS: &str = " blocks";
@@ -44,8 +44,8 @@ pub(super) struct Parts {
 
 #[derive(Default)]
 struct Inner {
-    /// Of large files of the source.
-    times: HashMap<FileId, Timestamp>,
+    /// Large files of the source, as it told them last.
+    told: HashMap<FileId, Fingerprint>,
     parts: HashMap<FileId, Part>,
     /// What stood there of them was of no use: nothing is gone on with.
     afresh: HashSet<FileId>,
@@ -96,10 +96,10 @@ impl Parts {
         self.can
     }
 
-    /// A file of the source has this time.
-    pub(super) fn note(&self, id: FileId, size: u64, mtime: Timestamp) {
-        if size >= FILE_LEN_MIN && self.records.is_some() {
-            self.lock().times.insert(id, mtime);
+    /// A file of the source is this one.
+    pub(super) fn note(&self, id: FileId, fingerprint: Fingerprint) {
+        if fingerprint.size >= FILE_LEN_MIN && self.records.is_some() {
+            self.lock().told.insert(id, fingerprint);
         }
     }
 
@@ -110,9 +110,9 @@ impl Parts {
         let mut inner = self.lock();
         // What this run had of it so far is on record.
         inner.parts.remove(&id);
-        let mtime = *inner.times.get(&id)?;
+        let Fingerprint { mtime, version, .. } = *inner.told.get(&id)?;
         let record = records.take(FROM, &to).ok().flatten()?;
-        let version = format!("{size} {}.{:09}", mtime.secs, mtime.nanos);
+        let version = format!("{size} {}.{:09} {version:?}", mtime.secs, mtime.nanos);
         let kept = record.read().filter(|kept| is_beside(&kept.temp, path));
         let mut safe = Ranges::new();
         let earlier = kept.map(|Kept { version: told, temp, ranges }| {
@@ -300,6 +300,8 @@ fn is_beside(temp: &[u8], path: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use haul_core::entry::{Timestamp, Version};
+
     use super::*;
 
     /// Goal: a record whose name would lead elsewhere is none.
@@ -312,6 +314,27 @@ mod tests {
         }
     }
 
+    fn told(secs: i64, inode: u8) -> Fingerprint {
+        let version = Version::new(&[inode]).expect("short");
+        Fingerprint { size: FILE_LEN_MIN, mtime: Timestamp { secs, nanos: 5 }, version }
+    }
+
+    /// Goal: another file of the same size and time is another version: what stands there may still be written
+    /// to by the session that was lost, with bytes of the one before.
+    #[test]
+    fn a_part_is_of_one_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let can = Can { goes_on: true, sums: true, trusts: false };
+        let take = |inode| {
+            let run = Parts::new(Some(dir.path().join("uploads")), can);
+            run.note(FileId(1), told(1, inode));
+            let earlier = run.take(FileId(1), FILE_LEN_MIN, "ftp://a/d/x".into(), b"/d/x");
+            run.begins(FileId(1), b"/d/.x.haul~1", false);
+            earlier.map(|earlier| earlier.fits)
+        };
+        assert_eq!([take(1), take(1), take(2)], [None, Some(true), Some(false)]);
+    }
+
     /// Goal: two runs never go on with one temporary; another version of the source does not, either.
     #[test]
     fn a_part_is_of_one_run_and_one_version() {
@@ -319,9 +342,8 @@ mod tests {
         let can = Can { goes_on: true, sums: true, trusts: false };
         let run = || Parts::new(Some(dir.path().join("uploads")), can);
         let id = FileId(1);
-        let time = |secs| Timestamp { secs, nanos: 5 };
         let take = |run: &Parts, secs| {
-            run.note(id, FILE_LEN_MIN, time(secs));
+            run.note(id, told(secs, 1));
             run.take(id, FILE_LEN_MIN, "ftp://a/d/x".into(), b"/d/x")
         };
         let first = run();

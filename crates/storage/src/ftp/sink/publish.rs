@@ -15,10 +15,12 @@ use haul_core::entry::{Meta, Name};
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::op::{Existing, Publish, Seen};
 use haul_core::wire::{Failure, FailureKind};
-use haul_ftp::{Asked, Error, Facts, Kind, Listed};
+use haul_ftp::{Asked, Error, Facts, Kind, Listed, Sum};
 use rustix::io::Errno;
 
 use super::queues::{Given, Temp, TempState};
+use super::summed::Compared;
+use super::sums::Sums;
 use super::writer::Writer;
 use super::{existing_of, seen_of};
 use crate::ftp::{folded, says_gone};
@@ -32,7 +34,7 @@ pub(super) struct Going<'a> {
     pub(super) publish: &'a Publish,
     pub(super) path: Vec<u8>,
     pub(super) temp: Vec<u8>,
-    pub(super) sum: Option<Vec<u8>>,
+    pub(super) sum: Option<Sums>,
     /// What stands at the name.
     pub(super) stands: bool,
     pub(super) seen: Option<Seen>,
@@ -40,6 +42,8 @@ pub(super) struct Going<'a> {
     pub(super) listed: Option<bool>,
     /// The server said that it set its mode, and its time.
     pub(super) kept: (bool, bool),
+    /// It was compared in a way that the server may not know.
+    pub(super) may_be_right: bool,
     pub(super) result: Result<(), Failure>,
 }
 
@@ -79,7 +83,7 @@ impl Writer {
                 }
                 Err(failure) if failure.kind == FailureKind::Digest => {
                     self.common.again.lost(id, going.publish.file.size, &failure.text);
-                    if self.common.temp(id).is_some_and(|temp| temp.in_blocks) {
+                    if !going.may_be_right && self.common.temp(id).is_some_and(|temp| temp.in_blocks) {
                         self.common.lanes.spoiled(id, &failure.text);
                     }
                     self.common.set_temp(id, TempState::Failed(failure.clone().into()));
@@ -107,6 +111,7 @@ impl Writer {
             seen: None,
             listed: None,
             kept: (false, false),
+            may_be_right: false,
             result,
         }
     }
@@ -348,9 +353,14 @@ impl Writer {
     /// The sum of what the server has is that of what was sent.
     fn hold_against_sums(&mut self, all: &mut [Going<'_>]) {
         let Some(sum) = self.common.sum else { return };
+        let common = self.common.clone();
+        let whole = |going: &Going<'_>| going.goes().then(|| going.sum.as_ref()?.whole().cloned()).flatten();
+        for going in all.iter_mut().filter(|going| going.goes() && whole(going).is_none()) {
+            self.hold_against_parts(going, sum);
+        }
         let files: Vec<(&[u8], u64)> = all
             .iter()
-            .filter(|going| going.goes() && going.sum.is_some())
+            .filter(|going| whole(going).is_some())
             .map(|going| (going.temp.as_slice(), going.publish.file.size))
             .collect();
         if files.is_empty() {
@@ -358,39 +368,71 @@ impl Writer {
         }
         self.begins("sum", files[0].0);
         let sums = self.line.again(|session| session.sums(sum, &files));
-        let common = self.common.clone();
-        let sums = sums.map(Vec::into_iter);
         let mut sums = match sums {
-            Ok(sums) => sums,
-            Err(error) => {
-                for going in all.iter_mut().filter(|going| going.goes()) {
-                    going.result = Err(common.failure(FailureKind::Publish, &going.path, &error));
-                }
-                return;
-            }
+            Ok(sums) => sums.into_iter(),
+            Err(error) => return self.fail_all(all, &error),
         };
-        for going in all.iter_mut().filter(|going| going.goes() && going.sum.is_some()) {
+        for going in all.iter_mut() {
+            let Some(own) = whole(going) else { continue };
             going.result = match sums.next() {
-                Some(Ok(told))
-                    if Some(&told) == going.sum.as_ref() || haul_mutant::removed("ftp-sums-are-compared") =>
-                {
+                Some(Ok(told)) if told == own || haul_mutant::removed("ftp-sums-are-compared") => {
                     common.told.compared.fetch_add(1, Ordering::Relaxed);
                     Ok(())
                 }
-                Some(Ok(_)) => {
-                    let why =
-                        format!("the {} of what the server keeps is not that of what was sent", sum.name());
-                    Err(common.say(FailureKind::Digest, &going.path, &why))
-                }
-                Some(Err(error)) if error.is_unknown() => {
-                    common.told.uncompared.fetch_add(1, Ordering::Relaxed);
-                    common.lanes.makes_no_sum();
-                    Ok(())
-                }
+                Some(Ok(_)) => Err(self.other_sum(going, sum)),
+                Some(Err(error)) if error.is_unknown() => self.not_compared(going),
                 Some(Err(error)) => Err(common.failure(FailureKind::Publish, &going.path, &error)),
                 None => Ok(()),
             };
         }
+    }
+
+    fn other_sum(&self, going: &Going<'_>, sum: Sum) -> Failure {
+        let why = format!("the {} of what the server keeps is not that of what was sent", sum.name());
+        self.common.say(FailureKind::Digest, &going.path, &why)
+    }
+
+    /// The server makes no sum of a file, whatever it says that it makes.
+    fn not_compared(&self, going: &mut Going<'_>) -> Result<(), Failure> {
+        self.common.lanes.makes_no_sum();
+        let decides = going.sum.as_ref().is_some_and(|sums| sums.decides);
+        if decides && !haul_mutant::removed("ftp-words-are-proved") {
+            going.may_be_right = true;
+            self.common.parts.begins_anew(going.publish.file.id);
+            let why = "the server made no sum of it, and nothing else proves what an earlier attempt left of it there: it is sent from \
+                       its beginning";
+            return Err(self.common.say(FailureKind::Digest, &going.path, why));
+        }
+        self.common.told.uncompared.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The same of a large file, part by part.
+    fn hold_against_parts(&mut self, going: &mut Going<'_>, sum: Sum) {
+        let Some(own) = &going.sum else { return };
+        let compared = self.compare_parts(&going.temp, going.publish.file.size, own);
+        going.result = match compared {
+            Ok(Compared::Alike) => {
+                self.note_compared(&Compared::Alike);
+                let told = &self.common.told;
+                told.compared.fetch_add(1, Ordering::Relaxed);
+                told.compared_in_parts.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            Ok(_) if haul_mutant::removed("ftp-parts-are-compared") => Ok(()),
+            Ok(compared) if self.note_compared(&compared) => {
+                going.may_be_right = true;
+                let why = format!(
+                    "the server makes no {} of parts of a file that is that of what was sent: it is sent again, and compared as a whole",
+                    sum.name()
+                );
+                Err(self.common.say(FailureKind::Digest, &going.path, &why))
+            }
+            // It made some before.
+            Ok(Compared::Unknown) => self.not_compared(going),
+            Ok(Compared::Other) => Err(self.other_sum(going, sum)),
+            Err(error) => Err(self.common.failure(FailureKind::Publish, &going.path, &error)),
+        };
     }
 
     /// What the server gives back has the digest that it must have, where somebody wants that.

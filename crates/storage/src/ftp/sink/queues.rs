@@ -21,6 +21,8 @@ use super::again::Again;
 use super::lanes::Lanes;
 use super::parts::Parts;
 use super::placed::InPlace;
+use super::summed::{InParts, Summed};
+use super::sums::Sums;
 use super::tree::Tree;
 use super::unwritten;
 use crate::ftp::line::{Attempts, Retry};
@@ -45,6 +47,8 @@ pub(super) struct Common {
     pub(super) tag: u32,
     /// What the server makes sums by, if it does.
     pub(super) sum: Option<Sum>,
+    /// Large files are compared in parts.
+    pub(super) in_parts: InParts,
     pub(super) meter: Arc<Meter>,
     pub(super) post: Post<SinkCompletion>,
     pub(super) queues: Mutex<Queues>,
@@ -106,7 +110,7 @@ pub(super) enum TempState {
     /// It is being sent.
     Partial,
     /// The server said that it has all of it; the sum of what was sent.
-    Stored(Option<Vec<u8>>),
+    Stored(Option<Sums>),
     Failed(Gone),
 }
 
@@ -141,6 +145,8 @@ pub(super) enum Work {
     Op(SinkOp, Owed<SinkDone>),
     Bundle(Arc<Batch<BundleWrite>>),
     Publish(Arc<Batch<CommitItem>>),
+    /// Parts of a file that is whole, whose sums somebody else waits for.
+    Sums(Arc<Summed>),
 }
 
 /// An object.
@@ -285,8 +291,9 @@ pub(super) struct Told {
     pub(super) no_size: AtomicBool,
     /// Files that it made no sum of, though it says that it makes them.
     pub(super) uncompared: AtomicU64,
-    /// Files that were compared by their sum.
+    /// Files that were compared by their sum, and how many of them in parts.
     pub(super) compared: AtomicU64,
+    pub(super) compared_in_parts: AtomicU64,
     /// It takes names that differ in case alone for one.
     pub(super) folds: Mutex<Option<bool>>,
     /// It takes names for those without the blank or dot at their end.

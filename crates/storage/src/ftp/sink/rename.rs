@@ -10,6 +10,7 @@ use haul_ftp::{Asked, Error, Facts};
 
 use super::publish::Going;
 use super::seen_of;
+use super::summed::Compared;
 use super::writer::Writer;
 use crate::sink::names::temp_name;
 
@@ -132,10 +133,21 @@ impl Writer {
             return true;
         }
         if let (Some(sum), Some(own)) = (self.common.sum, &going.sum) {
-            let file = [(going.path.as_slice(), going.publish.file.size)];
-            let told = self.line.again(|session| session.sums(sum, &file));
-            if let Some(Ok(told)) = told.ok().and_then(|mut all| all.pop()) {
-                return told == *own;
+            let size = going.publish.file.size;
+            let alike = match own.whole() {
+                Some(own) => {
+                    let file = [(going.path.as_slice(), size)];
+                    let told = self.line.again(|session| session.sums(sum, &file));
+                    told.ok().and_then(|mut all| all.pop()?.ok()).map(|told| told == *own)
+                }
+                None => match self.compare_parts(&going.path, size, own) {
+                    Ok(Compared::Alike) => Some(true),
+                    Ok(Compared::Other) => Some(false),
+                    Ok(Compared::Unknown) | Err(_) => None,
+                },
+            };
+            if let Some(alike) = alike {
+                return alike;
             }
         }
         let time = facts.modify.map(|told| told.secs);

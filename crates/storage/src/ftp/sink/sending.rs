@@ -9,7 +9,7 @@ use haul_ftp::{Error, Going, Outgoing, Ranges, Session};
 
 use super::lanes::Lanes;
 use super::standing::Standing;
-use super::sums::Summing;
+use super::sums::FileSumming;
 use crate::ftp::share::Active;
 
 /// A file that a session is in the middle of.
@@ -23,7 +23,10 @@ pub(super) struct Open {
     pub(super) sending: Option<Sending>,
     /// What stands there of it, as long as that is compared.
     pub(super) standing: Option<Standing>,
-    pub(super) summing: Summing,
+    /// Where it goes on behind what is believed: the bytes before that, and where they begin.
+    pub(super) tail: Option<(u64, Vec<u8>)>,
+    /// The sum of what came of it; elsewhere while more comes.
+    pub(super) summing: Option<FileSumming>,
 }
 
 /// A file on its way.

@@ -94,6 +94,17 @@ impl Standing {
         Standing::new(None, VecDeque::from([Part { start: 0, end, proof: Proof::Word }]))
     }
 
+    /// What was compared of what is believed up to `at`: from which byte on, and these bytes.
+    pub(super) fn into_tail(self, at: u64) -> Option<(u64, Vec<u8>)> {
+        let from = at.checked_sub(self.held.len() as u64)?;
+        (self.sum.is_none() && !self.held.is_empty()).then_some((from, self.held))
+    }
+
+    /// Only the sum of the whole can prove it.
+    pub(super) fn is_by_word(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.proof, Proof::Word))
+    }
+
     fn new(sum: Option<Sum>, parts: VecDeque<Part>) -> Standing {
         Standing { parts, at: 0, sum, summing: Summing::new(sum), held: Vec::new() }
     }

@@ -21,9 +21,10 @@ use haul_core::transfer::op::{
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Moment, Session, write_moment};
 
+use super::onward::is_busy;
 use super::queues::{Batch, Common, Temp, TempState, Work, refuse};
 use super::sending::{Open, Sending};
-use super::sums::Summing;
+use super::sums::FileSumming;
 use super::tree::check;
 use crate::ftp::line::{Attempts, Line};
 use crate::owed::panic_point;
@@ -104,6 +105,8 @@ impl Writer {
             for ((path, removed), asked) in doubted.iter().zip(removed).zip(asked) {
                 match asked {
                     _ if removed.is_ok() => self.common.stays_not(path),
+                    // One that is shown to nobody stays on the list.
+                    Asked::Not(_) if removed.as_ref().is_err_and(is_busy) => self.common.stands(path),
                     Asked::Not(_) => self.common.stays_not(path),
                     Asked::Is(_) => self.common.stands(path),
                     Asked::Untold(_) => {}
@@ -170,6 +173,7 @@ impl Writer {
             Work::Write(write) => self.write(*write),
             Work::Bundle(batch) => self.bundle(&batch),
             Work::Publish(batch) => self.publish_batch(&batch),
+            Work::Sums(summed) => self.help(&summed),
             Work::Op(op, owed) => {
                 let done = match op {
                     SinkOp::MakeDirs { dirs } => SinkDone::MakeDirs { results: self.make_dirs(dirs) },
@@ -243,7 +247,7 @@ impl Writer {
         self.begins("write", &path);
         check(&self.common.server, &path, &file.name)?;
         self.ensure(file.parent)?;
-        let mut summing = Summing::new(self.common.sum);
+        let mut summing = FileSumming::new(self.common.sum, file.size, false);
         self.common.meter.busy(Stage::SinkHost, || summing.update(bytes));
         let lanes = self.common.lanes.clone();
         // What is refused in blocks, in whatever way, goes at least once as it is.
@@ -316,8 +320,8 @@ impl Writer {
         let mut results: Vec<(FileId, Option<Result<Found, Failure>>)> = Vec::new();
         let mut paths = Vec::new();
         for item in &items {
-            let SinkFile { id, parent, name, size, .. } = &item.file;
-            self.common.parts.note(*id, *size, item.mtime);
+            let SinkFile { id, parent, name, .. } = &item.file;
+            self.common.parts.note(*id, item.fingerprint);
             let path = self.common.path(&item.file);
             let ensured = check(&self.common.server, &path, name).and_then(|()| self.ensure(*parent));
             let result = match ensured {
@@ -451,7 +455,7 @@ impl Writer {
             Ok(mut all) => match all.pop() {
                 // Where nothing of it was made there is nothing to remove, in whatever words that is refused.
                 Some(Err(error)) => match self.line.open().and_then(|session| session.facts(&path)) {
-                    Ok(Asked::Not(_)) => true,
+                    Ok(Asked::Not(_)) => !is_busy(&error),
                     Ok(Asked::Untold(_)) => error.is_unavailable(),
                     Ok(Asked::Is(_)) => {
                         self.common.stands(&path);

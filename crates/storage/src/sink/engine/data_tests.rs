@@ -2,7 +2,7 @@ use super::*;
 use crate::io::fault::{Faulty, What, When};
 use crate::io::pread::Pread;
 use crate::sink::engine::WriteEngine;
-use crate::sink::engine::tests::{Bench, META, TAG, Unmount, file, whole};
+use crate::sink::engine::tests::{Bench, META, TAG, Unmount, file, told, whole};
 use haul_base::buffer::Pool;
 use haul_base::sys::cached_and_dirty;
 use haul_core::ids::{BufferId, DirId};
@@ -371,7 +371,7 @@ fn lack_of_space_is_told_before_data_moves() {
     let mut bench = Bench::at(tempfile::tempdir().expect("tempdir"), at.join("root"), |_| {});
     fs::write(bench.temp("old", 5), "begun").expect("write");
     let old = file(1, DirId::ROOT, "old", 4 * MIB as u64);
-    let item = LookupItem { file: old.clone(), mtime: META.mtime, adopt: Some(5) };
+    let item = LookupItem { file: old.clone(), fingerprint: told(old.size, META.mtime), adopt: Some(5) };
     bench.run(SinkOp::Lookup { items: vec![item] }, b"");
     let new = file(2, DirId::ROOT, "new", 4 * MIB as u64);
     for f in [&old, &new] {

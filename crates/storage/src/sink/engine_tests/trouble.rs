@@ -158,7 +158,11 @@ fn a_panic_is_a_failed_operation() {
         let fails = |bench: &mut Bench| {
             let op = match point {
                 "split" => SinkOp::Lookup {
-                    items: vec![LookupItem { file: f.clone(), mtime: META.mtime, adopt: None }],
+                    items: vec![LookupItem {
+                        file: f.clone(),
+                        fingerprint: told(f.size, META.mtime),
+                        adopt: None,
+                    }],
                 },
                 "create" => SinkOp::Create { file: f.clone(), striping: None },
                 _ => SinkOp::Write { file: f.clone(), offset: 0, len: 4, buffer: BufferId(0), start: 0 },

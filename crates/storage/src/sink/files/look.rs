@@ -67,13 +67,13 @@ impl Files {
         }
         if let Existing::File { size, mtime, grain, .. } = &mut existing
             && *size == file.size
-            && !same_time(item.mtime, *mtime, *grain)
-            && self.holds_as(&dir, stat.st_dev, item.mtime).is_some_and(|held| held == *mtime)
+            && !same_time(item.fingerprint.mtime, *mtime, *grain)
+            && self.holds_as(&dir, stat.st_dev, item.fingerprint.mtime).is_some_and(|held| held == *mtime)
         {
-            *mtime = item.mtime;
+            *mtime = item.fingerprint.mtime;
         }
         if let (Some(place), Existing::File { size, mtime, grain, .. }) = (&self.in_place, &existing) {
-            let counts = *size == file.size && same_time(item.mtime, *mtime, *grain);
+            let counts = *size == file.size && same_time(item.fingerprint.mtime, *mtime, *grain);
             if !place.may_find(&stat, file.id, counts) {
                 return Err(self.has_other_entry(file.parent, &file.name));
             }
