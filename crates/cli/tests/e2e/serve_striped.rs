@@ -291,12 +291,9 @@ fn people_of_a_grid_have_their_data_by_nodes() {
     let other = Striped::of_grid(true, "daemon");
     fs::write(other.at("f"), &content).expect("write");
     let got = room.at("of another user");
-    let mut command = Command::new("timeout");
-    command.args([CLIENT_SECONDS, "globus-url-copy", "-stripe", "-fast", "-p", "2"]);
-    command.args([&format!("gsiftp://127.0.0.1:{}/f", other.port), &file_url(&got)]);
-    command.env("X509_CERT_DIR", other.room.at("authorities"));
-    let output = command.env("X509_USER_PROXY", other.room.at("alice")).output().expect("run a client");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let haul = Haul::cp([format!("gsiftp://127.0.0.1:{}/f", other.port)]).args([&got]);
+    let haul = haul.env("X509_CERT_DIR", other.room.at("authorities"));
+    haul.env("X509_USER_PROXY", other.room.at("alice")).run().sane().exits(0);
     assert!(read(&got) == content);
     let nodes = other.nodes.iter().filter_map(|(_, node)| node.as_ref().map(Running::stderr));
     assert!(nodes.clone().all(|log| !log.contains(" login ")), "{:?}", nodes.collect::<Vec<_>>());

@@ -4,7 +4,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -83,7 +83,7 @@ fn serve(control: TcpStream) -> std::io::Result<()> {
             b"USER" => say(b"331 who says so?")?,
             b"PASS" => say(b"230 welcome")?,
             b"FEAT" => say(
-                b"211-Features\r\n MLST type*;size*;modify*;UNIX.mode*;unique*;UNIX.slink*;\r\n SIZE\r\n MFMT\r\n REST STREAM\r\n EPSV\r\n211 End",
+                b"211-Features\r\n MLST type*;size*;modify*;UNIX.mode*;unique*;UNIX.slink*;\r\n SIZE\r\n MFMT\r\n REST STREAM\r\n ESTO\r\n EPSV\r\n211 End",
             )?,
             b"TYPE" => say(b"200 done")?,
             b"PWD" => say(b"257 \"/\"")?,
@@ -103,18 +103,31 @@ fn serve(control: TcpStream) -> std::io::Result<()> {
                 Some(stat) => say(format!("213 {}", stat.len()).as_bytes())?,
                 None => say(b"550 no such file")?,
             },
-            b"MLSD" | b"STOR" | b"RETR" => {
+            b"MLSD" | b"STOR" | b"RETR" | b"ESTO" => {
+                // `ESTO A OFFSET PATH`.
+                let words: Vec<&[u8]> = argument.splitn(3, |byte| *byte == b' ').collect();
+                let (at, path) = match (&verb[..], &words[..]) {
+                    (b"ESTO", [_, at, path]) => (std::str::from_utf8(at).unwrap_or("0"), path_of(path)),
+                    _ => ("0", path),
+                };
                 let Some(listener) = passive.take() else {
                     say(b"425 where?")?;
                     continue;
                 };
-                if &verb[..] != b"STOR" && !path.exists() {
+                if !matches!(&verb[..], b"STOR" | b"ESTO") && !path.exists() {
                     say(b"550 no such file")?;
                     continue;
                 }
                 say(b"150 go on")?;
                 let mut data = listener.accept()?.0;
                 let moved = match &verb[..] {
+                    b"ESTO" => {
+                        let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+                        file.and_then(|mut file| {
+                            file.seek(std::io::SeekFrom::Start(at.parse().unwrap_or(0)))?;
+                            std::io::copy(&mut data, &mut file)
+                        })
+                    }
                     b"STOR" => fs::File::create(&path).and_then(|mut file| std::io::copy(&mut data, &mut file)),
                     b"RETR" => fs::File::open(&path).and_then(|mut file| std::io::copy(&mut file, &mut data)),
                     _ => {
