@@ -7,6 +7,7 @@ use std::time::Duration;
 
 #[macro_use]
 pub mod needs;
+pub mod beside;
 pub mod block_liar;
 pub mod compare;
 pub mod disk;
