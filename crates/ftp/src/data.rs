@@ -215,6 +215,12 @@ fn protected(control: &Control, stream: Bounded) -> Result<Wire, Error> {
 
 /// What went wrong with a data connection after the server said that it begins, with what it says of that.
 fn after_all(control: &mut Control, error: Error, of: &Command<'_>) -> Error {
+    // It waits for another connection, and says nothing until nobody has come for long; nor is there another
+    // ticket to come with.
+    if matches!(error, Error::Untied) {
+        control.set_broken();
+        return error;
+    }
     let Ok(reply) = control.last_reply_within(GIVING_UP.min(control.patience())) else { return error };
     if reply.class() == Class::Completed { error } else { with_word(control, error, &reply, of) }
 }

@@ -83,6 +83,12 @@ impl Session {
 
     /// Data go in blocks from now on, over so many connections: those that are there, or new ones.
     fn outlets(&mut self, connections: u32) -> Result<(), Error> {
+        // A node that nobody comes to waits for somebody, and the server with it: all are dialled, or one.
+        let connections = match self.control.nodes.count() as u32 {
+            nodes if nodes <= connections || connections < 2 => connections,
+            nodes if nodes <= OUTLETS_MAX => nodes,
+            _ => 1,
+        };
         match &mut self.outlets {
             Some(outlets) => match outlets.are_kept(connections) {
                 Ok(true) => return Ok(()),

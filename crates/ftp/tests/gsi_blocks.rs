@@ -33,6 +33,8 @@ enum Odd {
     BeginsEarly,
     /// The first connection is made first, and shows last whose it is.
     LateFirst,
+    /// The last connection shows whose it is long after the server began, and said that it is at work.
+    ShowsLate,
     /// It closes its connections behind each file, and makes others for the next one.
     Closes,
     /// It does so before a small file ends, so that both are there at a time.
@@ -305,12 +307,22 @@ impl Served {
                 _ => {}
             }
             let mine = self.mine.clone().expect("it was delegated");
+            let late = if self.odd == Odd::ShowsLate { wires.pop() } else { None };
             for wire in wires {
                 let lane = self.shown(wire, &mine)?;
                 self.lanes.push(lane);
             }
             if self.odd != Odd::BeginsEarly {
                 say("150 it begins")?;
+            }
+            if let Some(late) = late {
+                // At each word the client looks at all who are there.
+                for _ in 0..200 {
+                    say("112 at work")?;
+                }
+                thread::sleep(LOOK);
+                let lane = self.shown(late, &mine)?;
+                self.lanes.push(lane);
             }
         }
         self.send(content, say)
@@ -415,6 +427,7 @@ fn whoever_is_not_the_users_own_changes_nothing() {
         Odd::Nothing,
         Odd::BeginsEarly,
         Odd::LateFirst,
+        Odd::ShowsLate,
         Odd::Closes,
         Odd::ConnectsAhead,
         Odd::Silent,

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::process::Signal;
 
+use crate::support::beside::beside;
 use crate::support::compare::{BELOW, Opts, assert_no_debris, assert_same, debris, snapshot};
 use crate::support::ftpd::{Ftpd, Kind, PASSWORD, Talk, USER, contents, escaped_word};
 use crate::support::liar::{Lies, Manner};
@@ -61,6 +62,11 @@ fn file(path: &Path, rng: &mut fastrand::Rng, len: usize) {
     fs::write(path, tree::bytes(rng, len)).expect("write a file");
     set_mode(path, 0o644);
     age(path, rng);
+}
+
+/// A file that was there long ago: of one that has just changed the content is asked for a second later.
+fn old(room: &Room, name: &str, content: &str) {
+    age(&room.file(name, content), &mut fastrand::Rng::with_seed(89));
 }
 
 fn dir(path: &Path) {
@@ -170,7 +176,7 @@ fn assert_whole_or_refused(ended: &Outcome, copy: &Path, whole: &[u8]) {
 /// Method: plain sockets; each kind.
 #[test]
 fn the_servers_of_the_rig_serve() {
-    for kind in Kind::here() {
+    beside(Kind::here(), |kind| {
         let room = Room::new();
         let data = room.dir("data");
         let content = tree::bytes(&mut fastrand::Rng::with_seed(90), 100_000);
@@ -200,7 +206,7 @@ fn the_servers_of_the_rig_serve() {
         assert!(procs::wait_until(Duration::from_secs(10), ends), "{kind:?} lives on");
         server.start_again();
         assert!(server.talk().fetch(format!("RETR {path}").as_bytes()) == content, "{kind:?}");
-    }
+    });
 }
 
 /// Goal: the lying server comes as far as its lie.
@@ -235,7 +241,7 @@ fn the_lying_server_of_the_rig_lies() {
 /// Method: some 300 files with odd names, from each kind of server, twice.
 #[test]
 fn a_tree_arrives_and_a_second_run_copies_nothing() {
-    for kind in Kind::here() {
+    beside(Kind::here(), |kind| {
         let room = Room::new();
         let (data, sink) = (room.dir("data"), room.dir("sink"));
         furnish(&data, 91, kind);
@@ -251,14 +257,14 @@ fn a_tree_arrives_and_a_second_run_copies_nothing() {
         assert_eq!(second.number("bytes_sent"), 0, "{kind:?}: {second:?}");
         assert_eq!(second.number("unchanged"), files, "{kind:?}: {second:?}");
         assert_arrived(kind, &data, &sink);
-    }
+    });
 }
 
 /// Goal: what changed at the server is copied by the next run, and that alone.
 /// Method: one file grows, one keeps its length and gets another time, one is new.
 #[test]
 fn a_second_run_copies_what_changed() {
-    for kind in Kind::here() {
+    beside(Kind::here(), |kind| {
         let room = Room::new();
         let (data, sink) = (room.dir("data"), room.dir("sink"));
         let mut rng = fastrand::Rng::with_seed(92);
@@ -274,13 +280,13 @@ fn a_second_run_copies_what_changed() {
         let summary = cp(&[], &url, &sink).run().sane().exits(0).summary();
         assert_eq!((summary.number("files"), summary.number("unchanged")), (3, 1), "{kind:?}: {summary:?}");
         assert_same(&data, &sink, Opts { metadata: false, ..BELOW });
-    }
+    });
 }
 
 /// Goal: a file of many objects arrives, under the name that was given, or in the directory.
 #[test]
 fn a_large_file_arrives_under_its_name() {
-    for kind in Kind::here() {
+    beside(Kind::here(), |kind| {
         let room = Room::new();
         let data = with_a_big_file(&room, 93, 40 * MIB + 12_345);
         let server = Ftpd::start(kind);
@@ -294,19 +300,19 @@ fn a_large_file_arrives_under_its_name() {
         assert_no_debris(&sink);
         let slow = Haul::cp(["--rate=20MiB/s"]).args([&url]).args([room.at("slow")]).run().sane().exits(0);
         assert_eq!(slow.summary().text("limited_by"), "rate_limit", "{kind:?}: {}", slow.describe());
-    }
+    });
 }
 
 /// Goal: a slash at the end means the contents, none the directory itself; several sources of one server go
 /// side by side; an empty directory arrives; `/~/` begins where the login does.
 #[test]
 fn urls_name_what_paths_name() {
-    for kind in Kind::here() {
+    beside(Kind::here(), |kind| {
         let room = Room::new();
         let data = room.dir("da ta");
         room.dir("da ta/empty");
-        room.file("da ta/f%41", "f");
-        room.file("one", "one");
+        old(&room, "da ta/f%41", "f");
+        old(&room, "one", "one");
         let server = Ftpd::start(kind);
         let below = |name: &str| server.url(room.at(name));
         cp(&[], &below("da ta"), &room.at("a")).run().sane().exits(0);
@@ -321,17 +327,17 @@ fn urls_name_what_paths_name() {
         assert!(room.at("d").read_dir().is_ok_and(|mut all| all.next().is_none()), "{}", empty.describe());
         cp(&[], &below("da ta/f%41"), &room.at("e")).run().sane().exits(0);
         assert_eq!(read(room.at("e")), b"f", "{kind:?}");
-        let Some(home) = server.home() else { continue };
+        let Some(home) = server.home() else { return };
         fs::write(home.join("at home"), "home").expect("write a file");
         cp(&[], &server.url("/~/at home"), &room.at("h")).run().sane().exits(0);
         assert_eq!(read(room.at("h")), b"home", "{kind:?}");
-    }
+    });
 }
 
 /// Goal: a dry run makes nothing, neither in a destination that is there nor one that is not.
 #[test]
 fn a_dry_run_makes_nothing() {
-    for kind in Kind::here() {
+    beside(Kind::here(), |kind| {
         let room = Room::new();
         let (data, sink) = (room.dir("data"), room.dir("sink"));
         tree::plain(&data, 94, 10, 100_000);
@@ -344,7 +350,7 @@ fn a_dry_run_makes_nothing() {
         assert_eq!((summary.number("files"), summary.number("bytes_sent")), (11, 0), "{kind:?}");
         cp(&["-n"], &server.url(&data), &room.at("absent")).run().sane();
         assert!(!room.at("absent").exists(), "{kind:?}: a dry run made the destination");
-    }
+    });
 }
 
 /// Goal: a directory without `-r` is exit 2 and makes nothing.
@@ -367,7 +373,7 @@ fn a_directory_needs_the_option() {
 /// Method: SIGKILL in the middle of a large file, twice.
 #[test]
 fn a_killed_copy_is_completed() {
-    for kind in Kind::here() {
+    beside(Kind::here(), |kind| {
         let room = Room::new();
         let (data, sink) = (with_a_big_file(&room, 95, 40 * MIB), room.dir("sink"));
         for index in 0..20 {
@@ -384,7 +390,7 @@ fn a_killed_copy_is_completed() {
         }
         cp(&[], &url, &sink).run().sane().exits(0);
         assert_same(&data, &sink, Opts { metadata: false, ..BELOW });
-    }
+    });
 }
 
 /// Goal: a copy that is interrupted says what the next run finds: finished files, and nothing of unfinished
@@ -422,7 +428,7 @@ fn an_interrupted_copy_says_what_is_kept() {
 /// Method: in place, in the same length, in the middle of the copy; the same command again, until it is so.
 #[test]
 fn a_file_that_changes_is_never_mixed() {
-    for kind in Kind::here() {
+    beside(Kind::here(), |kind| {
         let room = Room::new();
         let (data, sink) = (with_a_big_file(&room, 96, 40 * MIB), room.dir("sink"));
         let server = Ftpd::start(kind);
@@ -444,13 +450,13 @@ fn a_file_that_changes_is_never_mixed() {
         }
         cp(&[], &url, &sink).run().sane().exits(0);
         assert!(read(&copy) == new, "{kind:?}: what it was before stays");
-    }
+    });
 }
 
 /// Goal: a path that is not there ends in an error that names it, and the server.
 #[test]
 fn a_missing_path_is_named() {
-    for kind in Kind::here() {
+    beside(Kind::here(), |kind| {
         let room = Room::new();
         let (good, sink) = (room.file("good", "good"), room.dir("sink"));
         let server = Ftpd::start(kind);
@@ -465,7 +471,7 @@ fn a_missing_path_is_named() {
         Haul::cp(["-r"]).args(both).args([&sink]).run().sane().exits(1).says("absent-one");
         assert!(!sink.join("good").exists(), "{kind:?}: data moved before the sources were checked");
         assert_no_debris(&sink);
-    }
+    });
 }
 
 /// Goal: what takes a path of a file system refuses a server's, by name and without its password, and does
@@ -584,7 +590,7 @@ fn assert_holds_none(path: &Path, secrets: &[&str]) {
 /// command completes the copy.
 #[test]
 fn a_server_that_dies_leaves_no_half_file() {
-    for kind in Kind::here() {
+    beside(Kind::here(), |kind| {
         let room = Room::new();
         let (data, sink) = (with_a_big_file(&room, 99, 40 * MIB), room.dir("sink"));
         let mut server = Ftpd::start(kind);
@@ -597,14 +603,14 @@ fn a_server_that_dies_leaves_no_half_file() {
         server.start_again();
         cp(&[], &url, &sink).run().sane().exits(0);
         assert_same(&data, &sink, Opts { metadata: false, ..BELOW });
-    }
+    });
 }
 
 /// Goal: a connection that dies is made good, or ends the copy with an error: nothing torn either way.
 /// Method: the processes that serve are killed, once; the server itself goes on.
 #[test]
 fn sessions_that_die_leave_no_half_file() {
-    for kind in Kind::here() {
+    beside(Kind::here(), |kind| {
         let room = Room::new();
         let (data, sink) = (with_a_big_file(&room, 100, 40 * MIB), room.dir("sink"));
         let server = Ftpd::start(kind);
@@ -617,7 +623,7 @@ fn sessions_that_die_leave_no_half_file() {
         assert_whole_or_refused(&ended, &sink.join("big"), &read(data.join("big")));
         cp(&[], &url, &sink).run().sane().exits(0);
         assert_same(&data, &sink, Opts { metadata: false, ..BELOW });
-    }
+    });
 }
 
 /// Goal: a directory that a server shows but cannot be asked for ends with an error; its parent is not taken
@@ -642,7 +648,7 @@ fn a_directory_that_cannot_be_asked_for_is_an_error() {
 /// and one that leads up is not followed for ever.
 #[test]
 fn links_at_the_server_are_not_lost_in_silence() {
-    for kind in Kind::here() {
+    beside(Kind::here(), |kind| {
         let room = Room::new();
         let (data, sink) = (room.dir("data"), room.dir("sink"));
         room.file("data/file", "file");
@@ -669,7 +675,7 @@ fn links_at_the_server_are_not_lost_in_silence() {
         let is_link = fs::symlink_metadata(sink.join("to-above")).is_ok_and(|found| found.is_symlink());
         let followed = !is_link && sink.join("to-above/data/to-above/data").exists();
         assert!(!followed, "{kind:?}: {}", ended.describe());
-    }
+    });
 }
 
 /// Goal: a link that is named as a source becomes a link, as one of this machine does, whatever it leads to;
@@ -679,12 +685,12 @@ fn links_at_the_server_are_not_lost_in_silence() {
 /// it, which fails, and nothing of one that leads to nothing.
 #[test]
 fn named_links_are_links() {
-    for kind in Kind::here() {
+    beside(Kind::here(), |kind| {
         let room = Room::new();
         let (data, sink) = (room.dir("data"), room.dir("sink"));
-        room.file("data/file", "file");
+        old(&room, "data/file", "file");
         room.dir("data/dir");
-        room.file("data/dir/inside", "inside");
+        old(&room, "data/dir/inside", "inside");
         let links = [
             ("to-file", "file"),
             ("to-dir", "dir"),
@@ -724,7 +730,7 @@ fn named_links_are_links() {
         assert!(!room.at("followed").is_symlink(), "{kind:?}");
         let ended = cp(&[], &server.url(contents(&data.join("to-file"))), &room.at("none")).run().sane();
         assert_ne!(ended.status.code(), Some(0), "{kind:?}: a file is no directory: {}", ended.describe());
-    }
+    });
 }
 
 /// Goal: the haul of another host reads from a server that only it may reach, and what comes is taken: a

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use crate::support::beside::beside;
 use crate::support::block_liar::{BlockLiar, BlockLies, Manner};
 use crate::support::compare::{BELOW, assert_no_debris, assert_same};
 use crate::support::ftpd::{Ftpd, Kind, contents};
@@ -29,66 +30,69 @@ const LARGE: usize = 20 << 20;
 #[test]
 fn what_comes_is_the_file_or_nothing() {
     let content = some_bytes(LARGE + 777);
-    for manner in [
-        Manner::Honest,
-        Manner::Twice,
-        Manner::TwiceOther,
-        Manner::FalseFirst,
-        Manner::Overlaps,
-        Manner::Outside,
-        Manner::FarOutside,
-        Manner::Gap,
-        Manner::Short,
-        Manner::Promises(0),
-        Manner::Promises(3),
-        Manner::Promises(5),
-        Manner::Promises(4097),
-        Manner::Promises(u64::MAX),
-        Manner::EofFirst,
-        Manner::EofAmong,
-        Manner::Apart,
-        Manner::Drops,
-        Manner::DropsBetween,
-        Manner::ClosesEarly,
-        Manner::Stalls,
-        Manner::HangsUp,
-        Manner::Refuses("425 cannot connect"),
-        Manner::Refuses("504 no blocks today"),
-        Manner::Refuses("226 it is there already"),
-        Manner::Nobody,
-        Manner::BeginsAlone,
-        Manner::Regrets,
-        Manner::Backwards,
-        Manner::Parts(1000),
-        Manner::Halves,
-        Manner::Injected,
-        Manner::InjectedCut,
-        Manner::InjectedHeld,
-        Manner::Stranger,
-        Manner::Movers,
-        Manner::OneMore,
-        Manner::GoesOn,
-        Manner::Reuses,
-        Manner::OddBits,
-    ] {
-        let room = Room::new();
-        let sink = room.dir("sink");
-        let liar = BlockLies::default().file("/d/big", &content).manners(&[manner]).start();
-        let ended = cp(&[], &liar, "/d/", &sink);
-        let copy = fs::read(sink.join("big"));
-        assert!(copy.is_ok_and(|copy| copy == content), "{manner:?}: {}", ended.describe());
-        let ended = ended.exits(0);
-        assert!(liar.heard_of("MODE E") > 0, "{manner:?}: {:?}", liar.heard());
-        // What is as it may be needs no second attempt.
-        if matches!(
-            manner,
-            Manner::Honest | Manner::EofFirst | Manner::EofAmong | Manner::Apart | Manner::Stranger
-        ) {
-            assert_eq!(liar.heard_of("RETR"), 1, "{manner:?}: {:?}", liar.heard());
-            // Fewer than four where another file was under way when it began.
-            ended.says("in blocks, up to ");
-        }
-    }
+    beside(
+        [
+            Manner::Honest,
+            Manner::Twice,
+            Manner::TwiceOther,
+            Manner::FalseFirst,
+            Manner::Overlaps,
+            Manner::Outside,
+            Manner::FarOutside,
+            Manner::Gap,
+            Manner::Short,
+            Manner::Promises(0),
+            Manner::Promises(3),
+            Manner::Promises(5),
+            Manner::Promises(4097),
+            Manner::Promises(u64::MAX),
+            Manner::EofFirst,
+            Manner::EofAmong,
+            Manner::Apart,
+            Manner::Drops,
+            Manner::DropsBetween,
+            Manner::ClosesEarly,
+            Manner::Stalls,
+            Manner::HangsUp,
+            Manner::Refuses("425 cannot connect"),
+            Manner::Refuses("504 no blocks today"),
+            Manner::Refuses("226 it is there already"),
+            Manner::Nobody,
+            Manner::BeginsAlone,
+            Manner::Regrets,
+            Manner::Backwards,
+            Manner::Parts(1000),
+            Manner::Halves,
+            Manner::Injected,
+            Manner::InjectedCut,
+            Manner::InjectedHeld,
+            Manner::Stranger,
+            Manner::Movers,
+            Manner::OneMore,
+            Manner::GoesOn,
+            Manner::Reuses,
+            Manner::OddBits,
+        ],
+        |manner| {
+            let room = Room::new();
+            let sink = room.dir("sink");
+            let liar = BlockLies::default().file("/d/big", &content).manners(&[manner]).start();
+            let ended = cp(&[], &liar, "/d/", &sink);
+            let copy = fs::read(sink.join("big"));
+            assert!(copy.is_ok_and(|copy| copy == content), "{manner:?}: {}", ended.describe());
+            let ended = ended.exits(0);
+            assert!(liar.heard_of("MODE E") > 0, "{manner:?}: {:?}", liar.heard());
+            // What is as it may be needs no second attempt.
+            if matches!(
+                manner,
+                Manner::Honest | Manner::EofFirst | Manner::EofAmong | Manner::Apart | Manner::Stranger
+            ) {
+                assert_eq!(liar.heard_of("RETR"), 1, "{manner:?}: {:?}", liar.heard());
+                // Fewer than four where another file was under way when it began.
+                ended.says("in blocks, up to ");
+            }
+        },
+    );
 }
 
 /// Goal: data may come from the hosts that a server names as its nodes, and from no others; of a list that
@@ -97,19 +101,22 @@ fn what_comes_is_the_file_or_nothing() {
 #[test]
 fn nodes_that_a_server_names_may_send() {
     let content = some_bytes(LARGE);
-    for (named, manner, is_taken) in [
-        (&["127,0,0,3,20,0"][..], Manner::Movers, true),
-        (&["127,0,0,3,20,0"], Manner::Stranger, true),
-        (&["127,0,0,2,20,0"], Manner::Movers, false),
-        (&["127,0,0,3,20,0", "224,0,0,1,20,0"], Manner::Movers, false),
-    ] {
-        let room = Room::new();
-        let sink = room.dir("sink");
-        let liar = BlockLies::default().file("/big", &content).nodes(named).manners(&[manner]).start();
-        let ended = cp(&[], &liar, "/big", &sink).exits(0);
-        assert!(read(sink.join("big")) == content, "{named:?}, {manner:?}: {}", ended.describe());
-        assert_eq!(liar.heard_of("RETR") == 1, is_taken, "{named:?}, {manner:?}: {:?}", liar.heard());
-    }
+    beside(
+        [
+            (&["127,0,0,3,20,0"][..], Manner::Movers, true),
+            (&["127,0,0,3,20,0"], Manner::Stranger, true),
+            (&["127,0,0,2,20,0"], Manner::Movers, false),
+            (&["127,0,0,3,20,0", "224,0,0,1,20,0"], Manner::Movers, false),
+        ],
+        |(named, manner, is_taken)| {
+            let room = Room::new();
+            let sink = room.dir("sink");
+            let liar = BlockLies::default().file("/big", &content).nodes(named).manners(&[manner]).start();
+            let ended = cp(&[], &liar, "/big", &sink).exits(0);
+            assert!(read(sink.join("big")) == content, "{named:?}, {manner:?}: {}", ended.describe());
+            assert_eq!(liar.heard_of("RETR") == 1, is_taken, "{named:?}, {manner:?}: {:?}", liar.heard());
+        },
+    );
 }
 
 /// Goal: where it always goes wrong, and nothing else is there, the file fails in bounded time and words; no
@@ -117,30 +124,33 @@ fn nodes_that_a_server_names_may_send() {
 #[test]
 fn what_never_fits_fails() {
     let content = some_bytes(LARGE);
-    for manner in [
-        Manner::TwiceOther,
-        Manner::FalseFirst,
-        Manner::Gap,
-        Manner::Promises(5),
-        Manner::Drops,
-        Manner::Stalls,
-        Manner::HangsUp,
-        Manner::Injected,
-        Manner::InjectedCut,
-        Manner::Movers,
-        Manner::Regrets,
-    ] {
-        let room = Room::new();
-        let sink = room.dir("sink");
-        let lies = BlockLies::default().file("/big", &content).always(manner);
-        let liar = lies.blocks_only().start();
-        let ended = cp(&[], &liar, "/big", &sink);
-        assert!(matches!(ended.status.code(), Some(1 | 3)), "{manner:?}: {}", ended.describe());
-        assert!(!sink.join("big").exists(), "{manner:?}");
-        assert!(ended.stderr.len() < 64 << 10, "{manner:?}: {} bytes", ended.stderr.len());
-        // What was written and is not whole has no name; what the next run could use there is none of.
-        assert!(liar.heard_of("RETR") < 100, "{manner:?}: {}", liar.heard_of("RETR"));
-    }
+    beside(
+        [
+            Manner::TwiceOther,
+            Manner::FalseFirst,
+            Manner::Gap,
+            Manner::Promises(5),
+            Manner::Drops,
+            Manner::Stalls,
+            Manner::HangsUp,
+            Manner::Injected,
+            Manner::InjectedCut,
+            Manner::Movers,
+            Manner::Regrets,
+        ],
+        |manner| {
+            let room = Room::new();
+            let sink = room.dir("sink");
+            let lies = BlockLies::default().file("/big", &content).always(manner);
+            let liar = lies.blocks_only().start();
+            let ended = cp(&[], &liar, "/big", &sink);
+            assert!(matches!(ended.status.code(), Some(1 | 3)), "{manner:?}: {}", ended.describe());
+            assert!(!sink.join("big").exists(), "{manner:?}");
+            assert!(ended.stderr.len() < 64 << 10, "{manner:?}: {} bytes", ended.stderr.len());
+            // What was written and is not whole has no name; what the next run could use there is none of.
+            assert!(liar.heard_of("RETR") < 100, "{manner:?}: {}", liar.heard_of("RETR"));
+        },
+    );
 }
 
 /// Goal: small files come one behind the other, each its own content, whatever happens to one of them; and
@@ -149,48 +159,51 @@ fn what_never_fits_fails() {
 #[test]
 fn small_files_keep_their_names() {
     let all = some_bytes(1 << 20);
-    for manner in [
-        Manner::Honest,
-        Manner::TwiceOther,
-        Manner::Outside,
-        Manner::Short,
-        Manner::Promises(0),
-        Manner::Promises(2),
-        Manner::Apart,
-        Manner::Drops,
-        Manner::HangsUp,
-        Manner::Refuses("550 not this one"),
-        Manner::Refuses("425 cannot connect"),
-        Manner::Nobody,
-        Manner::BeginsAlone,
-        Manner::Regrets,
-        Manner::Injected,
-        Manner::InjectedCut,
-        Manner::InjectedHeld,
-        Manner::Stranger,
-        Manner::OneMore,
-        Manner::GoesOn,
-        Manner::Reuses,
-    ] {
-        for before in [0, 5] {
-            let room = Room::new();
-            let sink = room.dir("sink");
-            let mut lies = BlockLies::default();
-            for n in 0..20 {
-                lies = lies.file(&format!("/d/f{n}"), &all[n * 100..n * 1100]);
+    beside(
+        [
+            Manner::Honest,
+            Manner::TwiceOther,
+            Manner::Outside,
+            Manner::Short,
+            Manner::Promises(0),
+            Manner::Promises(2),
+            Manner::Apart,
+            Manner::Drops,
+            Manner::HangsUp,
+            Manner::Refuses("550 not this one"),
+            Manner::Refuses("425 cannot connect"),
+            Manner::Nobody,
+            Manner::BeginsAlone,
+            Manner::Regrets,
+            Manner::Injected,
+            Manner::InjectedCut,
+            Manner::InjectedHeld,
+            Manner::Stranger,
+            Manner::OneMore,
+            Manner::GoesOn,
+            Manner::Reuses,
+        ],
+        |manner| {
+            for before in [0, 5] {
+                let room = Room::new();
+                let sink = room.dir("sink");
+                let mut lies = BlockLies::default();
+                for n in 0..20 {
+                    lies = lies.file(&format!("/d/f{n}"), &all[n * 100..n * 1100]);
+                }
+                let mut manners = vec![Manner::Honest; before];
+                manners.push(manner);
+                let liar = lies.refuses("/d/f7").manners(&manners).start();
+                let ended = cp(&[], &liar, "/d/", &sink);
+                for n in 0..20 {
+                    let copy = fs::read(sink.join(format!("f{n}")));
+                    let same = copy.is_ok_and(|copy| copy == all[n * 100..n * 1100]);
+                    assert!(same, "{manner:?}, {before} before: f{n} in {}", ended.describe());
+                }
+                ended.exits(0);
             }
-            let mut manners = vec![Manner::Honest; before];
-            manners.push(manner);
-            let liar = lies.refuses("/d/f7").manners(&manners).start();
-            let ended = cp(&[], &liar, "/d/", &sink);
-            for n in 0..20 {
-                let copy = fs::read(sink.join(format!("f{n}")));
-                let same = copy.is_ok_and(|copy| copy == all[n * 100..n * 1100]);
-                assert!(same, "{manner:?}, {before} before: f{n} in {}", ended.describe());
-            }
-            ended.exits(0);
-        }
-    }
+        },
+    );
 }
 
 /// Goal: a session that does not come up has nothing that others could have read meanwhile.
@@ -220,7 +233,7 @@ fn a_login_without_an_answer_holds_up_no_file() {
 fn a_lost_transfer_goes_on_with_its_own() {
     let both = some_bytes(2 * LARGE);
     let (one, other) = both.split_at(LARGE);
-    for times in [1, 2, 3, 100] {
+    beside([1, 2, 3, 100], |times| {
         let room = Room::new();
         let sink = room.dir("sink");
         let liar = BlockLies::default().file("/big", one).manners(&vec![Manner::Drops; times]).start();
@@ -246,7 +259,7 @@ fn a_lost_transfer_goes_on_with_its_own() {
                 assert!(matches!(ended.status.code(), Some(1 | 3)), "{}", ended.describe());
             }
         }
-    }
+    });
 }
 
 /// A server's place with files of every kind of length.
@@ -273,26 +286,29 @@ fn trees_come_in_blocks() {
     need!("gridftp");
     let room = Room::new();
     let data = filled(&room);
-    for (kind, data_channel) in [
-        (Kind::Gridftp, None),
-        (Kind::GridftpStriped, None),
-        (Kind::GridftpGsi, Some("plain")),
-        (Kind::GridftpGsi, Some("shown")),
-        (Kind::GridftpGsi, Some("private")),
-    ] {
-        let ftpd = Ftpd::start(kind);
-        let sink = room.dir(&format!("{kind:?}-{data_channel:?}"));
-        let mut haul = Haul::cp(["-r", "-v"]).args([ftpd.url(contents(&data))]).args([&sink]);
-        if let Some(data_channel) = data_channel {
-            haul = haul
-                .env("X509_CERT_DIR", ftpd.of_grid("authorities"))
-                .env("X509_USER_PROXY", ftpd.of_grid("alice"))
-                .args(["--data-channel", data_channel]);
-        }
-        let ended = haul.run().sane().exits(0);
-        assert_same(&data, &sink, BELOW);
-        assert_no_debris(&sink);
-        // Fewer than four where another file was under way when it began.
-        ended.says("in blocks, up to ");
-    }
+    beside(
+        [
+            (Kind::Gridftp, None),
+            (Kind::GridftpStriped, None),
+            (Kind::GridftpGsi, Some("plain")),
+            (Kind::GridftpGsi, Some("shown")),
+            (Kind::GridftpGsi, Some("private")),
+        ],
+        |(kind, data_channel)| {
+            let ftpd = Ftpd::start(kind);
+            let sink = room.dir(&format!("{kind:?}-{data_channel:?}"));
+            let mut haul = Haul::cp(["-r", "-v"]).args([ftpd.url(contents(&data))]).args([&sink]);
+            if let Some(data_channel) = data_channel {
+                haul = haul
+                    .env("X509_CERT_DIR", ftpd.of_grid("authorities"))
+                    .env("X509_USER_PROXY", ftpd.of_grid("alice"))
+                    .args(["--data-channel", data_channel]);
+            }
+            let ended = haul.run().sane().exits(0);
+            assert_same(&data, &sink, BELOW);
+            assert_no_debris(&sink);
+            // Fewer than four where another file was under way when it began.
+            ended.says("in blocks, up to ");
+        },
+    );
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use crate::support::beside::beside;
 use crate::support::compare::{BELOW, assert_same};
 use crate::support::ftpd::{Ftpd, Kind, contents};
 use crate::support::run::Haul;
@@ -43,7 +44,7 @@ fn trees_come_by_a_certificate() {
             .env("X509_USER_KEY", ftpd.of_grid("user.key"))
     };
     let limited = "has a limited proxy of yours";
-    for (n, (haul, data_channel, says)) in [
+    let rows = [
         (proxy("alice"), "private", [limited, "commands and data by GSI"]),
         (own(), "private", [limited, "commands and data by GSI"]),
         (proxy("alice"), "shown", [limited, "over connections that showed whose they are"]),
@@ -55,10 +56,8 @@ fn trees_come_by_a_certificate() {
             ["commands by GSI", "data go as they are"],
         ),
         (proxy("elliptic"), "plain", ["GSI", "data go as they are"]),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    ];
+    beside(rows.into_iter().enumerate(), |(n, (haul, data_channel, says))| {
         let sink = room.dir(&format!("sink-{n}"));
         let haul = haul.args(["--data-channel", data_channel]);
         let mut ended = haul.args([url.as_str(), sink.to_str().expect("UTF-8")]).run().sane().exits(0);
@@ -66,7 +65,7 @@ fn trees_come_by_a_certificate() {
         for words in says {
             ended = ended.says(words);
         }
-    }
+    });
 }
 
 /// Goal: without a credential, with one that others can read, without authorities or with those of another

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
+use crate::support::beside::beside;
 use crate::support::compare::assert_no_debris;
 use crate::support::liar::{Liar, Lies, Manner, Rest};
 use crate::support::netns::{FAR_BLOCKED, NetnsPair};
@@ -128,21 +129,27 @@ fn a_name_that_comes_twice_is_one_file() {
 #[test]
 fn a_wrong_length_is_never_believed() {
     let whole = some_bytes(6 << 20);
-    for (len, told) in [(100, 101), (100, 99), (100, 0), (6 << 20, 10 << 20), (6 << 20, 5 << 20), (0, 5)] {
-        let room = Room::new();
-        let sink = room.dir("sink");
-        let content = &whole[..len];
-        let lies = Lies::default().file("/d/good", b"good").odd("/d/odd", content, told, Manner::Whole, 1000);
-        let liar = lies.start();
-        let ended = cp(&[], &liar, "/d/", &sink).run().sane();
-        assert_modest(&ended);
-        assert_eq!(read(sink.join("good")), b"good", "{len} {told}");
-        match fs::read(sink.join("odd")) {
-            Ok(copy) => assert!(copy == content, "{len} {told}: {} bytes\n{}", copy.len(), ended.describe()),
-            Err(_) => assert_refused(&ended),
-        }
-        assert!(told <= len || !sink.join("odd").exists(), "{len} {told}: too little is not all");
-    }
+    beside(
+        [(100, 101), (100, 99), (100, 0), (6 << 20, 10 << 20), (6 << 20, 5 << 20), (0, 5)],
+        |(len, told)| {
+            let room = Room::new();
+            let sink = room.dir("sink");
+            let content = &whole[..len];
+            let lies =
+                Lies::default().file("/d/good", b"good").odd("/d/odd", content, told, Manner::Whole, 1000);
+            let liar = lies.start();
+            let ended = cp(&[], &liar, "/d/", &sink).run().sane();
+            assert_modest(&ended);
+            assert_eq!(read(sink.join("good")), b"good", "{len} {told}");
+            match fs::read(sink.join("odd")) {
+                Ok(copy) => {
+                    assert!(copy == content, "{len} {told}: {} bytes\n{}", copy.len(), ended.describe())
+                }
+                Err(_) => assert_refused(&ended),
+            }
+            assert!(told <= len || !sink.join("odd").exists(), "{len} {told}: too little is not all");
+        },
+    );
 }
 
 /// Goal: a transfer that ends early is never taken for whole, whatever the server says of it, and what stands
@@ -150,20 +157,15 @@ fn a_wrong_length_is_never_believed() {
 /// Method: each way to end early, always: the run fails. Then once: it fails, or has made it good.
 #[test]
 fn a_transfer_that_ends_early_is_never_whole() {
-    let whole = &some_bytes(300_000);
-    // They wait for each other's retries else.
-    std::thread::scope(|scope| {
-        for at in [0, 1, 150_000, 299_999] {
-            scope.spawn(move || {
-                for manner in [
-                    Manner::Short(at),
-                    Manner::Cut(at, Some("426 connection closed")),
-                    Manner::Cut(at, Some("451 disk trouble")),
-                    Manner::Cut(at, Some("226 that is all")),
-                ] {
-                    ends_early(whole, manner, true);
-                }
-            });
+    let whole = some_bytes(300_000);
+    beside([0, 1, 150_000, 299_999], |at| {
+        for manner in [
+            Manner::Short(at),
+            Manner::Cut(at, Some("426 connection closed")),
+            Manner::Cut(at, Some("451 disk trouble")),
+            Manner::Cut(at, Some("226 that is all")),
+        ] {
+            ends_early(&whole, manner, true);
         }
     });
 }
@@ -172,12 +174,9 @@ fn a_transfer_that_ends_early_is_never_whole() {
 #[test]
 fn a_transfer_that_nobody_ends_is_never_whole() {
     let whole = some_bytes(300_000);
-    for manner in [Manner::Cut(150_000, None), Manner::Stall(150_000)] {
-        ends_early(&whole, manner, false);
-    }
-    for at in [0, 150_000, 300_000] {
-        ends_early(&whole, Manner::HangUp(at), false);
-    }
+    let hangs_up = [0, 150_000, 300_000].map(Manner::HangUp);
+    let rows = [Manner::Cut(150_000, None), Manner::Stall(150_000)].into_iter().chain(hangs_up);
+    beside(rows, |manner| ends_early(&whole, manner, false));
 }
 
 fn ends_early(whole: &[u8], manner: Manner, others_arrive: bool) {
@@ -218,23 +217,24 @@ fn a_listing_that_nobody_ends_is_an_error() {
 #[test]
 fn a_reply_without_an_end_is_refused() {
     let lines = b"-more\r\n250".repeat(300_000);
-    for (command, code) in
-        [("", "220"), ("PASS", "230"), ("FEAT", "211"), ("TYPE", "200"), ("MLST", "250"), ("EPSV", "229")]
-    {
-        let long = [code.as_bytes(), b" ", &vec![b'x'; 2 << 20], b"\r\n"].concat();
-        let many = [code.as_bytes(), &lines].concat();
-        for bytes in [long, many] {
-            let room = Room::new();
-            let sink = room.dir("sink");
-            let liar = Lies::default().file("/d/good", b"good").reply(command, &bytes).start();
-            let ended = cp(&[], &liar, "/d/", &sink).run().sane();
-            assert_modest(&ended);
-            match fs::read(sink.join("good")) {
-                Ok(copy) => assert_eq!(copy, b"good", "{command}"),
-                Err(_) => assert_refused(&ended),
+    beside(
+        [("", "220"), ("PASS", "230"), ("FEAT", "211"), ("TYPE", "200"), ("MLST", "250"), ("EPSV", "229")],
+        |(command, code)| {
+            let long = [code.as_bytes(), b" ", &vec![b'x'; 2 << 20], b"\r\n"].concat();
+            let many = [code.as_bytes(), &lines].concat();
+            for bytes in [long, many] {
+                let room = Room::new();
+                let sink = room.dir("sink");
+                let liar = Lies::default().file("/d/good", b"good").reply(command, &bytes).start();
+                let ended = cp(&[], &liar, "/d/", &sink).run().sane();
+                assert_modest(&ended);
+                match fs::read(sink.join("good")) {
+                    Ok(copy) => assert_eq!(copy, b"good", "{command}"),
+                    Err(_) => assert_refused(&ended),
+                }
             }
-        }
-    }
+        },
+    );
 }
 
 /// Goal: a server that accepts and says nothing is waited for no longer than the patience says.
@@ -387,7 +387,7 @@ fn what_a_server_says_does_not_reach_the_terminal_raw() {
 fn a_file_is_not_put_together_of_two() {
     let both = some_bytes(24 << 20);
     let (one, other) = both.split_at(12 << 20);
-    for times in [1, 3, 100] {
+    beside([1, 3, 100], |times| {
         let room = Room::new();
         let sink = room.dir("sink");
         let manners = vec![Manner::HangUp(6 << 20); times];
@@ -399,7 +399,7 @@ fn a_file_is_not_put_together_of_two() {
             Err(_) => assert_refused(&ended),
         }
         assert_eq!(read(sink.join("good")), b"good", "{}", ended.describe());
-    }
+    });
 }
 
 /// Goal: a server that takes few sessions has every file read as a whole by one of these, also where the next
@@ -410,7 +410,7 @@ fn a_file_is_not_put_together_of_two() {
 fn files_are_whole_where_few_sessions_are_taken() {
     let both = some_bytes(24 << 20);
     let (one, other) = both.split_at(12 << 20);
-    for max in [2, 3] {
+    beside([2, 3], |max| {
         let room = Room::new();
         let sink = room.dir("sink");
         let (mut lies, mut all) = (Lies::default().sessions_max(max), 0);
@@ -434,7 +434,7 @@ fn files_are_whole_where_few_sessions_are_taken() {
         }
         // A session that had to leave a file for another has lost what was on its way.
         assert!(liar.sent() < 2 * all, "{} bytes sent of {all}", liar.sent());
-    }
+    });
 }
 
 /// Goal: a session that is lost in its work, and not taken again, leaves that to the others.
@@ -471,24 +471,24 @@ fn work_of_a_session_that_is_not_taken_again_is_done() {
 /// a short one the server has sent all that it should not before anybody could stop it.
 #[test]
 fn an_offset_that_is_not_obeyed_is_seen() {
-    for (len, lost, object) in [(12 << 20, 6 << 20, "4MiB"), (800_000, 200_000, "64KiB")] {
+    let lens = [(12 << 20, 6 << 20, "4MiB"), (800_000, 200_000, "64KiB")].into_iter();
+    let rows = lens.flat_map(|of_len| [1, 3, 100].map(|times| (of_len, times)));
+    beside(rows, |((len, lost, object), times)| {
         let whole = some_bytes(len);
-        for times in [1, 3, 100] {
-            let room = Room::new();
-            let sink = room.dir("sink");
-            let manners = vec![Manner::HangUp(lost); times];
-            let lies = Lies::default().rest(Rest::Ignored).in_turn("/d/big", &[&whole], &manners);
-            let liar = lies.file("/d/good", b"good").start();
-            let ended = cp(&["--object-size", object], &liar, "/d/", &sink).run().sane();
-            assert_modest(&ended);
-            assert!(liar.heard().iter().any(|line| line.starts_with("REST ")), "nobody asked for an offset");
-            match fs::read(sink.join("big")) {
-                Ok(copy) => assert!(copy == whole, "{} bytes\n{}", copy.len(), ended.describe()),
-                Err(_) => assert_refused(&ended),
-            }
-            assert_eq!(read(sink.join("good")), b"good", "{}", ended.describe());
+        let room = Room::new();
+        let sink = room.dir("sink");
+        let manners = vec![Manner::HangUp(lost); times];
+        let lies = Lies::default().rest(Rest::Ignored).in_turn("/d/big", &[&whole], &manners);
+        let liar = lies.file("/d/good", b"good").start();
+        let ended = cp(&["--object-size", object], &liar, "/d/", &sink).run().sane();
+        assert_modest(&ended);
+        assert!(liar.heard().iter().any(|line| line.starts_with("REST ")), "nobody asked for an offset");
+        match fs::read(sink.join("big")) {
+            Ok(copy) => assert!(copy == whole, "{} bytes\n{}", copy.len(), ended.describe()),
+            Err(_) => assert_refused(&ended),
         }
-    }
+        assert_eq!(read(sink.join("good")), b"good", "{}", ended.describe());
+    });
 }
 
 /// Goal: an offset that was meant for one file is not taken for the next.
@@ -498,7 +498,7 @@ fn an_offset_that_is_not_obeyed_is_seen() {
 fn an_offset_is_not_taken_for_the_next_file() {
     let (big, next) = (some_bytes(12 << 20), some_bytes(5 << 20));
     let lost = Manner::HangUp(6 << 20);
-    for (manners, code) in [(&[lost][..], 0), (&[lost, Manner::Refuse("550 gone")], 3)] {
+    beside([(&[lost][..], 0), (&[lost, Manner::Refuse("550 gone")], 3)], |(manners, code)| {
         let room = Room::new();
         let sink = room.dir("sink");
         let mut lies = Lies::default().rest(Rest::Kept).in_turn("/d/big", &[&big], manners);
@@ -515,7 +515,7 @@ fn an_offset_is_not_taken_for_the_next_file() {
             assert!(read(sink.join(format!("next{name}"))) == next, "{}", ended.describe());
         }
         assert!(if code == 0 { read(sink.join("big")) == big } else { !sink.join("big").exists() });
-    }
+    });
 }
 
 /// Goal: a listing of which the server says in words that it is not all is not taken for all.
@@ -547,19 +547,22 @@ fn a_listing_that_is_said_to_be_cut_is_an_error() {
 #[test]
 fn a_flood_of_preliminary_replies_has_an_end() {
     let good = |manners: &[Manner]| Lies::default().in_turn("/d/good", &[b"good"], manners);
-    for liar in [
-        good(&[]).floods("").start(),
-        good(&[]).floods("MLST").start(),
-        good(&[]).floods("MLSD").start(),
-        good(&[Manner::Flood; 100]).start(),
-    ] {
-        let room = Room::new();
-        let sink = room.dir("sink");
-        let ended = cp(&["--patience=1s"], &liar, "/d/", &sink).run().sane();
-        assert_refused(&ended);
-        assert!(ended.stderr.contains("silent for 1 s"), "{}", ended.describe());
-        assert!(!sink.join("good").exists());
-    }
+    beside(
+        [
+            good(&[]).floods("").start(),
+            good(&[]).floods("MLST").start(),
+            good(&[]).floods("MLSD").start(),
+            good(&[Manner::Flood; 100]).start(),
+        ],
+        |liar| {
+            let room = Room::new();
+            let sink = room.dir("sink");
+            let ended = cp(&["--patience=1s"], &liar, "/d/", &sink).run().sane();
+            assert_refused(&ended);
+            assert!(ended.stderr.contains("silent for 1 s"), "{}", ended.describe());
+            assert!(!sink.join("good").exists());
+        },
+    );
 }
 
 /// Goal: a server is waited for as long as the user's patience says, and the error has that time.
@@ -567,18 +570,21 @@ fn a_flood_of_preliminary_replies_has_an_end() {
 #[test]
 fn patience_with_a_server_is_the_users() {
     let stalls = Lies::default().odd("/d/odd", &some_bytes(300_000), 300_000, Manner::Stall(150_000), 100);
-    for (liar, doing) in [
-        (Lies::default().silent().start(), "waiting for an answer"),
-        (stalls.start(), "reading from the server"),
-    ] {
-        let room = Room::new();
-        for (option, seconds) in [("--patience=2s", 2), ("--patience=0s", 1)] {
-            let ended = cp(&[option], &liar, "/d/", &room.dir("sink")).run().sane();
-            assert_refused(&ended);
-            let said = format!("{doing}: the server is silent for {seconds} s");
-            assert!(ended.stderr.contains(&said), "{option}: {}", ended.describe());
-        }
-    }
+    beside(
+        [
+            (Lies::default().silent().start(), "waiting for an answer"),
+            (stalls.start(), "reading from the server"),
+        ],
+        |(liar, doing)| {
+            let room = Room::new();
+            for (option, seconds) in [("--patience=2s", 2), ("--patience=0s", 1)] {
+                let ended = cp(&[option], &liar, "/d/", &room.dir("sink")).run().sane();
+                assert_refused(&ended);
+                let said = format!("{doing}: the server is silent for {seconds} s");
+                assert!(ended.stderr.contains(&said), "{option}: {}", ended.describe());
+            }
+        },
+    );
 }
 
 /// Goal: a password that the server repeats is told nowhere.
@@ -586,36 +592,39 @@ fn patience_with_a_server_is_the_users() {
 /// its loudest, and the list of failures.
 #[test]
 fn a_password_that_the_server_repeats_is_not_told() {
-    for (command, said) in [
-        ("", "220 geh@im is what alice says\r\n"),
-        ("USER", "530 not alice, who says geh@im\r\n"),
-        ("PASS", "530-no\r\n geh@im\r\n530 geh@im is wrong\r\n"),
-        ("TYPE", "500 geh@im\r\n"),
-        ("PWD", "550 geh@im\r\n"),
-        ("MLST", "550 geh@im is not there\r\n"),
-        ("MLSD", "550 geh@im is no directory\r\n"),
-        ("EPSV", "425 geh@im\r\n"),
-        ("RETR", "550 geh@im is no file\r\n"),
-        // What is cut off stands before the end of what is shown.
-        ("RETR", &format!("550 {}geh@im\r\n", "x".repeat(297))),
-    ] {
-        let room = Room::new();
-        let (sink, failures) = (room.dir("sink"), room.at("failures"));
-        let liar = Lies::default().file("/d/good", b"good").reply(command, said.as_bytes()).start();
-        let path = if command == "PWD" { "/~/d/" } else { "/d/" };
-        let url = liar.url(path).replace("ftp://", "ftp://alice:geh%40im@");
-        let list = format!("--failures={}", failures.display());
-        let ended = Haul::cp(["-r", "-vv", "--patience=2s", &list, &url]).args([&sink]).run().sane();
-        assert!(liar.heard().contains(&"PASS geh@im".to_owned()) || matches!(command, "USER"));
-        if !command.is_empty() {
-            assert_refused(&ended);
-        }
-        let listed = String::from_utf8_lossy(&fs::read(&failures).unwrap_or_default()).into_owned();
-        let stdout = String::from_utf8_lossy(&ended.stdout).into_owned();
-        for text in [&ended.stderr, &stdout, &listed] {
-            assert!(!text.contains("geh@im") && !text.contains("geh"), "{command}: {text}");
-        }
-    }
+    beside(
+        [
+            ("", "220 geh@im is what alice says\r\n"),
+            ("USER", "530 not alice, who says geh@im\r\n"),
+            ("PASS", "530-no\r\n geh@im\r\n530 geh@im is wrong\r\n"),
+            ("TYPE", "500 geh@im\r\n"),
+            ("PWD", "550 geh@im\r\n"),
+            ("MLST", "550 geh@im is not there\r\n"),
+            ("MLSD", "550 geh@im is no directory\r\n"),
+            ("EPSV", "425 geh@im\r\n"),
+            ("RETR", "550 geh@im is no file\r\n"),
+            // What is cut off stands before the end of what is shown.
+            ("RETR", &format!("550 {}geh@im\r\n", "x".repeat(297))),
+        ],
+        |(command, said)| {
+            let room = Room::new();
+            let (sink, failures) = (room.dir("sink"), room.at("failures"));
+            let liar = Lies::default().file("/d/good", b"good").reply(command, said.as_bytes()).start();
+            let path = if command == "PWD" { "/~/d/" } else { "/d/" };
+            let url = liar.url(path).replace("ftp://", "ftp://alice:geh%40im@");
+            let list = format!("--failures={}", failures.display());
+            let ended = Haul::cp(["-r", "-vv", "--patience=2s", &list, &url]).args([&sink]).run().sane();
+            assert!(liar.heard().contains(&"PASS geh@im".to_owned()) || matches!(command, "USER"));
+            if !command.is_empty() {
+                assert_refused(&ended);
+            }
+            let listed = String::from_utf8_lossy(&fs::read(&failures).unwrap_or_default()).into_owned();
+            let stdout = String::from_utf8_lossy(&ended.stdout).into_owned();
+            for text in [&ended.stderr, &stdout, &listed] {
+                assert!(!text.contains("geh@im") && !text.contains("geh"), "{command}: {text}");
+            }
+        },
+    );
 }
 
 /// Goal: sizes that no sum holds are no panic, and no wrong total.

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::support::beside::beside;
 use crate::support::compare::{BELOW, Opts, assert_no_debris, assert_same};
 use crate::support::ftpd::{Ftpd, Kind};
 use crate::support::liar::{Liar, Lies, Manner};
@@ -40,29 +41,31 @@ fn file(lies: Lies, path: &str, content: &[u8], manner: Manner) -> Lies {
 /// it gives comes from it; and the summary says so.
 #[test]
 fn what_one_does_not_give_another_one_gives() {
-    for manner in [Manner::Refuse("550 not for you"), Manner::Cut(2, Some("550 it broke")), Manner::Short(2)]
-    {
-        let room = Room::new();
-        let sink = room.dir("sink");
-        let (small, large) = (bytes(1, 1000), bytes(2, 5 << 20));
-        let here = Lies::default().file("/d/good", b"good");
-        let here = file(file(here, "/d/sub/small", &small, manner), "/d/large", &large, manner).start();
-        let there = Lies::default().file("/e/f/good", b"GOOD").file("/e/f/sub/small", &small);
-        let there = there.file("/e/f/large", &large).start();
-        let ended = cp(&here.url("/d/"), &[&there.url("/e/f")], &sink).run().sane();
-        if let Manner::Short(_) = manner {
-            // It says that this is all: the file is not what it told, and that is no trouble of the server.
+    beside(
+        [Manner::Refuse("550 not for you"), Manner::Cut(2, Some("550 it broke")), Manner::Short(2)],
+        |manner| {
+            let room = Room::new();
+            let sink = room.dir("sink");
+            let (small, large) = (bytes(1, 1000), bytes(2, 5 << 20));
+            let here = Lies::default().file("/d/good", b"good");
+            let here = file(file(here, "/d/sub/small", &small, manner), "/d/large", &large, manner).start();
+            let there = Lies::default().file("/e/f/good", b"GOOD").file("/e/f/sub/small", &small);
+            let there = there.file("/e/f/large", &large).start();
+            let ended = cp(&here.url("/d/"), &[&there.url("/e/f")], &sink).run().sane();
+            if let Manner::Short(_) = manner {
+                // It says that this is all: the file is not what it told, and that is no trouble of the server.
+                assert_eq!(read(sink.join("good")), b"good");
+                assert!(!sink.join("large").exists(), "{}", ended.describe());
+                return;
+            }
+            let ended = ended.exits(0);
             assert_eq!(read(sink.join("good")), b"good");
-            assert!(!sink.join("large").exists(), "{}", ended.describe());
-            continue;
-        }
-        let ended = ended.exits(0);
-        assert_eq!(read(sink.join("good")), b"good");
-        assert_eq!((read(sink.join("sub/small")), read(sink.join("large"))), (small, large));
-        assert!(used(&ended).contains("gave 1 files (left"), "{}", ended.describe());
-        assert!(used(&ended).contains("gave 2 files"), "{}", ended.describe());
-        assert_no_debris(&sink);
-    }
+            assert_eq!((read(sink.join("sub/small")), read(sink.join("large"))), (small, large));
+            assert!(used(&ended).contains("gave 1 files (left"), "{}", ended.describe());
+            assert!(used(&ended).contains("gave 2 files"), "{}", ended.describe());
+            assert_no_debris(&sink);
+        },
+    );
 }
 
 /// Goal: a file that was begun at a server which is lost goes on at another one that has the same, and only
@@ -89,7 +92,7 @@ fn a_file_goes_on_where_the_same_lies() {
 /// Method: they differ in the first object, in what was just read, and in what comes.
 #[test]
 fn two_versions_are_never_mixed() {
-    for differs in [100, (8 << 20) - 5, 9 << 20, 20 << 20] {
+    beside([100, (8 << 20) - 5, 9 << 20, 20 << 20], |differs| {
         let room = Room::new();
         let one = bytes(4, 21 << 20);
         let mut other = one.clone();
@@ -107,7 +110,7 @@ fn two_versions_are_never_mixed() {
         if differs < 8 << 20 {
             assert!(used(&ended).contains("had other content"), "{}", ended.describe());
         }
-    }
+    });
 }
 
 /// Goal: what is of another size is no replica, and that is said.
@@ -155,13 +158,16 @@ fn a_server_that_gives_nothing_is_replaced() {
     let has = || Lies::default().file("/d/f", b"content").file("/d/sub/g", b"more").start();
     let hangs = Lies::default().file("/d/f", b"other").file("/d/sub/g", b"xxxx").hangs_up_while_listing();
     let (none, hangs): (Liar, Liar) = (Lies::default().file("/x", b"x").start(), hangs.start());
-    for (at, first) in [format!("{NOBODY}/d/"), none.url("/d/"), hangs.url("/d/")].into_iter().enumerate() {
-        let sink = room.dir(&format!("sink{at}"));
-        let there = has();
-        let ended = cp(&first, &[&format!("{NOBODY}/y"), &there.url("/d")], &sink).run().sane().exits(0);
-        assert_eq!(read(sink.join("f")), b"content", "{}", ended.describe());
-        assert_eq!(read(sink.join("sub/g")), b"more");
-    }
+    beside(
+        [format!("{NOBODY}/d/"), none.url("/d/"), hangs.url("/d/")].into_iter().enumerate(),
+        |(at, first)| {
+            let sink = room.dir(&format!("sink{at}"));
+            let there = has();
+            let ended = cp(&first, &[&format!("{NOBODY}/y"), &there.url("/d")], &sink).run().sane().exits(0);
+            assert_eq!(read(sink.join("f")), b"content", "{}", ended.describe());
+            assert_eq!(read(sink.join("sub/g")), b"more");
+        },
+    );
 }
 
 /// Goal: without any that has it the run fails, in bounded time, and names what the last one said.

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use crate::support::beside::beside;
 use crate::support::compare::{BELOW, Opts, assert_no_debris, assert_same, debris};
 use crate::support::ftpd::{Ftpd, Kind, certificate};
 use crate::support::run::{Haul, Outcome};
@@ -72,7 +73,7 @@ fn cp(options: &[&str], source: impl AsRef<std::ffi::OsStr>, url: &str) -> Haul 
 /// Method: each kind of server; compared by other code.
 #[test]
 fn trees_go_to_servers() {
-    for kind in Kind::here() {
+    beside(Kind::here(), |kind| {
         let (room, ftpd) = (Room::new(), Ftpd::start(kind));
         let data = room.dir("data");
         furnish(&data, 7, kind);
@@ -84,7 +85,7 @@ fn trees_go_to_servers() {
         ended.says("server");
         let again = cp(&[], crate::support::ftpd::contents(&data), &url).run().sane().exits(0);
         assert_eq!(again.summary().number("bytes_sent"), 0, "{kind:?}: {}", again.describe());
-    }
+    });
 }
 
 /// `haul cp --json -r --patience=2s OPTIONS SOURCE URL`.
@@ -120,22 +121,22 @@ fn assert_whole_or_none(taker: &Taker, data: &Path, ended: &Outcome) {
 /// Method: each trouble once, for a large file and a small one.
 #[test]
 fn what_breaks_off_is_sent_again() {
-    for (part, large) in [("large", true), ("small", false)] {
-        let at = if large { 5 * MIB } else { 100 };
-        for how in
-            [Takes::Cut(at, "426 broken"), Takes::HangUp(at), Takes::Short(at), Takes::Refuse("450 not now")]
-        {
-            let (room, how) = (Room::new(), [how]);
-            let (data, _) = two_files(&room);
-            let taker = Script::default().takes(part, &how).start();
-            let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane();
-            assert_whole_or_none(&taker, &data, &ended);
-            if how != [Takes::Refuse("450 not now")] {
-                assert_eq!(ended.status.code(), Some(0), "{part} {how:?}\n{}", ended.describe());
-                assert_eq!(taker.paths(), ["/d/large", "/d/small"], "{part} {how:?}\n{}", ended.describe());
-            }
+    let parts = [("large", 5 * MIB), ("small", 100)].into_iter();
+    let rows = parts.flat_map(|(part, at)| {
+        [Takes::Cut(at, "426 broken"), Takes::HangUp(at), Takes::Short(at), Takes::Refuse("450 not now")]
+            .map(|how| (part, how))
+    });
+    beside(rows, |(part, how)| {
+        let (room, how) = (Room::new(), [how]);
+        let (data, _) = two_files(&room);
+        let taker = Script::default().takes(part, &how).start();
+        let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane();
+        assert_whole_or_none(&taker, &data, &ended);
+        if how != [Takes::Refuse("450 not now")] {
+            assert_eq!(ended.status.code(), Some(0), "{part} {how:?}\n{}", ended.describe());
+            assert_eq!(taker.paths(), ["/d/large", "/d/small"], "{part} {how:?}\n{}", ended.describe());
         }
-    }
+    });
 }
 
 /// Goal: what a server never keeps whole never gets its name, whatever it says; the other files do.
@@ -143,25 +144,28 @@ fn what_breaks_off_is_sent_again() {
 #[test]
 fn lies_never_get_a_name() {
     let ever = |how| vec![how; 20];
-    for (part, at) in [("large", 5 * MIB), ("small", 100)] {
-        for how in [
+    let parts = [("large", 5 * MIB), ("small", 100)].into_iter();
+    let rows = parts.flat_map(|(part, at)| {
+        [
             Takes::Short(at),
             Takes::Wrong,
             Takes::Cut(at, "426 broken"),
             Takes::Cut(at, "451 my disk is odd"),
             Takes::HangUp(at),
             Takes::Refuse("553 not such a name"),
-        ] {
-            let room = Room::new();
-            let (data, _) = two_files(&room);
-            let taker = Script::default().takes(part, &ever(how)).with_sums().start();
-            let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
-            assert_whole_or_none(&taker, &data, &ended);
-            let other = if part == "large" { "/d/small" } else { "/d/large" };
-            assert_eq!(taker.paths(), [other], "{how:?}\n{}", ended.describe());
-            ended.says(part);
-        }
-    }
+        ]
+        .map(|how| (part, how))
+    });
+    beside(rows, |(part, how)| {
+        let room = Room::new();
+        let (data, _) = two_files(&room);
+        let taker = Script::default().takes(part, &ever(how)).with_sums().start();
+        let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
+        assert_whole_or_none(&taker, &data, &ended);
+        let other = if part == "large" { "/d/small" } else { "/d/large" };
+        assert_eq!(taker.paths(), [other], "{how:?}\n{}", ended.describe());
+        ended.says(part);
+    });
 }
 
 /// Goal: what is said to be left at the server may stand there: not what the server refused to begin with, in
@@ -169,7 +173,7 @@ fn lies_never_get_a_name() {
 #[test]
 fn what_is_left_is_named_and_nothing_else() {
     const SAID: &str = "could not be removed";
-    for (part, at) in [("large", 5 * MIB), ("small", 100)] {
+    beside([("large", 5 * MIB), ("small", 100)], |(part, at)| {
         let room = Room::new();
         let (data, _) = two_files(&room);
         let refused = Script::default().takes(part, &[Takes::Refuse("553 not such a name"); 20]);
@@ -184,22 +188,23 @@ fn what_is_left_is_named_and_nothing_else() {
         let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
         let said = String::from_utf8_lossy(&ended.stdout).into_owned() + &ended.stderr;
         assert!(said.contains(SAID), "{part}: {}", ended.describe());
-    }
+    });
 }
 
 /// Goal: a server without room ends the run, and says what to do; nothing of ours stays.
 #[test]
 fn no_room_ends_the_run() {
-    for how in
-        [Takes::Cut(5 * MIB, "452 disk full"), Takes::Cut(MIB, "552 over quota"), Takes::Refuse("452 no")]
-    {
-        let room = Room::new();
-        let (data, _) = two_files(&room);
-        let taker = Script::default().takes("large", &[how; 20]).start();
-        let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(1);
-        assert_whole_or_none(&taker, &data, &ended);
-        ended.says("there is no room at the server");
-    }
+    beside(
+        [Takes::Cut(5 * MIB, "452 disk full"), Takes::Cut(MIB, "552 over quota"), Takes::Refuse("452 no")],
+        |how| {
+            let room = Room::new();
+            let (data, _) = two_files(&room);
+            let taker = Script::default().takes("large", &[how; 20]).start();
+            let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(1);
+            assert_whole_or_none(&taker, &data, &ended);
+            ended.says("there is no room at the server");
+        },
+    );
 }
 
 /// Goal: where a session opens no data connection any more, as ProFTPD does under TLS when it does not know
@@ -234,7 +239,7 @@ fn a_stall_ends() {
 /// Method: a server that stalls in a file and greets nobody from then on, who counts those.
 #[test]
 fn a_silent_server_is_waited_for_twice() {
-    for (len, at) in [(9 * MIB, MIB), (1000, 100)] {
+    beside([(9 * MIB, MIB), (1000, 100)], |(len, at)| {
         let room = Room::new();
         let data = room.dir("data");
         file(&data.join("f"), &mut fastrand::Rng::with_seed(9), len);
@@ -243,7 +248,7 @@ fn a_silent_server_is_waited_for_twice() {
         let ended = to_taker(&options, crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
         assert_eq!(taker.ungreeted(), 1, "{len}: {}", ended.describe());
         ended.says("remove them at the server");
-    }
+    });
 }
 
 /// Goal: what stands at a name is replaced only by what is whole: also where the server replaces nothing by a
@@ -321,7 +326,7 @@ fn a_rename_that_was_only_said_is_none() {
 /// Goal: no two attempts to send a file have one name, for a server may still write what it was sent first.
 #[test]
 fn each_attempt_has_a_name_of_its_own() {
-    for part in ["large", "small"] {
+    beside(["large", "small"], |part| {
         let room = Room::new();
         let (data, _) = two_files(&room);
         let taker = Script::default().takes(part, &[Takes::HangUp(100), Takes::Cut(100, "426 no")]).start();
@@ -334,7 +339,7 @@ fn each_attempt_has_a_name_of_its_own() {
         stored.sort();
         stored.dedup();
         assert_eq!(stored.len(), all, "{heard:?}");
-    }
+    });
 }
 
 /// Goal: where a server leaves bytes out of names, nothing goes into the directory that it shows instead, be
@@ -399,7 +404,7 @@ fn directories_that_are_made_again_are_looked_into() {
 /// Goal: with fewer sessions than it would have, down to one, a copy comes to its end.
 #[test]
 fn few_sessions_suffice() {
-    for max in [1, 2, 3] {
+    beside([1, 2, 3], |max| {
         let room = Room::new();
         let data = room.dir("data");
         let mut rng = fastrand::Rng::with_seed(9);
@@ -410,7 +415,7 @@ fn few_sessions_suffice() {
             to_taker(&["--memory=8MiB"], crate::support::ftpd::contents(&data), &taker).run().sane().exits(0);
         assert_eq!(taker.paths().len(), 65);
         assert_whole_or_none(&taker, &data, &ended);
-    }
+    });
 }
 
 /// Goal: where a server cannot be told a time, that is said, and a sum that it makes is compared.
@@ -495,7 +500,7 @@ fn a_kill_leaves_no_part_under_a_name() {
 /// ssh reaches, through this one.
 #[test]
 fn trees_go_protected_and_from_afar() {
-    for kind in Kind::these(&Kind::UNDER_TLS).into_iter().chain(Kind::these(&[Kind::GridftpGsi])) {
+    beside(Kind::these(&Kind::UNDER_TLS).into_iter().chain(Kind::these(&[Kind::GridftpGsi])), |kind| {
         let (room, ftpd) = (Room::new(), Ftpd::start(kind));
         let data = room.dir("data");
         furnish(&data, 9, Kind::Gridftp);
@@ -510,7 +515,7 @@ fn trees_go_protected_and_from_afar() {
         haul.run().sane().exits(0);
         assert_same(&data, &sink, Opts { metadata: kind.has_mlsd(), ..BELOW });
         assert_no_debris(&sink);
-    }
+    });
     need!("sshd", "proftpd");
     let (room, sshd, ftpd) = (Room::new(), Sshd::start(), Ftpd::start(Kind::Proftpd));
     let data = room.dir("data");

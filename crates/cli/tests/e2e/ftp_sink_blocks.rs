@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use crate::support::beside::beside;
 use crate::support::compare::{BELOW, assert_no_debris, assert_same};
 use crate::support::ftpd::{Ftpd, Kind, contents};
 use crate::support::run::{Haul, Outcome};
@@ -52,43 +53,36 @@ fn assert_whole(taker: &Taker, data: &Path, ended: &Outcome) {
 /// Method: lengths about those of blocks and objects; compared by other code.
 #[test]
 fn blocks_go_to_globus() {
-    for (kind, channels) in
-        [(Kind::Gridftp, &["plain"][..]), (Kind::GridftpGsi, &["plain", "shown", "private"])]
-    {
-        if Kind::these(&[kind]).is_empty() {
-            continue;
-        }
-        let (room, ftpd) = (Room::new(), Ftpd::start(kind));
-        let data = furnish(&room);
-        let mut rng = fastrand::Rng::with_seed(32);
-        for len in [0, 1, 65_502, 65_503, 262_144, 262_145, 4 * MIB, 4 * MIB + 1, 17 * MIB, 33 * MIB + 5] {
-            file(&data.join(format!("of {len}")), &mut rng, len);
-        }
-        for channel in channels {
-            let sink = room.dir(&format!("sink {channel}"));
-            let option = format!("--data-channel={channel}");
-            let options: &[&str] =
-                if kind == Kind::GridftpGsi { &["-r", "-v", &option] } else { &["-r", "-v"] };
-            let haul = Haul::cp(options).args([contents(&data)]).args([ftpd.url(&sink)]);
-            let haul = match kind {
-                Kind::GridftpGsi => haul
-                    .env("X509_CERT_DIR", ftpd.of_grid("authorities"))
-                    .env("X509_USER_PROXY", ftpd.of_grid("alice")),
-                _ => haul,
-            };
-            let ended = haul.run().sane().exits(0);
-            assert_same(&data, &sink, BELOW);
-            assert_no_debris(&sink);
-            ended.says("in blocks, up to");
-        }
+    need!("gridftp");
+    let room = Room::new();
+    let data = furnish(&room);
+    let mut rng = fastrand::Rng::with_seed(32);
+    for len in [0, 1, 65_502, 65_503, 262_144, 262_145, 4 * MIB, 4 * MIB + 1, 17 * MIB, 33 * MIB + 5] {
+        file(&data.join(format!("of {len}")), &mut rng, len);
     }
+    let (plain, gsi) = (Ftpd::start(Kind::Gridftp), Ftpd::start(Kind::GridftpGsi));
+    let of_grid = ["plain", "shown", "private"].map(|channel| (&gsi, channel));
+    beside(of_grid.into_iter().chain([(&plain, "none")]), |(ftpd, channel)| {
+        let sink = room.dir(&format!("sink {channel}"));
+        let haul = match ftpd.kind {
+            Kind::GridftpGsi => Haul::cp([format!("--data-channel={channel}")])
+                .env("X509_CERT_DIR", ftpd.of_grid("authorities"))
+                .env("X509_USER_PROXY", ftpd.of_grid("alice")),
+            _ => Haul::cp([""; 0]),
+        };
+        let haul = haul.args(["-r", "-v"]).args([contents(&data)]).args([ftpd.url(&sink)]);
+        let ended = haul.run().sane().exits(0);
+        assert_same(&data, &sink, BELOW);
+        assert_no_debris(&sink);
+        ended.says("in blocks, up to");
+    });
 }
 
 /// Goal: small files follow each other over connections that stay; but not where no sum would show that one
 /// got what was left of the one before.
 #[test]
 fn small_files_share_connections() {
-    for sums in [true, false] {
+    beside([true, false], |sums| {
         let room = Room::new();
         let data = furnish(&room);
         let script = Script::default().in_blocks("none", &[]);
@@ -100,7 +94,7 @@ fn small_files_share_connections() {
         assert_eq!(of("STOR"), 31, "{heard:?}");
         // One for each session, and those of the large file.
         assert!(if sums { of("EPSV") <= of("USER") + 2 } else { of("EPSV") == 31 }, "{heard:?}");
-    }
+    });
 }
 
 /// Goal: a server that says that it makes sums and makes none is found out: from then on each file has
@@ -108,7 +102,7 @@ fn small_files_share_connections() {
 /// Method: few buffers and one session, so that files are still to come when the first are asked about.
 #[test]
 fn who_only_says_that_he_makes_sums_is_found_out() {
-    for (reply, code) in [("504 not of that", 0), ("500 what?", 0), ("213 none of mine", 3)] {
+    beside([("504 not of that", 0), ("500 what?", 0), ("213 none of mine", 3)], |(reply, code)| {
         let room = Room::new();
         let data = room.dir("data");
         let mut rng = fastrand::Rng::with_seed(33);
@@ -128,7 +122,7 @@ fn who_only_says_that_he_makes_sums_is_found_out() {
         } else {
             assert!(taker.paths().is_empty(), "{:?}", taker.paths());
         }
-    }
+    });
 }
 
 /// Goal: whatever goes wrong once with a file in blocks, each file is there as it was sent; nothing of ours
@@ -136,68 +130,74 @@ fn who_only_says_that_he_makes_sums_is_found_out() {
 /// Method: each way once, of the large file and of one among the small ones; with sums and without.
 #[test]
 fn what_goes_wrong_is_sent_again() {
-    for how in [
-        InBlocks::Marked,
-        InBlocks::Refuse("500 not so"),
-        InBlocks::Refuse("553 not this name"),
-        InBlocks::Refuse("425 no connections"),
-        InBlocks::Refuse("450 not now"),
-        InBlocks::Refuse("226 I have it already"),
-        InBlocks::Early(1),
-        InBlocks::FirstEnd,
-        InBlocks::Claims,
-        InBlocks::Short(5),
-        InBlocks::LosesOne(1, Some("426 broken")),
-        InBlocks::LosesOne(1, Some("500 an end-of-file was reached")),
-        InBlocks::LosesOne(1, None),
-        InBlocks::Confuses("451 my disk is odd"),
-        InBlocks::HangUp(1),
-        InBlocks::Stall(1),
-        InBlocks::StallsOne,
-        InBlocks::Deaf,
-        InBlocks::Begins,
-        InBlocks::Closes,
-        InBlocks::Wrong,
-    ] {
-        for part in ["large", ".f7."] {
-            let room = Room::new();
-            let data = furnish(&room);
-            let script = Script::default().in_blocks(part, &[how]);
-            // Whoever makes sums is sent files over connections that stay.
-            let needs_sums = matches!(how, InBlocks::Wrong | InBlocks::FirstEnd | InBlocks::Begins);
-            let taker = if needs_sums || part == "large" { script.with_sums() } else { script }.start();
-            let ended = cp(&data, &taker);
-            assert!(ended.status.code() == Some(0), "{part} {how:?}: {}", ended.describe());
-            assert_whole(&taker, &data, &ended);
-            if how == InBlocks::Wrong {
-                // What went twice, and why, is in every summary.
-                let (again, why) = ("sent again: ", "of 1 file, for it came to nothing once");
-                let _ = ended.says(again).says(why).says("SHA256");
+    beside(
+        [
+            InBlocks::Marked,
+            InBlocks::Refuse("500 not so"),
+            InBlocks::Refuse("553 not this name"),
+            InBlocks::Refuse("425 no connections"),
+            InBlocks::Refuse("450 not now"),
+            InBlocks::Refuse("226 I have it already"),
+            InBlocks::Early(1),
+            InBlocks::FirstEnd,
+            InBlocks::Claims,
+            InBlocks::Short(5),
+            InBlocks::LosesOne(1, Some("426 broken")),
+            InBlocks::LosesOne(1, Some("500 an end-of-file was reached")),
+            InBlocks::LosesOne(1, None),
+            InBlocks::Confuses("451 my disk is odd"),
+            InBlocks::HangUp(1),
+            InBlocks::Stall(1),
+            InBlocks::StallsOne,
+            InBlocks::Deaf,
+            InBlocks::Begins,
+            InBlocks::Closes,
+            InBlocks::Wrong,
+        ],
+        |how| {
+            for part in ["large", ".f7."] {
+                let room = Room::new();
+                let data = furnish(&room);
+                let script = Script::default().in_blocks(part, &[how]);
+                // Whoever makes sums is sent files over connections that stay.
+                let needs_sums = matches!(how, InBlocks::Wrong | InBlocks::FirstEnd | InBlocks::Begins);
+                let taker = if needs_sums || part == "large" { script.with_sums() } else { script }.start();
+                let ended = cp(&data, &taker);
+                assert!(ended.status.code() == Some(0), "{part} {how:?}: {}", ended.describe());
+                assert_whole(&taker, &data, &ended);
+                if how == InBlocks::Wrong {
+                    // What went twice, and why, is in every summary.
+                    let (again, why) = ("sent again: ", "of 1 file, for it came to nothing once");
+                    let _ = ended.says(again).says(why).says("SHA256");
+                }
             }
-        }
-    }
+        },
+    );
 }
 
 /// Goal: where it goes wrong with every file in blocks, all go as they are, and it is said once why.
 #[test]
 fn what_always_goes_wrong_ends_blocks() {
-    for how in [
-        InBlocks::Refuse("500 not so"),
-        InBlocks::Refuse("425 no connections"),
-        InBlocks::Short(0),
-        InBlocks::LosesOne(1, Some("426 broken")),
-        InBlocks::Confuses("451 my disk is odd"),
-        InBlocks::HangUp(1),
-        InBlocks::Deaf,
-    ] {
-        let room = Room::new();
-        let data = furnish(&room);
-        let taker = Script::default().in_blocks("", &[how; 100]).start();
-        let ended = cp(&data, &taker);
-        assert!(ended.status.code() == Some(0), "{how:?}: {}", ended.describe());
-        assert_whole(&taker, &data, &ended);
-        ended.says("one connection a session: ");
-    }
+    beside(
+        [
+            InBlocks::Refuse("500 not so"),
+            InBlocks::Refuse("425 no connections"),
+            InBlocks::Short(0),
+            InBlocks::LosesOne(1, Some("426 broken")),
+            InBlocks::Confuses("451 my disk is odd"),
+            InBlocks::HangUp(1),
+            InBlocks::Deaf,
+        ],
+        |how| {
+            let room = Room::new();
+            let data = furnish(&room);
+            let taker = Script::default().in_blocks("", &[how; 100]).start();
+            let ended = cp(&data, &taker);
+            assert!(ended.status.code() == Some(0), "{how:?}: {}", ended.describe());
+            assert_whole(&taker, &data, &ended);
+            ended.says("one connection a session: ");
+        },
+    );
     for reply in ["504 no such mode", "500 unknown"] {
         let room = Room::new();
         let data = furnish(&room);
@@ -211,28 +211,30 @@ fn what_always_goes_wrong_ends_blocks() {
 /// Goal: what a server never keeps whole, in blocks or not, never gets its name; the other files do.
 #[test]
 fn lies_in_blocks_never_get_a_name() {
-    for (part, how) in [("large", InBlocks::Wrong), (".f7.", InBlocks::Wrong), ("large", InBlocks::Short(9))]
-    {
-        let room = Room::new();
-        let data = furnish(&room);
-        let script = Script::default().in_blocks(part, &[how; 20]).takes(part, &[Takes::Wrong; 20]);
-        let taker = script.with_sums().start();
-        let ended = cp(&data, &taker).exits(3);
-        assert_eq!(taker.paths().len(), 30, "{}", ended.describe());
-        assert!(taker.paths().iter().all(|path| !path.contains("haul~")), "{}", ended.describe());
-    }
+    beside(
+        [("large", InBlocks::Wrong), (".f7.", InBlocks::Wrong), ("large", InBlocks::Short(9))],
+        |(part, how)| {
+            let room = Room::new();
+            let data = furnish(&room);
+            let script = Script::default().in_blocks(part, &[how; 20]).takes(part, &[Takes::Wrong; 20]);
+            let taker = script.with_sums().start();
+            let ended = cp(&data, &taker).exits(3);
+            assert_eq!(taker.paths().len(), 30, "{}", ended.describe());
+            assert!(taker.paths().iter().all(|path| !path.contains("haul~")), "{}", ended.describe());
+        },
+    );
 }
 
 /// Goal: of a server without room the run ends, and says what to do.
 #[test]
 fn no_room_in_blocks_ends_the_run() {
-    for how in [InBlocks::Confuses("452 disk full"), InBlocks::Refuse("552 over quota")] {
+    beside([InBlocks::Confuses("452 disk full"), InBlocks::Refuse("552 over quota")], |how| {
         let room = Room::new();
         let data = furnish(&room);
         let taker = Script::default().in_blocks("large", &[how; 20]).start();
         cp(&data, &taker).exits(1).says("there is no room at the server");
         assert_eq!(taker.file("/d/large"), None);
-    }
+    });
 }
 
 /// Goal: what connections still hold of a file that was broken off goes into no other file.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::support::beside::beside;
 use crate::support::compare::{assert_no_debris, debris};
 use crate::support::ftpd::{Ftpd, Kind};
 use crate::support::run::{Haul, Outcome, Running};
@@ -224,7 +225,7 @@ fn nothing_stays_unseen_at_a_server_of_haul() {
 /// read, and what is not the source's there, or of another version of it, is not gone on with.
 #[test]
 fn without_sums_trust_decides() {
-    for kind in Kind::these(&[Kind::Proftpd, Kind::Vsftpd]) {
+    beside(Kind::these(&[Kind::Proftpd, Kind::Vsftpd]), |kind| {
         let ftpd = Ftpd::start(kind);
         let upload = Upload::new(|sink| ftpd.url(sink));
         let interrupted = || assert!(upload.ended_at(16 * MIB, Signal::KILL).was_killed());
@@ -251,7 +252,7 @@ fn without_sums_trust_decides() {
             fs::remove_file(part).expect("remove it");
             let ended = run.wait().sane().exits(0);
             assert!(read(upload.sink().join("big")) == read(&upload.source), "{}", ended.describe());
-            continue;
+            return;
         }
 
         // Another file of the same size and time.
@@ -273,7 +274,7 @@ fn without_sums_trust_decides() {
         upload.changes(5);
         let ended = upload.completed(&["--resume=trust"]);
         assert_eq!(held(&ended, "trusted"), 0, "{}", ended.describe());
-    }
+    });
 }
 
 /// Goal: what is lost within a run is gone on with in the same run. A server that has other bytes, cuts off
@@ -282,7 +283,7 @@ fn without_sums_trust_decides() {
 #[test]
 fn a_server_that_goes_on_wrongly_gets_all() {
     let cases = [GoesOn::Well, GoesOn::CutsOff, GoesOn::Refuses("553 not from there")];
-    for (how, in_blocks) in cases.into_iter().flat_map(|how| [(how, false), (how, true)]) {
+    beside(cases.into_iter().flat_map(|how| [(how, false), (how, true)]), |(how, in_blocks)| {
         let script = Script::default().goes_on(how);
         let taker = match in_blocks {
             true => script.in_blocks("big", &[InBlocks::HangUp(25 * MIB)]),
@@ -301,7 +302,7 @@ fn a_server_that_goes_on_wrongly_gets_all() {
             assert_eq!(at("STOR"), 2, "{heard:?}");
             assert!(heard.contains(&format!("REST {}", 25 * MIB)), "{heard:?}");
         }
-    }
+    });
 }
 
 /// Goal: bytes that differ at a server are found before anything goes there, and not by the sum of the whole

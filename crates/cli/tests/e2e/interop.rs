@@ -16,10 +16,11 @@ use rustix::process::{Pid, Signal};
 
 use crate::support::ftpd::{Kind, escaped};
 use crate::support::matrix::{
-    EMPTY, LOST_AT_GLOBUS, MIB, Matrix, Peer, QUOTE, SOON, Server, TELNET, assert_arrived, file_url, furnish,
-    is_here, place, remove, slash,
+    Data, EMPTY, LOST_AT_GLOBUS, MIB, Matrix, Peer, QUOTE, SOON, Server, TELNET, assert_arrived, authority,
+    file_url, furnish, is_here, place, remove, rows, slash,
 };
 use crate::support::run::Outcome;
+use crate::support::wire::Seen;
 use crate::support::{Room, procs, read, tree};
 
 /// A server as haul's client sees it.
@@ -27,63 +28,159 @@ struct Row {
     peer: Peer,
     options: &'static [&'static str],
     lost: &'static [&'static [u8]],
+    /// Files go and come in blocks, or as they are.
+    blocks: bool,
+    /// The sum by which the server's content is compared, if it makes one.
+    sum: Option<&'static str>,
+    data: Data,
+    /// What is said to protect commands and data.
+    said: &'static str,
 }
 
-const fn row(peer: Peer, options: &'static [&'static str], lost: &'static [&'static [u8]]) -> Row {
-    Row { peer, options, lost }
+const fn row(peer: Peer, ways: (bool, Option<&'static str>), data: Data, said: &'static str) -> Row {
+    let lost: &[&[u8]] = match peer {
+        Peer::Theirs(Kind::Gridftp | Kind::GridftpStriped | Kind::GridftpFourfold) => &LOST_AT_GLOBUS,
+        _ => &[],
+    };
+    Row { peer, options: &[], lost, blocks: ways.0, sum: ways.1, data, said }
+}
+
+/// The same under GSI; what the user wants of data connections follows from how they are protected.
+const fn grid(peer: Peer, data: Data) -> Row {
+    let (options, said) = match data {
+        Data::Clear => (PLAIN, BY_GSI),
+        Data::Shown => (SHOWN, SHOWN_BY_GSI),
+        Data::Sealed => (PRIVATE, ALL_BY_GSI),
+    };
+    Row { peer, options, lost: &[], blocks: true, sum: SHA256, data, said }
 }
 
 const PLAIN: &[&str] = &["--data-channel=plain"];
 const SHOWN: &[&str] = &["--data-channel=shown"];
 const PRIVATE: &[&str] = &["--data-channel=private"];
 
-const OF_HAULS_CLIENT: [Row; 14] = [
-    row(Peer::Theirs(Kind::Gridftp), &[], &LOST_AT_GLOBUS),
-    row(Peer::Theirs(Kind::GridftpStriped), &[], &LOST_AT_GLOBUS),
-    row(Peer::Theirs(Kind::GridftpGsi), PLAIN, &[]),
-    row(Peer::Theirs(Kind::GridftpGsi), SHOWN, &[]),
-    row(Peer::Theirs(Kind::GridftpGsi), PRIVATE, &[]),
-    row(Peer::Theirs(Kind::Vsftpd), &[], &[]),
-    row(Peer::Theirs(Kind::VsftpdTls), &[], &[]),
-    row(Peer::Theirs(Kind::Proftpd), &[], &[]),
-    row(Peer::Theirs(Kind::ProftpdList), &[], &[]),
-    row(Peer::Theirs(Kind::ProftpdTls), &[], &[]),
-    row(Peer::Haul, &[], &[]),
-    row(Peer::HaulGsi, PLAIN, &[]),
-    row(Peer::HaulGsi, SHOWN, &[]),
-    row(Peer::HaulGsi, PRIVATE, &[]),
+const SHA256: Option<&str> = Some("SHA256");
+const NOTHING: &str = "none: FTP sends password and data as they are; ftps:// does not";
+const BY_TLS: &str = "TLS, with a server that showed its certificate";
+/// Nothing is delegated.
+const BY_GSI: &str = "commands by GSI, with a server that showed its certificate; data go as they are";
+const SHOWN_BY_GSI: &str = "commands by GSI, with a server that showed its certificate, and has a limited proxy of yours; \
+                            data go as they are, over connections that showed whose they are";
+const ALL_BY_GSI: &str =
+    "commands and data by GSI, with a server that showed its certificate, and has a limited proxy of yours";
+
+/// In blocks, with a sum; the front end of a striped server does not say that it makes one.
+const IN_BLOCKS: (bool, Option<&str>) = (true, SHA256);
+const STRIPED: (bool, Option<&str>) = (true, None);
+const AS_THEY_ARE: (bool, Option<&str>) = (false, None);
+
+const OF_HAULS_CLIENT: [Row; 16] = [
+    row(Peer::Theirs(Kind::Gridftp), IN_BLOCKS, Data::Clear, NOTHING),
+    row(Peer::Theirs(Kind::GridftpStriped), STRIPED, Data::Clear, NOTHING),
+    row(Peer::Theirs(Kind::GridftpFourfold), STRIPED, Data::Clear, NOTHING),
+    grid(Peer::Theirs(Kind::GridftpGsi), Data::Clear),
+    grid(Peer::Theirs(Kind::GridftpGsi), Data::Shown),
+    grid(Peer::Theirs(Kind::GridftpGsi), Data::Sealed),
+    row(Peer::Theirs(Kind::Vsftpd), AS_THEY_ARE, Data::Clear, NOTHING),
+    row(Peer::Theirs(Kind::VsftpdTls), AS_THEY_ARE, Data::Sealed, BY_TLS),
+    row(Peer::Theirs(Kind::Proftpd), AS_THEY_ARE, Data::Clear, NOTHING),
+    row(Peer::Theirs(Kind::ProftpdList), AS_THEY_ARE, Data::Clear, NOTHING),
+    row(Peer::Theirs(Kind::ProftpdTls), AS_THEY_ARE, Data::Sealed, BY_TLS),
+    row(Peer::Haul, IN_BLOCKS, Data::Clear, NOTHING),
+    row(Peer::HaulTls, (false, SHA256), Data::Sealed, BY_TLS),
+    grid(Peer::HaulGsi, Data::Clear),
+    grid(Peer::HaulGsi, Data::Shown),
+    grid(Peer::HaulGsi, Data::Sealed),
 ];
 
-/// Goal: haul's client puts a tree to each server and gets it back, whole; what a server cannot be asked for
-/// fails by name, and all else arrives.
+impl Row {
+    /// The copy went the way of this row and no plainer one, at this end, as haul says it.
+    #[track_caller]
+    fn was_used(&self, end: &str, ended: &Outcome) {
+        let summary = ended.summary();
+        let told = |what: &str| summary.chosen(&format!("{end} {what}"));
+        let is = |what: bool, why: &str| assert!(what, "{why}: {}", ended.describe());
+        is(told("protection") == self.said, "another protection");
+        let storage = told("storage");
+        is(storage.contains(" sessions") && !storage.contains("refused"), "fewer sessions");
+        let streams = told("streams");
+        let most = streams.strip_prefix("in blocks, up to ").and_then(|rest| {
+            let (count, rest) = rest.split_once(' ')?;
+            (rest == "connections a file").then(|| count.parse::<u32>().ok()).flatten()
+        });
+        // Fewer than four where other files were under way when the large one began.
+        let in_blocks = most.is_some_and(|most| (2..=4).contains(&most));
+        is(if self.blocks { in_blocks } else { streams.is_empty() }, "another way than blocks, or blocks");
+        // What is sent and comes to lie under another name is compared, too, before that is seen.
+        let files = summary.number("files")..=summary.number("files") + self.lost.len() as u64;
+        let by_sum = |sum| files.map(move |count| format!("{sum} of what it keeps (CKSM), of {count} files"));
+        let compared: Vec<String> = match (end, self.sum) {
+            ("source", _) => vec!["sizes and times; its content was not hashed there".into()],
+            (_, None) => vec!["sizes; not its content, for it makes no sum that is known here (CKSM)".into()],
+            (_, Some(sum)) => by_sum(sum).map(|how| format!("sizes; {how}")).collect(),
+        };
+        is(compared.iter().any(|how| summary.chosen("compared with the server") == how), "not compared so");
+    }
+
+    /// The same as the packets have it, of what was said in the clear.
+    fn was_said(&self, seen: &Seen) {
+        let is_gsi = matches!(self.peer, Peer::HaulGsi | Peer::Theirs(Kind::GridftpGsi));
+        let is_tls = self.said == BY_TLS;
+        assert_eq!(seen.says("AUTH GSSAPI"), is_gsi, "{seen:?}");
+        assert_eq!(seen.says("AUTH TLS"), is_tls, "{seen:?}");
+        // What is said behind these is not heard.
+        if is_gsi || is_tls {
+            let plain = ["USER", "PASS", "RETR", "STOR", "PASV", "EPSV", "PORT"];
+            assert!(!plain.iter().any(|verb| seen.says(verb)), "commands in the clear: {seen:?}");
+        } else {
+            assert_eq!(seen.says("MODE E"), self.blocks, "{seen:?}");
+            let is_striped = matches!(self.peer, Peer::Theirs(Kind::GridftpStriped | Kind::GridftpFourfold));
+            assert!(!is_striped || seen.says("SPAS") || seen.says("RETR"), "{seen:?}");
+        }
+    }
+}
+
+/// Goal: haul's client puts a tree to each server and gets it back, whole, by the best way that both have, and
+/// protected as it should be; what a server cannot be asked for fails by name, and all else arrives.
+/// Method: what haul says of its way, and what packets hold that nobody's word is needed for.
 #[test]
 fn interop_of_hauls_client() {
     let room = Room::new();
     let data = furnish(&room);
-    let mut matrix = Matrix::default();
-    for Row { peer, options, lost } in OF_HAULS_CLIENT {
+    let matrix = Matrix::default();
+    rows(OF_HAULS_CLIENT, |row, net| {
+        let Row { peer, options, lost, .. } = row;
         if !is_here(peer) {
-            continue;
+            return;
         }
         let server = Server::start(peer);
-        let ends = |ended: Outcome| match lost {
-            [] => drop(ended.exits(0)),
-            _ => drop(ended.exits(3)),
-        };
+        let ends = |ended: Outcome| ended.exits(if lost.is_empty() { 0 } else { 3 });
+        net.forget();
         matrix.cell(format!("haul puts to {peer:?} {options:?}"), || {
-            ends(server.cp(&[options, &[&slash(&data), &server.url("put/")]].concat()));
+            let ended = ends(server.cp(&[options, &[&slash(&data), &server.url("put/")]].concat()));
             assert_arrived(&data, &server.at("put"), lost);
+            row.was_used("sink", &ended);
+            if let Some(seen) = net.showed(row.data) {
+                row.was_said(&seen);
+                let is_compared = row.sum.is_none() || row.said != NOTHING || seen.says("CKSM SHA256");
+                assert!(is_compared, "{seen:?}");
+            }
         });
         remove(&server.at("put"));
         let held = server.at("got");
         place(&data, &held);
+        net.forget();
         matrix.cell(format!("haul gets from {peer:?} {options:?}"), || {
-            let sink = room.dir("sink");
-            ends(server.cp(&[options, &[&server.url("got/"), &slash(&sink)]].concat()));
+            let near = Room::new();
+            let sink = near.dir("sink");
+            let ended = ends(server.cp(&[options, &[&server.url("got/"), &slash(&sink)]].concat()));
             assert_arrived(&data, &sink, lost);
+            row.was_used("source", &ended);
+            if let Some(seen) = net.showed(row.data) {
+                row.was_said(&seen);
+            }
         });
-        remove(&room.at("sink"));
-    }
+    });
     matrix.ends();
 }
 
@@ -93,6 +190,9 @@ struct Client {
     need: &'static str,
     by: By,
     options: &'static [&'static str],
+    data: Data,
+    /// In blocks, and over so many connections a large file; 0: as it is.
+    blocks: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,24 +206,34 @@ enum By {
     Curl,
 }
 
-const fn by(by: By, need: &'static str, peer: Peer, options: &'static [&'static str]) -> Client {
-    Client { peer, need, by, options }
+const fn by(
+    by: By,
+    need: &'static str,
+    peer: Peer,
+    options: &'static [&'static str],
+    data: Data,
+    blocks: u64,
+) -> Client {
+    Client { peer, need, by, options, data, blocks }
 }
 
 const GLOBUS: &str = "globus-url-copy";
 /// Channels that are kept, commands that are sent ahead, several sessions.
 const ALL_AT_ONCE: &[&str] = &["-fast", "-p", "8", "-pp", "-cc", "4"];
+const SUMS: &str = "-verify-checksum";
 
-const OF_HAULS_SERVER: [Client; 9] = [
-    by(By::GlobusTree, GLOBUS, Peer::Haul, &[]),
-    by(By::GlobusTree, GLOBUS, Peer::Haul, ALL_AT_ONCE),
-    by(By::GlobusTree, GLOBUS, Peer::Haul, &["-verify-checksum", "-p", "8"]),
-    by(By::GlobusTree, GLOBUS, Peer::HaulGsi, &["-nodcau"]),
-    by(By::GlobusTree, GLOBUS, Peer::HaulGsi, &["-fast", "-cc", "4"]),
-    by(By::GlobusTree, GLOBUS, Peer::HaulGsi, &["-fast", "-dcpriv", "-cc", "4"]),
-    by(By::GlobusNames, GLOBUS, Peer::Haul, &["-fast"]),
-    by(By::Lftp, "lftp", Peer::Haul, &[]),
-    by(By::Curl, "curl", Peer::Haul, &[]),
+const OF_HAULS_SERVER: [Client; 11] = [
+    by(By::GlobusTree, GLOBUS, Peer::Haul, &[], Data::Clear, 0),
+    by(By::GlobusTree, GLOBUS, Peer::Haul, ALL_AT_ONCE, Data::Clear, 8),
+    by(By::GlobusTree, GLOBUS, Peer::Haul, &[SUMS, "-p", "8"], Data::Clear, 8),
+    by(By::GlobusTree, GLOBUS, Peer::HaulGsi, &["-nodcau"], Data::Clear, 0),
+    by(By::GlobusTree, GLOBUS, Peer::HaulGsi, &["-fast", "-p", "3", "-cc", "4"], Data::Shown, 3),
+    by(By::GlobusTree, GLOBUS, Peer::HaulGsi, &["-fast", "-p", "3", "-dcpriv", "-cc", "4"], Data::Sealed, 3),
+    by(By::GlobusNames, GLOBUS, Peer::Haul, &["-fast"], Data::Clear, 1),
+    by(By::Lftp, "lftp", Peer::Haul, &[], Data::Clear, 0),
+    by(By::Curl, "curl", Peer::Haul, &[], Data::Clear, 0),
+    by(By::Lftp, "lftp", Peer::HaulTls, &[], Data::Sealed, 0),
+    by(By::Curl, "curl", Peer::HaulTls, &[], Data::Sealed, 0),
 ];
 
 impl Client {
@@ -133,6 +243,8 @@ impl Client {
             By::GlobusTree => (&[QUOTE], &[]),
             // They are told of files alone.
             By::GlobusNames | By::Curl => (&[EMPTY], &[]),
+            // It speaks no Telnet under TLS.
+            By::Lftp if self.peer == Peer::HaulTls => (&[], &[]),
             By::Lftp => (&[TELNET], &[b"\xff\xff\xfex"]),
         }
     }
@@ -146,7 +258,7 @@ impl Client {
     }
 
     fn put(&self, room: &Room, data: &Path, server: &Server) {
-        let to = server.url("put/");
+        let to = server.bare_url("put/");
         match self.by {
             By::GlobusTree => self.globus(server, &["-cd", "-r", &(file_url(data) + "/"), &to]),
             By::GlobusNames => {
@@ -156,16 +268,8 @@ impl Client {
                 let list = room.file("pairs", pairs.collect::<String>());
                 self.globus(server, &["-cd", "-f", &list.display().to_string()]);
             }
-            By::Lftp => server.does(&[
-                "lftp",
-                "-c",
-                &format!(
-                    "set net:max-retries 2; open {}; mirror -R --parallel=3 {} put",
-                    server.url(""),
-                    data.display()
-                ),
-            ]),
-            By::Curl => curl(room, server, data, |near, name| {
+            By::Lftp => self.lftp(server, &format!("mirror -R --parallel=3 {} put", data.display())),
+            By::Curl => self.curl(room, server, data, |near, name| {
                 [
                     b"ftp-create-dirs\nurl=",
                     &quoted((to.clone() + &escaped(name)).as_bytes())[..],
@@ -178,7 +282,7 @@ impl Client {
     }
 
     fn get(&self, room: &Room, data: &Path, server: &Server, sink: &Path) {
-        let from = server.url("got/");
+        let from = server.bare_url("got/");
         match self.by {
             By::GlobusTree => self.globus(server, &["-cd", "-r", &from, &(file_url(sink) + "/")]),
             By::GlobusNames => {
@@ -188,18 +292,10 @@ impl Client {
                 let list = room.file("pairs", pairs.collect::<String>());
                 self.globus(server, &["-cd", "-f", &list.display().to_string()]);
             }
-            By::Lftp => server.does(&[
-                "lftp",
-                "-c",
-                &format!(
-                    "set net:max-retries 2; open {}; mirror --parallel=3 got {}",
-                    server.url(""),
-                    sink.display()
-                ),
-            ]),
+            By::Lftp => self.lftp(server, &format!("mirror --parallel=3 got {}", sink.display())),
             By::Curl => {
                 let near = sink.to_owned();
-                curl(room, server, data, move |_, name| {
+                self.curl(room, server, data, move |_, name| {
                     let to = quoted(near.join(name).as_os_str().as_bytes());
                     [
                         b"create-dirs\nurl=",
@@ -217,6 +313,65 @@ impl Client {
     fn globus(&self, server: &Server, words: &[&str]) {
         server.does(&[&[GLOBUS], self.options, words].concat());
     }
+
+    fn lftp(&self, server: &Server, does: &str) {
+        let under_tls = format!(
+            "set ssl:ca-file {}; set ftp:ssl-force true; set ftp:ssl-allow-anonymous true; \
+             set ftp:ssl-protect-data true; ",
+            authority().display()
+        );
+        let under_tls = if self.peer == Peer::HaulTls { &under_tls } else { "" };
+        let opened = format!("set net:max-retries 2; open {}; {does}", server.bare_url(""));
+        server.does(&["lftp", "-c", &(under_tls.to_owned() + &opened)]);
+    }
+
+    /// A run of curl for all files of a directory, with four sessions; `lines` is told the file, quoted, and
+    /// its name.
+    ///
+    /// Under TLS four runs of one each: sessions of one run share what they know of TLS, so that a data
+    /// connection goes on with another's, and is sent away; and of TLS 1.3 it keeps one ticket of several.
+    fn curl(&self, room: &Room, server: &Server, data: &Path, lines: impl Fn(&[u8], &OsStr) -> Vec<u8>) {
+        let under_tls = format!("ssl-reqd\ntls-max=1.2\ncacert=\"{}\"\n", authority().display());
+        let (under_tls, runs) = if self.peer == Peer::HaulTls { (&under_tls[..], 4) } else { ("", 1) };
+        let each = files(data).into_iter().map(|name| {
+            let near = quoted(data.join(&name).as_os_str().as_bytes());
+            let options = format!("silent\nshow-error\ngloboff\n{under_tls}");
+            [options.into_bytes(), lines(&near, &name)].concat()
+        });
+        let each: Vec<Vec<u8>> = each.collect();
+        let several: &[&str] = if runs == 1 { &["--parallel", "--parallel-max", "4"] } else { &[] };
+        std::thread::scope(|scope| {
+            for (n, part) in each.chunks(each.len().div_ceil(runs)).enumerate() {
+                let config = room.file(&format!("curl{n}"), part.join(&b"\nnext\n"[..]));
+                let config = config.display().to_string();
+                scope.spawn(move || {
+                    server.does(&[&["curl", "--fail-early"], several, &["-K", &config]].concat());
+                });
+            }
+        });
+    }
+
+    /// It went the way of this row and no plainer one: over how many connections as the server says, and what
+    /// was said and moved as the packets have it.
+    fn was_used(&self, server: &Server, verb: &str, seen: Option<Seen>) {
+        let counts = server.connections(verb);
+        let most = counts.iter().max().copied().unwrap_or_default();
+        assert_eq!(most, self.blocks.max(1), "connections of {verb}: {counts:?}");
+        if self.options.contains(&"-cc") {
+            assert!(server.logins() >= 4, "several sessions: {}", server.log());
+        }
+        let Some(seen) = seen else { return };
+        let (is_gsi, is_tls) = (self.peer == Peer::HaulGsi, self.peer == Peer::HaulTls);
+        assert_eq!(seen.says("AUTH GSSAPI"), is_gsi, "{seen:?}");
+        assert_eq!(seen.says("AUTH TLS"), is_tls, "{seen:?}");
+        if is_gsi || is_tls {
+            assert!(!seen.says(verb) && !seen.says("PASS"), "commands in the clear: {seen:?}");
+        } else {
+            assert_eq!(seen.says("MODE E"), self.blocks > 0, "{seen:?}");
+            let sums = seen.said.iter().any(|said| said.starts_with("CKSM"));
+            assert_eq!(sums, self.options.contains(&SUMS), "{seen:?}");
+        }
+    }
 }
 
 /// The files below a directory, by their names from there.
@@ -233,24 +388,6 @@ fn files(dir: &Path) -> Vec<OsString> {
     all
 }
 
-/// One run of curl for all files of a directory; `lines` is told the file, quoted, and its name.
-fn curl(room: &Room, server: &Server, data: &Path, lines: impl Fn(&[u8], &OsStr) -> Vec<u8>) {
-    let each = files(data).into_iter().map(|name| {
-        let near = quoted(data.join(&name).as_os_str().as_bytes());
-        [b"silent\nshow-error\ngloboff\n".to_vec(), lines(&near, &name)].concat()
-    });
-    let config = room.file("curl", each.collect::<Vec<_>>().join(&b"\nnext\n"[..]));
-    server.does(&[
-        "curl",
-        "--fail-early",
-        "--parallel",
-        "--parallel-max",
-        "4",
-        "-K",
-        &config.display().to_string(),
-    ]);
-}
-
 /// As curl's configuration has it.
 fn quoted(text: &[u8]) -> Vec<u8> {
     let inner = text.iter().flat_map(|byte| match byte {
@@ -260,53 +397,59 @@ fn quoted(text: &[u8]) -> Vec<u8> {
     [b'"'].into_iter().chain(inner).chain([b'"']).collect()
 }
 
-/// Goal: what clients of others put to haul's server and get from it is the tree, whole; what a client cannot
-/// name is all that is missing.
+/// Goal: what clients of others put to haul's server and get from it is the tree, whole, and goes the way that
+/// was asked for; what a client cannot name is all that is missing.
 #[test]
 fn interop_of_hauls_server() {
     let room = Room::new();
-    let data = furnish(&room);
-    let mut matrix = Matrix::default();
-    for client in OF_HAULS_SERVER {
+    let all = furnish(&room);
+    // A quote in a name ends the whole walk of globus-url-copy; see the cell of it below.
+    let walked = room.at("walked");
+    place(&all, &walked);
+    fs::remove_file(walked.join("odd").join(OsStr::from_bytes(QUOTE))).expect("leave it out");
+    let few = room.at("few");
+    place(&all, &few);
+    remove(&few.join("many"));
+    let matrix = Matrix::default();
+    rows(OF_HAULS_SERVER, |client, net| {
         if !(is_here(client.peer) && crate::support::needs::all_here(&[client.need])) {
-            continue;
+            return;
         }
-        let server = Server::start(client.peer);
+        let (server, room) = (Server::start(client.peer), Room::new());
         let (lost, instead) = client.lost();
-        let (name, by) = (format!("{:?} {:?} {:?}", client.peer, client.options, client.by), client.by);
-        // A quote in a name ends the whole walk of globus-url-copy; see the cell of it below.
-        let walks = by == By::GlobusTree;
-        let odd = data.join("odd");
-        let aside = room.at("aside");
-        if walks {
-            fs::rename(odd.join(OsStr::from_bytes(QUOTE)), &aside).expect("set it aside");
-        }
+        let name = format!("{:?} {:?} {:?}", client.peer, client.options, client.by);
+        let walks = client.by == By::GlobusTree;
+        let data = match (client.by, client.peer) {
+            (By::GlobusTree, _) => &walked,
+            // It waits for a second at many a file; see the table.
+            (By::Curl, Peer::HaulTls) => &few,
+            _ => &all,
+        };
         let lost = if walks { &[] } else { lost };
+        net.forget();
         matrix.cell(format!("put to {name}"), || {
-            client.put(&room, &data, &server);
+            client.put(&room, data, &server);
             for name in instead {
                 fs::remove_file(server.at("put/odd").join(OsStr::from_bytes(name))).expect("it is called so");
             }
-            assert_arrived(&data, &server.at("put"), lost);
+            assert_arrived(data, &server.at("put"), lost);
+            client.was_used(&server, "STOR", net.showed(client.data));
         });
         remove(&server.at("put"));
-        place(&data, &server.at("got"));
+        place(data, &server.at("got"));
         // That asks for the sums of directories when it gets them; see below.
-        let gets = !client.options.contains(&"-verify-checksum");
-        let get = || {
+        if client.options.contains(&SUMS) {
+            return;
+        }
+        net.forget();
+        matrix.cell(format!("get from {name}"), || {
             let sink = room.dir("sink");
-            client.get(&room, &data, &server, &sink);
-            assert_arrived(&data, &sink, if walks { &[] } else { client.lost_when_read() });
+            client.get(&room, data, &server, &sink);
+            assert_arrived(data, &sink, if walks { &[] } else { client.lost_when_read() });
+            client.was_used(&server, "RETR", net.showed(client.data));
             assert!(!server.log().contains("panicked"), "{}", server.log());
-        };
-        if gets {
-            matrix.cell(format!("get from {name}"), get);
-        }
-        remove(&room.at("sink"));
-        if walks {
-            fs::rename(&aside, odd.join(OsStr::from_bytes(QUOTE))).expect("put it back");
-        }
-    }
+        });
+    });
     matrix.ends();
 }
 
@@ -317,7 +460,7 @@ fn interop_of_hauls_server() {
 fn interop_of_what_cannot_pass() {
     need!("globus-url-copy", "curl", "lftp");
     let (room, server) = (Room::new(), Server::start(Peer::Haul));
-    let mut matrix = Matrix::default();
+    let matrix = Matrix::default();
     matrix.cell("a quote in a name by globus-url-copy -r", || {
         fs::write(room.dir("quote").join(OsStr::from_bytes(QUOTE)), "x").expect("write");
         let (from, to) = (file_url(&room.at("quote")) + "/", server.url("quote/"));
@@ -366,7 +509,7 @@ fn interop_of_parts() {
     let part = ["-off", &offset.to_string(), "-len", &len.to_string()].map(String::from);
     let part: Vec<&str> = part.iter().map(String::as_str).collect();
     let end = offset + len;
-    let mut matrix = Matrix::default();
+    let matrix = Matrix::default();
     for options in [&[][..], &["-p", "8"], &["-fast"]] {
         let copies = |from_url: &str, to_url: &str| {
             from.does(&[&[GLOBUS][..], options, &part, &[from_url, to_url]].concat());
@@ -399,8 +542,9 @@ fn interop_of_parts() {
     matrix.ends();
 }
 
-/// Goal: `globus-url-copy -rst` goes on when haul's session is killed in the middle, whichever end it serves,
-/// and the file is whole.
+/// Goal: `globus-url-copy -rst` between two servers goes on when a session of haul's is killed in the middle,
+/// whichever end it serves, and the file is whole. Where it is itself an end it says why it ends, nothing that
+/// is not whole has a name at the server, and the same command does it all.
 /// Method: the client is stopped in the middle, so that there is one, and goes on when the session is gone.
 #[test]
 fn interop_of_killed_sessions() {
@@ -409,7 +553,7 @@ fn interop_of_killed_sessions() {
     let content = tree::bytes(&mut fastrand::Rng::with_seed(24), 160 * MIB);
     let near = from.room.file("near", &content);
     fs::write(from.at("f"), &content).expect("write");
-    let mut matrix = Matrix::default();
+    let matrix = Matrix::default();
     let back = from.room.at("back");
     for (name, from_url, to_url, lands, killed) in [
         ("get", from.url("f"), file_url(&back), back.clone(), &from),
@@ -443,7 +587,6 @@ fn interop_of_killed_sessions() {
                     lens.into_iter().any(|len| len > 4 << 20)
                 };
                 let between_two = !from_url.starts_with("file") && !to_url.starts_with("file");
-                let reason = "error: ";
                 let is_amid = procs::wait_until(SOON, begun);
                 procs::signal_all(&[pid], Signal::STOP);
                 let sessions = killed.sessions();
@@ -459,9 +602,30 @@ fn interop_of_killed_sessions() {
                 assert!(is_amid && !sessions.is_empty(), "nothing was amid: {said}\n{}", killed.log());
                 let ended = status.is_some_and(|status| status.success());
                 if !between_two {
-                    // It does not come back, and nothing that is not whole has a name at haul's server.
-                    assert!(!ended && said.contains(reason), "{status:?} {said}");
-                    assert!(lands == back || !lands.exists(), "half of a file has a name");
+                    let is_put = lands != back;
+                    // It does not come back, and says why; what sends ends now and then without a word.
+                    let reasons: &[&str] = match is_put {
+                        true => &["an end-of-file was reached", "Connection reset by peer", "Broken pipe"],
+                        false => &["error: globus_ftp_client: EOF has been reached"],
+                    };
+                    let is_said = reasons.iter().any(|reason| said.contains(reason));
+                    let code = status.and_then(|status| status.code());
+                    assert!(code == Some(1) && (is_said || is_put && said.is_empty()), "{status:?} {said}");
+                    if is_put {
+                        // Nothing that is not whole has a name at haul's server.
+                        let names = fs::read_dir(dir).expect("list").flatten().map(|entry| entry.file_name());
+                        let shown: Vec<_> = names.filter(|name| !name.as_bytes().starts_with(b".")).collect();
+                        assert!(!shown.contains(&"put".into()), "half of a file has a name: {shown:?}");
+                    } else {
+                        // What it left here is of the file, but not all of it.
+                        let left = read(&back);
+                        let is_of_it = |(at, byte): (usize, &u8)| *byte == content[at] || *byte == 0;
+                        assert!(left.len() <= content.len() && left != content, "all of it came");
+                        assert!(left.iter().enumerate().all(is_of_it), "what is left is of no file");
+                    }
+                    // And what is left keeps nobody from doing the same again.
+                    from.does(&[&[GLOBUS], options, &[&from_url, &to_url]].concat());
+                    assert!(read(&lands) == content, "the copy differs");
                     return;
                 }
                 assert!(ended, "{status:?} {said}\n{}\n{}", from.log(), to.log());
@@ -472,8 +636,10 @@ fn interop_of_killed_sessions() {
     matrix.ends();
 }
 
-/// Goal: trees go between two servers, each of haul's or of Globus, steered by haul or by globus-url-copy;
-/// under GSI with and without what was delegated.
+/// Goal: trees go between two servers, each of haul's or of Globus, steered by haul or by globus-url-copy, in
+/// blocks and protected as was asked for, and content is compared by a sum of both; under GSI with and without
+/// what was delegated.
+/// Method: what haul says of its way, and what packets hold that nobody's word is needed for.
 #[test]
 fn interop_between_two_servers() {
     need!("gridftp", "globus-url-copy");
@@ -481,56 +647,77 @@ fn interop_between_two_servers() {
     const GLOBUS_GSI: Peer = Peer::Theirs(Kind::GridftpGsi);
     let room = Room::new();
     let data = furnish(&room);
-    let mut matrix = Matrix::default();
-    for (from, to) in [
+    let matrix = Matrix::default();
+    let pairings = [
         (GLOBUS_PLAIN, GLOBUS_PLAIN),
         (GLOBUS_PLAIN, Peer::Haul),
         (Peer::Haul, GLOBUS_PLAIN),
         (Peer::Haul, Peer::Haul),
+        (GLOBUS_GSI, GLOBUS_GSI),
         (GLOBUS_GSI, Peer::HaulGsi),
         (Peer::HaulGsi, GLOBUS_GSI),
         (Peer::HaulGsi, Peer::HaulGsi),
-    ] {
+    ];
+    rows(pairings, |(from, to), net| {
         let a = Server::of(from, None);
-        let b = if to == GLOBUS_GSI { None } else { Some(Server::of(to, a.grid.as_deref())) };
-        // The grid of Globus' server is its own.
-        let (a, b) = match b {
-            Some(b) => (a, b),
-            None => {
-                let b = Server::of(to, None);
-                (Server::of(from, b.grid.as_deref()), b)
-            }
-        };
+        let b = Server::of(to, a.grid.as_deref());
         let theirs = [from, to].contains(&GLOBUS_PLAIN);
         let lost: &[&[u8]] = if theirs { &LOST_AT_GLOBUS } else { &[] };
         place(&data, &a.at("data"));
         let (from_url, to_url) = (a.url("data/"), b.url("copy/"));
         let under_gsi = a.grid.is_some();
-        let protections: &[&[&str]] = if under_gsi { &[PLAIN, SHOWN, PRIVATE] } else { &[&[]] };
-        for options in protections {
+        let of_gsi = [
+            (PLAIN, Data::Clear, BY_GSI),
+            (SHOWN, Data::Shown, SHOWN_BY_GSI),
+            (PRIVATE, Data::Sealed, ALL_BY_GSI),
+        ];
+        let no_gsi = [(&[][..], Data::Clear, NOTHING)];
+        net.forget();
+        for (options, protection, said) in if under_gsi { &of_gsi[..] } else { &no_gsi } {
             matrix.cell(format!("haul steers {from:?} to {to:?} {options:?}"), || {
-                let state = format!("--state={}", room.at("state").display());
+                let own = Room::new();
+                let state = format!("--state={}", own.at("state").display());
                 let ended = a.cp(&[*options, &[&state, &from_url, &to_url]].concat());
                 let ended = ended.exits(if lost.is_empty() { 0 } else { 3 });
-                assert_eq!(ended.summary().text("protect"), "servers", "{}", ended.describe());
                 assert_arrived(&data, &b.at("copy"), lost);
+                let summary = ended.summary();
+                assert_eq!(summary.text("protect"), "servers", "{}", ended.describe());
+                for (what, value) in [
+                    ("third party", "MODE E"),
+                    ("sum of both servers", "SHA256 (both servers know it)"),
+                    ("protection of the source", said),
+                    ("protection of the destination", said),
+                ] {
+                    assert_eq!(summary.chosen(what), value, "{what}: {}", ended.describe());
+                }
+                let third = |what: &str| summary.0["third_party"][what].as_u64();
+                let all = (Some(summary.number("files")), Some(0));
+                assert_eq!((third("compared"), third("not_compared")), all, "{}", ended.describe());
+                if let Some(seen) = net.showed(*protection) {
+                    assert_eq!((seen.says("AUTH GSSAPI"), seen.says("MODE E")), (under_gsi, !under_gsi));
+                }
             });
             remove(&b.at("copy"));
+            net.forget();
         }
         // It ends at the first name that a server cannot be asked for.
         for name in lost.iter().chain([&QUOTE]) {
             fs::remove_file(a.at("data/odd").join(OsStr::from_bytes(name))).expect("remove a file");
         }
         let lost: Vec<&[u8]> = lost.iter().copied().chain([QUOTE]).collect();
-        let protections: &[&[&str]] =
-            if under_gsi { &[&["-nodcau"], &["-fast"], &["-fast", "-dcpriv"]] } else { &[ALL_AT_ONCE] };
-        for options in protections {
+        let of_gsi: [(&[&str], Data); 3] =
+            [(&["-nodcau"], Data::Clear), (&["-fast"], Data::Shown), (&["-fast", "-dcpriv"], Data::Sealed)];
+        for (options, protection) in if under_gsi { &of_gsi[..] } else { &[(ALL_AT_ONCE, Data::Clear)] } {
             matrix.cell(format!("globus-url-copy steers {from:?} to {to:?} {options:?}"), || {
                 a.does(&[&[GLOBUS, "-cd", "-r"], *options, &[&from_url, &to_url]].concat());
                 assert_arrived(&data, &b.at("copy"), &lost);
+                if let Some(seen) = net.showed(*protection) {
+                    assert_eq!((seen.says("AUTH GSSAPI"), seen.says("MODE E")), (under_gsi, !under_gsi));
+                }
             });
             remove(&b.at("copy"));
+            net.forget();
         }
-    }
+    });
     matrix.ends();
 }

@@ -55,6 +55,8 @@ pub enum Kind {
     Gridftp,
     /// The same with two data movers, whose front end has no data itself.
     GridftpStriped,
+    /// The same with four.
+    GridftpFourfold,
     /// Users by certificates only; see [`grid`].
     GridftpGsi,
     /// The same with two data movers.
@@ -89,7 +91,11 @@ impl Kind {
             Kind::Proftpd | Kind::ProftpdList => "proftpd",
             Kind::ProftpdTls => "proftpd-tls",
             Kind::Vsftpd | Kind::VsftpdTls => "vsftpd",
-            Kind::Gridftp | Kind::GridftpStriped | Kind::GridftpGsi | Kind::GridftpGsiStriped => "gridftp",
+            Kind::Gridftp
+            | Kind::GridftpStriped
+            | Kind::GridftpFourfold
+            | Kind::GridftpGsi
+            | Kind::GridftpGsiStriped => "gridftp",
         }
     }
 
@@ -142,13 +148,28 @@ pub struct Ftpd {
 
 impl Ftpd {
     pub fn start(kind: Kind) -> Ftpd {
+        Ftpd::of(kind, None)
+    }
+
+    /// Of the grid in this directory, where it is of one; else of its own.
+    pub fn of(kind: Kind, of_grid: Option<&Path>) -> Ftpd {
         let room = Room::new();
+        if let Some(of_grid) = of_grid {
+            let copied = Command::new("cp")
+                .arg("-a")
+                .arg(of_grid.join("."))
+                .arg(room.at(""))
+                .status()
+                .expect("run cp");
+            assert!(copied.success(), "put a grid there");
+        }
         room.dir("home");
         room.dir("empty");
         for _ in 0..ATTEMPTS {
             let port = free_port();
             let movers = match kind {
-                Kind::GridftpStriped | Kind::GridftpGsiStriped => movers(kind, &room),
+                Kind::GridftpStriped | Kind::GridftpGsiStriped => movers(kind, &room, 2),
+                Kind::GridftpFourfold => movers(kind, &room, 4),
                 _ => Vec::new(),
             };
             if let Some(daemon) = spawn(kind, &room, port) {
@@ -237,10 +258,11 @@ impl Drop for Ftpd {
     }
 }
 
-/// Two data movers of a GridFTP server, on ports that the file `movers` names.
-fn movers(kind: Kind, room: &Room) -> Vec<Child> {
-    let ports = [free_port(), free_port()];
-    room.file("movers", ports.map(|port| format!("127.0.0.1:{port}")).join(","));
+/// Data movers of a GridFTP server, on ports that the file `movers` names.
+fn movers(kind: Kind, room: &Room, count: usize) -> Vec<Child> {
+    let ports: Vec<u16> = (0..count).map(|_| free_port()).collect();
+    let places: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    room.file("movers", places.join(","));
     let start = |port| {
         let mut command = match kind {
             Kind::GridftpGsiStriped => gridftp_of_grid(room, port, &["-dn", "-ipc-auth-mode", MOVES]),
@@ -294,7 +316,7 @@ fn spawn(kind: Kind, room: &Room, port: u16) -> Option<Child> {
             ),
         ),
         Kind::Gridftp => gridftp(room, port, &["-aa", "-anonymous-user", "root"]),
-        Kind::GridftpStriped => {
+        Kind::GridftpStriped | Kind::GridftpFourfold => {
             let movers = fs::read_to_string(room.at("movers")).expect("there are some");
             gridftp(room, port, &["-aa", "-anonymous-user", "root", "-r", &movers])
         }

@@ -8,13 +8,16 @@ use std::os::unix::fs::FileExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use rustix::process::Pid;
 
+use super::beside::so_many_beside;
 use super::compare::{BELOW, Opts, assert_no_debris, differences};
 use super::ftpd::{Ftpd, Kind, certificate, escaped, grid};
 use super::run::{Haul, Outcome, Running};
+use super::wire::{MARK, Seen, Wire};
 use super::{Room, procs, tree};
 
 pub const MIB: usize = 1 << 20;
@@ -72,6 +75,8 @@ pub enum Peer {
     Theirs(Kind),
     Haul,
     HaulGsi,
+    /// Nobody logs in and no data is moved without TLS.
+    HaulTls,
 }
 
 /// A server that runs, and a directory of this machine that it serves.
@@ -97,23 +102,24 @@ impl Server {
         room.dir("root");
         match peer {
             Peer::Theirs(kind) => {
-                let ftpd = Ftpd::start(kind);
+                let ftpd = Ftpd::of(kind, of_grid);
                 let grid = (kind == Kind::GridftpGsi).then(|| ftpd.of_grid(""));
                 Server { runs: Runs::Theirs(ftpd), grid, room }
             }
-            Peer::Haul => Server::haul(room, None),
+            Peer::Haul => Server::haul(room, None, false),
+            Peer::HaulTls => Server::haul(room, None, true),
             Peer::HaulGsi => {
                 let own = || {
                     grid(&room);
                     room.at("")
                 };
                 let of_grid = of_grid.map_or_else(own, Path::to_owned);
-                Server::haul(room, Some(of_grid))
+                Server::haul(room, Some(of_grid), false)
             }
         }
     }
 
-    fn haul(room: Room, grid: Option<PathBuf>) -> Server {
+    fn haul(room: Room, grid: Option<PathBuf>, tls: bool) -> Server {
         let mut words: Vec<OsString> =
             ["serve", "gridftp", "--markers", "100ms", "--root"].map(Into::into).into();
         words.push(room.at("root").into());
@@ -133,7 +139,20 @@ impl Server {
             None if root => words.extend(["--anonymous", "write", "--user", "root"].map(Into::into)),
             None => words.extend(["--anonymous", "write"].map(Into::into)),
         }
-        let scheme = if grid.is_some() { "gsiftp" } else { "ftp" };
+        if tls {
+            for (option, name) in [("--tls-cert", "server.pem"), ("--tls-key", "server.key")] {
+                // Nobody else may read a key.
+                let own = room.file(name, super::read(certificate(name)));
+                super::set_mode(&own, 0o600);
+                words.extend([option.into(), own.into()]);
+            }
+            words.push("--tls-required".into());
+        }
+        let scheme = match (&grid, tls) {
+            (Some(_), _) => "gsiftp",
+            (None, true) => "ftps",
+            (None, false) => "ftp",
+        };
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
             let port = port.expect("a free port").port();
@@ -159,6 +178,25 @@ impl Server {
         }
     }
 
+    /// The same of a client that is told of TLS by other words.
+    pub fn bare_url(&self, name: impl AsRef<OsStr>) -> String {
+        self.url(name).replacen("ftps://", "ftp://", 1)
+    }
+
+    /// How many connections each transfer of this kind had, as a server of haul's says, in the order in which
+    /// they ended; of those that ended well.
+    pub fn connections(&self, verb: &str) -> Vec<u64> {
+        let log = self.log();
+        let lines = log.lines().filter(|line| line.contains(&format!(" {verb} ")) && line.contains(" 226 "));
+        let count = |line: &str| line.split(" connections").next()?.rsplit(' ').next()?.parse().ok();
+        lines.filter_map(count).collect()
+    }
+
+    /// How many have logged in at a server of haul's.
+    pub fn logins(&self) -> usize {
+        self.log().matches(" login ").count()
+    }
+
     /// What a server of haul's has said.
     pub fn log(&self) -> String {
         match &self.runs {
@@ -177,7 +215,7 @@ impl Server {
 
     /// What somebody has in his environment who trusts it, and whom it trusts.
     pub fn trust(&self) -> Vec<(&'static str, PathBuf)> {
-        let mut all = vec![("SSL_CERT_FILE", certificate("ca.pem"))];
+        let mut all = vec![("SSL_CERT_FILE", authority())];
         if let Some(grid) = &self.grid {
             all.push(("X509_CERT_DIR", grid.join("authorities")));
             all.push(("X509_USER_PROXY", grid.join("alice")));
@@ -210,31 +248,96 @@ impl Server {
     }
 }
 
+/// Who signed the certificates of servers under TLS.
+pub fn authority() -> PathBuf {
+    certificate("ca.pem")
+}
+
+/// Runs rows side by side, each in a network of its own; large trees one after the other, for they need room.
+pub fn rows<R: Send, I: IntoIterator<Item = R>>(rows: I, run: impl Fn(R, &mut Net) + Sync)
+where
+    I::IntoIter: Send,
+{
+    let max = if is_large() { 1 } else { 4 };
+    // Else what goes over the wire is nobody's word, and is not looked at.
+    let alone = super::needs::all_here(&["netns"]);
+    so_many_beside(max, rows, |row| run(row, &mut Net(alone.then(Wire::alone))));
+}
+
+/// The network of a row.
+pub struct Net(Option<Wire>);
+
+/// What content and those who move it show of themselves on data connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// Content as it is, and no certificate.
+    Clear,
+    /// Content as it is, over connections that showed one first.
+    Shown,
+    /// No content.
+    Sealed,
+}
+
+impl Net {
+    /// What went by since the last time, which had data protected so and not otherwise.
+    #[track_caller]
+    pub fn showed(&mut self, data: Data) -> Option<Seen> {
+        let seen = self.0.as_mut()?.seen();
+        let (is_clear, hellos) = (!seen.clear.is_empty(), seen.hellos.len());
+        let is_so = match data {
+            Data::Clear => is_clear && hellos == 0,
+            Data::Shown => is_clear && hellos > 0,
+            Data::Sealed => !is_clear && hellos > 0,
+        };
+        assert!(is_so, "not {data:?}: {seen:?}");
+        Some(seen)
+    }
+
+    /// What came before is of nothing that is looked at.
+    pub fn forget(&mut self) {
+        if let Some(wire) = &mut self.0 {
+            wire.seen();
+        }
+    }
+}
+
 /// Cells, each of which runs whatever became of those before.
 #[derive(Default)]
 pub struct Matrix {
-    failed: Vec<String>,
+    failed: Mutex<Vec<String>>,
 }
 
 impl Matrix {
-    pub fn cell(&mut self, name: impl Into<String>, runs: impl FnOnce()) {
+    pub fn cell(&self, name: impl Into<String>, runs: impl FnOnce()) {
         let name = name.into();
         let begun = std::time::Instant::now();
         if catch_unwind(AssertUnwindSafe(runs)).is_err() {
             eprintln!("the cell that failed: {name}");
-            self.failed.push(name);
+            self.failed.lock().expect("nobody panics with it").push(name);
         } else {
             eprintln!("passes after {:.1} s: {name}", begun.elapsed().as_secs_f64());
         }
     }
 
     pub fn ends(self) {
-        assert!(self.failed.is_empty(), "{} cells fail:\n{}", self.failed.len(), self.failed.join("\n"));
+        let failed = self.failed.into_inner().expect("nobody panics with it");
+        assert!(failed.is_empty(), "{} cells fail:\n{}", failed.len(), failed.join("\n"));
     }
 }
 
 fn is_large() -> bool {
     std::env::var_os("HAUL_TEST_INTEROP").is_some()
+}
+
+/// A file that begins with [`MARK`] where it is long enough.
+fn marked(path: &Path, rng: &mut fastrand::Rng, len: usize) {
+    let mut content = tree::bytes(rng, len);
+    if let Some(start) = content.get_mut(..MARK.len()) {
+        start.copy_from_slice(MARK);
+    }
+    fs::write(path, content).unwrap_or_else(|error| panic!("write {path:?}: {error}"));
+    // Of what has just changed the content is asked for a second later.
+    tree::age(path, rng);
 }
 
 /// Odd names, sizes at the bounds of blocks and objects, small files, and a file with holes.
@@ -246,24 +349,26 @@ pub fn furnish(room: &Room) -> PathBuf {
         fs::create_dir_all(data.join(dir)).expect("make a directory");
     }
     for (index, name) in NAMES.into_iter().chain([QUOTE, TELNET]).enumerate() {
-        tree::random_file(&data.join("odd").join(OsStr::from_bytes(name)), &mut rng, index * 7);
+        marked(&data.join("odd").join(OsStr::from_bytes(name)), &mut rng, index * 7);
     }
-    tree::random_file(&data.join("odd").join("n".repeat(255)), &mut rng, 255);
-    tree::random_file(&data.join("deep/a b/.h/f"), &mut rng, 99);
+    marked(&data.join("odd").join("n".repeat(255)), &mut rng, 255);
+    marked(&data.join("deep/a b/.h/f"), &mut rng, 99);
     for index in 0..small {
         let len = rng.usize(0..4000);
-        tree::random_file(&data.join(format!("many/f{index:05}")), &mut rng, len);
+        marked(&data.join(format!("many/f{index:05}")), &mut rng, len);
     }
     let around = [1 << 16, 1 << 18, MIB, 4 * MIB].into_iter().flat_map(|bound| [bound - 1, bound, bound + 1]);
     // From 16 MiB on a file goes over several connections.
     for len in [0, 1, 16 * MIB + 5].into_iter().chain(around) {
-        tree::random_file(&data.join(format!("sizes/{len}")), &mut rng, len);
+        marked(&data.join(format!("sizes/{len}")), &mut rng, len);
     }
     let file = fs::File::create(data.join("sparse")).expect("make a file");
     file.set_len(sparse).expect("make it long");
     for (offset, text) in [(0, "begin"), (sparse / 5 * 4 + 7, "behind"), (sparse - 3, "end")] {
         file.write_all_at(text.as_bytes(), offset).expect("write");
     }
+    // Of what has just changed the content is asked for a second later.
+    tree::age(&data.join("sparse"), &mut rng);
     data
 }
 
@@ -293,7 +398,7 @@ pub fn file_url(path: &Path) -> String {
 pub fn is_here(peer: Peer) -> bool {
     match peer {
         Peer::Theirs(kind) => !Kind::these(&[kind]).is_empty(),
-        Peer::Haul => true,
+        Peer::Haul | Peer::HaulTls => true,
         Peer::HaulGsi => super::needs::all_here(&["gridftp"]),
     }
 }

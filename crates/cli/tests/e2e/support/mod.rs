@@ -7,6 +7,7 @@ use std::time::Duration;
 
 #[macro_use]
 pub mod needs;
+pub mod beside;
 pub mod block_liar;
 pub mod compare;
 pub mod disk;
@@ -28,6 +29,7 @@ pub mod striped;
 pub mod taker;
 pub mod tree;
 pub mod way;
+pub mod wire;
 
 /// What still writes into a room that goes, as a far end that has just lost its near end, ends within this.
 const EMPTIED_WITHIN: Duration = Duration::from_secs(20);

@@ -154,7 +154,7 @@ impl Node {
     }
 
     fn haul(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
+        let mut command = Command::new(super::run::program());
         command.args(["serve", "gridftp", "--root", "/", "--anonymous", "write", "--markers=1s"]);
         // Its clients come by way of others.
         command.arg("--third-party");
@@ -242,6 +242,9 @@ impl Drop for Slow {
 /// One control connection: each address in an answer becomes one of here.
 fn between(client: TcpStream, to: SocketAddr, rate: &Arc<AtomicU64>, passed: &Arc<AtomicU64>) {
     let Ok(server) = TcpStream::connect(to) else { return };
+    for socket in [&client, &server] {
+        let _ = socket.set_nodelay(true);
+    }
     let (mut up, mut down) = (client.try_clone().expect("a socket"), server.try_clone().expect("a socket"));
     thread::spawn(move || {
         let _ = std::io::copy(&mut up, &mut down);

@@ -11,8 +11,9 @@ pub const MARK: &str = "HAUL_TEST_MARK";
 /// Longest time that a process which must end may take.
 const GONE_WITHIN: Duration = Duration::from_secs(60);
 
-/// How often a condition is looked at.
+/// How often a condition is looked at, and one that takes long to look at.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_millis(20);
 
 /// The processes that carry `MARK=mark`, without shells, tracers and ssh: what is left is haul.
 pub fn marked(mark: &str) -> Vec<Pid> {
@@ -140,11 +141,15 @@ pub fn wait_gone(mark: &str) {
 /// Looks again and again until `done`, at most `within`; whether it came true.
 pub fn wait_until(within: Duration, mut done: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + within;
-    while !done() {
+    loop {
+        let begun = Instant::now();
+        if done() {
+            return true;
+        }
         if Instant::now() > deadline {
             return false;
         }
-        std::thread::sleep(LOOK_EVERY);
+        // A look at all processes takes longer, and others want the processor, too.
+        std::thread::sleep((begun.elapsed() * 2).clamp(LOOK_EVERY, LOOK_AT_LEAST_EVERY));
     }
-    true
 }

@@ -74,6 +74,8 @@ impl Steered {
                     return;
                 }
                 let shared = shared.clone();
+                // Two answers in a row would wait for each other else, 40 ms each time.
+                let _ = control.set_nodelay(true);
                 thread::spawn(move || {
                     Session { host, inside: shared, peer: None, passive: None, from: None }.run(control)
                 });

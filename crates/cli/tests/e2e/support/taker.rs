@@ -340,6 +340,8 @@ fn accept(listener: &TcpListener, within: Option<Duration>, over: &AtomicBool) -
         match listener.accept() {
             Ok((socket, _)) => {
                 socket.set_nonblocking(false).expect("a socket that waits");
+                // Two answers in a row would wait for each other else, 40 ms each time.
+                let _ = socket.set_nodelay(true);
                 return Some(socket);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(LOOK_EVERY),
