@@ -17,6 +17,7 @@ pub(crate) const REPLICAS: &str = "replicas";
 pub(crate) const ATTEMPTS: &str = "attempts";
 pub(crate) const SENT_AGAIN: &str = "sent again";
 pub(crate) const NOT_PROTECTED: &str = "NOT protected";
+pub(crate) const NOT_COMPARED: &str = "NOT compared";
 
 /// What a line of [`Summary::chosen`] is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub enum ChosenKind {
     SentAgain,
     /// What somebody on the way to a server can read and change.
     NotProtected,
+    /// What a server keeps of files, of whose content nothing but its word is known.
+    NotCompared,
 }
 
 /// A line on what haul chose, or found.
@@ -73,6 +76,7 @@ impl Chosen {
             ATTEMPTS => ChosenKind::Attempts,
             SENT_AGAIN => ChosenKind::SentAgain,
             NOT_PROTECTED => ChosenKind::NotProtected,
+            NOT_COMPARED => ChosenKind::NotCompared,
             _ => ChosenKind::Value,
         };
         Chosen { kind, name, value: value.into() }

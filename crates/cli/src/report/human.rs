@@ -268,8 +268,21 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
 
 /// Whether such a line stands in every report.
 fn is_always_told(kind: ChosenKind) -> bool {
-    use ChosenKind::{Attempts, Debris, LeftOut, NotProtected, OthersDirs, Replicas, SentAgain, Skipped};
-    matches!(kind, Attempts | Debris | LeftOut | NotProtected | OthersDirs | Replicas | SentAgain | Skipped)
+    use ChosenKind::{
+        Attempts, Debris, LeftOut, NotCompared, NotProtected, OthersDirs, Replicas, SentAgain, Skipped,
+    };
+    matches!(
+        kind,
+        Attempts
+            | Debris
+            | LeftOut
+            | NotCompared
+            | NotProtected
+            | OthersDirs
+            | Replicas
+            | SentAgain
+            | Skipped
+    )
 }
 
 fn head(out: &mut String, s: &Summary, manner: Manner) {

@@ -64,7 +64,7 @@ fn parts_go_into_files_at_servers() {
             let _ = ended
                 .says("in place: it was written into the files that stood there")
                 .says(if by_esto { "by ESTO" } else { "by REST with STOR" })
-                .says(if by_esto { "of 1 files" } else { "not its content" });
+                .says(if by_esto { "of 1 files" } else { "NOT compared: the content of 1 file with" });
         }
         // Behind the end; from byte 0; where nothing stands; read back as well.
         let (more, shorter) = (&[asks, &["--verify=disk"]].concat(), base.join("shorter"));

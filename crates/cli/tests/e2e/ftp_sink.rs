@@ -436,7 +436,7 @@ fn what_makes_no_sense_is_refused() {
     let taker = Script::default().start();
     let large = data.join("large");
     for (options, says) in [
-        (&["--in-place"][..], "--in-place"),
+        (&["--in-place", "--resume=trust"][..], "--in-place"),
         (&["--range=0,100"], "--range"),
         (&["--streams=4"], "--streams"),
         (&["--layout=source"], "--layout"),

@@ -293,6 +293,7 @@ impl SinkEngine for FtpWriter {
         let in_place = self.common.in_place.as_ref().map(|place| ("in place".into(), place.words()));
         let goes_on = self.common.parts.words(self.common.sum.map(haul_ftp::Sum::name));
         let goes_on = goes_on.map(|words| ("gone on with".into(), words));
+        let unproven = self.unproven().map(|words| ("NOT compared".into(), words));
         let again = self.common.again.words().map(|words| ("sent again".into(), words));
         let open = crate::ftp::unprotected(&self.common.server, &self.common.settings);
         let open = open.map(|words| ("NOT protected".into(), words));
@@ -302,6 +303,7 @@ impl SinkEngine for FtpWriter {
             .chain(in_place)
             .chain([compared])
             .chain(goes_on)
+            .chain(unproven)
             .chain(again)
             .chain(open)
             .collect()
@@ -354,6 +356,25 @@ impl SinkEngine for FtpWriter {
 }
 
 impl FtpWriter {
+    /// What is known by its length alone.
+    fn unproven(&self) -> Option<String> {
+        let told = &self.common.told;
+        // Of some a server that makes sums makes none.
+        let some = match told.reads_back.load(Ordering::Relaxed) {
+            true => 0,
+            false => told.uncompared.load(Ordering::Relaxed),
+        };
+        let files = told.unproven.load(Ordering::Relaxed) + some;
+        let files = match files {
+            0 => return None,
+            1 => "1 file".to_owned(),
+            files => format!("{files} files"),
+        };
+        Some(format!(
+            "the content of {files} with what the server keeps, for it makes no sum of it (CKSM); the lengths are alike"
+        ))
+    }
+
     fn compared(&self) -> String {
         let told = &self.common.told;
         let sizes = match told.no_size.load(Ordering::Relaxed) {

@@ -315,6 +315,7 @@ impl Writer {
                 Ok(()) => {
                     place.forget(publish.file.id);
                     common.forget_tries(publish.file.id);
+                    self.note_unproven(publish);
                 }
                 Err(failure) => place.set(publish.file.id, State::Failed(failure.clone(), false)),
             }

@@ -80,6 +80,7 @@ impl Writer {
                     self.common.lanes.forget(id);
                     self.common.forget_tries(id);
                     self.common.parts.end(id);
+                    self.note_unproven(going.publish);
                 }
                 Err(failure) if failure.kind == FailureKind::Digest => {
                     self.common.again.lost(id, going.publish.file.size, &failure.text);
@@ -92,6 +93,13 @@ impl Writer {
             }
         }
         going.into_iter().map(|going| going.result).collect()
+    }
+
+    /// It is there, and of what it holds the server's word alone is known, if that is so.
+    pub(super) fn note_unproven(&self, publish: &Publish) {
+        let is_proven = self.common.sum.is_some() || publish.verify.is_some() || publish.file.size == 0;
+        self.common.told.reads_back.fetch_or(publish.verify.is_some(), Ordering::Relaxed);
+        self.common.told.unproven.fetch_add(u64::from(!is_proven), Ordering::Relaxed);
     }
 
     fn begin_publish<'a>(&self, publish: &'a Publish) -> Going<'a> {

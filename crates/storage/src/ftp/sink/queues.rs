@@ -294,6 +294,10 @@ pub(super) struct Told {
     /// Files that were compared by their sum, and how many of them in parts.
     pub(super) compared: AtomicU64,
     pub(super) compared_in_parts: AtomicU64,
+    /// Files that were taken by their length alone: of a server that makes no sums, and not read back.
+    pub(super) unproven: AtomicU64,
+    /// Files are read back.
+    pub(super) reads_back: AtomicBool,
     /// It takes names that differ in case alone for one.
     pub(super) folds: Mutex<Option<bool>>,
     /// It takes names for those without the blank or dot at their end.
