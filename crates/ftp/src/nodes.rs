@@ -34,7 +34,11 @@ impl Nodes {
     /// commands go; `local`: this host.
     pub(crate) fn of(reply: &Reply, (control, local): (IpAddr, IpAddr)) -> Nodes {
         let told = parse_spas(reply).unwrap_or_default();
-        let all: Option<Vec<SocketAddr>> = told.iter().map(|told| node(*told, control, local)).collect();
+        let all = || told.iter().map(|told| node(*told, control, local));
+        let all = match haul_mutant::removed("ftp-nodes-are-all-believed-or-none") {
+            true => Some(all().flatten().collect()),
+            false => all().collect::<Option<Vec<SocketAddr>>>(),
+        };
         let all = all.unwrap_or_default();
         if all.len() > NODES_MAX {
             return Nodes::default();
@@ -89,7 +93,10 @@ pub(crate) fn believed(
         IpAddr::V4(ip) => ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast(),
         IpAddr::V6(ip) => ip.is_unspecified() || ip.is_multicast(),
     };
-    let may_differ = nodes && !is_none(told.ip()) && (!is_private(told.ip()) || is_private(control));
+    let is_of_ours = is_private(told.ip()) && !is_private(control);
+    let is_harm =
+        is_none(told.ip()) || is_of_ours && !haul_mutant::removed("ftp-nodes-are-not-in-our-network");
+    let may_differ = nodes && !is_harm;
     let ip = if may_differ { told.ip() } else { control };
     if ip != control && told.port() < PORT_MIN {
         return Err(format!("{told} is the port of a service at another host, and no server is sent there"));

@@ -38,6 +38,7 @@ mod ftp_upload;
 mod ftp_walk;
 mod hung;
 mod interop;
+mod interop_clients;
 mod layout;
 mod leftovers;
 mod list;

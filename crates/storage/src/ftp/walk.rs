@@ -369,7 +369,7 @@ impl Walker {
         let path = || self.names.path(above, Some(&name));
         let is_dir = is_dir(&facts);
         let kind = match facts.kind {
-            _ if facts.is_resolved_link() => {
+            _ if facts.is_resolved_link() && !haul_mutant::removed("ftp-followed-links-fail") => {
                 let target = facts.unix_slink.as_deref().unwrap_or_default();
                 let why = format!(
                     "a symbolic link, and the server tells only what it leads to in the end ({}), not what is written \
