@@ -2,6 +2,7 @@
 //! what the source has.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -49,9 +50,17 @@ impl Upload {
         Some((part, len))
     }
 
-    /// A run that is ended by a signal when so much stands at the server.
+    /// A run that is ended by a signal when so much stands at the server, all of it from the first byte on:
+    /// blocks may leave gaps.
     fn ended_at(&self, len: usize, signal: Signal) -> Outcome {
-        self.ended_when(|| self.part().is_some_and(|(_, now)| now > len as u64), signal)
+        let source = read(&self.source);
+        let stands = || {
+            let (part, _) = self.part().filter(|(_, now)| *now > len as u64)?;
+            let mut bytes = vec![0; len];
+            fs::File::open(part).ok()?.read_exact(&mut bytes).ok()?;
+            Some(bytes == source[..len])
+        };
+        self.ended_when(|| stands() == Some(true), signal)
     }
 
     /// The same, when something is so.
