@@ -77,7 +77,7 @@ impl Callers {
     pub(crate) fn go_on(&mut self) -> bool {
         let had = self.ready.len();
         for mut caller in std::mem::take(&mut self.all) {
-            // So much may be read each time anew, for this is a look at all, whoever of them something came from.
+            // So much may be read each time anew: this is a look at all, whoever something came from.
             if !haul_mutant::removed("ftp-callers-are-heard-again") {
                 caller.socket.set_waits(haul_mutant::removed("ftp-callers-hold-up-nobody"));
             }

@@ -53,7 +53,8 @@ fn what_one_does_not_give_another_one_gives() {
             let there = there.file("/e/f/large", &large).start();
             let ended = cp(&here.url("/d/"), &[&there.url("/e/f")], &sink).run().sane();
             if let Manner::Short(_) = manner {
-                // It says that this is all: the file is not what it told, and that is no trouble of the server.
+                // It says that this is all: the file is not what it told, and that is no trouble of the
+                // server.
                 assert_eq!(read(sink.join("good")), b"good");
                 assert!(!sink.join("large").exists(), "{}", ended.describe());
                 return;

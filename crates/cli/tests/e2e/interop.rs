@@ -145,8 +145,8 @@ impl Row {
     }
 }
 
-/// Goal: haul's client puts a tree to each server and gets it back, whole, by the best way that both have, and
-/// protected as it should be; what a server cannot be asked for fails by name, and all else arrives.
+/// Goal: haul's client puts a tree to each server and gets it back, whole, by the best way that both have,
+/// and protected as it should be; what a server cannot be asked for fails by name, and all else arrives.
 /// Method: what haul says of its way, and what packets hold that nobody's word is needed for.
 #[test]
 fn interop_of_hauls_client() {
@@ -190,8 +190,8 @@ fn interop_of_hauls_client() {
 }
 
 /// Goal: trees go between two servers, each of haul's or of Globus, steered by haul or by globus-url-copy, in
-/// blocks and protected as was asked for, and content is compared by a sum of both; under GSI with and without
-/// what was delegated.
+/// blocks and protected as was asked for, and content is compared by a sum of both; under GSI with and
+/// without what was delegated.
 /// Method: what haul says of its way, and what packets hold that nobody's word is needed for.
 #[test]
 fn interop_between_two_servers() {

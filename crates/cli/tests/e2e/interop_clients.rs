@@ -229,8 +229,8 @@ fn quoted(text: &[u8]) -> Vec<u8> {
     [b'"'].into_iter().chain(inner).chain([b'"']).collect()
 }
 
-/// Goal: what clients of others put to haul's server and get from it is the tree, whole, and goes the way that
-/// was asked for; what a client cannot name is all that is missing.
+/// Goal: what clients of others put to haul's server and get from it is the tree, whole, and goes the way
+/// that was asked for; what a client cannot name is all that is missing.
 #[test]
 fn interop_of_hauls_server() {
     let room = Room::new();
@@ -375,8 +375,8 @@ fn interop_of_parts() {
 }
 
 /// Goal: `globus-url-copy -rst` between two servers goes on when a session of haul's is killed in the middle,
-/// whichever end it serves, and the file is whole. Where it is itself an end it says why it ends, nothing that
-/// is not whole has a name at the server, and the same command does it all.
+/// whichever end it serves, and the file is whole. Where it is itself an end it says why it ends, nothing
+/// that is not whole has a name at the server, and the same command does it all.
 /// Method: the client is stopped in the middle, so that there is one, and goes on when the session is gone.
 #[test]
 fn interop_of_killed_sessions() {

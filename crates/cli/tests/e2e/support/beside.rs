@@ -1,5 +1,5 @@
-//! Rows of one test side by side: what is tried there mostly waits, for a patience to end, a second attempt, a
-//! server to start.
+//! Rows of one test side by side: what is tried there mostly waits, for a patience to end, a second attempt,
+//! a server to start.
 
 use std::sync::Mutex;
 use std::thread;
