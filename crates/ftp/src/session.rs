@@ -225,8 +225,8 @@ impl Session {
         Ok(())
     }
 
-    /// It takes no data connection from the other one, and makes none to it: by its own word it serves hosts of
-    /// its clients alone, and that one is none.
+    /// It takes no data connection from the other one, and makes none to it: by its own word it serves hosts
+    /// of its clients alone, and that one is none.
     pub fn shuns(&self, other: &Session) -> bool {
         let ends = (self.control.local().ok(), other.address());
         let is_client =

@@ -104,7 +104,8 @@ impl Features {
         self.has_parameter("THIRD-PARTY", "NO")
     }
 
-    /// Whoever sends files is told sessions of TLS to go on with, if he hears data connections out (haul's own).
+    /// Whoever sends files is told sessions of TLS to go on with, if he hears data connections out (haul's
+    /// own).
     pub fn has_stor_tickets(&self) -> bool {
         self.has_parameter("STOR", "Tickets")
     }

@@ -107,8 +107,8 @@ impl Row {
             let (count, rest) = rest.split_once(' ')?;
             (rest == "connections a file").then(|| count.parse::<u32>().ok()).flatten()
         });
-        // Fewer than four where other files were under way when the large one began; more where a busy machine
-        // took long for a round trip.
+        // Fewer than four where other files were under way when the large one began; more where a busy
+        // machine took long for a round trip.
         let in_blocks = most.is_some_and(|most| (2..=16).contains(&most));
         is(if self.blocks { in_blocks } else { streams.is_empty() }, "another way than blocks, or blocks");
         // What is sent and comes to lie under another name is compared, too, before that is seen.

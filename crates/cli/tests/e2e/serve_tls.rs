@@ -214,8 +214,8 @@ fn trees_come_and_go_under_tls() {
     haul().args([&server.url("ftp", "haul/"), &shown(server.room.dir("clear"))]).run().sane().exits(1);
 }
 
-/// Goal: each data connection of a tree of small files goes on with a session, however many there are: no session
-/// is lost for want of one.
+/// Goal: each data connection of a tree of small files goes on with a session of TLS, however many there are,
+/// and no login is lost for want of one.
 #[test]
 fn small_files_do_not_use_up_sessions() {
     let server = Server::new(&["--tls-required"]);

@@ -241,8 +241,8 @@ pub struct SinkFile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LookupItem {
     pub file: SinkFile,
-    /// As announced: a destination that cannot hold its time keeps the nearest that it can, which is then told
-    /// as this one.
+    /// As announced: a destination that cannot hold its time keeps the nearest that it can, which is then
+    /// told as this one.
     pub fingerprint: Fingerprint,
     /// The tag in the name of the temporary that an earlier run left, under the file's number: rename it to
     /// ours and open it.

@@ -252,7 +252,8 @@ fn missing(listed: &[Listed], shown: u64, counts: bool) -> Option<String> {
         _ => None,
     });
     let Some(counted) = counted else {
-        // It stands in each listing of such a server: somebody on the way ended this one before its first line.
+        // It stands in each listing of such a server: somebody on the way ended this one before its first
+        // line.
         return (counts && shown == 0)
             .then(|| "the listing came without a line, not even one of itself".to_owned());
     };

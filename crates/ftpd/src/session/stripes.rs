@@ -39,8 +39,8 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 /// Who waits for nodes looks so often whether that is still worth it.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
-/// A node tells how far it is at each marker, also where nothing comes to it. One that misses so many waits for
-/// a file system that hangs, or is stopped; its link stands all the same.
+/// A node tells how far it is at each marker, also where nothing comes to it. One that misses so many waits
+/// for a file system that hangs, or is stopped; its link stands all the same.
 const MARKERS_MISSED_MAX: u32 = 60;
 const SILENT_MIN: Duration = Duration::from_secs(20);
 
@@ -222,7 +222,8 @@ impl Stripes {
         let wanted: Vec<(BorrowedFd<'_>, PollFlags)> =
             going.iter().map(|i| (self.nodes[*i].socket.as_fd(), PollFlags::IN)).collect();
         let status = || progress.in_words();
-        // Whether anything moves each node sees itself, as long as it runs; a host that is gone ends its link.
+        // Whether anything moves each node sees itself, as long as it runs; a host that is gone ends its
+        // link.
         match control.wait(&wanted, Instant::now() + LOOKS_EVERY, Some(&status)) {
             Err(Abort::Late) => {}
             other => drop(other?),

@@ -46,6 +46,7 @@ use tree::Tree;
 
 mod again;
 mod blocks;
+mod compare;
 mod dirs;
 mod engine;
 mod in_place;

@@ -14,7 +14,7 @@ use super::parts::Earlier;
 use super::queues::{Gone, Temp, TempState};
 use super::sending::{Open, Sending};
 use super::standing::{Standing, parts_of, tail_of};
-use super::writer::Writer;
+use super::writer::{Writer, is_busy};
 use crate::ftp::shown;
 
 /// What is there of a file that is on record.
@@ -185,8 +185,8 @@ impl Writer {
         }
     }
 
-    /// What is believed still ends as it did, now that the file is whole: it may have gone between the look and
-    /// the server's word that it goes on, and zeros be there.
+    /// What is believed still ends as it did, now that the file is whole: it may have gone between the look
+    /// and the server's word that it goes on, and zeros be there.
     pub(super) fn look_at_tail(
         &mut self,
         id: FileId,
@@ -257,12 +257,6 @@ impl Writer {
 /// What was to be removed is not there: not seen, and not merely shown to nobody while somebody is at it.
 fn are_gone(removed: &[Result<(), Error>], asked: &Asked) -> bool {
     matches!(asked, Asked::Not(_)) && removed.iter().all(|one| !one.as_ref().is_err_and(is_busy))
-}
-
-/// The server has it, and cannot remove it now.
-pub(super) fn is_busy(error: &Error) -> bool {
-    matches!(error, Error::Refused { code: 400..500, .. })
-        && !haul_mutant::removed("ftp-what-is-busy-is-named")
 }
 
 /// Reads so many bytes of a file from an offset on. `None`: it has fewer.

@@ -319,8 +319,8 @@ mod tests {
         Fingerprint { size: FILE_LEN_MIN, mtime: Timestamp { secs, nanos: 5 }, version }
     }
 
-    /// Goal: another file of the same size and time is another version: what stands there may still be written
-    /// to by the session that was lost, with bytes of the one before.
+    /// Goal: another file of the same size and time is another version: what stands there may still be
+    /// written to by the session that was lost, with bytes of the one before.
     #[test]
     fn a_part_is_of_one_file() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -14,13 +14,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use haul_ftp::{Error, Session, Sum};
 
-use super::queues::Work;
-use super::sums::Sums;
-use super::writer::Writer;
-
-/// Sessions that ask about one file at the same time: a server's disk is to read it in few places.
-const SESSIONS: usize = 4;
-
 /// Whether large files are compared in parts.
 pub(super) struct InParts(AtomicU8);
 
@@ -39,13 +32,13 @@ impl InParts {
     }
 
     /// A file was compared so, and is what was sent.
-    fn worked(&self) {
+    pub(super) fn worked(&self) {
         self.0.store(SEEN, Ordering::Relaxed);
     }
 
     /// The sums were others, or there were none. True: it may be that the server makes none of parts, and
     /// none is asked for any more.
-    fn failed(&self) -> bool {
+    pub(super) fn failed(&self) -> bool {
         self.0.compare_exchange(LIKELY, NOT, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             || self.0.load(Ordering::Relaxed) == NOT
     }
@@ -76,7 +69,7 @@ pub(super) enum Compared {
 }
 
 impl Summed {
-    fn new(temp: &[u8], parts: Vec<(u64, u64)>) -> Arc<Summed> {
+    pub(super) fn new(temp: &[u8], parts: Vec<(u64, u64)>) -> Arc<Summed> {
         let told = Told { sums: parts.iter().map(|_| None).collect(), asking: 0 };
         Arc::new(Summed {
             temp: temp.to_vec(),
@@ -87,103 +80,55 @@ impl Summed {
         })
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn lock(&self) -> MutexGuard<'_, Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn temp(&self) -> &[u8] {
+        &self.temp
+    }
+
+    pub(super) fn part(&self, at: usize) -> (u64, u64) {
+        self.parts[at]
+    }
+
+    /// The next part that nobody asked about.
+    pub(super) fn begin(&self) -> Option<Asking<'_>> {
+        let mut told = self.lock();
+        let at = self.next.fetch_add(1, Ordering::Relaxed);
+        if at >= self.parts.len() {
+            return None;
+        }
+        told.asking += 1;
+        Some(Asking { summed: self, at })
+    }
+
+    /// Nobody begins with another part; what is known of each when all who ask have heard.
+    pub(super) fn finish(&self) -> Vec<Option<Result<Vec<u8>, Error>>> {
+        let mut told = self.lock();
+        self.next.store(self.parts.len(), Ordering::Relaxed);
+        while told.asking > 0 {
+            told = self.changed.wait(told).unwrap_or_else(PoisonError::into_inner);
+        }
+        std::mem::take(&mut told.sums)
     }
 }
 
 /// Somebody asks about a part; also where that panics, nobody waits for it for ever.
-struct Asking<'a>(&'a Summed);
+pub(super) struct Asking<'a> {
+    summed: &'a Summed,
+    pub(super) at: usize,
+}
 
-impl<'a> Asking<'a> {
-    fn begin(summed: &'a Summed) -> Option<(Asking<'a>, usize)> {
-        let mut told = summed.told();
-        let at = summed.next.fetch_add(1, Ordering::Relaxed);
-        if at >= summed.parts.len() {
-            return None;
-        }
-        told.asking += 1;
-        Some((Asking(summed), at))
+impl Asking<'_> {
+    pub(super) fn tell(self, result: Result<Vec<u8>, Error>) {
+        self.summed.lock().sums[self.at] = Some(result);
     }
 }
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        self.0.told().asking -= 1;
-        self.0.changed.notify_all();
-    }
-}
-
-impl Writer {
-    /// Asks about parts that nobody else asks about.
-    pub(super) fn help(&mut self, summed: &Summed) {
-        let Some(sum) = self.common.sum else { return };
-        while let Some((asking, at)) = Asking::begin(summed) {
-            let result = self.ask_sum(sum, summed, at);
-            let failed = result.is_err();
-            summed.told().sums[at] = Some(result);
-            drop(asking);
-            if failed {
-                // Whoever wants to know finds out what it is.
-                return;
-            }
-        }
-    }
-
-    fn ask_sum(&mut self, sum: Sum, summed: &Summed, at: usize) -> Result<Vec<u8>, Error> {
-        self.begins("sum", &summed.temp);
-        let parts = [summed.parts[at]];
-        let told = self.line.again(|session| session.part_sums(sum, &summed.temp, &parts))?;
-        let none = Error::Broken { doing: "asking for a sum", why: "nothing was said" };
-        told.into_iter().next().unwrap_or(Err(none))
-    }
-
-    /// Whether the server has of a file of so many bytes what was sent of it.
-    ///
-    /// # Errors
-    /// It does not say.
-    pub(super) fn compare_parts(&mut self, temp: &[u8], size: u64, own: &Sums) -> Result<Compared, Error> {
-        let Some(sum) = self.common.sum else { return Ok(Compared::Unknown) };
-        let parts: Vec<(u64, u64)> = own.parts(size).map(|(part, _)| part).collect();
-        let others = parts.len().min(SESSIONS).saturating_sub(1);
-        let summed = Summed::new(temp, parts);
-        {
-            let mut queues = self.common.lock();
-            (0..others).for_each(|_| queues.common.push_back(Work::Sums(summed.clone())));
-        }
-        self.common.ready.notify_all();
-        self.help(&summed);
-        let mut told = summed.told();
-        while told.asking > 0 {
-            told = summed.changed.wait(told).unwrap_or_else(PoisonError::into_inner);
-        }
-        let mut sums = std::mem::take(&mut told.sums);
-        drop(told);
-        for at in 0..sums.len() {
-            // Of what another session was not told this one asks.
-            if !matches!(&sums[at], Some(Ok(_))) {
-                sums[at] = Some(self.ask_sum(sum, &summed, at));
-            }
-            match sums[at].take() {
-                Some(Ok(told)) => sums[at] = Some(Ok(told)),
-                Some(Err(error)) if error.is_unknown() => return Ok(Compared::Unknown),
-                Some(Err(error)) => return Err(error),
-                None => {}
-            }
-        }
-        let alike =
-            own.parts(size).zip(&sums).all(|((_, own), told)| matches!(told, Some(Ok(told)) if told == own));
-        Ok(if alike { Compared::Alike } else { Compared::Other })
-    }
-
-    /// What the comparison of a file says of the server. True: it may be that it makes no sums of parts.
-    pub(super) fn note_compared(&self, compared: &Compared) -> bool {
-        match compared {
-            Compared::Alike => {
-                self.common.in_parts.worked();
-                false
-            }
-            Compared::Other | Compared::Unknown => self.common.in_parts.failed(),
-        }
+        self.summed.lock().asking -= 1;
+        self.summed.changed.notify_all();
     }
 }

@@ -1,8 +1,8 @@
 //! Sums of what is sent, made here, to be held against those that a server makes of what it has.
 //!
 //! In: bytes in their order. Out: the sum of all; or, of a large file, those of its parts, which several
-//! sessions can ask the server for at the same time: one processor of a server makes some 1.5 GB/s of SHA-256,
-//! so that behind a fast network the one sum of a whole file took as long as sending it.
+//! sessions can ask the server for at the same time: one processor of a server makes some 1.5 GB/s of
+//! SHA-256, so that behind a fast network the one sum of a whole file took as long as sending it.
 
 use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256, SHA512};
 use haul_ftp::Sum;
@@ -19,8 +19,8 @@ pub(super) const PART_LEN: u64 = 256 << 20;
 pub(super) struct Sums {
     part_len: u64,
     sums: Vec<Vec<u8>>,
-    /// Nothing else proves that what was gone on with is the source's: without a sum from the server it has no
-    /// name.
+    /// Nothing else proves that what was gone on with is the source's: without a sum from the server it has
+    /// no name.
     pub(super) decides: bool,
 }
 

@@ -21,7 +21,6 @@ use haul_core::transfer::op::{
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Moment, Session, write_moment};
 
-use super::onward::is_busy;
 use super::queues::{Batch, Common, Temp, TempState, Work, refuse};
 use super::sending::{Open, Sending};
 use super::sums::FileSumming;
@@ -488,4 +487,10 @@ impl Writer {
             });
         }
     }
+}
+
+/// The server has it, and cannot remove it now.
+pub(super) fn is_busy(error: &Error) -> bool {
+    matches!(error, Error::Refused { code: 400..500, .. })
+        && !haul_mutant::removed("ftp-what-is-busy-is-named")
 }

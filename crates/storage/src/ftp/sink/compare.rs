@@ -1,0 +1,78 @@
+//! A session asks about the parts of large files, for itself or for another one (`summed`).
+//!
+//! In: the sums of what was sent. Out: whether the server has that.
+
+use haul_ftp::{Error, Sum};
+
+use super::queues::Work;
+use super::summed::{Compared, Summed};
+use super::sums::Sums;
+use super::writer::Writer;
+
+/// Sessions that ask about one file at the same time: a server's disk is to read it in few places.
+const SESSIONS: usize = 4;
+
+impl Writer {
+    /// Asks about parts that nobody else asks about.
+    pub(super) fn help(&mut self, summed: &Summed) {
+        let Some(sum) = self.common.sum else { return };
+        while let Some(asking) = summed.begin() {
+            let result = self.ask_sum(sum, summed, asking.at);
+            let failed = result.is_err();
+            asking.tell(result);
+            if failed {
+                // Whoever wants to know finds out what it is.
+                return;
+            }
+        }
+    }
+
+    fn ask_sum(&mut self, sum: Sum, summed: &Summed, at: usize) -> Result<Vec<u8>, Error> {
+        self.begins("sum", summed.temp());
+        let parts = [summed.part(at)];
+        let told = self.line.again(|session| session.part_sums(sum, summed.temp(), &parts))?;
+        let none = Error::Broken { doing: "asking for a sum", why: "nothing was said" };
+        told.into_iter().next().unwrap_or(Err(none))
+    }
+
+    /// Whether the server has of a file of so many bytes what was sent of it.
+    ///
+    /// # Errors
+    /// It does not say.
+    pub(super) fn compare_parts(&mut self, temp: &[u8], size: u64, own: &Sums) -> Result<Compared, Error> {
+        let Some(sum) = self.common.sum else { return Ok(Compared::Unknown) };
+        let parts: Vec<(u64, u64)> = own.parts(size).map(|(part, _)| part).collect();
+        let others = parts.len().min(SESSIONS).saturating_sub(1);
+        let summed = Summed::new(temp, parts);
+        {
+            let mut queues = self.common.lock();
+            (0..others).for_each(|_| queues.common.push_back(Work::Sums(summed.clone())));
+        }
+        self.common.ready.notify_all();
+        self.help(&summed);
+        let mut sums = summed.finish();
+        for (at, told) in sums.iter_mut().enumerate() {
+            // Of what another session was not told this one asks.
+            if !matches!(told, Some(Ok(_))) {
+                match self.ask_sum(sum, &summed, at) {
+                    Err(error) if error.is_unknown() => return Ok(Compared::Unknown),
+                    asked => *told = Some(Ok(asked?)),
+                }
+            }
+        }
+        let alike =
+            own.parts(size).zip(&sums).all(|((_, own), told)| matches!(told, Some(Ok(told)) if told == own));
+        Ok(if alike { Compared::Alike } else { Compared::Other })
+    }
+
+    /// What the comparison of a file says of the server. True: it may be that it makes no sums of parts.
+    pub(super) fn note_compared(&self, compared: &Compared) -> bool {
+        match compared {
+            Compared::Alike => {
+                self.common.in_parts.worked();
+                false
+            }
+            Compared::Other | Compared::Unknown => self.common.in_parts.failed(),
+        }
+    }
+}
