@@ -3,6 +3,7 @@
 //! Made by `openssl` in the scratch directory; good for the lab's addresses alone.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -23,6 +24,9 @@ pub(super) fn make(bench: &Bench) -> anyhow::Result<()> {
     if dir.join("gridmap").exists() {
         return Ok(());
     }
+    // Whoever has not logged in is served by nobody's process, which must come to the authorities.
+    fs::set_permissions(&bench.scratch, fs::Permissions::from_mode(0o711))
+        .with_context(|| format!("open {}", bench.scratch.display()))?;
     let authorities = dir.join("authorities");
     fs::create_dir_all(&authorities).with_context(|| format!("make {}", authorities.display()))?;
     let put = |name: &str, text: &str| {

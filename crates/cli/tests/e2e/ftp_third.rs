@@ -358,7 +358,7 @@ fn what_the_destination_has_is_not_moved_again() {
         fs::create_dir(&copy).expect("make a directory");
         let state = room.at("state");
         let slow = Slow::to(&b, 1_500_000);
-        let mut running = cp(&state, &["--patience=3s"], &a.url(&data), &slow.url(&copy)).start();
+        let mut running = cp(&state, &["--patience=20s"], &a.url(&data), &slow.url(&copy)).start();
         // A word of what is safe comes each second.
         let half = running.until(|_| slow.passed.load(std::sync::atomic::Ordering::Relaxed) > LEN as u64 / 2);
         assert!(half, "{}", running.wait().describe());
