@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
@@ -24,9 +24,16 @@ pub(super) fn make(bench: &Bench) -> anyhow::Result<()> {
     if dir.join("gridmap").exists() {
         return Ok(());
     }
-    // Whoever has not logged in is served by nobody's process, which must come to the authorities.
-    fs::set_permissions(&bench.scratch, fs::Permissions::from_mode(0o711))
-        .with_context(|| format!("open {}", bench.scratch.display()))?;
+    // Whoever has not logged in is served by nobody's process, which must come to the authorities, by way of
+    // directories of the lab's own that nobody can list.
+    let is_ours =
+        |path: &&Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("haul-lab-"));
+    for above in bench.scratch.ancestors().filter(is_ours) {
+        let mode =
+            fs::metadata(above).with_context(|| format!("look at {}", above.display()))?.permissions().mode();
+        fs::set_permissions(above, fs::Permissions::from_mode(mode | 0o011))
+            .with_context(|| format!("open {}", above.display()))?;
+    }
     let authorities = dir.join("authorities");
     fs::create_dir_all(&authorities).with_context(|| format!("make {}", authorities.display()))?;
     let put = |name: &str, text: &str| {
