@@ -214,6 +214,14 @@ fn words_of(error: &rustls::Error) -> String {
              another one"
                 .into()
         }
+        // The checks have no other name for it. What makes certificates of its own often makes these.
+        rustls::Error::InvalidCertificate(CertificateError::Other(other))
+            if other.to_string().contains("CaUsedAsEndEntity") =>
+        {
+            "its certificate is one of an authority (CA:TRUE), which no server may come with; openssl makes it another one with \
+             -addext basicConstraints=critical,CA:FALSE"
+                .into()
+        }
         rustls::Error::InvalidCertificate(error) => format!("its certificate is not valid: {error}"),
         error => error.to_string(),
     }

@@ -587,6 +587,31 @@ equal(b''.join(came), b'what is there')
     server.python(&text);
 }
 
+/// Goal: a certificate as `openssl req -x509` makes it by itself, an authority's, is refused in words that say
+/// which one to make instead; and that one is taken.
+#[test]
+fn what_openssl_makes_by_itself_is_refused_in_words() {
+    let server = Server::new(&[]);
+    let own = |more: &str| {
+        let make = format!(
+            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key.pem -out cert.pem -days 9 \
+             -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 {more}; chmod 600 key.pem"
+        );
+        let made = Command::new("sh").args(["-ec", &make]).current_dir(server.room.at("")).output();
+        assert!(made.expect("run openssl").status.success());
+        let known = server.running.stderr().matches(" reload ").count();
+        server.running.signal(Signal::HUP);
+        let reloaded = || server.running.stderr().matches(" reload ").count() > known;
+        assert!(procs::wait_until(SOON, reloaded), "{}", server.running.stderr());
+        let to = server.url("ftps", "f");
+        let haul = Haul::cp([&server.room.file("f", "what is there")]).args([to]);
+        haul.env("SSL_CERT_FILE", server.room.at("cert.pem")).run().sane()
+    };
+    let _ = own("").exits(1).says("CA:TRUE").says("-addext basicConstraints=critical,CA:FALSE");
+    own("-addext basicConstraints=critical,CA:FALSE").exits(0);
+    assert_eq!(read(server.at("f")), b"what is there");
+}
+
 /// Goal: where people come by certificates, too, who is not known comes under TLS and as nobody else.
 #[test]
 fn tls_and_gsi_are_apart() {
