@@ -587,8 +587,8 @@ equal(b''.join(came), b'what is there')
     server.python(&text);
 }
 
-/// Goal: a certificate as `openssl req -x509` makes it by itself, an authority's, is refused in words that say
-/// which one to make instead; and that one is taken.
+/// Goal: a certificate as `openssl req -x509` makes it by itself, an authority's, is refused in words that
+/// say which one to make instead; and that one is taken.
 #[test]
 fn what_openssl_makes_by_itself_is_refused_in_words() {
     let server = Server::new(&[]);
