@@ -211,6 +211,7 @@ fn nothing_stays_unseen_at_a_server_of_haul() {
         "{}",
         ended.describe()
     );
+    assert!(!ended.describe().contains("could not be removed"), "{}", ended.describe());
     server.signal(Signal::TERM);
     server.wait();
 

@@ -431,6 +431,8 @@ impl End for SinkEnd {
         if !ended {
             chosen.push(("sink left behind".into(), left.join("; ")));
         }
+        // The engine's threads remove what they can as they end.
+        chosen.extend(self.storage.engine.left().map(|left| (DEBRIS.to_owned(), left)));
         // What hangs may still act when it comes back. Until then the job stays ours.
         self.storage.ended = ended;
         if self.complete && ended {
@@ -496,7 +498,6 @@ impl SinkEnd {
             chosen.push((MEMORY_HELD.into(), format!("{all} at the sink is less than the path can hold")));
         }
         chosen.append(&mut self.found);
-        chosen.extend(self.storage.engine.left().map(|left| (DEBRIS.to_owned(), left)));
         chosen.extend(self.storage.engine.report());
         chosen.extend(network_of("sink", self.storage.engine.network()));
         chosen.extend(self.network.receive.report());

@@ -29,6 +29,9 @@ use crate::ftp::line::{Attempts, Line};
 use crate::owed::panic_point;
 use crate::sink::names::temp_name;
 
+/// So long a server may have a temporary in use that is to be removed.
+const BUSY_PATIENCE: Duration = Duration::from_secs(4);
+
 /// One session and its thread.
 pub(super) struct Writer {
     pub(super) common: Arc<Common>,
@@ -86,11 +89,27 @@ impl Writer {
         self.begins("remove", first);
         // They stay until it is known that they do not.
         doubted.iter().for_each(|path| self.common.leave(path.clone()));
-        let paths: Vec<&[u8]> = doubted.iter().map(Vec::as_slice).collect();
+        let mut paths: Vec<&[u8]> = doubted.iter().map(Vec::as_slice).collect();
+        let until = Instant::now() + BUSY_PATIENCE;
+        let mut pause = Duration::from_millis(20);
+        loop {
+            paths = self.remove(&paths);
+            if paths.is_empty() || Instant::now() >= until {
+                break;
+            }
+            // The session that was lost is still at work on it at the server, as a rule for a moment.
+            std::thread::sleep(pause);
+            pause *= 2;
+        }
+        self.common.lock().busy[self.index] = None;
+    }
+
+    /// Removes these, and out come those that the server has in use.
+    fn remove<'a>(&mut self, paths: &[&'a [u8]]) -> Vec<&'a [u8]> {
         let remove = |writer: &mut Writer| {
             let session = writer.line.open()?;
-            let removed = session.remove(&paths)?;
-            Ok::<_, Error>((removed, session.facts_of(&paths)?))
+            let removed = session.remove(paths)?;
+            Ok::<_, Error>((removed, session.facts_of(paths)?))
         };
         let mut removed = remove(self);
         if let Err(error) = &removed
@@ -100,19 +119,22 @@ impl Writer {
             self.line.close();
             removed = remove(self);
         }
-        if let Ok((removed, asked)) = removed {
-            for ((path, removed), asked) in doubted.iter().zip(removed).zip(asked) {
-                match asked {
-                    _ if removed.is_ok() => self.common.stays_not(path),
-                    // One that is shown to nobody stays on the list.
-                    Asked::Not(_) if removed.as_ref().is_err_and(is_busy) => self.common.stands(path),
-                    Asked::Not(_) => self.common.stays_not(path),
-                    Asked::Is(_) => self.common.stands(path),
-                    Asked::Untold(_) => {}
+        let Ok((removed, asked)) = removed else { return Vec::new() };
+        let mut busy = Vec::new();
+        for ((path, removed), asked) in paths.iter().zip(removed).zip(asked) {
+            match asked {
+                _ if removed.is_ok() => self.common.stays_not(path),
+                // One that is in use may be shown to nobody, and stays on the list.
+                _ if removed.is_err_and(|error| is_busy(&error)) => {
+                    self.common.stands(path);
+                    busy.push(*path);
                 }
+                Asked::Not(_) => self.common.stays_not(path),
+                Asked::Is(_) => self.common.stands(path),
+                Asked::Untold(_) => {}
             }
         }
-        self.common.lock().busy[self.index] = None;
+        busy
     }
 
     /// Opens the session. False: the server does not take it, and others do the work.
@@ -423,19 +445,24 @@ impl Writer {
             return;
         }
         self.begins("remove", &path);
-        self.remove_part(path);
+        let removed = self.remove_part(&path);
         self.common.parts.end(id);
+        match removed {
+            Removed::Gone => {}
+            Removed::Stays => self.common.leave(path),
+            Removed::Busy => self.common.doubt(path),
+        }
     }
 
-    /// Removes a file that is not whole; one that cannot be removed is told at the end.
+    /// Removes a file that is not whole.
     ///
     /// Once, and no more where the server was silent: a stop is not to wait for it file by file.
-    fn remove_part(&mut self, path: Vec<u8>) {
+    fn remove_part(&mut self, path: &[u8]) -> Removed {
         if self.common.is_silent() {
-            return self.common.leave(path);
+            return Removed::Stays;
         }
         let remove = |writer: &mut Writer| {
-            let removed = writer.line.open().and_then(|session| session.remove(&[&path]));
+            let removed = writer.line.open().and_then(|session| session.remove(&[path]));
             match &removed {
                 Ok(_) => writer.common.well(),
                 Err(error) => {
@@ -450,24 +477,24 @@ impl Writer {
             // The session may have been over for long.
             removed = remove(self);
         }
-        let gone = match removed {
+        // Where nothing of it was made there is nothing to remove, in whatever words that is refused.
+        let refused = match removed {
             Ok(mut all) => match all.pop() {
-                // Where nothing of it was made there is nothing to remove, in whatever words that is refused.
-                Some(Err(error)) => match self.line.open().and_then(|session| session.facts(&path)) {
-                    Ok(Asked::Not(_)) => !is_busy(&error),
-                    Ok(Asked::Untold(_)) => error.is_unavailable(),
-                    Ok(Asked::Is(_)) => {
-                        self.common.stands(&path);
-                        false
-                    }
-                    Err(_) => false,
-                },
-                _ => true,
+                Some(Err(error)) => error,
+                _ => return Removed::Gone,
             },
-            Err(_) => false,
+            Err(_) => return Removed::Stays,
         };
-        if !gone {
-            self.common.leave(path);
+        let asked = self.line.open().and_then(|session| session.facts(path));
+        match asked {
+            Ok(Asked::Is(_)) => self.common.stands(path),
+            Ok(Asked::Not(_)) if !is_busy(&refused) => return Removed::Gone,
+            Ok(Asked::Untold(_)) if refused.is_unavailable() => return Removed::Gone,
+            _ => {}
+        }
+        match is_busy(&refused) {
+            true => Removed::Busy,
+            false => Removed::Stays,
         }
     }
 
@@ -487,6 +514,15 @@ impl Writer {
             });
         }
     }
+}
+
+/// What became of a temporary that was to be removed.
+enum Removed {
+    Gone,
+    /// It is there, or may be: that is told at the end.
+    Stays,
+    /// The server has it in use: it is removed at the end.
+    Busy,
 }
 
 /// The server has it, and cannot remove it now.
