@@ -6,7 +6,7 @@
 //! transfer is the brain of the simulator.
 //!
 //! Reading order: [`ids`], [`entry`], [`extents`], [`digest`], [`wire`], [`journal`], [`transfer`], [`job`];
-//! [`io`], [`layout`], [`reliability`], [`resend`], [`schedule`] and [`tune`] stand alone.
+//! [`io`], [`layout`], [`reliability`], [`resend`], [`schedule`], [`tune`] and [`volume`] stand alone.
 //!
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
@@ -30,4 +30,5 @@ pub mod schedule;
 pub mod stage;
 pub mod transfer;
 pub mod tune;
+pub mod volume;
 pub mod wire;

@@ -1,0 +1,212 @@
+//! What writes cost, by their size.
+//!
+//! In: sizes and times of requests that are over, and how long their syncs took. Out: what a request of any
+//! size costs.
+//!
+//! Costs are kept for sizes between two powers of two ([`Curve`]), as means in which what is older than
+//! [`MEMORY`] hardly counts. Of a size that nothing is known of the neighbours tell: a straight line through
+//! them, for a request costs so much for itself and so much for each byte. A sync is work for the requests
+//! before it, and what it took is laid on them in proportion to what they cost.
+
+use std::time::Duration;
+
+use crate::ids::Time;
+
+/// Sizes that are kept apart: from 1 byte, from 2, from 4, and so on; the last has all that are larger.
+pub const CLASSES: usize = 28;
+/// What is so old counts a third.
+const MEMORY: Duration = Duration::from_secs(1);
+/// A mean is as good as of so many requests, however old they are: no single one moves it by more than a
+/// third.
+const WEIGHT_MIN: f64 = 2.0;
+
+/// Which of the [`CLASSES`] a request of `len` bytes is in.
+pub fn class_of(len: u64) -> usize {
+    (len.max(1).ilog2() as usize).min(CLASSES - 1)
+}
+
+/// The smallest request of a class, in bytes.
+pub fn class_start(class: usize) -> u64 {
+    1 << class.min(CLASSES - 1)
+}
+
+/// Means of one class; all are sums in which what is old counts less.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Class {
+    weight: f64,
+    lens: f64,
+    costs: f64,
+    /// What syncs took, and the costs of the requests that they were for.
+    syncs: f64,
+    synced: f64,
+    /// Costs since the last sync; these are not made less.
+    since: f64,
+    at: Time,
+}
+
+impl Class {
+    fn fade(&mut self, now: Time) {
+        let kept = (-(now.since(self.at).as_secs_f64() / MEMORY.as_secs_f64())).exp();
+        self.at = self.at.max(now);
+        // A mean stays what it is however old it is; it only weighs less beside what comes.
+        let weight = (self.weight * kept).max(self.weight.min(WEIGHT_MIN));
+        if self.weight > 0.0 {
+            let part = weight / self.weight;
+            for sum in [&mut self.weight, &mut self.lens, &mut self.costs, &mut self.syncs, &mut self.synced]
+            {
+                *sum *= part;
+            }
+        }
+    }
+
+    /// Mean length and mean cost.
+    fn point(&self) -> Option<(f64, f64)> {
+        let syncs = if self.synced > 0.0 { self.syncs / self.synced } else { 0.0 };
+        (self.weight > 0.0).then(|| (self.lens / self.weight, self.costs / self.weight * (1.0 + syncs)))
+    }
+}
+
+/// What requests of any size cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    classes: [Class; CLASSES],
+}
+
+impl Default for Curve {
+    fn default() -> Curve {
+        Curve { classes: [Class::default(); CLASSES] }
+    }
+}
+
+impl Curve {
+    /// A request of `len` bytes cost so many nanoseconds.
+    pub fn add(&mut self, now: Time, len: u64, cost: f64) {
+        let class = &mut self.classes[class_of(len)];
+        class.fade(now);
+        class.weight += 1.0;
+        class.lens += len.max(1) as f64;
+        class.costs += cost.max(0.0);
+        class.since += cost.max(0.0);
+    }
+
+    /// A sync of all that was written since the one before took so long.
+    pub fn add_sync(&mut self, now: Time, took: Duration) {
+        let all: f64 = self.classes.iter().map(|class| class.since).sum();
+        if all <= 0.0 {
+            return;
+        }
+        for class in self.classes.iter_mut().filter(|class| class.since > 0.0) {
+            class.fade(now);
+            class.syncs += took.as_nanos() as f64 * class.since / all;
+            class.synced += class.since;
+            class.since = 0.0;
+        }
+    }
+
+    /// Whether anything is known of requests of that class itself.
+    pub fn knows(&self, class: usize) -> bool {
+        self.classes[class].weight > 0.0
+    }
+
+    /// Nanoseconds that a request of `len` bytes costs. `None`: nothing is known of any.
+    pub fn cost(&self, len: u64) -> Option<f64> {
+        let at = class_of(len);
+        if let Some((_, cost)) = self.classes[at].point() {
+            return Some(cost);
+        }
+        let mut below = self.classes[..at].iter().rev().filter_map(Class::point);
+        let mut above = self.classes[at + 1..].iter().filter_map(Class::point);
+        let len = len.max(1) as f64;
+        match (below.next(), above.next()) {
+            (Some(low), Some(high)) => Some(line(low, high, len).max(0.0)),
+            // No dearer a byte than the largest, and no cheaper than it as a whole.
+            (Some(high), None) => {
+                let each = below.next().map_or(high.1 / high.0, |low| (high.1 - low.1) / (high.0 - low.0));
+                Some(high.1 + (len - high.0) * each.clamp(0.0, high.1 / high.0))
+            }
+            (None, Some(low)) => {
+                let each = above.next().map_or(0.0, |high| (high.1 - low.1) / (high.0 - low.0));
+                Some(low.1 - (low.0 - len) * each.clamp(0.0, low.1 / low.0))
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// What is known: mean length in bytes and cost in nanoseconds of each class that something is known of.
+    pub fn points(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.classes.iter().filter_map(Class::point)
+    }
+}
+
+/// The straight line through two points, at `x`.
+fn line(low: (f64, f64), high: (f64, f64), x: f64) -> f64 {
+    low.1 + (x - low.0) * (high.1 - low.1) / (high.0 - low.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(micros: u64) -> Time {
+        Time(micros * 1000)
+    }
+
+    /// Goal: a class has the sizes from a power of two up to the next one.
+    #[test]
+    fn classes_tile_the_sizes() {
+        for class in 1..CLASSES {
+            assert_eq!(class_of(class_start(class)), class);
+            assert_eq!(class_of(class_start(class) - 1), class - 1);
+        }
+        assert_eq!((class_of(0), class_of(1), class_of(u64::MAX)), (0, 0, CLASSES - 1));
+    }
+
+    /// Goal: between two sizes that are known cost grows in a straight line, and beyond them no wilder than
+    /// that.
+    #[test]
+    fn neighbours_tell_of_what_is_not_known() {
+        let mut curve = Curve::default();
+        assert_eq!(curve.cost(100), None);
+        let cost = |len: u64| 5000.0 + 2.0 * len as f64;
+        curve.add(at(0), 1 << 10, cost(1 << 10));
+        assert_eq!(curve.cost(16), Some(cost(1 << 10)));
+        assert_eq!(curve.cost(1 << 12), Some(4.0 * cost(1 << 10)));
+        curve.add(at(0), 1 << 20, cost(1 << 20));
+        for len in [16, 1 << 10, 1 << 15, 1 << 20, 1 << 24] {
+            let (is, told) = (cost(len), curve.cost(len).expect("it is known"));
+            assert!((told / is - 1.0).abs() < 0.01, "{len}: {told} for {is}");
+        }
+    }
+
+    /// Goal: what syncs took is laid on the requests before them, and not on those of another size.
+    #[test]
+    fn syncs_are_paid_by_what_they_are_for() {
+        let mut curve = Curve::default();
+        curve.add_sync(at(0), Duration::from_secs(1));
+        for n in 0..10 {
+            curve.add(at(n), 16, 100.0);
+        }
+        curve.add_sync(at(10), Duration::from_micros(9));
+        for n in 0..10 {
+            curve.add(at(11 + n), 1 << 20, 100.0);
+        }
+        assert!((curve.cost(16).expect("known") - 1000.0).abs() < 1.0, "{:?}", curve.cost(16));
+        assert!((curve.cost(1 << 20).expect("known") - 100.0).abs() < 1e-6);
+    }
+
+    /// Goal: a cost that changed is believed after a few times as long as it is remembered, and one request
+    /// alone changes little, however long nothing came before it.
+    #[test]
+    fn what_changed_is_learnt() {
+        let mut curve = Curve::default();
+        for n in 0..1000 {
+            curve.add(at(n * 1000), 16, 100.0);
+        }
+        curve.add(at(60_000_000), 16, 1000.0);
+        assert!(curve.cost(16).expect("known") < 450.0, "{:?}", curve.cost(16));
+        for n in 0..300 {
+            curve.add(at(61_000_000 + n * 10_000), 16, 1000.0);
+        }
+        assert!(curve.cost(16).expect("known") > 900.0, "{:?}", curve.cost(16));
+    }
+}
