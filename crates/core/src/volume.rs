@@ -1,6 +1,56 @@
 //! Striped volumes: what is decided about them, without a clock, a socket or a byte of anybody's.
 //!
-//! Reading order: [`cost`], [`threshold`].
+//! A file of a volume lies in stripes on *storage servers*. Each file has one *gatherer* besides, a server
+//! that takes small writes into its log and brings them in large pieces to where the stripes lie, and that
+//! says who may write to a stripe directly. A stripe is *gathered* as long as the gatherer has bytes of it;
+//! otherwise clients write it directly, under a *lease* of the gatherer.
+//!
+//! What keeps bytes in their order, whoever crashes, freezes or speaks late:
+//! - A client under a lease writes directly; the gatherer takes nothing for a stripe before everybody else
+//!   who has a lease on it gave it back, or it has run out.
+//! - A client gives a lease back when none of its writes under it is under way any more.
+//! - A lease that ran out raises the file's [`Epoch`]. A storage server that has heard of an epoch takes no
+//!   write of an older one, and carries out none of the newer before those of older ones are over. So what
+//!   a client sent in time and what lay frozen in between comes before what the gatherer brings, or not at
+//!   all.
+//! - A lease names the [`Incarnation`] of the servers that it is for: what a server forgets by a restart,
+//!   no client can use.
+//! - The gatherer forgets what it brought when the storage server has it on media, and a stripe is leased
+//!   only after that: nothing older is ever brought again over what is newer.
+//!
+//! Reading order: [`cost`], [`threshold`]; [`storage`], [`gather`], [`client`].
 
+pub mod client;
 pub mod cost;
+pub mod gather;
+pub mod storage;
 pub mod threshold;
+
+/// A file, by the number that the catalog gave it; no other file of a volume ever has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileNo(pub u64);
+
+/// A server of a volume, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerNo(pub u16);
+
+/// A client, by a number that no other client of the volume ever has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientNo(pub u64);
+
+/// What a request is called by who asks; its answer has the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestNo(pub u64);
+
+/// One life of a server's process: what it knew and had not written ends with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation(pub u64);
+
+/// Who may write a file directly: leases of an older epoch are void.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch {
+    /// The gatherer's life; raised each time that it starts.
+    pub gatherer: u32,
+    /// How often it voided leases of the file in this life.
+    pub fence: u32,
+}

@@ -4,9 +4,9 @@
 //! size costs.
 //!
 //! Costs are kept for sizes between two powers of two ([`Curve`]), as means in which what is older than
-//! [`MEMORY`] hardly counts. Of a size that nothing is known of the neighbours tell: a straight line through
-//! them, for a request costs so much for itself and so much for each byte. A sync is work for the requests
-//! before it, and what it took is laid on them in proportion to what they cost.
+//! [`MEMORY`] hardly counts. Of a size that nothing is known of the neighbours tell: a straight line
+//! through them, for a request costs so much for itself and so much for each byte. A sync is work for the
+//! requests before it, and what it took is laid on them in proportion to what they cost.
 
 use std::time::Duration;
 

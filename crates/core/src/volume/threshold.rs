@@ -1,5 +1,5 @@
-//! The write threshold: which path a write takes, directly to the storage servers or through the server that
-//! gathers; and it sets itself.
+//! The write threshold: which path a write takes, directly to the storage servers or through the server
+//! that gathers; and it sets itself.
 //!
 //! In: writes as they begin and end, what each was for the servers that had to do with it, and syncs. Out:
 //! the path of each, and the threshold: what is smaller is gathered, everything else goes directly.
@@ -15,8 +15,9 @@
 //!   [`EXPLORED_ONE_IN`], and only as long as what was lost by it is at most [`LOST`] of what the requests
 //!   of that size cost: a path that is a hundred times dearer is looked at a hundred times more rarely.
 //!
-//! Source: Hildebrand, Ward, Honeyman, "Large files, small writes, and pNFS" (ICS '06), whose threshold stood
-//! still; the bounds of Denning and Buzen, "The Operational Analysis of Queueing Network Models" (1978).
+//! Source: Hildebrand, Ward, Honeyman, "Large files, small writes, and pNFS" (ICS '06), whose threshold
+//! stood still; the bounds of Denning and Buzen, "The Operational Analysis of Queueing Network Models"
+//! (1978).
 
 use std::time::Duration;
 

@@ -1,0 +1,572 @@
+//! A client of a volume: which write goes where and when, and what a sync waits for.
+//!
+//! In: writes, reads and syncs of the application, in pieces that lie in one stripe each; answers of
+//! gatherer and storage servers; connections that come and go; time. Out: requests, and what became of the
+//! application's.
+//! Invariants: a direct write goes out under a lease that is good by this host's clock, and for the life of
+//! the server that the lease was got in; in a stripe no direct write and no gathered one are under way at a
+//! time, and they go out in the order in which they came; a sync succeeds only if every server with
+//! anything of the file that was not synced before says that it lasts, in the life in which it took it.
+//! Left out: which path a write takes ([`threshold`](super::threshold)), small writes put together, and
+//! waiting with an end: the driver gives up what takes too long.
+
+mod sync;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+
+use self::sync::Syncing;
+use super::gather::{self, LEASE, Term};
+use super::storage;
+use super::threshold::Path;
+use super::{Epoch, FileNo, Incarnation, RequestNo, ServerNo};
+use crate::ids::Time;
+
+/// What the application asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpNo(pub u64);
+
+/// What became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome<B> {
+    Written,
+    Synced,
+    /// What the gatherer has of the range, over what the storage server has; and where the file ends.
+    Read {
+        gathered: Vec<gather::Part>,
+        stored: B,
+        end: u64,
+    },
+    /// A server ended a life with writes that no sync was for.
+    Lost(Where),
+    /// The disk says no.
+    Failed(Where, i32),
+}
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Where {
+    Gatherer,
+    Storage(ServerNo),
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action<B> {
+    /// Say so to the gatherer.
+    ToGatherer(RequestNo, gather::Request<B>),
+    /// Say so to a storage server.
+    ToStorage(ServerNo, RequestNo, storage::Request<B>),
+    /// Tell the application.
+    Done(OpNo, Outcome<B>),
+}
+
+#[derive(Clone, Debug)]
+struct Piece<B> {
+    op: OpNo,
+    path: Path,
+    offset: u64,
+    len: u64,
+    bytes: B,
+}
+
+#[derive(Debug)]
+struct Stripe<B> {
+    /// What is to go out, in this order.
+    queue: VecDeque<Piece<B>>,
+    /// Under way, and over which path.
+    under_way: u32,
+    path: Path,
+    lease: Option<Lease>,
+    /// A lease was asked for.
+    asked: bool,
+    /// The gatherer wants the lease back.
+    recalled: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    epoch: Epoch,
+    /// The life of the stripe's server that it is for.
+    incarnation: Incarnation,
+}
+
+impl<B> Default for Stripe<B> {
+    fn default() -> Stripe<B> {
+        Stripe {
+            queue: VecDeque::new(),
+            under_way: 0,
+            path: Path::Gather,
+            lease: None,
+            asked: false,
+            recalled: false,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct File<B> {
+    stripes: BTreeMap<u64, Stripe<B>>,
+    /// Writes that are not over.
+    writes: BTreeSet<OpNo>,
+    /// Servers with something that is not synced, and the life in which they took it.
+    dirty: BTreeMap<ServerNo, Incarnation>,
+    gathered: Option<u32>,
+    /// Where it ends, as far as this client wrote; and as far as the gatherer was told.
+    end: u64,
+    told: u64,
+    /// Who lost what was not synced; told by the next sync.
+    lost: Option<Where>,
+    /// In their order; the first is under way, or waits for writes.
+    syncs: VecDeque<Syncing>,
+}
+
+impl<B> Default for File<B> {
+    fn default() -> File<B> {
+        File {
+            stripes: BTreeMap::new(),
+            writes: BTreeSet::new(),
+            dirty: BTreeMap::new(),
+            gathered: None,
+            end: 0,
+            told: 0,
+            lost: None,
+            syncs: VecDeque::new(),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Asked<B> {
+    Write { file: FileNo, stripe: u64, piece: Piece<B> },
+    Lease { file: FileNo, stripes: Range<u64>, at: Time },
+    Sync { file: FileNo, op: OpNo },
+    Gathered { op: OpNo, file: FileNo, offset: u64, len: u64 },
+    Stored { op: OpNo, file: FileNo, offset: u64, len: u64, gathered: Vec<gather::Part>, end: u64 },
+    Nothing,
+}
+
+/// Which servers a volume has, and how its files lie on them.
+#[derive(Clone, Debug)]
+pub struct Striping {
+    /// Bytes.
+    pub stripe_size: u64,
+    /// At least one.
+    pub servers: u16,
+}
+
+impl Striping {
+    /// Where a stripe lies.
+    pub fn server(&self, stripe: u64) -> ServerNo {
+        ServerNo((stripe % u64::from(self.servers)) as u16)
+    }
+}
+
+/// A client's connections to a volume, and its files there.
+#[derive(Debug)]
+pub struct Client<B> {
+    striping: Striping,
+    now: Time,
+    /// When the gatherer was spoken to last, of that which it certainly heard.
+    heard: Option<Time>,
+    /// The term that leases are of.
+    term: Option<Term>,
+    gatherer: Option<u32>,
+    servers: BTreeMap<ServerNo, Incarnation>,
+    files: BTreeMap<FileNo, File<B>>,
+    /// What was asked of whom, and is not answered.
+    asked: BTreeMap<RequestNo, (Where, Asked<B>)>,
+    /// Reads that wait for a server.
+    reads: VecDeque<Asked<B>>,
+    next: u64,
+    actions: VecDeque<Action<B>>,
+}
+
+impl<B: Clone> Client<B> {
+    /// One that is connected to nobody yet.
+    pub fn new(striping: Striping) -> Client<B> {
+        Client {
+            striping,
+            now: Time::default(),
+            heard: None,
+            term: None,
+            gatherer: None,
+            servers: BTreeMap::new(),
+            files: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            reads: VecDeque::new(),
+            next: 0,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action<B>> {
+        self.actions.pop_front()
+    }
+
+    /// The gatherer heard what was said at `said`; leases of that term are good for a while from then on,
+    /// and no others are.
+    pub fn heard(&mut self, now: Time, said: Time, term: Term) {
+        self.now = self.now.max(now);
+        self.heard = self.heard.max(Some(said));
+        if self.term.replace(term) != Some(term) {
+            let stripes = self.files.values_mut().flat_map(|file| file.stripes.values_mut());
+            stripes.for_each(|stripe| stripe.lease = None);
+        }
+    }
+
+    fn leases_are_good(&self) -> bool {
+        self.heard.is_some_and(|heard| self.now < heard.after(LEASE))
+    }
+
+    /// The gatherer's new connection: this client has no leases any more. `life` is the gatherer's.
+    pub fn gatherer_joined(&mut self, now: Time, life: u32) {
+        self.now = self.now.max(now);
+        self.gatherer_lost();
+        self.gatherer = Some(life);
+        for file in self.files.values_mut() {
+            if file.gathered.is_some_and(|before| before != life) {
+                file.gathered = None;
+                file.loses(Where::Gatherer);
+            }
+            file.told = 0;
+        }
+        self.go_on_everywhere();
+    }
+
+    /// The connection to the gatherer is gone.
+    pub fn gatherer_lost(&mut self) {
+        self.gatherer = None;
+        self.heard = None;
+        for file in self.files.values_mut() {
+            for stripe in file.stripes.values_mut() {
+                stripe.lease = None;
+                stripe.asked = false;
+                stripe.recalled = false;
+            }
+        }
+        self.ask_again(Where::Gatherer);
+    }
+
+    /// A storage server's new connection, in which nothing of an older one is carried out any more.
+    pub fn server_joined(&mut self, now: Time, server: ServerNo, incarnation: Incarnation) {
+        self.now = self.now.max(now);
+        self.server_lost(server);
+        self.servers.insert(server, incarnation);
+        for file in self.files.values_mut() {
+            if file.dirty.get(&server).is_some_and(|before| *before != incarnation) {
+                file.dirty.remove(&server);
+                file.loses(Where::Storage(server));
+            }
+        }
+        self.go_on_everywhere();
+    }
+
+    /// The connection to a storage server is gone.
+    pub fn server_lost(&mut self, server: ServerNo) {
+        self.servers.remove(&server);
+        self.ask_again(Where::Storage(server));
+    }
+
+    /// What was asked of somebody who is gone is asked again when he is there.
+    fn ask_again(&mut self, of: Where) {
+        let lost: Vec<RequestNo> =
+            self.asked.iter().filter(|(_, (asked, _))| *asked == of).map(|(number, _)| *number).collect();
+        for number in lost.into_iter().rev() {
+            let (_, asked) = self.asked.remove(&number).expect("it was just there");
+            match asked {
+                Asked::Write { file, stripe, piece } => {
+                    let stripe = self.stripe(file, stripe);
+                    stripe.under_way -= 1;
+                    stripe.queue.push_front(piece);
+                }
+                Asked::Sync { file, op } => self.sync_answered(file, op, of, None),
+                asked @ (Asked::Gathered { .. } | Asked::Stored { .. }) => self.reads.push_front(asked),
+                Asked::Lease { .. } | Asked::Nothing => {}
+            }
+        }
+    }
+
+    fn file(&mut self, file: FileNo) -> &mut File<B> {
+        self.files.entry(file).or_default()
+    }
+
+    fn stripe(&mut self, file: FileNo, stripe: u64) -> &mut Stripe<B> {
+        self.file(file).stripes.entry(stripe).or_default()
+    }
+
+    fn ask(&mut self, of: Where, asked: Asked<B>) -> RequestNo {
+        let number = RequestNo(self.next);
+        self.next += 1;
+        self.asked.insert(number, (of, asked));
+        number
+    }
+
+    fn ask_gatherer(&mut self, asked: Asked<B>, request: gather::Request<B>) {
+        let number = self.ask(Where::Gatherer, asked);
+        self.actions.push_back(Action::ToGatherer(number, request));
+    }
+
+    fn ask_storage(&mut self, server: ServerNo, asked: Asked<B>, request: storage::Request<B>) {
+        let number = self.ask(Where::Storage(server), asked);
+        self.actions.push_back(Action::ToStorage(server, number, request));
+    }
+
+    /// The application writes bytes that lie in one stripe.
+    pub fn write(
+        &mut self,
+        now: Time,
+        op: OpNo,
+        path: Path,
+        file: FileNo,
+        (offset, len): (u64, u64),
+        bytes: B,
+    ) {
+        self.now = self.now.max(now);
+        let at = offset / self.striping.stripe_size;
+        let state = self.file(file);
+        state.writes.insert(op);
+        state.end = state.end.max(offset + len);
+        self.stripe(file, at).queue.push_back(Piece { op, path, offset, len, bytes });
+        self.go_on(file, at);
+    }
+
+    /// The application reads a range that lies in one stripe.
+    pub fn read(&mut self, now: Time, op: OpNo, file: FileNo, offset: u64, len: u64) {
+        self.now = self.now.max(now);
+        self.reads.push_back(Asked::Gathered { op, file, offset, len });
+        self.begin_reads();
+    }
+
+    fn begin_reads(&mut self) {
+        for read in std::mem::take(&mut self.reads) {
+            match read {
+                Asked::Gathered { file, offset, len, .. } if self.gatherer.is_some() => {
+                    self.ask_gatherer(read, gather::Request::Read { file, offset, len });
+                }
+                Asked::Stored { file, offset, len, .. } => {
+                    let server = self.striping.server(offset / self.striping.stripe_size);
+                    match self.servers.contains_key(&server) {
+                        true => self.ask_storage(server, read, storage::Request::Read { file, offset, len }),
+                        false => self.reads.push_back(read),
+                    }
+                }
+                read => self.reads.push_back(read),
+            }
+        }
+    }
+
+    fn go_on_everywhere(&mut self) {
+        let all: Vec<(FileNo, u64)> = self
+            .files
+            .iter()
+            .flat_map(|(file, state)| state.stripes.keys().map(move |stripe| (*file, *stripe)))
+            .collect();
+        all.into_iter().for_each(|(file, at)| self.go_on(file, at));
+        let files: Vec<FileNo> = self.files.keys().copied().collect();
+        files.into_iter().for_each(|file| self.begin_syncs(file));
+        self.begin_reads();
+    }
+
+    /// Sends what can go out of a stripe.
+    fn go_on(&mut self, file: FileNo, at: u64) {
+        let server = self.striping.server(at);
+        let (is_good, gatherer) = (self.leases_are_good(), self.gatherer.is_some());
+        let incarnation = self.servers.get(&server).copied();
+        loop {
+            let stripe = self.stripe(file, at);
+            if stripe.recalled && stripe.under_way == 0 {
+                stripe.recalled = false;
+                stripe.lease = None;
+                self.ask_gatherer(Asked::Nothing, gather::Request::Release { file, stripes: at..at + 1 });
+                continue;
+            }
+            let Some(first) = stripe.queue.front() else { break };
+            if stripe.under_way > 0 && stripe.path != first.path {
+                break;
+            }
+            let path = first.path;
+            match path {
+                Path::Gather => {
+                    if !gatherer {
+                        break;
+                    }
+                    // The lease ends with it, and the gatherer knows.
+                    stripe.lease = None;
+                    stripe.recalled = false;
+                    let piece = self.send_first(file, at, path);
+                    let (offset, len, bytes) = (piece.offset, piece.len, piece.bytes.clone());
+                    let asked = Asked::Write { file, stripe: at, piece };
+                    self.ask_gatherer(asked, gather::Request::Write { file, offset, len, bytes });
+                }
+                Path::Direct => {
+                    if stripe.recalled || incarnation.is_none() || !gatherer {
+                        break;
+                    }
+                    let good = |lease: &Lease| is_good && Some(lease.incarnation) == incarnation;
+                    let Some(Lease { epoch, incarnation }) = stripe.lease.filter(good) else {
+                        self.want_lease(file, at);
+                        break;
+                    };
+                    let piece = self.send_first(file, at, path);
+                    let (offset, bytes) = (piece.offset, piece.bytes.clone());
+                    let asked = Asked::Write { file, stripe: at, piece };
+                    let request = storage::Request::Write { file, epoch, incarnation, offset, bytes };
+                    self.ask_storage(server, asked, request);
+                }
+            }
+        }
+    }
+
+    fn send_first(&mut self, file: FileNo, at: u64, path: Path) -> Piece<B> {
+        let stripe = self.stripe(file, at);
+        stripe.under_way += 1;
+        stripe.path = path;
+        stripe.queue.pop_front().expect("it was just looked at")
+    }
+
+    fn want_lease(&mut self, file: FileNo, at: u64) {
+        let stripe = self.stripe(file, at);
+        // Under an older lease something may be under way: that is over first.
+        if stripe.asked || stripe.under_way > 0 {
+            return;
+        }
+        stripe.asked = true;
+        stripe.lease = None;
+        let stripes = at..at + 1;
+        let asked = Asked::Lease { file, stripes: stripes.clone(), at: self.now };
+        self.ask_gatherer(asked, gather::Request::Lease { file, stripes });
+    }
+
+    /// The gatherer wants leases back.
+    pub fn recalled(&mut self, now: Time, file: FileNo, stripes: Range<u64>) {
+        self.now = self.now.max(now);
+        for at in stripes {
+            let stripe = self.stripe(file, at);
+            // What is under way to the gatherer ends it, as the gatherer knows.
+            if stripe.under_way == 0 || stripe.path == Path::Direct {
+                stripe.recalled = true;
+                self.go_on(file, at);
+            }
+        }
+    }
+
+    /// The gatherer answers.
+    pub fn gatherer_answered(&mut self, now: Time, number: RequestNo, answer: gather::Answer) {
+        self.now = self.now.max(now);
+        let Some((Where::Gatherer, _)) = self.asked.get(&number) else { return };
+        let (_, asked) = self.asked.remove(&number).expect("it was just there");
+        match (asked, answer) {
+            (Asked::Write { file, stripe, piece }, gather::Answer::Written) => {
+                let life = self.gatherer;
+                self.file(file).gathered = life;
+                self.written(file, stripe, piece.op, Outcome::Written);
+            }
+            (Asked::Write { file, stripe, piece }, gather::Answer::Failed(errno)) => {
+                self.written(file, stripe, piece.op, Outcome::Failed(Where::Gatherer, errno));
+            }
+            (Asked::Lease { file, at: said, .. }, gather::Answer::Leased { stripes, epoch, term }) => {
+                self.heard(now, said, term);
+                for at in stripes {
+                    let server = self.striping.server(at);
+                    let incarnation = self.servers.get(&server).copied();
+                    let stripe = self.stripe(file, at);
+                    stripe.asked = false;
+                    stripe.lease = incarnation.map(|incarnation| Lease { epoch, incarnation });
+                    self.go_on(file, at);
+                }
+            }
+            (Asked::Lease { file, stripes, .. }, gather::Answer::NotHeard) => {
+                for at in stripes {
+                    self.stripe(file, at).asked = false;
+                    self.go_on(file, at);
+                }
+            }
+            (Asked::Lease { file, stripes, .. }, gather::Answer::Failed(errno)) => {
+                for at in stripes {
+                    let stripe = self.stripe(file, at);
+                    stripe.asked = false;
+                    let waits = std::mem::take(&mut stripe.queue);
+                    for piece in waits {
+                        self.end_write(file, piece.op, Outcome::Failed(Where::Gatherer, errno));
+                    }
+                }
+            }
+            (Asked::Sync { file, op }, gather::Answer::Durable) => {
+                self.sync_answered(file, op, Where::Gatherer, Some(Ok(None)));
+            }
+            (Asked::Sync { file, op }, gather::Answer::Failed(errno)) => {
+                self.sync_answered(file, op, Where::Gatherer, Some(Err(errno)));
+            }
+            (Asked::Gathered { op, file, offset, len }, gather::Answer::Read { parts, end }) => {
+                self.reads.push_back(Asked::Stored { op, file, offset, len, gathered: parts, end });
+                self.begin_reads();
+            }
+            _ => {}
+        }
+    }
+
+    /// A storage server answers.
+    pub fn storage_answered(
+        &mut self,
+        now: Time,
+        server: ServerNo,
+        number: RequestNo,
+        answer: storage::Answer<B>,
+    ) {
+        self.now = self.now.max(now);
+        if self.asked.get(&number).is_none_or(|(of, _)| *of != Where::Storage(server)) {
+            return;
+        }
+        let (_, asked) = self.asked.remove(&number).expect("it was just there");
+        match (asked, answer) {
+            (Asked::Write { file, stripe, piece }, storage::Answer::Written(incarnation)) => {
+                self.file(file).dirty.entry(server).or_insert(incarnation);
+                self.written(file, stripe, piece.op, Outcome::Written);
+            }
+            (
+                Asked::Write { file, stripe, piece },
+                storage::Answer::Void(_) | storage::Answer::Restarted(_),
+            ) => {
+                let state = self.stripe(file, stripe);
+                state.under_way -= 1;
+                state.lease = None;
+                state.queue.push_front(piece);
+                self.go_on(file, stripe);
+            }
+            (Asked::Write { file, stripe, piece }, storage::Answer::Failed(errno)) => {
+                self.written(file, stripe, piece.op, Outcome::Failed(Where::Storage(server), errno));
+            }
+            (Asked::Sync { file, op }, storage::Answer::Durable(incarnation)) => {
+                self.sync_answered(file, op, Where::Storage(server), Some(Ok(Some(incarnation))));
+            }
+            (Asked::Sync { file, op }, storage::Answer::Failed(errno)) => {
+                self.sync_answered(file, op, Where::Storage(server), Some(Err(errno)));
+            }
+            (Asked::Stored { op, gathered, end, .. }, storage::Answer::Read(stored)) => {
+                self.done(op, Outcome::Read { gathered, stored, end });
+            }
+            (Asked::Stored { op, .. }, storage::Answer::Failed(errno)) => {
+                self.done(op, Outcome::Failed(Where::Storage(server), errno));
+            }
+            _ => {}
+        }
+    }
+
+    fn done(&mut self, op: OpNo, outcome: Outcome<B>) {
+        self.actions.push_back(Action::Done(op, outcome));
+    }
+
+    fn written(&mut self, file: FileNo, at: u64, op: OpNo, outcome: Outcome<B>) {
+        self.stripe(file, at).under_way -= 1;
+        self.end_write(file, op, outcome);
+        self.go_on(file, at);
+    }
+
+    fn end_write(&mut self, file: FileNo, op: OpNo, outcome: Outcome<B>) {
+        self.file(file).writes.remove(&op);
+        self.done(op, outcome);
+        self.begin_syncs(file);
+    }
+}

@@ -1,0 +1,647 @@
+//! The gatherer of files: takes small writes into its log, brings them to the storage servers, and says who
+//! may write directly.
+//!
+//! In: requests of clients, what became of the log's appends and syncs and of pushes, time. Out: appends,
+//! syncs, pushes, recalls of leases, answers.
+//! Invariants: a stripe that others have a lease on takes nothing; a stripe of which the log has bytes is
+//! leased to nobody; what comes for a stripe is done in the order in which it came; bytes leave the log
+//! when they are on media at the storage server and no newer ones of the same place are in the log; a push
+//! bears the file's epoch, and there is one push of a stripe at a time.
+//! Left out: which life of a storage server a push is for; the driver repeats what a server forgot.
+
+mod stripe;
+mod words;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use self::stripe::{Queued, Stripe, WantedLease, cut, within};
+pub use self::words::{Action, Answer, Part, PushNo, Record, Request, Seq, Settings, Term};
+
+use super::{ClientNo, Epoch, FileNo, RequestNo};
+use crate::ids::Time;
+
+/// A lease runs out so long after its client was heard.
+///
+/// The client counts from when it spoke, and the gatherer from when it heard: the client stops first, and no
+/// clock is compared with another.
+pub const LEASE: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+struct File<B> {
+    fence: u32,
+    end: u64,
+    /// The end that a record of the log says, and which record.
+    noted: Option<(u64, Seq)>,
+    stripes: BTreeMap<u64, Stripe<B>>,
+}
+
+#[derive(Debug)]
+struct Client {
+    /// Its leases run out then.
+    until: Time,
+    term: Term,
+    /// The log says that there is such a client, and that lasts.
+    is_known: bool,
+    /// Where it says so.
+    noted: Option<Seq>,
+}
+
+#[derive(Debug)]
+enum Appending {
+    Bytes { client: ClientNo, number: RequestNo, file: FileNo, part: Part },
+    Other,
+}
+
+#[derive(Debug)]
+enum Syncing {
+    Client(ClientNo, RequestNo),
+    /// A client that wants its first lease.
+    Known(ClientNo),
+    /// Something of a stripe was brought.
+    Brought(FileNo, u64),
+    /// Records before this one are of no use when this sync is over: what replaced them lasts then.
+    Forget(Seq),
+}
+
+#[derive(Debug)]
+struct Pushing {
+    file: FileNo,
+    stripe: u64,
+    parts: Vec<Part>,
+}
+
+/// The gatherer of some files, in one life.
+#[derive(Debug)]
+pub struct Gatherer<B> {
+    settings: Settings,
+    life: u32,
+    now: Time,
+    /// Until then clients of an earlier life may have leases; who of them was heard in this one has none.
+    grace: Option<Time>,
+    earlier: BTreeMap<ClientNo, Seq>,
+    /// What came in that time.
+    held: VecDeque<(ClientNo, RequestNo, Request<B>)>,
+    files: BTreeMap<FileNo, File<B>>,
+    clients: BTreeMap<ClientNo, Client>,
+    wanted: BTreeMap<u64, WantedLease>,
+    next_wanted: u64,
+    next_seq: u64,
+    appending: BTreeMap<Seq, Appending>,
+    /// Those that wait for a sync of all records before one, and those that the running sync is for.
+    to_sync: Vec<(Seq, Syncing)>,
+    syncing: Option<Vec<Syncing>>,
+    pushes: BTreeMap<PushNo, Pushing>,
+    next_push: u64,
+    next_term: u64,
+    forgotten: Seq,
+    failed: Option<i32>,
+    actions: VecDeque<Action<B>>,
+}
+
+impl<B> Gatherer<B> {
+    /// A life begins with what the log of earlier ones says, in its order, from `first` on: what was before
+    /// that was forgotten. `life` is higher than that of all before it, and lasts already.
+    pub fn new<'a>(
+        settings: Settings,
+        life: u32,
+        now: Time,
+        first: Seq,
+        log: impl IntoIterator<Item = (Seq, &'a Record<B>)>,
+    ) -> Gatherer<B>
+    where
+        B: 'a,
+    {
+        let mut gatherer = Gatherer {
+            settings,
+            life,
+            now,
+            grace: None,
+            earlier: BTreeMap::new(),
+            held: VecDeque::new(),
+            files: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            next_wanted: 0,
+            next_seq: first.0,
+            appending: BTreeMap::new(),
+            to_sync: Vec::new(),
+            syncing: None,
+            pushes: BTreeMap::new(),
+            next_push: 0,
+            next_term: 0,
+            forgotten: first,
+            failed: None,
+            actions: VecDeque::new(),
+        };
+        for (seq, record) in log {
+            gatherer.next_seq = gatherer.next_seq.max(seq.0 + 1);
+            match record {
+                Record::Bytes { file, offset, len, .. } => {
+                    let part = Part { offset: *offset, len: *len, seq, from: 0 };
+                    gatherer.stripe(*file, offset / settings.stripe_size).cover(part);
+                    gatherer.grow(*file, offset + len);
+                }
+                Record::End { file, end } => {
+                    gatherer.grow(*file, *end);
+                    gatherer.file(*file).noted = Some((*end, seq));
+                }
+                Record::Brought { file, stripe, upto } => {
+                    gatherer.stripe(*file, *stripe).parts.retain(|_, part| part.seq > *upto);
+                }
+                Record::Client(client) => _ = gatherer.earlier.insert(*client, seq),
+            }
+        }
+        gatherer.grace = (!gatherer.earlier.is_empty()).then(|| now.after(LEASE));
+        gatherer
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action<B>> {
+        self.actions.pop_front()
+    }
+
+    fn file(&mut self, file: FileNo) -> &mut File<B> {
+        self.files.entry(file).or_insert_with(|| File {
+            fence: 0,
+            end: 0,
+            noted: None,
+            stripes: BTreeMap::new(),
+        })
+    }
+
+    fn stripe(&mut self, file: FileNo, stripe: u64) -> &mut Stripe<B> {
+        self.file(file).stripes.entry(stripe).or_default()
+    }
+
+    fn grow(&mut self, file: FileNo, end: u64) {
+        let file = self.file(file);
+        file.end = file.end.max(end);
+    }
+
+    fn epoch(&mut self, file: FileNo) -> Epoch {
+        Epoch { gatherer: self.life, fence: self.file(file).fence }
+    }
+
+    /// Time passes: leases run out.
+    pub fn tick(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        if self.grace.is_some_and(|grace| grace <= now) {
+            self.end_grace();
+        }
+        let gone: Vec<ClientNo> =
+            self.clients.iter().filter(|(_, client)| client.until <= now).map(|(no, _)| *no).collect();
+        for client in gone {
+            self.clients.remove(&client);
+            // Nobody waits for who may be frozen.
+            let wanted = self.wanted.values().filter(|wanted| wanted.client == client);
+            let wanted: Vec<RequestNo> = wanted.map(|wanted| wanted.number).collect();
+            wanted.into_iter().for_each(|number| self.answer(client, number, Answer::NotHeard));
+            self.void_leases(client);
+        }
+    }
+
+    /// When [`Gatherer::tick`] has something to do next.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.clients.values().map(|client| client.until).chain(self.grace).min()
+    }
+
+    /// A client is there, and hears in which term. It says so now and then.
+    pub fn hear(&mut self, now: Time, client: ClientNo) -> Term {
+        self.tick(now);
+        let until = now.after(LEASE);
+        let state = self.clients.entry(client).or_insert_with(|| {
+            self.next_term += 1;
+            Client { until, term: Term(self.next_term), is_known: false, noted: None }
+        });
+        state.until = until;
+        state.term
+    }
+
+    /// A client speaks over a new connection: it uses no lease of before any more, and asks again for what
+    /// was not answered.
+    pub fn join(&mut self, now: Time, client: ClientNo) {
+        self.hear(now, client);
+        self.held.retain(|(other, ..)| *other != client);
+        for stripe in self.files.values_mut().flat_map(|file| file.stripes.values_mut()) {
+            let is_its = |one: &Queued<B>| matches!(one, Queued::Write { client: of, .. } if *of == client);
+            stripe.queue.retain(|one| !is_its(one));
+        }
+        // What it wrote under one may be under way still.
+        self.void_leases(client);
+        if self.earlier.remove(&client).is_some() && self.earlier.is_empty() {
+            self.end_grace();
+        }
+    }
+
+    /// Nobody has a lease of an earlier life any more.
+    fn end_grace(&mut self) {
+        if self.grace.take().is_none() {
+            return;
+        }
+        self.earlier.clear();
+        for (client, number, request) in std::mem::take(&mut self.held) {
+            self.take(client, number, request);
+        }
+    }
+
+    /// A client asks for something.
+    pub fn handle_request(&mut self, now: Time, client: ClientNo, number: RequestNo, request: Request<B>) {
+        self.hear(now, client);
+        let waits = self.grace.is_some() && !matches!(request, Request::Read { .. } | Request::Sync { .. });
+        match waits {
+            true => self.held.push_back((client, number, request)),
+            false => self.take(client, number, request),
+        }
+    }
+
+    fn answer(&mut self, client: ClientNo, number: RequestNo, answer: Answer) {
+        self.actions.push_back(Action::Answer(client, number, answer));
+    }
+
+    fn take(&mut self, client: ClientNo, number: RequestNo, request: Request<B>) {
+        if let Some(errno) = self.failed
+            && !matches!(request, Request::Read { .. } | Request::Release { .. })
+        {
+            return self.answer(client, number, Answer::Failed(errno));
+        }
+        match request {
+            Request::Write { file, offset, len, bytes } => {
+                let at = offset / self.settings.stripe_size;
+                let stripe = self.stripe(file, at);
+                stripe.leases.remove(&client);
+                stripe.recalled.remove(&client);
+                stripe.queue.push_back(Queued::Write { client, number, offset, len, bytes });
+                self.go_on(file, at);
+            }
+            Request::Lease { file, stripes } => {
+                let wanted = self.next_wanted;
+                self.next_wanted += 1;
+                for at in stripes.clone() {
+                    self.stripe(file, at).queue.push_back(Queued::Lease(wanted));
+                }
+                self.wanted.insert(wanted, WantedLease { client, number, file, stripes: stripes.clone() });
+                self.make_known(client);
+                stripes.for_each(|at| self.go_on(file, at));
+            }
+            Request::Release { file, stripes } => {
+                for at in stripes {
+                    let stripe = self.stripe(file, at);
+                    stripe.leases.remove(&client);
+                    stripe.recalled.remove(&client);
+                    self.go_on(file, at);
+                }
+            }
+            Request::Read { file, offset, len } => {
+                let size = self.settings.stripe_size;
+                let state = self.file(file);
+                let stripes = offset / size..(offset + len).div_ceil(size);
+                let in_range = state.stripes.range(stripes).flat_map(|(_, stripe)| stripe.parts.values());
+                let parts = in_range.copied().filter_map(|part| within(part, offset, offset + len)).collect();
+                let end = state.end;
+                self.answer(client, number, Answer::Read { parts, end });
+            }
+            Request::Sync { file, end } => {
+                if end > self.file(file).end {
+                    self.grow(file, end);
+                    self.note_end(file);
+                }
+                self.sync(Syncing::Client(client, number));
+            }
+        }
+    }
+
+    fn append(&mut self, record: Record<B>, appending: Appending) -> Seq {
+        let seq = Seq(self.next_seq);
+        self.next_seq += 1;
+        self.appending.insert(seq, appending);
+        self.actions.push_back(Action::Append(seq, record));
+        seq
+    }
+
+    fn sync(&mut self, syncing: Syncing) {
+        self.to_sync.push((Seq(self.next_seq), syncing));
+        self.begin_sync();
+    }
+
+    /// Begins a sync for those whose records are all in the log; one sync at a time.
+    fn begin_sync(&mut self) {
+        let upto = self.appending.keys().next().copied().unwrap_or(Seq(self.next_seq));
+        if self.syncing.is_some() || !self.to_sync.iter().any(|(before, _)| *before <= upto) {
+            return;
+        }
+        let to_sync = std::mem::take(&mut self.to_sync);
+        let (now, later) = to_sync.into_iter().partition(|(before, _)| *before <= upto);
+        self.to_sync = later;
+        let now: Vec<(Seq, Syncing)> = now;
+        self.syncing = Some(now.into_iter().map(|(_, syncing)| syncing).collect());
+        self.actions.push_back(Action::Sync);
+    }
+
+    /// The log is to say that the client may have leases: in the next life they are waited for.
+    fn make_known(&mut self, client: ClientNo) {
+        let state = self.clients.get(&client).expect("who asks was heard");
+        if !state.is_known && state.noted.is_none() {
+            let seq = self.append(Record::Client(client), Appending::Other);
+            self.clients.get_mut(&client).expect("it was just there").noted = Some(seq);
+            self.sync(Syncing::Known(client));
+        }
+    }
+
+    /// The log is to say where a file ends.
+    fn note_end(&mut self, file: FileNo) {
+        let end = self.file(file).end;
+        let seq = self.append(Record::End { file, end }, Appending::Other);
+        self.file(file).noted = Some((end, seq));
+    }
+
+    /// A record is in the log, or the disk says no.
+    ///
+    /// # Panics
+    /// It was not to be appended.
+    pub fn appended(&mut self, seq: Seq, result: Result<(), i32>) {
+        let appending = self.appending.remove(&seq).expect("a record is appended once");
+        if let Err(errno) = result {
+            self.fail(errno);
+        }
+        if let Appending::Bytes { client, number, file, part } = appending {
+            let at = part.offset / self.settings.stripe_size;
+            let stripe = self.stripe(file, at);
+            stripe.appending -= 1;
+            match result {
+                Ok(()) => {
+                    stripe.cover(part);
+                    self.grow(file, part.offset + part.len);
+                    self.answer(client, number, Answer::Written);
+                }
+                Err(errno) => self.answer(client, number, Answer::Failed(errno)),
+            }
+            self.go_on(file, at);
+        }
+        self.begin_sync();
+    }
+
+    /// The log's sync is over.
+    ///
+    /// # Panics
+    /// None was to be made.
+    pub fn synced(&mut self, result: Result<(), i32>) {
+        let synced = self.syncing.take().expect("one sync at a time");
+        if let Err(errno) = result {
+            self.fail(errno);
+        }
+        for one in synced {
+            match (one, result) {
+                (Syncing::Client(client, number), Ok(())) => self.answer(client, number, Answer::Durable),
+                (Syncing::Client(client, number), Err(errno)) => {
+                    self.answer(client, number, Answer::Failed(errno));
+                }
+                (Syncing::Known(client), Ok(())) => {
+                    if let Some(state) = self.clients.get_mut(&client) {
+                        state.is_known = true;
+                    }
+                    let of_it = self.wanted.values().filter(|wanted| wanted.client == client);
+                    let stripes: Vec<(FileNo, u64)> =
+                        of_it.flat_map(|one| one.stripes.clone().map(|at| (one.file, at))).collect();
+                    stripes.into_iter().for_each(|(file, at)| self.go_on(file, at));
+                }
+                (Syncing::Brought(file, at), Ok(())) => {
+                    self.stripe(file, at).noting -= 1;
+                    self.go_on(file, at);
+                }
+                (Syncing::Forget(first), Ok(())) => self.actions.push_back(Action::Forget(first)),
+                (Syncing::Known(_) | Syncing::Brought(..) | Syncing::Forget(_), Err(_)) => {}
+            }
+        }
+        self.begin_sync();
+    }
+
+    /// The log is not believed any more: nothing is gathered, and nothing leased.
+    fn fail(&mut self, errno: i32) {
+        if self.failed.replace(errno).is_some() {
+            return;
+        }
+        for wanted in std::mem::take(&mut self.wanted).into_values() {
+            self.answer(wanted.client, wanted.number, Answer::Failed(errno));
+        }
+        let files: Vec<FileNo> = self.files.keys().copied().collect();
+        for file in files {
+            let stripes = self.files.get_mut(&file).expect("it is there").stripes.values_mut();
+            let queued: Vec<Queued<B>> =
+                stripes.flat_map(|stripe| std::mem::take(&mut stripe.queue)).collect();
+            for one in queued {
+                if let Queued::Write { client, number, .. } = one {
+                    self.answer(client, number, Answer::Failed(errno));
+                }
+            }
+        }
+    }
+
+    /// Does what waits for a stripe, as far as it can be done.
+    fn go_on(&mut self, file: FileNo, at: u64) {
+        loop {
+            let stripe = self.stripe(file, at);
+            match stripe.queue.front() {
+                None => break,
+                Some(Queued::Write { client, .. }) => {
+                    let client = *client;
+                    let others: Vec<ClientNo> =
+                        stripe.leases.iter().copied().filter(|other| *other != client).collect();
+                    if !others.is_empty() {
+                        return self.recall(file, at, &others);
+                    }
+                    let Some(Queued::Write { client, number, offset, len, bytes }) = stripe.queue.pop_front()
+                    else {
+                        unreachable!("it was just looked at")
+                    };
+                    stripe.appending += 1;
+                    let part = Part { offset, len, seq: Seq(self.next_seq), from: 0 };
+                    let appending = Appending::Bytes { client, number, file, part };
+                    self.append(Record::Bytes { file, offset, len, bytes }, appending);
+                }
+                Some(Queued::Lease(wanted)) => {
+                    let wanted = *wanted;
+                    if !stripe.is_clean() {
+                        return self.push(file, at);
+                    }
+                    if !self.lease(wanted) {
+                        return;
+                    }
+                }
+            }
+        }
+        let state = self.file(file);
+        if state.stripes.get(&at).is_some_and(Stripe::is_idle) {
+            state.stripes.remove(&at);
+        }
+    }
+
+    fn recall(&mut self, file: FileNo, at: u64, clients: &[ClientNo]) {
+        for client in clients {
+            if self.stripe(file, at).recalled.insert(*client) {
+                self.actions.push_back(Action::Recall(*client, file, at..at + 1));
+            }
+        }
+    }
+
+    /// Grants a lease if all of its stripes are clean and it is first in each. Whether it did.
+    fn lease(&mut self, number: u64) -> bool {
+        let Some(wanted) = self.wanted.get(&number) else {
+            // Whoever wanted it is gone.
+            return self.take_from_queues(number);
+        };
+        let (client, file, stripes) = (wanted.client, wanted.file, wanted.stripes.clone());
+        let is_known = self.clients.get(&client).is_some_and(|client| client.is_known);
+        let is_ready = |at: u64| {
+            let stripe = self.files.get(&file).and_then(|file| file.stripes.get(&at));
+            stripe.is_some_and(|stripe| {
+                stripe.is_clean()
+                    && matches!(stripe.queue.front(), Some(Queued::Lease(first)) if *first == number)
+            })
+        };
+        if !is_known || !stripes.clone().all(is_ready) {
+            return false;
+        }
+        let wanted = self.wanted.remove(&number).expect("it was just there");
+        for at in stripes.clone() {
+            let stripe = self.stripe(file, at);
+            stripe.queue.pop_front();
+            stripe.leases.insert(client);
+            stripe.recalled.remove(&client);
+        }
+        let epoch = self.epoch(file);
+        let term = self.clients[&client].term;
+        self.answer(client, wanted.number, Answer::Leased { stripes: stripes.clone(), epoch, term });
+        // What waited behind it in other stripes.
+        let others: Vec<u64> = stripes.collect();
+        others.into_iter().for_each(|at| self.go_on(file, at));
+        true
+    }
+
+    /// Takes a lease that nobody wants any more out of the queues where it is first.
+    fn take_from_queues(&mut self, number: u64) -> bool {
+        let mut took = false;
+        for stripe in self.files.values_mut().flat_map(|file| file.stripes.values_mut()) {
+            if matches!(stripe.queue.front(), Some(Queued::Lease(other)) if *other == number) {
+                stripe.queue.pop_front();
+                took = true;
+            }
+        }
+        took
+    }
+
+    /// Brings what the log has of a stripe to where it lies.
+    fn push(&mut self, file: FileNo, at: u64) {
+        let epoch = self.epoch(file);
+        let stripe = self.stripe(file, at);
+        if stripe.pushing || stripe.parts.is_empty() {
+            return;
+        }
+        stripe.pushing = true;
+        let parts: Vec<Part> = stripe.parts.values().copied().collect();
+        let push = PushNo(self.next_push);
+        self.next_push += 1;
+        self.pushes.insert(push, Pushing { file, stripe: at, parts: parts.clone() });
+        self.actions.push_back(Action::Push { push, file, stripe: at, epoch, parts });
+    }
+
+    /// Brings a stripe to where it lies, if there is anything to bring: of those that have lain longest the
+    /// driver knows.
+    pub fn push_stripe(&mut self, file: FileNo, at: u64) {
+        if self.files.get(&file).is_some_and(|file| file.stripes.contains_key(&at)) {
+            self.push(file, at);
+        }
+    }
+
+    /// The stripe that the log's oldest bytes are of.
+    pub fn oldest(&self) -> Option<(FileNo, u64)> {
+        let stripes = self
+            .files
+            .iter()
+            .flat_map(|(file, state)| state.stripes.iter().map(move |(at, stripe)| (*file, *at, stripe)));
+        let with_seq = stripes.filter_map(|(file, at, stripe)| {
+            stripe.parts.values().map(|part| part.seq).min().map(|seq| (seq, file, at))
+        });
+        with_seq.min().map(|(_, file, at)| (file, at))
+    }
+
+    /// What a push brought is on media where it lies, or it came to nothing and is brought again when asked.
+    ///
+    /// # Panics
+    /// There was no such push.
+    pub fn pushed(&mut self, push: PushNo, is_durable: bool) {
+        let Pushing { file, stripe: at, parts } = self.pushes.remove(&push).expect("a push is over once");
+        let stripe = self.stripe(file, at);
+        stripe.pushing = false;
+        let upto = parts.iter().map(|part| part.seq).max();
+        if let Some(upto) = upto.filter(|_| is_durable) {
+            for part in parts {
+                // What came after it is newer, and not there.
+                cut(&mut stripe.parts, part.offset, part.offset + part.len, |now| now.seq == part.seq);
+            }
+            stripe.noting += 1;
+            // The next life would bring it again, over what is newer there.
+            self.append(Record::Brought { file, stripe: at, upto }, Appending::Other);
+            self.sync(Syncing::Brought(file, at));
+        }
+        self.forget();
+        self.go_on(file, at);
+    }
+
+    fn forget(&mut self) {
+        let stripes = self.files.values().flat_map(|file| file.stripes.values());
+        let parts = stripes.flat_map(|stripe| stripe.parts.values().map(|part| part.seq));
+        // What is on its way may have been replaced since, and is read all the same.
+        let pushed = self.pushes.values().flat_map(|push| push.parts.iter().map(|part| part.seq));
+        let first =
+            parts.chain(pushed).chain(self.appending.keys().copied()).min().unwrap_or(Seq(self.next_seq));
+        if first.0 < self.forgotten.0 + self.settings.forget_records {
+            return;
+        }
+        self.forgotten = first;
+        // What those records said besides bytes is said again.
+        let is_old = |state: &File<B>| {
+            state.end > 0 && state.noted.is_none_or(|(end, seq)| end < state.end || seq < first)
+        };
+        let files: Vec<FileNo> =
+            self.files.iter().filter(|(_, state)| is_old(state)).map(|(file, _)| *file).collect();
+        files.into_iter().for_each(|file| self.note_end(file));
+        let known = self.clients.iter().filter(|(_, state)| state.noted.is_some_and(|seq| seq < first));
+        let known: Vec<ClientNo> = known.map(|(client, _)| *client).collect();
+        for client in known {
+            let seq = self.append(Record::Client(client), Appending::Other);
+            self.clients.get_mut(&client).expect("it was just there").noted = Some(seq);
+        }
+        let earlier = self.earlier.iter().filter(|(_, seq)| **seq < first);
+        let earlier: Vec<ClientNo> = earlier.map(|(client, _)| *client).collect();
+        for client in earlier {
+            let seq = self.append(Record::Client(client), Appending::Other);
+            self.earlier.insert(client, seq);
+        }
+        self.sync(Syncing::Forget(first));
+    }
+
+    /// A client is not there any more, and says nothing of its writes: its leases are void.
+    fn void_leases(&mut self, client: ClientNo) {
+        for file in self.files.values_mut() {
+            let has = file.stripes.values().any(|stripe| stripe.leases.contains(&client));
+            file.fence += u32::from(has);
+        }
+        self.drop_leases(client);
+    }
+
+    /// A client has no leases, and wants none.
+    fn drop_leases(&mut self, client: ClientNo) {
+        self.wanted.retain(|_, wanted| wanted.client != client);
+        let mut changed = Vec::new();
+        for (file, state) in &mut self.files {
+            for (at, stripe) in &mut state.stripes {
+                if stripe.leases.remove(&client) || !stripe.queue.is_empty() {
+                    stripe.recalled.remove(&client);
+                    changed.push((*file, *at));
+                }
+            }
+        }
+        changed.into_iter().for_each(|(file, at)| self.go_on(file, at));
+    }
+}

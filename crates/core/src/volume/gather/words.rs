@@ -1,0 +1,104 @@
+//! What clients and a gatherer say to each other, what its log remembers, and what its driver does.
+
+use std::ops::Range;
+
+use crate::volume::{ClientNo, Epoch, FileNo, RequestNo};
+
+/// A record's place in the log; later ones are higher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seq(pub u64);
+
+/// A push, until it is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PushNo(pub u64);
+
+/// A time in which a client was heard often enough. With its end all leases of the client are void; there
+/// is no other of the same number in a life of the gatherer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Term(pub u64);
+
+/// What clients ask. `B` stands for bytes, which nobody here looks at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request<B> {
+    /// Puts bytes, which lie in one stripe, into the log. A lease of the asker on that stripe ends with it.
+    Write { file: FileNo, offset: u64, len: u64, bytes: B },
+    /// Wants to write these stripes directly.
+    Lease { file: FileNo, stripes: Range<u64> },
+    /// Gives leases back: no write under them is under way any more.
+    Release { file: FileNo, stripes: Range<u64> },
+    /// Which bytes of that range the log has.
+    Read { file: FileNo, offset: u64, len: u64 },
+    /// Makes what it gathered last, and the file's length: it ends at `end` at least.
+    Sync { file: FileNo, end: u64 },
+}
+
+/// What the gatherer says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is in the log, and lost if the host stops before a sync.
+    Written,
+    /// The asker may write these stripes directly, under that epoch, as long as it is heard in that term.
+    Leased { stripes: Range<u64>, epoch: Epoch, term: Term },
+    /// The asker was not heard for so long that nothing is leased to it; it may ask again.
+    NotHeard,
+    /// The log has these parts, and where: offset, length, record and the offset within its bytes. All else
+    /// of the range is where the stripes lie, or never was.
+    Read { parts: Vec<Part>, end: u64 },
+    /// It lasts.
+    Durable,
+    /// The disk says no; nothing is gathered any more.
+    Failed(i32),
+}
+
+/// Bytes of a file that a record of the log has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Where in the file, bytes.
+    pub offset: u64,
+    /// How many bytes.
+    pub len: u64,
+    /// The record.
+    pub seq: Seq,
+    /// Where in the record's bytes.
+    pub from: u64,
+}
+
+/// What the log remembers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record<B> {
+    /// Bytes of a file.
+    Bytes { file: FileNo, offset: u64, len: u64, bytes: B },
+    /// The file ends there at least.
+    End { file: FileNo, end: u64 },
+    /// What records up to that one have of a stripe lies where it belongs.
+    Brought { file: FileNo, stripe: u64, upto: Seq },
+    /// That client may have leases from now on.
+    Client(ClientNo),
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action<B> {
+    /// Append a record, in this order; then [`Gatherer::appended`].
+    Append(Seq, Record<B>),
+    /// Sync the log; then [`Gatherer::synced`].
+    Sync,
+    /// Say so to a client.
+    Answer(ClientNo, RequestNo, Answer),
+    /// Ask a client for its leases on stripes.
+    Recall(ClientNo, FileNo, Range<u64>),
+    /// Bring these parts of a stripe to its server, under this epoch, and have them synced there; then
+    /// [`Gatherer::pushed`].
+    Push { push: PushNo, file: FileNo, stripe: u64, epoch: Epoch, parts: Vec<Part> },
+    /// Records before this one are of no use any more.
+    Forget(Seq),
+}
+
+/// What a gatherer goes by.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Bytes.
+    pub stripe_size: u64,
+    /// The log's beginning is given up when so many records of it are of no use.
+    pub forget_records: u64,
+}

@@ -1,0 +1,280 @@
+//! A storage server of a volume: which request is carried out when, and which is refused.
+//!
+//! In: requests of clients and gatherers, and what became of operations. Out: operations for the disk, and
+//! answers.
+//! Invariants: no write is carried out under an epoch that is older than one that was heard of before it;
+//! none begins while one of an older epoch is being carried out; nothing of a peer's earlier session begins
+//! after a newer one began, and the newer one begins after what was being carried out of the earlier is
+//! over.
+//! Left out: tickets, which say what a peer may do at all; the driver looks at them first.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{Epoch, FileNo, Incarnation, RequestNo};
+
+/// Who speaks: a client, or a gatherer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Peer(pub u64);
+
+/// One connection of a peer; a newer one has a higher number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Session(pub u64);
+
+/// What is asked of a storage server. `B` stands for bytes, which nobody here looks at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request<B> {
+    /// Puts bytes into a file. `incarnation`: the life of this server that the asker has in mind.
+    Write { file: FileNo, epoch: Epoch, incarnation: Incarnation, offset: u64, bytes: B },
+    /// Takes bytes out of it; what was never written is zeros.
+    Read { file: FileNo, offset: u64, len: u64 },
+    /// Makes last whatever was answered before.
+    Sync { file: FileNo },
+}
+
+/// What a storage server says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer<B> {
+    /// It is written, and lost if this life of the server ends.
+    Written(Incarnation),
+    /// What was written before in this life lasts.
+    Durable(Incarnation),
+    /// The bytes.
+    Read(B),
+    /// The lease is void: the file is at that epoch.
+    Void(Epoch),
+    /// It was meant for another life of this server.
+    Restarted(Incarnation),
+    /// The disk says no.
+    Failed(i32),
+}
+
+/// An operation, until it is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpNo(pub u64);
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action<B> {
+    /// Carry it out; then [`Storage::done`].
+    Do(OpNo, Op<B>),
+    /// Say so to a peer.
+    Answer(Peer, Session, RequestNo, Answer<B>),
+    /// A peer's session has begun: say so to it.
+    Joined(Peer, Session, Incarnation),
+}
+
+/// An operation for the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op<B> {
+    Write { file: FileNo, offset: u64, bytes: B },
+    Read { file: FileNo, offset: u64, len: u64 },
+    Sync { file: FileNo },
+}
+
+/// What became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Done<B> {
+    Written,
+    Read(B),
+    Synced,
+    Failed(i32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct From {
+    peer: Peer,
+    session: Session,
+    number: RequestNo,
+}
+
+#[derive(Debug)]
+struct Waiting<B> {
+    from: From,
+    epoch: Epoch,
+    offset: u64,
+    bytes: B,
+}
+
+#[derive(Debug)]
+struct File<B> {
+    /// The newest that was heard of.
+    epoch: Epoch,
+    /// Writes that are being carried out, and under which epoch.
+    writing: BTreeMap<Epoch, u32>,
+    /// Writes that wait for those of older epochs.
+    waiting: VecDeque<Waiting<B>>,
+}
+
+#[derive(Debug)]
+struct Running {
+    from: From,
+    /// A write, in this file and under this epoch.
+    writes: Option<(FileNo, Epoch)>,
+}
+
+#[derive(Debug, Default)]
+struct PeerState {
+    session: Option<Session>,
+    /// Operations that are being carried out for it.
+    running: BTreeMap<Session, u32>,
+    /// It wants to begin this session, and waits for what an earlier one began.
+    joins: bool,
+}
+
+impl PeerState {
+    fn is_quiet_before(&self, session: Session) -> bool {
+        self.running.range(..session).next().is_none()
+    }
+}
+
+/// A storage server in one life.
+#[derive(Debug)]
+pub struct Storage<B> {
+    incarnation: Incarnation,
+    files: BTreeMap<FileNo, File<B>>,
+    peers: BTreeMap<Peer, PeerState>,
+    running: BTreeMap<OpNo, Running>,
+    next: u64,
+    actions: VecDeque<Action<B>>,
+}
+
+impl<B> Storage<B> {
+    /// A life begins, in which nothing of an earlier one is known.
+    pub fn new(incarnation: Incarnation) -> Storage<B> {
+        Storage {
+            incarnation,
+            files: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            running: BTreeMap::new(),
+            next: 0,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action<B>> {
+        self.actions.pop_front()
+    }
+
+    /// A peer begins a session. Requests of it count from [`Action::Joined`] on; one of a number that is not
+    /// higher than that of the last is late, and no session.
+    pub fn handle_join(&mut self, peer: Peer, session: Session) {
+        let state = self.peers.entry(peer).or_default();
+        if state.session.is_some_and(|last| last >= session) {
+            return;
+        }
+        state.session = Some(session);
+        state.joins = true;
+        self.join(peer);
+    }
+
+    fn join(&mut self, peer: Peer) {
+        let Some(state) = self.peers.get_mut(&peer) else { return };
+        if let Some(session) = state.session.filter(|session| state.joins && state.is_quiet_before(*session))
+        {
+            state.joins = false;
+            self.actions.push_back(Action::Joined(peer, session, self.incarnation));
+        }
+    }
+
+    fn is_of_now(&self, from: &From) -> bool {
+        self.peers.get(&from.peer).is_some_and(|state| state.session == Some(from.session) && !state.joins)
+    }
+
+    /// A peer asks for something.
+    pub fn handle_request(&mut self, peer: Peer, session: Session, number: RequestNo, request: Request<B>) {
+        let from = From { peer, session, number };
+        if !self.is_of_now(&from) {
+            return;
+        }
+        match request {
+            Request::Write { incarnation, .. } if incarnation != self.incarnation => {
+                self.answer(from, Answer::Restarted(self.incarnation));
+            }
+            Request::Write { file, epoch, offset, bytes, .. } => {
+                let state = self.files.entry(file).or_insert_with(|| File {
+                    epoch,
+                    writing: BTreeMap::new(),
+                    waiting: VecDeque::new(),
+                });
+                if epoch < state.epoch {
+                    let epoch = state.epoch;
+                    return self.answer(from, Answer::Void(epoch));
+                }
+                state.epoch = epoch;
+                state.waiting.push_back(Waiting { from, epoch, offset, bytes });
+                self.begin_writes(file);
+            }
+            Request::Read { file, offset, len } => self.begin(from, None, Op::Read { file, offset, len }),
+            Request::Sync { file } => self.begin(from, None, Op::Sync { file }),
+        }
+    }
+
+    fn answer(&mut self, from: From, answer: Answer<B>) {
+        self.actions.push_back(Action::Answer(from.peer, from.session, from.number, answer));
+    }
+
+    fn begin(&mut self, from: From, writes: Option<(FileNo, Epoch)>, op: Op<B>) {
+        let number = OpNo(self.next);
+        self.next += 1;
+        *self.peers.entry(from.peer).or_default().running.entry(from.session).or_default() += 1;
+        self.running.insert(number, Running { from, writes });
+        self.actions.push_back(Action::Do(number, op));
+    }
+
+    /// Begins what waits in a file, in its order.
+    fn begin_writes(&mut self, file: FileNo) {
+        loop {
+            let Some(state) = self.files.get_mut(&file) else { return };
+            let is_free = |one: &Waiting<B>| state.writing.range(..one.epoch).next().is_none();
+            if !state.waiting.front().is_some_and(is_free) {
+                return;
+            }
+            let Some(one) = state.waiting.pop_front() else { return };
+            if one.epoch < state.epoch {
+                let epoch = state.epoch;
+                self.answer(one.from, Answer::Void(epoch));
+            } else if self.is_of_now(&one.from) {
+                let state = self.files.get_mut(&file).expect("it was just there");
+                *state.writing.entry(one.epoch).or_default() += 1;
+                let op = Op::Write { file, offset: one.offset, bytes: one.bytes };
+                self.begin(one.from, Some((file, one.epoch)), op);
+            }
+        }
+    }
+
+    /// An operation is over.
+    ///
+    /// # Panics
+    /// It was not begun, or is over already.
+    pub fn done(&mut self, number: OpNo, done: Done<B>) {
+        let Running { from, writes } = self.running.remove(&number).expect("an operation is over once");
+        let state = self.peers.get_mut(&from.peer).expect("whose operation runs is known");
+        let left = state.running.get_mut(&from.session).expect("it counts");
+        *left -= 1;
+        if *left == 0 {
+            state.running.remove(&from.session);
+        }
+        self.join(from.peer);
+        if let Some((file, epoch)) = writes {
+            let state = self.files.get_mut(&file).expect("what is written is known");
+            let left = state.writing.get_mut(&epoch).expect("it counts");
+            *left -= 1;
+            if *left == 0 {
+                state.writing.remove(&epoch);
+            }
+            self.begin_writes(file);
+        }
+        if self.is_of_now(&from) {
+            self.answer(
+                from,
+                match done {
+                    Done::Written => Answer::Written(self.incarnation),
+                    Done::Synced => Answer::Durable(self.incarnation),
+                    Done::Read(bytes) => Answer::Read(bytes),
+                    Done::Failed(errno) => Answer::Failed(errno),
+                },
+            );
+        }
+    }
+}

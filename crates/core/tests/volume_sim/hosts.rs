@@ -1,0 +1,127 @@
+//! Hosts of a run, what they say to each other, and what happens.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use haul_core::volume::client::{Client, OpNo};
+use haul_core::volume::gather::{self, Gatherer, Part, PushNo, Record, Seq, Term};
+use haul_core::volume::storage::{self, Storage};
+use haul_core::volume::{FileNo, Incarnation, RequestNo};
+
+pub type Bytes = Vec<u32>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Host {
+    Client(u16),
+    Gatherer,
+    Storage(u16),
+}
+
+#[derive(Clone, Debug)]
+pub enum Message {
+    /// Client to gatherer.
+    JoinGatherer,
+    GathererJoined(u32),
+    Ping(u64),
+    Pong(u64, Term),
+    ToGatherer(RequestNo, gather::Request<Bytes>),
+    FromGatherer(RequestNo, gather::Answer, Vec<(Part, Bytes)>),
+    Recall(FileNo, std::ops::Range<u64>),
+    /// To storage servers, of clients and of the gatherer.
+    JoinStorage,
+    StorageJoined(Incarnation),
+    ToStorage(RequestNo, storage::Request<Bytes>),
+    FromStorage(RequestNo, storage::Answer<Bytes>),
+}
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A message of a connection arrives.
+    Arrive(Host, Host, u64, Message),
+    /// An operation of a host in one life is over.
+    StorageDone(u16, u32, storage::OpNo, storage::Op<Bytes>),
+    Appended(u32, Seq, Record<Bytes>),
+    LogSynced(u32, usize),
+    /// A client does something.
+    Act(u16, u32),
+    Ping(u16, u32),
+    Tick(u32),
+    /// A host connects to another.
+    Connect(Host, Host, u32),
+    PushSome(u32),
+    Trouble,
+    Thaw(Host),
+    Restart(Host),
+}
+
+pub struct StorageHost {
+    pub life: u32,
+    pub machine: Option<Storage<Bytes>>,
+    /// What lasts, and what does not yet.
+    pub kept: BTreeMap<(FileNo, u64), u32>,
+    pub cached: BTreeMap<(FileNo, u64), u32>,
+}
+
+pub struct Push {
+    pub no: PushNo,
+    pub server: u16,
+    pub file: FileNo,
+    /// Requests that are not answered yet.
+    pub open: BTreeSet<RequestNo>,
+    pub incarnation: Option<Incarnation>,
+    pub syncing: bool,
+    pub action: gather::Action<Bytes>,
+}
+
+pub struct GathererHost {
+    pub life: u32,
+    pub machine: Option<Gatherer<Bytes>>,
+    pub log: VecDeque<(Seq, Record<Bytes>)>,
+    /// So many records of the log last; those before the first of it were forgotten.
+    pub synced: u64,
+    pub first: Seq,
+    pub servers: BTreeMap<u16, Incarnation>,
+    pub pushes: Vec<Push>,
+    pub waiting: Vec<gather::Action<Bytes>>,
+    pub next: u64,
+}
+
+pub struct ClientHost {
+    pub life: u32,
+    pub machine: Option<Client<Bytes>>,
+    pub number: u64,
+    pub ops: BTreeMap<OpNo, Op>,
+    /// The gatherer's bytes of reads, as they came with the answers.
+    pub parts: BTreeMap<(Seq, u64, u64), Bytes>,
+    pub done: u32,
+}
+
+#[derive(Clone, Debug)]
+pub enum Op {
+    Write(u32),
+    Read { file: u64, offset: u64, len: u64, begun: u64 },
+    Sync { writes: Vec<u32> },
+}
+
+pub fn host_of(event: &Event) -> Option<Host> {
+    match event {
+        Event::Arrive(_, to, ..) => Some(*to),
+        Event::StorageDone(server, ..) => Some(Host::Storage(*server)),
+        Event::Appended(..) | Event::LogSynced(..) | Event::Tick(_) | Event::PushSome(_) => {
+            Some(Host::Gatherer)
+        }
+        Event::Act(client, _) | Event::Ping(client, _) => Some(Host::Client(*client)),
+        Event::Connect(from, ..) => Some(*from),
+        Event::Trouble | Event::Thaw(_) | Event::Restart(_) => None,
+    }
+}
+
+/// The bytes of a part, out of the log.
+pub fn part_bytes(log: &VecDeque<(Seq, Record<Bytes>)>, part: &Part) -> Bytes {
+    let record = log.iter().find(|(seq, _)| *seq == part.seq);
+    match record {
+        Some((_, Record::Bytes { bytes, .. })) => {
+            bytes[part.from as usize..(part.from + part.len) as usize].to_vec()
+        }
+        other => panic!("the log has no bytes of {part:?}: {other:?}"),
+    }
+}

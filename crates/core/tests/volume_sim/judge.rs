@@ -1,0 +1,82 @@
+//! What must hold of each byte.
+
+use std::collections::BTreeMap;
+
+/// A write, by the number that its bytes are.
+#[derive(Clone, Debug)]
+pub struct Write {
+    /// In which life.
+    pub client: u64,
+    pub begun: u64,
+    /// When it was told to be written.
+    pub over: Option<u64>,
+    /// A sync was made for it, and when that was told.
+    pub synced: Option<u64>,
+    /// It may be gone, with a host that had it and was not asked to keep it.
+    pub may_be_lost: bool,
+    /// A sync said that something was lost, and it may be that.
+    pub is_given_up: bool,
+    pub is_direct: bool,
+    pub file: u64,
+    pub offset: u64,
+    pub len: u64,
+}
+
+#[derive(Debug, Default)]
+pub struct Judge {
+    pub writes: BTreeMap<u32, Write>,
+}
+
+impl Judge {
+    /// What was written and not synced may be gone from now on.
+    pub fn loses(&mut self, is_it: impl Fn(&Write) -> bool) {
+        for write in self.writes.values_mut().filter(|write| write.synced.is_none() && is_it(write)) {
+            write.may_be_lost = true;
+        }
+    }
+
+    /// A read that began at `begun` says that a file ends there.
+    pub fn ends(&self, file: u64, end: u64, begun: u64) {
+        let counts = |write: &&Write| {
+            write.file == file && write.synced.is_some_and(|when| when < begun) && !write.may_be_lost
+        };
+        if let Some(write) = self.writes.values().filter(counts).find(|write| write.offset + write.len > end)
+        {
+            panic!("{file} ends at {end}, and not behind {write:?}");
+        }
+    }
+
+    /// A read that began at `begun` and is over showed `shown` (0: nothing was ever written) at a place.
+    pub fn shown(&self, file: u64, at: u64, shown: u32, begun: u64) -> Result<(), String> {
+        let of_it = || {
+            let is_it =
+                |write: &&Write| write.file == file && (write.offset..write.offset + write.len).contains(&at);
+            self.writes.iter().filter(move |(_, write)| is_it(write))
+        };
+        let since = match shown {
+            0 => Some(0),
+            number => {
+                let write = self.writes.get(&number).ok_or_else(|| format!("{number} was never written"))?;
+                if write.file != file || !(write.offset..write.offset + write.len).contains(&at) {
+                    return Err(format!("{number} was not written to {file} at {at}"));
+                }
+                // One that was never over may come at any time.
+                write.over
+            }
+        };
+        let Some(since) = since else { return Ok(()) };
+        let newer = of_it().find(|(number, write)| {
+            let is_over = write.over.is_some_and(|over| over < begun);
+            **number != shown && is_over && !write.may_be_lost && (write.begun > since || shown == 0)
+        });
+        match newer {
+            Some((number, write)) => {
+                let old = self.writes.get(&shown);
+                Err(format!(
+                    "{file} at {at} shows {shown} and not {number}\n{shown}: {old:?}\n{number}: {write:?}"
+                ))
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,900 @@
+//! A run: hosts, connections, disks and a clock.
+//!
+//! Every connection is a line in each direction, in order, with delays. A host that is frozen does nothing
+//! until it thaws, and what came for it waits. A host that crashes comes back with what its disk kept: what
+//! was synced, and of the rest any part, or all of it if the process alone was killed.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+
+use haul_core::ids::Time;
+use haul_core::volume::client::{self, Client, OpNo, Outcome, Striping};
+use haul_core::volume::gather::{self, Gatherer, Seq, Settings};
+use haul_core::volume::storage::{self, Done, Peer, Session, Storage};
+use haul_core::volume::threshold::Path;
+use haul_core::volume::{ClientNo, FileNo, Incarnation, RequestNo, ServerNo};
+
+use super::hosts::{
+    Bytes, ClientHost, Event, GathererHost, Host, Message, Op, Push, StorageHost, host_of, part_bytes,
+};
+use super::judge::{Judge, Write};
+
+const MS: u64 = 1_000_000;
+const STRIPE: u64 = 8;
+const STRIPES: u64 = 4;
+const FILES: u64 = 2;
+/// Trouble ends then, and everything is to be over soon after that.
+const TROUBLE: u64 = 60_000 * MS;
+const END: u64 = 200_000 * MS;
+/// The gatherer as a peer of storage servers.
+const GATHERER_PEER: u64 = 1000;
+/// Clients are heard so often.
+const PING: u64 = 2000 * MS;
+
+pub struct World {
+    random: fastrand::Rng,
+    now: u64,
+    events: BinaryHeap<Reverse<(u64, u64)>>,
+    what: BTreeMap<u64, Event>,
+    next_event: u64,
+    storages: Vec<StorageHost>,
+    gatherer: GathererHost,
+    clients: Vec<ClientHost>,
+    /// Connections that stand: from, to, number, and when the last message of each direction arrives.
+    lines: BTreeMap<(Host, Host), (u64, u64, u64)>,
+    next_line: u64,
+    frozen: BTreeSet<Host>,
+    parked: BTreeMap<Host, Vec<Event>>,
+    judge: Judge,
+    next_write: u32,
+    next_op: u64,
+    next_client: u64,
+    ops_max: u32,
+    log: VecDeque<String>,
+    steps: u64,
+    calm: bool,
+}
+
+pub fn run(clients: u16, servers: u16, seed: u64) -> u64 {
+    let mut world = World::new(clients, servers, seed);
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
+    if let Err(panic) = result {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        let text = text.unwrap_or_else(|| "it panicked".into());
+        let last: Vec<String> = world.log.iter().cloned().collect();
+        panic!("{text}\n{}", last.join("\n"));
+    }
+    world.steps
+}
+
+impl World {
+    fn new(clients: u16, servers: u16, seed: u64) -> World {
+        let storage =
+            || StorageHost { life: 0, machine: None, kept: BTreeMap::new(), cached: BTreeMap::new() };
+        let client = || ClientHost {
+            life: 0,
+            machine: None,
+            number: 0,
+            ops: BTreeMap::new(),
+            parts: BTreeMap::new(),
+            done: 0,
+        };
+        World {
+            random: fastrand::Rng::with_seed(seed),
+            now: 0,
+            events: BinaryHeap::new(),
+            what: BTreeMap::new(),
+            next_event: 0,
+            storages: (0..servers).map(|_| storage()).collect(),
+            gatherer: GathererHost {
+                life: 0,
+                machine: None,
+                log: VecDeque::new(),
+                synced: 0,
+                first: Seq(0),
+                servers: BTreeMap::new(),
+                pushes: Vec::new(),
+                waiting: Vec::new(),
+                next: 0,
+            },
+            clients: (0..clients).map(|_| client()).collect(),
+            lines: BTreeMap::new(),
+            next_line: 1,
+            frozen: BTreeSet::new(),
+            parked: BTreeMap::new(),
+            judge: Judge::default(),
+            next_write: 1,
+            next_op: 0,
+            next_client: 1,
+            ops_max: 60,
+            log: VecDeque::new(),
+            steps: 0,
+            calm: false,
+        }
+    }
+
+    fn say(&mut self, text: impl FnOnce() -> String) {
+        if self.log.len() >= 120 {
+            self.log.pop_front();
+        }
+        let text = format!("{:>9.3} {}", self.now as f64 / MS as f64, text());
+        self.log.push_back(text);
+    }
+
+    fn at(&mut self, when: u64, event: Event) {
+        let number = self.next_event;
+        self.next_event += 1;
+        self.events.push(Reverse((when, number)));
+        self.what.insert(number, event);
+    }
+
+    fn after(&mut self, low: u64, high: u64, event: Event) {
+        let delay = self.random.u64(low..=high);
+        self.at(self.now + delay, event);
+    }
+
+    fn run(&mut self) {
+        for server in 0..self.storages.len() as u16 {
+            self.start(Host::Storage(server));
+        }
+        self.start(Host::Gatherer);
+        for client in 0..self.clients.len() as u16 {
+            self.start(Host::Client(client));
+        }
+        self.after(0, 3000 * MS, Event::Trouble);
+        while let Some(Reverse((when, number))) = self.events.pop() {
+            assert!(when < END, "it never ends: {}", self.open_ops());
+            self.now = when;
+            self.steps += 1;
+            let event = self.what.remove(&number).expect("an event comes once");
+            if let Some(host) = host_of(&event)
+                && self.frozen.contains(&host)
+            {
+                self.parked.entry(host).or_default().push(event);
+                continue;
+            }
+            self.handle(event);
+            if self.calm && self.is_over() {
+                break;
+            }
+        }
+        assert!(self.is_over(), "nothing happens any more: {}", self.open_ops());
+        self.check_disks();
+    }
+
+    fn open_ops(&self) -> String {
+        let ops = self.clients.iter().map(|client| format!("{:?}", client.ops));
+        ops.collect::<Vec<_>>().join("; ")
+    }
+
+    fn is_over(&self) -> bool {
+        let all_up = self.storages.iter().all(|storage| storage.machine.is_some());
+        let over = |client: &ClientHost| client.done >= self.ops_max && client.ops.is_empty();
+        all_up && self.gatherer.machine.is_some() && self.clients.iter().all(over)
+    }
+
+    /// All that is left: every place reads as it may.
+    fn check_disks(&mut self) {
+        let now = self.now + 1;
+        let mut gathered: BTreeMap<(FileNo, u64), (Seq, u32)> = BTreeMap::new();
+        let machine = self.gatherer.machine.as_mut().expect("it is up");
+        for file in 0..FILES {
+            let request = gather::Request::Read { file: FileNo(file), offset: 0, len: STRIPE * STRIPES };
+            machine.handle_request(Time(now), ClientNo(0), RequestNo(0), request);
+            while let Some(action) = machine.poll_action() {
+                if let gather::Action::Answer(_, _, gather::Answer::Read { parts, end }) = action {
+                    self.judge.ends(file, end, now);
+                    for part in parts {
+                        let bytes = part_bytes(&self.gatherer.log, &part);
+                        for (i, byte) in bytes.into_iter().enumerate() {
+                            gathered.insert((FileNo(file), part.offset + i as u64), (part.seq, byte));
+                        }
+                    }
+                }
+            }
+        }
+        for file in 0..FILES {
+            for at in 0..STRIPE * STRIPES {
+                let storage = &self.storages[(at / STRIPE % self.storages.len() as u64) as usize];
+                let key = (FileNo(file), at);
+                let stored = storage.cached.get(&key).or_else(|| storage.kept.get(&key)).copied();
+                let shown = gathered.get(&key).map(|(_, byte)| *byte).or(stored).unwrap_or(0);
+                if let Err(text) = self.judge.shown(file, at, shown, now) {
+                    panic!("in the end {text}");
+                }
+            }
+        }
+    }
+
+    fn life(&self, host: Host) -> u32 {
+        match host {
+            Host::Client(client) => self.clients[client as usize].life,
+            Host::Gatherer => self.gatherer.life,
+            Host::Storage(server) => self.storages[server as usize].life,
+        }
+    }
+
+    fn is_up(&self, host: Host) -> bool {
+        match host {
+            Host::Client(client) => self.clients[client as usize].machine.is_some(),
+            Host::Gatherer => self.gatherer.machine.is_some(),
+            Host::Storage(server) => self.storages[server as usize].machine.is_some(),
+        }
+    }
+
+    fn start(&mut self, host: Host) {
+        self.say(|| format!("{host:?} starts"));
+        match host {
+            Host::Storage(server) => {
+                let storage = &mut self.storages[server as usize];
+                storage.life += 1;
+                storage.machine = Some(Storage::new(Incarnation(u64::from(storage.life))));
+            }
+            Host::Gatherer => {
+                let now = Time(self.now);
+                let gatherer = &mut self.gatherer;
+                gatherer.life += 1;
+                let settings =
+                    Settings { stripe_size: STRIPE, forget_records: 1 + u64::from(gatherer.life % 2) * 7 };
+                let log = gatherer.log.iter().map(|(seq, record)| (*seq, record));
+                gatherer.machine = Some(Gatherer::new(settings, gatherer.life, now, gatherer.first, log));
+                let life = gatherer.life;
+                self.after(0, 500 * MS, Event::Tick(life));
+                self.after(0, 3000 * MS, Event::PushSome(life));
+                for server in 0..self.storages.len() as u16 {
+                    self.after(0, 5 * MS, Event::Connect(Host::Gatherer, Host::Storage(server), life));
+                }
+            }
+            Host::Client(no) => {
+                let striping = Striping { stripe_size: STRIPE, servers: self.storages.len() as u16 };
+                let number = self.next_client;
+                self.next_client += 1;
+                let client = &mut self.clients[no as usize];
+                client.life += 1;
+                client.number = number;
+                client.machine = Some(Client::new(striping));
+                let life = client.life;
+                self.after(0, 50 * MS, Event::Act(no, life));
+                self.after(PING, PING, Event::Ping(no, life));
+                self.after(0, 5 * MS, Event::Connect(host, Host::Gatherer, life));
+                for server in 0..self.storages.len() as u16 {
+                    self.after(0, 5 * MS, Event::Connect(host, Host::Storage(server), life));
+                }
+            }
+        }
+    }
+
+    /// A host's process ends; with `disk` its host does, and what was not synced may go with it.
+    fn crash(&mut self, host: Host, disk: bool) {
+        if !self.is_up(host) {
+            return;
+        }
+        self.say(|| format!("{host:?} crashes, disk {disk}"));
+        self.frozen.remove(&host);
+        self.parked.remove(&host);
+        let all: Vec<(Host, Host)> = self.lines.keys().copied().collect();
+        for (from, to) in all {
+            if from == host || to == host {
+                self.cut(from, to);
+            }
+        }
+        match host {
+            Host::Storage(server) => {
+                let servers = self.storages.len() as u64;
+                let storage = &mut self.storages[server as usize];
+                storage.machine = None;
+                if disk {
+                    for (key, byte) in std::mem::take(&mut storage.cached) {
+                        if self.random.bool() {
+                            storage.kept.insert(key, byte);
+                        }
+                    }
+                    let is_here = |write: &Write| write.offset / STRIPE % servers == u64::from(server);
+                    self.judge.loses(|write| write.is_direct && is_here(write));
+                }
+            }
+            Host::Gatherer => {
+                let gatherer = &mut self.gatherer;
+                gatherer.machine = None;
+                gatherer.servers.clear();
+                gatherer.pushes.clear();
+                gatherer.waiting.clear();
+                if disk {
+                    let synced = gatherer.synced;
+                    let unsynced = gatherer.log.iter().filter(|(seq, _)| seq.0 >= synced).count();
+                    let kept = self.random.usize(0..=unsynced);
+                    let len = gatherer.log.len() - (unsynced - kept);
+                    gatherer.log.truncate(len);
+                    self.judge.loses(|write| !write.is_direct);
+                }
+            }
+            Host::Client(no) => {
+                let client = &mut self.clients[no as usize];
+                client.machine = None;
+                // Nobody knows of what was under way, and nobody waits for it.
+                client.ops.clear();
+            }
+        }
+        self.after(MS, 8000 * MS, Event::Restart(host));
+    }
+
+    /// A connection breaks; both hear of it at some time.
+    fn cut(&mut self, from: Host, to: Host) {
+        if self.lines.remove(&(from, to)).is_none() {
+            return;
+        }
+        self.say(|| format!("{from:?} to {to:?} breaks"));
+        match (from, to) {
+            (Host::Client(client), Host::Gatherer) => {
+                if let Some(machine) = &mut self.clients[client as usize].machine {
+                    machine.gatherer_lost();
+                }
+                self.poll_client(client);
+            }
+            (Host::Client(client), Host::Storage(server)) => {
+                if let Some(machine) = &mut self.clients[client as usize].machine {
+                    machine.server_lost(ServerNo(server));
+                }
+                self.poll_client(client);
+            }
+            (Host::Gatherer, Host::Storage(server)) => {
+                self.gatherer.servers.remove(&server);
+                let (lost, kept) = std::mem::take(&mut self.gatherer.pushes)
+                    .into_iter()
+                    .partition(|push| push.server == server);
+                self.gatherer.pushes = kept;
+                let lost: Vec<Push> = lost;
+                for push in lost {
+                    if let Some(machine) = &mut self.gatherer.machine {
+                        machine.pushed(push.no, false);
+                    }
+                }
+                self.poll_gatherer();
+            }
+            _ => unreachable!("nobody else connects"),
+        }
+        let life = self.life(from);
+        self.after(MS, 300 * MS, Event::Connect(from, to, life));
+    }
+
+    /// A message goes over a connection, if that stands.
+    fn send(&mut self, from: Host, to: Host, message: Message) {
+        let (key, back) = match (from, to) {
+            (Host::Client(_), _) | (Host::Gatherer, Host::Storage(_)) => ((from, to), false),
+            _ => ((to, from), true),
+        };
+        let delay = match self.random.u32(0..40) {
+            0 => self.random.u64(0..300 * MS),
+            _ => self.random.u64(0..2 * MS),
+        };
+        let Some(line) = self.lines.get_mut(&key) else { return };
+        let last = if back { &mut line.2 } else { &mut line.1 };
+        *last = (self.now + delay).max(*last + 1);
+        let (when, number) = (*last, line.0);
+        self.at(when, Event::Arrive(from, to, number, message));
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Arrive(from, to, line, message) => {
+                let key = match (from, to) {
+                    (Host::Client(_), _) | (Host::Gatherer, Host::Storage(_)) => (from, to),
+                    _ => (to, from),
+                };
+                // What was sent before a line broke arrives at servers all the same.
+                let stands = self.lines.get(&key).is_some_and(|stands| stands.0 == line);
+                let to_server = key == (from, to);
+                if self.is_up(to) && (stands || to_server) {
+                    self.arrive(from, to, line, message);
+                }
+            }
+            Event::StorageDone(server, life, op, what) => {
+                let storage = &mut self.storages[server as usize];
+                if storage.life != life || storage.machine.is_none() {
+                    return;
+                }
+                let done = match what {
+                    storage::Op::Write { file, offset, bytes } => {
+                        for (i, byte) in bytes.into_iter().enumerate() {
+                            storage.cached.insert((file, offset + i as u64), byte);
+                        }
+                        Done::Written
+                    }
+                    storage::Op::Read { file, offset, len } => {
+                        let byte = |at| {
+                            let key = (file, at);
+                            storage.cached.get(&key).or_else(|| storage.kept.get(&key)).copied().unwrap_or(0)
+                        };
+                        Done::Read((offset..offset + len).map(byte).collect())
+                    }
+                    storage::Op::Sync { file } => {
+                        let (synced, rest) = std::mem::take(&mut storage.cached)
+                            .into_iter()
+                            .partition(|((of, _), _)| *of == file);
+                        storage.cached = rest;
+                        let synced: BTreeMap<(FileNo, u64), u32> = synced;
+                        storage.kept.extend(synced);
+                        Done::Synced
+                    }
+                };
+                storage.machine.as_mut().expect("it is up").done(op, done);
+                self.poll_storage(server);
+            }
+            Event::Appended(life, seq, record) => {
+                if self.gatherer.life != life || self.gatherer.machine.is_none() {
+                    return;
+                }
+                self.gatherer.log.push_back((seq, record));
+                self.gatherer.machine.as_mut().expect("it is up").appended(seq, Ok(()));
+                self.poll_gatherer();
+            }
+            Event::LogSynced(life, upto) => {
+                if self.gatherer.life != life || self.gatherer.machine.is_none() {
+                    return;
+                }
+                self.gatherer.synced = self.gatherer.synced.max(upto as u64);
+                self.gatherer.machine.as_mut().expect("it is up").synced(Ok(()));
+                self.poll_gatherer();
+            }
+            Event::Act(client, life) => self.act(client, life),
+            Event::Ping(client, life) => {
+                if self.clients[client as usize].life == life && self.is_up(Host::Client(client)) {
+                    self.send(Host::Client(client), Host::Gatherer, Message::Ping(self.now));
+                    self.after(PING, PING, Event::Ping(client, life));
+                }
+            }
+            Event::Tick(life) => {
+                if self.gatherer.life == life && self.gatherer.machine.is_some() {
+                    let now = Time(self.now);
+                    self.gatherer.machine.as_mut().expect("it is up").tick(now);
+                    self.poll_gatherer();
+                    self.after(100 * MS, 500 * MS, Event::Tick(life));
+                }
+            }
+            Event::PushSome(life) => {
+                if self.gatherer.life == life && self.gatherer.machine.is_some() {
+                    let (file, stripe) = (self.random.u64(0..FILES), self.random.u64(0..STRIPES));
+                    let machine = self.gatherer.machine.as_mut().expect("it is up");
+                    match self.random.bool() {
+                        true => machine.push_stripe(FileNo(file), stripe),
+                        false => {
+                            if let Some((file, stripe)) = machine.oldest() {
+                                machine.push_stripe(file, stripe);
+                            }
+                        }
+                    }
+                    self.poll_gatherer();
+                    self.after(0, 3000 * MS, Event::PushSome(life));
+                }
+            }
+            Event::Connect(from, to, life) => {
+                if self.life(from) != life || !self.is_up(from) || self.lines.contains_key(&(from, to)) {
+                    return;
+                }
+                if !self.is_up(to) {
+                    return self.after(MS, 300 * MS, Event::Connect(from, to, life));
+                }
+                self.lines.insert((from, to), (self.next_line, self.now, self.now));
+                self.next_line += 1;
+                let message = if to == Host::Gatherer { Message::JoinGatherer } else { Message::JoinStorage };
+                self.send(from, to, message);
+            }
+            Event::Trouble => self.trouble(),
+            Event::Thaw(host) => {
+                if self.frozen.remove(&host) {
+                    self.say(|| format!("{host:?} thaws"));
+                    for event in self.parked.remove(&host).unwrap_or_default() {
+                        self.at(self.now, event);
+                    }
+                }
+            }
+            Event::Restart(host) => {
+                if !self.is_up(host) {
+                    self.start(host);
+                }
+            }
+        }
+    }
+
+    fn trouble(&mut self) {
+        if self.now > TROUBLE {
+            self.calm = true;
+            for host in std::mem::take(&mut self.frozen) {
+                self.at(self.now, Event::Thaw(host));
+                self.frozen.insert(host);
+            }
+            return;
+        }
+        let any = match self.random.u32(0..3) {
+            0 => Host::Client(self.random.u16(0..self.clients.len() as u16)),
+            1 => Host::Gatherer,
+            _ => Host::Storage(self.random.u16(0..self.storages.len() as u16)),
+        };
+        match self.random.u32(0..8) {
+            0 => self.crash(any, false),
+            1 => self.crash(any, true),
+            2 | 3 if self.is_up(any) && self.frozen.insert(any) => {
+                self.say(|| format!("{any:?} freezes"));
+                self.after(MS, 25_000 * MS, Event::Thaw(any));
+            }
+            4..=6 => {
+                let lines: Vec<(Host, Host)> = self.lines.keys().copied().collect();
+                if !lines.is_empty() {
+                    let (from, to) = lines[self.random.usize(0..lines.len())];
+                    self.cut(from, to);
+                }
+            }
+            _ => {}
+        }
+        self.after(0, 4000 * MS, Event::Trouble);
+    }
+
+    /// A client writes, reads or syncs.
+    fn act(&mut self, no: u16, life: u32) {
+        let now = self.now;
+        let client = &mut self.clients[no as usize];
+        if client.life != life || client.machine.is_none() {
+            return;
+        }
+        if client.done >= self.ops_max && (!self.calm || client.ops.is_empty()) {
+            if !self.calm {
+                self.after(0, 2000 * MS, Event::Act(no, life));
+            }
+            return;
+        }
+        if client.ops.len() < 4 && client.done < self.ops_max {
+            client.done += 1;
+            let op = OpNo(self.next_op);
+            self.next_op += 1;
+            let file = self.random.u64(0..FILES);
+            let stripe = self.random.u64(0..STRIPES);
+            let from = self.random.u64(0..STRIPE);
+            let len = self.random.u64(1..=STRIPE - from);
+            let offset = stripe * STRIPE + from;
+            let machine = client.machine.as_mut().expect("it is up");
+            match self.random.u32(0..10) {
+                0..6 => {
+                    let path = if self.random.bool() { Path::Direct } else { Path::Gather };
+                    let number = self.next_write;
+                    self.next_write += 1;
+                    // A client orders what overlaps by waiting for it; what it does not wait for has no
+                    // order.
+                    self.judge.writes.insert(
+                        number,
+                        Write {
+                            client: client.number,
+                            begun: now,
+                            over: None,
+                            synced: None,
+                            may_be_lost: false,
+                            is_given_up: false,
+                            is_direct: path == Path::Direct,
+                            file,
+                            offset,
+                            len,
+                        },
+                    );
+                    client.ops.insert(op, Op::Write(number));
+                    machine.write(
+                        Time(now),
+                        op,
+                        path,
+                        FileNo(file),
+                        (offset, len),
+                        vec![number; len as usize],
+                    );
+                    self.say(|| format!("client {no} writes {number} {path:?} to {file} {offset}+{len}"));
+                }
+                6..8 => {
+                    client.ops.insert(op, Op::Read { file, offset, len, begun: now });
+                    machine.read(Time(now), op, FileNo(file), offset, len);
+                }
+                _ => {
+                    let of = client.number;
+                    let is_its =
+                        |write: &Write| write.client == of && write.file == file && write.over.is_some();
+                    let writes = self.judge.writes.iter().filter(|(_, write)| is_its(write));
+                    client.ops.insert(op, Op::Sync { writes: writes.map(|(number, _)| *number).collect() });
+                    machine.sync(Time(now), op, FileNo(file));
+                    self.say(|| format!("client {no} syncs {file}"));
+                }
+            }
+            self.poll_client(no);
+        }
+        let pause = if self.random.u32(0..10) == 0 { 4000 * MS } else { 300 * MS };
+        self.after(0, pause, Event::Act(no, life));
+    }
+
+    fn arrive(&mut self, from: Host, to: Host, line: u64, message: Message) {
+        let now = Time(self.now);
+        match (from, to) {
+            (Host::Client(no), Host::Gatherer) => {
+                let client = ClientNo(self.clients[no as usize].number);
+                let machine = self.gatherer.machine.as_mut().expect("it is up");
+                let is_newest = self.lines.get(&(from, to)).is_some_and(|stands| stands.0 == line);
+                match message {
+                    // The gatherer hears nobody over a connection that was replaced; one that broke and was
+                    // not is heard to its end.
+                    _ if self.lines.contains_key(&(from, to)) && !is_newest => {}
+                    Message::JoinGatherer => {
+                        machine.join(now, client);
+                        let life = self.gatherer.life;
+                        self.send(to, from, Message::GathererJoined(life));
+                    }
+                    Message::Ping(said) => {
+                        let term = machine.hear(now, client);
+                        self.send(to, from, Message::Pong(said, term));
+                    }
+                    Message::ToGatherer(number, request) => {
+                        machine.handle_request(now, client, number, request);
+                    }
+                    other => unreachable!("{other:?}"),
+                }
+                self.poll_gatherer();
+            }
+            (Host::Gatherer, Host::Client(no)) => {
+                let machine = self.clients[no as usize].machine.as_mut().expect("it is up");
+                match message {
+                    Message::GathererJoined(life) => machine.gatherer_joined(now, life),
+                    Message::Pong(said, term) => machine.heard(now, Time(said), term),
+                    Message::Recall(file, stripes) => machine.recalled(now, file, stripes),
+                    Message::FromGatherer(number, answer, parts) => {
+                        for (part, bytes) in parts {
+                            let key = (part.seq, part.offset, part.len);
+                            self.clients[no as usize].parts.insert(key, bytes);
+                        }
+                        let machine = self.clients[no as usize].machine.as_mut().expect("it is up");
+                        machine.gatherer_answered(now, number, answer);
+                    }
+                    other => unreachable!("{other:?}"),
+                }
+                self.poll_client(no);
+            }
+            (from, Host::Storage(server)) => {
+                let peer = match from {
+                    Host::Client(no) => Peer(self.clients[no as usize].number),
+                    _ => Peer(GATHERER_PEER),
+                };
+                let machine = self.storages[server as usize].machine.as_mut().expect("it is up");
+                match message {
+                    Message::JoinStorage => machine.handle_join(peer, Session(line)),
+                    Message::ToStorage(number, request) => {
+                        machine.handle_request(peer, Session(line), number, request);
+                    }
+                    other => unreachable!("{other:?}"),
+                }
+                self.poll_storage(server);
+            }
+            (Host::Storage(server), Host::Client(no)) => {
+                let machine = self.clients[no as usize].machine.as_mut().expect("it is up");
+                match message {
+                    Message::StorageJoined(incarnation) => {
+                        machine.server_joined(now, ServerNo(server), incarnation);
+                    }
+                    Message::FromStorage(number, answer) => {
+                        machine.storage_answered(now, ServerNo(server), number, answer);
+                    }
+                    other => unreachable!("{other:?}"),
+                }
+                self.poll_client(no);
+            }
+            (Host::Storage(server), Host::Gatherer) => {
+                match message {
+                    Message::StorageJoined(incarnation) => {
+                        self.gatherer.servers.insert(server, incarnation);
+                        for action in std::mem::take(&mut self.gatherer.waiting) {
+                            self.gatherer_does(action);
+                        }
+                    }
+                    Message::FromStorage(number, answer) => self.push_answered(number, answer),
+                    other => unreachable!("{other:?}"),
+                }
+                self.poll_gatherer();
+            }
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    fn poll_storage(&mut self, server: u16) {
+        while let Some(action) =
+            self.storages[server as usize].machine.as_mut().and_then(|machine| machine.poll_action())
+        {
+            let life = self.storages[server as usize].life;
+            match action {
+                storage::Action::Do(op, what) => {
+                    let slow = if self.random.u32(0..20) == 0 { 500 * MS } else { 3 * MS };
+                    self.after(0, slow, Event::StorageDone(server, life, op, what));
+                }
+                storage::Action::Answer(peer, session, number, answer) => {
+                    self.send_to_peer(server, peer, session, Message::FromStorage(number, answer));
+                }
+                storage::Action::Joined(peer, session, incarnation) => {
+                    self.send_to_peer(server, peer, session, Message::StorageJoined(incarnation));
+                }
+            }
+        }
+    }
+
+    fn send_to_peer(&mut self, server: u16, peer: Peer, session: Session, message: Message) {
+        let host = match peer.0 {
+            GATHERER_PEER => Some(Host::Gatherer),
+            number => {
+                let no = self.clients.iter().position(|client| client.number == number);
+                no.map(|no| Host::Client(no as u16))
+            }
+        };
+        let Some(host) = host else { return };
+        if self.lines.get(&(host, Host::Storage(server))).is_some_and(|line| line.0 == session.0) {
+            self.send(Host::Storage(server), host, message);
+        }
+    }
+
+    fn poll_gatherer(&mut self) {
+        while let Some(action) = self.gatherer.machine.as_mut().and_then(|machine| machine.poll_action()) {
+            self.gatherer_does(action);
+        }
+    }
+
+    fn gatherer_does(&mut self, action: gather::Action<Bytes>) {
+        let life = self.gatherer.life;
+        match action {
+            gather::Action::Append(seq, record) => {
+                // In their order: none is over before the one before it.
+                let last = self.what.values().filter(|event| matches!(event, Event::Appended(..))).count();
+                let when = self.now + 1 + last as u64;
+                self.at(when, Event::Appended(life, seq, record));
+            }
+            gather::Action::Sync => {
+                let upto = self.gatherer.log.back().map_or(0, |(seq, _)| seq.0 + 1);
+                self.after(0, 10 * MS, Event::LogSynced(life, upto as usize));
+            }
+            gather::Action::Answer(client, number, answer) => {
+                let parts = match &answer {
+                    gather::Answer::Read { parts, .. } => {
+                        parts.iter().map(|part| (*part, part_bytes(&self.gatherer.log, part))).collect()
+                    }
+                    _ => Vec::new(),
+                };
+                if let Some(host) = self.host_of(client) {
+                    self.send(Host::Gatherer, host, Message::FromGatherer(number, answer, parts));
+                }
+            }
+            gather::Action::Recall(client, file, stripes) => {
+                if let Some(host) = self.host_of(client) {
+                    self.send(Host::Gatherer, host, Message::Recall(file, stripes));
+                }
+            }
+            gather::Action::Push { push, file, stripe, epoch, ref parts } => {
+                let server = (stripe % self.storages.len() as u64) as u16;
+                let Some(incarnation) = self.gatherer.servers.get(&server).copied() else {
+                    return self.gatherer.waiting.push(action);
+                };
+                let mut open = BTreeSet::new();
+                for part in parts {
+                    let bytes = part_bytes(&self.gatherer.log, part);
+                    let number = RequestNo(self.gatherer.next);
+                    self.gatherer.next += 1;
+                    open.insert(number);
+                    let request =
+                        storage::Request::Write { file, epoch, incarnation, offset: part.offset, bytes };
+                    self.send(Host::Gatherer, Host::Storage(server), Message::ToStorage(number, request));
+                }
+                self.gatherer.pushes.push(Push {
+                    no: push,
+                    server,
+                    file,
+                    open,
+                    incarnation: Some(incarnation),
+                    syncing: false,
+                    action,
+                });
+            }
+            gather::Action::Forget(seq) => {
+                self.gatherer.first = seq;
+                while self.gatherer.log.front().is_some_and(|(first, _)| *first < seq) {
+                    self.gatherer.log.pop_front();
+                }
+            }
+        }
+    }
+
+    fn host_of(&self, client: ClientNo) -> Option<Host> {
+        let no = self.clients.iter().position(|host| host.number == client.0 && host.machine.is_some());
+        no.map(|no| Host::Client(no as u16))
+    }
+
+    fn push_answered(&mut self, number: RequestNo, answer: storage::Answer<Bytes>) {
+        let Some(at) = self.gatherer.pushes.iter().position(|push| push.open.contains(&number)) else {
+            return;
+        };
+        let push = &mut self.gatherer.pushes[at];
+        push.open.remove(&number);
+        let is_well = match answer {
+            storage::Answer::Written(incarnation) | storage::Answer::Durable(incarnation) => {
+                Some(incarnation) == push.incarnation
+            }
+            storage::Answer::Restarted(_) | storage::Answer::Void(_) => false,
+            other => panic!("a push is answered by {other:?}: {:?}", push.action),
+        };
+        if is_well && !push.open.is_empty() {
+            return;
+        }
+        if is_well && !push.syncing {
+            push.syncing = true;
+            let number = RequestNo(self.gatherer.next);
+            self.gatherer.next += 1;
+            push.open.insert(number);
+            let (server, request) = (push.server, storage::Request::Sync { file: push.file });
+            return self.send(Host::Gatherer, Host::Storage(server), Message::ToStorage(number, request));
+        }
+        let push = self.gatherer.pushes.remove(at);
+        self.gatherer.machine.as_mut().expect("it is up").pushed(push.no, is_well);
+    }
+
+    fn poll_client(&mut self, no: u16) {
+        loop {
+            let client = &mut self.clients[no as usize];
+            let Some(action) = client.machine.as_mut().and_then(|machine| machine.poll_action()) else {
+                return;
+            };
+            let host = Host::Client(no);
+            match action {
+                client::Action::ToGatherer(number, request) => {
+                    self.send(host, Host::Gatherer, Message::ToGatherer(number, request));
+                }
+                client::Action::ToStorage(server, number, request) => {
+                    self.send(host, Host::Storage(server.0), Message::ToStorage(number, request));
+                }
+                client::Action::Done(op, outcome) => self.op_done(no, op, outcome),
+            }
+        }
+    }
+
+    fn op_done(&mut self, no: u16, op: OpNo, outcome: Outcome<Bytes>) {
+        let now = self.now;
+        let client = &mut self.clients[no as usize];
+        let what = client.ops.remove(&op).expect("an operation is over once");
+        match (what, outcome) {
+            (Op::Write(number), Outcome::Written) => {
+                self.judge.writes.get_mut(&number).expect("it was begun").over = Some(now);
+                self.say(|| format!("client {no} has written {number}"));
+            }
+            (Op::Sync { writes }, Outcome::Synced) => {
+                for number in writes {
+                    let write = self.judge.writes.get_mut(&number).expect("it was begun");
+                    if !write.is_given_up {
+                        write.synced.get_or_insert(now);
+                        write.may_be_lost = false;
+                    }
+                }
+                self.say(|| format!("client {no} has synced"));
+            }
+            (Op::Sync { writes }, Outcome::Lost(of)) => {
+                // What was not synced before is not promised by a later one either.
+                for number in writes {
+                    let write = self.judge.writes.get_mut(&number).expect("it was begun");
+                    write.is_given_up |= write.synced.is_none();
+                }
+                self.say(|| format!("client {no} hears that {of:?} lost"));
+            }
+            (Op::Read { file, offset, len, begun }, Outcome::Read { gathered, stored, end }) => {
+                assert_eq!(stored.len() as u64, len);
+                self.judge.ends(file, end, begun);
+                let mut bytes = stored;
+                for part in gathered {
+                    let over = &self.clients[no as usize].parts[&(part.seq, part.offset, part.len)];
+                    for (i, byte) in over.iter().enumerate() {
+                        bytes[(part.offset - offset) as usize + i] = *byte;
+                    }
+                }
+                for (i, byte) in bytes.into_iter().enumerate() {
+                    if let Err(text) = self.judge.shown(file, offset + i as u64, byte, begun) {
+                        panic!("a read of client {no} from {:.3}: {text}", begun as f64 / MS as f64);
+                    }
+                }
+            }
+            (what, outcome) => panic!("{what:?} came to {outcome:?}"),
+        }
+    }
+}
