@@ -10,6 +10,7 @@ use crate::support::compare::{BELOW, Opts, assert_no_debris, assert_same};
 use crate::support::ftpd::{Ftpd, Kind, contents};
 use crate::support::liar::{Lies, Manner, Rest};
 use crate::support::run::{Haul, Outcome};
+use crate::support::sshd::Sshd;
 use crate::support::{Room, procs, read, tree};
 
 const MIB: usize = 1 << 20;
@@ -161,6 +162,41 @@ fn a_server_that_goes_away_leaves_what_came() {
             assert_same(&data, &sink, Opts { metadata: false, ..BELOW });
         }
     });
+}
+
+/// Goal: where the haul of another host, or two hosts, are between server and destination, it is the same.
+/// Method: the server is read by the other host, and then from here to it.
+#[test]
+fn two_hosts_keep_what_came_from_a_server_that_is_gone() {
+    need!("sshd", "proftpd");
+    let (room, sshd, mut server) = (Room::new(), Sshd::start(), Ftpd::start(Kind::Proftpd));
+    let path = room.file("big", bytes(11, 60 * MIB));
+    for far_reads in [true, false] {
+        let sink = room.at(&format!("copy-{far_reads}"));
+        let url = server.url(&path);
+        let (from, to) = match far_reads {
+            true => (sshd.path(Path::new(&url)), sink.clone().into_os_string()),
+            false => (url.into(), sshd.path(&sink)),
+        };
+        let copy = |options: &[&str]| {
+            let options = [&["--resume=trust", "--memory=16MiB"], options].concat();
+            Haul::cp(options).by(&sshd).args([&from, &to])
+        };
+        let mut run = copy(&["--rate=16MiB/s"]).start();
+        let mark = if far_reads { run.mark.clone() } else { sshd.mark.clone() };
+        let begun = run.until(|_| procs::written(&procs::marked(&mark)) > 24 << 20);
+        assert!(begun, "it ended before it had begun\n{}", run.stderr());
+        server.kill();
+        let ended =
+            run.wait().sane().exits(1).says("the source's server is gone").says("kept for the resume");
+        assert!(!sink.exists(), "{}", ended.describe());
+        server.start_again();
+        let ended = copy(&[]).run().sane().exits(0);
+        assert!(read(&sink) == read(&path), "{}", ended.describe());
+        let sent = ended.summary().number("bytes_sent");
+        assert!(sent < 52 << 20, "all came again\n{}", ended.describe());
+    }
+    assert_no_debris(&room.at(""));
 }
 
 /// Goal: a server that loses each session at one file, and is there, costs that file alone.
