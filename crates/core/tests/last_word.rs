@@ -91,8 +91,8 @@ fn silence_ends_it_too() {
     assert!(failure.text.contains("stream"), "{failure:?}");
 }
 
-/// Goal: a source whose place cannot be reached any more withdraws nothing, also of what fails behind that; it
-/// waits for the sink's answer, names what is left, and has failed. What all was read of, or was to stop
+/// Goal: a source whose place cannot be reached any more withdraws nothing, also of what fails behind that;
+/// it waits for the sink's answer, names what is left, and has failed. What all was read of, or was to stop
 /// anyway, ends as it would.
 #[test]
 fn what_came_from_a_lost_source_is_not_withdrawn() {

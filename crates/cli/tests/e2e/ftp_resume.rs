@@ -103,9 +103,9 @@ fn failures(list: &Path) -> Vec<String> {
     paths
 }
 
-/// Goal: a server that goes away for longer than is tried costs nothing of what came: the run has failed, names
-/// what is not there, and says what it keeps; the same command goes on there when the server is back. Without
-/// trust it says that nothing of unfinished files is kept.
+/// Goal: a server that goes away for longer than is tried costs nothing of what came: the run has failed,
+/// names what is not there, and says what it keeps; the same command goes on there when the server is back.
+/// Without trust it says that nothing of unfinished files is kept.
 /// Method: several files at a time, of which one is finished; all processes of the server are killed.
 #[test]
 fn a_server_that_goes_away_leaves_what_came() {

@@ -154,8 +154,8 @@ pub enum SourceDone {
         generation: Generation,
         result: Result<(Fingerprint, Meta, Duration), Failure>,
     },
-    /// The completion of no operation: the place that the source lies at cannot be reached any more, after all
-    /// that was tried. It is told before the operations that met it fail.
+    /// The completion of no operation: the place that the source lies at cannot be reached any more, after
+    /// all that was tried. It is told before the operations that met it fail.
     Gone {
         failure: Failure,
     },

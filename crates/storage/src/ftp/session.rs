@@ -3,8 +3,8 @@
 //!
 //! In: what failed. Out: what the policy makes of it: again, at another replica, or not.
 //! Invariants: all sessions with a server go to the address that was reached first; what waits before another
-//! attempt ends as soon as nobody wants the answer any more. Servers count as gone only if no session could be
-//! opened with any of them for [`QUIET`], and meanwhile none of the others gave anything to any session.
+//! attempt ends as soon as nobody wants the answer any more. Servers count as gone only if no session could
+//! be opened with any of them for [`QUIET`], and meanwhile none of the others gave anything to any session.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -500,8 +500,8 @@ mod tests {
         assert!(fails(&two, &refused(), |_| {}).0.gone(&two, 111).is_some());
     }
 
-    /// Goal: what an attempt that was begun long ago meets says nothing of the time before the server was last
-    /// heard of.
+    /// Goal: what an attempt that was begun long ago meets says nothing of the time before the server was
+    /// last heard of.
     #[test]
     fn a_late_answer_is_no_long_silence() {
         let one = sites(1);

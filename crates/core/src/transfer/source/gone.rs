@@ -2,10 +2,10 @@
 //!
 //! In: that this is so. Out: the end of the session, as one that failed.
 //! What came is worth keeping then, as when this end is killed, and no other file can be read, either. So
-//! nothing is withdrawn: the sink hears why there is an end, closes its epoch and keeps its journal, as it does
-//! for a source that fails as a whole. Its answer is waited for, behind what it says is durable.
-//! Invariants: such a session never ends as complete, and each file that was announced and did not end is named
-//! as failed.
+//! nothing is withdrawn: the sink hears why there is an end, closes its epoch and keeps its journal, as it
+//! does for a source that fails as a whole. Its answer is waited for, behind what it says is durable.
+//! Invariants: such a session never ends as complete, and each file that was announced and did not end is
+//! named as failed.
 //! Left out: who decides that (the store); files that fail alone (`answer`).
 
 use super::{Source, SourceAction};
@@ -15,8 +15,8 @@ use crate::transfer::{Ended, SessionEnd};
 use crate::wire::{Failure, Message};
 
 impl Source {
-    /// Nothing can be read any more, and why. Where a stop was asked for before, or all was read, that changes
-    /// nothing. (After the end was told the sink may still ask for something again.)
+    /// Nothing can be read any more, and why. Where a stop was asked for before, or all was read, that
+    /// changes nothing. (After the end was told the sink may still ask for something again.)
     pub fn handle_gone(&mut self, failure: Failure) {
         let needs_more = !(self.end_sent && self.all_sealed());
         let goes_on = !self.stopping && !self.finished;
