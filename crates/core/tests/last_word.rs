@@ -8,9 +8,10 @@ use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name};
 use haul_core::ids::{DirId, FileId, Generation, StreamId, TargetId, Time};
 use haul_core::journal::{Log, Replayed, Resume};
 use haul_core::schedule::Policy;
-use haul_core::transfer::SessionEnd;
+use haul_core::transfer::op::SourceDone;
 use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
 use haul_core::transfer::source::{Lies, Source, SourceAction, SourceConfig};
+use haul_core::transfer::{Ended, SessionEnd};
 use haul_core::wire::{Agreed, Announced, Failure, FailureKind, Message, SinkOptions, Totals};
 
 /// The way to the other end is lost.
@@ -88,6 +89,50 @@ fn silence_ends_it_too() {
     source.handle_tick(until);
     let Some(SessionEnd::Failed(failure)) = end_of(&mut source) else { panic!("it goes on") };
     assert!(failure.text.contains("stream"), "{failure:?}");
+}
+
+/// Goal: a source whose place cannot be reached any more withdraws nothing, also of what fails behind that;
+/// it waits for the sink's answer, names what is left, and has failed. What all was read of, or was to stop
+/// anyway, ends as it would.
+#[test]
+fn what_came_from_a_lost_source_is_not_withdrawn() {
+    let unread = || Failure { kind: FailureKind::Read, errno: 111, text: "refused".into() };
+    let lost = |source: &mut Source| {
+        source.handle_done(SourceDone::Gone { failure: unread() }, Time(6));
+        let (id, generation) = (FileId(1), Generation(0));
+        source.handle_done(SourceDone::Refresh { id, generation, result: Err(unread()) }, Time(6));
+        source.handle_done(SourceDone::Verify { id, generation, result: Err(unread()) }, Time(6));
+        std::iter::from_fn(|| source.poll_action()).collect::<Vec<_>>()
+    };
+    let is_sent = |actions: &[SourceAction], is: fn(&Message) -> bool| {
+        actions.iter().any(|action| matches!(action, SourceAction::Send(message) if is(message)))
+    };
+    let ends = |actions: &[SourceAction]| {
+        actions
+            .iter()
+            .any(|action| matches!(action, SourceAction::Finished(_) | SourceAction::EntryEnded { .. }))
+    };
+    let mut source = cut_off();
+    let actions = lost(&mut source);
+    assert!(is_sent(&actions, |message| matches!(message, Message::Abort(failure) if failure.errno == 111)));
+    assert!(!is_sent(&actions, |message| matches!(message, Message::Withdraw { .. })), "{actions:?}");
+    assert!(!ends(&actions), "what the sink says is durable was not heard: {actions:?}");
+    // No stream is left, and none is needed.
+    source.handle_tick(Time(u64::MAX / 2));
+    assert_eq!(end_of(&mut source), None);
+    source.handle_message(Message::Abort(unread()));
+    let actions: Vec<_> = std::iter::from_fn(|| source.poll_action()).collect();
+    let named = actions.iter().any(|action| {
+        matches!(action, SourceAction::EntryEnded { id: FileId(1), end: Ended::Failed(why), .. } if *why == unread())
+    });
+    assert!(named && actions.contains(&SourceAction::Finished(SessionEnd::Failed(unread()))), "{actions:?}");
+
+    let mut stopped = cut_off();
+    stopped.stop("interrupted");
+    let actions = lost(&mut stopped);
+    assert!(!is_sent(&actions, |message| matches!(message, Message::Abort(_))), "{actions:?}");
+    stopped.handle_message(Message::Stopped);
+    assert_eq!(end_of(&mut stopped), Some(SessionEnd::Stopped));
 }
 
 /// Goal: where streams can join later, the source waits for one as long as it is told, and then goes on.

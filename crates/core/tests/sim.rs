@@ -14,6 +14,8 @@
 //! - the holes that a session was told of are holes when a file is published, and no write touches one;
 //! - nothing of a file is read before its fingerprint is old enough, and what changed before that, and left
 //!   the fingerprint as it was, is copied as it is then;
+//! - of a source that cannot be reached any more what was acknowledged is gone on with, and the session never
+//!   ends as complete;
 //! - with `--changed=prefix` what is published is the beginning of one version, under a size and an mtime
 //!   that were announced;
 //! - what a journal promises is in the temporary that is taken over for it, unless somebody altered that
@@ -163,6 +165,8 @@ fn nothing_promised_is_lost() {
     );
     let grown = source::GROWN.get();
     assert!(grown >= count / 100, "{grown} files grew: what is said of it here is said of nothing");
+    let lost = source::LOST.get();
+    assert!(lost >= count / 100, "{lost} sources were lost: what is said of it here is said of nothing");
     let twice = source::TWICE.get();
     assert!(
         twice >= count / 1000,

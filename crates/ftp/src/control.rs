@@ -300,6 +300,10 @@ impl Control {
         self.broken
     }
 
+    pub(crate) fn is_hung_up(&self) -> bool {
+        self.broken || is_hung_up(self.stream.socket())
+    }
+
     pub(crate) fn patience(&self) -> Duration {
         self.patience
     }
@@ -515,6 +519,13 @@ impl Control {
         let secret = self.secret.as_bytes();
         !secret.is_empty() && text.windows(secret.len()).any(|part| part == secret)
     }
+}
+
+/// The other end has closed it, or it is lost, whatever there still is to be read.
+fn is_hung_up(socket: &Socket) -> bool {
+    let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    let mut one = [PollFd::new(socket, PollFlags::RDHUP)];
+    poll(&mut one, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() && one[0].revents().intersects(ends)
 }
 
 /// There is something to read on one of them, or comes within this time.

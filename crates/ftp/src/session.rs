@@ -259,6 +259,11 @@ impl Session {
         self.control.is_broken()
     }
 
+    /// The server has hung up, or the connection is lost: what still comes was sent before.
+    pub fn is_hung_up(&self) -> bool {
+        self.control.is_hung_up()
+    }
+
     /// A file can be read from any byte on.
     pub fn can_seek(&self) -> bool {
         self.features == Features::default() || self.features.has("REST")

@@ -66,6 +66,8 @@ pub enum WalkItem {
         counts_as: CountsAs,
     },
     NotKept(NotKept),
+    /// The place that the source lies at cannot be reached any more, after all that was tried.
+    Gone(Failure),
     /// Something that whoever copies should know of the whole source.
     Note(&'static str),
     /// The walk is over. A channel that closes without it: the walk was cancelled or broke.

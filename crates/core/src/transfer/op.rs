@@ -154,6 +154,11 @@ pub enum SourceDone {
         generation: Generation,
         result: Result<(Fingerprint, Meta, Duration), Failure>,
     },
+    /// The completion of no operation: the place that the source lies at cannot be reached any more, after
+    /// all that was tried. It is told before the operations that met it fail.
+    Gone {
+        failure: Failure,
+    },
 }
 
 /// An object that was read. `buffer` is given back by the driver when the read failed.

@@ -5,7 +5,7 @@
 //! Invariants: no payload is read without a grant for it and a buffer; a file is sealed only by a look that
 //! came after its last read; an entry is known from its announcement until it ended, never longer.
 //! Left out: a file's way, which is in the modules by its steps: `map`, `answer`, `read`, `done`, `seal`,
-//! `changed`; frames that wait on flash (`spill`).
+//! `changed`; frames that wait on flash (`spill`); a place that cannot be reached any more (`gone`).
 
 use alloc::sync::Arc;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -28,6 +28,7 @@ mod answer;
 mod changed;
 mod done;
 mod file;
+mod gone;
 mod held;
 mod map;
 mod plan;
@@ -205,6 +206,8 @@ pub struct Source {
     totals: Option<Totals>,
     end_sent: bool,
     stopping: bool,
+    /// Why it stops, where that is because its place cannot be reached any more.
+    gone: Option<Failure>,
     /// Nothing new is taken in, read or sent; see [`Source::handle_pause`].
     paused: bool,
     finished: bool,
@@ -249,6 +252,7 @@ impl Source {
             totals: None,
             end_sent: false,
             stopping: false,
+            gone: None,
             paused: false,
             finished: false,
             prefer_small: false,
@@ -509,6 +513,7 @@ impl Source {
     fn finish(&mut self, end: SessionEnd) {
         if !self.finished {
             self.finished = true;
+            self.name_what_is_left(&end);
             self.actions.push_back(SourceAction::Finished(end));
         }
     }

@@ -35,6 +35,8 @@ thread_local! {
     pub static FETCHED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     /// Files that were found grown, over all runs.
     pub static GROWN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    /// Sessions whose source was lost, over all runs.
+    pub static LOST: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     /// Parts that were sent twice and of which a hash told the value, over all runs.
     pub static TWICE: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
@@ -372,6 +374,10 @@ impl World {
         if !self.tree.entries[entry].alive {
             return Err(failure(FailureKind::Open, 2));
         }
+        if self.s.lost {
+            // What was acknowledged of it must not be read again all the same.
+            return Err(failure(FailureKind::Read, 111));
+        }
         if !self.quiet && self.rng.u16(..600) == 0 {
             self.fault(entry);
             return Err(failure(FailureKind::Read, 5));
@@ -531,7 +537,27 @@ impl World {
         let done = self.src().dones.swap_remove(at);
         self.note(|| format!("source hears {done:?}"));
         let now = self.now;
+        if self.s.lost {
+            self.tell_lost();
+        }
         self.src().machine.handle_done(done, now);
+    }
+
+    /// From now on nothing can be read; the machine hears that first.
+    pub fn source_lost(&mut self) {
+        if self.s.source.is_some() {
+            self.s.lost = true;
+            LOST.set(LOST.get() + 1);
+            self.tell_lost();
+            self.source_act();
+        }
+    }
+
+    /// As a store says it, again and again.
+    fn tell_lost(&mut self) {
+        let now = self.now;
+        let gone = SourceDone::Gone { failure: failure(FailureKind::Read, 111) };
+        self.src().machine.handle_done(gone, now);
     }
 
     /// A message reaches the source's machine.

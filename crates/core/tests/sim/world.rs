@@ -59,6 +59,8 @@ enum Fate {
     KillSink,
     PowerCut,
     StopSource,
+    /// The place that it lies at cannot be reached any more.
+    LoseSource,
     StopSink,
     Freeze,
 }
@@ -76,6 +78,8 @@ pub struct Session {
     pub sink_end: Option<SessionEnd>,
     /// Storage and network may fail.
     pub faults: bool,
+    /// Nothing of the source can be reached any more.
+    pub lost: bool,
     /// How much likelier than usual: changes of the source, faults of storage, breaks of streams, damage.
     pub heat: [u16; 4],
     /// The sink's file system is full now.
@@ -132,6 +136,8 @@ pub struct World {
     /// some do. Numbers of its own.
     pub changed: OnChange,
     pub grows: Option<Rng>,
+    /// Sources are lost that would be stopped.
+    loses: bool,
     /// How young files are, and what happens to them unseen. Numbers of its own, too.
     pub young: Rng,
     /// Changes may leave a fingerprint as it is: no file stood at the destination before, which would count
@@ -218,6 +224,7 @@ pub fn no_session() -> Session {
         source_end: None,
         sink_end: None,
         faults: false,
+        lost: false,
         heat: [1; 4],
         full: false,
         faulty: Vec::new(),
@@ -283,6 +290,7 @@ impl World {
                 _ => OnChange::Retry,
             },
             grows: matches!(seed % 10, 1 | 4).then(|| Rng::with_seed(!seed)),
+            loses: seed.is_multiple_of(7),
             young: Rng::with_seed(!seed),
             hides: true,
             looked_at: HashSet::new(),
@@ -481,6 +489,7 @@ impl World {
         // Who follows a frozen run dies young now and then, so that another follows both.
         let young = self.dies_young();
         let fate = if young.is_some() { Fate::KillSink } else { fate };
+        let fate = if fate == Fate::StopSource && self.loses { Fate::LoseSource } else { fate };
         let fate_at = if self.rng.bool() { self.rng.u32(..120) } else { self.rng.u32(..800) };
         let fate_at = young.unwrap_or(fate_at);
         self.note(|| {
@@ -538,6 +547,7 @@ impl World {
                     self.source_act();
                 }
             }
+            Fate::LoseSource => self.source_lost(),
             Fate::StopSink => {
                 if let Some(snk) = &mut self.s.sink {
                     snk.machine.stop();

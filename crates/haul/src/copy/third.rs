@@ -352,6 +352,8 @@ impl<'a> Run<'a> {
                 };
                 self.tally.fail(self.watch, path, &failure);
             }
+            // What it means for each entry is told of that entry.
+            WalkItem::Gone(_) => {}
             WalkItem::NotKept(_) => *self.not_kept.entry("special files").or_default() += 1,
             WalkItem::Note(text) => self.watch.tell(Event::Note(text.into())),
             WalkItem::End(totals) => {

@@ -3,19 +3,26 @@
 //!
 //! In: what failed. Out: what the policy makes of it: again, at another replica, or not.
 //! Invariants: all sessions with a server go to the address that was reached first; what waits before another
-//! attempt ends as soon as nobody wants the answer any more.
+//! attempt ends as soon as nobody wants the answer any more. Servers count as gone only if no session could
+//! be opened with any of them for [`QUIET`], and meanwhile none of the others gave anything to any session.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_base::stop::Stop;
 use haul_core::reliability::{ATTEMPTS, Decision, Reliability, Step, Trouble};
-use haul_core::wire::FailureKind;
+use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Security, Server, Session, Settings};
 
 use super::shown;
+
+/// For so long nothing is heard of a server that is gone: shorter, and one that is slow would count as such.
+const QUIET: Duration = Duration::from_secs(2);
+/// How often that is waited for, where the policy has given up: in each of these times another session had
+/// something of the server.
+const LOOKS_MAX: u32 = 3;
 
 /// A server that the source lies at.
 pub(super) struct Site {
@@ -33,6 +40,16 @@ pub(super) struct Site {
     files: AtomicU64,
     /// Times that it had other content than what had come of a file from elsewhere.
     differed: AtomicU64,
+    life: Mutex<Life>,
+}
+
+/// What is known of whether a server is there.
+#[derive(Default)]
+struct Life {
+    /// When it last did something for any session.
+    heard: Option<Instant>,
+    /// Since when no session could be opened with it, for it was not reached.
+    unreached: Option<Instant>,
 }
 
 /// All of them, the first one that of the command's source.
@@ -55,6 +72,7 @@ impl Sites {
             why: Mutex::default(),
             files: AtomicU64::new(0),
             differed: AtomicU64::new(0),
+            life: Mutex::default(),
         };
         Sites { all: all.into_iter().map(site).collect(), retry }
     }
@@ -114,6 +132,28 @@ impl Sites {
             self.all.iter().for_each(|site| site.left.store(false, Ordering::Relaxed));
         }
         kept.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| why.to_owned());
+    }
+
+    fn life(&self, site: usize) -> MutexGuard<'_, Life> {
+        self.all[site].life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It gave something to a session, or said something.
+    pub(super) fn heard(&self, site: usize) {
+        *self.life(site) = Life { heard: Some(Instant::now()), unreached: None };
+    }
+
+    /// No session could be opened with it by an attempt that was begun then.
+    fn unreached(&self, site: usize, begun: Instant) {
+        let mut life = self.life(site);
+        let since = life.heard.map_or(begun, |heard| heard.max(begun));
+        life.unreached.get_or_insert(since);
+    }
+
+    /// For how long none of them could be reached; `None`: one of them can, as far as anybody knows.
+    fn gone_for(&self) -> Option<Duration> {
+        let since = (0..self.all.len()).map(|site| self.life(site).unreached);
+        since.map(|since| since.map(|since| since.elapsed())).min().flatten()
     }
 
     /// A file was read there, from its beginning to its end.
@@ -179,9 +219,29 @@ impl Lines {
         let Line(session) = &mut self.lines[site];
         if session.as_ref().is_none_or(Session::is_broken) {
             *session = None;
-            *session = Some(self.sites.open(site, &Stop::never())?);
+            let begun = Instant::now();
+            match self.sites.open(site, &Stop::never()) {
+                Ok(opened) => *session = Some(opened),
+                Err(error) => {
+                    match error.is_network() {
+                        true => self.sites.unreached(site, begun),
+                        false => self.sites.heard(site),
+                    }
+                    return Err(error);
+                }
+            }
+            self.sites.heard(site);
         }
         Ok(session.as_mut().expect("just opened"))
+    }
+
+    /// Something came of it over the session. When it has hung up, that lay in a socket, and says nothing of
+    /// whether it is still there.
+    pub(super) fn heard(&self, site: usize) {
+        let Line(session) = &self.lines[site];
+        if session.as_ref().is_some_and(|session| !session.is_hung_up()) {
+            self.sites.heard(site);
+        }
     }
 
     /// It is of no use any more.
@@ -201,7 +261,10 @@ impl Lines {
         loop {
             let site = tries.site;
             let error = match self.open(site).and_then(&mut work) {
-                Ok(done) => return Again::Done(done),
+                Ok(done) => {
+                    self.heard(site);
+                    return Again::Done(done);
+                }
                 Err(error) => error,
             };
             if error.wants_another_session() {
@@ -262,6 +325,9 @@ pub(super) struct Tries {
     /// When it failed first.
     since: Option<Instant>,
     tried: Vec<bool>,
+    /// How often it was tried again only to see whether the servers are gone; and that they are, in words.
+    looks: u32,
+    gone: Option<String>,
 }
 
 /// What becomes of it.
@@ -275,7 +341,7 @@ impl Tries {
     pub(super) fn new(step: Step, sites: &Sites, site: usize) -> Tries {
         let mut tried = vec![false; sites.all.len()];
         tried[site] = true;
-        Tries { step, site, attempts: 1, since: None, tried }
+        Tries { step, site, attempts: 1, since: None, tried, looks: 0, gone: None }
     }
 
     /// It failed so often before, in another way.
@@ -286,6 +352,9 @@ impl Tries {
     /// It failed once more. `marker`: so much of it is safe.
     pub(super) fn failed(&mut self, sites: &Sites, why: Why, path: &[u8], marker: u64) -> Next {
         let Why { kind, passing, silent, is_gone, text } = why;
+        if kind != FailureKind::Network {
+            sites.heard(self.site);
+        }
         let others = self.tried.iter().filter(|tried| !**tried).count();
         let trouble = Trouble {
             step: self.step,
@@ -315,9 +384,131 @@ impl Tries {
                     (self.site, self.attempts, self.tried[to]) = (to, 1, true);
                     Next::Site(to)
                 }
-                None => Next::Over,
+                None => self.give_up(sites, kind, text),
             },
-            Decision::GiveUp => Next::Over,
+            Decision::GiveUp => self.give_up(sites, kind, text),
         }
+    }
+
+    /// The policy has given it up: a little later it is tried once more, where that may show whether all
+    /// servers are gone.
+    fn give_up(&mut self, sites: &Sites, kind: FailureKind, text: String) -> Next {
+        if kind != FailureKind::Network || self.step == Step::Start {
+            return Next::Over;
+        }
+        match sites.gone_for() {
+            Some(quiet) if quiet >= QUIET => self.gone = Some(text),
+            Some(quiet) if self.looks < LOOKS_MAX => {
+                self.looks += 1;
+                return Next::After(QUIET - quiet);
+            }
+            _ => {}
+        }
+        Next::Over
+    }
+
+    /// It came to nothing because no server of the source can be reached any more: nothing else can be had of
+    /// them, either. The failure says so; `errno` is that of the last attempt.
+    pub(super) fn gone(&self, sites: &Sites, errno: i32) -> Option<Failure> {
+        let why = self.gone.as_deref()?;
+        let text = format!("the source's server is gone: {}: {why}", sites.server(self.site).url());
+        Some(Failure { kind: FailureKind::Read, errno, text: text.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use haul_core::reliability::Bounded;
+    use haul_ftp::Protocol;
+
+    use super::*;
+
+    fn sites(count: usize) -> Sites {
+        let one = |n| {
+            let server = Server::parse(Protocol::Ftp, &format!("h{n}")).expect("a server");
+            let (patience, security) = (Duration::from_secs(1), Security::None);
+            (server, Settings { patience, at: None, security, stop: Stop::never() })
+        };
+        Sites::new((0..count).map(one), Arc::new(Bounded))
+    }
+
+    fn refused() -> Error {
+        Error::Connect { to: "h".into(), cause: io::ErrorKind::ConnectionRefused.into() }
+    }
+
+    /// Something fails at the last of them as often as the policy has it; `meanwhile` comes before each time.
+    fn fails(sites: &Sites, error: &Error, meanwhile: impl Fn(u32)) -> (Tries, u32) {
+        let mut tries = Tries::new(Step::File, sites, 0);
+        for times in 1..100 {
+            meanwhile(times);
+            if let Next::Over = tries.failed(sites, error.into(), b"/f", 0) {
+                return (tries, times);
+            }
+        }
+        panic!("it is tried for ever");
+    }
+
+    /// Goal: servers are gone when none of them was reached for some time, and not where one of them, or
+    /// another session with it, still has something; nor where one says that it does not want this session.
+    #[test]
+    fn servers_are_gone_when_none_is_heard_of() {
+        let long_ago = Instant::now() - 2 * QUIET;
+        let one = sites(1);
+        one.unreached(0, long_ago);
+        let (tries, times) = fails(&one, &refused(), |_| {});
+        assert_eq!((tries.looks, times), (0, ATTEMPTS));
+        let why = tries.gone(&one, 111).expect("it is gone");
+        assert!(why.errno == 111 && why.text.contains("ftp://h0"), "{why:?}");
+
+        // It was just heard of: a look later on decides.
+        let one = sites(1);
+        one.heard(0);
+        let (tries, _) = fails(&one, &refused(), |times| match times {
+            ..=ATTEMPTS => one.unreached(0, Instant::now()),
+            _ => one.all[0].life.lock().expect("nobody panics").unreached = Some(long_ago),
+        });
+        assert!(tries.looks == 1 && tries.gone(&one, 111).is_some());
+
+        // Another session has something of it again and again.
+        let (tries, times) = fails(&one, &refused(), |_| {
+            one.heard(0);
+            one.unreached(0, Instant::now());
+        });
+        assert_eq!((tries.looks, times), (LOOKS_MAX, ATTEMPTS + LOOKS_MAX));
+        assert!(tries.gone(&one, 111).is_none());
+
+        // This session can be opened, and is lost each time.
+        one.heard(0);
+        let lost = Error::Lost { doing: "reading", cause: io::ErrorKind::ConnectionReset.into() };
+        let (tries, times) = fails(&one, &lost, |_| {});
+        assert!(times == ATTEMPTS && tries.gone(&one, 0).is_none());
+
+        // Refused by the server's word, however long it was not reached before.
+        one.unreached(0, long_ago);
+        let full = Error::Refused { said: "USER".into(), code: 421, text: "too many".into() };
+        assert!(fails(&one, &full, |_| {}).0.gone(&one, 0).is_none());
+
+        // One of two replicas is there.
+        let two = sites(2);
+        two.unreached(0, long_ago);
+        two.heard(1);
+        assert!(fails(&two, &refused(), |_| {}).0.gone(&two, 111).is_none());
+        two.unreached(0, long_ago);
+        two.all[1].life.lock().expect("nobody panics").unreached = Some(long_ago);
+        assert!(fails(&two, &refused(), |_| {}).0.gone(&two, 111).is_some());
+    }
+
+    /// Goal: what an attempt that was begun long ago meets says nothing of the time before the server was
+    /// last heard of.
+    #[test]
+    fn a_late_answer_is_no_long_silence() {
+        let one = sites(1);
+        one.heard(0);
+        one.unreached(0, Instant::now() - 2 * QUIET);
+        assert!(one.gone_for().is_some_and(|quiet| quiet < QUIET));
+        one.heard(0);
+        assert_eq!(one.gone_for(), None);
     }
 }

@@ -74,6 +74,8 @@ struct Walker {
     out: Out,
     /// It was said that nothing tells of symbolic links.
     told_of_links: bool,
+    /// The server is gone, which was not told yet.
+    gone: Option<Failure>,
 }
 
 /// Starts to walk.
@@ -85,8 +87,18 @@ pub(super) fn start(job: Job) -> io::Result<Walk> {
     let cancelled = Arc::new(AtomicBool::new(false));
     let out = Out { sender, batch: Vec::new(), cancelled: cancelled.clone() };
     let Job { lines, site, found, names, object_size, clock } = job;
-    let (next_id, totals, told_of_links) = (1, Totals::default(), false);
-    let mut walker = Walker { lines, site, names, object_size, clock, next_id, totals, out, told_of_links };
+    let mut walker = Walker {
+        lines,
+        site,
+        names,
+        object_size,
+        clock,
+        next_id: 1,
+        totals: Totals::default(),
+        out,
+        told_of_links: false,
+        gone: None,
+    };
     // A panic closes the channel without an end, which is told as a walk that broke.
     thread::Builder::new().name("haul-walk".into()).spawn(move || {
         for found in found {
@@ -129,6 +141,11 @@ impl Walker {
         while let Some(level) = way.last_mut() {
             if self.out.cancelled() {
                 return;
+            }
+            // Behind what failed by that.
+            if let Some(failure) = self.gone.take() {
+                self.out.push(WalkItem::Gone(failure));
+                self.out.flush();
             }
             let Some(seen) = level.dirs.next() else {
                 let left = way.pop().map(|level| level.id).filter(|id| *id != DirId::ROOT);
@@ -273,7 +290,10 @@ impl Walker {
                     return Ok(done);
                 }
                 Again::Moves(..) => {}
-                Again::Failed(error) => return Err(error),
+                Again::Failed(error) => {
+                    self.gone = tries.gone(&self.lines.sites, error.errno());
+                    return Err(error);
+                }
             }
         }
     }

@@ -238,8 +238,12 @@ impl Source {
         self.actions.push_back(SourceAction::Submit(SourceOp::Forget { id }));
     }
 
-    /// The file cannot be read: the sink forgets it, the report names it.
+    /// The file cannot be read: the sink forgets it, the report names it. Not where none can be read any
+    /// more, for then the sink keeps what it has of each.
     pub(super) fn fail_file(&mut self, id: FileId, failure: Failure) {
+        if self.is_gone() {
+            return;
+        }
         let Some(file) = self.files.get(&id) else { return };
         let generation = file.generation;
         let failure = match self.config.agreed.in_place {

@@ -19,6 +19,7 @@ impl Source {
     pub fn handle_done(&mut self, done: SourceDone, now: Time) {
         self.now = self.now.max(now);
         match done {
+            SourceDone::Gone { failure } => self.handle_gone(failure),
             SourceDone::Map { id, generation, result } => self.handle_mapped(id, generation, result),
             SourceDone::Read { id, generation, offset, len, target, service, result } => {
                 self.reads -= 1;

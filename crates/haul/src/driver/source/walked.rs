@@ -121,6 +121,7 @@ impl Walked {
                     session.user.tally.fail(session.user.watch, path.clone(), &failure);
                     machine.handle_trouble(&path, failure);
                 }
+                WalkItem::Gone(failure) => machine.handle_gone(failure),
                 WalkItem::NotKept(not_kept) => {
                     let which = match not_kept.what {
                         NotKeptWhat::HardLink => NotKept::HardLink,

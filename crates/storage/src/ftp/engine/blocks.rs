@@ -350,6 +350,7 @@ impl Reader {
         let common = &self.common;
         common.meter.add_busy(Stage::SourceStorage, busy);
         common.network.bytes.fetch_add(len, Ordering::Relaxed);
+        self.lines.heard(SITE);
         let payload = &buffer.as_slice()[..len as usize];
         let agrees = tail || common.ends.agree(id, generation, offset + len, payload);
         let result = match agrees {

@@ -261,6 +261,7 @@ impl Reader {
             came.facts = Some(facts);
         }
         self.common.meter.add_busy(Stage::SourceStorage, from.elapsed());
+        self.lines.heard(SITE);
         if came.files.contains(&true) {
             self.common.ways.used();
         }

@@ -90,6 +90,7 @@ impl Reader {
             buffer.resize(len as usize, 0);
             let read = incoming.fill(&mut buffer)?;
             self.common.network.count(read);
+            self.lines.heard(site);
             at += read as u64;
             if read < buffer.len() || part.is_some_and(|part| !part.is(&buffer)) {
                 self.lines.open(site)?.give_up(incoming)?;

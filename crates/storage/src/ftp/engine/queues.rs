@@ -18,7 +18,7 @@ use super::ends::Ends;
 use super::parts::Parts;
 use super::ways::Ways;
 use crate::ftp::names::Shared;
-use crate::ftp::session::Sites;
+use crate::ftp::session::{Sites, Tries};
 use crate::ftp::{failed, said};
 use crate::owed::Owed;
 use crate::source::WallClock;
@@ -179,6 +179,14 @@ impl Common {
     /// The failure of a file at a server.
     pub(super) fn failure(&self, site: usize, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
         failed(self.sites.server(site), kind, path, error)
+    }
+
+    /// Something came to nothing after these attempts. Where the servers are gone, that is told first.
+    pub(super) fn given_up(&self, tries: &Tries, failure: Failure) -> Failure {
+        if let Some(failure) = tries.gone(&self.sites, failure.errno) {
+            (self.post)(SourceCompletion { done: SourceDone::Gone { failure }, buffer: None });
+        }
+        failure
     }
 
     pub(super) fn say(&self, site: usize, kind: FailureKind, path: &[u8], why: &str) -> Failure {

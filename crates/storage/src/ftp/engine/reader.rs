@@ -278,7 +278,8 @@ impl Reader {
             Again::Done(asked) => return Err(untold(common.sites.server(told.site), &told.path, &asked)),
             Again::Failed(error) => {
                 self.left_out = over(&error);
-                return Err(common.failure(told.site, FailureKind::Read, &told.path, &error));
+                let failure = common.failure(told.site, FailureKind::Read, &told.path, &error);
+                return Err(common.given_up(&tries, failure));
             }
             Again::Moves(to, error) => match self.move_file(id, &told, to) {
                 Ok(_) => return Ok(None),
@@ -289,7 +290,7 @@ impl Reader {
             match tries.failed(&common.sites, why, &told.path, 0) {
                 Next::After(pause) if common.wait(pause) => {}
                 Next::Site(_) => {}
-                Next::After(_) | Next::Over => return Err(failure),
+                Next::After(_) | Next::Over => return Err(common.given_up(&tries, failure)),
             }
             (why, failure) = match self.move_file(id, &told, tries.site) {
                 Ok(_) => return Ok(None),
@@ -329,7 +330,8 @@ impl Reader {
         let listed = match self.lines.again(&mut tries, &told.path, (&over, &wait), |s| s.list(dir)) {
             Again::Done(listed) => listed,
             Again::Failed(error) | Again::Moves(_, error) => {
-                return Err(common.failure(told.site, FailureKind::Read, &told.path, &error));
+                let failure = common.failure(told.site, FailureKind::Read, &told.path, &error);
+                return Err(common.given_up(&tries, failure));
             }
         };
         match is_listed(&listed, name, now) {
@@ -472,7 +474,7 @@ impl Reader {
             match tries.failed(&common.sites, why, &told.path, offset) {
                 Next::After(pause) if common.wait(pause) => {}
                 Next::Site(_) => moves = true,
-                Next::After(_) | Next::Over => return Err(failure),
+                Next::After(_) | Next::Over => return Err(common.given_up(&tries, failure)),
             }
         }
     }
@@ -499,6 +501,9 @@ impl Reader {
         let len = open.incoming.fill(room)?;
         open.at += len as u64;
         self.common.network.count(len);
+        if len > 0 {
+            self.lines.heard(site);
+        }
         let whole = len == room.len();
         if whole && !tail {
             let at = offset + len as u64;
@@ -577,6 +582,7 @@ impl Reader {
             let len = incoming.fill(&mut buffer[..want])?;
             at += len as u64;
             self.common.network.count(len);
+            self.lines.heard(site);
             tail.extend_from_slice(&buffer[..len]);
             tail.drain(..tail.len().saturating_sub(AGAIN_LEN));
             let mut differs = len < want || checks.take().is_some_and(|known| !known.is(&buffer[..len]));

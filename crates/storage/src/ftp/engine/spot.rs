@@ -54,7 +54,10 @@ impl Reader {
             }
             match tries.failed(&self.common.sites, (&error).into(), &told.path, 0) {
                 Next::After(pause) if self.common.wait(pause) => {}
-                _ => return Err(self.common.failure(told.site, FailureKind::Read, &told.path, &error)),
+                _ => {
+                    let failure = self.common.failure(told.site, FailureKind::Read, &told.path, &error);
+                    return Err(self.common.given_up(&tries, failure));
+                }
             }
         }
     }
@@ -76,6 +79,7 @@ impl Reader {
             let want = left.min(PIECE_LEN as u64) as usize;
             let len = incoming.fill(&mut buffer[..want])?;
             self.common.network.count(len);
+            self.lines.heard(site);
             hasher.update(&buffer[..len]);
             tail.extend_from_slice(&buffer[..len]);
             tail.drain(..tail.len().saturating_sub(AGAIN_LEN));

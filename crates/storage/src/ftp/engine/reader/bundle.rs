@@ -144,6 +144,8 @@ impl Reader {
                 }
                 Again::Failed(error) => {
                     self.left_out |= over(&error);
+                    let failure = common.failure(site, FailureKind::Read, first, &error);
+                    let _ = common.given_up(&tries, failure);
                     for (id, path) in &files {
                         all.insert(*id, Err(common.failure(site, FailureKind::Read, path, &error)));
                     }
