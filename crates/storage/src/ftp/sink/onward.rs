@@ -199,7 +199,7 @@ impl Writer {
         // The offset must not be taken for that of the next file.
         self.line.close();
         let why = match read {
-            Ok(Some(read)) if read == bytes || haul_mutant::removed("ftp-what-is-believed-is-looked-at") => {
+            Ok(Some(read)) if read == bytes || haul_mutant::removed("ftp-what-is-believed-stays") => {
                 return Ok(());
             }
             Ok(_) => "what stood there of it was another when the server went on with it: it is sent from its beginning".into(),
