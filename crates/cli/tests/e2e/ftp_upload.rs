@@ -320,6 +320,7 @@ fn a_server_that_goes_on_wrongly_gets_all() {
         assert_eq!(taker.paths(), ["/d/big"], "{how:?} {in_blocks}: {}", ended.describe());
         assert!(taker.file("/d/big") == Some(read(&upload.source)), "{how:?}: {}", ended.describe());
         if how == GoesOn::Well && !in_blocks {
+            ended.says("connection lost: once, and waited for");
             assert_eq!(at("STOR"), 2, "{heard:?}");
             assert!(heard.contains(&format!("REST {}", 25 * MIB)), "{heard:?}");
         }

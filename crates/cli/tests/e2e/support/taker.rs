@@ -51,7 +51,8 @@ pub enum GoesOn {
     Refuses(&'static str),
 }
 
-/// When a part that it gave back is gone; it makes zeros of what is missing before the byte at which it goes on.
+/// When a part that it gave back is gone; it makes zeros of what is missing before the byte at which it goes
+/// on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgets {
     WhenRead,
@@ -161,8 +162,8 @@ impl Script {
         self
     }
 
-    /// It takes files from their middle, gives them back and makes no sums; the first that it gave back is gone
-    /// then.
+    /// It takes files from their middle, gives them back and makes no sums; the first that it gave back is
+    /// gone then.
     pub fn forgets(mut self, when: Forgets) -> Script {
         (self.goes_on, self.forgets) = (Some(GoesOn::Well), Some((when, AtomicBool::new(false))));
         self
