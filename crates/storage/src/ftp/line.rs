@@ -28,7 +28,7 @@ pub(super) struct Retry {
     over: Stop,
     /// Since when it has been gone.
     gone: Mutex<Option<Instant>>,
-    /// How often the way to it was lost, and waited for.
+    /// How often the way to it was lost or not to be had, and waited for.
     lost: AtomicU64,
 }
 
@@ -106,7 +106,9 @@ impl Retry {
         };
         match decision {
             Decision::After(pause) => {
-                self.lost.fetch_add(u64::from(error.is_network()), Ordering::Relaxed);
+                // At the start there was none to lose.
+                let is_lost = error.is_network() && !matches!(tries.step, Step::Start);
+                self.lost.fetch_add(u64::from(is_lost), Ordering::Relaxed);
                 Some(pause)
             }
             Decision::Replica | Decision::GiveUp => None,
