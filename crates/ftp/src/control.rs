@@ -16,7 +16,7 @@ use haul_gridftp::line::Iac;
 use haul_gridftp::reply::{Class, Reply, ReplyReader};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::gsi::{Channel, Context, Credential, decoded};
+use crate::gsi::{Channel, Context, Credential, DELEGATED_BY_NO_RSA, decoded};
 use crate::nodes::Nodes;
 use crate::ssh::{self, Heard, Running, Ssh};
 use crate::tls::{Socket, Tls, Wire};
@@ -217,7 +217,15 @@ impl Control {
                     self.gsi = Some(Gsi { context, reader, plain: Vec::new() });
                     return Ok(());
                 }
-                _ => return Err(self.refused(&adat, &reply)),
+                _ => {
+                    let mut error = self.refused(&adat, &reply);
+                    if let Error::Refused { said, .. } = &mut error
+                        && context.delegated_by_no_rsa()
+                    {
+                        *said = DELEGATED_BY_NO_RSA.to_owned();
+                    }
+                    return Err(error);
+                }
             }
         }
         self.broken = true;

@@ -97,9 +97,13 @@ impl Credential {
     }
 }
 
+/// What is refused where a server does not take what is delegated to it by a key that is not RSA.
+pub const DELEGATED_BY_NO_RSA: &str = "ADAT with what is delegated by a key that is not RSA";
+
 /// The context of one control connection.
 pub(crate) struct Context {
     initiator: Initiator,
+    is_by_rsa: bool,
     host: String,
 }
 
@@ -110,7 +114,8 @@ impl Context {
             _ => Delegates::Proxy(Rights::Limited, DELEGATED_FOR),
         };
         let initiator = Initiator::new(&credential.mine, &credential.authorities, host, delegates);
-        Ok(Context { initiator: initiator.map_err(|error| untrusted(host, error))?, host: host.into() })
+        let initiator = initiator.map_err(|error| untrusted(host, error))?;
+        Ok(Context { initiator, is_by_rsa: credential.mine.is_by_rsa(), host: host.into() })
     }
 
     /// The next token for the server, after what it said.
@@ -123,6 +128,11 @@ impl Context {
     /// The proxy that the server got.
     pub(crate) fn delegated(&self) -> Option<&[u8]> {
         self.initiator.delegated()
+    }
+
+    /// What the server heard last is a proxy that a key signed which is not RSA.
+    pub(crate) fn delegated_by_no_rsa(&self) -> bool {
+        !self.is_by_rsa && self.delegated().is_some()
     }
 
     /// There is nothing more to say.

@@ -36,7 +36,7 @@ mod tls;
 pub use blocks::{COMMANDS_LEN_MAX, Coming, Room, Turn, Wanted};
 pub use data::Incoming;
 pub use error::Error;
-pub use gsi::{Credential, DataSecurity};
+pub use gsi::{Credential, DELEGATED_BY_NO_RSA, DataSecurity};
 pub use haul_gridftp::listing::{Facts, Kind, Moment, write_moment};
 pub use haul_gridftp::ranges::Ranges;
 pub use listed::Listed;

@@ -86,6 +86,7 @@ impl Session {
         // A node that nobody comes to waits for somebody, and the server with it: all are dialled, or one.
         let connections = match self.control.nodes.count() as u32 {
             nodes if nodes <= connections || connections < 2 => connections,
+            _ if haul_mutant::removed("ftp-nodes-are-all-dialled") => connections,
             nodes if nodes <= OUTLETS_MAX => nodes,
             _ => 1,
         };

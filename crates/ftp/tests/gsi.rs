@@ -26,6 +26,9 @@ enum Odd {
     Endless,
     /// A token is no base64.
     NoToken,
+    /// It refuses the first token; what comes last, which is a proxy where anything is delegated.
+    RefusesFirst,
+    RefusesLast,
     /// It, or somebody in its name, answers USER as it is.
     Plain,
     /// A protected answer was changed on its way.
@@ -82,10 +85,12 @@ fn serve(mut socket: TcpStream, odd: Odd, heard: &Heard) -> std::io::Result<()> 
             "ADAT" if odd == Odd::DoneEarly => say("235 done".into())?,
             "ADAT" if odd == Odd::NoToken => say("335 ADAT=???".into())?,
             "ADAT" if odd == Odd::Endless => say("335 ADAT=".into())?,
+            "ADAT" if odd == Odd::RefusesFirst => say("535 not you".into())?,
             "ADAT" => {
                 let token = BASE64.decode(argument.as_bytes()).expect("base64");
                 match context.step(&token) {
                     Ok(Step::Goes(token)) => say(format!("335 ADAT={}", BASE64.encode(&token)))?,
+                    Ok(Step::Stands(_)) if odd == Odd::RefusesLast => say("535 not that".into())?,
                     Ok(Step::Stands(_)) => say("235 done".into())?,
                     Err(error) => say(format!("535 {error}"))?,
                 }
@@ -228,6 +233,24 @@ fn nothing_counts_that_is_not_protected() {
         thread.join().expect("it ends well");
         let heard = heard.lock().expect("whole").clone();
         assert_eq!(heard.first().map(String::as_str), logs_in.then_some("USER :globus-mapping:"), "{odd:?}");
+    }
+}
+
+/// Goal: that a key is not RSA is told as the cause where a server refuses what was delegated by it, and
+/// nowhere else.
+/// Method: the key of the test is one of ECDSA; before anything is delegated, then, and where nothing is.
+#[test]
+fn the_kind_of_the_key_is_told_where_it_matters() {
+    for (odd, data, said) in [
+        (Odd::RefusesFirst, DataSecurity::Private, "ADAT"),
+        (Odd::RefusesLast, DataSecurity::Private, haul_ftp::DELEGATED_BY_NO_RSA),
+        (Odd::RefusesLast, DataSecurity::None, "ADAT"),
+    ] {
+        let (port, _, thread) = start(odd);
+        let error = open(port, AUTHORITY, "", data).err().expect("no session");
+        let told = format!("{said}: the server answers 535 ");
+        assert!(error.to_string().starts_with(&told), "{odd:?} {data:?}: {error}");
+        thread.join().expect("it ends well");
     }
 }
 

@@ -112,10 +112,10 @@ impl People {
 /// Whether there is a certificate of any authority in a directory.
 ///
 /// # Errors
-/// It cannot be read, or others can change it.
+/// It or one of the certificates in it cannot be read, or others can change it.
 pub fn has_authority(dir: &Path) -> std::io::Result<bool> {
     only_ours(dir).map_err(std::io::Error::other)?;
-    haul_gsi::Directory::has_authority(dir)
+    haul_gsi::Directory::can_be_read(dir)
 }
 
 /// Whether nobody may change what a directory says, or a file in it, but root and who this process is.

@@ -12,6 +12,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::SignatureAlgorithm;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::sign::{CertifiedKey, SigningKey};
@@ -182,6 +183,11 @@ impl Credential {
     /// It stands for somebody, and is not his own.
     pub fn is_proxy(&self) -> bool {
         self.is_proxy
+    }
+
+    /// Its key is one of RSA.
+    pub fn is_by_rsa(&self) -> bool {
+        self.certified.key.algorithm() == SignatureAlgorithm::RSA
     }
 
     /// Until when it is valid, in seconds since 1970.

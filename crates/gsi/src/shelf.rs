@@ -31,20 +31,45 @@ impl Directory {
     /// # Errors
     /// It cannot be read.
     pub fn has_authority(path: &Path) -> io::Result<bool> {
-        for entry in fs::read_dir(path)? {
-            let name = entry?.file_name();
-            let name = name.to_string_lossy();
-            let is_one = name.split_once('.').is_some_and(|(hash, n)| {
-                hash.len() == 8
-                    && hash.bytes().all(|b| b.is_ascii_hexdigit())
-                    && n.bytes().all(|b| b.is_ascii_digit())
-            });
-            if is_one {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        Ok(certificates(path)?.next().transpose()?.is_some())
     }
+
+    /// The same, where each certificate in it can be read.
+    ///
+    /// # Errors
+    /// It or one of them cannot be read.
+    pub fn can_be_read(path: &Path) -> io::Result<bool> {
+        let mut found = false;
+        for file in certificates(path)? {
+            let file = file?;
+            let named =
+                |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
+            // Nobody waits for who writes to a FIFO, and a link that leads nowhere says nothing.
+            match fs::metadata(&file) {
+                Ok(facts) if facts.is_file() => drop(fs::File::open(&file).map_err(named)?),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named(error)),
+                _ => continue,
+            }
+            found = true;
+        }
+        Ok(found)
+    }
+}
+
+/// What is called as certificates of authorities are: `HASH.N`.
+fn certificates(dir: &Path) -> io::Result<impl Iterator<Item = io::Result<PathBuf>>> {
+    let is_one = |name: &str| {
+        name.split_once('.').is_some_and(|(hash, n)| {
+            hash.len() == 8
+                && hash.bytes().all(|b| b.is_ascii_hexdigit())
+                && n.bytes().all(|b| b.is_ascii_digit())
+        })
+    };
+    let paths = fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.path()));
+    Ok(paths.filter(move |path| {
+        let name = |path: &PathBuf| path.file_name().is_some_and(|name| is_one(&name.to_string_lossy()));
+        path.as_ref().map_or(true, name)
+    }))
 }
 
 impl Shelf for Directory {

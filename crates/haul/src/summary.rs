@@ -16,6 +16,7 @@ pub(crate) const UNSEEN: &str = "not looked at";
 pub(crate) const REPLICAS: &str = "replicas";
 pub(crate) const ATTEMPTS: &str = "attempts";
 pub(crate) const SENT_AGAIN: &str = "sent again";
+pub(crate) const CONNECTION_LOST: &str = "connection lost";
 pub(crate) const NOT_PROTECTED: &str = "NOT protected";
 pub(crate) const NOT_COMPARED: &str = "NOT compared";
 
@@ -43,6 +44,8 @@ pub enum ChosenKind {
     Attempts,
     /// What went to a server more than once, and why.
     SentAgain,
+    /// How often a connection to the server at the destination was lost, and waited for.
+    ConnectionLost,
     /// What somebody on the way to a server can read and change.
     NotProtected,
     /// What a server keeps of files, of whose content nothing but its word is known.
@@ -75,6 +78,7 @@ impl Chosen {
             REPLICAS => ChosenKind::Replicas,
             ATTEMPTS => ChosenKind::Attempts,
             SENT_AGAIN => ChosenKind::SentAgain,
+            CONNECTION_LOST => ChosenKind::ConnectionLost,
             NOT_PROTECTED => ChosenKind::NotProtected,
             NOT_COMPARED => ChosenKind::NotCompared,
             _ => ChosenKind::Value,

@@ -604,7 +604,7 @@ fn unreached(server: &Server, error: &Error) -> Failure {
     let by_password = matches!(server.protocol(), Protocol::Ftp | Protocol::Ftps);
     let hint = match error {
         // Globus makes the key of a proxy as long as the user's, in bits: of RSA, whatever the user's is.
-        Error::Refused { said, .. } if of_grid && said == "ADAT" => {
+        Error::Refused { said, .. } if of_grid && said == haul_ftp::DELEGATED_BY_NO_RSA => {
             "; a server of Globus takes nothing delegated by a key that is not RSA: `data_channel=plain` delegates nothing"
         }
         Error::Refused { said, .. } if of_grid && matches!(&**said, "DCAU" | "PBSZ" | "PROT") => {

@@ -22,6 +22,9 @@ pub enum Serve {
         /// Only see whether this directory can be served
         #[arg(long, value_name = "DIR", value_parser = plain::path())]
         looks_at: Option<PathBuf>,
+        /// Only see whether the authorities of a grid can be read there
+        #[arg(long, value_name = "DIR", value_parser = plain::path(), conflicts_with = "looks_at")]
+        looks_for_authorities: Option<PathBuf>,
     },
 }
 
@@ -174,7 +177,9 @@ impl super::Run for Serve {
     fn run(&self) -> i32 {
         match self {
             Serve::Gridftp(args) => run(args),
-            Serve::Session { looks_at } => session(looks_at.as_deref()),
+            Serve::Session { looks_at, looks_for_authorities } => {
+                session(looks_at.as_deref(), looks_for_authorities.as_deref())
+            }
         }
     }
 
@@ -189,7 +194,7 @@ fn run(_: &Gridftp) -> i32 {
 }
 
 #[cfg(not(feature = "ftpd"))]
-fn session(_: Option<&std::path::Path>) -> i32 {
+fn session(_: Option<&std::path::Path>, _: Option<&std::path::Path>) -> i32 {
     super::complain("this haul was built without the server of FTP and GridFTP", super::FAILED)
 }
 
@@ -291,6 +296,9 @@ mod server {
         };
         // Nobody talks to a node before it knows who that is: it needs no process of nobody's for that.
         let before_login = if args.node { anonymous.clone() } else { before_login };
+        if let (Some(dir), Some(ids)) = (&config.authorities, &before_login) {
+            show_authorities(dir, ids)?;
+        }
         let mut log = Log::new(Box::new(io::stderr()), config.json_log);
         for listener in &listeners {
             let at = listener.local_addr().map_err(|error| failed("look at a socket", error))?;
@@ -342,22 +350,46 @@ mod server {
     /// Whom clients are served as can have the root: told now, and not to the first who logs in. A process of
     /// that user looks, for whatever keeps him out.
     fn is_open_to(root: &Path, ids: &Ids, user: &str) -> Result<(), (String, i32)> {
-        let mut command = session_program();
-        command.arg("--looks-at").arg(root);
-        sys::start_as(&mut command, ids.uid, ids.gid, &ids.groups);
-        let looked = command.output();
-        let looked = looked.map_err(|error| (format!("start a process as {user}: {error}"), FAILED))?;
-        if looked.status.success() || haul_mutant::removed("ftpd-roots-are-open") {
+        let Some(why) = looks(("--looks-at", root), ids)? else { return Ok(()) };
+        if haul_mutant::removed("ftpd-roots-are-open") {
             return Ok(());
         }
-        let why = String::from_utf8_lossy(&looked.stderr);
-        let why = why.trim().trim_start_matches("haul: ");
         let shown = root.display();
         let text = format!(
             "--root {shown}: {user}, as whom clients are served, cannot open it ({why}); let him read it and each directory above, or name \
              another one (--user)"
         );
         Err((text, FAILED))
+    }
+
+    /// Whoever serves strangers can read who is to be believed; else each of them would be sent away.
+    fn show_authorities(dir: &Path, ids: &Ids) -> Result<(), (String, i32)> {
+        let Some(why) = looks(("--looks-for-authorities", dir), ids)? else { return Ok(()) };
+        if haul_mutant::removed("ftpd-authorities-are-seen-at-the-start") {
+            return Ok(());
+        }
+        let shown = dir.display();
+        let text = format!(
+            "the authorities in {shown}: a process of uid {}, which talks with whoever has not logged in, cannot read them ({why}); let \
+             others read that directory and its files, and pass each directory above",
+            ids.uid
+        );
+        Err((text, FAILED))
+    }
+
+    /// What keeps a process of this user from it, if anything does.
+    fn looks((option, path): (&str, &Path), ids: &Ids) -> Result<Option<String>, (String, i32)> {
+        let mut command = session_program();
+        command.arg(option).arg(path);
+        sys::start_as(&mut command, ids.uid, ids.gid, &ids.groups);
+        let looked = command.output();
+        let looked =
+            looked.map_err(|error| (format!("start a process of uid {}: {error}", ids.uid), FAILED))?;
+        if looked.status.success() {
+            return Ok(None);
+        }
+        let why = String::from_utf8_lossy(&looked.stderr);
+        Ok(Some(why.trim().trim_start_matches("haul: ").to_owned()))
     }
 
     /// Where the data nodes are.
@@ -494,12 +526,19 @@ mod server {
         }
     }
 
-    pub(super) fn session(looks_at: Option<&Path>) -> i32 {
+    pub(super) fn session(looks_at: Option<&Path>, looks_for_authorities: Option<&Path>) -> i32 {
         if let Some(root) = looks_at {
             let looked = haul_ftpd::tree::Tree::open(root, rustix::process::geteuid().as_raw());
             return match looked {
                 Ok(_) => 0,
                 Err(errno) => complain(&errno::text(errno), FAILED),
+            };
+        }
+        if let Some(dir) = looks_for_authorities {
+            return match haul_ftpd::people::has_authority(dir) {
+                Ok(true) => 0,
+                Ok(false) => complain("it holds no certificate of an authority", FAILED),
+                Err(error) => complain(&errno::text(error), FAILED),
             };
         }
         let take = |fd: &dyn Fn() -> io::Result<OwnedFd>| fd();

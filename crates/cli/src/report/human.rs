@@ -269,7 +269,8 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
 /// Whether such a line stands in every report.
 fn is_always_told(kind: ChosenKind) -> bool {
     use ChosenKind::{
-        Attempts, Debris, LeftOut, NotCompared, NotProtected, OthersDirs, Replicas, SentAgain, Skipped,
+        Attempts, ConnectionLost, Debris, LeftOut, NotCompared, NotProtected, OthersDirs, Replicas,
+        SentAgain, Skipped,
     };
     matches!(
         kind,
@@ -281,6 +282,7 @@ fn is_always_told(kind: ChosenKind) -> bool {
             | OthersDirs
             | Replicas
             | SentAgain
+            | ConnectionLost
             | Skipped
     )
 }

@@ -13,7 +13,7 @@ use crate::support::compare::{assert_no_debris, debris};
 use crate::support::ftpd::{Ftpd, Kind};
 use crate::support::run::{Haul, Outcome, Running};
 use crate::support::sshd::free_port;
-use crate::support::taker::{GoesOn, InBlocks, Script, Takes};
+use crate::support::taker::{Forgets, GoesOn, InBlocks, Script, Taker, Takes};
 use crate::support::{Room, procs, read, tree};
 
 const MIB: usize = 1 << 20;
@@ -72,6 +72,17 @@ impl Upload {
         let ended = run.wait();
         assert!(!self.sink().join("big").exists(), "half a file has its name");
         ended
+    }
+
+    /// A run that is killed when enough stands at a fake server; that has noticed it.
+    fn killed_at(&self, taker: &Taker) {
+        let mut run = self.haul(&["--rate=24MiB/s", "--memory=16MiB"]).start();
+        let begun = run.until(|_| taker.taken() > 9 * MIB);
+        assert!(begun, "it ended before it had begun\n{}", run.stderr());
+        run.signal(Signal::KILL);
+        assert!(run.wait().was_killed());
+        let stands = procs::wait_until(Duration::from_secs(20), || !taker.paths().is_empty());
+        assert!(stands, "{:?}", taker.heard());
     }
 
     /// A run to the end: all is there, nothing else, and nothing is on record any more.
@@ -309,6 +320,7 @@ fn a_server_that_goes_on_wrongly_gets_all() {
         assert_eq!(taker.paths(), ["/d/big"], "{how:?} {in_blocks}: {}", ended.describe());
         assert!(taker.file("/d/big") == Some(read(&upload.source)), "{how:?}: {}", ended.describe());
         if how == GoesOn::Well && !in_blocks {
+            ended.says("connection lost: once, and waited for");
             assert_eq!(at("STOR"), 2, "{heard:?}");
             assert!(heard.contains(&format!("REST {}", 25 * MIB)), "{heard:?}");
         }
@@ -322,19 +334,35 @@ fn a_server_that_goes_on_wrongly_gets_all() {
 fn what_differs_is_found_by_its_part() {
     let taker = Script::default().goes_on(GoesOn::Well).start();
     let upload = Upload::new(|_| taker.url("/d/big"));
-    let mut run = upload.haul(&["--rate=24MiB/s", "--memory=16MiB"]).start();
-    let begun = run.until(|_| taker.taken() > 9 * MIB);
-    assert!(begun, "it ended before it had begun\n{}", run.stderr());
-    run.signal(Signal::KILL);
-    assert!(run.wait().was_killed());
-    let stands = procs::wait_until(Duration::from_secs(20), || !taker.paths().is_empty());
-    assert!(stands, "{:?}", taker.heard());
+    upload.killed_at(&taker);
     taker.spoil("big", 5);
     let ended = upload.haul(&[]).run().sane().exits(0);
     assert!(taker.file("/d/big") == Some(read(&upload.source)), "{}", ended.describe());
     assert_eq!(taker.paths(), ["/d/big"], "{}", ended.describe());
     assert_eq!(sent(&ended), LEN as u64, "{}", ended.describe());
     assert!(held(&ended, "wrong") > 0, "{}", ended.describe());
+}
+
+/// Goal: what is believed was there before the server went on with it, and is there still when the file is
+/// whole: where it has gone meanwhile the file is sent from its beginning, before anything goes there if that
+/// can be seen.
+/// Method: a fake server, which forgets what it has and makes zeros of it, as real ones do.
+#[test]
+fn what_is_believed_is_looked_at_again() {
+    beside([Forgets::WhenRead, Forgets::WhenToldToGoOn], |when| {
+        let taker = Script::default().forgets(when).start();
+        let upload = Upload::new(|_| taker.url("/d/big"));
+        upload.killed_at(&taker);
+        let ended = upload.haul(&["--resume=trust"]).run().sane().exits(0);
+        let heard = taker.heard();
+        assert!(taker.file("/d/big") == Some(read(&upload.source)), "{when:?}: {}", ended.describe());
+        assert_eq!(taker.paths(), ["/d/big"], "{when:?}: {}", ended.describe());
+        assert!(held(&ended, "trusted") > 4 * MIB as u64, "{when:?}: {}", ended.describe());
+        // One `REST` is that of the look at its end.
+        let is_told = |lines: &[String]| lines[0].starts_with("REST") && lines[1].starts_with("STOR");
+        let told = heard.windows(2).filter(|lines| is_told(lines)).count();
+        assert_eq!(told, usize::from(when == Forgets::WhenToldToGoOn), "{heard:?}\n{}", ended.describe());
+    });
 }
 
 /// Goal: what a server said that it has of a file that it shows to nobody is proved by the sum of the whole

@@ -219,6 +219,28 @@ fn a_listing_that_is_cut_off_may_come_whole_later() {
     }
 }
 
+/// Goal: a listing without a line is no empty directory at a server that names the directory itself in each,
+/// and is one at a server that does not.
+#[test]
+fn a_listing_without_a_line_is_no_empty_directory() {
+    let counts =
+        "211-Features\r\n MLST type*;size*;modify*;X.count*;\r\n SIZE\r\n MDTM\r\n EPSV\r\n211 End\r\n";
+    let has = || {
+        let has = good().file("/d/sub/inside", b"inside").reply("LIST", b"502 unknown\r\n");
+        has.lists("MLSD", "/d/sub", b"")
+    };
+    let nobody_counts = counts.replace("X.count*;", "");
+    for (features, code) in [(counts, 3), (&nobody_counts, 0)] {
+        let room = Room::new();
+        let sink = room.dir("sink");
+        let liar = has().reply("FEAT", features.as_bytes()).start();
+        let ended = cp(&liar, &sink).run().sane().exits(code);
+        let is_told = ended.stderr.contains("haul: sub") && ended.stderr.contains("without a line");
+        assert_eq!(is_told, code == 3, "{}", ended.describe());
+        assert_eq!(read(sink.join("good")), b"good");
+    }
+}
+
 /// Goal: a list of logins that is no file, or that cannot be read as one, is an error and no other login.
 /// Method: a FIFO into which nobody writes, bytes that are no UTF-8, a quote that is not closed, a password
 /// without a user.

@@ -106,6 +106,39 @@ fn file_url(path: impl AsRef<std::path::Path>) -> String {
     format!("file://{}", path.as_ref().display())
 }
 
+/// Goal: authorities that the process for strangers cannot read are told at the start, and not by a refusal
+/// to each who comes.
+/// Method: a directory above them that is closed, themselves, and one certificate in them.
+#[test]
+fn authorities_that_cannot_be_read_are_told_at_the_start() {
+    need!("gridftp");
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let room = Room::new();
+    grid(&room);
+    room.file("gridmap", "\"/O=Grid/CN=alice\" daemon\n");
+    let (root, above) = (room.dir("root"), room.dir("above"));
+    let authorities = above.join("authorities");
+    fs::rename(room.at("authorities"), &authorities).expect("move them");
+    let is_certificate = |path: &PathBuf| path.extension().is_some_and(|n| n == "0");
+    let mut all = fs::read_dir(&authorities).expect("list").flatten().map(|entry| entry.path());
+    let certificate = all.find(is_certificate).expect("a certificate");
+    let options = [("--host-cert", "host.pem"), ("--host-key", "host.key"), ("--gridmap", "gridmap")];
+    for (path, closed, open) in
+        [(&above, 0o700, 0o755), (&authorities, 0o700, 0o755), (&certificate, 0o600, 0o644)]
+    {
+        set_mode(path, closed);
+        let haul =
+            Haul::new(["serve", "gridftp", "--gsi", "--listen", "127.0.0.1:0", "--root"]).args([&root]);
+        let haul =
+            options.into_iter().fold(haul, |haul, (option, name)| haul.args([option]).args([room.at(name)]));
+        let ended = haul.args(["--authorities"]).args([&authorities]).run().sane().exits(1);
+        let _ = ended.says("which talks with whoever has not logged in, cannot read them");
+        set_mode(path, open);
+    }
+}
+
 /// Goal: however data connections are protected, and however many there are, what comes and goes is byte for
 /// byte what is there.
 /// Method: globus-url-copy puts and gets files of sizes at the edges of buffers and records.

@@ -7,6 +7,7 @@
 //! sessions the time counts from when it last did something for any of them, so that what waits behind each
 //! other does not wait for that long each.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,8 @@ pub(super) struct Retry {
     over: Stop,
     /// Since when it has been gone.
     gone: Mutex<Option<Instant>>,
+    /// How often the way to it was lost or not to be had, and waited for.
+    lost: AtomicU64,
 }
 
 /// How often and since when something was tried.
@@ -54,7 +57,14 @@ impl Retry {
         policy: Arc<dyn Reliability>,
         over: Stop,
     ) -> Arc<Retry> {
-        Arc::new(Retry { server: server.clone(), kind, policy, over, gone: Mutex::default() })
+        Arc::new(Retry {
+            server: server.clone(),
+            kind,
+            policy,
+            over,
+            gone: Mutex::default(),
+            lost: AtomicU64::new(0),
+        })
     }
 
     /// The server did something.
@@ -95,8 +105,22 @@ impl Retry {
             false => self.policy.decide(&trouble),
         };
         match decision {
-            Decision::After(pause) => Some(pause),
+            Decision::After(pause) => {
+                // At the start there was none to lose.
+                let is_lost = error.is_network() && !matches!(tries.step, Step::Start);
+                self.lost.fetch_add(u64::from(is_lost), Ordering::Relaxed);
+                Some(pause)
+            }
             Decision::Replica | Decision::GiveUp => None,
+        }
+    }
+
+    /// How often the way there was lost and waited for, for people; nothing where that never was.
+    pub(super) fn words(&self) -> Option<String> {
+        match self.lost.load(Ordering::Relaxed) {
+            0 => None,
+            1 => Some("once, and waited for".into()),
+            times => Some(format!("{times} times, and waited for")),
         }
     }
 

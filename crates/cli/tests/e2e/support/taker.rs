@@ -51,6 +51,14 @@ pub enum GoesOn {
     Refuses(&'static str),
 }
 
+/// When a part that it gave back is gone; it makes zeros of what is missing before the byte at which it goes
+/// on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forgets {
+    WhenRead,
+    WhenToldToGoOn,
+}
+
 struct Held {
     content: Vec<u8>,
     modify: String,
@@ -110,6 +118,8 @@ pub struct Script {
     connections_max: usize,
     /// It goes on with files, and makes sums of parts.
     goes_on: Option<GoesOn>,
+    /// It goes on with files, gives them back and makes no sums; and forgets one, once.
+    forgets: Option<(Forgets, AtomicBool)>,
     /// It writes into files that stand there, by `ESTO` or by `REST`, and gives them back.
     into: Option<(Into, bool)>,
     /// Bytes of files that came, as they are.
@@ -149,6 +159,13 @@ impl Script {
     /// It takes files from their middle, and makes sums of parts.
     pub fn goes_on(mut self, how: GoesOn) -> Script {
         (self.goes_on, self.sums) = (Some(how), true);
+        self
+    }
+
+    /// It takes files from their middle, gives them back and makes no sums; the first that it gave back is
+    /// gone then.
+    pub fn forgets(mut self, when: Forgets) -> Script {
+        (self.goes_on, self.forgets) = (Some(GoesOn::Well), Some((when, AtomicBool::new(false))));
         self
     }
 
@@ -246,6 +263,14 @@ impl Script {
             }
         });
         Taker { port, script, over, heard }
+    }
+
+    /// The file at this path is gone, where that is so at this moment.
+    fn forget(&self, now: Forgets, path: &[u8]) {
+        let Some((_, done)) = self.forgets.as_ref().filter(|(when, _)| *when == now) else { return };
+        if !done.swap(true, Ordering::SeqCst) {
+            self.shelf().files.remove(path);
+        }
     }
 
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
@@ -576,7 +601,7 @@ impl Session {
                 self.into_at = Some(at).filter(|at| *at > 0);
                 if verb == "ESTO" { self.esto(argument) } else { self.take(path, argument) }
             }
-            "RETR" if script.into.is_some() => self.give(&path),
+            "RETR" if script.into.is_some() || script.forgets.is_some() => self.give(&path),
             "STOR" => {
                 self.connections += 1;
                 self.take(path, argument)
@@ -639,12 +664,14 @@ impl Session {
     fn take(&mut self, path: Vec<u8>, said: &[u8]) -> bool {
         let script = self.script.clone();
         let said_path = said;
-        let stands = std::mem::take(&mut self.rest);
-        let stands = script
-            .shelf()
-            .files
-            .get(&path)
-            .map(|held| held.content[..stands.min(held.content.len())].to_vec());
+        let at = std::mem::take(&mut self.rest);
+        if at > 0 {
+            script.forget(Forgets::WhenToldToGoOn, &path);
+        }
+        let stands =
+            script.shelf().files.get(&path).map(|held| held.content[..at.min(held.content.len())].to_vec());
+        let zeros = script.forgets.as_ref().map(|_| vec![0; at]);
+        let stands = stands.or(zeros);
         let stands = stands.filter(|stands| !stands.is_empty());
         if let (Some(_), Some(GoesOn::Refuses(line))) = (&stands, script.goes_on) {
             return self.say(line);

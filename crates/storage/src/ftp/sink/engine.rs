@@ -295,6 +295,7 @@ impl SinkEngine for FtpWriter {
         let goes_on = goes_on.map(|words| ("gone on with".into(), words));
         let unproven = self.unproven().map(|words| ("NOT compared".into(), words));
         let again = self.common.again.words().map(|words| ("sent again".into(), words));
+        let lost = self.common.retry.words().map(|words| ("connection lost".into(), words));
         let open = crate::ftp::unprotected(&self.common.server, &self.common.settings);
         let open = open.map(|words| ("NOT protected".into(), words));
         [("sink storage".into(), what), ("sink protection".into(), protection.into())]
@@ -305,6 +306,7 @@ impl SinkEngine for FtpWriter {
             .chain(goes_on)
             .chain(unproven)
             .chain(again)
+            .chain(lost)
             .chain(open)
             .collect()
     }

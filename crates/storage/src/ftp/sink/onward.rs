@@ -112,7 +112,7 @@ impl Writer {
     /// What stands there is something else, and what came of the source is not here any more.
     pub(super) fn stands_otherwise(&mut self, id: FileId, standing: &Standing, path: &[u8]) -> Gone {
         let compared = standing.compared(0);
-        self.common.parts.count(compared, 0);
+        self.common.parts.count(id, compared, 0);
         self.common.parts.begins_anew(id);
         let why = "what an earlier attempt left of it at the server is not what the source has: it is sent from its beginning";
         self.common.again.lost(id, compared.0, why);
@@ -130,7 +130,7 @@ impl Writer {
     ) -> Result<(), Gone> {
         let common = self.common.clone();
         if let Some(standing) = open.standing.take() {
-            common.parts.count(standing.compared(at), at);
+            common.parts.count(file.id, standing.compared(at), at);
             open.tail = standing.into_tail(at);
         }
         if at == file.size {
@@ -199,7 +199,7 @@ impl Writer {
         // The offset must not be taken for that of the next file.
         self.line.close();
         let why = match read {
-            Ok(Some(read)) if read == bytes || haul_mutant::removed("ftp-what-is-believed-is-looked-at") => {
+            Ok(Some(read)) if read == bytes || haul_mutant::removed("ftp-what-is-believed-stays") => {
                 return Ok(());
             }
             Ok(_) => "what stood there of it was another when the server went on with it: it is sent from its beginning".into(),

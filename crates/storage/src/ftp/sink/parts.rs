@@ -53,6 +53,14 @@ struct Inner {
     files: u64,
     bytes: u64,
     held: HeldReport,
+    /// What of each file counts in these three so far: one that goes on twice counts once.
+    counted: HashMap<FileId, Counted>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    held: HeldReport,
+    goes_on_at: u64,
 }
 
 /// A file that has a record.
@@ -218,6 +226,7 @@ impl Parts {
     pub(super) fn end(&self, id: FileId) {
         let mut inner = self.lock();
         let part = inner.parts.remove(&id);
+        inner.counted.remove(&id);
         drop(inner);
         if let Some(record) = part.and_then(|part| part.record) {
             record.remove();
@@ -255,15 +264,26 @@ impl Parts {
         self.lock().parts.values().fold(0, |all, part| all.saturating_add(part.len))
     }
 
-    /// A file was compared: so many bytes, of which `good` were the source's; or so many were believed.
-    pub(super) fn count(&self, (checked, good, trusted): (u64, u64, u64), goes_on_at: u64) {
+    /// A file was compared: so many bytes, of which `good` were the source's; or so many were believed. Where
+    /// that was so before, what counts is the most of it, and where it goes on now.
+    pub(super) fn count(&self, id: FileId, (checked, good, trusted): (u64, u64, u64), goes_on_at: u64) {
         let mut inner = self.lock();
-        inner.files += u64::from(goes_on_at > 0);
-        inner.bytes = inner.bytes.saturating_add(goes_on_at);
+        let before = inner.counted.get(&id).copied().unwrap_or_default();
+        let now = HeldReport {
+            checked: checked.max(before.held.checked),
+            wrong: checked.saturating_sub(good).max(before.held.wrong),
+            trusted: trusted.max(before.held.trusted),
+            time: 0,
+        };
+        inner.counted.insert(id, Counted { held: now, goes_on_at });
+        let swap =
+            |all: &mut u64, before: u64, now: u64| *all = all.saturating_sub(before).saturating_add(now);
+        swap(&mut inner.files, u64::from(before.goes_on_at > 0), u64::from(goes_on_at > 0));
+        swap(&mut inner.bytes, before.goes_on_at, goes_on_at);
         let held = &mut inner.held;
-        held.checked = held.checked.saturating_add(checked);
-        held.wrong = held.wrong.saturating_add(checked.saturating_sub(good));
-        held.trusted = held.trusted.saturating_add(trusted);
+        swap(&mut held.checked, before.held.checked, now.checked);
+        swap(&mut held.wrong, before.held.wrong, now.wrong);
+        swap(&mut held.trusted, before.held.trusted, now.trusted);
     }
 
     pub(super) fn held(&self) -> HeldReport {
@@ -333,6 +353,32 @@ mod tests {
             earlier.map(|earlier| earlier.fits)
         };
         assert_eq!([take(1), take(1), take(2)], [None, Some(true), Some(false)]);
+    }
+
+    /// Goal: a file that goes on twice in a run counts once in what the summary says of it, with the most
+    /// that was compared; others count beside it.
+    #[test]
+    fn what_goes_on_twice_counts_once() {
+        let parts = Parts::new(None, Can { goes_on: true, sums: true, trusts: false });
+        let told = || {
+            let HeldReport { checked, wrong, trusted, .. } = parts.held();
+            (checked, wrong, trusted, parts.spared(), parts.words(Some("SUM")).expect("words"))
+        };
+        let words = |bytes, files| {
+            format!(
+                "behind {bytes} bytes of {files} files that stood at the server: SUM of what stood there was compared, part by part"
+            )
+        };
+        parts.count(FileId(1), (100, 80, 0), 80);
+        parts.count(FileId(1), (120, 120, 0), 120);
+        assert_eq!(told(), (120, 20, 0, 120, words(120, 1)));
+        parts.count(FileId(2), (0, 0, 50), 50);
+        parts.end(FileId(1));
+        parts.count(FileId(2), (0, 0, 60), 60);
+        assert_eq!(told(), (120, 20, 60, 180, words(180, 2)));
+        // What stood there was something else after all.
+        parts.count(FileId(2), (70, 0, 0), 0);
+        assert_eq!(told(), (190, 90, 60, 120, words(120, 1)));
     }
 
     /// Goal: two runs never go on with one temporary; another version of the source does not, either.

@@ -11,7 +11,8 @@ use super::{Held, Session};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InBlocks {
     Whole,
-    /// With markers of what it has, among them more than anybody can need.
+    /// With markers of what it has, among them more than anybody can need. What is not whole when its session
+    /// ends is dropped, and nobody was shown it before.
     Marked,
     /// Nothing of it, but this, before anybody looks at its connections.
     Refuse(&'static str),
@@ -149,6 +150,9 @@ impl Session {
             _ => {}
         }
         let (whole, lanes) = (came.promised == Some(came.ends), self.lanes.len());
+        if how == InBlocks::Marked && !whole {
+            return false;
+        }
         let held = Held { content: came.content, modify: "20200102030405".into(), path: path.clone() };
         self.script.shelf().files.insert(path, held);
         match how {

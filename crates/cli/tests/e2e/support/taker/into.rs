@@ -3,7 +3,7 @@
 
 use std::io::Write as _;
 
-use super::{DIALLED_WITHIN, Session, accept};
+use super::{DIALLED_WITHIN, Forgets, Session, accept};
 
 /// What it makes of a place in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,7 @@ impl Session {
         };
         let _ = data.write_all(content.get(at..).unwrap_or_default());
         drop(data);
+        self.script.forget(Forgets::WhenRead, path);
         self.say("226 that is all")
     }
 }
