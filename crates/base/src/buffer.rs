@@ -7,8 +7,9 @@
 //! again, so a buffer may hold older payload of this process, but never memory of somebody else.
 //!
 //! A buffer can be cut into [`Part`]s, so that several requests fill it at once; it is whole again when all
-//! of them came back ([`Buffer::join`]). The memory of a pool keeps its identity ([`Slab`]) while it is
-//! reused, so that an engine can register it with the kernel once.
+//! of them came back ([`Buffer::join`]). Memory keeps its identity ([`Slab`]) while it is reused, so that an
+//! engine can register it with the kernel once; also where it changes pools with its payload
+//! ([`Pool::adopt`]).
 //!
 //! The page that alignment costs per buffer is not counted (at most a sixteenth; of large ones it is never
 //! touched).
@@ -89,7 +90,7 @@ pub struct Slab {
 struct Memory {
     shared: Arc<Shared>,
     id: BufferId,
-    /// `None` only while it is being dropped.
+    /// `None` only while it is being dropped, and where it went to another pool before.
     block: Option<Block>,
     cost: u64,
 }
@@ -158,6 +159,47 @@ impl Pool {
         drop(evicted);
         let block = recycled.unwrap_or_else(|| Block::new(size));
         let memory = Memory { shared: self.shared.clone(), id: live_ids().take(), block: Some(block), cost };
+        Ok(Buffer { memory: Arc::new(memory), len })
+    }
+
+    /// Payload that another pool handed out, in this one: its memory changes owners, and the bytes stay where
+    /// they are. The other pool gets memory of that size in its place, where this one keeps some that is not
+    /// in use. Its books are as if the buffer had been dropped, ours as if one had been taken, under an id of
+    /// its own. Never blocks.
+    ///
+    /// Edge: memory that would be counted otherwise here, for its payload was shortened, is not taken over;
+    /// the payload is copied.
+    ///
+    /// # Errors
+    /// As [`Pool::take`]; the payload goes back to its pool.
+    pub fn adopt(&self, mut buffer: Buffer) -> Result<Buffer, Exhausted> {
+        let len = buffer.len;
+        let cost = credit_cost(len as u64);
+        if buffer.memory.cost != cost {
+            let mut copy = self.take(len)?;
+            copy.as_mut_slice().copy_from_slice(buffer.as_slice());
+            return Ok(copy);
+        }
+        let limit = self.shared.limit;
+        let mut evicted = Vec::new();
+        let spare = {
+            let mut state = self.shared.lock();
+            if cost > limit - state.in_use && !haul_mutant::removed("memory-is-bounded") {
+                return Err(Exhausted { limit });
+            }
+            let spare = state.pop(cost);
+            state.in_use += cost;
+            state.in_use_max = state.in_use_max.max(state.in_use);
+            while state.cached > limit - state.in_use {
+                evicted.push(state.evict());
+            }
+            spare
+        };
+        drop(evicted);
+        let theirs = Arc::get_mut(&mut buffer.memory).expect("a buffer has its memory alone");
+        let block = std::mem::replace(&mut theirs.block, spare);
+        drop(buffer);
+        let memory = Memory { shared: self.shared.clone(), id: live_ids().take(), block, cost };
         Ok(Buffer { memory: Arc::new(memory), len })
     }
 
@@ -407,9 +449,10 @@ impl Drop for Memory {
         live_ids().live.remove(&self.id.0);
         let mut state = self.shared.lock();
         state.in_use -= self.cost;
-        state.cached += self.cost;
-        let block = self.block.take().expect("dropped once");
-        state.free.entry(self.cost).or_default().push(block);
+        if let Some(block) = self.block.take() {
+            state.cached += self.cost;
+            state.free.entry(self.cost).or_default().push(block);
+        }
     }
 }
 

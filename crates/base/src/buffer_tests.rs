@@ -83,6 +83,83 @@ fn recycling_allocates_once() {
     assert_eq!((state.allocations, state.cached), (3, 5 * SLOT as u64));
 }
 
+/// Goal: what goes to another pool stays where it is, counts there and no more at home, has a new id, and is
+/// kept by its new pool; the old one gets what the new one does not use.
+#[test]
+fn memory_changes_pools() {
+    let (home, away) = (Pool::new(8 * SLOT as u64), Pool::new(4 * SLOT as u64));
+    let books = |pool: &Pool| {
+        let state = pool.shared.lock();
+        (state.in_use, state.cached, state.allocations)
+    };
+    let slots = |n: usize| (n * SLOT) as u64;
+    let mut buffer = home.take(3 * SLOT - 1).unwrap();
+    buffer.as_mut_slice().fill(9);
+    let (id, address) = (buffer.id(), buffer.as_slice().as_ptr().addr());
+    let buffer = away.adopt(buffer).unwrap();
+    assert!(buffer.as_slice().len() == 3 * SLOT - 1 && buffer.as_slice().iter().all(|byte| *byte == 9));
+    assert_eq!(buffer.as_slice().as_ptr().addr(), address);
+    assert_ne!(buffer.id(), id);
+    assert_eq!((books(&home), books(&away)), ((0, 0, 1), (slots(3), 0, 0)));
+    // No room for another: it is where it was, and goes home.
+    let second = home.take(3 * SLOT).unwrap();
+    assert!(away.adopt(second).is_err());
+    assert_eq!((books(&home), books(&away)), ((0, slots(3), 2), (slots(3), 0, 0)));
+    drop(buffer);
+    assert_eq!(books(&away), (0, slots(3), 0));
+    // From here on no memory is made, however often it goes over.
+    for _ in 0..5 {
+        let buffer = away.adopt(home.take(3 * SLOT).unwrap()).unwrap();
+        assert_eq!((books(&home), books(&away)), ((0, slots(3), 2), (slots(3), 0, 0)));
+        drop(buffer);
+    }
+    // What was kept makes way.
+    let buffer = away.adopt(home.take(2 * SLOT).unwrap()).unwrap();
+    assert_eq!(books(&away), (slots(2), 0, 0));
+    // Shortened, it costs less here than its memory: that stays at home.
+    let mut long = home.take(2 * SLOT).unwrap();
+    long.as_mut_slice().fill(5);
+    long.truncate(SLOT);
+    let short = away.adopt(long).unwrap();
+    assert!(short.as_slice() == vec![5; SLOT]);
+    assert_eq!((books(&away), home.in_use().0), ((slots(3), 0, 1), 0));
+    drop((buffer, short));
+    assert_eq!((away.in_use().0, home.in_use().0), (0, 0));
+}
+
+/// Goal: both bounds hold while threads give payload to each other.
+#[test]
+fn bounds_hold_while_memory_changes_pools() {
+    let limits = [24 * SLOT as u64, 16 * SLOT as u64];
+    let pools = limits.map(Pool::new);
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let pools = &pools;
+            scope.spawn(move || {
+                let mut rng = fastrand::Rng::with_seed(seed);
+                let mut held: Vec<Buffer> = Vec::new();
+                for _ in 0..if cfg!(miri) { 40 } else { 2000 } {
+                    let pool = &pools[rng.usize(0..2)];
+                    match rng.u8(0..3) {
+                        0 => held.extend(pool.take(rng.usize(0..6 * SLOT))),
+                        1 if !held.is_empty() => {
+                            let buffer = held.swap_remove(rng.usize(0..held.len()));
+                            held.extend(pool.adopt(buffer));
+                        }
+                        _ if !held.is_empty() => drop(held.swap_remove(rng.usize(0..held.len()))),
+                        _ => {}
+                    }
+                    for (pool, limit) in pools.iter().zip(limits) {
+                        let state = pool.shared.lock();
+                        assert!(state.in_use + state.cached <= limit);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(pools.each_ref().map(|pool| pool.in_use().0), [0, 0]);
+}
+
 /// Goal: truncate shortens, never grows, and costs nothing of the next user's length.
 #[test]
 fn truncate_only_shortens() {

@@ -489,7 +489,7 @@ fn memory_links(options: &Options) -> (Links, Links) {
     let (near, far) = memory::pair(PIPE_LEN);
     let mut data: (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
     for stream in 1..=LOCAL_STREAMS {
-        let (near, far) = memory::pair(PIPE_LEN);
+        let (near, far) = memory::handing_pair(PIPE_LEN);
         data.0.push((StreamId(stream), near));
         data.1.push((StreamId(stream), far));
     }

@@ -48,6 +48,8 @@ pub struct Link {
     /// The connection below, to ask and to set. `None`: there is none of its own.
     pub connection: Option<Arc<dyn Connection>>,
     pub guard: Guard,
+    /// Payload does not go by the bytes, but from hand to hand. `None`: the other end may be anywhere.
+    pub hands: Option<memory::Hands>,
 }
 
 /// What lies below a link that has a connection of its own: what can be asked of it and set while it is used.

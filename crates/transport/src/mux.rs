@@ -146,6 +146,7 @@ impl Shared {
             closer,
             connection: None,
             guard: Guard::default(),
+            hands: None,
         }
     }
 

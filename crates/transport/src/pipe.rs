@@ -55,6 +55,7 @@ pub fn link(input: OwnedFd, output: OwnedFd, keep: Option<Box<dyn Any + Send>>) 
         closer,
         connection: None,
         guard: Guard::default(),
+        hands: None,
     })
 }
 

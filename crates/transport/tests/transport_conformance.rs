@@ -52,6 +52,12 @@ fn over_memory() -> Ends {
     Ends { name: "memory", near, far, _keep: Vec::new() }
 }
 
+/// Payload goes from hand to hand.
+fn over_hands() -> Ends {
+    let (near, far) = memory::handing_pair(100_000);
+    Ends { name: "hands", near, far, _keep: Vec::new() }
+}
+
 fn over_tls() -> Ends {
     let (dialled, accepted) = tcp_pair();
     let (ours, theirs) = (Identity::generate().unwrap(), Identity::generate().unwrap());
@@ -123,8 +129,15 @@ fn over_pipes_in_sockets() -> Ends {
     Ends { name: "pipes in sockets", near: link(near), far: link(far), _keep: Vec::new() }
 }
 
-const TRANSPORTS: [fn() -> Ends; 6] =
-    [over_memory, over_tls, over_mux_in_memory, over_mux_in_sockets, over_pipes, over_pipes_in_sockets];
+const TRANSPORTS: [fn() -> Ends; 7] = [
+    over_memory,
+    over_hands,
+    over_tls,
+    over_mux_in_memory,
+    over_mux_in_sockets,
+    over_pipes,
+    over_pipes_in_sockets,
+];
 
 fn post<T: Send + 'static>() -> (Post<T>, Receiver<T>) {
     let (events, received) = unbounded();

@@ -11,7 +11,7 @@ use crate::driver::sink::{self, SinkRequest};
 use crate::driver::source::{self, SourceRequest};
 use crate::driver::{Links, PATIENCE, Report, Watch, dry};
 use crate::endpoint::Place;
-use crate::options::Options;
+use crate::options::{OBJECT_SIZE_DEFAULT, Options};
 use haul_storage::descriptors::{Claim, READERS_USUAL, Share, WRITERS_USUAL};
 use haul_storage::source::wall_clock;
 use haul_transport::pace::Pacer;
@@ -19,6 +19,10 @@ use haul_transport::path;
 
 /// Payload buffers of an end are never less than this, bytes: two of the smallest bundles.
 const MEMORY_MIN: u64 = 8 * 1024 * 1024;
+
+/// So many objects fit into the buffers of each end where this process writes to a server: each of the seven
+/// large files that it takes at a time has one.
+const OBJECTS_BESIDE: u64 = 8;
 
 /// One end, ready to be run.
 pub(super) enum End {
@@ -153,9 +157,35 @@ pub(super) fn memory(options: &Options, rtt: Option<Duration>) -> Choice<u64> {
     Choice { value: value.max(MEMORY_MIN), why }
 }
 
+/// The same, where this process reads what it sends to a server: that takes few files at a time, each in
+/// ascending order, and no path whose length must be in buffers lies between the ends. What is beyond the
+/// processor's caches is cleared, filled and then read from memory again, and gains nothing.
+pub(super) fn beside_server(options: &Options, memory: Choice<u64>) -> Choice<u64> {
+    let enough = options.object_size.map_or(0, u64::from).max(OBJECT_SIZE_DEFAULT) * OBJECTS_BESIDE;
+    if options.memory.is_some() || memory.value <= enough {
+        return memory;
+    }
+    Choice { value: enough, why: format!("{OBJECTS_BESIDE} objects, for it goes from here to a server") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: what goes to a server has few buffers, of whatever objects; what was asked for is kept, and
+    /// what a small host can give.
+    #[test]
+    fn a_server_needs_few_buffers() {
+        let of = |memory: Option<u64>, object_size, usual: u64| {
+            let options = Options { memory, object_size, ..Options::default() };
+            beside_server(&options, Choice { value: memory.unwrap_or(usual), why: String::new() }).value
+        };
+        assert_eq!(of(None, None, 256 << 20), 32 << 20);
+        assert_eq!(of(None, Some(16 << 20), 256 << 20), 128 << 20);
+        assert_eq!(of(None, Some(64 << 10), 256 << 20), 32 << 20);
+        assert_eq!(of(None, None, 20 << 20), 20 << 20);
+        assert_eq!(of(Some(1 << 30), None, 256 << 20), 1 << 30);
+    }
 
     /// Goal: the ends wait for each other as long as one of them may wait for a server.
     #[test]

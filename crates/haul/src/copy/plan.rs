@@ -13,7 +13,7 @@ use std::time::Duration;
 use haul_core::reliability::Reliability;
 use haul_core::wire::RATE_UNLIMITED;
 
-use super::ends::{End, memory, sink_request, source_request};
+use super::ends::{End, beside_server, memory, sink_request, source_request};
 use crate::driver::sink::SinkRequest;
 use crate::driver::source::SourceRequest;
 use crate::driver::{Links, Report, Watch, policy};
@@ -96,7 +96,10 @@ impl<'a> Plan<'a> {
 
     fn end(&self, role: Role, links: &Links) -> End {
         let options = &self.request.options;
-        let memory = memory(options, path::rtt(&links.control));
+        let mut memory = memory(options, path::rtt(&links.control));
+        if self.host.is_none() && self.sends_to_server() {
+            memory = beside_server(options, memory);
+        }
         match role {
             Role::Source => {
                 let from = source_request(self.sources(), options, None, memory, (&self.share, &self.pacer));
@@ -114,6 +117,12 @@ impl<'a> Plan<'a> {
                 End::sink(to, self.request.dry_run)
             }
         }
+    }
+
+    /// From storage that is no server's to a server.
+    fn sends_to_server(&self) -> bool {
+        let is_server = |end: &Endpoint| end.place().scheme().server;
+        is_server(&self.request.destination) && !self.request.sources.iter().any(is_server)
     }
 
     fn sources(&self) -> Vec<Place> {

@@ -256,6 +256,13 @@ fn link_pairs(streams: u16) -> Vec<(Link, Link)> {
     (0..=streams).map(|_| memory::pair(256 * 1024)).collect()
 }
 
+/// The same, as a copy in one process has them: payload goes from hand to hand.
+fn local_pairs(streams: u16) -> Vec<(Link, Link)> {
+    let mut pairs = link_pairs(0);
+    pairs.extend((0..streams).map(|_| memory::handing_pair(256 * 1024)));
+    pairs
+}
+
 fn links_of(mut links: Vec<Link>) -> Links {
     let data: Vec<_> = links.split_off(1).into_iter().zip(1..).map(|(link, n)| (StreamId(n), link)).collect();
     let control = links.pop().expect("control comes first");

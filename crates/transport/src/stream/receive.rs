@@ -10,10 +10,13 @@ use haul_core::wire::{
     DataEntry, DataHeader, DataPreamble, FrameHeader, PREAMBLE_LEN, decode_data_descriptor, kind,
 };
 
-use super::{CUT_OFF, Lap, bad_frame, check_seq, guarded, read_exact, read_header, read_some, spawn};
+use super::{
+    CUT_OFF, Lap, bad_frame, check_seq, guarded, read_exact, read_failed, read_header, read_some, spawn,
+};
 use crate::frames::{CODE_LEN, FrameKeys};
+use crate::memory::Hands;
 use crate::{Link, Post, TransportError};
-use haul_base::buffer::{Buffer, Pool};
+use haul_base::buffer::{Buffer, Exhausted, Pool};
 use haul_base::digest::{self, RangeHasher};
 use haul_base::meter::Meter;
 
@@ -64,7 +67,7 @@ impl DataReceiver {
         meter: Arc<Meter>,
         post: Post<RecvEvent>,
     ) -> Result<DataReceiver, TransportError> {
-        let Link { reader, writer, closer, guard, .. } = link;
+        let Link { reader, writer, closer, guard, hands, .. } = link;
         let shared = Arc::new(RecvShared {
             keys: guard.keys,
             stream,
@@ -78,7 +81,7 @@ impl DataReceiver {
         });
         let receiver = DataReceiver { shared: shared.clone() };
         spawn(format!("haul-recv-{stream}"), move || {
-            let error = guarded(|| receive_frames(reader, &shared)).err();
+            let error = guarded(|| receive_frames((reader, hands), &shared)).err();
             // Nothing was said in this direction; the half was kept open as long as the stream.
             drop(writer);
             (shared.closer)();
@@ -102,7 +105,10 @@ impl Drop for DataReceiver {
     }
 }
 
-fn receive_frames(mut reader: Box<dyn Read + Send>, shared: &RecvShared) -> Result<(), String> {
+fn receive_frames(
+    (mut reader, hands): (Box<dyn Read + Send>, Option<Hands>),
+    shared: &RecvShared,
+) -> Result<(), String> {
     let mut descriptor = Vec::new();
     let mut lap = Lap::start();
     loop {
@@ -135,13 +141,20 @@ fn receive_frames(mut reader: Box<dyn Read + Send>, shared: &RecvShared) -> Resu
         let seq = check_place(&header, shared)?;
         let header = decode_data_descriptor(&preamble, &descriptor).map_err(bad_frame)?;
         let payload_len = preamble.payload_len as usize;
+        let over_grant = |error: Exhausted| format!("the peer sent more than it was granted: {error}");
         let (buffer, good) = if payload_len == 0 {
             (None, check_payload(&header, &[]))
+        } else if let Some(hands) = &hands {
+            let buffer = hands.take().map_err(|error| read_failed(&error))?;
+            if buffer.as_slice().len() != payload_len {
+                let len = buffer.as_slice().len();
+                return Err(format!("the peer sent a bad frame: {len} bytes instead of {payload_len}"));
+            }
+            let buffer = shared.pool.adopt(buffer).map_err(over_grant)?;
+            let good = check_payload(&header, buffer.as_slice());
+            (Some(buffer), good)
         } else {
-            let mut buffer = shared
-                .pool
-                .take(payload_len)
-                .map_err(|error| format!("the peer sent more than it was granted: {error}"))?;
+            let mut buffer = shared.pool.take(payload_len).map_err(over_grant)?;
             let payload = buffer.as_mut_slice();
             let good = match &header.entries[..] {
                 [object] if payload_len > SLICE_LEN => vec![read_object(&mut reader, object, payload)?],

@@ -12,6 +12,7 @@ use haul_core::wire::{DataHeader, encode_data_header};
 
 use super::{Lap, guarded, spawn, write_failed};
 use crate::frames::FrameKeys;
+use crate::memory::Hands;
 use crate::pace::Pacer;
 use crate::{Link, Post, TransportError};
 use haul_base::buffer::Buffer;
@@ -80,7 +81,7 @@ impl DataSender {
         post: Post<SendEvent>,
         pacer: Arc<Pacer>,
     ) -> Result<DataSender, TransportError> {
-        let Link { reader, writer, closer, guard, .. } = link;
+        let Link { reader, writer, closer, guard, hands, .. } = link;
         let shared = Arc::new(SendShared {
             keys: guard.keys,
             stream,
@@ -96,7 +97,7 @@ impl DataSender {
         let (queue, jobs) = crossbeam_channel::unbounded();
         let sender = DataSender { shared: shared.clone(), queue: Some(queue), seq: 0 };
         spawn(format!("haul-send-{stream}"), move || {
-            if let Err(error) = guarded(|| send_frames(writer, jobs, &shared)) {
+            if let Err(error) = guarded(|| send_frames((writer, hands), jobs, &shared)) {
                 shared.lose(error);
             }
             // Nothing is said in this direction; the half stays open as long as the stream.
@@ -145,7 +146,7 @@ impl Drop for DataSender {
 }
 
 fn send_frames(
-    mut writer: Box<dyn Write + Send>,
+    (mut writer, hands): (Box<dyn Write + Send>, Option<Hands>),
     jobs: Receiver<SendJob>,
     shared: &SendShared,
 ) -> Result<(), String> {
@@ -174,7 +175,9 @@ fn send_frames(
         shared.count_wait(lap.lap());
         shared.queued.fetch_sub(1, Ordering::Relaxed);
         let SendJob { header, buffer, seq } = job;
+        let buffer_id = buffer.as_ref().map(Buffer::id);
         let payload = buffer.as_ref().map_or(&[][..], Buffer::as_slice);
+        let len = payload.len();
         assert_eq!(payload.len() as u64, header.payload_len(), "a buffer holds the payload of its entries");
         let mut head = encode_data_header(&header, shared.stream, shared.epoch, seq);
         if let Some(keys) = &shared.keys {
@@ -182,7 +185,10 @@ fn send_frames(
             head.extend_from_slice(&code);
         }
         sent = seq;
-        if shared.pacer.rate().is_some() {
+        if let Some(hands) = &hands {
+            shared.await_turn(len, &mut lap);
+            shared.hand_over(hands, &mut *writer, &head, buffer).map_err(write_failed)?;
+        } else if shared.pacer.rate().is_some() {
             writer.write_all(&head).map_err(write_failed)?;
             shared.write_paced(&mut *writer, payload, &mut lap).map_err(write_failed)?;
         } else if shared.keys.is_some() {
@@ -190,9 +196,8 @@ fn send_frames(
         } else {
             writer.write_all(&head).and_then(|()| writer.write_all(payload)).map_err(write_failed)?;
         }
-        pending_len += head.len() + payload.len();
-        pending.push((seq, buffer.as_ref().map(Buffer::id)));
-        drop(buffer);
+        pending_len += head.len() + len;
+        pending.push((seq, buffer_id));
         shared.count_write(lap.lap());
     }
 }
@@ -218,6 +223,29 @@ impl SendShared {
             Some(keys) => writer.write_all(&keys.last(self.stream, self.epoch, sent + 1)),
             None => Ok(()),
         }
+    }
+    /// Waits until the turn of all of `len` bytes has come.
+    fn await_turn(&self, mut len: usize, lap: &mut Lap) {
+        while len > 0 && self.pacer.rate().is_some() {
+            self.count_write(lap.lap());
+            len -= self.pacer.take(len, || self.over.load(Ordering::Acquire));
+            self.count_wait(lap.lap());
+        }
+    }
+    /// Gives the frame to the other end of this process. Its payload is there when the head is read, and
+    /// taken, so that it is in no pool of this end, when this returns.
+    fn hand_over(
+        &self,
+        hands: &Hands,
+        writer: &mut dyn Write,
+        head: &[u8],
+        buffer: Option<Buffer>,
+    ) -> io::Result<()> {
+        // Nobody takes what the head does not say: a bundle whose files all turned out empty.
+        let payload = buffer.filter(|buffer| !buffer.as_slice().is_empty());
+        payload.map_or(Ok(()), |payload| hands.give(payload))?;
+        writer.write_all(head).and_then(|()| writer.flush())?;
+        hands.given()
     }
     /// Writes `payload` in pieces, each when its turn comes.
     fn write_paced(&self, writer: &mut dyn Write, mut payload: &[u8], lap: &mut Lap) -> io::Result<()> {

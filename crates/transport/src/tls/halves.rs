@@ -138,6 +138,7 @@ impl Parts {
         let (closer, incoming_bare, outgoing_bare) = (shared.clone(), shared.clone(), shared.clone());
         Link {
             connection: Some(connection),
+            hands: None,
             guard: Guard::of(
                 Arc::new(move || incoming_bare.bare_in.store(true, Ordering::Release)),
                 Arc::new(move || outgoing_bare.bare_out.store(true, Ordering::Release)),

@@ -155,7 +155,8 @@ impl Read for Damage {
 }
 
 /// Goal: damage is reported for the entry that has it, and for no other.
-/// Method: one flipped bit in each entry of a bundle in turn, and in a part of a file.
+/// Method: one flipped bit in each entry of a bundle in turn, and in a part of a file; of what is read, and
+/// where payload goes from hand to hand, of that.
 #[test]
 fn damage_is_reported_per_entry() {
     let files = [bytes(1, 700), bytes(2, 900), bytes(3, 5000)];
@@ -173,11 +174,17 @@ fn damage_is_reported_per_entry() {
         for (entries, payload, at, expected) in &cases {
             let mut ends = make();
             let header = DataHeader { sink_target: SinkTarget::ANY, entries: entries.clone() };
-            let at = encode_data_header(&header, STREAM, EPOCH, 1).len() + at;
-            ends.far.reader = Box::new(Damage { reader: ends.far.reader, at, passed: 0 });
+            let mut payload = payload.clone();
+            match ends.near.hands {
+                Some(_) => payload[*at] ^= 1,
+                None => {
+                    let at = encode_data_header(&header, STREAM, EPOCH, 1).len() + at;
+                    ends.far.reader = Box::new(Damage { reader: ends.far.reader, at, passed: 0 });
+                }
+            }
             let mut source = source(ends.near);
             let sink = sink(ends.far, 1 << 20);
-            let buffer = source.buffer(payload);
+            let buffer = source.buffer(&payload);
             source.sender.submit(header, buffer);
             source.sender.close();
             let (got, _, error) = sink.finish();
@@ -215,6 +222,110 @@ fn over_grant_ends_the_stream() {
         };
         assert_eq!((frames, held.len()), (2, 2));
         assert!(error.contains("more than it was granted"), "{}: {error}", ends.name);
+    }
+}
+
+/// Goal: a frame whose buffer has no payload holds nothing up: the buffer goes home, and the next frame
+/// comes.
+#[test]
+fn an_empty_buffer_is_no_payload() {
+    for make in TRANSPORTS {
+        let ends = make();
+        let mut source = source(ends.near);
+        let sink = sink(ends.far, 1 << 20);
+        for data in [&b""[..], b"more", b""] {
+            let mut buffer = source.pool.take(4).unwrap();
+            buffer.truncate(data.len());
+            buffer.as_mut_slice().copy_from_slice(data);
+            let entries = vec![entry(1, 0, data, true, true)];
+            source.sender.submit(DataHeader { sink_target: SinkTarget::ANY, entries }, Some(buffer));
+            let sent = source.events.recv_timeout(HANG).unwrap();
+            assert!(matches!(sent, SendEvent::Sent { .. }), "{}: {sent:?}", ends.name);
+        }
+        source.sender.close();
+        let (got, _, error) = sink.finish();
+        let good = got.iter().all(|(.., good)| *good == [true]);
+        assert_eq!((got.len(), good, error), (3, true, None), "{}", ends.name);
+        assert_eq!((source.pool.in_use().0, sink.pool.in_use().0), (0, 0), "{}", ends.name);
+    }
+}
+
+/// Goal: from hand to hand payload stays where it is, and is in the books of one end at a time: of the source
+/// until the frame is told as sent, of the sink from then on.
+/// Method: the addresses of what is sent and of what came; the pools' books at each step.
+#[test]
+fn payload_changes_owners() {
+    let ends = over_hands();
+    let mut source = source(ends.near);
+    let sink = sink(ends.far, 1 << 20);
+    let mut addresses = Vec::new();
+    for number in 0..4 {
+        let data = bytes(number, 70_000);
+        let buffer = source.buffer(&data).expect("there is payload");
+        let (address, cost) = (buffer.as_slice().as_ptr().addr(), source.pool.in_use().0);
+        addresses.push(address);
+        let entries = vec![entry(number, 0, &data, true, true)];
+        source.sender.submit(DataHeader { sink_target: SinkTarget::ANY, entries }, Some(buffer));
+        let sent = source.events.recv_timeout(HANG).unwrap();
+        assert!(matches!(sent, SendEvent::Sent { .. }), "{sent:?}");
+        assert_eq!(source.pool.in_use().0, 0);
+        let event = sink.events.recv_timeout(HANG).unwrap();
+        let RecvEvent::Data { buffer: Some(buffer), good, .. } = event else { panic!("{event:?}") };
+        assert_eq!((good, sink.pool.in_use().0), (vec![true], cost));
+        assert_eq!(buffer.as_slice().as_ptr().addr(), address);
+        assert!(buffer.as_slice() == data);
+        drop(buffer);
+        assert_eq!(sink.pool.in_use().0, 0);
+    }
+    // What the sink has no use for goes back for what comes next.
+    addresses.sort_unstable();
+    addresses.dedup();
+    assert_eq!(addresses.len(), 2);
+}
+
+/// Goal: a head whose payload is another length ends the stream; so does the end of the peer while payload is
+/// waited for, and while it waits to be taken, wherever that is cut.
+#[test]
+fn hands_hold_what_the_head_says() {
+    let data = bytes(1, 1000);
+    let header = DataHeader { sink_target: SinkTarget::ANY, entries: vec![entry(1, 0, &data, true, true)] };
+    let head = encode_data_header(&header, STREAM, EPOCH, 1);
+    let pool = Pool::new(1 << 20);
+    for len in [0, 999, 1001] {
+        let mut ends = over_hands();
+        let hands = ends.near.hands.as_ref().expect("they have hands");
+        hands.give(pool.take(len).unwrap()).unwrap();
+        ends.near.writer.write_all(&head).unwrap();
+        let sink = sink(ends.far, 1 << 20);
+        let (got, _, error) = sink.finish();
+        assert!(got.is_empty() && error.unwrap().contains("bad frame"), "{len}");
+        assert_eq!((sink.pool.in_use().0, pool.in_use().0), (0, 0));
+    }
+    for cuts in [false, true] {
+        let mut ends = over_hands();
+        ends.near.writer.write_all(&head).unwrap();
+        let sink = sink(ends.far, 1 << 20);
+        match cuts {
+            true => (ends.near.closer)(),
+            false => drop(ends.near),
+        }
+        let (got, _, error) = sink.finish();
+        assert!(got.is_empty() && error.is_some(), "{cuts}");
+    }
+    for cuts in [false, true] {
+        let mut ends = over_hands();
+        let mut source = source(ends.near);
+        let buffer = source.buffer(&data);
+        source.sender.submit(header.clone(), buffer);
+        // From here on it waits until the payload is taken, which nobody does.
+        ends.far.reader.read_exact(&mut vec![0; head.len()]).unwrap();
+        match cuts {
+            true => (ends.far.closer)(),
+            false => drop(ends.far),
+        }
+        let event = source.events.recv_timeout(HANG).unwrap();
+        assert!(matches!(event, SendEvent::Lost { .. }), "{event:?}");
+        assert_eq!(source.pool.in_use().0, 0);
     }
 }
 
@@ -376,6 +487,7 @@ fn panic_ends_the_stream() {
         closer: Arc::new(|| {}),
         connection: None,
         guard: Guard::default(),
+        hands: None,
     };
     let (_handle, events) = control(bomb());
     assert!(lost(&events).contains("boom"));

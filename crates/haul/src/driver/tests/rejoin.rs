@@ -113,6 +113,7 @@ impl Net {
             closer: near.closer,
             connection: None,
             guard: Guard::default(),
+            hands: None,
         };
         (near, far)
     }

@@ -7,7 +7,7 @@ use haul_core::transfer::SessionEnd;
 use haul_core::wire::{Capability, Hello, Message, ROOTS_MAX, ROOTS_PART_MAX, SourceRoot, capability};
 
 use super::evil::*;
-use super::{Bench, Place, finish, link_pairs, sink_request, source_request, start_sink, start_source};
+use super::{Bench, Place, finish, local_pairs, sink_request, source_request, start_sink, start_source};
 
 /// Goal: as many sources as a command line holds are copied, whatever their names are; the near end that
 /// receives finds that they are what was typed.
@@ -22,7 +22,7 @@ fn more_sources_than_a_message_holds_are_copied() {
         fs::write(&path, &i.to_le_bytes()[..i % 9]).unwrap();
         sources.push(path);
     }
-    let (near, far) = link_pairs(2).into_iter().unzip();
+    let (near, far) = local_pairs(2).into_iter().unzip();
     let request = source_request(&sources);
     let typed = sources.iter().map(|path| Place::file(path.as_os_str().as_bytes())).collect();
     let asked = Some((typed, super::super::policy(&request.options)));
@@ -52,7 +52,7 @@ fn sources_without_end_are_refused() {
         ("empty", in_parts(), empty, "SOURCE_ROOTS came where"),
     ] {
         let bench = Bench::new();
-        let (near, far) = link_pairs(1).into_iter().unzip();
+        let (near, far) = local_pairs(1).into_iter().unzip();
         let sink = start_sink(near, sink_request(&bench.dst()));
         let mut evil = Evil::new(far);
         evil.say(Message::Hello(hello));

@@ -9,7 +9,7 @@ use haul_core::entry::{Meta, Timestamp};
 use haul_core::transfer::SessionEnd;
 
 use super::{
-    Bench, Report, bytes, contents, finish, link_pairs, sink_request, source_request, start_sink,
+    Bench, Report, bytes, contents, finish, local_pairs, sink_request, source_request, start_sink,
     start_source,
 };
 use crate::driver::sink::SinkRequest;
@@ -21,7 +21,7 @@ const META: Meta = Meta { mode: 0o640, uid: 0, gid: 0, mtime: Timestamp { secs: 
 
 /// Copies by both drivers; what the source and the sink say of it.
 fn copy(from: &Place, to: &Place) -> (Report, Report) {
-    let (near, far) = link_pairs(2).into_iter().unzip();
+    let (near, far) = local_pairs(2).into_iter().unzip();
     let sink = SinkRequest { destination: to.clone(), ..sink_request(Path::new("")) };
     let source = SourceRequest { sources: vec![from.clone()], ..source_request(&[]) };
     let (sink, source) = (start_sink(far, sink), start_source(near, source));
