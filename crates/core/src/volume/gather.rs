@@ -18,7 +18,7 @@ use std::time::Duration;
 use self::stripe::{Queued, Stripe, WantedLease, cut, within};
 pub use self::words::{Action, Answer, Part, PushNo, Record, Request, Seq, Settings, Term};
 
-use super::{ClientNo, Epoch, FileNo, RequestNo};
+use super::{ClientNo, Epoch, FileNo, RequestNo, Session};
 use crate::ids::Time;
 
 /// A lease runs out so long after its client was heard.
@@ -84,6 +84,8 @@ pub struct Gatherer<B> {
     held: VecDeque<(ClientNo, RequestNo, Request<B>)>,
     files: BTreeMap<FileNo, File<B>>,
     clients: BTreeMap<ClientNo, Client>,
+    /// Each client's newest connection; of older ones nothing counts.
+    sessions: BTreeMap<ClientNo, Session>,
     wanted: BTreeMap<u64, WantedLease>,
     next_wanted: u64,
     next_seq: u64,
@@ -121,6 +123,7 @@ impl<B> Gatherer<B> {
             held: VecDeque::new(),
             files: BTreeMap::new(),
             clients: BTreeMap::new(),
+            sessions: BTreeMap::new(),
             wanted: BTreeMap::new(),
             next_wanted: 0,
             next_seq: first.0,
@@ -206,9 +209,19 @@ impl<B> Gatherer<B> {
         self.clients.values().map(|client| client.until).chain(self.grace).min()
     }
 
-    /// A client is there, and hears in which term. It says so now and then.
-    pub fn hear(&mut self, now: Time, client: ClientNo) -> Term {
+    fn is_of_now(&self, client: ClientNo, session: Session) -> bool {
+        self.sessions.get(&client) == Some(&session)
+    }
+
+    /// A client is there, and hears in which term. It says so now and then. `None`: it is an older
+    /// connection's word.
+    pub fn hear(&mut self, now: Time, client: ClientNo, session: Session) -> Option<Term> {
         self.tick(now);
+        self.is_of_now(client, session).then(|| self.note(client))
+    }
+
+    fn note(&mut self, client: ClientNo) -> Term {
+        let now = self.now;
         let until = now.after(LEASE);
         let state = self.clients.entry(client).or_insert_with(|| {
             self.next_term += 1;
@@ -220,8 +233,15 @@ impl<B> Gatherer<B> {
 
     /// A client speaks over a new connection: it uses no lease of before any more, and asks again for what
     /// was not answered.
-    pub fn join(&mut self, now: Time, client: ClientNo) {
-        self.hear(now, client);
+    ///
+    /// A session whose number is not higher than that of the client's last is late, and none.
+    pub fn join(&mut self, now: Time, client: ClientNo, session: Session) {
+        self.tick(now);
+        if self.sessions.get(&client).is_some_and(|last| *last >= session) {
+            return;
+        }
+        self.sessions.insert(client, session);
+        self.note(client);
         self.held.retain(|(other, ..)| *other != client);
         for stripe in self.files.values_mut().flat_map(|file| file.stripes.values_mut()) {
             let is_its = |one: &Queued<B>| matches!(one, Queued::Write { client: of, .. } if *of == client);
@@ -246,8 +266,16 @@ impl<B> Gatherer<B> {
     }
 
     /// A client asks for something.
-    pub fn handle_request(&mut self, now: Time, client: ClientNo, number: RequestNo, request: Request<B>) {
-        self.hear(now, client);
+    pub fn handle_request(
+        &mut self,
+        now: Time,
+        (client, session): (ClientNo, Session),
+        number: RequestNo,
+        request: Request<B>,
+    ) {
+        if self.hear(now, client, session).is_none() {
+            return;
+        }
         let waits = self.grace.is_some() && !matches!(request, Request::Read { .. } | Request::Sync { .. });
         match waits {
             true => self.held.push_back((client, number, request)),

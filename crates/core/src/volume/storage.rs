@@ -10,15 +10,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Epoch, FileNo, Incarnation, RequestNo};
+use super::{Epoch, FileNo, Incarnation, RequestNo, Session};
 
 /// Who speaks: a client, or a gatherer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer(pub u64);
-
-/// One connection of a peer; a newer one has a higher number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Session(pub u64);
 
 /// What is asked of a storage server. `B` stands for bytes, which nobody here looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]

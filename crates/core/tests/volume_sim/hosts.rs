@@ -47,6 +47,8 @@ pub enum Event {
     Tick(u32),
     /// A host connects to another.
     Connect(Host, Host, u32),
+    /// It hears that a connection to another is gone.
+    Lost(Host, Host, u32),
     PushSome(u32),
     Trouble,
     Thaw(Host),
@@ -110,7 +112,7 @@ pub fn host_of(event: &Event) -> Option<Host> {
             Some(Host::Gatherer)
         }
         Event::Act(client, _) | Event::Ping(client, _) => Some(Host::Client(*client)),
-        Event::Connect(from, ..) => Some(*from),
+        Event::Connect(from, ..) | Event::Lost(from, ..) => Some(*from),
         Event::Trouble | Event::Thaw(_) | Event::Restart(_) => None,
     }
 }

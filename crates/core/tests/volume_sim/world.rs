@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use haul_core::ids::Time;
 use haul_core::volume::client::{self, Client, OpNo, Outcome, Striping};
 use haul_core::volume::gather::{self, Gatherer, Seq, Settings};
-use haul_core::volume::storage::{self, Done, Peer, Session, Storage};
+use haul_core::volume::storage::{self, Done, Peer, Storage};
 use haul_core::volume::threshold::Path;
-use haul_core::volume::{ClientNo, FileNo, Incarnation, RequestNo, ServerNo};
+use haul_core::volume::{ClientNo, FileNo, Incarnation, RequestNo, ServerNo, Session};
 
 use super::hosts::{
     Bytes, ClientHost, Event, GathererHost, Host, Message, Op, Push, StorageHost, host_of, part_bytes,
@@ -21,8 +21,6 @@ use super::judge::{Judge, Write};
 
 const MS: u64 = 1_000_000;
 const STRIPE: u64 = 8;
-const STRIPES: u64 = 4;
-const FILES: u64 = 2;
 /// Trouble ends then, and everything is to be over soon after that.
 const TROUBLE: u64 = 60_000 * MS;
 const END: u64 = 200_000 * MS;
@@ -32,6 +30,9 @@ const GATHERER_PEER: u64 = 1000;
 const PING: u64 = 2000 * MS;
 
 pub struct World {
+    /// Of each file, and files.
+    stripes: u64,
+    files: u64,
     random: fastrand::Rng,
     now: u64,
     events: BinaryHeap<Reverse<(u64, u64)>>,
@@ -43,6 +44,8 @@ pub struct World {
     /// Connections that stand: from, to, number, and when the last message of each direction arrives.
     lines: BTreeMap<(Host, Host), (u64, u64, u64)>,
     next_line: u64,
+    /// Which client made a line.
+    numbers: BTreeMap<u64, u64>,
     frozen: BTreeSet<Host>,
     parked: BTreeMap<Host, Vec<Event>>,
     judge: Judge,
@@ -80,8 +83,11 @@ impl World {
             parts: BTreeMap::new(),
             done: 0,
         };
+        let mut random = fastrand::Rng::with_seed(seed);
         World {
-            random: fastrand::Rng::with_seed(seed),
+            stripes: random.u64(1..=4),
+            files: random.u64(1..=2),
+            random,
             now: 0,
             events: BinaryHeap::new(),
             what: BTreeMap::new(),
@@ -101,6 +107,7 @@ impl World {
             clients: (0..clients).map(|_| client()).collect(),
             lines: BTreeMap::new(),
             next_line: 1,
+            numbers: BTreeMap::new(),
             frozen: BTreeSet::new(),
             parked: BTreeMap::new(),
             judge: Judge::default(),
@@ -179,9 +186,10 @@ impl World {
         let now = self.now + 1;
         let mut gathered: BTreeMap<(FileNo, u64), (Seq, u32)> = BTreeMap::new();
         let machine = self.gatherer.machine.as_mut().expect("it is up");
-        for file in 0..FILES {
-            let request = gather::Request::Read { file: FileNo(file), offset: 0, len: STRIPE * STRIPES };
-            machine.handle_request(Time(now), ClientNo(0), RequestNo(0), request);
+        for file in 0..self.files {
+            let request = gather::Request::Read { file: FileNo(file), offset: 0, len: STRIPE * self.stripes };
+            machine.join(Time(now), ClientNo(0), Session(1 + file));
+            machine.handle_request(Time(now), (ClientNo(0), Session(1 + file)), RequestNo(0), request);
             while let Some(action) = machine.poll_action() {
                 if let gather::Action::Answer(_, _, gather::Answer::Read { parts, end }) = action {
                     self.judge.ends(file, end, now);
@@ -194,8 +202,8 @@ impl World {
                 }
             }
         }
-        for file in 0..FILES {
-            for at in 0..STRIPE * STRIPES {
+        for file in 0..self.files {
+            for at in 0..STRIPE * self.stripes {
                 let storage = &self.storages[(at / STRIPE % self.storages.len() as u64) as usize];
                 let key = (FileNo(file), at);
                 let stored = storage.cached.get(&key).or_else(|| storage.kept.get(&key)).copied();
@@ -319,12 +327,19 @@ impl World {
         self.after(MS, 8000 * MS, Event::Restart(host));
     }
 
-    /// A connection breaks; both hear of it at some time.
+    /// A connection breaks; who made it hears of it at some time, and until then speaks to nobody.
     fn cut(&mut self, from: Host, to: Host) {
         if self.lines.remove(&(from, to)).is_none() {
             return;
         }
         self.say(|| format!("{from:?} to {to:?} breaks"));
+        let hears = if self.random.bool() { 5 * MS } else { 15_000 * MS };
+        let life = self.life(from);
+        self.after(0, hears, Event::Lost(from, to, life));
+    }
+
+    /// A host hears that a connection broke, and makes another.
+    fn lost(&mut self, from: Host, to: Host) {
         match (from, to) {
             (Host::Client(client), Host::Gatherer) => {
                 if let Some(machine) = &mut self.clients[client as usize].machine {
@@ -454,7 +469,7 @@ impl World {
             }
             Event::PushSome(life) => {
                 if self.gatherer.life == life && self.gatherer.machine.is_some() {
-                    let (file, stripe) = (self.random.u64(0..FILES), self.random.u64(0..STRIPES));
+                    let (file, stripe) = (self.random.u64(0..self.files), self.random.u64(0..self.stripes));
                     let machine = self.gatherer.machine.as_mut().expect("it is up");
                     match self.random.bool() {
                         true => machine.push_stripe(FileNo(file), stripe),
@@ -476,9 +491,17 @@ impl World {
                     return self.after(MS, 300 * MS, Event::Connect(from, to, life));
                 }
                 self.lines.insert((from, to), (self.next_line, self.now, self.now));
+                if let Host::Client(no) = from {
+                    self.numbers.insert(self.next_line, self.clients[no as usize].number);
+                }
                 self.next_line += 1;
                 let message = if to == Host::Gatherer { Message::JoinGatherer } else { Message::JoinStorage };
                 self.send(from, to, message);
+            }
+            Event::Lost(from, to, life) => {
+                if self.life(from) == life && self.is_up(from) && !self.lines.contains_key(&(from, to)) {
+                    self.lost(from, to);
+                }
             }
             Event::Trouble => self.trouble(),
             Event::Thaw(host) => {
@@ -511,18 +534,26 @@ impl World {
             1 => Host::Gatherer,
             _ => Host::Storage(self.random.u16(0..self.storages.len() as u16)),
         };
-        match self.random.u32(0..8) {
+        match self.random.u32(0..9) {
             0 => self.crash(any, false),
             1 => self.crash(any, true),
             2 | 3 if self.is_up(any) && self.frozen.insert(any) => {
                 self.say(|| format!("{any:?} freezes"));
                 self.after(MS, 25_000 * MS, Event::Thaw(any));
             }
-            4..=6 => {
+            4..=7 => {
                 let lines: Vec<(Host, Host)> = self.lines.keys().copied().collect();
                 if !lines.is_empty() {
                     let (from, to) = lines[self.random.usize(0..lines.len())];
-                    self.cut(from, to);
+                    match self.random.bool() {
+                        true => self.cut(from, to),
+                        false => {
+                            self.say(|| format!("{from:?} to {to:?} stalls"));
+                            let stall = self.random.u64(0..25_000 * MS);
+                            let line = self.lines.get_mut(&(from, to)).expect("it stands");
+                            line.1 = line.1.max(self.now + stall);
+                        }
+                    }
                 }
             }
             _ => {}
@@ -547,8 +578,8 @@ impl World {
             client.done += 1;
             let op = OpNo(self.next_op);
             self.next_op += 1;
-            let file = self.random.u64(0..FILES);
-            let stripe = self.random.u64(0..STRIPES);
+            let file = self.random.u64(0..self.files);
+            let stripe = self.random.u64(0..self.stripes);
             let from = self.random.u64(0..STRIPE);
             let len = self.random.u64(1..=STRIPE - from);
             let offset = stripe * STRIPE + from;
@@ -610,24 +641,21 @@ impl World {
         let now = Time(self.now);
         match (from, to) {
             (Host::Client(no), Host::Gatherer) => {
-                let client = ClientNo(self.clients[no as usize].number);
+                let (client, session) = (ClientNo(self.numbers[&line]), Session(line));
                 let machine = self.gatherer.machine.as_mut().expect("it is up");
-                let is_newest = self.lines.get(&(from, to)).is_some_and(|stands| stands.0 == line);
                 match message {
-                    // The gatherer hears nobody over a connection that was replaced; one that broke and was
-                    // not is heard to its end.
-                    _ if self.lines.contains_key(&(from, to)) && !is_newest => {}
                     Message::JoinGatherer => {
-                        machine.join(now, client);
+                        machine.join(now, client, session);
                         let life = self.gatherer.life;
                         self.send(to, from, Message::GathererJoined(life));
                     }
                     Message::Ping(said) => {
-                        let term = machine.hear(now, client);
-                        self.send(to, from, Message::Pong(said, term));
+                        if let Some(term) = machine.hear(now, client, session) {
+                            self.send(to, from, Message::Pong(said, term));
+                        }
                     }
                     Message::ToGatherer(number, request) => {
-                        machine.handle_request(now, client, number, request);
+                        machine.handle_request(now, (client, session), number, request);
                     }
                     other => unreachable!("{other:?}"),
                 }
@@ -653,7 +681,7 @@ impl World {
             }
             (from, Host::Storage(server)) => {
                 let peer = match from {
-                    Host::Client(no) => Peer(self.clients[no as usize].number),
+                    Host::Client(_) => Peer(self.numbers[&line]),
                     _ => Peer(GATHERER_PEER),
                 };
                 let machine = self.storages[server as usize].machine.as_mut().expect("it is up");
