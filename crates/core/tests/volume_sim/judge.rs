@@ -25,6 +25,8 @@ pub struct Write {
 #[derive(Debug, Default)]
 pub struct Judge {
     pub writes: BTreeMap<u32, Write>,
+    /// What reads showed of a place: when each began, was over, and what.
+    reads: BTreeMap<(u64, u64), Vec<(u64, u64, u32)>>,
 }
 
 impl Judge {
@@ -43,6 +45,35 @@ impl Judge {
         if let Some(write) = self.writes.values().filter(counts).find(|write| write.offset + write.len > end)
         {
             panic!("{file} ends at {end}, and not behind {write:?}");
+        }
+    }
+
+    /// A read shows something that an earlier one showed, and one in between did not: no write comes twice.
+    /// One that is not over yet may, for it is made again where nobody knows what became of it.
+    pub fn turns_back(
+        &mut self,
+        file: u64,
+        at: u64,
+        shown: u32,
+        (begun, over): (u64, u64),
+    ) -> Result<(), String> {
+        let reads = self.reads.entry((file, at)).or_default();
+        let first = reads.iter().filter(|read| read.2 == shown).map(|read| read.1).min();
+        let over_at = self.writes.get(&shown).map_or(Some(0), |write| write.over);
+        let between = |read: &&(u64, u64, u32)| {
+            let is_over = over_at.is_some_and(|over| over < read.0);
+            let lasts = self.writes.get(&read.2).is_none_or(|write| !write.may_be_lost);
+            read.2 != shown && lasts && is_over && first.is_some_and(|first| first < read.0) && read.1 < begun
+        };
+        let between = reads.iter().find(between).copied();
+        reads.push((begun, over, shown));
+        match between {
+            Some((.., other)) => Err(format!(
+                "{file} at {at} shows {shown} again, and showed {other} since\n{:?}\n{:?}",
+                self.writes.get(&shown),
+                self.writes.get(&other)
+            )),
+            None => Ok(()),
         }
     }
 

@@ -114,7 +114,7 @@ impl World {
             next_write: 1,
             next_op: 0,
             next_client: 1,
-            ops_max: 60,
+            ops_max: 120,
             log: VecDeque::new(),
             steps: 0,
             calm: false,
@@ -534,7 +534,7 @@ impl World {
             1 => Host::Gatherer,
             _ => Host::Storage(self.random.u16(0..self.storages.len() as u16)),
         };
-        match self.random.u32(0..9) {
+        match self.random.u32(0..11) {
             0 => self.crash(any, false),
             1 => self.crash(any, true),
             2 | 3 if self.is_up(any) && self.frozen.insert(any) => {
@@ -547,18 +547,28 @@ impl World {
                     let (from, to) = lines[self.random.usize(0..lines.len())];
                     match self.random.bool() {
                         true => self.cut(from, to),
-                        false => {
-                            self.say(|| format!("{from:?} to {to:?} stalls"));
-                            let stall = self.random.u64(0..25_000 * MS);
-                            let line = self.lines.get_mut(&(from, to)).expect("it stands");
-                            line.1 = line.1.max(self.now + stall);
-                        }
+                        false => self.stall(from, to),
                     }
                 }
+            }
+            8 | 9 => {
+                // A client is parted from everybody.
+                let client = Host::Client(self.random.u16(0..self.clients.len() as u16));
+                let lines: Vec<(Host, Host)> =
+                    self.lines.keys().copied().filter(|(from, _)| *from == client).collect();
+                lines.into_iter().for_each(|(from, to)| self.stall(from, to));
             }
             _ => {}
         }
         self.after(0, 4000 * MS, Event::Trouble);
+    }
+
+    /// What goes that way arrives late.
+    fn stall(&mut self, from: Host, to: Host) {
+        self.say(|| format!("{from:?} to {to:?} stalls"));
+        let stall = self.random.u64(0..25_000 * MS);
+        let line = self.lines.get_mut(&(from, to)).expect("it stands");
+        line.1 = line.1.max(self.now + stall);
     }
 
     /// A client writes, reads or syncs.
@@ -633,7 +643,7 @@ impl World {
             }
             self.poll_client(no);
         }
-        let pause = if self.random.u32(0..10) == 0 { 4000 * MS } else { 300 * MS };
+        let pause = if self.random.u32(0..10) == 0 { 8000 * MS } else { 300 * MS };
         self.after(0, pause, Event::Act(no, life));
     }
 
@@ -731,7 +741,11 @@ impl World {
             let life = self.storages[server as usize].life;
             match action {
                 storage::Action::Do(op, what) => {
-                    let slow = if self.random.u32(0..20) == 0 { 500 * MS } else { 3 * MS };
+                    let slow = match self.random.u32(0..60) {
+                        0 => 12_000 * MS,
+                        1..4 => 500 * MS,
+                        _ => 3 * MS,
+                    };
                     self.after(0, slow, Event::StorageDone(server, life, op, what));
                 }
                 storage::Action::Answer(peer, session, number, answer) => {
@@ -917,7 +931,10 @@ impl World {
                     }
                 }
                 for (i, byte) in bytes.into_iter().enumerate() {
-                    if let Err(text) = self.judge.shown(file, offset + i as u64, byte, begun) {
+                    let at = offset + i as u64;
+                    let judged = self.judge.shown(file, at, byte, begun);
+                    let judged = judged.and_then(|()| self.judge.turns_back(file, at, byte, (begun, now)));
+                    if let Err(text) = judged {
                         panic!("a read of client {no} from {:.3}: {text}", begun as f64 / MS as f64);
                     }
                 }
