@@ -650,7 +650,7 @@ impl World {
     fn arrive(&mut self, from: Host, to: Host, line: u64, message: Message) {
         let now = Time(self.now);
         match (from, to) {
-            (Host::Client(no), Host::Gatherer) => {
+            (Host::Client(_), Host::Gatherer) => {
                 let (client, session) = (ClientNo(self.numbers[&line]), Session(line));
                 let machine = self.gatherer.machine.as_mut().expect("it is up");
                 match message {
