@@ -41,8 +41,8 @@ const ENDS_WITHIN: Duration = Duration::from_secs(10);
 /// Who waits for nodes looks so often whether that is still worth it.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 /// A node tells how far it is at each marker, also where nothing comes to it and where its client takes
-/// nothing. One that misses so many waits for a file system that hangs, or is stopped; its link stands all the
-/// same.
+/// nothing. One that misses so many waits for a file system that hangs, or is stopped; its link stands all
+/// the same.
 const MARKERS_MISSED_MAX: u32 = 60;
 const SILENT_MIN: Duration = Duration::from_secs(20);
 
