@@ -453,8 +453,8 @@ fn a_node_that_dies_leaves_no_file() {
     assert_ne!(fs::metadata(striped.at("f")).expect("look").ino(), part);
 }
 
-/// Goal: a node that runs and does nothing, as one whose file system hangs, ends the transfer, an upload and a
-/// download; its link alone says that it is there. One whose client takes nothing for as long goes on.
+/// Goal: a node that runs and does nothing, as one whose file system hangs, ends the transfer, an upload and
+/// a download; its link alone says that it is there. One whose client takes nothing for as long goes on.
 /// Method: the session at one node is stopped; a file of a download is larger than what sockets hold.
 #[test]
 fn a_node_that_hangs_is_given_up() {

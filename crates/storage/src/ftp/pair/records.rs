@@ -4,8 +4,8 @@
 //! same to a later run.
 //! Invariants: one run at a time has a file's record; a record that is torn, of another version or of another
 //! form is none; it is replaced by rename, so that there is the old one or the new one. Nobody else can have
-//! records written elsewhere: where somebody else can change the way to their directory there are none, and all
-//! is done by the descriptor of the directory that was looked at.
+//! records written elsewhere: where somebody else can change the way to their directory there are none, and
+//! all is done by the descriptor of the directory that was looked at.
 //! Left out: whether the ranges are to be believed. A server says "safe" before anything is on media, so they
 //! count only where the file's sum is right afterwards.
 
