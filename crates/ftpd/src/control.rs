@@ -379,8 +379,8 @@ impl Control {
     }
 
     /// Waits until one of `wanted` is ready, or `deadline`; takes what the client and the monitor say
-    /// meanwhile. In a transfer (`progress` is there) `ABOR` and `STAT` count at once, and what is due of it is told. Returns which are ready:
-    /// none, if only lines came.
+    /// meanwhile. In a transfer (`progress` is there) `ABOR` and `STAT` count at once, and what is due of
+    /// it is told. Returns which are ready: none, if only lines came.
     ///
     /// # Errors
     /// The transfer is to end.
