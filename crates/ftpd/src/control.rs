@@ -25,6 +25,7 @@ use crate::config::{
     Secret,
 };
 use crate::lock::{Lock, Seal};
+use crate::progress::Progress;
 
 /// Longest line behind a login where a token stands in it: base64, and what protects it.
 const SEALED_LEN_MAX: usize = 2 * COMMAND_LEN_MAX;
@@ -79,9 +80,6 @@ pub enum Abort {
     /// Nothing was ready until the deadline.
     Late,
 }
-
-/// What the client is told when it asks in the middle of a transfer.
-pub type Status<'a> = &'a dyn Fn() -> String;
 
 pub struct Control {
     stream: Box<dyn Stream>,
@@ -381,8 +379,8 @@ impl Control {
     }
 
     /// Waits until one of `wanted` is ready, or `deadline`; takes what the client and the monitor say
-    /// meanwhile. In a transfer (`status` is there) `ABOR` and `STAT` count at once. Returns which are ready:
-    /// none, if only lines came.
+    /// meanwhile. In a transfer (`progress` is there) `ABOR` and `STAT` count at once, and what is due of
+    /// it is told. Returns which are ready: none, if only lines came.
     ///
     /// # Errors
     /// The transfer is to end.
@@ -390,14 +388,20 @@ impl Control {
         &mut self,
         wanted: &[(BorrowedFd<'_>, PollFlags)],
         deadline: Instant,
-        status: Option<Status<'_>>,
+        progress: Option<&Progress>,
     ) -> Result<Vec<bool>, Abort> {
-        let in_transfer = status.is_some();
+        let in_transfer = progress.is_some();
+        if let Some(due) = progress.and_then(Progress::due) {
+            self.send(&due);
+        }
         let wants = self.wants();
         let holds = wants && self.stream.holds();
         let left = match holds {
             true => Duration::ZERO,
-            false => deadline.saturating_duration_since(Instant::now()),
+            false => {
+                let next = progress.and_then(Progress::next).unwrap_or(deadline);
+                deadline.min(next).saturating_duration_since(Instant::now())
+            }
         };
         let (ready, by_client, by_monitor, count) = {
             let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(wanted.len() + 2);
@@ -431,7 +435,7 @@ impl Control {
             if self.mute || self.end.is_some_and(|end| end != End::Stopping) && self.queue.is_empty() {
                 return Err(Abort::Gone(self.end.unwrap_or(End::Gone)));
             }
-            self.answer_at_once(status)?;
+            self.answer_at_once(progress)?;
         } else if self.stopping && self.queue.is_empty() {
             return Err(Abort::Gone(End::Stopping));
         }
@@ -442,15 +446,15 @@ impl Control {
     }
 
     /// `ABOR` and `STAT` among the lines that wait.
-    fn answer_at_once(&mut self, status: Option<Status<'_>>) -> Result<(), Abort> {
+    fn answer_at_once(&mut self, progress: Option<&Progress>) -> Result<(), Abort> {
         if self.has_abor() {
             return Err(Abort::Asked);
         }
         // Only one that nothing waits before: answers come in order.
         while self.queue.front().is_some_and(|line| self.is_short(line, &Request::Stat(None))) {
             self.pop();
-            if let Some(status) = status {
-                self.say(213, &status());
+            if let Some(progress) = progress {
+                self.say(213, &progress.in_words());
             }
         }
         Ok(())

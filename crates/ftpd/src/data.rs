@@ -21,7 +21,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::config::{CHANNELS_MAX, CONNECT_WITHIN, SHOWN_WITHIN, plain_ip};
-use crate::control::{Abort, Control, Status, timespec};
+use crate::control::{Abort, Control, timespec};
+use crate::progress::Progress;
 
 /// Ports below are those of services: a server that dials them speaks to others in its own name.
 pub const PORT_MIN: u16 = 1_024;
@@ -468,13 +469,13 @@ impl Data {
     ///
     /// # Errors
     /// The outer: the session has to see to it. The inner: nobody answers, or the guard refuses who does.
-    pub fn dial(&mut self, control: &mut Control, status: Status<'_>) -> Result<io::Result<Conn>, Abort> {
+    pub fn dial(&mut self, control: &mut Control, progress: &Progress) -> Result<io::Result<Conn>, Abort> {
         let socket = match self.begin_to_dial() {
             Ok(socket) => socket,
             Err(error) => return Ok(Err(error)),
         };
         let connected = (socket.as_fd(), PollFlags::OUT);
-        if let Err(abort) = wait_for(connected, CONNECT_WITHIN, control, status) {
+        if let Err(abort) = wait_for(connected, CONNECT_WITHIN, control, progress) {
             return if abort == Abort::Late { Ok(Err(ErrorKind::TimedOut.into())) } else { Err(abort) };
         }
         let is_there = rustix::net::sockopt::socket_error(&socket).and_then(|came| came);
@@ -484,7 +485,7 @@ impl Data {
         let Some(guard) = self.guard.apart() else {
             return Ok(self.guard.wrap(socket, true).map(Conn::new));
         };
-        self.show_apart(guard, socket, control, status)
+        self.show_apart(guard, socket, control, progress)
     }
 
     fn begin_to_dial(&self) -> io::Result<TcpStream> {
@@ -511,7 +512,7 @@ impl Data {
         guard: Box<dyn Guard>,
         socket: TcpStream,
         control: &mut Control,
-        status: Status<'_>,
+        progress: &Progress,
     ) -> Result<io::Result<Conn>, Abort> {
         let begun = || -> io::Result<_> {
             let (ours, theirs) = UnixStream::pair()?;
@@ -527,7 +528,7 @@ impl Data {
             Err(error) => return Ok(Err(error)),
         };
         // It ends by itself before that.
-        let ended = wait_for((bell.as_fd(), PollFlags::IN), SHOWN_WITHIN * 2, control, status);
+        let ended = wait_for((bell.as_fd(), PollFlags::IN), SHOWN_WITHIN * 2, control, progress);
         match ended {
             Ok(()) => Ok(found.recv().unwrap_or_else(|_| Err(ErrorKind::BrokenPipe.into()))),
             Err(abort) => {
@@ -551,15 +552,22 @@ impl Data {
     ///
     /// # Errors
     /// The outer: the session has to see to it. The inner: there is none.
-    pub fn open_one(&mut self, control: &mut Control, status: Status<'_>) -> Result<io::Result<Conn>, Abort> {
-        let conn =
-            if self.is_listening() { self.await_one(control, status) } else { self.dial(control, status) };
+    pub fn open_one(
+        &mut self,
+        control: &mut Control,
+        progress: &Progress,
+    ) -> Result<io::Result<Conn>, Abort> {
+        let conn = if self.is_listening() {
+            self.await_one(control, progress)
+        } else {
+            self.dial(control, progress)
+        };
         self.route = Route::None;
         self.forget_showing();
         conn
     }
 
-    fn await_one(&mut self, control: &mut Control, status: Status<'_>) -> Result<io::Result<Conn>, Abort> {
+    fn await_one(&mut self, control: &mut Control, progress: &Progress) -> Result<io::Result<Conn>, Abort> {
         let deadline = Instant::now() + CONNECT_WITHIN;
         loop {
             match self.accept() {
@@ -568,7 +576,7 @@ impl Data {
                 Err(error) => return Ok(Err(error)),
             }
             let wanted: Vec<_> = self.listener_fds().map(|fd| (fd, PollFlags::IN)).collect();
-            match control.wait(&wanted, deadline, Some(status)) {
+            match control.wait(&wanted, deadline, Some(progress)) {
                 Ok(_) => {}
                 Err(Abort::Late) => {
                     return Ok(Err(self.sent_away.take().unwrap_or(ErrorKind::TimedOut.into())));
@@ -584,7 +592,7 @@ fn wait_for(
     wanted: (BorrowedFd<'_>, PollFlags),
     within: Duration,
     control: &mut Control,
-    status: Status<'_>,
+    progress: &Progress,
 ) -> Result<(), Abort> {
     let begun = Instant::now();
     loop {
@@ -593,7 +601,7 @@ fn wait_for(
             return Err(Abort::Asked);
         }
         let deadline = begun + if is_slow { within } else { SOON.min(within) };
-        match control.wait(&[wanted], deadline, Some(status)) {
+        match control.wait(&[wanted], deadline, Some(progress)) {
             Ok(ready) if ready[0] => return Ok(()),
             Ok(_) => {}
             Err(Abort::Late) if begun.elapsed() < within => {}

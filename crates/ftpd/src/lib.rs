@@ -24,6 +24,7 @@ pub mod log;
 pub mod monitor;
 pub mod part;
 pub mod people;
+pub mod progress;
 pub mod receive;
 pub mod relay;
 pub mod send;

@@ -10,10 +10,10 @@
 use std::io::{ErrorKind, Read};
 use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use haul_gridftp::FtpError;
-use haul_gridftp::markers::{Performance, restart};
+use haul_gridftp::markers::restart;
 use haul_gridftp::mode_e::{Event, Transfer};
 use haul_gridftp::ranges::Ranges;
 use rustix::event::PollFlags;
@@ -23,7 +23,8 @@ use crate::config::CHANNELS_MAX;
 use crate::control::{Abort, Control};
 use crate::data::{Conn, Data};
 use crate::part::{Failed, Upload};
-use crate::transfer::{Progress, Stop};
+use crate::progress::{Progress, marker};
+use crate::transfer::Stop;
 
 /// Bytes that are read at a time.
 const READ_LEN: usize = 256 << 10;
@@ -48,15 +49,7 @@ impl Markers {
     /// How far it is.
     pub fn performance(&self, control: &mut Control, moved: u64) {
         if self.wanted {
-            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            let marker = Performance {
-                secs: since.as_secs(),
-                nanos: since.subsec_nanos(),
-                stripe: 0,
-                moved,
-                stripes: 1,
-            };
-            control.send(&marker.reply());
+            control.send(&marker(moved));
         }
     }
 
@@ -189,9 +182,8 @@ fn wait(
     progress: &Progress,
     at_once: bool,
 ) -> Result<Vec<bool>, Abort> {
-    let status = || progress.in_words();
     let until = if at_once { Instant::now() } else { markers.deadline(progress) };
-    match control.wait(wanted, until, Some(&status)) {
+    match control.wait(wanted, until, Some(progress)) {
         Err(Abort::Late) if Instant::now() < progress.deadline() => Ok(vec![false; wanted.len()]),
         other => other,
     }

@@ -15,7 +15,8 @@ use rustix::io::Errno;
 use crate::control::Control;
 use crate::data::{Conn, Data, Stream};
 use crate::listing::Listing;
-use crate::transfer::{Progress, Stop};
+use crate::progress::Progress;
+use crate::transfer::Stop;
 use crate::tree::Lost;
 
 /// Bytes of a block in MODE E, and what of a file goes in one piece.
@@ -228,14 +229,13 @@ fn send_stream(
     feed: &mut dyn Feed,
     progress: &Progress,
 ) -> Result<(), Stop> {
-    let status = || progress.in_words();
     while let Some(piece) = feed.next()? {
         let mut out = Out { piece: Some(piece), ..Out::default() };
         while !out.push(&mut *conn.stream, feed.file(), progress)? {
-            control.wait(&[(conn.stream.fd(), PollFlags::OUT)], progress.deadline(), Some(&status))?;
+            control.wait(&[(conn.stream.fd(), PollFlags::OUT)], progress.deadline(), Some(progress))?;
         }
         // A fast connection never blocks, and `ABOR` is heard all the same.
-        control.wait(&[(conn.stream.fd(), PollFlags::OUT)], progress.deadline(), Some(&status))?;
+        control.wait(&[(conn.stream.fd(), PollFlags::OUT)], progress.deadline(), Some(progress))?;
     }
     drain(control, &mut *conn.stream, progress, |stream| stream.end())
 }
@@ -247,13 +247,12 @@ fn drain(
     progress: &Progress,
     mut send: impl FnMut(&mut dyn Stream) -> std::io::Result<()>,
 ) -> Result<(), Stop> {
-    let status = || progress.in_words();
     loop {
         match send(stream) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                control.wait(&[(stream.fd(), PollFlags::OUT)], progress.deadline(), Some(&status))?;
+                control.wait(&[(stream.fd(), PollFlags::OUT)], progress.deadline(), Some(progress))?;
             }
             Err(error) => return Err(Stop::Data(error)),
         }
@@ -289,7 +288,6 @@ fn send_blocks(
     feed: &mut dyn Feed,
     progress: &Progress,
 ) -> Result<(), Stop> {
-    let status = || progress.in_words();
     let mut ends = Header::ends(conns.len() as u64, false)?;
     let mut outs: Vec<Out> = conns.iter().map(|_| Out::default()).collect();
     let mut ready = vec![true; conns.len()];
@@ -332,7 +330,7 @@ fn send_blocks(
             (0..conns.len()).filter(|i| !(outs[*i].ended && outs[*i].is_empty())).collect();
         let wanted: Vec<(BorrowedFd<'_>, PollFlags)> =
             waiting.iter().map(|i| (conns[*i].stream.fd(), PollFlags::OUT)).collect();
-        let now = control.wait(&wanted, progress.deadline(), Some(&status))?;
+        let now = control.wait(&wanted, progress.deadline(), Some(progress))?;
         for (i, is_ready) in waiting.into_iter().zip(now) {
             ready[i] = is_ready;
         }
@@ -355,7 +353,7 @@ pub fn channels(
         return Ok((live, true));
     }
     for _ in 0..count {
-        let dialled = data.dial(control, &|| progress.in_words());
+        let dialled = data.dial(control, progress);
         live.push(dialled.map_err(Stop::from)?.map_err(Stop::Data)?);
     }
     Ok((live, false))

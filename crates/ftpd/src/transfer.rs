@@ -1,8 +1,6 @@
-//! What the transfers have in common: how one ends, and how far one is.
+//! What the transfers have in common: how one ends.
 
-use std::cell::Cell;
 use std::io;
-use std::time::Instant;
 
 use haul_gridftp::FtpError;
 
@@ -73,36 +71,5 @@ impl Stop {
             Stop::Missing(what) => (426, format!("{what}.")),
             Stop::Node(code, why) => (*code, format!("{why}.")),
         }
-    }
-}
-
-/// How far a transfer is, for whoever asks.
-pub struct Progress {
-    verb: &'static str,
-    moved: Cell<u64>,
-    last: Cell<Instant>,
-}
-
-impl Progress {
-    pub fn new(verb: &'static str) -> Progress {
-        Progress { verb, moved: Cell::new(0), last: Cell::new(Instant::now()) }
-    }
-
-    pub fn add(&self, len: usize) {
-        self.moved.set(self.moved.get() + len as u64);
-        self.last.set(Instant::now());
-    }
-
-    pub fn moved(&self) -> u64 {
-        self.moved.get()
-    }
-
-    /// If nothing moves until then, the transfer has failed.
-    pub fn deadline(&self) -> Instant {
-        self.last.get() + STALL_MAX
-    }
-
-    pub fn in_words(&self) -> String {
-        format!("Status: {}, {} bytes so far.", self.verb, self.moved.get())
     }
 }

@@ -1,7 +1,7 @@
 //! `haul serve gridftp` with data nodes: what goes by several of them is whole, or has no name.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,8 @@ use crate::support::{Room, procs, read, set_mode, tree};
 const CLIENT_SECONDS: &str = "110";
 const SOON: Duration = Duration::from_secs(60);
 const BIG: usize = 20_000_000;
+/// More than sockets hold.
+const LONG: u64 = 64 << 20;
 const EOF: u8 = 0x40;
 const EOD: u8 = 0x08;
 
@@ -144,8 +146,11 @@ fn make_key(room: &Room, name: &str) {
 
 fn daemon(room: &Room, port: u16, root: &str, more: &[&str]) -> Running {
     let listen = format!("127.0.0.1:{port}");
-    let mut haul = Haul::new(["serve", "gridftp", "--listen", &listen, "--markers=100ms", "--root"]);
-    haul = haul.args([room.at(root)]).args(more);
+    let mut haul = Haul::new(["serve", "gridftp", "--listen", &listen]);
+    if !more.iter().any(|word| word.starts_with("--markers")) {
+        haul = haul.args(["--markers=100ms"]);
+    }
+    haul = haul.args(["--root".as_ref(), room.at(root).as_os_str()]).args(more);
     if rustix::process::geteuid().is_root() {
         haul = haul.args(["--user", "root"]);
     }
@@ -220,6 +225,17 @@ fn block(to: &mut TcpStream, content: &[u8], from: usize, end: usize) {
 
 fn dial(to: SocketAddr) -> TcpStream {
     TcpStream::connect(to).expect("dial a node")
+}
+
+/// Where two nodes are to connect.
+fn listeners() -> [TcpListener; 2] {
+    [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("listen"))
+}
+
+fn spor(listeners: &[TcpListener; 2]) -> String {
+    let port = |listener: &TcpListener| listener.local_addr().expect("an address").port();
+    let places = listeners.each_ref().map(|l| format!("127,0,0,1,{},{}", port(l) >> 8, port(l) & 255));
+    format!("SPOR {}", places.join(" "))
 }
 
 fn some_bytes(len: usize) -> Vec<u8> {
@@ -437,11 +453,26 @@ fn a_node_that_dies_leaves_no_file() {
     assert_ne!(fs::metadata(striped.at("f")).expect("look").ino(), part);
 }
 
-/// Goal: a node that runs and does nothing, as one whose file system hangs, ends the transfer; its link alone
-/// says that it is there.
+/// Goal: a node that runs and does nothing, as one whose file system hangs, ends the transfer, an upload and
+/// a download; its link alone says that it is there. One whose client takes nothing for as long goes on.
+/// Method: the session at one node is stopped; a file of a download is larger than what sockets hold.
 #[test]
 fn a_node_that_hangs_is_given_up() {
     let striped = Striped::start(&["root", "root"]);
+    for name in ["slow", "hung"] {
+        let file = fs::File::create(striped.at(name)).expect("make a file");
+        file.set_len(LONG).expect("make it long");
+    }
+    let download = |name: &str| {
+        let (mut talk, listeners) = (striped.talk(), listeners());
+        assert!(talk.ask(&spor(&listeners)).starts_with("200"));
+        talk.say(&format!("RETR {name}"));
+        let lanes = listeners.map(|listener| listener.accept().expect("a node dials").0);
+        assert!(talk.reply().starts_with("150"));
+        (talk, lanes)
+    };
+    let (mut slow, slow_lanes) = download("slow");
+    let (mut hung, _hung_lanes) = download("hung");
     let content = some_bytes(3_000_000);
     let mut talk = striped.talk();
     let to = talk.spas();
@@ -451,13 +482,47 @@ fn a_node_that_hangs_is_given_up() {
     block(&mut b, &content, 1_500_000, 2_000_000);
     while !talk.reply().starts_with("111") {}
     let node = striped.nodes[1].1.as_ref().expect("it runs");
-    let sessions = procs::holding(&procs::descendants(node.id()), ".haul~");
-    assert!(!sessions.is_empty());
+    let all = procs::descendants(node.id());
+    let sessions = [".haul~", "hung"].map(|name| procs::holding(&all, name));
+    assert!(sessions.iter().all(|found| !found.is_empty()));
+    let sessions = sessions.concat();
     procs::signal_all(&sessions, Signal::STOP);
-    let (ended, _) = talk.end();
-    assert!(ended.starts_with("426") && ended.contains("does not answer"), "{ended}");
+    for talk in [&mut talk, &mut hung] {
+        let (ended, _) = talk.end();
+        assert!(ended.starts_with("426") && ended.contains("does not answer"), "{ended}");
+    }
     assert!(!striped.at("f").exists());
     procs::signal_all(&sessions, Signal::CONT);
+    let taken = slow_lanes.map(|mut lane| std::thread::spawn(move || io::copy(&mut lane, &mut io::sink())));
+    let (ended, _) = slow.end();
+    assert!(ended.starts_with("226"), "{ended}");
+    slow.say("QUIT");
+    drop(slow);
+    let taken: u64 = taken.map(|lane| lane.join().expect("no panic").expect("all of it")).iter().sum();
+    assert!(taken > LONG, "{taken}");
+}
+
+/// Goal: who asks for markers more often than the server makes them gets them from the nodes.
+#[test]
+fn nodes_tell_as_often_as_the_client_asks() {
+    let striped = Striped::start(&["root"]);
+    let port = free_port();
+    let node = format!("127.0.0.1:{}", striped.nodes[0].0);
+    let words =
+        ["--anonymous=write", "--markers=1h", "--data-node", &node, "--node-key", &at(&striped.room, "key")];
+    let front = daemon(&striped.room, port, "root", &words);
+    let seldom = Striped { port, front, nodes: Vec::new(), room: Room::new() };
+    let mut talk = seldom.talk();
+    assert!(talk.ask("OPTS RETR Markers=1;").starts_with("200"));
+    let to = talk.spas();
+    talk.say("STOR f");
+    let mut lane = dial(to[0]);
+    block(&mut lane, &some_bytes(1000), 0, 1000);
+    while !talk.reply().starts_with("111") {}
+    header(&mut lane, EOF | EOD, 0, 1);
+    let (ended, _) = talk.end();
+    assert!(ended.starts_with("226"), "{ended}");
+    drop(striped);
 }
 
 /// Goal: what a node gets counts once; where nobody comes to one, only `ALLO` tells that the others have all,
@@ -557,11 +622,8 @@ fn nodes_serve_their_front_end_alone() {
     let (ended, _) = talk.end();
     assert!(ended.contains("does not see the part"), "{ended}");
     assert!(talk.ask("OPTS RETR StripeLayout=Blocked;BlockSize=4;").starts_with("200"));
-    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("listen"));
-    let port = |listener: &TcpListener| listener.local_addr().expect("an address").port();
-    let places: Vec<String> =
-        listeners.iter().map(|l| format!("127,0,0,1,{},{}", port(l) >> 8, port(l) & 255)).collect();
-    assert!(talk.ask(&format!("SPOR {}", places.join(" "))).starts_with("200"));
+    let places = listeners();
+    assert!(talk.ask(&spor(&places)).starts_with("200"));
     talk.say("RETR f");
     let (ended, _) = talk.end();
     assert!(ended.contains("Another file stands there"), "{ended}");

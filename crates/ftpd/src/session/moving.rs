@@ -19,9 +19,10 @@ use crate::data::{Conn, Way};
 use crate::listing::{Form, Listing};
 use crate::log::Transfer;
 use crate::part::{Begin, Failed, Seen, Upload, free_bytes, is_unchanged};
+use crate::progress::Progress;
 use crate::receive::{self, Markers};
 use crate::send::{self, Feed, FileFeed, TextFeed};
-use crate::transfer::{Progress, Stop};
+use crate::transfer::Stop;
 use crate::tree::{Lost, Spot, Tree};
 
 /// So long the end of the control connection is waited for behind the end of the data, where nothing else
@@ -185,8 +186,7 @@ impl Session {
         if begins_late {
             self.begin(false);
         }
-        let status = || progress.in_words();
-        match self.data.open_one(&mut self.control, &status) {
+        match self.data.open_one(&mut self.control, progress) {
             Ok(Ok(conn)) => {
                 if !begins_late {
                     self.begin(false);

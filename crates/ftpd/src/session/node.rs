@@ -2,7 +2,7 @@
 //! stripes of a file go out.
 //!
 //! In: a [`Task`] that the front end said over the link. Out: replies as of any transfer; `111` tells what of
-//! the part is on media by a sync of this node.
+//! the part is on media by a sync of this node, `112` of either way that this node goes on.
 //! What must hold: no byte is written or sent before this node has seen that the file at that path is the one
 //! that the front end sees ([`Seen`]), so that nodes with other files under the same names find it out; the
 //! node gives no file a name and removes none.
@@ -20,9 +20,10 @@ use crate::config::{Parts, Secret};
 use crate::data::Data;
 use crate::part::nodes::Joined;
 use crate::part::{Failed, Seen, Upload, is_unchanged};
+use crate::progress::{Progress, marker};
 use crate::receive::Markers;
 use crate::send::{BLOCK_LEN, Feed, Piece};
-use crate::transfer::{Progress, Stop};
+use crate::transfer::Stop;
 use crate::tree::{Lost, Tree};
 
 /// Before what a front end says in JSON.
@@ -153,13 +154,14 @@ impl Session {
             return self.plain(451, "Another file stands there at this node.");
         }
         let begun = Instant::now();
-        let progress = Progress::new("RETR");
+        let every = self.with.markers.unwrap_or(self.config.marker_interval);
+        let progress = Progress::told("RETR", every);
         let mut feed = StripeFeed { file, ranges: ranges.into_iter(), left: None, base, stripe };
         let sent = match self.send(&mut feed, &progress) {
             Ok(Some(count)) => match is_unchanged(&feed.file, &stat) {
                 true => {
                     // So the front end knows how much it was.
-                    Markers::new(Duration::ZERO, true).performance(&mut self.control, progress.moved());
+                    self.control.send(&marker(progress.moved()));
                     Ok(count)
                 }
                 false => Err((451, "The file was changed while it was read: get it again.".to_owned())),

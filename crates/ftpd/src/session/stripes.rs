@@ -29,7 +29,8 @@ use crate::data::Way;
 use crate::guard::wait;
 use crate::link;
 use crate::part::{Seen, Upload};
-use crate::transfer::{Progress, Stop};
+use crate::progress::Progress;
+use crate::transfer::Stop;
 use crate::tree::{Tree, shown};
 use zeroize::Zeroizing;
 
@@ -39,8 +40,9 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 /// Who waits for nodes looks so often whether that is still worth it.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
-/// A node tells how far it is at each marker, also where nothing comes to it. One that misses so many waits
-/// for a file system that hangs, or is stopped; its link stands all the same.
+/// A node tells how far it is at each marker, also where nothing comes to it and where its client takes
+/// nothing. One that misses so many waits for a file system that hangs, or is stopped; its link stands all
+/// the same.
 const MARKERS_MISSED_MAX: u32 = 60;
 const SILENT_MIN: Duration = Duration::from_secs(20);
 
@@ -51,8 +53,7 @@ const NOT_AGREED: &str = "Nothing is agreed with the data nodes any more";
 pub(super) struct Stripes {
     nodes: Vec<Node>,
     pub(super) way: Way,
-    /// Between two markers of a node.
-    every: Duration,
+    pace: Pace,
 }
 
 /// A link to a node, which has one stripe.
@@ -76,6 +77,25 @@ enum State {
     Waits,
     Moves,
     Done,
+}
+
+/// How often nodes tell that they go on, and when one that does not has failed.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Told to the nodes.
+    every: Duration,
+    silent_max: Duration,
+}
+
+impl Pace {
+    /// A client may have markers more often than the server's own, not less: nodes that are given up after so
+    /// many of the server's are never told to be silent for longer.
+    fn new(server: Duration, client: Option<Duration>) -> Pace {
+        let asked = client.unwrap_or(server);
+        let every =
+            if haul_mutant::removed("ftpd-nodes-are-told-their-pace") { server } else { asked.min(server) };
+        Pace { every, silent_max: SILENT_MIN.max(server.saturating_mul(MARKERS_MISSED_MAX)) }
+    }
 }
 
 /// What nodes said together.
@@ -221,10 +241,9 @@ impl Stripes {
         }
         let wanted: Vec<(BorrowedFd<'_>, PollFlags)> =
             going.iter().map(|i| (self.nodes[*i].socket.as_fd(), PollFlags::IN)).collect();
-        let status = || progress.in_words();
         // Whether anything moves each node sees itself, as long as it runs; a host that is gone ends its
         // link.
-        match control.wait(&wanted, Instant::now() + LOOKS_EVERY, Some(&status)) {
+        match control.wait(&wanted, Instant::now() + LOOKS_EVERY, Some(progress)) {
             Err(Abort::Late) => {}
             other => drop(other?),
         }
@@ -234,8 +253,8 @@ impl Stripes {
                 let node = &mut self.nodes[index];
                 let reply = node.reply().map_err(|error| node.lost(&error))?;
                 let Some(reply) = reply else {
-                    let most = SILENT_MIN.max(self.every * MARKERS_MISSED_MAX);
-                    let is_silent = upload.is_some() && node.heard.elapsed() > most;
+                    let looks = upload.is_some() || !haul_mutant::removed("ftpd-silent-senders-are-given-up");
+                    let is_silent = looks && node.heard.elapsed() > self.pace.silent_max;
                     if is_silent && !haul_mutant::removed("ftpd-nodes-that-hang-are-given-up") {
                         return Err(node.lost(&ErrorKind::TimedOut.into()));
                     }
@@ -357,9 +376,9 @@ impl Session {
         };
         let mut addresses = Vec::new();
         let all = self.config.nodes.clone();
-        let every = self.with.markers.unwrap_or(self.config.marker_interval);
-        match self.nodes(&all, |node, _| listens(node).map(|at| addresses.push(at))) {
-            Ok(nodes) => self.stripes = Some(Stripes { nodes, way: Way::In, every }),
+        let pace = self.pace();
+        match self.nodes(&all, pace, |node, _| listens(node).map(|at| addresses.push(at))) {
+            Ok(nodes) => self.stripes = Some(Stripes { nodes, way: Way::In, pace }),
             Err(why) => return self.plain(425, &format!("SPAS: {why}.")),
         }
         match address::spas_reply(&addresses) {
@@ -394,10 +413,10 @@ impl Session {
                 .map_or_else(|_| format!("EPRT {}", address::extended(to)), |text| format!("PORT {text}"));
             node.ask(&line, 200).map(drop)
         };
-        let every = self.with.markers.unwrap_or(self.config.marker_interval);
-        match self.nodes(&at, dials) {
+        let pace = self.pace();
+        match self.nodes(&at, pace, dials) {
             Ok(nodes) => {
-                self.stripes = Some(Stripes { nodes, way: Way::Out, every });
+                self.stripes = Some(Stripes { nodes, way: Way::Out, pace });
                 self.plain(200, "Data will go there.")
             }
             Err(why) => {
@@ -407,14 +426,19 @@ impl Session {
         }
     }
 
+    fn pace(&self) -> Pace {
+        Pace::new(self.config.marker_interval, self.with.markers)
+    }
+
     fn nodes(
         &mut self,
         at: &[SocketAddr],
+        pace: Pace,
         mut each: impl FnMut(&mut Node, usize) -> io::Result<()>,
     ) -> Result<Vec<Node>, String> {
         self.stripes = None;
         let Some(key) = self.node_key.clone() else { return Err("there is no key for nodes".into()) };
-        let (markers, shown) = (self.config.marker_interval, self.shown_at_nodes()?);
+        let (markers, shown) = (pace.every, self.shown_at_nodes()?);
         let task = Task::Serve { client: self.peer, third_party: self.config.third_party, markers, shown };
         let mut nodes = Vec::new();
         for (index, at) in at.iter().enumerate() {
@@ -516,5 +540,28 @@ impl Session {
         while let Turn::Goes = stripes.turn(&mut self.control, None, progress, false)? {}
         self.stripes = Some(stripes);
         Ok(count as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: whatever a client asks for, no node is given up that tells as often as it was told to.
+    #[test]
+    fn nodes_are_told_to_speak_in_time() {
+        let times = [1, 999, 1_000, 5_000, 60_000, 600_000, u64::from(u32::MAX) * 1_000];
+        let times = times.map(Duration::from_millis);
+        for server in times {
+            for client in times.into_iter().map(Some).chain([None]) {
+                let pace = Pace::new(server, client);
+                assert!(
+                    pace.every * MARKERS_MISSED_MAX <= pace.silent_max,
+                    "{server:?} {client:?}: {pace:?}"
+                );
+                assert!(pace.every <= client.unwrap_or(server), "{server:?} {client:?}: {pace:?}");
+                assert_eq!(pace.silent_max, SILENT_MIN.max(server * MARKERS_MISSED_MAX));
+            }
+        }
     }
 }

@@ -3,25 +3,33 @@
 //! In: which file, of which version, under which temporary name; ranges that its server said it has. Out: the
 //! same to a later run.
 //! Invariants: one run at a time has a file's record; a record that is torn, of another version or of another
-//! form is none; it is replaced by rename, so that there is the old one or the new one.
+//! form is none; it is replaced by rename, so that there is the old one or the new one. Nobody else can have
+//! records written elsewhere: where somebody else can change the way to their directory there are none, and
+//! all is done by the descriptor of the directory that was looked at.
 //! Left out: whether the ranges are to be believed. A server says "safe" before anything is on media, so they
 //! count only where the file's sum is right afterwards.
 
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
+use haul_core::entry::Name;
 use haul_ftp::Facts;
 use haul_gridftp::ranges::{RANGES_LEN_MAX, Ranges};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+
+use crate::jail::{Jail, Resolve};
 
 /// Longest record: the ranges, and a little.
 const LEN_MAX: u64 = RANGES_LEN_MAX as u64 + 64 * 1024;
 const HEAD: &str = "haul pair 1";
-/// No link is followed, and nothing waits for the other end of a pipe.
-const PLAIN: i32 = rustix::fs::OFlags::NOFOLLOW.union(rustix::fs::OFlags::NONBLOCK).bits() as i32;
+/// So many links lead to a directory at most, as for the kernel.
+const LINKS_MAX: u32 = 40;
 
 /// Where records lie.
 #[derive(Clone, Debug)]
@@ -39,40 +47,48 @@ pub(in crate::ftp) struct Kept {
 
 /// A file's record, as long as this run has it.
 pub(in crate::ftp) struct Record {
-    path: PathBuf,
+    jail: Jail,
+    dir: OwnedFd,
+    name: Name,
     lock: File,
-    lock_path: PathBuf,
+    lock_name: Name,
 }
 
 impl Records {
     /// The record of a file, which is known by where it comes from and where it goes; `None`: another run has
     /// it.
     pub(in crate::ftp) fn take(&self, from: &str, to: &str) -> io::Result<Option<Record>> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
-        let dir = fs::metadata(&self.0)?;
-        let is_mine = dir.uid() == rustix::process::geteuid().as_raw() && dir.mode() & 0o022 == 0;
+        let dir = open_ours(&self.0)?;
+        let facts = rustix::fs::fstat(&dir)?;
+        let is_mine = facts.st_uid == rustix::process::geteuid().as_raw() && facts.st_mode & 0o022 == 0;
         if !is_mine && !haul_mutant::removed("ftp-records-are-ours") {
             let why = "records of unfinished files lie in a directory that is another user's, or that others may write to";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         let key = blake3::hash(format!("{}\n{from}\n{to}", from.len()).as_bytes()).to_hex();
-        let path = self.0.join(&key[..32]);
-        let lock_path = path.with_extension("lock");
+        let (name, lock_name) = (named(&key[..32])?, named(&format!("{}.lock", &key[..32]))?);
+        // No link is followed, and nothing waits for the other end of a pipe.
+        let jail = Jail::with(Resolve::Components);
         loop {
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(false).mode(0o600);
-            let lock = options.custom_flags(PLAIN).open(&lock_path)?;
+            let lock = match jail.open_file(&dir, &lock_name, true) {
+                Err(Errno::NOENT) => match jail.create_temp(&dir, &lock_name) {
+                    Err(Errno::EXIST) => continue,
+                    made => made,
+                },
+                found => found,
+            };
+            let lock = File::from(lock?);
             match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
             // Whoever had it may have removed it between.
-            let stands = fs::symlink_metadata(&lock_path).is_ok_and(|now| {
-                lock.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (now.dev(), now.ino()))
+            let stands = jail.stat(&dir, &lock_name).is_ok_and(|now| {
+                lock.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (now.st_dev, now.st_ino))
             });
             if stands {
-                return Ok(Some(Record { path, lock, lock_path }));
+                return Ok(Some(Record { jail, dir, name, lock, lock_name }));
             }
         }
     }
@@ -82,7 +98,7 @@ impl Record {
     /// What an earlier run left.
     pub(in crate::ftp) fn read(&self) -> Option<Kept> {
         let mut text = String::new();
-        let file = OpenOptions::new().read(true).custom_flags(PLAIN).open(&self.path).ok()?;
+        let file = File::from(self.jail.open_file(&self.dir, &self.name, false).ok()?);
         if !file.metadata().ok()?.is_file() {
             return None;
         }
@@ -92,33 +108,108 @@ impl Record {
 
     /// Puts it there, on media.
     pub(in crate::ftp) fn write(&self, kept: &Kept) -> io::Result<()> {
-        let new = self.path.with_extension("new");
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600);
-        let mut file = match options.open(&new) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+        let (jail, dir) = (&self.jail, &self.dir);
+        let new = named(&format!("{}.new", String::from_utf8_lossy(self.name.as_bytes())))?;
+        let file = match jail.create_temp(dir, &new) {
+            Err(Errno::EXIST) => {
                 // A run that was killed left it; whoever has the lock writes alone.
-                fs::remove_file(&new)?;
-                options.open(&new)
+                jail.unlink(dir, &new)?;
+                jail.create_temp(dir, &new)
             }
             file => file,
         }?;
+        let mut file = File::from(file);
         file.write_all(encode(kept).as_bytes())?;
         file.sync_data()?;
-        fs::rename(&new, &self.path)
+        Ok(jail.rename(dir, &new, &self.name, false)?)
     }
 
     /// Nothing is kept any more.
     pub(in crate::ftp) fn clear(&self) {
-        let _ = fs::remove_file(&self.path);
+        let _ = self.jail.unlink(&self.dir, &self.name);
     }
 
     /// The same, and it will not be needed again.
     pub(in crate::ftp) fn remove(self) {
         self.clear();
-        let _ = fs::remove_file(&self.lock_path);
+        let _ = self.jail.unlink(&self.dir, &self.lock_name);
         drop(self.lock);
     }
+}
+
+fn named(name: &str) -> io::Result<Name> {
+    Name::new(name.as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+/// The directory at `path`, made where there is none. By whichever links it is reached, each name of the way
+/// stands where only root and we can change names (or whom we let write into our own directory as its group),
+/// or in a directory such as `/tmp`, where nobody renames what is another's.
+fn open_ours(path: &Path) -> io::Result<OwnedFd> {
+    let ours = [0, rustix::process::geteuid().as_raw()];
+    let parts = |path: &Path| path.components().map(|part| part.as_os_str().to_owned()).collect::<Vec<_>>();
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = |at: &OwnedFd, name: &[u8]| rustix::fs::openat(at, name, flags, Mode::empty());
+    let root = || rustix::fs::openat(CWD, "/", flags, Mode::empty());
+    // The next one is the last.
+    let mut left: Vec<_> = parts(&std::path::absolute(path)?).into_iter().rev().collect();
+    let (mut at, mut links) = (root()?, 0);
+    while let Some(part) = left.pop() {
+        let name = part.as_bytes();
+        match name {
+            b"/" => at = root()?,
+            b"." => {}
+            b".." => at = open(&at, name)?,
+            _ => {
+                let above = rustix::fs::fstat(&at)?;
+                let stands = match rustix::fs::statat(&at, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Err(Errno::NOENT) => {
+                        is_ours(&above, None, &ours)?;
+                        match rustix::fs::mkdirat(&at, name, Mode::RWXU) {
+                            Ok(()) | Err(Errno::EXIST) => {}
+                            Err(errno) => return Err(errno.into()),
+                        }
+                        rustix::fs::statat(&at, name, AtFlags::SYMLINK_NOFOLLOW)?
+                    }
+                    stands => stands?,
+                };
+                is_ours(&above, Some(&stands), &ours)?;
+                if FileType::from_raw_mode(stands.st_mode) == FileType::Symlink {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return Err(Errno::LOOP.into());
+                    }
+                    let to = rustix::fs::readlinkat(&at, name, Vec::new())?;
+                    left.extend(
+                        parts(Path::new(std::ffi::OsStr::from_bytes(to.as_bytes()))).into_iter().rev(),
+                    );
+                } else {
+                    // A link that came meanwhile is refused, and another directory is not this one.
+                    let next = open(&at, name)?;
+                    let opened = rustix::fs::fstat(&next)?;
+                    if (opened.st_dev, opened.st_ino) != (stands.st_dev, stands.st_ino) {
+                        return Err(Errno::STALE.into());
+                    }
+                    at = next;
+                }
+            }
+        }
+    }
+    Ok(at)
+}
+
+/// Nobody but these can put something else in the place of what stands in a directory.
+fn is_ours(above: &rustix::fs::Stat, stands: Option<&rustix::fs::Stat>, ours: &[u32; 2]) -> io::Result<()> {
+    const STICKY: u32 = 0o1000;
+    // Who gave a directory of his own to a group, often one that has nobody else in it, meant that.
+    let others = if above.st_uid == ours[1] { 0o002 } else { 0o022 };
+    let is_open = above.st_mode & others != 0;
+    let is_held = above.st_mode & STICKY != 0 && stands.is_none_or(|facts| ours.contains(&facts.st_uid));
+    let is_safe = ours.contains(&above.st_uid) && (!is_open || is_held);
+    if is_safe || haul_mutant::removed("ftp-the-way-to-records-is-ours") {
+        return Ok(());
+    }
+    let why = "another user can change where records of unfinished files lie";
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
 /// What of a file tells one version from another.
@@ -169,6 +260,7 @@ fn decode(text: &str) -> Option<Kept> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn kept() -> Kept {
         let mut ranges = Ranges::new();
@@ -201,13 +293,13 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let records = Records(dir.path().join("pairs"));
         let record = records.take("a", "b").expect("a record").expect("nobody has it");
-        let (victim, new) = (dir.path().join("victim"), record.path.with_extension("new"));
+        let at = records.0.join(std::str::from_utf8(record.name.as_bytes()).expect("digits"));
+        let (victim, new) = (dir.path().join("victim"), at.with_extension("new"));
         fs::write(&victim, "precious").expect("written");
         symlink(&victim, &new).expect("a link");
         record.write(&kept()).expect("written");
         assert_eq!(fs::read(&victim).expect("it is there"), b"precious");
         assert_eq!(record.read(), Some(kept()));
-        let at = record.path.clone();
         fs::rename(&at, &victim).expect("moved");
         symlink(&victim, &at).expect("a link");
         assert_eq!(record.read(), None, "by a link");
@@ -217,6 +309,46 @@ mod tests {
         drop(record);
         fs::set_permissions(&records.0, fs::Permissions::from_mode(0o777)).expect("set");
         assert!(records.take("a", "c").is_err(), "anybody may write there");
+    }
+
+    /// Goal: nobody else says where records are written: not by a link in a directory into which others may
+    /// write, not in one that is another user's, and not by what takes the place of the directory later. A
+    /// link of our own is a way to them.
+    #[test]
+    fn the_way_to_records_is_ours() {
+        use std::os::unix::fs::{PermissionsExt, chown, symlink};
+        let dir = tempfile::tempdir().expect("a directory");
+        let [mine, theirs, other] = ["mine", "theirs", "other"].map(|name| dir.path().join(name));
+        for made in [&mine, &theirs, &other] {
+            fs::create_dir(made).expect("made");
+            fs::set_permissions(made, fs::Permissions::from_mode(0o700)).expect("set");
+        }
+        let count = || fs::read_dir(&mine).expect("listed").count();
+        symlink("../mine", theirs.join("uploads")).expect("a link");
+        let records = Records(theirs.join("uploads"));
+        let set = |mode| fs::set_permissions(&theirs, fs::Permissions::from_mode(mode)).expect("set");
+        set(0o777);
+        assert!(records.take("a", "b").is_err(), "others may change the link");
+        assert!(Records(theirs.join("new/uploads")).take("a", "b").is_err() && !theirs.join("new").exists());
+        if rustix::process::geteuid().is_root() {
+            set(0o755);
+            chown(&theirs, Some(1), None).expect("given away");
+            assert!(records.take("a", "b").is_err(), "another user may change the link");
+            chown(&theirs, Some(0), None).expect("taken back");
+        }
+        assert_eq!(count(), 0, "nothing was written there");
+        // As in /tmp, and as with a group of one's own.
+        for mode in [0o1777, 0o775] {
+            set(mode);
+            records.take("a", "b").expect("by a link of ours").expect("nobody has it").remove();
+        }
+        let record = records.take("a", "b").expect("a record").expect("nobody has it");
+        fs::rename(&mine, dir.path().join("moved")).expect("moved");
+        symlink(&other, &mine).expect("a link");
+        record.write(&kept()).expect("written");
+        assert_eq!(record.read(), Some(kept()));
+        record.remove();
+        assert_eq!((count(), fs::read_dir(dir.path().join("moved")).expect("listed").count()), (0, 0));
     }
 
     /// Goal: no two runs go on with one file, and what one of them leaves the next one finds.
