@@ -18,6 +18,7 @@ use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Server, Settings, Sum};
 
 use super::again::Again;
+use super::begun::Begun;
 use super::lanes::Lanes;
 use super::parts::Parts;
 use super::placed::InPlace;
@@ -63,6 +64,8 @@ pub(super) struct Common {
     pub(super) again: Again,
     /// Files are written into what stands at their names.
     pub(super) in_place: Option<InPlace>,
+    /// Files that were begun in place, and are not proved.
+    pub(super) begun: Begun,
     /// Temporaries that could not be removed.
     pub(super) left: Mutex<Vec<Vec<u8>>>,
     /// Temporaries that may still come to be, for the session that sent them was lost.

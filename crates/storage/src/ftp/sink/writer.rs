@@ -26,6 +26,7 @@ use super::sending::{Open, Sending};
 use super::sums::FileSumming;
 use super::tree::check;
 use crate::ftp::line::{Attempts, Line};
+use crate::ftp::shown;
 use crate::owed::panic_point;
 use crate::sink::names::temp_name;
 
@@ -362,13 +363,46 @@ impl Writer {
             for (n, (at, path)) in paths.iter().enumerate() {
                 let file = &items[*at].file;
                 results[*at].1 = Some(match &asked {
-                    Ok(asked) => self.found_at((file.parent, &file.name), path, &asked[n], false).map(found),
+                    Ok(asked) => {
+                        let there = self.found_at((file.parent, &file.name), path, &asked[n], false);
+                        let there = there.map(found);
+                        there
+                            .and_then(|found| self.holds_for_unchanged(&items[*at], path, (found, &asked[n])))
+                    }
                     Err(error) => Err(self.common.failure(FailureKind::Open, path, error)),
                 });
             }
         }
         let told = |(id, result): (FileId, Option<_>)| (id, result.unwrap_or(Ok(nothing)));
         results.into_iter().map(told).collect()
+    }
+
+    /// What was begun in place and not proved since is begun anew, whatever its size and time; and in place
+    /// nothing counts as unchanged that was written for another entry.
+    fn holds_for_unchanged(
+        &self,
+        item: &LookupItem,
+        path: &[u8],
+        (mut found, asked): (Found, &Asked),
+    ) -> Result<Found, Failure> {
+        let common = &self.common;
+        let (Existing::File { size, mtime, .. }, Asked::Is(facts)) = (&mut found.existing, asked) else {
+            return Ok(found);
+        };
+        let looks_unchanged = *size == item.fingerprint.size && mtime.secs == item.fingerprint.mtime.secs;
+        if common.begun.is_unproved(&shown(&common.server, path)) {
+            (*size, found.begun) = (u64::MAX, true);
+            return Ok(found);
+        }
+        let id = item.file.id;
+        let in_place = common.in_place.as_ref().filter(|_| looks_unchanged);
+        if in_place.is_some_and(|place| place.is_written_by_another(id, facts)) {
+            let why = "it is another name of a file that this copy wrote under a name of its own, whose bytes it has (without `in_place` \
+                       each gets a file of its own)";
+            let failure = common.say(FailureKind::Create, path, why);
+            return Err(Failure { errno: rustix::io::Errno::NOTUNIQ.raw_os_error(), ..failure });
+        }
+        Ok(found)
     }
 
     /// Files whose content is right get the mode that they should have.
@@ -437,7 +471,7 @@ impl Writer {
         }
         self.leave_home(id);
         if let Some(place) = &self.common.in_place {
-            place.forget(id);
+            place.end(id);
         }
         let Some(Temp { path, state, .. }) = self.common.temps().remove(&id) else { return };
         let is_wrong = matches!(&state, TempState::Failed(gone) if gone.failure.kind == FailureKind::Digest);
