@@ -126,6 +126,25 @@ fn files_are_written_in_place_at_servers() {
         let ended = ended.says("linked").says("a dir");
         assert!(read(sink.join("large")) == read(data.join("large")), "{kind:?}: {}", ended.describe());
         assert!(fs::symlink_metadata(sink.join("linked")).expect("it is there").is_symlink(), "{kind:?}");
+
+        // One file of two names there, of which one is unchanged.
+        let (data, sink) = (room.dir("names"), room.dir("one"));
+        let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_577_934_245);
+        for base in [&data, &sink] {
+            fs::write(base.join("A"), "one").expect("write");
+            tree::set_mtime(&base.join("A"), then);
+        }
+        fs::write(data.join("B"), "another").expect("write");
+        fs::hard_link(sink.join("A"), sink.join("B")).expect("a link");
+        let url = ftpd.url(&sink) + "/";
+        let cp = Haul::cp(["-r", "--in-place"]).args([crate::support::ftpd::contents(&data)]).args([&url]);
+        let ended = cp.run().sane();
+        if matches!(kind, Kind::Proftpd | Kind::Gridftp) {
+            let ended = ended.exits(3).says("this copy");
+            assert!(read(sink.join("A")) == b"one", "{kind:?}: {}", ended.describe());
+        } else if ended.status.code() == Some(0) {
+            let _ = ended.says("no names of its own for files (Unique)");
+        }
         assert_no_debris(&room.at(""));
     }
 }

@@ -68,7 +68,7 @@ impl Writer {
             self.abandon();
             self.await_turn(file.id, &path)?;
             self.may_go_into(place, file, &path)?;
-            let begun = self.begin_into(place, &path);
+            let begun = self.begin_into(place, &path, file.size);
             let sending = Some(Sending::Plain(begun.map_err(|error| self.lost(file, &path, (error, 0)))?));
             common.again.begins(file.id, 0);
             let summing = Some(FileSumming::new(common.sum, file.size, false));
@@ -136,7 +136,7 @@ impl Writer {
         let mut tries = Attempts::new(Step::File);
         loop {
             common.again.begins(file.id, 0);
-            let sent = self.begin_into(place, &path).and_then(|mut outgoing| {
+            let sent = self.begin_into(place, &path, file.size).and_then(|mut outgoing| {
                 let session = self.line.open()?;
                 match outgoing.write(bytes) {
                     Ok(()) => session.stored(outgoing, &path),
@@ -201,8 +201,6 @@ impl Writer {
                        would be in the other; it was left as it is (without `in_place` each gets a file of its own)";
             return refused(Errno::NOTUNIQ, why);
         }
-        // Before the server hears of it. Where there is no place for a record, none is found.
-        let _ = common.begun.begins(&shown(&common.server, path), file.size);
         let Some(at) = place.part else { return Ok(()) };
         let Some(len) = len else {
             let why = "the server does not tell how long it is, so that nobody would see what is cut off it; leave `to` out";
@@ -324,7 +322,9 @@ impl Writer {
         Err(common.say(FailureKind::Create, path, &why))
     }
 
-    fn begin_into(&mut self, place: &InPlace, path: &[u8]) -> Result<Outgoing, Error> {
+    fn begin_into(&mut self, place: &InPlace, path: &[u8], size: u64) -> Result<Outgoing, Error> {
+        // Before the server hears of it. Where there is no place for a record, none is found.
+        let _ = self.common.begun.begins(&shown(&self.common.server, path), size);
         let (at, way) = (place.base(), place.lock().way);
         let session = self.line.open()?;
         match (place.part, way) {
