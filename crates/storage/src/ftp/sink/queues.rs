@@ -453,6 +453,7 @@ impl Common {
 
     /// It is gone.
     pub(super) fn stays_not(&self, path: &[u8]) {
+        self.parts.gone(path);
         self.left.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| other != path);
     }
 
@@ -545,6 +546,13 @@ impl Queues {
             return self.own[index].pop_front();
         }
         self.common.pop_front()
+    }
+
+    /// What this thread would do next may be done by any.
+    pub(super) fn waits_for_anybody(&self, index: usize) -> bool {
+        self.own[index].is_empty()
+            && self.home[index].is_none()
+            && !(self.homeless.is_empty() && self.common.is_empty())
     }
 
     /// Nothing is left to do, or will come, for this thread.

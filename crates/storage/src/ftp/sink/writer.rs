@@ -26,7 +26,7 @@ use super::sending::{Open, Sending};
 use super::sums::FileSumming;
 use super::tree::check;
 use crate::ftp::line::{Attempts, Line};
-use crate::ftp::shown;
+use crate::ftp::{says_gone, shown};
 use crate::owed::panic_point;
 use crate::sink::names::temp_name;
 
@@ -77,6 +77,10 @@ impl Writer {
                 return;
             }
         }
+        if !self.common.lock().open[self.index] {
+            // The others do what is left.
+            return;
+        }
         self.remove_doubted();
     }
 
@@ -124,6 +128,10 @@ impl Writer {
         let mut busy = Vec::new();
         for ((path, removed), asked) in paths.iter().zip(removed).zip(asked) {
             match asked {
+                // Whatever is said of its removal.
+                Asked::Is(_) if removed.is_ok() && !haul_mutant::removed("ftp-removals-are-looked-at") => {
+                    self.common.stands(path);
+                }
                 _ if removed.is_ok() => self.common.stays_not(path),
                 // One that is in use may be shown to nobody, and stays on the list.
                 _ if removed.is_err_and(|error| is_busy(&error)) => {
@@ -173,8 +181,20 @@ impl Writer {
     }
 
     fn next(&mut self) -> Option<Work> {
-        let mut queues = self.common.lock();
+        let common = self.common.clone();
+        let mut queues = common.lock();
         loop {
+            // What all may take is not taken by one whose session is over, and that gets no other.
+            if queues.waits_for_anybody(self.index)
+                && !self.has_session()
+                && !haul_mutant::removed("ftp-work-is-taken-with-a-session")
+            {
+                drop(queues);
+                if self.is_taken_back() {
+                    return None;
+                }
+                queues = common.lock();
+            }
             if let Some(work) = queues.next(self.index) {
                 return Some(work);
             }
@@ -183,6 +203,14 @@ impl Writer {
             }
             queues = self.common.ready.wait(queues).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Its session is there, as far as it said nothing else meanwhile.
+    fn has_session(&mut self) -> bool {
+        if self.line.now().is_some_and(|session| session.is_over()) {
+            self.line.close();
+        }
+        self.line.is_open()
     }
 
     pub(super) fn begins(&mut self, what: &'static str, path: &[u8]) {
@@ -479,12 +507,17 @@ impl Writer {
             return;
         }
         self.begins("remove", &path);
-        let removed = self.remove_part(&path);
-        self.common.parts.end(id);
-        match removed {
-            Removed::Gone => {}
-            Removed::Stays => self.common.leave(path),
-            Removed::Busy => self.common.doubt(path),
+        match self.remove_part(&path) {
+            Removed::Gone => self.common.parts.end(id),
+            Removed::Stays => {
+                self.common.parts.end(id);
+                self.common.leave(path);
+            }
+            Removed::Busy => {
+                // The record names it until it is gone.
+                self.common.parts.doubts(id);
+                self.common.doubt(path);
+            }
         }
     }
 
@@ -514,12 +547,21 @@ impl Writer {
         // Where nothing of it was made there is nothing to remove, in whatever words that is refused.
         let refused = match removed {
             Ok(mut all) => match all.pop() {
-                Some(Err(error)) => error,
-                _ => return Removed::Gone,
+                Some(Err(error)) => Some(error),
+                _ => None,
             },
             Err(_) => return Removed::Stays,
         };
         let asked = self.line.open().and_then(|session| session.facts(path));
+        let Some(refused) = refused else {
+            return match asked {
+                Ok(Asked::Is(_)) if !haul_mutant::removed("ftp-removals-are-looked-at") => {
+                    self.common.stands(path);
+                    Removed::Stays
+                }
+                _ => Removed::Gone,
+            };
+        };
         match asked {
             Ok(Asked::Is(_)) => self.common.stands(path),
             Ok(Asked::Not(_)) if !is_busy(&refused) => return Removed::Gone,
@@ -561,6 +603,8 @@ enum Removed {
 
 /// The server has it, and cannot remove it now.
 pub(super) fn is_busy(error: &Error) -> bool {
-    matches!(error, Error::Refused { code: 400..500, .. })
-        && !haul_mutant::removed("ftp-what-is-busy-is-named")
+    let Error::Refused { code: code @ 400..500, text, .. } = error else { return false };
+    // There are servers that say so of what is not there.
+    let is_gone = *code == 450 && says_gone(text);
+    !is_gone && !haul_mutant::removed("ftp-what-is-busy-is-named")
 }
