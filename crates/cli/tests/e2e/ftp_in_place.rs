@@ -280,11 +280,11 @@ fn one_file_at_a_server_is_one_entrys() {
     }
 }
 
-/// Goal: a file that was begun in place and not seen whole, or seen to be wrong, is unchanged to no later run,
-/// also where its length and its time are those of the source, and where the server sets no times; one that
-/// was seen to be wrong not to another host, either. What is whole then is unchanged.
-/// Method: the server's own time of a file is that of the source; it keeps another byte, or has all bytes when
-/// the run is killed, and the source changes behind that.
+/// Goal: a file that was begun in place and not seen whole, or seen to be wrong, is unchanged to no later
+/// run, also where its length and its time are those of the source, and where the server sets no times; one
+/// that was seen to be wrong not to another host, either. What is whole then is unchanged.
+/// Method: the server's own time of a file is that of the source; it keeps another byte, or has all bytes
+/// when the run is killed, and the source changes behind that.
 #[test]
 fn what_was_begun_in_place_is_not_unchanged() {
     let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_577_934_245);

@@ -5,9 +5,9 @@
 //! Invariants: a file is on record before the server hears of it; it stays there until what the server has
 //! of it was held against what was sent, or it got its name anew. What dead runs left goes over into the
 //! list of one that lives before theirs are removed.
-//! One list for each run: a line for each file that is begun, one for each that ends. The line of a large file
-//! is synced; for small ones nothing is, so that after a power cut of this host (not after a kill) the last
-//! of them may be missing.
+//! One list for each run: a line for each file that is begun, one for each that ends. The line of a large
+//! file is synced; for small ones nothing is, so that after a power cut of this host (not after a kill) the
+//! last of them may be missing.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};

@@ -545,7 +545,8 @@ fn try_way(session: &mut Session, trial: &[u8], way: Way, at: u64) -> Result<Vec
     Ok(has)
 }
 
-/// Whether a byte that goes to such a place in a short file is there, and the file as long as it must be then.
+/// Whether a byte that goes to such a place in a short file is there, and the file as long as it must be
+/// then.
 fn try_place(session: &mut Session, trial: &[u8], at: u64) -> Result<bool, Error> {
     let mut outgoing = session.store_into(trial, at, Way::Esto)?;
     match outgoing.write(PUT) {

@@ -2,8 +2,8 @@
 //!
 //! In: what the user wants; files as they are begun and end. Out: the same, for whoever goes on with it.
 //! Invariants: a file at the server that has a name of its own there (`Unique`) is one entry's, whether this
-//! run wrote it, made it, or found it unchanged; of files that ended 16 bytes stay for each, so that it is known
-//! whose what stands there is.
+//! run wrote it, made it, or found it unchanged; of files that ended 16 bytes stay for each, so that it is
+//! known whose what stands there is.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -85,8 +85,9 @@ impl InPlace {
         self.lock().files.insert(id, state);
     }
 
-    /// A file is begun, at whose name this stands: true if that is another entry's. One that was let in before
-    /// stays in: some servers replace what they are told to write into, and call the next file as that one was.
+    /// A file is begun, at whose name this stands: true if that is another entry's. One that was let in
+    /// before stays in: some servers replace what they are told to write into, and call the next file as that
+    /// one was.
     pub(super) fn is_of_another(&self, id: FileId, stands: Option<&Facts>, len: u64) -> bool {
         let mut inner = self.lock();
         if inner.stood.contains_key(&id) {
@@ -112,8 +113,8 @@ impl InPlace {
         begun || owner != id && written
     }
 
-    /// A file was written, and this stands there now: whose else that is, and its path where that is known. One
-    /// that is not held against what the server has yet is looked at when its turn comes: a server that
+    /// A file was written, and this stands there now: whose else that is, and its path where that is known.
+    /// One that is not held against what the server has yet is looked at when its turn comes: a server that
     /// replaces files may call another one as it called that before.
     pub(super) fn is_shared(
         &self,

@@ -148,8 +148,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: who wants to know does not wait for a helper that is not answered, and what that says later harms
-    /// nothing.
+    /// Goal: who wants to know does not wait for a helper that is not answered, and what that says later
+    /// harms nothing.
     #[test]
     fn nobody_waits_for_a_helper_without_end() {
         let summed = Summed::new(b"/d/.x.haul~1", vec![(0, 1), (1, 1)]);
