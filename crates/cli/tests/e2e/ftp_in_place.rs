@@ -190,6 +190,11 @@ fn ways_into_files_are_tried_at_the_place() {
     assert!(taker.file("/d/f").as_deref() == Some(&stood[..]), "{}", ended.describe());
     let _ = ended.exits(3).says("nothing was written");
     assert_eq!(taker.paths(), ["/d/f"], "what was tried is not left");
+    // Where that cannot be tried, and nothing would show it.
+    let taker = Script::default().has("/d/f", &stood).into(Into::Well, false).start();
+    let ended = put("0:", "2GiB", &["--in-place"], &source, &taker.url("/d/f")).run().sane().exits(3);
+    let _ = ended.says("count places in 32 bits");
+    assert!(taker.file("/d/f").as_deref() == Some(&stood[..]));
     // In the middle of what was tried with, at its end, and behind it.
     for at in [2, 4, 5, MIB - 1] {
         let taker = Script::default().has("/d/f", &stood).with_sums().into(Into::Wraps, true).start();
