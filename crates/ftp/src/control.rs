@@ -312,6 +312,12 @@ impl Control {
         self.broken || is_hung_up(self.stream.socket())
     }
 
+    /// The server said something that nobody asked for, or ended it, as far as that shows: under protection
+    /// something may be there that is no word of it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.broken || !self.stream.seals() && is_readable(&[self.stream.socket()], Duration::ZERO)
+    }
+
     pub(crate) fn patience(&self) -> Duration {
         self.patience
     }

@@ -264,6 +264,12 @@ impl Session {
         self.control.is_hung_up()
     }
 
+    /// The server ended it meanwhile, or said what nobody asked for, as far as that shows; asked where no
+    /// answer is due.
+    pub fn is_over(&self) -> bool {
+        self.control.is_over()
+    }
+
     /// A file can be read from any byte on.
     pub fn can_seek(&self) -> bool {
         self.features == Features::default() || self.features.has("REST")

@@ -126,6 +126,25 @@ fn files_are_written_in_place_at_servers() {
         let ended = ended.says("linked").says("a dir");
         assert!(read(sink.join("large")) == read(data.join("large")), "{kind:?}: {}", ended.describe());
         assert!(fs::symlink_metadata(sink.join("linked")).expect("it is there").is_symlink(), "{kind:?}");
+
+        // One file of two names there, of which one is unchanged.
+        let (data, sink) = (room.dir("names"), room.dir("one"));
+        let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_577_934_245);
+        for base in [&data, &sink] {
+            fs::write(base.join("A"), "one").expect("write");
+            tree::set_mtime(&base.join("A"), then);
+        }
+        fs::write(data.join("B"), "another").expect("write");
+        fs::hard_link(sink.join("A"), sink.join("B")).expect("a link");
+        let url = ftpd.url(&sink) + "/";
+        let cp = Haul::cp(["-r", "--in-place"]).args([crate::support::ftpd::contents(&data)]).args([&url]);
+        let ended = cp.run().sane();
+        if matches!(kind, Kind::Proftpd | Kind::Gridftp) {
+            let ended = ended.exits(3).says("this copy");
+            assert!(read(sink.join("A")) == b"one", "{kind:?}: {}", ended.describe());
+        } else if ended.status.code() == Some(0) {
+            let _ = ended.says("no names of its own for files (Unique)");
+        }
         assert_no_debris(&room.at(""));
     }
 }
@@ -160,6 +179,32 @@ fn servers_that_lose_the_rest_are_found_out() {
     }
 }
 
+/// Goal: a server that takes a place far behind in a file for another one is found out before it has the
+/// user's file, where places can be tried.
+#[test]
+fn ways_into_files_are_tried_at_the_place() {
+    let (room, stood) = (Room::new(), vec![9; 4 * MIB]);
+    let source = room.file("source", b"abcdef");
+    let taker = Script::default().has("/d/f", &stood).with_sums().into(Into::Wraps, true).start();
+    let ended = put("0:", "2MiB", &["--patience=2s"], &source, &taker.url("/d/f")).run().sane();
+    assert!(taker.file("/d/f").as_deref() == Some(&stood[..]), "{}", ended.describe());
+    let _ = ended.exits(3).says("nothing was written");
+    assert_eq!(taker.paths(), ["/d/f"], "what was tried is not left");
+    // Where that cannot be tried, and nothing would show it.
+    let taker = Script::default().has("/d/f", &stood).into(Into::Well, false).start();
+    let ended = put("0:", "2GiB", &["--in-place"], &source, &taker.url("/d/f")).run().sane().exits(3);
+    let _ = ended.says("count places in 32 bits");
+    assert!(taker.file("/d/f").as_deref() == Some(&stood[..]));
+    // In the middle of what was tried with, at its end, and behind it.
+    for at in [2, 4, 5, MIB - 1] {
+        let taker = Script::default().has("/d/f", &stood).with_sums().into(Into::Wraps, true).start();
+        put("0:1", &at.to_string(), &[], &source, &taker.url("/d/f")).run().sane().exits(0);
+        let mut want = stood.clone();
+        want[at] = b'a';
+        assert!(taker.file("/d/f") == Some(want), "{at}");
+    }
+}
+
 /// Goal: what stands at a final name is never removed, whatever breaks off; the part is sent again where that
 /// may help, and what stands there is whole then.
 #[test]
@@ -182,5 +227,108 @@ fn what_breaks_off_in_place_is_sent_again() {
         assert!(has.len() == stood.len() && has[8 * MIB..] == stood[8 * MIB..] && has[..MIB] == stood[..MIB]);
         let _ = ended.exits(code);
         assert!(!taker.heard().iter().any(|line| line.starts_with("DELE /d/target")), "{how:?}");
+    }
+}
+
+/// Goal: in place one file at a server gets the bytes of one entry: of two names that are one to it, by their
+/// letters, by a link of a directory, or by two links of one file of which one is unchanged, one fails at
+/// least, and what is said to be copied, or unchanged, has its own bytes. Of a server that has no names of
+/// its own for files the summary says that this was not looked at.
+#[test]
+fn one_file_at_a_server_is_one_entrys() {
+    // As the server says that it wrote what it has.
+    let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_577_934_245);
+    for (folds, names, stands) in [
+        (true, ["A", "a"], false),
+        (false, ["d1/x", "d2/x"], false),
+        (false, ["A", "B"], true),
+        (false, ["B", "A"], true),
+    ] {
+        for calls in [true, false] {
+            let room = Room::new();
+            let data = room.dir("data");
+            for dir in ["d1", "d2"] {
+                fs::create_dir_all(data.join(dir)).expect("a directory");
+            }
+            let contents = [b"first content of two".to_vec(), b"and the other, which is another".to_vec()];
+            for (name, content) in names.iter().zip(&contents) {
+                fs::write(data.join(name), content).expect("write");
+                tree::set_mtime(&data.join(name), then);
+            }
+            let mut script = Script::default().with_sums().leads("/d/d2", "/d/d1").leads("/d/B", "/d/A");
+            if stands {
+                script = script.has("/d/A", &contents[0]);
+            }
+            if folds {
+                script = script.folds();
+            }
+            if calls {
+                script = script.calls_files();
+            }
+            let taker = script.start();
+            let cp =
+                Haul::cp(["-r", "--in-place", "--patience=2s"]).args([crate::support::ftpd::contents(&data)]);
+            let ended = cp.args([taker.url("/d/")]).env("XDG_STATE_HOME", room.at("state")).run().sane();
+            let held: Vec<_> = taker.paths().iter().filter_map(|path| taker.file(path)).collect();
+            assert_eq!(held.len(), 1, "{names:?}: {}", ended.describe());
+            if calls {
+                let ended = ended.exits(3).says("this copy");
+                let names = names.map(|name| ended.stderr.contains(&format!("/{name}: ")));
+                // Who is not named has its bytes.
+                let told_right =
+                    names.iter().zip(&contents).all(|(failed, content)| *failed || held[0] == *content);
+                assert!(told_right, "{names:?}: {}", ended.describe());
+            } else if ended.status.code() == Some(0) {
+                let _ = ended.says("no names of its own for files (Unique)");
+            }
+        }
+    }
+}
+
+/// Goal: a file that was begun in place and not seen whole, or seen to be wrong, is unchanged to no later
+/// run, also where its length and its time are those of the source, and where the server sets no times; one
+/// that was seen to be wrong not to another host, either. What is whole then is unchanged.
+/// Method: the server's own time of a file is that of the source; it keeps another byte, or has all bytes
+/// when the run is killed, and the source changes behind that.
+#[test]
+fn what_was_begun_in_place_is_not_unchanged() {
+    let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_577_934_245);
+    let (killed, wrong) = (Takes::Stall(5000), Takes::Wrong);
+    for (how, sets_times, same_host, in_place) in [
+        (wrong, false, true, true),
+        (wrong, false, true, false),
+        (wrong, true, false, true),
+        (killed, true, true, true),
+    ] {
+        let room = Room::new();
+        let source = room.file("source", some_bytes(5000));
+        tree::set_mtime(&source, then);
+        let times = if how == killed { 1 } else { 2 };
+        let mut script = Script::default().with_sums().takes("/d/f", &vec![how; times]);
+        if !sets_times {
+            script = script.without_times();
+        }
+        let taker = script.start();
+        let cp = |in_place: bool, state: &str| {
+            let cp = Haul::cp(["--patience=2s"]).args(in_place.then_some("--in-place")).args([&source]);
+            cp.args([taker.url("/d/f")]).env("XDG_STATE_HOME", room.at(state))
+        };
+        if how == killed {
+            let mut run = cp(true, "state").start();
+            assert!(run.until(|_| taker.file("/d/f").is_some_and(|has| has.len() == 5000)));
+            run.signal(rustix::process::Signal::KILL);
+            assert!(run.wait().was_killed());
+            let mut bytes = read(&source);
+            bytes[77] ^= 1;
+            fs::write(&source, bytes).expect("write");
+            tree::set_mtime(&source, then);
+        } else {
+            let _ = cp(true, "state").run().sane().exits(3).says("SHA256");
+        }
+        let state = if same_host { "state" } else { "elsewhere" };
+        let ended = cp(in_place, state).run().sane().exits(0);
+        assert!(taker.file("/d/f") == Some(read(&source)), "{how:?} {sets_times}: {}", ended.describe());
+        let again = cp(in_place, state).run().sane().exits(0);
+        assert_eq!(again.summary().number("unchanged"), 1, "{how:?}: {}", again.describe());
     }
 }

@@ -183,11 +183,19 @@ fn what_is_left_is_named_and_nothing_else() {
         assert!(!said.contains(SAID), "{part}: {}", ended.describe());
         // Another run would hear the same.
         assert!(!said.contains("run the same command again"), "{part}: {}", ended.describe());
-        let short = Script::default().takes(part, &[Takes::Short(at); 20]);
-        let taker = short.removes_not("553 not yours", true).start();
+        let refused = Script::default().takes(part, &[Takes::Refuse("553 not such a name"); 20]);
+        let taker = refused.removes_none("450 No such file or directory").start();
         let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
         let said = String::from_utf8_lossy(&ended.stdout).into_owned() + &ended.stderr;
-        assert!(said.contains(SAID), "{part}: {}", ended.describe());
+        assert!(!said.contains(SAID), "{part}: {}", ended.describe());
+        // It may say of what stays that it removed it.
+        for reply in ["553 not yours", "250 removed"] {
+            let short = Script::default().takes(part, &[Takes::Short(at); 20]);
+            let taker = short.removes_not(reply, true).start();
+            let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
+            let said = String::from_utf8_lossy(&ended.stdout).into_owned() + &ended.stderr;
+            assert!(said.contains(SAID), "{part} {reply}: {}", ended.describe());
+        }
     });
 }
 
@@ -398,6 +406,19 @@ fn directories_that_are_made_again_are_looked_into() {
         file(&data.join("below/f"), &mut fastrand::Rng::with_seed(18), 60);
         let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(0);
         assert_eq!(taker.file("/d/below/f"), Some(read(data.join("below/f"))), "{}", ended.describe());
+    }
+}
+
+/// Goal: sessions that the server ended while they had nothing to do, and of which it takes no other, take no
+/// work: the one that is left does it.
+#[test]
+fn sessions_that_ended_take_no_work() {
+    let room = Room::new();
+    let source = room.file("source", tree::bytes(&mut fastrand::Rng::with_seed(79), 12 * MIB));
+    for _ in 0..2 {
+        let taker = Script::default().with_sums().evicts(MIB).start();
+        let ended = to_taker(&["--rate=8MiB/s"], &source, &taker).run().sane().exits(0);
+        assert!(taker.file("/d/source") == Some(read(&source)), "{}", ended.describe());
     }
 }
 

@@ -45,6 +45,7 @@ use placed::InPlace;
 use tree::Tree;
 
 mod again;
+mod begun;
 mod blocks;
 mod compare;
 mod dirs;
@@ -293,6 +294,7 @@ impl SinkStore for FtpSink {
         let nobody = RootId::new(b"ftp").expect("short");
         let (_, resume) = begin_journal(Replayed::default(), ([0; 16], nobody), (0, tag), coming);
         let names = names_of(coming.roots, rename.as_ref());
+        let begun = self.parts.clone();
         // What is on record is of whole files.
         let (parts, trusts) = (self.parts.filter(|_| coming.part.is_none()), coming.policy.trust);
         let (server, ends) = (self.server, ends.clone());
@@ -311,6 +313,7 @@ impl SinkStore for FtpSink {
             made,
             tag,
             parts,
+            begun,
             trusts,
             in_place,
         };
@@ -353,6 +356,8 @@ struct Ready {
     made: bool,
     tag: u32,
     parts: Option<PathBuf>,
+    /// Where it is on record what was begun in place.
+    begun: Option<PathBuf>,
     /// The user believes what stands there of unfinished files.
     trusts: bool,
     in_place: Option<InPlace>,

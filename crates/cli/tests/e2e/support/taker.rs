@@ -79,6 +79,10 @@ pub struct Script {
     shelf: Mutex<Shelf>,
     /// What it says to `DELE`, of what is there as well or not.
     removes_not: Option<(&'static str, bool)>,
+    /// What it says to `DELE` of what is not there.
+    removes_none: Option<&'static str>,
+    /// When so many bytes of files came, it ends the sessions that took none, and greets nobody any more.
+    evicts: Option<usize>,
     /// How files whose path holds this are taken, one after the other; then whole.
     takes: Vec<(&'static str, Vec<Takes>, AtomicUsize)>,
     /// It takes files in blocks, too: how those whose path holds this, one after the other; then whole.
@@ -122,6 +126,10 @@ pub struct Script {
     forgets: Option<(Forgets, AtomicBool)>,
     /// It writes into files that stand there, by `ESTO` or by `REST`, and gives them back.
     into: Option<(Into, bool)>,
+    /// It calls files by names of its own (`Unique`).
+    calls: bool,
+    /// Paths that lead to others: a file, or a directory with all that is in it.
+    links: Vec<(&'static str, &'static str)>,
     /// Bytes of files that came, as they are.
     taken: AtomicUsize,
 }
@@ -175,6 +183,18 @@ impl Script {
         self
     }
 
+    /// It tells a name of its own for each file (`Unique`), by which two paths of one file are known.
+    pub fn calls_files(mut self) -> Script {
+        self.calls = true;
+        self
+    }
+
+    /// What is at `path`, or below it, is what is at `to`.
+    pub fn leads(mut self, path: &'static str, to: &'static str) -> Script {
+        self.links.push((path, to));
+        self
+    }
+
     pub fn keeps_names(mut self) -> Script {
         self.keeps_names = true;
         self
@@ -220,6 +240,22 @@ impl Script {
     pub fn removes_not(mut self, reply: &'static str, all: bool) -> Script {
         self.removes_not = Some((reply, all));
         self
+    }
+
+    /// It says this to `DELE` of what is not there, and tells then that it is not.
+    pub fn removes_none(mut self, reply: &'static str) -> Script {
+        self.removes_none = Some(reply);
+        self
+    }
+
+    /// When so many bytes of files came, it ends the sessions that took none, and takes no other any more.
+    pub fn evicts(mut self, at: usize) -> Script {
+        self.evicts = Some(at);
+        self
+    }
+
+    fn is_evicting(&self) -> bool {
+        self.evicts.is_some_and(|at| self.taken.load(Ordering::Relaxed) >= at)
     }
 
     /// It has this directory already.
@@ -282,7 +318,12 @@ impl Script {
             Ok(path) if self.folds => path.to_lowercase().into_bytes(),
             _ => path.to_vec(),
         };
-        self.kept(&path)
+        let path = self.kept(&path);
+        let led = self.links.iter().find_map(|(link, to)| {
+            let rest = path.strip_prefix(link.as_bytes())?;
+            (rest.is_empty() || rest.starts_with(b"/")).then(|| [to.as_bytes(), rest].concat())
+        });
+        led.unwrap_or(path)
     }
 
     /// What it keeps of the bytes of a path.
@@ -430,7 +471,7 @@ impl Session {
             return;
         }
         let serving = script.serving.fetch_add(1, Ordering::SeqCst) + 1;
-        if script.sessions_max > 0 && serving > script.sessions_max {
+        if script.is_evicting() || script.sessions_max > 0 && serving > script.sessions_max {
             self.say("421 too many sessions");
         } else if self.say("220 at your service") {
             while let Some(line) = self.next_line() {
@@ -459,7 +500,11 @@ impl Session {
                     return Some(line);
                 }
                 Ok(_) => return None,
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    if line.is_empty() && self.connections == 0 && self.script.is_evicting() {
+                        return None;
+                    }
+                }
                 Err(_) => return None,
             }
         }
@@ -478,6 +523,7 @@ impl Session {
             "PASS" => self.say("230 welcome"),
             "FEAT" => {
                 let blocks = if script.blocks { " PARALLEL\r\n" } else { "" };
+                let unique = if script.calls { "unique*;" } else { "" };
                 let sums = if script.sums { " CKSM SHA256:1;\r\n" } else { "" };
                 let rest = match script.into {
                     Some((_, true)) => " ESTO\r\n",
@@ -486,7 +532,7 @@ impl Session {
                     None => "",
                 };
                 self.say(&format!(
-                    "211-Features\r\n MLST type*;size*;modify*;UNIX.mode*;UNIX.slink*;\r\n SIZE\r\n MDTM\r\n MFMT\r\n EPSV\r\n{blocks}{sums}{rest}211 End"
+                    "211-Features\r\n MLST type*;size*;modify*;UNIX.mode*;UNIX.slink*;{unique}\r\n SIZE\r\n MDTM\r\n MFMT\r\n EPSV\r\n{blocks}{sums}{rest}211 End"
                 ))
             }
             "TYPE" | "OPTS" | "NOOP" => self.say("200 done"),
@@ -519,9 +565,10 @@ impl Session {
                     let shelf = script.shelf();
                     match shelf.files.get(&path) {
                         Some(held) => Some(format!(
-                            "type=file;size={};modify={};UNIX.mode=0644;",
+                            "type=file;size={};modify={};UNIX.mode=0644;{}",
                             held.content.len(),
-                            held.modify
+                            held.modify,
+                            if script.calls { format!("unique=f{};", hex(&path)) } else { String::new() }
                         )),
                         None if shelf.dirs.contains(&path) => Some("type=dir;UNIX.mode=0755;".into()),
                         None => None,
@@ -606,7 +653,10 @@ impl Session {
                 self.connections += 1;
                 self.take(path, argument)
             }
-            "DELE" => self.say(script.removes_not.map_or("550 no", |(reply, _)| reply)),
+            "DELE" => {
+                let reply = script.removes_not.map(|(reply, _)| reply).or(script.removes_none);
+                self.say(reply.unwrap_or("550 no"))
+            }
             "MKD" | "CWD" | "RNFR" => self.say("550 no"),
             _ => self.say("500 unknown"),
         }
@@ -755,6 +805,10 @@ impl Session {
             _ => self.say("426 you hung up"),
         }
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// By other code than haul's.

@@ -2,6 +2,8 @@
 //!
 //! In: the sums of what was sent. Out: whether the server has that.
 
+use std::time::{Duration, Instant};
+
 use haul_ftp::{Error, Sum};
 
 use super::queues::Work;
@@ -11,28 +13,54 @@ use super::writer::Writer;
 
 /// Sessions that ask about one file at the same time: a server's disk is to read it in few places.
 const SESSIONS: usize = 4;
+/// So long the others are waited for at least.
+const WAIT_MIN: Duration = Duration::from_secs(2);
 
 impl Writer {
-    /// Asks about parts that nobody else asks about.
+    /// Asks about parts of another session's file that nobody else asks about: once each, over a session that
+    /// is open.
     pub(super) fn help(&mut self, summed: &Summed) {
         let Some(sum) = self.common.sum else { return };
-        while let Some(asking) = summed.begin() {
-            let result = self.ask_sum(sum, summed, asking.at);
-            let failed = result.is_err();
+        self.begins("sum", summed.temp());
+        while self.line.is_open()
+            && let Some(asking) = summed.begin()
+        {
+            let parts = [summed.part(asking.at)];
+            let told = self.line.open().and_then(|session| session.part_sums(sum, summed.temp(), &parts));
+            let result = told.and_then(the_one);
+            let failed = result.as_ref().err().map(Error::ends_session);
             asking.tell(result);
-            if failed {
+            if failed == Some(true) {
+                self.line.close();
+            }
+            if failed.is_some() {
                 // Whoever wants to know finds out what it is.
                 return;
             }
         }
     }
 
+    /// Asks about parts of its own file that nobody else asks about; how long the longest one took.
+    fn ask_own(&mut self, sum: Sum, summed: &Summed) -> Duration {
+        let mut longest = Duration::ZERO;
+        while let Some(asking) = summed.begin() {
+            let begun = Instant::now();
+            let result = self.ask_sum(sum, summed, asking.at);
+            longest = longest.max(begun.elapsed());
+            let failed = result.is_err();
+            asking.tell(result);
+            if failed {
+                break;
+            }
+        }
+        longest
+    }
+
     fn ask_sum(&mut self, sum: Sum, summed: &Summed, at: usize) -> Result<Vec<u8>, Error> {
         self.begins("sum", summed.temp());
         let parts = [summed.part(at)];
         let told = self.line.again(|session| session.part_sums(sum, summed.temp(), &parts))?;
-        let none = Error::Broken { doing: "asking for a sum", why: "nothing was said" };
-        told.into_iter().next().unwrap_or(Err(none))
+        the_one(told)
     }
 
     /// Whether the server has of a file of so many bytes what was sent of it.
@@ -49,8 +77,9 @@ impl Writer {
             (0..others).for_each(|_| queues.common.push_back(Work::Sums(summed.clone())));
         }
         self.common.ready.notify_all();
-        self.help(&summed);
-        let mut sums = summed.finish();
+        let took = self.ask_own(sum, &summed);
+        // Who takes longer may never answer, and this session can ask by itself.
+        let mut sums = summed.finish(WAIT_MIN.max(2 * took));
         for (at, told) in sums.iter_mut().enumerate() {
             // Of what another session was not told this one asks.
             if !matches!(told, Some(Ok(_))) {
@@ -75,4 +104,9 @@ impl Writer {
             Compared::Other | Compared::Unknown => self.common.in_parts.failed(),
         }
     }
+}
+
+fn the_one(told: Vec<Result<Vec<u8>, Error>>) -> Result<Vec<u8>, Error> {
+    let none = Error::Broken { doing: "asking for a sum", why: "nothing was said" };
+    told.into_iter().next().unwrap_or(Err(none))
 }

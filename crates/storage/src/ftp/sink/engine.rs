@@ -17,9 +17,11 @@ use haul_core::wire::{Failure, FailureKind, HeldReport};
 
 use super::Ready;
 use super::again::Again;
+use super::begun::Begun;
 use super::lanes::Lanes;
 use super::no_links;
 use super::parts::{Can, Parts};
+use super::placed::InPlace;
 use super::queues::{Batch, Common, Gone, Lost, Network, Queues, TempState, Told, Work, Write, refuse};
 use super::summed::InParts;
 use super::tree::Tree;
@@ -50,7 +52,7 @@ impl FtpWriter {
     /// # Errors
     /// The system gives no thread.
     pub(super) fn start(ready: Ready, writing: Writing) -> std::io::Result<FtpWriter> {
-        let Ready { server, settings, retry, ends, session, root, made, tag, parts, trusts, in_place } =
+        let Ready { server, settings, retry, ends, session, root, made, tag, parts, begun, trusts, in_place } =
             ready;
         let sessions = SESSIONS.min(writing.writers).max(1);
         let banner = escape::name(session.banner());
@@ -63,6 +65,7 @@ impl FtpWriter {
         let can = Can { goes_on: session.can_go_on(), sums: session.sum().is_some(), trusts };
         let mut queues = Queues::new(sessions);
         queues.open[0] = true;
+        let begun = Begun::open(begun.as_deref(), &server.url(), tag);
         let common = Arc::new(Common {
             server,
             settings,
@@ -84,6 +87,7 @@ impl FtpWriter {
             parts: Parts::new(parts, can),
             again: Again::default(),
             in_place,
+            begun,
             left: Mutex::default(),
             doubted: Mutex::default(),
             tries: Mutex::default(),
@@ -367,14 +371,23 @@ impl FtpWriter {
             false => told.uncompared.load(Ordering::Relaxed),
         };
         let files = told.unproven.load(Ordering::Relaxed) + some;
-        let files = match files {
-            0 => return None,
-            1 => "1 file".to_owned(),
-            files => format!("{files} files"),
-        };
-        Some(format!(
-            "the content of {files} with what the server keeps, for it makes no sum of it (CKSM); the lengths are alike"
-        ))
+        let count = |files: u64| if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+        let content = (files > 0).then(|| {
+            let files = count(files);
+            format!(
+                "the content of {files} with what the server keeps, for it makes no sum of it (CKSM); the lengths are alike"
+            )
+        });
+        let uncalled = self.common.in_place.as_ref().map_or(0, InPlace::uncalled);
+        let uncalled = (uncalled > 0).then(|| {
+            format!(
+                "{} written in place with the others of this copy, for the server has no names of its own for files (Unique): two that are one to it, \
+                 by links or by letters, have the bytes of the last one",
+                count(uncalled)
+            )
+        });
+        let all: Vec<String> = content.into_iter().chain(uncalled).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     fn compared(&self) -> String {

@@ -12,6 +12,7 @@
 
 use std::sync::atomic::Ordering;
 
+use haul_core::ids::FileId;
 use haul_core::reliability::Step;
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{Publish, SinkFile};
@@ -35,6 +36,8 @@ use haul_base::digest;
 /// What a way is tried with, and what a server that keeps the rest of a file has afterwards.
 const TRIED: &[u8] = b"haul";
 const PUT: &[u8] = b"X";
+/// There are servers that count in 32 bits, with a sign.
+const REST_TRUSTED: u64 = 1 << 31;
 
 impl Writer {
     /// An object of a file of several.
@@ -65,7 +68,7 @@ impl Writer {
             self.abandon();
             self.await_turn(file.id, &path)?;
             self.may_go_into(place, file, &path)?;
-            let begun = self.begin_into(place, &path);
+            let begun = self.begin_into(place, &path, file.size);
             let sending = Some(Sending::Plain(begun.map_err(|error| self.lost(file, &path, (error, 0)))?));
             common.again.begins(file.id, 0);
             let summing = Some(FileSumming::new(common.sum, file.size, false));
@@ -133,7 +136,7 @@ impl Writer {
         let mut tries = Attempts::new(Step::File);
         loop {
             common.again.begins(file.id, 0);
-            let sent = self.begin_into(place, &path).and_then(|mut outgoing| {
+            let sent = self.begin_into(place, &path, file.size).and_then(|mut outgoing| {
                 let session = self.line.open()?;
                 match outgoing.write(bytes) {
                     Ok(()) => session.stored(outgoing, &path),
@@ -189,20 +192,21 @@ impl Writer {
                 return Err(common.say(FailureKind::Open, path, &why));
             }
         };
-        if stands.as_ref().is_some_and(|facts| place.is_of_another(file.id, facts)) {
+        let len = match (place.part, &stands) {
+            (None, _) | (_, None) => Some(0),
+            (Some(_), Some(facts)) => facts.size,
+        };
+        if place.is_of_another(file.id, stands.as_ref(), len.unwrap_or(0)) {
             let why = "it is another name of a file that this copy has under a name of its own, and what is written to the one \
                        would be in the other; it was left as it is (without `in_place` each gets a file of its own)";
             return refused(Errno::NOTUNIQ, why);
         }
-        let Some(at) = place.part else {
-            place.lock().stood.insert(file.id, 0);
-            return Ok(());
-        };
-        let Some(len) = stands.as_ref().map_or(Some(0), |facts| facts.size) else {
+        let Some(at) = place.part else { return Ok(()) };
+        let Some(len) = len else {
             let why = "the server does not tell how long it is, so that nobody would see what is cut off it; leave `to` out";
             return Err(common.say(FailureKind::Open, path, why));
         };
-        let before = *place.lock().stood.entry(file.id).or_insert(len);
+        let before = place.lock().stood.get(&file.id).map_or(len, |stood| stood.len);
         if len < before {
             return Err(common.say(FailureKind::Write, path, &cut_off(before, len)));
         }
@@ -247,6 +251,15 @@ impl Writer {
                 return Err(Failure { errno: Errno::OPNOTSUPP.raw_os_error(), ..failure });
             }
         };
+        if way == Way::Rest
+            && place.base() >= REST_TRUSTED
+            && common.sum.is_none()
+            && !haul_mutant::removed("ftp-far-places-need-sums")
+        {
+            let why = "of the server's ways only REST with STOR is left, which cannot be tried at such a place, and there are servers \
+                       that count places in 32 bits; it makes no sums that would show where the bytes went (CKSM): nothing was written";
+            return Err(common.say(FailureKind::Create, path, why));
+        }
         // At byte 0 there is nothing that `REST` says.
         if way == Way::Rest && place.base() == 0 {
             place.lock().way = Some(way);
@@ -256,6 +269,17 @@ impl Writer {
         let trial = common.tree.path(file.parent, &name);
         let at = place.base().min(1);
         let tried = self.line.again(|session| try_way(session, &trial, way, at));
+        let mut want = TRIED.to_vec();
+        want[at as usize..][..PUT.len()].copy_from_slice(PUT);
+        let far = place.base();
+        let tries_far = way == Way::Esto
+            && far > 1
+            && tried.as_ref().is_ok_and(|has| *has == want)
+            && !haul_mutant::removed("ftp-places-in-files-are-tried");
+        // What it says next begins elsewhere.
+        self.line.close();
+        let tried_far = tries_far.then(|| self.line.again(|session| try_place(session, &trial, far)));
+        self.line.close();
         let removed = self.line.open().and_then(|session| session.remove(&[&trial]));
         if !removed.is_ok_and(|all| all.iter().all(Result::is_ok)) {
             let gone = self.line.again(|session| session.facts(&trial));
@@ -265,9 +289,22 @@ impl Writer {
         }
         // The offset must not be taken for that of the next file.
         self.line.close();
-        let mut want = TRIED.to_vec();
-        want[at as usize..][..PUT.len()].copy_from_slice(PUT);
         let why = match tried {
+            Ok(_) if let Some(Err(error)) = &tried_far => {
+                if error.is_passing() {
+                    return Err(fail(error));
+                }
+                format!(
+                    "{} could not be tried at byte {far} of a file of its own ({}), and nothing was written: {error}",
+                    way.name(),
+                    shown(&common.server, &trial)
+                )
+            }
+            Ok(_) if let Some(Ok(false)) = tried_far => format!(
+                "by {} the server does not write to byte {far} of a file, but elsewhere, as a file shows that was tried beside it: \
+                 nothing was written",
+                way.name()
+            ),
             Ok(has) if has == want || haul_mutant::removed("ftp-ways-into-files-are-tried") => {
                 place.lock().way = Some(way);
                 return Ok(way);
@@ -289,7 +326,9 @@ impl Writer {
         Err(common.say(FailureKind::Create, path, &why))
     }
 
-    fn begin_into(&mut self, place: &InPlace, path: &[u8]) -> Result<Outgoing, Error> {
+    fn begin_into(&mut self, place: &InPlace, path: &[u8], size: u64) -> Result<Outgoing, Error> {
+        // Before the server hears of it. Where there is no place for a record, none is found.
+        let _ = self.common.begun.begins(&shown(&self.common.server, path), size);
         let (at, way) = (place.base(), place.lock().way);
         let session = self.line.open()?;
         match (place.part, way) {
@@ -303,25 +342,62 @@ impl Writer {
         let common = self.common.clone();
         let Some(place) = &common.in_place else { unreachable!("it is asked only where there is one") };
         let mut results = Vec::with_capacity(all.len());
+        let mut shared = Vec::new();
         for publish in all {
-            let path = common.path(&publish.file);
-            let state = place.lock().files.get(&publish.file.id).cloned();
+            let (id, path) = (publish.file.id, common.path(&publish.file));
+            let state = place.lock().files.get(&id).cloned();
             let result = match state {
-                Some(State::Stored(sum)) => self.hold_against(place, publish, &path, sum),
+                Some(State::Stored(sum)) => {
+                    let held = self.hold_against(place, publish, &path, sum, &mut shared);
+                    if held.is_err() && place.part.is_none() {
+                        self.spoil_time(&path);
+                    }
+                    match &held {
+                        Ok(()) => place.end(id),
+                        Err(_) => place.begins_anew(id),
+                    }
+                    held
+                }
                 Some(State::Failed(failure, _)) => Err(failure),
                 None => Err(common.say(FailureKind::Publish, &path, "it was not sent whole")),
             };
-            match &result {
-                Ok(()) => {
-                    place.forget(publish.file.id);
-                    common.forget_tries(publish.file.id);
-                    self.note_unproven(publish);
-                }
-                Err(failure) => place.set(publish.file.id, State::Failed(failure.clone(), false)),
-            }
             results.push(result);
         }
+        for (publish, result) in all.iter().zip(&mut results) {
+            let (id, path) = (publish.file.id, common.path(&publish.file));
+            if result.is_ok()
+                && let Some((_, other)) = shared.iter().find(|(with, _)| *with == id)
+            {
+                *result = Err(self.say_shared(&path, Some(other)));
+            }
+            match result {
+                Ok(()) => {
+                    common.begun.ends(&shown(&common.server, &path));
+                    common.forget_tries(id);
+                    self.note_unproven(publish);
+                }
+                Err(failure) => place.set(id, State::Failed(failure.clone(), false)),
+            }
+        }
         results
+    }
+
+    fn say_shared(&self, path: &[u8], other: Option<&Vec<u8>>) -> Failure {
+        let other = other.map(|other| shown(&self.common.server, other));
+        let why = format!(
+            "to the server it is one file with {} of this copy, and what was written to the one is in the other: both are to be \
+             copied again (without `in_place`, and if the server makes no difference between their names, under other names)",
+            other.as_deref().unwrap_or("another entry")
+        );
+        let failure = self.common.say(FailureKind::Create, path, &why);
+        Failure { errno: Errno::NOTUNIQ.raw_os_error(), ..failure }
+    }
+
+    /// What is wrong there is not to look right to another run, also of another host.
+    fn spoil_time(&mut self, path: &[u8]) {
+        // No file of today has it.
+        const NEVER: &str = "19700101000001";
+        let _ = self.line.again(|session| session.set_times(&[(path, NEVER)]));
     }
 
     fn hold_against(
@@ -330,13 +406,21 @@ impl Writer {
         publish: &Publish,
         path: &[u8],
         sum: Option<Vec<u8>>,
+        shared: &mut Vec<(FileId, Vec<u8>)>,
     ) -> Result<(), Failure> {
         let common = self.common.clone();
         let (base, size) = (place.base(), publish.file.size);
         let fail = |error: &Error| common.failure(FailureKind::Publish, path, error);
         self.begins("look", path);
         let asked = self.line.again(|session| session.facts(path)).map_err(|error| fail(&error))?;
-        let stood = place.lock().stood.get(&publish.file.id).copied().filter(|_| place.part.is_some());
+        let stood = place.lock().stood.get(&publish.file.id).map(|stood| stood.len);
+        let stood = stood.filter(|_| place.part.is_some());
+        if let Asked::Is(facts) = &asked
+            && let Some((with, other)) = place.is_shared(publish.file.id, path, facts)
+        {
+            shared.push((with, path.to_vec()));
+            return Err(self.say_shared(path, other.as_ref()));
+        }
         match asked {
             Asked::Is(Facts { size: Some(told), .. }) => {
                 let before = stood.unwrap_or(0);
@@ -463,4 +547,24 @@ fn try_way(session: &mut Session, trial: &[u8], way: Way, at: u64) -> Result<Vec
     has.truncate(len);
     session.give_up(incoming)?;
     Ok(has)
+}
+
+/// Whether a byte that goes to such a place in a short file is there, and the file as long as it must be
+/// then.
+fn try_place(session: &mut Session, trial: &[u8], at: u64) -> Result<bool, Error> {
+    let mut outgoing = session.store_into(trial, at, Way::Esto)?;
+    match outgoing.write(PUT) {
+        Ok(()) => session.stored(outgoing, trial)?,
+        Err(error) => return Err(session.broken_off(outgoing, trial, error)),
+    }
+    let want = TRIED.len().max(usize::try_from(at).map_or(usize::MAX, |at| at.saturating_add(PUT.len())));
+    match session.facts(trial)? {
+        Asked::Is(facts) if facts.size.is_some_and(|told| told != want as u64) => return Ok(false),
+        _ => {}
+    }
+    let mut incoming = session.begin(trial, at)?;
+    let mut has = vec![0; PUT.len()];
+    let len = incoming.fill(&mut has)?;
+    session.give_up(incoming)?;
+    Ok(len == PUT.len() && has == PUT)
 }

@@ -58,14 +58,16 @@ impl Writer {
 
     /// A temporary that is of no use is removed, now or in the end. True: it is not there.
     fn remove_earlier(&mut self, id: FileId, temp: Vec<u8>) -> bool {
-        self.common.parts.let_go(id);
+        self.common.parts.disown(id);
         let asked = self.line.again(|session| {
             let removed = session.remove(&[&temp])?;
             Ok((removed, session.facts(&temp)?))
         });
         let gone = asked.is_ok_and(|(removed, asked)| are_gone(&removed, &asked));
-        if !gone {
-            self.common.doubt(temp);
+        match gone {
+            true => self.common.parts.let_go(id),
+            // It is on record until another one is.
+            false => self.common.doubt(temp),
         }
         gone
     }

@@ -47,6 +47,8 @@ struct Inner {
     /// Large files of the source, as it told them last.
     told: HashMap<FileId, Fingerprint>,
     parts: HashMap<FileId, Part>,
+    /// Records of temporaries that the server has in use and that are removed in the end, by their names.
+    doubted: HashMap<Vec<u8>, Record>,
     /// What stood there of them was of no use: nothing is gone on with.
     afresh: HashSet<FileId>,
     /// Files that were gone on with, and bytes of them that did not go again.
@@ -230,6 +232,29 @@ impl Parts {
         drop(inner);
         if let Some(record) = part.and_then(|part| part.record) {
             record.remove();
+        }
+    }
+
+    /// The file is given up, and its temporary is removed in the end, if that can be: until then it is on
+    /// record.
+    pub(super) fn doubts(&self, id: FileId) {
+        let mut inner = self.lock();
+        let Some(Part { record: Some(record), temp, .. }) = inner.parts.remove(&id) else { return };
+        inner.doubted.insert(temp, record);
+    }
+
+    /// A temporary is gone.
+    pub(super) fn gone(&self, temp: &[u8]) {
+        let record = self.lock().doubted.remove(temp);
+        if let Some(record) = record {
+            record.remove();
+        }
+    }
+
+    /// The temporary that is on record is to be removed: nothing is gone on with.
+    pub(super) fn disown(&self, id: FileId) {
+        if let Some(part) = self.lock().parts.get_mut(&id) {
+            part.temp.clear();
         }
     }
 

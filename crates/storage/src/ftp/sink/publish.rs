@@ -23,7 +23,7 @@ use super::summed::Compared;
 use super::sums::Sums;
 use super::writer::Writer;
 use super::{existing_of, seen_of};
-use crate::ftp::{folded, says_gone};
+use crate::ftp::{folded, says_gone, shown};
 use haul_base::digest;
 
 const ONE_TO_THE_SERVER: &str = "the server takes its name for that of another file of this copy, and keeps one of them: give one of \
@@ -80,6 +80,7 @@ impl Writer {
                     self.common.lanes.forget(id);
                     self.common.forget_tries(id);
                     self.common.parts.end(id);
+                    self.common.begun.ends(&shown(&self.common.server, &going.path));
                     self.note_unproven(going.publish);
                 }
                 Err(failure) if failure.kind == FailureKind::Digest => {

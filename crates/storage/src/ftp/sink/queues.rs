@@ -18,6 +18,7 @@ use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Server, Settings, Sum};
 
 use super::again::Again;
+use super::begun::Begun;
 use super::lanes::Lanes;
 use super::parts::Parts;
 use super::placed::InPlace;
@@ -63,6 +64,8 @@ pub(super) struct Common {
     pub(super) again: Again,
     /// Files are written into what stands at their names.
     pub(super) in_place: Option<InPlace>,
+    /// Files that were begun in place, and are not proved.
+    pub(super) begun: Begun,
     /// Temporaries that could not be removed.
     pub(super) left: Mutex<Vec<Vec<u8>>>,
     /// Temporaries that may still come to be, for the session that sent them was lost.
@@ -450,6 +453,7 @@ impl Common {
 
     /// It is gone.
     pub(super) fn stays_not(&self, path: &[u8]) {
+        self.parts.gone(path);
         self.left.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| other != path);
     }
 
@@ -542,6 +546,13 @@ impl Queues {
             return self.own[index].pop_front();
         }
         self.common.pop_front()
+    }
+
+    /// What this thread would do next may be done by any.
+    pub(super) fn waits_for_anybody(&self, index: usize) -> bool {
+        self.own[index].is_empty()
+            && self.home[index].is_none()
+            && !(self.homeless.is_empty() && self.common.is_empty())
     }
 
     /// Nothing is left to do, or will come, for this thread.

@@ -11,6 +11,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use haul_ftp::{Error, Session, Sum};
 
@@ -103,14 +104,22 @@ impl Summed {
         Some(Asking { summed: self, at })
     }
 
-    /// Nobody begins with another part; what is known of each when all who ask have heard.
-    pub(super) fn finish(&self) -> Vec<Option<Result<Vec<u8>, Error>>> {
+    /// Nobody begins with another part; what is known of each when all who ask have heard, or after so long.
+    /// What is told later counts for nothing.
+    pub(super) fn finish(&self, patience: Duration) -> Vec<Option<Result<Vec<u8>, Error>>> {
+        let until = Instant::now() + patience;
         let mut told = self.lock();
         self.next.store(self.parts.len(), Ordering::Relaxed);
         while told.asking > 0 {
-            told = self.changed.wait(told).unwrap_or_else(PoisonError::into_inner);
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() && !haul_mutant::removed("ftp-sums-wait-for-nobody") {
+                break;
+            }
+            let left = left.max(Duration::from_millis(100));
+            told = self.changed.wait_timeout(told, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        std::mem::take(&mut told.sums)
+        let none = self.parts.iter().map(|_| None).collect();
+        std::mem::replace(&mut told.sums, none)
     }
 }
 
@@ -130,5 +139,33 @@ impl Drop for Asking<'_> {
     fn drop(&mut self) {
         self.summed.lock().asking -= 1;
         self.summed.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Goal: who wants to know does not wait for a helper that is not answered, and what that says later
+    /// harms nothing.
+    #[test]
+    fn nobody_waits_for_a_helper_without_end() {
+        let summed = Summed::new(b"/d/.x.haul~1", vec![(0, 1), (1, 1)]);
+        let (helper, (asks, asked), (ends, ended)) = (summed.clone(), mpsc::channel(), mpsc::channel());
+        let helping = std::thread::spawn(move || {
+            let asking = helper.begin().expect("a part");
+            asks.send(()).expect("somebody waits");
+            let was_left = ended.recv_timeout(Duration::from_secs(20)).is_ok();
+            asking.tell(Ok(vec![1]));
+            was_left
+        });
+        asked.recv().expect("it asks");
+        summed.begin().expect("another part").tell(Ok(vec![2]));
+        let told = summed.finish(Duration::ZERO);
+        let _ = ends.send(());
+        assert!(helping.join().expect("it ends"), "it was waited for");
+        assert!(matches!(&told[..], [None, Some(Ok(two))] if *two == [2]));
     }
 }

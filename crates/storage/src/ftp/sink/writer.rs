@@ -26,6 +26,7 @@ use super::sending::{Open, Sending};
 use super::sums::FileSumming;
 use super::tree::check;
 use crate::ftp::line::{Attempts, Line};
+use crate::ftp::{says_gone, shown};
 use crate::owed::panic_point;
 use crate::sink::names::temp_name;
 
@@ -76,6 +77,10 @@ impl Writer {
                 return;
             }
         }
+        if !self.common.lock().open[self.index] {
+            // The others do what is left.
+            return;
+        }
         self.remove_doubted();
     }
 
@@ -123,6 +128,10 @@ impl Writer {
         let mut busy = Vec::new();
         for ((path, removed), asked) in paths.iter().zip(removed).zip(asked) {
             match asked {
+                // Whatever is said of its removal.
+                Asked::Is(_) if removed.is_ok() && !haul_mutant::removed("ftp-removals-are-looked-at") => {
+                    self.common.stands(path);
+                }
                 _ if removed.is_ok() => self.common.stays_not(path),
                 // One that is in use may be shown to nobody, and stays on the list.
                 _ if removed.is_err_and(|error| is_busy(&error)) => {
@@ -172,8 +181,20 @@ impl Writer {
     }
 
     fn next(&mut self) -> Option<Work> {
-        let mut queues = self.common.lock();
+        let common = self.common.clone();
+        let mut queues = common.lock();
         loop {
+            // What all may take is not taken by one whose session is over, and that gets no other.
+            if queues.waits_for_anybody(self.index)
+                && !self.has_session()
+                && !haul_mutant::removed("ftp-work-is-taken-with-a-session")
+            {
+                drop(queues);
+                if self.is_taken_back() {
+                    return None;
+                }
+                queues = common.lock();
+            }
             if let Some(work) = queues.next(self.index) {
                 return Some(work);
             }
@@ -182,6 +203,14 @@ impl Writer {
             }
             queues = self.common.ready.wait(queues).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Its session is there, as far as it said nothing else meanwhile.
+    fn has_session(&mut self) -> bool {
+        if self.line.now().is_some_and(|session| session.is_over()) {
+            self.line.close();
+        }
+        self.line.is_open()
     }
 
     pub(super) fn begins(&mut self, what: &'static str, path: &[u8]) {
@@ -362,13 +391,46 @@ impl Writer {
             for (n, (at, path)) in paths.iter().enumerate() {
                 let file = &items[*at].file;
                 results[*at].1 = Some(match &asked {
-                    Ok(asked) => self.found_at((file.parent, &file.name), path, &asked[n], false).map(found),
+                    Ok(asked) => {
+                        let there = self.found_at((file.parent, &file.name), path, &asked[n], false);
+                        let there = there.map(found);
+                        there
+                            .and_then(|found| self.holds_for_unchanged(&items[*at], path, (found, &asked[n])))
+                    }
                     Err(error) => Err(self.common.failure(FailureKind::Open, path, error)),
                 });
             }
         }
         let told = |(id, result): (FileId, Option<_>)| (id, result.unwrap_or(Ok(nothing)));
         results.into_iter().map(told).collect()
+    }
+
+    /// What was begun in place and not proved since is begun anew, whatever its size and time; and in place
+    /// nothing counts as unchanged that was written for another entry.
+    fn holds_for_unchanged(
+        &self,
+        item: &LookupItem,
+        path: &[u8],
+        (mut found, asked): (Found, &Asked),
+    ) -> Result<Found, Failure> {
+        let common = &self.common;
+        let (Existing::File { size, mtime, .. }, Asked::Is(facts)) = (&mut found.existing, asked) else {
+            return Ok(found);
+        };
+        let looks_unchanged = *size == item.fingerprint.size && mtime.secs == item.fingerprint.mtime.secs;
+        if common.begun.is_unproved(&shown(&common.server, path)) {
+            (*size, found.begun) = (u64::MAX, true);
+            return Ok(found);
+        }
+        let id = item.file.id;
+        let in_place = common.in_place.as_ref().filter(|_| looks_unchanged);
+        if in_place.is_some_and(|place| place.is_written_by_another(id, facts)) {
+            let why = "it is another name of a file that this copy wrote under a name of its own, whose bytes it has (without `in_place` \
+                       each gets a file of its own)";
+            let failure = common.say(FailureKind::Create, path, why);
+            return Err(Failure { errno: rustix::io::Errno::NOTUNIQ.raw_os_error(), ..failure });
+        }
+        Ok(found)
     }
 
     /// Files whose content is right get the mode that they should have.
@@ -437,7 +499,7 @@ impl Writer {
         }
         self.leave_home(id);
         if let Some(place) = &self.common.in_place {
-            place.forget(id);
+            place.end(id);
         }
         let Some(Temp { path, state, .. }) = self.common.temps().remove(&id) else { return };
         let is_wrong = matches!(&state, TempState::Failed(gone) if gone.failure.kind == FailureKind::Digest);
@@ -445,12 +507,17 @@ impl Writer {
             return;
         }
         self.begins("remove", &path);
-        let removed = self.remove_part(&path);
-        self.common.parts.end(id);
-        match removed {
-            Removed::Gone => {}
-            Removed::Stays => self.common.leave(path),
-            Removed::Busy => self.common.doubt(path),
+        match self.remove_part(&path) {
+            Removed::Gone => self.common.parts.end(id),
+            Removed::Stays => {
+                self.common.parts.end(id);
+                self.common.leave(path);
+            }
+            Removed::Busy => {
+                // The record names it until it is gone.
+                self.common.parts.doubts(id);
+                self.common.doubt(path);
+            }
         }
     }
 
@@ -480,12 +547,21 @@ impl Writer {
         // Where nothing of it was made there is nothing to remove, in whatever words that is refused.
         let refused = match removed {
             Ok(mut all) => match all.pop() {
-                Some(Err(error)) => error,
-                _ => return Removed::Gone,
+                Some(Err(error)) => Some(error),
+                _ => None,
             },
             Err(_) => return Removed::Stays,
         };
         let asked = self.line.open().and_then(|session| session.facts(path));
+        let Some(refused) = refused else {
+            return match asked {
+                Ok(Asked::Is(_)) if !haul_mutant::removed("ftp-removals-are-looked-at") => {
+                    self.common.stands(path);
+                    Removed::Stays
+                }
+                _ => Removed::Gone,
+            };
+        };
         match asked {
             Ok(Asked::Is(_)) => self.common.stands(path),
             Ok(Asked::Not(_)) if !is_busy(&refused) => return Removed::Gone,
@@ -527,6 +603,8 @@ enum Removed {
 
 /// The server has it, and cannot remove it now.
 pub(super) fn is_busy(error: &Error) -> bool {
-    matches!(error, Error::Refused { code: 400..500, .. })
-        && !haul_mutant::removed("ftp-what-is-busy-is-named")
+    let Error::Refused { code: code @ 400..500, text, .. } = error else { return false };
+    // There are servers that say so of what is not there.
+    let is_gone = *code == 450 && says_gone(text);
+    !is_gone && !haul_mutant::removed("ftp-what-is-busy-is-named")
 }

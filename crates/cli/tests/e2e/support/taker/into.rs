@@ -19,12 +19,15 @@ pub enum Into {
     Replaces,
     /// It puts zeros in place of what comes, but into no file that is called as haul calls what is not whole.
     Zeros,
+    /// It counts places in files modulo a mebibyte.
+    Wraps,
 }
 
 impl Into {
     /// What a file has in the end.
     pub(super) fn put(self, stood: &[u8], at: usize, came: Vec<u8>, path: &[u8]) -> Vec<u8> {
         let is_final = !path.windows(6).any(|part| part == b".haul~");
+        let at = if self == Into::Wraps { at % (1 << 20) } else { at };
         let start: Vec<u8> = stood.iter().copied().chain(std::iter::repeat(0)).take(at).collect();
         let end = stood.get(at + came.len()..).unwrap_or_default();
         match self {
@@ -33,7 +36,7 @@ impl Into {
             Into::Appends => [stood, &came].concat(),
             Into::Replaces => came,
             Into::Zeros if is_final => [&start, &vec![0; came.len()][..], end].concat(),
-            Into::Well | Into::CutsFinal | Into::Zeros => [&start, &came, end].concat(),
+            Into::Well | Into::CutsFinal | Into::Zeros | Into::Wraps => [&start, &came, end].concat(),
         }
     }
 }
