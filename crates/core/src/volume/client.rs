@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use self::sync::Syncing;
-use super::gather::{self, LEASE, Term};
+use super::gather::{self, LEASE};
 use super::storage;
 use super::threshold::Path;
 use super::{Epoch, FileNo, Incarnation, RequestNo, ServerNo};
@@ -74,33 +74,34 @@ struct Piece<B> {
 struct Stripe<B> {
     /// What is to go out, in this order.
     queue: VecDeque<Piece<B>>,
-    /// Under way, and over which path.
-    under_way: u32,
+    /// Under way, and over which path: offset and length of each.
+    under_way: Vec<(u64, u64)>,
     path: Path,
-    lease: Option<Lease>,
+    lease: Option<Epoch>,
     /// A lease was asked for.
     asked: bool,
     /// The gatherer wants the lease back.
     recalled: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Lease {
-    epoch: Epoch,
-    /// The life of the stripe's server that it is for.
-    incarnation: Incarnation,
-}
-
 impl<B> Default for Stripe<B> {
     fn default() -> Stripe<B> {
         Stripe {
             queue: VecDeque::new(),
-            under_way: 0,
+            under_way: Vec::new(),
             path: Path::Gather,
             lease: None,
             asked: false,
             recalled: false,
         }
+    }
+}
+
+impl<B> Stripe<B> {
+    /// A piece is not under way any more.
+    fn is_back(&mut self, piece: &Piece<B>) {
+        let at = self.under_way.iter().position(|one| *one == (piece.offset, piece.len));
+        self.under_way.swap_remove(at.expect("what is under way was sent"));
     }
 }
 
@@ -169,8 +170,6 @@ pub struct Client<B> {
     now: Time,
     /// When the gatherer was spoken to last, of that which it certainly heard.
     heard: Option<Time>,
-    /// The term that leases are of.
-    term: Option<Term>,
     gatherer: Option<u32>,
     servers: BTreeMap<ServerNo, Incarnation>,
     files: BTreeMap<FileNo, File<B>>,
@@ -189,7 +188,6 @@ impl<B: Clone> Client<B> {
             striping,
             now: Time::default(),
             heard: None,
-            term: None,
             gatherer: None,
             servers: BTreeMap::new(),
             files: BTreeMap::new(),
@@ -205,15 +203,11 @@ impl<B: Clone> Client<B> {
         self.actions.pop_front()
     }
 
-    /// The gatherer heard what was said at `said`; leases of that term are good for a while from then on,
-    /// and no others are.
-    pub fn heard(&mut self, now: Time, said: Time, term: Term) {
+    /// The gatherer heard what was said at `said` over the connection that stands: its leases are good for a
+    /// while from then on.
+    pub fn heard(&mut self, now: Time, said: Time) {
         self.now = self.now.max(now);
         self.heard = self.heard.max(Some(said));
-        if self.term.replace(term) != Some(term) {
-            let stripes = self.files.values_mut().flat_map(|file| file.stripes.values_mut());
-            stripes.for_each(|stripe| stripe.lease = None);
-        }
     }
 
     fn leases_are_good(&self) -> bool {
@@ -278,7 +272,7 @@ impl<B: Clone> Client<B> {
             match asked {
                 Asked::Write { file, stripe, piece } => {
                     let stripe = self.stripe(file, stripe);
-                    stripe.under_way -= 1;
+                    stripe.is_back(&piece);
                     stripe.queue.push_front(piece);
                 }
                 Asked::Sync { file, op } => self.sync_answered(file, op, of, None),
@@ -373,17 +367,21 @@ impl<B: Clone> Client<B> {
     fn go_on(&mut self, file: FileNo, at: u64) {
         let server = self.striping.server(at);
         let (is_good, gatherer) = (self.leases_are_good(), self.gatherer.is_some());
-        let incarnation = self.servers.get(&server).copied();
+        let is_there = self.servers.contains_key(&server);
         loop {
             let stripe = self.stripe(file, at);
-            if stripe.recalled && stripe.under_way == 0 {
+            if stripe.recalled && stripe.under_way.is_empty() {
                 stripe.recalled = false;
                 stripe.lease = None;
                 self.ask_gatherer(Asked::Nothing, gather::Request::Release { file, stripes: at..at + 1 });
                 continue;
             }
             let Some(first) = stripe.queue.front() else { break };
-            if stripe.under_way > 0 && stripe.path != first.path {
+            let overlaps = |(offset, len): &(u64, u64)| {
+                *offset < first.offset + first.len && first.offset < offset + len
+            };
+            let waits = !stripe.under_way.is_empty() && stripe.path != first.path;
+            if waits || stripe.under_way.iter().any(overlaps) {
                 break;
             }
             let path = first.path;
@@ -401,18 +399,17 @@ impl<B: Clone> Client<B> {
                     self.ask_gatherer(asked, gather::Request::Write { file, offset, len, bytes });
                 }
                 Path::Direct => {
-                    if stripe.recalled || incarnation.is_none() || !gatherer {
+                    if stripe.recalled || !is_there || !gatherer {
                         break;
                     }
-                    let good = |lease: &Lease| is_good && Some(lease.incarnation) == incarnation;
-                    let Some(Lease { epoch, incarnation }) = stripe.lease.filter(good) else {
+                    let Some(epoch) = stripe.lease.filter(|_| is_good) else {
                         self.want_lease(file, at);
                         break;
                     };
                     let piece = self.send_first(file, at, path);
                     let (offset, bytes) = (piece.offset, piece.bytes.clone());
                     let asked = Asked::Write { file, stripe: at, piece };
-                    let request = storage::Request::Write { file, epoch, incarnation, offset, bytes };
+                    let request = storage::Request::Write { file, epoch, offset, bytes };
                     self.ask_storage(server, asked, request);
                 }
             }
@@ -421,15 +418,16 @@ impl<B: Clone> Client<B> {
 
     fn send_first(&mut self, file: FileNo, at: u64, path: Path) -> Piece<B> {
         let stripe = self.stripe(file, at);
-        stripe.under_way += 1;
         stripe.path = path;
-        stripe.queue.pop_front().expect("it was just looked at")
+        let piece = stripe.queue.pop_front().expect("it was just looked at");
+        stripe.under_way.push((piece.offset, piece.len));
+        piece
     }
 
     fn want_lease(&mut self, file: FileNo, at: u64) {
         let stripe = self.stripe(file, at);
         // Under an older lease something may be under way: that is over first.
-        if stripe.asked || stripe.under_way > 0 {
+        if stripe.asked || !stripe.under_way.is_empty() {
             return;
         }
         stripe.asked = true;
@@ -445,7 +443,7 @@ impl<B: Clone> Client<B> {
         for at in stripes {
             let stripe = self.stripe(file, at);
             // What is under way to the gatherer ends it, as the gatherer knows.
-            if stripe.under_way == 0 || stripe.path == Path::Direct {
+            if stripe.under_way.is_empty() || stripe.path == Path::Direct {
                 stripe.recalled = true;
                 self.go_on(file, at);
             }
@@ -461,25 +459,17 @@ impl<B: Clone> Client<B> {
             (Asked::Write { file, stripe, piece }, gather::Answer::Written) => {
                 let life = self.gatherer;
                 self.file(file).gathered = life;
-                self.written(file, stripe, piece.op, Outcome::Written);
+                self.written(file, stripe, &piece, Outcome::Written);
             }
             (Asked::Write { file, stripe, piece }, gather::Answer::Failed(errno)) => {
-                self.written(file, stripe, piece.op, Outcome::Failed(Where::Gatherer, errno));
+                self.written(file, stripe, &piece, Outcome::Failed(Where::Gatherer, errno));
             }
-            (Asked::Lease { file, at: said, .. }, gather::Answer::Leased { stripes, epoch, term }) => {
-                self.heard(now, said, term);
+            (Asked::Lease { file, at: said, .. }, gather::Answer::Leased { stripes, epoch }) => {
+                self.heard(now, said);
                 for at in stripes {
-                    let server = self.striping.server(at);
-                    let incarnation = self.servers.get(&server).copied();
                     let stripe = self.stripe(file, at);
                     stripe.asked = false;
-                    stripe.lease = incarnation.map(|incarnation| Lease { epoch, incarnation });
-                    self.go_on(file, at);
-                }
-            }
-            (Asked::Lease { file, stripes, .. }, gather::Answer::NotHeard) => {
-                for at in stripes {
-                    self.stripe(file, at).asked = false;
+                    stripe.lease = Some(epoch);
                     self.go_on(file, at);
                 }
             }
@@ -523,20 +513,17 @@ impl<B: Clone> Client<B> {
         match (asked, answer) {
             (Asked::Write { file, stripe, piece }, storage::Answer::Written(incarnation)) => {
                 self.file(file).dirty.entry(server).or_insert(incarnation);
-                self.written(file, stripe, piece.op, Outcome::Written);
+                self.written(file, stripe, &piece, Outcome::Written);
             }
-            (
-                Asked::Write { file, stripe, piece },
-                storage::Answer::Void(_) | storage::Answer::Restarted(_),
-            ) => {
+            (Asked::Write { file, stripe, piece }, storage::Answer::Void(_)) => {
                 let state = self.stripe(file, stripe);
-                state.under_way -= 1;
+                state.is_back(&piece);
                 state.lease = None;
                 state.queue.push_front(piece);
                 self.go_on(file, stripe);
             }
             (Asked::Write { file, stripe, piece }, storage::Answer::Failed(errno)) => {
-                self.written(file, stripe, piece.op, Outcome::Failed(Where::Storage(server), errno));
+                self.written(file, stripe, &piece, Outcome::Failed(Where::Storage(server), errno));
             }
             (Asked::Sync { file, op }, storage::Answer::Durable(incarnation)) => {
                 self.sync_answered(file, op, Where::Storage(server), Some(Ok(Some(incarnation))));
@@ -558,9 +545,9 @@ impl<B: Clone> Client<B> {
         self.actions.push_back(Action::Done(op, outcome));
     }
 
-    fn written(&mut self, file: FileNo, at: u64, op: OpNo, outcome: Outcome<B>) {
-        self.stripe(file, at).under_way -= 1;
-        self.end_write(file, op, outcome);
+    fn written(&mut self, file: FileNo, at: u64, piece: &Piece<B>, outcome: Outcome<B>) {
+        self.stripe(file, at).is_back(piece);
+        self.end_write(file, piece.op, outcome);
         self.go_on(file, at);
     }
 

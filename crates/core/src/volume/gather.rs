@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use self::stripe::{Queued, Stripe, WantedLease, cut, within};
-pub use self::words::{Action, Answer, Part, PushNo, Record, Request, Seq, Settings, Term};
+pub use self::words::{Action, Answer, Part, PushNo, Record, Request, Seq, Settings};
 
 use super::{ClientNo, Epoch, FileNo, RequestNo, Session};
 use crate::ids::Time;
@@ -40,7 +40,6 @@ struct File<B> {
 struct Client {
     /// Its leases run out then.
     until: Time,
-    term: Term,
     /// The log says that there is such a client, and that lasts.
     is_known: bool,
     /// Where it says so.
@@ -84,8 +83,8 @@ pub struct Gatherer<B> {
     held: VecDeque<(ClientNo, RequestNo, Request<B>)>,
     files: BTreeMap<FileNo, File<B>>,
     clients: BTreeMap<ClientNo, Client>,
-    /// Each client's newest connection; of older ones nothing counts.
-    sessions: BTreeMap<ClientNo, Session>,
+    /// Each client's newest connection, and whether it still counts; of older ones nothing does.
+    sessions: BTreeMap<ClientNo, (Session, bool)>,
     wanted: BTreeMap<u64, WantedLease>,
     next_wanted: u64,
     next_seq: u64,
@@ -95,7 +94,6 @@ pub struct Gatherer<B> {
     syncing: Option<Vec<Syncing>>,
     pushes: BTreeMap<PushNo, Pushing>,
     next_push: u64,
-    next_term: u64,
     forgotten: Seq,
     failed: Option<i32>,
     actions: VecDeque<Action<B>>,
@@ -132,7 +130,6 @@ impl<B> Gatherer<B> {
             syncing: None,
             pushes: BTreeMap::new(),
             next_push: 0,
-            next_term: 0,
             forgotten: first,
             failed: None,
             actions: VecDeque::new(),
@@ -196,11 +193,12 @@ impl<B> Gatherer<B> {
             self.clients.iter().filter(|(_, client)| client.until <= now).map(|(no, _)| *no).collect();
         for client in gone {
             self.clients.remove(&client);
-            // Nobody waits for who may be frozen.
-            let wanted = self.wanted.values().filter(|wanted| wanted.client == client);
-            let wanted: Vec<RequestNo> = wanted.map(|wanted| wanted.number).collect();
-            wanted.into_iter().for_each(|number| self.answer(client, number, Answer::NotHeard));
-            self.void_leases(client);
+            // Nobody waits for who may be frozen, and what is under way of it is not to come ever so late.
+            if let Some((_, counts)) = self.sessions.get_mut(&client) {
+                *counts = false;
+            }
+            self.actions.push_back(Action::Drop(client));
+            self.leave(client);
         }
     }
 
@@ -210,25 +208,24 @@ impl<B> Gatherer<B> {
     }
 
     fn is_of_now(&self, client: ClientNo, session: Session) -> bool {
-        self.sessions.get(&client) == Some(&session)
+        self.sessions.get(&client) == Some(&(session, true))
     }
 
-    /// A client is there, and hears in which term. It says so now and then. `None`: it is an older
-    /// connection's word.
-    pub fn hear(&mut self, now: Time, client: ClientNo, session: Session) -> Option<Term> {
+    /// A client is there; it says so now and then. False: its connection counts no more, and it does not hear
+    /// that it was heard.
+    pub fn hear(&mut self, now: Time, client: ClientNo, session: Session) -> bool {
         self.tick(now);
-        self.is_of_now(client, session).then(|| self.note(client))
+        let is_of_now = self.is_of_now(client, session);
+        if is_of_now {
+            self.note(client);
+        }
+        is_of_now
     }
 
-    fn note(&mut self, client: ClientNo) -> Term {
-        let now = self.now;
-        let until = now.after(LEASE);
-        let state = self.clients.entry(client).or_insert_with(|| {
-            self.next_term += 1;
-            Client { until, term: Term(self.next_term), is_known: false, noted: None }
-        });
-        state.until = until;
-        state.term
+    fn note(&mut self, client: ClientNo) {
+        let until = self.now.after(LEASE);
+        let new = Client { until, is_known: false, noted: None };
+        self.clients.entry(client).or_insert(new).until = until;
     }
 
     /// A client speaks over a new connection: it uses no lease of before any more, and asks again for what
@@ -237,11 +234,19 @@ impl<B> Gatherer<B> {
     /// A session whose number is not higher than that of the client's last is late, and none.
     pub fn join(&mut self, now: Time, client: ClientNo, session: Session) {
         self.tick(now);
-        if self.sessions.get(&client).is_some_and(|last| *last >= session) {
+        if self.sessions.get(&client).is_some_and(|(last, _)| *last >= session) {
             return;
         }
-        self.sessions.insert(client, session);
+        self.sessions.insert(client, (session, true));
         self.note(client);
+        self.leave(client);
+        if self.earlier.remove(&client).is_some() && self.earlier.is_empty() {
+            self.end_grace();
+        }
+    }
+
+    /// Nothing that a client said over its last connection counts any more.
+    fn leave(&mut self, client: ClientNo) {
         self.held.retain(|(other, ..)| *other != client);
         for stripe in self.files.values_mut().flat_map(|file| file.stripes.values_mut()) {
             let is_its = |one: &Queued<B>| matches!(one, Queued::Write { client: of, .. } if *of == client);
@@ -249,9 +254,6 @@ impl<B> Gatherer<B> {
         }
         // What it wrote under one may be under way still.
         self.void_leases(client);
-        if self.earlier.remove(&client).is_some() && self.earlier.is_empty() {
-            self.end_grace();
-        }
     }
 
     /// Nobody has a lease of an earlier life any more.
@@ -273,7 +275,7 @@ impl<B> Gatherer<B> {
         number: RequestNo,
         request: Request<B>,
     ) {
-        if self.hear(now, client, session).is_none() {
+        if !self.hear(now, client, session) {
             return;
         }
         let waits = self.grace.is_some() && !matches!(request, Request::Read { .. } | Request::Sync { .. });
@@ -538,8 +540,7 @@ impl<B> Gatherer<B> {
             stripe.recalled.remove(&client);
         }
         let epoch = self.epoch(file);
-        let term = self.clients[&client].term;
-        self.answer(client, wanted.number, Answer::Leased { stripes: stripes.clone(), epoch, term });
+        self.answer(client, wanted.number, Answer::Leased { stripes: stripes.clone(), epoch });
         // What waited behind it in other stripes.
         let others: Vec<u64> = stripes.collect();
         others.into_iter().for_each(|at| self.go_on(file, at));

@@ -19,8 +19,8 @@ pub struct Peer(pub u64);
 /// What is asked of a storage server. `B` stands for bytes, which nobody here looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request<B> {
-    /// Puts bytes into a file. `incarnation`: the life of this server that the asker has in mind.
-    Write { file: FileNo, epoch: Epoch, incarnation: Incarnation, offset: u64, bytes: B },
+    /// Puts bytes into a file.
+    Write { file: FileNo, epoch: Epoch, offset: u64, bytes: B },
     /// Takes bytes out of it; what was never written is zeros.
     Read { file: FileNo, offset: u64, len: u64 },
     /// Makes last whatever was answered before.
@@ -38,8 +38,6 @@ pub enum Answer<B> {
     Read(B),
     /// The lease is void: the file is at that epoch.
     Void(Epoch),
-    /// It was meant for another life of this server.
-    Restarted(Incarnation),
     /// The disk says no.
     Failed(i32),
 }
@@ -184,10 +182,7 @@ impl<B> Storage<B> {
             return;
         }
         match request {
-            Request::Write { incarnation, .. } if incarnation != self.incarnation => {
-                self.answer(from, Answer::Restarted(self.incarnation));
-            }
-            Request::Write { file, epoch, offset, bytes, .. } => {
+            Request::Write { file, epoch, offset, bytes } => {
                 let state = self.files.entry(file).or_insert_with(|| File {
                     epoch,
                     writing: BTreeMap::new(),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use haul_core::volume::client::{Client, OpNo};
-use haul_core::volume::gather::{self, Gatherer, Part, PushNo, Record, Seq, Term};
+use haul_core::volume::gather::{self, Gatherer, Part, PushNo, Record, Seq};
 use haul_core::volume::storage::{self, Storage};
 use haul_core::volume::{FileNo, Incarnation, RequestNo};
 
@@ -22,7 +22,7 @@ pub enum Message {
     JoinGatherer,
     GathererJoined(u32),
     Ping(u64),
-    Pong(u64, Term),
+    Pong(u64),
     ToGatherer(RequestNo, gather::Request<Bytes>),
     FromGatherer(RequestNo, gather::Answer, Vec<(Part, Bytes)>),
     Recall(FileNo, std::ops::Range<u64>),

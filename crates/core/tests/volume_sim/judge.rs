@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use haul_core::volume::Epoch;
+
 /// A write, by the number that its bytes are.
 #[derive(Clone, Debug)]
 pub struct Write {
@@ -17,6 +19,9 @@ pub struct Write {
     /// A sync said that something was lost, and it may be that.
     pub is_given_up: bool,
     pub is_direct: bool,
+    /// When it was sent last, and under which epoch if it went directly.
+    pub sent: u64,
+    pub epoch: Option<Epoch>,
     pub file: u64,
     pub offset: u64,
     pub len: u64,
@@ -25,11 +30,22 @@ pub struct Write {
 #[derive(Debug, Default)]
 pub struct Judge {
     pub writes: BTreeMap<u32, Write>,
+    /// When a client was last not heard for too long.
+    expired: BTreeMap<u64, u64>,
     /// What reads showed of a place: when each began, was over, and what.
     reads: BTreeMap<(u64, u64), Vec<(u64, u64, u32)>>,
 }
 
 impl Judge {
+    pub fn expired(&mut self, client: u64, now: u64) {
+        self.expired.insert(client, now);
+    }
+
+    pub fn sent(&mut self, number: u32, now: u64, epoch: Option<Epoch>) {
+        let write = self.writes.get_mut(&number).expect("it was begun");
+        (write.sent, write.epoch) = (now, epoch);
+    }
+
     /// What was written and not synced may be gone from now on.
     pub fn loses(&mut self, is_it: impl Fn(&Write) -> bool) {
         for write in self.writes.values_mut().filter(|write| write.synced.is_none() && is_it(write)) {
@@ -46,6 +62,22 @@ impl Judge {
         {
             panic!("{file} ends at {end}, and not behind {write:?}");
         }
+    }
+
+    /// A write that was sent before its client was not heard for too long, and went over one that began after
+    /// that; or one went over a later one of the same client.
+    fn came_too_late(&self, shown: u32, newer: &Write, number: u32) -> bool {
+        let Some(write) = self.writes.get(&shown) else { return false };
+        if write.client == newer.client {
+            return number > shown;
+        }
+        let Some(expired) = self.expired.get(&write.client) else { return false };
+        // Who has an older lease on the same stripe writes under the older epoch too.
+        let hears = match (write.epoch, newer.epoch) {
+            (Some(old), Some(new)) => new > old,
+            _ => true,
+        };
+        write.sent < *expired && newer.begun > *expired && hears
     }
 
     /// A read shows something that an earlier one showed, and one in between did not: no write comes twice.
@@ -85,20 +117,20 @@ impl Judge {
             self.writes.iter().filter(move |(_, write)| is_it(write))
         };
         let since = match shown {
-            0 => Some(0),
+            0 => 0,
             number => {
                 let write = self.writes.get(&number).ok_or_else(|| format!("{number} was never written"))?;
                 if write.file != file || !(write.offset..write.offset + write.len).contains(&at) {
                     return Err(format!("{number} was not written to {file} at {at}"));
                 }
                 // One that was never over may come at any time.
-                write.over
+                write.over.unwrap_or(u64::MAX)
             }
         };
-        let Some(since) = since else { return Ok(()) };
         let newer = of_it().find(|(number, write)| {
             let is_over = write.over.is_some_and(|over| over < begun);
-            **number != shown && is_over && !write.may_be_lost && (write.begun > since || shown == 0)
+            let is_later = write.begun > since || self.came_too_late(shown, write, **number);
+            **number != shown && is_over && !write.may_be_lost && (is_later || shown == 0)
         });
         match newer {
             Some((number, write)) => {

@@ -611,6 +611,8 @@ impl World {
                             may_be_lost: false,
                             is_given_up: false,
                             is_direct: path == Path::Direct,
+                            sent: 0,
+                            epoch: None,
                             file,
                             offset,
                             len,
@@ -660,8 +662,8 @@ impl World {
                         self.send(to, from, Message::GathererJoined(life));
                     }
                     Message::Ping(said) => {
-                        if let Some(term) = machine.hear(now, client, session) {
-                            self.send(to, from, Message::Pong(said, term));
+                        if machine.hear(now, client, session) {
+                            self.send(to, from, Message::Pong(said));
                         }
                     }
                     Message::ToGatherer(number, request) => {
@@ -675,7 +677,7 @@ impl World {
                 let machine = self.clients[no as usize].machine.as_mut().expect("it is up");
                 match message {
                     Message::GathererJoined(life) => machine.gatherer_joined(now, life),
-                    Message::Pong(said, term) => machine.heard(now, Time(said), term),
+                    Message::Pong(said) => machine.heard(now, Time(said)),
                     Message::Recall(file, stripes) => machine.recalled(now, file, stripes),
                     Message::FromGatherer(number, answer, parts) => {
                         for (part, bytes) in parts {
@@ -802,6 +804,16 @@ impl World {
                     self.send(Host::Gatherer, host, Message::FromGatherer(number, answer, parts));
                 }
             }
+            gather::Action::Drop(client) => {
+                self.judge.expired(client.0, self.now);
+                let lines = self.lines.iter();
+                let line = lines.filter(|((_, to), _)| *to == Host::Gatherer);
+                let line = line.filter(|(_, (number, ..))| self.numbers.get(number) == Some(&client.0));
+                let line = line.map(|((from, _), _)| *from).next();
+                if let Some(from) = line {
+                    self.cut(from, Host::Gatherer);
+                }
+            }
             gather::Action::Recall(client, file, stripes) => {
                 if let Some(host) = self.host_of(client) {
                     self.send(Host::Gatherer, host, Message::Recall(file, stripes));
@@ -818,8 +830,7 @@ impl World {
                     let number = RequestNo(self.gatherer.next);
                     self.gatherer.next += 1;
                     open.insert(number);
-                    let request =
-                        storage::Request::Write { file, epoch, incarnation, offset: part.offset, bytes };
+                    let request = storage::Request::Write { file, epoch, offset: part.offset, bytes };
                     self.send(Host::Gatherer, Host::Storage(server), Message::ToStorage(number, request));
                 }
                 self.gatherer.pushes.push(Push {
@@ -856,7 +867,7 @@ impl World {
             storage::Answer::Written(incarnation) | storage::Answer::Durable(incarnation) => {
                 Some(incarnation) == push.incarnation
             }
-            storage::Answer::Restarted(_) | storage::Answer::Void(_) => false,
+            storage::Answer::Void(_) => false,
             other => panic!("a push is answered by {other:?}: {:?}", push.action),
         };
         if is_well && !push.open.is_empty() {
@@ -883,9 +894,15 @@ impl World {
             let host = Host::Client(no);
             match action {
                 client::Action::ToGatherer(number, request) => {
+                    if let gather::Request::Write { bytes, .. } = &request {
+                        self.judge.sent(bytes[0], self.now, None);
+                    }
                     self.send(host, Host::Gatherer, Message::ToGatherer(number, request));
                 }
                 client::Action::ToStorage(server, number, request) => {
+                    if let storage::Request::Write { epoch, bytes, .. } = &request {
+                        self.judge.sent(bytes[0], self.now, Some(*epoch));
+                    }
                     self.send(host, Host::Storage(server.0), Message::ToStorage(number, request));
                 }
                 client::Action::Done(op, outcome) => self.op_done(no, op, outcome),

@@ -12,11 +12,6 @@ pub struct Seq(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PushNo(pub u64);
 
-/// A time in which a client was heard often enough. With its end all leases of the client are void; there
-/// is no other of the same number in a life of the gatherer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Term(pub u64);
-
 /// What clients ask. `B` stands for bytes, which nobody here looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request<B> {
@@ -37,10 +32,8 @@ pub enum Request<B> {
 pub enum Answer {
     /// It is in the log, and lost if the host stops before a sync.
     Written,
-    /// The asker may write these stripes directly, under that epoch, as long as it is heard in that term.
-    Leased { stripes: Range<u64>, epoch: Epoch, term: Term },
-    /// The asker was not heard for so long that nothing is leased to it; it may ask again.
-    NotHeard,
+    /// The asker may write these stripes directly, under that epoch, as long as it is heard.
+    Leased { stripes: Range<u64>, epoch: Epoch },
     /// The log has these parts, and where: offset, length, record and the offset within its bytes. All else
     /// of the range is where the stripes lie, or never was.
     Read { parts: Vec<Part>, end: u64 },
@@ -85,6 +78,9 @@ pub enum Action<B> {
     Sync,
     /// Say so to a client.
     Answer(ClientNo, RequestNo, Answer),
+    /// A client was not heard for too long: nothing that it said counts any more. End its connection, so that it
+    /// makes another.
+    Drop(ClientNo),
     /// Ask a client for its leases on stripes.
     Recall(ClientNo, FileNo, Range<u64>),
     /// Bring these parts of a stripe to its server, under this epoch, and have them synced there; then
