@@ -23,7 +23,7 @@ const MS: u64 = 1_000_000;
 const STRIPE: u64 = 8;
 /// Trouble ends then, and everything is to be over soon after that.
 const TROUBLE: u64 = 60_000 * MS;
-const END: u64 = 200_000 * MS;
+const END: u64 = 600_000 * MS;
 /// The gatherer as a peer of storage servers.
 const GATHERER_PEER: u64 = 1000;
 /// Clients are heard so often.
@@ -333,7 +333,7 @@ impl World {
             return;
         }
         self.say(|| format!("{from:?} to {to:?} breaks"));
-        let hears = if self.random.bool() { 5 * MS } else { 15_000 * MS };
+        let hears = if self.random.bool() { 5 * MS } else { 30_000 * MS };
         let life = self.life(from);
         self.after(0, hears, Event::Lost(from, to, life));
     }

@@ -78,8 +78,8 @@ pub enum Action<B> {
     Sync,
     /// Say so to a client.
     Answer(ClientNo, RequestNo, Answer),
-    /// A client was not heard for too long: nothing that it said counts any more. End its connection, so that it
-    /// makes another.
+    /// A client was not heard for too long: nothing that it said counts any more. End its connection, so
+    /// that it makes another.
     Drop(ClientNo),
     /// Ask a client for its leases on stripes.
     Recall(ClientNo, FileNo, Range<u64>),
