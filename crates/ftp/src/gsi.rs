@@ -130,9 +130,10 @@ impl Context {
         self.initiator.delegated()
     }
 
-    /// What the server heard last is a proxy that a key signed which is not RSA.
+    /// What the server heard last is of delegation, by a key that is not RSA. Globus refuses when it is to
+    /// make a key of its own for that, before it has got a proxy.
     pub(crate) fn delegated_by_no_rsa(&self) -> bool {
-        !self.is_by_rsa && self.delegated().is_some()
+        !self.is_by_rsa && self.initiator.has_begun_to_delegate()
     }
 
     /// There is nothing more to say.

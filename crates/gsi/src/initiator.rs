@@ -115,6 +115,11 @@ impl Initiator {
         self.delegated.as_deref()
     }
 
+    /// Delegation was begun: the other end heard that it is to get a proxy.
+    pub fn has_begun_to_delegate(&self) -> bool {
+        matches!(self.delegates, Delegates::Proxy(..)) && matches!(self.state, State::Request | State::Stands)
+    }
+
     /// Who the other end is.
     pub fn peer(&self) -> Option<Verified> {
         self.tokens.peer().verified().map(|(verified, _)| verified)

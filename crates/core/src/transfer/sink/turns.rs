@@ -227,7 +227,9 @@ impl Sink {
         let room = self.config.memory / 4 / self.frame_cost_max.max(1);
         let room = room.clamp(1, ASKED_MAX);
         // What is next is asked for in any case: nothing else has room before it came.
-        while (at == turn.next || (turn.asked.len() as u64) < room)
+        // What came because it was asked for has its room until its turn: were more asked for beside it, that
+        // would be sent before what was asked for earlier, dropped here, and asked for without end.
+        while (at == turn.next || ((turn.asked.len() + turn.came.len()) as u64) < room)
             && let Some((offset, len)) = piece_at(file.size(), None, file.kept.object_size, at)
         {
             if turn.missing.remove(&offset) {
