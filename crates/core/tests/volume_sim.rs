@@ -15,12 +15,13 @@
 //! - of two writes of one client the later one stays, though it waited for neither.
 //!
 //! Each of these changes to the machines was seen to fail (seeds that fail of 6,000): what was brought is
-//! not noted in the log (775), or its stripe is leased before that lasts (1); no grace after a start (2); older
-//! epochs are taken (72), newer ones do not wait (2), none are raised (45); a session does not wait for the one
-//! before (8), older ones count (432); a lease is given back while a write is under way (4); records are
-//! forgotten before what replaced them lasts (184), or while they are pushed (12), and their ends (2,177) and
-//! clients (5) with them; others keep their leases (2,493); gathered stripes are leased (5,939); what is lost
-//! is told by no sync (315); what waits of a session stays after it (2); a push takes newer bytes away (819).
+//! not noted in the log (775), or its stripe is leased before that lasts (1); no grace after a start (2);
+//! older epochs are taken (72), newer ones do not wait (2), none are raised (45); a session does not wait
+//! for the one before (8), older ones count (432); a lease is given back while a write is under way (4);
+//! records are forgotten before what replaced them lasts (184), or while they are pushed (12), and their
+//! ends (2,177) and clients (5) with them; others keep their leases (2,493); gathered stripes are leased
+//! (5,939); what is lost is told by no sync (315); what waits of a session stays after it (2); a push takes
+//! newer bytes away (819).
 //!
 //! A byte is a number here: which write it came from.
 
