@@ -138,28 +138,36 @@ impl Pool {
         let Some(size) = usize::try_from(cost).ok().filter(|size| layout_of(*size).is_some()) else {
             return Err(Exhausted { limit });
         };
-        let mut evicted = Vec::new();
-        let recycled = {
-            let mut state = self.shared.lock();
-            if cost > limit - state.in_use && !haul_mutant::removed("memory-is-bounded") {
-                return Err(Exhausted { limit });
+        let recycled = self.hand_out(cost)?;
+        let block = match recycled {
+            Some(block) => block,
+            None => {
+                self.shared.lock().allocations += 1;
+                Block::new(size)
             }
-            let recycled = state.pop(cost);
-            state.in_use += cost;
-            state.in_use_max = state.in_use_max.max(state.in_use);
-            if recycled.is_none() {
-                state.allocations += 1;
-            }
-            while state.cached > limit - state.in_use {
-                evicted.push(state.evict());
-            }
-            recycled
         };
-        // Giving memory back and making it takes time: not under the lock.
-        drop(evicted);
-        let block = recycled.unwrap_or_else(|| Block::new(size));
         let memory = Memory { shared: self.shared.clone(), id: live_ids().take(), block: Some(block), cost };
         Ok(Buffer { memory: Arc::new(memory), len })
+    }
+
+    /// Counts so many bytes as handed out, and gives memory of that size that is kept and not in use.
+    fn hand_out(&self, cost: u64) -> Result<Option<Block>, Exhausted> {
+        let limit = self.shared.limit;
+        let mut evicted = Vec::new();
+        let mut state = self.shared.lock();
+        if cost > limit - state.in_use && !haul_mutant::removed("memory-is-bounded") {
+            return Err(Exhausted { limit });
+        }
+        let kept = state.pop(cost);
+        state.in_use += cost;
+        state.in_use_max = state.in_use_max.max(state.in_use);
+        while state.cached > limit - state.in_use {
+            evicted.push(state.evict());
+        }
+        // Giving memory back takes time: not under the lock.
+        drop(state);
+        drop(evicted);
+        Ok(kept)
     }
 
     /// Payload that another pool handed out, in this one: its memory changes owners, and the bytes stay where
@@ -180,22 +188,7 @@ impl Pool {
             copy.as_mut_slice().copy_from_slice(buffer.as_slice());
             return Ok(copy);
         }
-        let limit = self.shared.limit;
-        let mut evicted = Vec::new();
-        let spare = {
-            let mut state = self.shared.lock();
-            if cost > limit - state.in_use && !haul_mutant::removed("memory-is-bounded") {
-                return Err(Exhausted { limit });
-            }
-            let spare = state.pop(cost);
-            state.in_use += cost;
-            state.in_use_max = state.in_use_max.max(state.in_use);
-            while state.cached > limit - state.in_use {
-                evicted.push(state.evict());
-            }
-            spare
-        };
-        drop(evicted);
+        let spare = self.hand_out(cost)?;
         let theirs = Arc::get_mut(&mut buffer.memory).expect("a buffer has its memory alone");
         let block = std::mem::replace(&mut theirs.block, spare);
         drop(buffer);

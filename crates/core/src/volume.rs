@@ -13,10 +13,15 @@
 //!   write of an older one, and carries out none of the newer before those of older ones are over. So what
 //!   a client sent in time and what lay frozen in between comes before what the gatherer brings, or not at
 //!   all.
-//! - A lease names the [`Incarnation`] of the servers that it is for: what a server forgets by a restart,
-//!   no client can use.
+//! - Everything that is said belongs to a session, one connection of one peer. A server hears nothing of a
+//!   session after a newer one of the same peer began, and begins the newer when what it was doing for the
+//!   older is over. What a server forgets by a restart, nobody can use: with its life its sessions end.
+//! - A client that the gatherer does not hear for too long loses its session, and what waits in it.
 //! - The gatherer forgets what it brought when the storage server has it on media, and a stripe is leased
 //!   only after that: nothing older is ever brought again over what is newer.
+//!
+//! A write whose connection broke is made again, and may so be made twice as long as its writer has not heard
+//! that it is written.
 //!
 //! Reading order: [`cost`], [`threshold`]; [`storage`], [`gather`], [`client`].
 

@@ -62,6 +62,8 @@ mod judge;
 mod link;
 #[path = "sim/model.rs"]
 mod model;
+#[path = "common/seeds.rs"]
+mod seeds;
 #[path = "sim/sink.rs"]
 mod sink;
 #[path = "sim/source.rs"]
@@ -72,7 +74,8 @@ mod targets;
 mod world;
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use seeds::{number, tried};
 
 /// Seeds of a default run of the world in which ends freeze.
 const FROZEN_SEEDS: u64 = 8_000;
@@ -85,10 +88,6 @@ const KEPT: &[u64] =
 /// Seeds of a default run.
 const SEEDS: u64 = 40_000;
 
-thread_local! {
-    static PANIC: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) };
-}
-
 /// Runs one seed of a world to its end; returns the steps that it took.
 type Run = fn(u64) -> u64;
 
@@ -97,11 +96,7 @@ type Run = fn(u64) -> u64;
 /// # Errors
 /// Where and why it failed.
 fn try_seed(run: Run, seed: u64) -> Result<u64, String> {
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|info| PANIC.set(info.to_string())));
-    let result = catch_unwind(AssertUnwindSafe(|| run(seed)));
-    std::panic::set_hook(hook);
-    result.map_err(|_| PANIC.take())
+    tried(|| run(seed))
 }
 
 /// Runs a seed that failed again, with its events told.
@@ -113,12 +108,6 @@ fn tell(run: Run, seed: u64) {
         Ok(_) => eprintln!("seed {seed} failed, and when it was run again it did not"),
         Err(text) => eprintln!("seed {seed} failed: {text}"),
     }
-}
-
-/// What an environment variable says, or `or`.
-#[expect(clippy::disallowed_methods, reason = "a long run is told how long")]
-fn number(name: &str, or: u64) -> u64 {
-    std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(or)
 }
 
 /// Runs `kept` and `count` seeds from `first` on; every failure is named. Returns the steps that they took.

@@ -1,7 +1,7 @@
 //! Stores that take bytes in ascending order alone: a file that is begun again, with little memory.
 //!
-//! In: an announcement and frames, sent by a source of this test; writes that are done at once. Out: how often
-//! the objects of the file had to be sent.
+//! In: an announcement and frames, sent by a source of this test; writes that are done at once. Out: how
+//! often the objects of the file had to be sent.
 
 use haul_core::digest::{DigestKind, subtrees};
 use haul_core::entry::{EntryKind, Extras, Fingerprint, Meta, Name, Timestamp, Version};

@@ -29,33 +29,22 @@
 mod hosts;
 #[path = "volume_sim/judge.rs"]
 mod judge;
+#[path = "common/seeds.rs"]
+mod seeds;
 #[path = "volume_sim/world.rs"]
 mod world;
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use seeds::{number, tried};
 
 /// Seeds of a default run, of each world.
 const SEEDS: u64 = 1500;
 /// Clients, storage servers.
 const WORLDS: [(u16, u16); 3] = [(1, 1), (2, 2), (3, 2)];
 
-thread_local! {
-    static PANIC: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) };
-}
-
 fn try_seed(hosts: (u16, u16), seed: u64) -> Result<u64, String> {
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|info| PANIC.set(info.to_string())));
-    let result = catch_unwind(AssertUnwindSafe(|| world::run(hosts.0, hosts.1, seed)));
-    std::panic::set_hook(hook);
-    result.map_err(|_| PANIC.take())
-}
-
-/// What an environment variable says, or `or`.
-#[expect(clippy::disallowed_methods, reason = "a long run is told how long")]
-fn number(name: &str, or: u64) -> u64 {
-    std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(or)
+    tried(|| world::run(hosts.0, hosts.1, seed))
 }
 
 /// Goal: whatever crashes, freezes and breaks, reads show the newest that can be known, and what was synced

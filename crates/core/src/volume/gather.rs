@@ -7,8 +7,10 @@
 //! leased to nobody; what comes for a stripe is done in the order in which it came; bytes leave the log
 //! when they are on media at the storage server and no newer ones of the same place are in the log; a push
 //! bears the file's epoch, and there is one push of a stripe at a time.
-//! Left out: which life of a storage server a push is for; the driver repeats what a server forgot.
+//! Left out: which life of a storage server a push is for, and waiting for one that is not there: the driver
+//! says that a push came to nothing.
 
+mod leases;
 mod stripe;
 mod words;
 
@@ -506,59 +508,6 @@ impl<B> Gatherer<B> {
         }
     }
 
-    fn recall(&mut self, file: FileNo, at: u64, clients: &[ClientNo]) {
-        for client in clients {
-            if self.stripe(file, at).recalled.insert(*client) {
-                self.actions.push_back(Action::Recall(*client, file, at..at + 1));
-            }
-        }
-    }
-
-    /// Grants a lease if all of its stripes are clean and it is first in each. Whether it did.
-    fn lease(&mut self, number: u64) -> bool {
-        let Some(wanted) = self.wanted.get(&number) else {
-            // Whoever wanted it is gone.
-            return self.take_from_queues(number);
-        };
-        let (client, file, stripes) = (wanted.client, wanted.file, wanted.stripes.clone());
-        let is_known = self.clients.get(&client).is_some_and(|client| client.is_known);
-        let is_ready = |at: u64| {
-            let stripe = self.files.get(&file).and_then(|file| file.stripes.get(&at));
-            stripe.is_some_and(|stripe| {
-                stripe.is_clean()
-                    && matches!(stripe.queue.front(), Some(Queued::Lease(first)) if *first == number)
-            })
-        };
-        if !is_known || !stripes.clone().all(is_ready) {
-            return false;
-        }
-        let wanted = self.wanted.remove(&number).expect("it was just there");
-        for at in stripes.clone() {
-            let stripe = self.stripe(file, at);
-            stripe.queue.pop_front();
-            stripe.leases.insert(client);
-            stripe.recalled.remove(&client);
-        }
-        let epoch = self.epoch(file);
-        self.answer(client, wanted.number, Answer::Leased { stripes: stripes.clone(), epoch });
-        // What waited behind it in other stripes.
-        let others: Vec<u64> = stripes.collect();
-        others.into_iter().for_each(|at| self.go_on(file, at));
-        true
-    }
-
-    /// Takes a lease that nobody wants any more out of the queues where it is first.
-    fn take_from_queues(&mut self, number: u64) -> bool {
-        let mut took = false;
-        for stripe in self.files.values_mut().flat_map(|file| file.stripes.values_mut()) {
-            if matches!(stripe.queue.front(), Some(Queued::Lease(other)) if *other == number) {
-                stripe.queue.pop_front();
-                took = true;
-            }
-        }
-        took
-    }
-
     /// Brings what the log has of a stripe to where it lies.
     fn push(&mut self, file: FileNo, at: u64) {
         let epoch = self.epoch(file);
@@ -648,29 +597,5 @@ impl<B> Gatherer<B> {
             self.earlier.insert(client, seq);
         }
         self.sync(Syncing::Forget(first));
-    }
-
-    /// A client is not there any more, and says nothing of its writes: its leases are void.
-    fn void_leases(&mut self, client: ClientNo) {
-        for file in self.files.values_mut() {
-            let has = file.stripes.values().any(|stripe| stripe.leases.contains(&client));
-            file.fence += u32::from(has);
-        }
-        self.drop_leases(client);
-    }
-
-    /// A client has no leases, and wants none.
-    fn drop_leases(&mut self, client: ClientNo) {
-        self.wanted.retain(|_, wanted| wanted.client != client);
-        let mut changed = Vec::new();
-        for (file, state) in &mut self.files {
-            for (at, stripe) in &mut state.stripes {
-                if stripe.leases.remove(&client) || !stripe.queue.is_empty() {
-                    stripe.recalled.remove(&client);
-                    changed.push((*file, *at));
-                }
-            }
-        }
-        changed.into_iter().for_each(|(file, at)| self.go_on(file, at));
     }
 }
