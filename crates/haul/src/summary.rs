@@ -19,6 +19,7 @@ pub(crate) const SENT_AGAIN: &str = "sent again";
 pub(crate) const CONNECTION_LOST: &str = "connection lost";
 pub(crate) const NOT_PROTECTED: &str = "NOT protected";
 pub(crate) const NOT_COMPARED: &str = "NOT compared";
+pub(crate) const NOT_RECORDED: &str = "NOT on record";
 
 /// What a line of [`Summary::chosen`] is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub enum ChosenKind {
     NotProtected,
     /// What a server keeps of files, of whose content nothing but its word is known.
     NotCompared,
+    /// What was begun in place at a server, and stands on no record of this host.
+    NotRecorded,
 }
 
 /// A line on what haul chose, or found.
@@ -81,6 +84,7 @@ impl Chosen {
             CONNECTION_LOST => ChosenKind::ConnectionLost,
             NOT_PROTECTED => ChosenKind::NotProtected,
             NOT_COMPARED => ChosenKind::NotCompared,
+            NOT_RECORDED => ChosenKind::NotRecorded,
             _ => ChosenKind::Value,
         };
         Chosen { kind, name, value: value.into() }

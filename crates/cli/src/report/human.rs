@@ -269,8 +269,8 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
 /// Whether such a line stands in every report.
 fn is_always_told(kind: ChosenKind) -> bool {
     use ChosenKind::{
-        Attempts, ConnectionLost, Debris, LeftOut, NotCompared, NotProtected, OthersDirs, Replicas,
-        SentAgain, Skipped,
+        Attempts, ConnectionLost, Debris, LeftOut, NotCompared, NotProtected, NotRecorded, OthersDirs,
+        Replicas, SentAgain, Skipped,
     };
     matches!(
         kind,
@@ -279,6 +279,7 @@ fn is_always_told(kind: ChosenKind) -> bool {
             | LeftOut
             | NotCompared
             | NotProtected
+            | NotRecorded
             | OthersDirs
             | Replicas
             | SentAgain

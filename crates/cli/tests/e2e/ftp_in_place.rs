@@ -331,4 +331,15 @@ fn what_was_begun_in_place_is_not_unchanged() {
         let again = cp(in_place, state).run().sane().exits(0);
         assert_eq!(again.summary().number("unchanged"), 1, "{how:?}: {}", again.describe());
     }
+
+    // Where nothing can be put on record, that is said.
+    let room = Room::new();
+    let (source, no_directory) = (room.file("source", some_bytes(5000)), room.file("file", ""));
+    let taker = Script::default().with_sums().start();
+    let cp = Haul::cp(["--in-place"]).args([&source]).args([taker.url("/d/f")]);
+    cp.env("XDG_STATE_HOME", no_directory)
+        .run()
+        .sane()
+        .exits(0)
+        .says("NOT on record: 1 file begun in place: ");
 }

@@ -44,6 +44,9 @@ struct Inner {
     all: HashSet<Key>,
     /// What stands in this run's list.
     own: HashSet<Key>,
+    /// Files that could not be put on record, and why the first one could not.
+    missed: u64,
+    why: Option<String>,
 }
 
 impl Begun {
@@ -70,24 +73,38 @@ impl Begun {
             && !haul_mutant::removed("ftp-what-was-begun-in-place-is-on-record")
     }
 
-    /// A file is about to be begun in place.
-    ///
-    /// # Errors
-    /// It cannot be put on record, though there is a place for that.
-    pub(super) fn begins(&self, shown: &str, size: u64) -> io::Result<()> {
+    /// A file is about to be begun in place. One that cannot be put on record is begun all the same, and told
+    /// at the end.
+    pub(super) fn begins(&self, shown: &str, size: u64) {
         let (key, mut inner) = (key(shown), self.lock());
         inner.all.insert(key);
-        if inner.dir.is_none() || !inner.own.insert(key) {
-            return Ok(());
+        if !inner.own.insert(key) {
+            return;
         }
-        let put = inner.put(b'+', &key).and_then(|()| match &inner.list {
+        let put = match inner.dir.is_none() {
+            true => Err(io::Error::other("this host has no place for that (XDG_STATE_HOME, or HOME)")),
+            false => inner.put(b'+', &key),
+        };
+        let put = put.and_then(|()| match &inner.list {
             Some(list) if size >= SYNCED_LEN_MIN => list.sync_data(),
             _ => Ok(()),
         });
-        if put.is_err() {
+        if let Err(error) = put {
             inner.own.remove(&key);
+            inner.missed += 1;
+            inner.why.get_or_insert_with(|| error.to_string());
         }
-        put
+    }
+
+    /// What could not be put on record, in words.
+    pub(super) fn missed(&self) -> Option<String> {
+        let inner = self.lock();
+        let why = inner.why.as_ref()?;
+        let files = if inner.missed == 1 { "1 file".to_owned() } else { format!("{} files", inner.missed) };
+        Some(format!(
+            "{files} begun in place: {why}; had this run been killed, a later one could have taken what was half \
+             written for a copy"
+        ))
     }
 
     /// What the server has of it was held against what was sent, or it got its name anew.
@@ -237,7 +254,7 @@ mod tests {
         let open = |tag| Begun::open(Some(home.path()), "ftp://a", tag);
         let first = open(1);
         for name in ["x", "y", "z"] {
-            first.begins(name, 1).expect("on record");
+            first.begins(name, 1);
         }
         first.ends("y");
         let second = open(2);
@@ -249,14 +266,17 @@ mod tests {
             assert_eq!(known(&open(tag)), [true, false, true], "of one that is dead");
         }
         let last = open(5);
-        last.begins("x", 9 << 20).expect("on record");
+        last.begins("x", 9 << 20);
         last.ends("x");
         last.ends("z");
         assert_eq!(known(&last), [false; 3]);
         drop(last);
         let left = fs::read_dir(home.path().join("in-place").join(letters("ftp://a"))).expect("a directory");
         assert_eq!(left.count(), 0);
-        assert_eq!(known(&Begun::open(None, "ftp://a", 6)), [false; 3]);
+        let nowhere = Begun::open(None, "ftp://a", 6);
+        assert_eq!((known(&nowhere), nowhere.missed()), ([false; 3], None));
+        nowhere.begins("x", 1);
+        assert!(nowhere.missed().is_some_and(|words| words.starts_with("1 file begun in place: ")));
     }
 
     /// Goal: a list does not grow with what has ended.
@@ -264,9 +284,9 @@ mod tests {
     fn lists_stay_short() {
         let home = tempfile::tempdir().expect("a directory");
         let run = Begun::open(Some(home.path()), "ftp://a", 1);
-        run.begins("stays", 1).expect("on record");
+        run.begins("stays", 1);
         for n in 0..5_000 {
-            run.begins(&n.to_string(), 1).expect("on record");
+            run.begins(&n.to_string(), 1);
             run.ends(&n.to_string());
         }
         assert!(run.lock().len <= LIST_LEN_MAX + 2 * line_len());

@@ -298,6 +298,7 @@ impl SinkEngine for FtpWriter {
         let goes_on = self.common.parts.words(self.common.sum.map(haul_ftp::Sum::name));
         let goes_on = goes_on.map(|words| ("gone on with".into(), words));
         let unproven = self.unproven().map(|words| ("NOT compared".into(), words));
+        let unrecorded = self.common.begun.missed().map(|words| ("NOT on record".into(), words));
         let again = self.common.again.words().map(|words| ("sent again".into(), words));
         let lost = self.common.retry.words().map(|words| ("connection lost".into(), words));
         let open = crate::ftp::unprotected(&self.common.server, &self.common.settings);
@@ -309,6 +310,7 @@ impl SinkEngine for FtpWriter {
             .chain([compared])
             .chain(goes_on)
             .chain(unproven)
+            .chain(unrecorded)
             .chain(again)
             .chain(lost)
             .chain(open)

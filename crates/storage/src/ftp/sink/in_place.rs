@@ -329,8 +329,8 @@ impl Writer {
     }
 
     fn begin_into(&mut self, place: &InPlace, path: &[u8], size: u64) -> Result<Outgoing, Error> {
-        // Before the server hears of it. Where there is no place for a record, none is found.
-        let _ = self.common.begun.begins(&shown(&self.common.server, path), size);
+        // Before the server hears of it.
+        self.common.begun.begins(&shown(&self.common.server, path), size);
         let (at, way) = (place.base(), place.lock().way);
         let session = self.line.open()?;
         match (place.part, way) {
