@@ -4,7 +4,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Seek, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -60,12 +60,16 @@ fn facts(path: &Path) -> std::io::Result<String> {
     Ok(format!("type={kind};size={size};modify={moment};UNIX.mode={mode:04o};unique={:x};", stat.ino()))
 }
 
+fn number(word: &[u8]) -> u64 {
+    std::str::from_utf8(word).ok().and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
 fn serve(control: TcpStream) -> std::io::Result<()> {
     let mut reader = BufReader::new(control.try_clone()?);
     let mut control = control;
     let mut say = move |line: &[u8]| control.write_all(&[line, b"\r\n"].concat());
     say(b"220 a test")?;
-    let (mut passive, mut from) = (None::<TcpListener>, PathBuf::new());
+    let (mut passive, mut from, mut rest) = (None::<TcpListener>, PathBuf::new(), 0);
     loop {
         let mut line = Vec::new();
         if reader.read_until(b'\n', &mut line)? == 0 {
@@ -87,6 +91,10 @@ fn serve(control: TcpStream) -> std::io::Result<()> {
             )?,
             b"TYPE" => say(b"200 done")?,
             b"PWD" => say(b"257 \"/\"")?,
+            b"REST" => {
+                rest = number(argument);
+                say(b"350 from there")?;
+            }
             b"QUIT" => return say(b"221 farewell"),
             b"EPSV" => {
                 let listener = TcpListener::bind(("127.0.0.1", 0))?;
@@ -107,8 +115,8 @@ fn serve(control: TcpStream) -> std::io::Result<()> {
                 // `ESTO A OFFSET PATH`.
                 let words: Vec<&[u8]> = argument.splitn(3, |byte| *byte == b' ').collect();
                 let (at, path) = match (&verb[..], &words[..]) {
-                    (b"ESTO", [_, at, path]) => (std::str::from_utf8(at).unwrap_or("0"), path_of(path)),
-                    _ => ("0", path),
+                    (b"ESTO", [_, at, path]) => (number(at), path_of(path)),
+                    _ => (std::mem::take(&mut rest), path),
                 };
                 let Some(listener) = passive.take() else {
                     say(b"425 where?")?;
@@ -121,15 +129,18 @@ fn serve(control: TcpStream) -> std::io::Result<()> {
                 say(b"150 go on")?;
                 let mut data = listener.accept()?.0;
                 let moved = match &verb[..] {
-                    b"ESTO" => {
-                        let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+                    b"ESTO" | b"STOR" => {
+                        let cut = verb == b"STOR" && at == 0;
+                        let file = fs::OpenOptions::new().write(true).create(true).truncate(cut).open(&path);
                         file.and_then(|mut file| {
-                            file.seek(std::io::SeekFrom::Start(at.parse().unwrap_or(0)))?;
+                            file.seek(SeekFrom::Start(at))?;
                             std::io::copy(&mut data, &mut file)
                         })
                     }
-                    b"STOR" => fs::File::create(&path).and_then(|mut file| std::io::copy(&mut data, &mut file)),
-                    b"RETR" => fs::File::open(&path).and_then(|mut file| std::io::copy(&mut file, &mut data)),
+                    b"RETR" => fs::File::open(&path).and_then(|mut file| {
+                        file.seek(SeekFrom::Start(at))?;
+                        std::io::copy(&mut file, &mut data)
+                    }),
                     _ => {
                         for entry in fs::read_dir(&path)?.flatten() {
                             let (facts, name) = (facts(&entry.path())?, entry.file_name());
