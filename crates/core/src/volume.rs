@@ -30,6 +30,7 @@ pub mod cost;
 pub mod gather;
 pub mod storage;
 pub mod threshold;
+pub mod wire;
 
 /// A file, by the number that the catalog gave it; no other file of a volume ever has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

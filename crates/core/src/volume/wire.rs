@@ -1,0 +1,507 @@
+//! What is said over a connection of a volume, which leads from a client or a gatherer to one server, and the
+//! bytes of it.
+//!
+//! In: bytes of a peer, or what a machine wants said. Out: the other of the two.
+//! The frames are those of a transfer, on stream 1: a message here is one frame, and what has bytes is followed
+//! at once by one data frame, whose only entry is "the whole" of them, with their root, so that they are checked
+//! as those of a copy are. Without bytes there is none.
+//! Invariants: what [`encode`] makes, [`decode`] takes; nothing is allocated beyond what the bytes at hand can
+//! fill; ranges do not overflow, and are not empty where that would say nothing.
+//! Left out: whether somebody may say it, which the driver knows before.
+
+use std::ops::Range;
+
+use super::gather::{self, Part, Seq};
+use super::storage;
+use super::{ClientNo, Epoch, FileNo, Incarnation, RequestNo, ServerNo, Session};
+use crate::wire::codec::{Reader, Writer};
+use crate::wire::volume_kind as kind;
+use crate::wire::{FILE_LEN_MAX, OBJECT_LEN_MAX, WireError};
+
+/// The stream that all frames of a volume's connection bear.
+pub const STREAM: u16 = 1;
+/// Most parts in one answer of a gatherer; a stripe that has more of them is brought before it is read.
+pub const PARTS_MAX: usize = 16_384;
+/// Most bytes of one request or answer.
+pub const BYTES_MAX: u64 = OBJECT_LEN_MAX as u64;
+
+/// A volume, by a number that no other has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VolumeId(pub [u8; 16]);
+
+/// Who opens a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Who {
+    /// To both roles of a server.
+    Client(ClientNo),
+    /// To a storage server.
+    Gatherer(ServerNo),
+}
+
+/// How many bytes follow in a data frame.
+pub type Following = u32;
+
+/// See the head of this module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The first of a connection, from who opens it.
+    Join {
+        volume: VolumeId,
+        who: Who,
+        session: Session,
+    },
+    /// What it may ask of the storage server from now on, and what of the gatherer.
+    StorageJoined(Incarnation),
+    GathererJoined(u32),
+    /// The last of a connection: why it ends.
+    Refused(Box<str>),
+    /// From a client, and the answer: the gatherer heard what was said then. The number is the client's.
+    Ping(u64),
+    Pong(u64),
+    Gather(RequestNo, gather::Request<Following>),
+    /// Of [`gather::Answer::Read`] the parts' bytes follow, one part's behind the other's.
+    Gathered(RequestNo, gather::Answer),
+    Recall(FileNo, Range<u64>),
+    Store(RequestNo, storage::Request<Following>),
+    Stored(RequestNo, storage::Answer<Following>),
+}
+
+impl Message {
+    /// The number of its frame.
+    pub fn kind(&self) -> u8 {
+        match self {
+            Message::Join { .. } => kind::JOIN,
+            Message::StorageJoined(_) => kind::STORAGE_JOINED,
+            Message::GathererJoined(_) => kind::GATHERER_JOINED,
+            Message::Refused(_) => kind::REFUSED,
+            Message::Ping(_) => kind::PING,
+            Message::Pong(_) => kind::PONG,
+            Message::Gather(..) => kind::GATHER,
+            Message::Gathered(..) => kind::GATHERED,
+            Message::Recall(..) => kind::RECALL,
+            Message::Store(..) => kind::STORE,
+            Message::Stored(..) => kind::STORED,
+        }
+    }
+
+    /// So many bytes follow in a data frame; at 0 no such frame follows.
+    pub fn following(&self) -> Following {
+        match self {
+            Message::Gather(_, gather::Request::Write { bytes, .. })
+            | Message::Store(_, storage::Request::Write { bytes, .. })
+            | Message::Stored(_, storage::Answer::Read(bytes)) => *bytes,
+            // Their sum was checked.
+            Message::Gathered(_, gather::Answer::Read { parts, .. }) => {
+                parts.iter().map(|part| part.len as Following).sum()
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// Appends the body of a message; its frame's kind is [`Message::kind`].
+///
+/// # Panics
+/// If a list is longer than its maximum: that is our own doing.
+pub fn encode(message: &Message, out: &mut Vec<u8>) {
+    let w = &mut Writer::new(out);
+    match message {
+        Message::Join { volume, who, session } => {
+            w.raw(&volume.0);
+            match who {
+                Who::Client(client) => {
+                    w.u8(0);
+                    w.u64(client.0);
+                }
+                Who::Gatherer(server) => {
+                    w.u8(1);
+                    w.u64(server.0.into());
+                }
+            }
+            w.u64(session.0);
+        }
+        Message::StorageJoined(life) => w.u64(life.0),
+        Message::GathererJoined(life) => w.u32(*life),
+        Message::Refused(text) => w.text(text),
+        Message::Ping(number) | Message::Pong(number) => w.u64(*number),
+        Message::Gather(number, request) => {
+            w.u64(number.0);
+            write_gather(w, request);
+        }
+        Message::Gathered(number, answer) => {
+            w.u64(number.0);
+            write_gathered(w, answer);
+        }
+        Message::Recall(file, stripes) => {
+            w.u64(file.0);
+            write_range(w, stripes);
+        }
+        Message::Store(number, request) => {
+            w.u64(number.0);
+            write_store(w, request);
+        }
+        Message::Stored(number, answer) => {
+            w.u64(number.0);
+            write_stored(w, answer);
+        }
+    }
+}
+
+fn write_range(w: &mut Writer<'_>, range: &Range<u64>) {
+    w.u64(range.start);
+    w.u64(range.end);
+}
+
+fn write_epoch(w: &mut Writer<'_>, epoch: Epoch) {
+    w.u32(epoch.gatherer);
+    w.u32(epoch.fence);
+}
+
+fn write_gather(w: &mut Writer<'_>, request: &gather::Request<Following>) {
+    match request {
+        gather::Request::Write { file, offset, bytes, .. } => {
+            w.u8(0);
+            w.u64(file.0);
+            w.u64(*offset);
+            w.u32(*bytes);
+        }
+        gather::Request::Lease { file, stripes } => {
+            w.u8(1);
+            w.u64(file.0);
+            write_range(w, stripes);
+        }
+        gather::Request::Release { file, stripes } => {
+            w.u8(2);
+            w.u64(file.0);
+            write_range(w, stripes);
+        }
+        gather::Request::Read { file, offset, len } => {
+            w.u8(3);
+            w.u64(file.0);
+            w.u64(*offset);
+            w.u64(*len);
+        }
+        gather::Request::Sync { file, end } => {
+            w.u8(4);
+            w.u64(file.0);
+            w.u64(*end);
+        }
+    }
+}
+
+fn write_gathered(w: &mut Writer<'_>, answer: &gather::Answer) {
+    match answer {
+        gather::Answer::Written => w.u8(0),
+        gather::Answer::Leased { stripes, epoch } => {
+            w.u8(1);
+            write_range(w, stripes);
+            write_epoch(w, *epoch);
+        }
+        gather::Answer::Read { parts, end } => {
+            w.u8(2);
+            w.u64(*end);
+            w.count("parts", parts.len(), PARTS_MAX);
+            for part in parts {
+                w.u64(part.offset);
+                w.u32(u32::try_from(part.len).expect("a part is no longer than a stripe"));
+            }
+        }
+        gather::Answer::Durable => w.u8(3),
+        gather::Answer::Failed(errno) => {
+            w.u8(4);
+            w.i32(*errno);
+        }
+    }
+}
+
+fn write_store(w: &mut Writer<'_>, request: &storage::Request<Following>) {
+    match request {
+        storage::Request::Write { file, epoch, offset, bytes } => {
+            w.u8(0);
+            w.u64(file.0);
+            write_epoch(w, *epoch);
+            w.u64(*offset);
+            w.u32(*bytes);
+        }
+        storage::Request::Read { file, offset, len } => {
+            w.u8(1);
+            w.u64(file.0);
+            w.u64(*offset);
+            w.u64(*len);
+        }
+        storage::Request::Sync { file } => {
+            w.u8(2);
+            w.u64(file.0);
+        }
+    }
+}
+
+fn write_stored(w: &mut Writer<'_>, answer: &storage::Answer<Following>) {
+    match answer {
+        storage::Answer::Written(life) => {
+            w.u8(0);
+            w.u64(life.0);
+        }
+        storage::Answer::Durable(life) => {
+            w.u8(1);
+            w.u64(life.0);
+        }
+        storage::Answer::Read(bytes) => {
+            w.u8(2);
+            w.u32(*bytes);
+        }
+        storage::Answer::Void(epoch) => {
+            w.u8(3);
+            write_epoch(w, *epoch);
+        }
+        storage::Answer::Failed(errno) => {
+            w.u8(4);
+            w.i32(*errno);
+        }
+    }
+}
+
+/// Reads the body of a message of this kind, one of [`volume_kind`](kind).
+///
+/// # Errors
+/// It is none. The connection cannot go on.
+pub fn decode(kind: u8, body: &[u8]) -> Result<Message, WireError> {
+    let r = &mut Reader::new(body);
+    let message = match kind {
+        kind::JOIN => {
+            let volume = VolumeId(r.array("volume")?);
+            let (tag, number) = (r.u8("who joins")?, r.u64("number of who joins")?);
+            let who = match tag {
+                0 => Who::Client(ClientNo(number)),
+                1 => Who::Gatherer(ServerNo(
+                    u16::try_from(number).map_err(|_| bad("number of a gatherer", number))?,
+                )),
+                other => return Err(bad("who joins", other.into())),
+            };
+            Message::Join { volume, who, session: Session(r.u64("session")?) }
+        }
+        kind::STORAGE_JOINED => Message::StorageJoined(Incarnation(r.u64("life")?)),
+        kind::GATHERER_JOINED => Message::GathererJoined(r.u32("life of a gatherer")?),
+        kind::REFUSED => Message::Refused(r.text("why a connection ends")?),
+        kind::PING => Message::Ping(r.u64("ping")?),
+        kind::PONG => Message::Pong(r.u64("pong")?),
+        kind::GATHER => Message::Gather(RequestNo(r.u64("request")?), read_gather(r)?),
+        kind::GATHERED => Message::Gathered(RequestNo(r.u64("request")?), read_gathered(r)?),
+        kind::RECALL => Message::Recall(FileNo(r.u64("file")?), read_stripes(r)?),
+        kind::STORE => Message::Store(RequestNo(r.u64("request")?), read_store(r)?),
+        kind::STORED => Message::Stored(RequestNo(r.u64("request")?), read_stored(r)?),
+        other => return Err(WireError::UnknownKind(other)),
+    };
+    match r.remaining() {
+        0 => Ok(message),
+        len => Err(WireError::Trailing { what: "a message of a volume", len: len as u64 }),
+    }
+}
+
+fn bad(what: &'static str, value: u64) -> WireError {
+    WireError::BadValue { what, value }
+}
+
+/// A range of stripes, not empty.
+fn read_stripes(r: &mut Reader<'_>) -> Result<Range<u64>, WireError> {
+    let (start, end) = (r.u64("first stripe")?, r.u64("end of stripes")?);
+    match start < end && end <= FILE_LEN_MAX {
+        true => Ok(start..end),
+        false => Err(bad("end of stripes", end)),
+    }
+}
+
+/// A range of bytes, not empty, that one request may have.
+fn check_bytes(offset: u64, len: u64) -> Result<(), WireError> {
+    if len == 0 {
+        return Err(bad("length of a request", 0));
+    }
+    if len > BYTES_MAX {
+        return Err(WireError::TooLong { what: "bytes of a request", len, max: BYTES_MAX });
+    }
+    match offset.checked_add(len).is_some_and(|end| end <= FILE_LEN_MAX) {
+        true => Ok(()),
+        false => Err(bad("offset of a request", offset)),
+    }
+}
+
+fn read_epoch(r: &mut Reader<'_>) -> Result<Epoch, WireError> {
+    Ok(Epoch { gatherer: r.u32("epoch")?, fence: r.u32("fence of an epoch")? })
+}
+
+fn read_end(r: &mut Reader<'_>) -> Result<u64, WireError> {
+    let end = r.u64("end of a file")?;
+    match end <= FILE_LEN_MAX {
+        true => Ok(end),
+        false => Err(WireError::TooLong { what: "end of a file", len: end, max: FILE_LEN_MAX }),
+    }
+}
+
+fn read_gather(r: &mut Reader<'_>) -> Result<gather::Request<Following>, WireError> {
+    let tag = r.u8("request of a gatherer")?;
+    let file = FileNo(r.u64("file")?);
+    Ok(match tag {
+        0 => {
+            let (offset, bytes) = (r.u64("offset")?, r.u32("bytes")?);
+            check_bytes(offset, bytes.into())?;
+            gather::Request::Write { file, offset, len: bytes.into(), bytes }
+        }
+        1 => gather::Request::Lease { file, stripes: read_stripes(r)? },
+        2 => gather::Request::Release { file, stripes: read_stripes(r)? },
+        3 => {
+            let (offset, len) = (r.u64("offset")?, r.u64("length")?);
+            check_bytes(offset, len)?;
+            gather::Request::Read { file, offset, len }
+        }
+        4 => gather::Request::Sync { file, end: read_end(r)? },
+        other => return Err(bad("request of a gatherer", other.into())),
+    })
+}
+
+fn read_gathered(r: &mut Reader<'_>) -> Result<gather::Answer, WireError> {
+    Ok(match r.u8("answer of a gatherer")? {
+        0 => gather::Answer::Written,
+        1 => gather::Answer::Leased { stripes: read_stripes(r)?, epoch: read_epoch(r)? },
+        2 => {
+            let end = read_end(r)?;
+            let (mut from, mut before) = (0, 0);
+            let parts = r.list("parts", PARTS_MAX, 12, |r| {
+                let (offset, len) = (r.u64("offset of a part")?, u64::from(r.u32("length of a part")?));
+                check_bytes(offset, len)?;
+                if offset < before {
+                    return Err(bad("offset of a part", offset));
+                }
+                before = offset + len;
+                let part = Part { offset, len, seq: Seq(0), from };
+                from += len;
+                Ok(part)
+            })?;
+            if from > BYTES_MAX {
+                return Err(WireError::TooLong { what: "bytes of parts", len: from, max: BYTES_MAX });
+            }
+            gather::Answer::Read { parts, end }
+        }
+        3 => gather::Answer::Durable,
+        4 => gather::Answer::Failed(r.i32("errno")?),
+        other => return Err(bad("answer of a gatherer", other.into())),
+    })
+}
+
+fn read_store(r: &mut Reader<'_>) -> Result<storage::Request<Following>, WireError> {
+    let tag = r.u8("request of a storage server")?;
+    let file = FileNo(r.u64("file")?);
+    Ok(match tag {
+        0 => {
+            let epoch = read_epoch(r)?;
+            let (offset, bytes) = (r.u64("offset")?, r.u32("bytes")?);
+            check_bytes(offset, bytes.into())?;
+            storage::Request::Write { file, epoch, offset, bytes }
+        }
+        1 => {
+            let (offset, len) = (r.u64("offset")?, r.u64("length")?);
+            check_bytes(offset, len)?;
+            storage::Request::Read { file, offset, len }
+        }
+        2 => storage::Request::Sync { file },
+        other => return Err(bad("request of a storage server", other.into())),
+    })
+}
+
+fn read_stored(r: &mut Reader<'_>) -> Result<storage::Answer<Following>, WireError> {
+    Ok(match r.u8("answer of a storage server")? {
+        0 => storage::Answer::Written(Incarnation(r.u64("life")?)),
+        1 => storage::Answer::Durable(Incarnation(r.u64("life")?)),
+        2 => {
+            let bytes = r.u32("bytes")?;
+            check_bytes(0, bytes.into())?;
+            storage::Answer::Read(bytes)
+        }
+        3 => storage::Answer::Void(read_epoch(r)?),
+        4 => storage::Answer::Failed(r.i32("errno")?),
+        other => return Err(bad("answer of a storage server", other.into())),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<Message> {
+        let (file, number) = (FileNo(7), RequestNo(9));
+        let epoch = Epoch { gatherer: 3, fence: 4 };
+        let part = |offset, len, from| Part { offset, len, seq: Seq(0), from };
+        let gather = |request| Message::Gather(number, request);
+        let gathered = |answer| Message::Gathered(number, answer);
+        let store = |request| Message::Store(number, request);
+        let stored = |answer| Message::Stored(number, answer);
+        vec![
+            Message::Join { volume: VolumeId([5; 16]), who: Who::Client(ClientNo(1)), session: Session(2) },
+            Message::Join { volume: VolumeId([0; 16]), who: Who::Gatherer(ServerNo(9)), session: Session(2) },
+            Message::StorageJoined(Incarnation(4)),
+            Message::GathererJoined(5),
+            Message::Refused("no".into()),
+            Message::Ping(8),
+            Message::Pong(8),
+            gather(gather::Request::Write { file, offset: 13, len: 16, bytes: 16 }),
+            gather(gather::Request::Lease { file, stripes: 1..3 }),
+            gather(gather::Request::Release { file, stripes: 0..1 }),
+            gather(gather::Request::Read { file, offset: 0, len: BYTES_MAX }),
+            gather(gather::Request::Sync { file, end: FILE_LEN_MAX }),
+            gathered(gather::Answer::Written),
+            gathered(gather::Answer::Leased { stripes: 1..3, epoch }),
+            gathered(gather::Answer::Read { parts: vec![part(3, 4, 0), part(7, 1, 4)], end: 12 }),
+            gathered(gather::Answer::Read { parts: vec![], end: 0 }),
+            gathered(gather::Answer::Durable),
+            gathered(gather::Answer::Failed(28)),
+            Message::Recall(file, 2..3),
+            store(storage::Request::Write { file, epoch, offset: 1 << 40, bytes: 1 }),
+            store(storage::Request::Read { file, offset: 1 << 40, len: 1 }),
+            store(storage::Request::Sync { file }),
+            stored(storage::Answer::Written(Incarnation(1))),
+            stored(storage::Answer::Durable(Incarnation(1))),
+            stored(storage::Answer::Read(16)),
+            stored(storage::Answer::Void(epoch)),
+            stored(storage::Answer::Failed(5)),
+        ]
+    }
+
+    /// Goal: each message survives its bytes, and no shorter or longer bytes are it.
+    #[test]
+    fn what_is_said_is_heard() {
+        for message in all() {
+            let mut bytes = Vec::new();
+            encode(&message, &mut bytes);
+            assert_eq!(decode(message.kind(), &bytes).as_ref(), Ok(&message));
+            for len in 0..bytes.len() {
+                assert!(decode(message.kind(), &bytes[..len]).is_err(), "{message:?} cut at {len}");
+            }
+            bytes.push(0);
+            assert!(decode(message.kind(), &bytes).is_err(), "{message:?} and a byte more");
+        }
+    }
+
+    /// Goal: ranges that overflow, that are empty or too long, and parts that overlap are refused.
+    #[test]
+    fn ranges_are_sound() {
+        let refused = |message: Message| {
+            let mut bytes = Vec::new();
+            encode(&message, &mut bytes);
+            assert!(decode(message.kind(), &bytes).is_err(), "{message:?}");
+        };
+        let (file, number) = (FileNo(7), RequestNo(9));
+        for (offset, len) in [(u64::MAX, 1), (FILE_LEN_MAX, 1), (0, 0), (0, BYTES_MAX + 1)] {
+            refused(Message::Gather(number, gather::Request::Read { file, offset, len }));
+            refused(Message::Store(number, storage::Request::Read { file, offset, len }));
+        }
+        #[expect(clippy::reversed_empty_ranges, reason = "that is what is refused")]
+        for stripes in [3..3, 4..3, 0..u64::MAX] {
+            refused(Message::Gather(number, gather::Request::Lease { file, stripes }));
+        }
+        let part = |offset, len| Part { offset, len, seq: Seq(0), from: 0 };
+        for parts in
+            [vec![part(0, 4), part(3, 1)], vec![part(0, 0)], vec![part(0, BYTES_MAX), part(BYTES_MAX, 1)]]
+        {
+            refused(Message::Gathered(number, gather::Answer::Read { parts, end: 0 }));
+        }
+    }
+}
