@@ -1,0 +1,7 @@
+//! Striped volumes: servers and clients.
+//!
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod log;
+pub mod shelf;

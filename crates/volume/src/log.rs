@@ -1,0 +1,1 @@
+//! The log of a gatherer on disk.
