@@ -3,5 +3,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+pub mod dial;
+pub mod line;
 pub mod log;
 pub mod shelf;

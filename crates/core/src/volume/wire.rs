@@ -99,6 +99,61 @@ impl Message {
     }
 }
 
+impl<B> gather::Request<B> {
+    /// The same with other bytes.
+    pub fn map<C>(self, bytes_of: impl FnOnce(B) -> C) -> gather::Request<C> {
+        match self {
+            gather::Request::Write { file, offset, len, bytes } => {
+                gather::Request::Write { file, offset, len, bytes: bytes_of(bytes) }
+            }
+            gather::Request::Lease { file, stripes } => gather::Request::Lease { file, stripes },
+            gather::Request::Release { file, stripes } => gather::Request::Release { file, stripes },
+            gather::Request::Read { file, offset, len } => gather::Request::Read { file, offset, len },
+            gather::Request::Sync { file, end } => gather::Request::Sync { file, end },
+        }
+    }
+}
+
+impl<B> storage::Request<B> {
+    /// The same with other bytes.
+    pub fn map<C>(self, bytes_of: impl FnOnce(B) -> C) -> storage::Request<C> {
+        match self {
+            storage::Request::Write { file, epoch, offset, bytes } => {
+                storage::Request::Write { file, epoch, offset, bytes: bytes_of(bytes) }
+            }
+            storage::Request::Read { file, offset, len } => storage::Request::Read { file, offset, len },
+            storage::Request::Sync { file } => storage::Request::Sync { file },
+        }
+    }
+}
+
+impl<B> storage::Answer<B> {
+    /// The same with other bytes.
+    pub fn map<C>(self, bytes_of: impl FnOnce(B) -> C) -> storage::Answer<C> {
+        match self {
+            storage::Answer::Written(life) => storage::Answer::Written(life),
+            storage::Answer::Durable(life) => storage::Answer::Durable(life),
+            storage::Answer::Read(bytes) => storage::Answer::Read(bytes_of(bytes)),
+            storage::Answer::Void(epoch) => storage::Answer::Void(epoch),
+            storage::Answer::Failed(errno) => storage::Answer::Failed(errno),
+        }
+    }
+}
+
+impl<B> gather::Record<B> {
+    /// The same with other bytes.
+    pub fn map<C>(self, bytes_of: impl FnOnce(B) -> C) -> gather::Record<C> {
+        match self {
+            gather::Record::Bytes { file, offset, len, bytes } => {
+                gather::Record::Bytes { file, offset, len, bytes: bytes_of(bytes) }
+            }
+            gather::Record::End { file, end } => gather::Record::End { file, end },
+            gather::Record::Brought { file, stripe, upto } => gather::Record::Brought { file, stripe, upto },
+            gather::Record::Client(client) => gather::Record::Client(client),
+        }
+    }
+}
+
 /// Appends the body of a message; its frame's kind is [`Message::kind`].
 ///
 /// # Panics
