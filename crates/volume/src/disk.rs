@@ -7,15 +7,38 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, Result, retry_on_intr};
 
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// How something is made last: of a file its bytes, or all that is known of it or of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    Bytes,
+    All,
+}
+
+pub(crate) type SyncCall = Box<dyn Fn(BorrowedFd<'_>, Extent) -> Result<()> + Send + Sync>;
+
+/// The system's call.
+pub(crate) fn sync_call(fd: BorrowedFd<'_>, extent: Extent) -> Result<()> {
+    retry_on_intr(|| match extent {
+        Extent::Bytes => rustix::fs::fdatasync(fd),
+        Extent::All => rustix::fs::fsync(fd),
+    })
+}
+
+/// What another thread's panic left is whole: each change under these locks is one.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// An open directory.
 #[derive(Debug)]
@@ -132,9 +155,9 @@ impl Dir {
         retry_on_intr(|| rustix::fs::fsync(&self.fd))
     }
 
-    /// Takes the lock that keeps others out as long as what is returned is open; `EWOULDBLOCK` if somebody
+    /// Takes the lock that keeps others out until what is returned is dropped; `EWOULDBLOCK` if somebody
     /// has it.
-    pub(crate) fn lock(&self, name: &str) -> Result<OwnedFd> {
+    pub(crate) fn lock(&self, name: &str) -> Result<Lock> {
         let fd = match self.file(name) {
             Err(Errno::NOENT) => match self.make_file(name) {
                 Err(Errno::EXIST) => self.file(name)?,
@@ -147,15 +170,26 @@ impl Dir {
         let (ours, named) =
             (rustix::fs::fstat(&fd)?, rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?);
         match (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino) {
-            true => Ok(fd),
+            true => Ok(Lock(fd)),
             false => Err(Errno::STALE),
         }
     }
 }
 
 impl AsFd for Dir {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// A lock that is held.
+#[derive(Debug)]
+pub(crate) struct Lock(OwnedFd);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // A process that is being started has the descriptor too, until it runs its own program.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
 

@@ -20,9 +20,8 @@ mod tests;
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use haul_core::volume::FileNo;
 use haul_core::volume::wire::BYTES_MAX;
@@ -30,10 +29,10 @@ use haul_core::wire::FILE_LEN_MAX;
 use rustix::fs::Mode;
 use rustix::io::{Errno, retry_on_intr};
 
-use self::files::{Files, OPEN_MAX, SyncCall, sync_call};
+use self::files::{Files, OPEN_MAX};
 pub use self::identity::Of;
 use self::identity::{LEN_MAX, decode_lives, encode_lives};
-use crate::disk::Dir;
+use crate::disk::{Dir, Lock, SyncCall, lock, sync_call};
 
 const IDENTITY: &str = "volume";
 const LIVES: &str = "lives";
@@ -88,7 +87,7 @@ pub struct Shelf {
     /// The highest number that a life has, or that was tried.
     lives: Mutex<u32>,
     files: Files,
-    _lock: OwnedFd,
+    _lock: Lock,
 }
 
 impl Shelf {
@@ -121,7 +120,7 @@ impl Shelf {
             retry_on_intr(|| rustix::fs::fchmod(&root, Mode::RWXU))
                 .map_err(failed("close to others", root.path()))?;
         }
-        let lock = root.lock(LOCK).map_err(|errno| match errno {
+        let held = root.lock(LOCK).map_err(|errno| match errno {
             Errno::WOULDBLOCK | Errno::STALE => ShelfError::InUse { path: root.path().to_owned() },
             errno => failed("lock", root.path_of(LOCK))(errno),
         })?;
@@ -135,12 +134,12 @@ impl Shelf {
             .and_then(|()| root.sync())
             .and_then(|()| Files::open(root.sub(FILES)?, open_max, sync))
             .map_err(failed("open", root.path_of(FILES)))?;
-        Ok(Shelf { of: *of, root, lives: Mutex::new(lives), files, _lock: lock })
+        Ok(Shelf { of: *of, root, lives: Mutex::new(lives), files, _lock: held })
     }
 
     /// A life of the server begins. Its number is higher than that of each before it, and that lasts.
     pub fn begin_life(&self) -> Result<u32, ShelfError> {
-        let mut lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lives = lock(&self.lives);
         let next =
             lives.checked_add(1).ok_or_else(|| ShelfError::LastLife { path: self.root.path().to_owned() })?;
         // Whether a number that could not be written lasts nobody knows: it is no life's.

@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use haul_core::volume::FileNo;
 use rustix::io::{Errno, Result, retry_on_intr};
 
-use crate::disk::{Dir, read_at, write_at};
+use crate::disk::{Dir, Extent, SyncCall, lock, read_at, write_at};
 
 /// Descriptors that are kept open.
 pub(super) const OPEN_MAX: usize = 512;
@@ -27,23 +27,6 @@ pub(super) const OPEN_MAX: usize = 512;
 const DIRS: usize = 256;
 /// After so many failed files nothing is believed here any more.
 const FAILED_MAX: usize = 65_536;
-
-/// How something is made last: of a file its bytes, or all that is known of it or of a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Extent {
-    Bytes,
-    All,
-}
-
-pub(super) type SyncCall = Box<dyn Fn(BorrowedFd<'_>, Extent) -> Result<()> + Send + Sync>;
-
-/// The system's call.
-pub(super) fn sync_call(fd: BorrowedFd<'_>, extent: Extent) -> Result<()> {
-    retry_on_intr(|| match extent {
-        Extent::Bytes => rustix::fs::fdatasync(fd),
-        Extent::All => rustix::fs::fsync(fd),
-    })
-}
 
 struct Entry {
     file: FileNo,
@@ -76,11 +59,6 @@ pub(super) struct Files {
     clock: AtomicU64,
     failed: Mutex<BTreeMap<FileNo, Errno>>,
     sync: SyncCall,
-}
-
-/// What another thread's panic left is whole: each change under these locks is one.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn place_of(file: FileNo) -> usize {

@@ -11,8 +11,8 @@ use haul_core::volume::ServerNo;
 use haul_core::volume::wire::VolumeId;
 use tempfile::TempDir;
 
-use super::files::Extent;
 use super::*;
+use crate::disk::Extent;
 
 const STRIPE: u64 = 64;
 const EIO: i32 = Errno::IO.raw_os_error();
