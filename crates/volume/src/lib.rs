@@ -5,5 +5,6 @@
 
 pub mod dial;
 pub mod line;
+mod disk;
 pub mod log;
 pub mod shelf;
