@@ -3,8 +3,10 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod dial;
-pub mod line;
 mod disk;
+pub mod line;
 pub mod log;
+pub mod server;
 pub mod shelf;

@@ -29,8 +29,8 @@ const EPOCH: SessionEpoch = SessionEpoch(0);
 const DESCRIPTOR_LEN: usize = DATA_ENTRY_LEN + 32;
 /// Messages that wait for a connection that takes none: who lets more of them wait is cut off.
 const WAITING_MAX: usize = 16_384;
-/// Nothing is heard for so long: the other end counts as gone. Clients say each second that they are there.
-pub const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Who was told that it is over has so long to read that.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// Why a connection is over.
 #[derive(Debug, thiserror::Error)]
@@ -251,8 +251,10 @@ pub fn speak(link: Link, name: &str) -> io::Result<(Incoming, Mouth)> {
     let (to, said) = bounded(WAITING_MAX);
     let mouth = Mouth { to, closer: closer.clone() };
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        // Whoever reads it hears that it is over.
-        let _ = write_all(Outgoing::new(writer), &said);
+        // With the writer gone the other end hears that it is over, after all that was said.
+        if write_all(Outgoing::new(writer), &said).is_ok() {
+            std::thread::sleep(LINGER);
+        }
         closer();
     })?;
     Ok((Incoming::new(reader), mouth))

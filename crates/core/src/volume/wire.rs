@@ -10,6 +10,7 @@
 //! Left out: whether somebody may say it, which the driver knows before.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use super::gather::{self, Part, Seq};
 use super::storage;
@@ -38,6 +39,17 @@ pub enum Who {
     Gatherer(ServerNo),
 }
 
+/// What a request was for the server that answers it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// How long the server was busy with it, what it did beside that at the same time taken off.
+    pub busy: Duration,
+    /// From its last byte's arrival to the answer.
+    pub stayed: Duration,
+    /// The part of its time for which the server was busy with other clients lately: of 65,535.
+    pub others: u16,
+}
+
 /// How many bytes follow in a data frame.
 pub type Following = u32;
 
@@ -60,10 +72,10 @@ pub enum Message {
     Pong(u64),
     Gather(RequestNo, gather::Request<Following>),
     /// Of [`gather::Answer::Read`] the parts' bytes follow, one part's behind the other's.
-    Gathered(RequestNo, gather::Answer),
+    Gathered(RequestNo, gather::Answer, Work),
     Recall(FileNo, Range<u64>),
     Store(RequestNo, storage::Request<Following>),
-    Stored(RequestNo, storage::Answer<Following>),
+    Stored(RequestNo, storage::Answer<Following>, Work),
 }
 
 impl Message {
@@ -89,9 +101,9 @@ impl Message {
         match self {
             Message::Gather(_, gather::Request::Write { bytes, .. })
             | Message::Store(_, storage::Request::Write { bytes, .. })
-            | Message::Stored(_, storage::Answer::Read(bytes)) => *bytes,
+            | Message::Stored(_, storage::Answer::Read(bytes), _) => *bytes,
             // Their sum was checked.
-            Message::Gathered(_, gather::Answer::Read { parts, .. }) => {
+            Message::Gathered(_, gather::Answer::Read { parts, .. }, _) => {
                 parts.iter().map(|part| part.len as Following).sum()
             }
             _ => 0,
@@ -183,8 +195,9 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
             w.u64(number.0);
             write_gather(w, request);
         }
-        Message::Gathered(number, answer) => {
+        Message::Gathered(number, answer, work) => {
             w.u64(number.0);
+            write_work(w, work);
             write_gathered(w, answer);
         }
         Message::Recall(file, stripes) => {
@@ -195,11 +208,19 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
             w.u64(number.0);
             write_store(w, request);
         }
-        Message::Stored(number, answer) => {
+        Message::Stored(number, answer, work) => {
             w.u64(number.0);
+            write_work(w, work);
             write_stored(w, answer);
         }
     }
+}
+
+fn write_work(w: &mut Writer<'_>, work: &Work) {
+    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    w.u64(nanos(work.busy));
+    w.u64(nanos(work.stayed));
+    w.u16(work.others);
 }
 
 fn write_range(w: &mut Writer<'_>, range: &Range<u64>) {
@@ -341,10 +362,16 @@ pub fn decode(kind: u8, body: &[u8]) -> Result<Message, WireError> {
         kind::PING => Message::Ping(r.u64("ping")?),
         kind::PONG => Message::Pong(r.u64("pong")?),
         kind::GATHER => Message::Gather(RequestNo(r.u64("request")?), read_gather(r)?),
-        kind::GATHERED => Message::Gathered(RequestNo(r.u64("request")?), read_gathered(r)?),
+        kind::GATHERED => {
+            let (number, work) = (RequestNo(r.u64("request")?), read_work(r)?);
+            Message::Gathered(number, read_gathered(r)?, work)
+        }
         kind::RECALL => Message::Recall(FileNo(r.u64("file")?), read_stripes(r)?),
         kind::STORE => Message::Store(RequestNo(r.u64("request")?), read_store(r)?),
-        kind::STORED => Message::Stored(RequestNo(r.u64("request")?), read_stored(r)?),
+        kind::STORED => {
+            let (number, work) = (RequestNo(r.u64("request")?), read_work(r)?);
+            Message::Stored(number, read_stored(r)?, work)
+        }
         other => return Err(WireError::UnknownKind(other)),
     };
     match r.remaining() {
@@ -355,6 +382,14 @@ pub fn decode(kind: u8, body: &[u8]) -> Result<Message, WireError> {
 
 fn bad(what: &'static str, value: u64) -> WireError {
     WireError::BadValue { what, value }
+}
+
+fn read_work(r: &mut Reader<'_>) -> Result<Work, WireError> {
+    Ok(Work {
+        busy: Duration::from_nanos(r.u64("time that a server was busy")?),
+        stayed: Duration::from_nanos(r.u64("time that a request stayed")?),
+        others: r.u16("time for others")?,
+    })
 }
 
 /// A range of stripes, not empty.
@@ -486,9 +521,10 @@ mod tests {
         let epoch = Epoch { gatherer: 3, fence: 4 };
         let part = |offset, len, from| Part { offset, len, seq: Seq(0), from };
         let gather = |request| Message::Gather(number, request);
-        let gathered = |answer| Message::Gathered(number, answer);
+        let work = Work { busy: Duration::from_nanos(7), stayed: Duration::from_secs(1), others: 9 };
+        let gathered = |answer| Message::Gathered(number, answer, work);
         let store = |request| Message::Store(number, request);
-        let stored = |answer| Message::Stored(number, answer);
+        let stored = |answer| Message::Stored(number, answer, work);
         vec![
             Message::Join { volume: VolumeId([5; 16]), who: Who::Client(ClientNo(1)), session: Session(2) },
             Message::Join { volume: VolumeId([0; 16]), who: Who::Gatherer(ServerNo(9)), session: Session(2) },
@@ -556,7 +592,7 @@ mod tests {
         for parts in
             [vec![part(0, 4), part(3, 1)], vec![part(0, 0)], vec![part(0, BYTES_MAX), part(BYTES_MAX, 1)]]
         {
-            refused(Message::Gathered(number, gather::Answer::Read { parts, end: 0 }));
+            refused(Message::Gathered(number, gather::Answer::Read { parts, end: 0 }, Work::default()));
         }
     }
 }
