@@ -35,6 +35,14 @@ pub struct OpNo(pub u64);
 pub enum Outcome<B> {
     Written,
     Synced,
+    /// The bytes stand there.
+    Appended {
+        offset: u64,
+    },
+    /// The file has grown: the bytes are to be written there.
+    Reserved {
+        offset: u64,
+    },
     /// The file ends there, and that lasts.
     Truncated,
     /// What the gatherer has of the range, over what the storage server has; and where the file ends.

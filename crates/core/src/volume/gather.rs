@@ -10,6 +10,7 @@
 //! Left out: which life of a storage server a push is for, and waiting for one that is not there: the driver
 //! says that a push came to nothing.
 
+mod append;
 mod cut;
 mod leases;
 mod log;
@@ -19,6 +20,8 @@ mod words;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+pub use self::append::AppendNo;
+use self::append::LastAppend;
 pub use self::cut::CutNo;
 use self::cut::Cutting;
 use self::stripe::{Queued, Stripe, WantedLease, cut, within};
@@ -37,6 +40,8 @@ pub const LEASE: Duration = Duration::from_secs(10);
 struct File<B> {
     fence: u32,
     end: u64,
+    /// Where the next append stands: behind what is under way too.
+    tail: u64,
     /// The end that a record of the log says, and which record.
     noted: Option<(u64, Seq)>,
     stripes: BTreeMap<u64, Stripe<B>>,
@@ -60,6 +65,7 @@ struct Client {
 #[derive(Debug)]
 enum Appending {
     Bytes { client: ClientNo, number: RequestNo, file: FileNo, part: Part },
+    Append { client: ClientNo, file: FileNo, part: Part },
     Other,
 }
 
@@ -70,6 +76,12 @@ enum Syncing {
     Known(ClientNo),
     /// Something of a stripe was brought.
     Brought(FileNo, u64),
+    /// A file has grown for an append.
+    Reserved {
+        client: ClientNo,
+        file: FileNo,
+        offset: u64,
+    },
     /// A file is to be cut.
     Cut(FileNo),
     /// It is.
@@ -100,6 +112,7 @@ pub struct Gatherer<B> {
     clients: BTreeMap<ClientNo, Client>,
     /// Each client's newest connection, and whether it still counts; of older ones nothing does.
     sessions: BTreeMap<ClientNo, (Session, bool)>,
+    appends: BTreeMap<(FileNo, ClientNo), LastAppend>,
     wanted: BTreeMap<u64, WantedLease>,
     next_wanted: u64,
     next_seq: u64,
@@ -141,6 +154,7 @@ impl<B> Gatherer<B> {
             files: BTreeMap::new(),
             clients: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            appends: BTreeMap::new(),
             wanted: BTreeMap::new(),
             next_wanted: 0,
             next_seq: first.0,
@@ -199,6 +213,7 @@ impl<B> Gatherer<B> {
         self.files.entry(file).or_insert_with(|| File {
             fence: 0,
             end: 0,
+            tail: 0,
             noted: None,
             stripes: BTreeMap::new(),
             cutting: None,
@@ -214,6 +229,7 @@ impl<B> Gatherer<B> {
     fn grow(&mut self, file: FileNo, end: u64) {
         let file = self.file(file);
         file.end = file.end.max(end);
+        file.tail = file.tail.max(end);
     }
 
     fn epoch(&mut self, file: FileNo) -> Epoch {
@@ -287,10 +303,16 @@ impl<B> Gatherer<B> {
     /// Nothing that a client said over its last connection counts any more.
     fn leave(&mut self, client: ClientNo) {
         self.held.retain(|(other, ..)| *other != client);
-        for stripe in self.files.values_mut().flat_map(|file| file.stripes.values_mut()) {
-            let is_its = |one: &Queued<B>| matches!(one, Queued::Write { client: of, .. } if *of == client);
-            stripe.queue.retain(|one| !is_its(one));
+        let mut appends = Vec::new();
+        for (file, state) in &mut self.files {
+            for stripe in state.stripes.values_mut() {
+                let is_its = |one: &Queued<B>| one.writer() == Some(client);
+                let has = stripe.queue.iter().any(|one| is_its(one) && matches!(one, Queued::Append { .. }));
+                appends.extend(has.then_some(*file));
+                stripe.queue.retain(|one| !is_its(one));
+            }
         }
+        appends.into_iter().for_each(|file| self.leave_append(client, file));
         self.leave_cuts(client);
         // What it wrote under a lease may be under way still.
         self.void_leases(client);
@@ -384,6 +406,9 @@ impl<B> Gatherer<B> {
                 }
             }
             Request::Sync { .. } => self.sync(Syncing::Client(client, number)),
+            Request::Append { file, number: append, len, bytes } => {
+                self.take_append((client, number), file, append, len, bytes);
+            }
             Request::Truncate { file, len } => self.begin_cut(client, number, file, len),
         }
     }
@@ -409,9 +434,22 @@ impl<B> Gatherer<B> {
                         unreachable!("it was just looked at")
                     };
                     stripe.appending += 1;
+                    let state = self.file(file);
+                    state.tail = state.tail.max(offset + len);
                     let part = Part { offset, len, seq: Seq(self.next_seq), from: 0 };
                     let appending = Appending::Bytes { client, number, file, part };
                     self.append(Record::Bytes { file, offset, len, bytes }, appending);
+                }
+                Some(Queued::Append { .. }) => {
+                    // Its client's too: that does not know which stripe it will be.
+                    let all: Vec<ClientNo> = stripe.leases.iter().copied().collect();
+                    if !all.is_empty() {
+                        return self.recall(file, at, &all);
+                    }
+                    let Some(Queued::Append { client, len, bytes }) = stripe.queue.pop_front() else {
+                        unreachable!("it was just looked at")
+                    };
+                    self.do_append(client, (file, at), len, bytes);
                 }
                 Some(Queued::Lease(wanted)) => {
                     let wanted = *wanted;

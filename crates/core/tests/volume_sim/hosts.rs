@@ -112,6 +112,7 @@ pub enum Op {
     Read { file: u64, offset: u64, len: u64, begun: u64 },
     Sync { writes: Vec<u32> },
     Cut(u32),
+    Append(u32),
 }
 
 pub fn host_of(event: &Event) -> Option<Host> {

@@ -23,8 +23,37 @@ pub struct Write {
     pub sent: u64,
     pub epoch: Option<Epoch>,
     pub file: u64,
+    /// [`NOWHERE`] for an append as long as it is not known.
     pub offset: u64,
     pub len: u64,
+    /// An append: the gatherer's life in which it began, and in which its place was told.
+    pub appended: Option<(u32, Option<u32>)>,
+}
+
+/// Where no file reaches.
+pub const NOWHERE: u64 = 1 << 40;
+
+impl Write {
+    fn is_at(&self, file: u64, at: u64) -> bool {
+        self.file == file && (self.offset..self.offset + self.len).contains(&at)
+    }
+
+    /// An append that was made before nobody knows where, or twice, by two lives of the gatherer.
+    fn may_be_elsewhere(&self, file: u64) -> bool {
+        let may = self.appended.is_some_and(|(begun, over)| over != Some(begun));
+        self.file == file && may
+    }
+}
+
+/// A range that an append was given, in which nobody else's append stands.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Of the write if it is one, and not reserved only.
+    pub number: Option<u32>,
+    pub file: u64,
+    pub offset: u64,
+    pub len: u64,
+    pub begun: u64,
 }
 
 /// A file that is made to end somewhere: numbered among the writes.
@@ -51,6 +80,7 @@ fn is_before(
 pub struct Judge {
     pub writes: BTreeMap<u32, Write>,
     pub cuts: BTreeMap<u32, Cut>,
+    places: Vec<Place>,
     /// When a client was last not heard for too long.
     expired: BTreeMap<u64, u64>,
     /// What reads showed of a place: when each began, was over, and what.
@@ -72,6 +102,30 @@ impl Judge {
         for write in self.writes.values_mut().filter(|write| write.synced.is_none() && is_it(write)) {
             write.may_be_lost = true;
         }
+    }
+
+    /// An append stands there.
+    pub fn placed(&mut self, place: Place) {
+        let (start, end) = (place.offset, place.offset + place.len);
+        let overlaps = |other: &&Place| {
+            let lost = other.number.is_some_and(|number| {
+                self.writes.get(&number).is_some_and(|write| write.may_be_lost || write.over.is_none())
+            });
+            // A cut gives up what is behind it.
+            let first = other.begun.min(place.begun);
+            let is_cut = self.cuts_of(place.file).any(|(_, cut)| {
+                cut.from < end.max(other.offset + other.len) && cut.over.is_none_or(|over| over >= first)
+            });
+            other.file == place.file
+                && other.offset < end
+                && start < other.offset + other.len
+                && !lost
+                && !is_cut
+        };
+        if let Some(other) = self.places.iter().find(overlaps) {
+            panic!("{place:?} stands over {other:?}");
+        }
+        self.places.push(place);
     }
 
     /// A read that began at `begun` says that a file ends there.
@@ -195,16 +249,12 @@ impl Judge {
 
     /// A read that began at `begun` and is over showed `shown` (0: nothing was ever written) at a place.
     pub fn shown(&self, file: u64, at: u64, shown: u32, begun: u64) -> Result<(), String> {
-        let of_it = || {
-            let is_it =
-                |write: &&Write| write.file == file && (write.offset..write.offset + write.len).contains(&at);
-            self.writes.iter().filter(move |(_, write)| is_it(write))
-        };
+        let of_it = || self.writes.iter().filter(move |(_, write)| write.is_at(file, at));
         let since = match shown {
             0 => 0,
             number => {
                 let write = self.writes.get(&number).ok_or_else(|| format!("{number} was never written"))?;
-                if write.file != file || !(write.offset..write.offset + write.len).contains(&at) {
+                if !write.is_at(file, at) && !write.may_be_elsewhere(file) {
                     return Err(format!("{number} was not written to {file} at {at}"));
                 }
                 if let Some(cut) = self.is_cut_away(file, at, number, write, begun) {

@@ -21,12 +21,13 @@ impl World {
             let op = OpNo(self.next_op);
             self.next_op += 1;
             let file = self.random.u64(0..self.files);
-            let stripe = self.random.u64(0..self.stripes);
+            let far = if self.random.u32(0..4) == 0 { 4 } else { 0 };
+            let stripe = self.random.u64(0..self.stripes + far);
             let from = self.random.u64(0..STRIPE);
             let len = self.random.u64(1..=STRIPE - from);
             let offset = stripe * STRIPE + from;
             let machine = client.machine.as_mut().expect("it is up");
-            match self.random.u32(0..22) {
+            match self.random.u32(0..26) {
                 0..2 => {
                     let number = self.next_write;
                     self.next_write += 1;
@@ -40,37 +41,18 @@ impl World {
                 }
                 2..14 => {
                     let path = if self.random.bool() { Path::Direct } else { Path::Gather };
-                    let number = self.next_write;
-                    self.next_write += 1;
-                    // A client orders what overlaps by waiting for it; what it does not wait for has no
-                    // order.
-                    self.judge.writes.insert(
-                        number,
-                        Write {
-                            client: client.number,
-                            begun: now,
-                            over: None,
-                            synced: None,
-                            may_be_lost: false,
-                            is_given_up: false,
-                            is_direct: path == Path::Direct,
-                            sent: 0,
-                            epoch: None,
-                            file,
-                            offset,
-                            len,
-                        },
-                    );
-                    client.ops.insert(op, Op::Write(number));
-                    machine.write(
-                        Time(now),
-                        op,
-                        path,
-                        FileNo(file),
-                        (offset, len),
-                        vec![number; len as usize],
-                    );
-                    self.say(|| format!("client {no} writes {number} {path:?} to {file} {offset}+{len}"));
+                    self.begin_write(no, op, path, file, (offset, len));
+                }
+                22..26 => {
+                    let len = self.random.u64(1..=STRIPE + STRIPE / 2);
+                    let number = self.number_write(no, false, file, (NOWHERE, len));
+                    let write = self.judge.writes.get_mut(&number).expect("it was just put there");
+                    write.appended = Some((self.gatherer.life, None));
+                    let client = &mut self.clients[no as usize];
+                    client.ops.insert(op, Op::Append(number));
+                    let machine = client.machine.as_mut().expect("it is up");
+                    machine.append(Time(now), op, FileNo(file), len, vec![number; len as usize]);
+                    self.say(|| format!("client {no} appends {number}: {len} to {file}"));
                 }
                 14..18 => {
                     client.ops.insert(op, Op::Read { file, offset, len, begun: now });
@@ -92,6 +74,64 @@ impl World {
         self.after(0, pause, Event::Act(no, life));
     }
 
+    /// A client's next write, as the judge knows it.
+    fn number_write(&mut self, no: u16, is_direct: bool, file: u64, (offset, len): (u64, u64)) -> u32 {
+        let number = self.next_write;
+        self.next_write += 1;
+        let write = Write {
+            client: self.clients[no as usize].number,
+            begun: self.now,
+            over: None,
+            synced: None,
+            may_be_lost: false,
+            is_given_up: false,
+            is_direct,
+            sent: 0,
+            epoch: None,
+            file,
+            offset,
+            len,
+            appended: None,
+        };
+        self.judge.writes.insert(number, write);
+        number
+    }
+
+    fn begin_write(&mut self, no: u16, op: OpNo, path: Path, file: u64, (offset, len): (u64, u64)) {
+        let number = self.number_write(no, path == Path::Direct, file, (offset, len));
+        let client = &mut self.clients[no as usize];
+        client.ops.insert(op, Op::Write(number));
+        let machine = client.machine.as_mut().expect("it is up");
+        let bytes = vec![number; len as usize];
+        machine.write(Time(self.now), op, path, FileNo(file), (offset, len), bytes);
+        self.say(|| format!("client {no} writes {number} {path:?} to {file} {offset}+{len}"));
+    }
+
+    /// An append was given its place, and is done if it is not only reserved.
+    fn appended(&mut self, no: u16, number: u32, offset: u64, is_reserved: bool) {
+        let (now, life) = (self.now, self.gatherer.life);
+        let write = self.judge.writes.get_mut(&number).expect("it was begun");
+        let (file, len, begun) = (write.file, write.len, write.begun);
+        self.say(|| format!("client {no}: {number} stands at {offset}, reserved {is_reserved}"));
+        self.judge.placed(Place { number: (!is_reserved).then_some(number), file, offset, len, begun });
+        if is_reserved {
+            self.judge.writes.remove(&number);
+            let mut at = offset;
+            while at < offset + len {
+                let end = (offset + len).min((at / STRIPE + 1) * STRIPE);
+                let path = if self.random.bool() { Path::Direct } else { Path::Gather };
+                let op = OpNo(self.next_op);
+                self.next_op += 1;
+                self.begin_write(no, op, path, file, (at, end - at));
+                at = end;
+            }
+        } else {
+            let write = self.judge.writes.get_mut(&number).expect("it was begun");
+            (write.offset, write.over) = (offset, Some(now));
+            write.appended = write.appended.map(|(begun, _)| (begun, Some(life)));
+        }
+    }
+
     pub(super) fn poll_client(&mut self, no: u16) {
         loop {
             let client = &mut self.clients[no as usize];
@@ -101,7 +141,9 @@ impl World {
             let host = Host::Client(no);
             match action {
                 client::Action::ToGatherer(number, request) => {
-                    if let gather::Request::Write { bytes, .. } = &request {
+                    if let gather::Request::Write { bytes, .. } | gather::Request::Append { bytes, .. } =
+                        &request
+                    {
                         self.judge.sent(bytes[0], self.now, None);
                     }
                     self.send(host, Host::Gatherer, Message::ToGatherer(number, request));
@@ -126,6 +168,8 @@ impl World {
                 self.judge.writes.get_mut(&number).expect("it was begun").over = Some(now);
                 self.say(|| format!("client {no} has written {number}"));
             }
+            (Op::Append(number), Outcome::Appended { offset }) => self.appended(no, number, offset, false),
+            (Op::Append(number), Outcome::Reserved { offset }) => self.appended(no, number, offset, true),
             (Op::Cut(number), Outcome::Truncated) => {
                 self.judge.cuts.get_mut(&number).expect("it was begun").over = Some(now);
                 self.say(|| format!("client {no} has cut {number}"));

@@ -21,7 +21,7 @@ use haul_core::volume::{ClientNo, FileNo, Incarnation, RequestNo, ServerNo, Sess
 use super::hosts::{
     Bytes, ClientHost, Event, GathererHost, Host, Message, Op, Push, StorageHost, Task, host_of, part_bytes,
 };
-use super::judge::{Cut, Judge, Write};
+use super::judge::{Cut, Judge, NOWHERE, Place, Write};
 
 const MS: u64 = 1_000_000;
 const STRIPE: u64 = 8;
@@ -189,10 +189,12 @@ impl World {
     /// All that is left: every place reads as it may.
     fn check_disks(&mut self) {
         let now = self.now + 1;
+        let written = self.judge.writes.values().filter(|write| write.offset < NOWHERE);
+        let far = written.map(|write| write.offset + write.len).max().unwrap_or(0) + 20 * STRIPE;
         let mut gathered: BTreeMap<(FileNo, u64), (Seq, u32)> = BTreeMap::new();
         let machine = self.gatherer.machine.as_mut().expect("it is up");
         for file in 0..self.files {
-            let request = gather::Request::Read { file: FileNo(file), offset: 0, len: STRIPE * self.stripes };
+            let request = gather::Request::Read { file: FileNo(file), offset: 0, len: far };
             machine.join(Time(now), ClientNo(0), Session(1 + file));
             machine.handle_request(Time(now), (ClientNo(0), Session(1 + file)), RequestNo(0), request);
             while let Some(action) = machine.poll_action() {
@@ -208,7 +210,7 @@ impl World {
             }
         }
         for file in 0..self.files {
-            for at in 0..STRIPE * self.stripes {
+            for at in 0..far {
                 let storage = &self.storages[(at / STRIPE % self.storages.len() as u64) as usize];
                 let key = (FileNo(file), at);
                 let stored = storage.cached.get(&key).or_else(|| storage.kept.get(&key)).copied();

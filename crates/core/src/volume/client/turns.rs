@@ -4,7 +4,8 @@
 
 use super::{Asked, Client, File, OpNo, Outcome, Piece, Where};
 use crate::ids::Time;
-use crate::volume::{Epoch, FileNo, gather};
+use crate::volume::gather::{self, AppendNo};
+use crate::volume::{Epoch, FileNo};
 
 /// `EPROTO`: what was answered is no answer to what was asked.
 const NO_ANSWER: i32 = 71;
@@ -12,12 +13,13 @@ const NO_ANSWER: i32 = 71;
 #[derive(Debug)]
 pub(super) enum Turn<B> {
     Write(Piece<B>),
-    Change(OpNo, Change),
+    Change(OpNo, Change<B>),
 }
 
 #[derive(Debug)]
-pub(super) enum Change {
+pub(super) enum Change<B> {
     Truncate(u64),
+    Append(AppendNo, u64, B),
 }
 
 impl<B> File<B> {
@@ -40,6 +42,22 @@ impl<B: Clone> Client<B> {
         self.take_turns(file);
     }
 
+    /// The application puts bytes behind a file's end: behind what was gathered or appended, what a sync of
+    /// anybody was for, and what it wrote itself. It comes to [`Outcome::Appended`], or to
+    /// [`Outcome::Reserved`] if it lies in more than one stripe: then its pieces are to be written there.
+    ///
+    /// One whose connection broke is asked for again, and may be appended twice if the gatherer began another
+    /// life, as long as its writer has not heard.
+    pub fn append(&mut self, now: Time, op: OpNo, file: FileNo, len: u64, bytes: B) {
+        self.now = self.now.max(now);
+        let number = AppendNo(self.next);
+        self.next += 1;
+        let state = self.file(file);
+        state.writes.insert(op);
+        state.turns.push_back(Turn::Change(op, Change::Append(number, len, bytes)));
+        self.take_turns(file);
+    }
+
     /// Lets writes into their stripes, up to a change of the whole file; and begins that when they are over.
     pub(super) fn take_turns(&mut self, file: FileNo) {
         let is_there = self.gatherer.is_some();
@@ -53,8 +71,16 @@ impl<B: Clone> Client<B> {
                     }
                     let request = match change {
                         Change::Truncate(len) => gather::Request::Truncate { file, len: *len },
+                        Change::Append(number, len, bytes) => {
+                            let (number, len, bytes) = (*number, *len, bytes.clone());
+                            gather::Request::Append { file, number, len, bytes }
+                        }
                     };
                     state.is_turning = true;
+                    let appends = matches!(request, gather::Request::Append { .. });
+                    for (epoch, end) in state.ends.clone().into_iter().filter(|_| appends) {
+                        self.tell_gatherer(gather::Request::Grow { file, epoch, end });
+                    }
                     return self.ask_gatherer(Asked::Change { file }, request);
                 }
                 Some(Turn::Write(_)) => {}
@@ -71,7 +97,13 @@ impl<B: Clone> Client<B> {
 
     /// The gatherer says what became of a change.
     pub(super) fn changed(&mut self, file: FileNo, answer: gather::Answer) {
+        let life = self.gatherer;
         let outcome = match answer {
+            gather::Answer::Appended { offset } => {
+                self.file(file).gathered = life;
+                Outcome::Appended { offset }
+            }
+            gather::Answer::Reserved { offset } => Outcome::Reserved { offset },
             gather::Answer::Truncated => Outcome::Truncated,
             gather::Answer::Failed(errno) => Outcome::Failed(Where::Gatherer, errno),
             _ => Outcome::Failed(Where::Gatherer, NO_ANSWER),
@@ -81,6 +113,7 @@ impl<B: Clone> Client<B> {
         let Some(Turn::Change(op, _)) = state.turns.pop_front() else {
             unreachable!("what is under way is first")
         };
+        state.writes.remove(&op);
         self.done(op, outcome);
         self.take_turns(file);
         self.begin_syncs(file);

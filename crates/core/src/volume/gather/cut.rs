@@ -154,7 +154,7 @@ impl<B> Gatherer<B> {
         for (_, stripe) in state.stripes.range_mut(first..) {
             cut(&mut stripe.parts, from, u64::MAX, |_| true);
         }
-        state.end = from;
+        (state.end, state.tail) = (from, from);
         state.noted = Some((from, seq));
         state.last_cut = Some((epoch, seq));
     }

@@ -58,20 +58,31 @@ impl<B> Gatherer<B> {
         if let Err(errno) = result {
             self.fail(errno);
         }
-        if let Appending::Bytes { client, number, file, part } = appending {
-            let at = part.offset / self.settings.stripe_size;
-            let stripe = self.stripe(file, at);
-            stripe.appending -= 1;
-            match result {
-                Ok(()) => {
-                    stripe.cover(part);
-                    self.grow(file, part.offset + part.len);
-                    self.answer(client, number, Answer::Written);
-                }
-                Err(errno) => self.answer(client, number, Answer::Failed(errno)),
-            }
-            self.go_on(file, at);
+        let (file, part) = match appending {
+            Appending::Bytes { file, part, .. } | Appending::Append { file, part, .. } => (file, part),
+            Appending::Other => return self.begin_sync(),
+        };
+        let at = part.offset / self.settings.stripe_size;
+        let stripe = self.stripe(file, at);
+        stripe.appending -= 1;
+        if result.is_ok() {
+            stripe.cover(part);
+            self.grow(file, part.offset + part.len);
         }
+        match (appending, result) {
+            (Appending::Bytes { client, number, .. }, Ok(())) => self.answer(client, number, Answer::Written),
+            (Appending::Bytes { client, number, .. }, Err(errno)) => {
+                self.answer(client, number, Answer::Failed(errno));
+            }
+            (Appending::Append { client, .. }, Ok(())) => {
+                self.end_append(client, file, Answer::Appended { offset: part.offset });
+            }
+            (Appending::Append { client, .. }, Err(errno)) => {
+                self.end_append(client, file, Answer::Failed(errno));
+            }
+            (Appending::Other, _) => unreachable!("it has no bytes"),
+        }
+        self.go_on(file, at);
         self.begin_sync();
     }
 
@@ -103,6 +114,12 @@ impl<B> Gatherer<B> {
                     self.stripe(file, at).noting -= 1;
                     self.go_on(file, at);
                 }
+                (Syncing::Reserved { client, file, offset }, Ok(())) => {
+                    self.end_append(client, file, Answer::Reserved { offset });
+                }
+                (Syncing::Reserved { client, file, .. }, Err(errno)) => {
+                    self.end_append(client, file, Answer::Failed(errno));
+                }
                 (Syncing::Cut(file), Ok(())) => self.ask_to_cut(file),
                 (Syncing::IsCut(file), Ok(())) => self.end_cut(file),
                 (Syncing::Forget(first), Ok(())) => self.actions.push_back(Action::Forget(first)),
@@ -133,8 +150,12 @@ impl<B> Gatherer<B> {
             let queued: Vec<Queued<B>> =
                 stripes.flat_map(|stripe| std::mem::take(&mut stripe.queue)).collect();
             for one in queued {
-                if let Queued::Write { client, number, .. } = one {
-                    self.answer(client, number, Answer::Failed(errno));
+                match one {
+                    Queued::Write { client, number, .. } => {
+                        self.answer(client, number, Answer::Failed(errno));
+                    }
+                    Queued::Append { client, .. } => self.end_append(client, file, Answer::Failed(errno)),
+                    Queued::Lease(_) => {}
                 }
             }
             self.fail_cuts(file, errno);

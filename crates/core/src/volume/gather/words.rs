@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::CutNo;
+use super::{AppendNo, CutNo};
 use crate::volume::{ClientNo, Epoch, FileNo, RequestNo};
 
 /// A record's place in the log; later ones are higher.
@@ -28,6 +28,8 @@ pub enum Request<B> {
     Grow { file: FileNo, epoch: Epoch, end: u64 },
     /// Makes what it gathered last, and the file's length.
     Sync { file: FileNo },
+    /// Puts bytes behind the file's end.
+    Append { file: FileNo, number: AppendNo, len: u64, bytes: B },
     /// The file ends there: what is behind it is gone, and what was not there is zeros.
     Truncate { file: FileNo, len: u64 },
 }
@@ -36,9 +38,10 @@ impl<B> Request<B> {
     /// The file that it changes, or may change.
     pub(super) fn changes(&self) -> Option<FileNo> {
         match self {
-            Request::Write { file, .. } | Request::Lease { file, .. } | Request::Truncate { file, .. } => {
-                Some(*file)
-            }
+            Request::Write { file, .. }
+            | Request::Lease { file, .. }
+            | Request::Append { file, .. }
+            | Request::Truncate { file, .. } => Some(*file),
             Request::Release { .. } | Request::Read { .. } | Request::Grow { .. } | Request::Sync { .. } => {
                 None
             }
@@ -58,6 +61,10 @@ pub enum Answer {
     Read { parts: Vec<Part>, end: u64 },
     /// It lasts.
     Durable,
+    /// It is appended there, and lost if the host stops before a sync.
+    Appended { offset: u64 },
+    /// The file has grown for it, which lasts: the asker is to write it there.
+    Reserved { offset: u64 },
     /// The file ends there, and that lasts.
     Truncated,
     /// The disk says no; nothing is gathered any more.
