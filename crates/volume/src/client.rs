@@ -22,7 +22,6 @@ use haul_core::wire::FILE_LEN_MAX;
 
 use self::brain::{Brain, Event, Want};
 use crate::dial::{Dialler, Keys};
-use crate::line::Bytes;
 
 /// What a client is told.
 pub struct Config {
@@ -137,7 +136,7 @@ impl Client {
         if !Client::is_sound(offset, bytes.len() as u64) {
             return Client::refuse();
         }
-        self.want(|reply| Want::Write { file, offset, bytes: Arc::new(bytes) as Bytes, reply })
+        self.want(|reply| Want::Write { file, offset, bytes: Arc::new(bytes), reply })
     }
 
     /// Begins to read a range of a file: what was written before, by whoever heard that it was.
@@ -146,6 +145,24 @@ impl Client {
             return Client::refuse();
         }
         self.want(|reply| Want::Read { file, offset, len, reply })
+    }
+
+    /// Begins to put bytes behind the file's end, and tells where they stand: behind what was gathered or
+    /// appended, what a sync of anybody was for, and what this client wrote.
+    pub fn append(&self, file: FileNo, bytes: Vec<u8>) -> Waiting<u64> {
+        if bytes.is_empty() || !Client::is_sound(0, bytes.len() as u64) {
+            return Client::refuse();
+        }
+        self.want(|reply| Want::Append { file, bytes: Arc::new(bytes), reply })
+    }
+
+    /// Begins to cut or extend a file to a length: what was behind it is gone, what was not there is zeros.
+    /// That lasts when it is over.
+    pub fn truncate(&self, file: FileNo, len: u64) -> Waiting<()> {
+        if len > FILE_LEN_MAX {
+            return Client::refuse();
+        }
+        self.want(|reply| Want::Truncate { file, len, reply })
     }
 
     /// The write threshold as it is now, bytes; and how many writes began, and how many of them went the other

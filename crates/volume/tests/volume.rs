@@ -155,6 +155,63 @@ fn what_is_written_is_read() {
     }
 }
 
+/// Goal: appends of many clients stand one behind the other, whole and each once, small ones and those of
+/// several stripes; a file that is cut has what was before, and zeros where it grows again.
+#[test]
+fn appends_and_cuts() {
+    let mut volume = Volume::new(3);
+    let clients: Vec<Client> = (0..3).map(|_| volume.client(4096)).collect();
+    let file = FileNo(5);
+    let mut all: Vec<(u64, Vec<u8>)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = clients
+            .iter()
+            .enumerate()
+            .map(|(number, client)| {
+                scope.spawn(move || {
+                    let mut random = random(100 + number as u64);
+                    let mut mine = Vec::new();
+                    for _ in 0..15 {
+                        let len = if random.u8(0..5) == 0 { 150_000 } else { random.usize(1..3000) };
+                        let data = bytes(&mut random, len);
+                        let at = client.append(file, data.clone()).wait().expect("appended");
+                        mine.push((at, data));
+                    }
+                    client.sync(file).wait().expect("synced");
+                    mine
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("it ends")).collect()
+    });
+    all.sort();
+    let mut model = Vec::new();
+    for (at, data) in all {
+        assert_eq!(at, model.len() as u64, "no append overlaps another, and no gap is left");
+        model.extend(data);
+    }
+    let read = clients[0].read(file, 0, model.len() as u64).wait().expect("read");
+    assert!(read.bytes == model);
+    assert_eq!(read.end, model.len() as u64);
+    for len in [model.len() as u64 - 1000, 70_000, 200_000, 10, 0, 5] {
+        clients[1].truncate(file, len).wait().expect("cut");
+        model.resize(len as usize, 0);
+        clients[2].write(file, len, b"and more".to_vec()).wait().expect("written");
+        model.extend(b"and more");
+        let read = clients[0].read(file, 0, model.len() as u64 + 50_000).wait().expect("read");
+        assert_eq!(read.end, model.len() as u64);
+        assert!(read.bytes[..model.len()] == model, "cut to {len}");
+        assert!(read.bytes[model.len()..].iter().all(|byte| *byte == 0), "cut to {len}");
+    }
+    clients[2].sync(file).wait().expect("synced");
+    drop(clients);
+    (0..3).for_each(|number| volume.restart(number));
+    let client = volume.client(None);
+    let read = client.read(file, 0, model.len() as u64 + 50_000).wait().expect("read");
+    assert_eq!(read.end, model.len() as u64);
+    assert!(read.bytes[..model.len()] == model);
+    assert!(read.bytes[model.len()..].iter().all(|byte| *byte == 0));
+}
+
 /// Goal: disjoint writes of many clients inside one page never clobber each other, on either path.
 #[test]
 fn neighbours_keep_their_bytes() {

@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::gather::{self, Part, Seq};
+use super::gather::{self, AppendNo, Part, Seq};
 use super::storage;
 use super::{ClientNo, Epoch, FileNo, Incarnation, RequestNo, ServerNo, Session};
 use crate::wire::codec::{Reader, Writer};
@@ -99,7 +99,10 @@ impl Message {
     /// So many bytes follow in a data frame; at 0 no such frame follows.
     pub fn following(&self) -> Following {
         match self {
-            Message::Gather(_, gather::Request::Write { bytes, .. })
+            Message::Gather(
+                _,
+                gather::Request::Write { bytes, .. } | gather::Request::Append { bytes, .. },
+            )
             | Message::Store(_, storage::Request::Write { bytes, .. })
             | Message::Stored(_, storage::Answer::Read(bytes), _) => *bytes,
             // Their sum was checked.
@@ -121,7 +124,12 @@ impl<B> gather::Request<B> {
             gather::Request::Lease { file, stripes } => gather::Request::Lease { file, stripes },
             gather::Request::Release { file, stripes } => gather::Request::Release { file, stripes },
             gather::Request::Read { file, offset, len } => gather::Request::Read { file, offset, len },
-            gather::Request::Sync { file, end } => gather::Request::Sync { file, end },
+            gather::Request::Grow { file, epoch, end } => gather::Request::Grow { file, epoch, end },
+            gather::Request::Sync { file } => gather::Request::Sync { file },
+            gather::Request::Append { file, number, len, bytes } => {
+                gather::Request::Append { file, number, len, bytes: bytes_of(bytes) }
+            }
+            gather::Request::Truncate { file, len } => gather::Request::Truncate { file, len },
         }
     }
 }
@@ -135,6 +143,7 @@ impl<B> storage::Request<B> {
             }
             storage::Request::Read { file, offset, len } => storage::Request::Read { file, offset, len },
             storage::Request::Sync { file } => storage::Request::Sync { file },
+            storage::Request::Cut { file, epoch, from } => storage::Request::Cut { file, epoch, from },
         }
     }
 }
@@ -161,6 +170,9 @@ impl<B> gather::Record<B> {
             }
             gather::Record::End { file, end } => gather::Record::End { file, end },
             gather::Record::Brought { file, stripe, upto } => gather::Record::Brought { file, stripe, upto },
+            gather::Record::Cut { file, from, epoch } => gather::Record::Cut { file, from, epoch },
+            gather::Record::IsCut { file, from, epoch } => gather::Record::IsCut { file, from, epoch },
+            gather::Record::LastCut { file, epoch } => gather::Record::LastCut { file, epoch },
             gather::Record::Client(client) => gather::Record::Client(client),
         }
     }
@@ -257,10 +269,26 @@ fn write_gather(w: &mut Writer<'_>, request: &gather::Request<Following>) {
             w.u64(*offset);
             w.u64(*len);
         }
-        gather::Request::Sync { file, end } => {
+        gather::Request::Sync { file } => {
             w.u8(4);
             w.u64(file.0);
+        }
+        gather::Request::Grow { file, epoch, end } => {
+            w.u8(5);
+            w.u64(file.0);
+            write_epoch(w, *epoch);
             w.u64(*end);
+        }
+        gather::Request::Append { file, number, bytes, .. } => {
+            w.u8(6);
+            w.u64(file.0);
+            w.u64(number.0);
+            w.u32(*bytes);
+        }
+        gather::Request::Truncate { file, len } => {
+            w.u8(7);
+            w.u64(file.0);
+            w.u64(*len);
         }
     }
 }
@@ -287,6 +315,15 @@ fn write_gathered(w: &mut Writer<'_>, answer: &gather::Answer) {
             w.u8(4);
             w.i32(*errno);
         }
+        gather::Answer::Appended { offset } => {
+            w.u8(5);
+            w.u64(*offset);
+        }
+        gather::Answer::Reserved { offset } => {
+            w.u8(6);
+            w.u64(*offset);
+        }
+        gather::Answer::Truncated => w.u8(7),
     }
 }
 
@@ -308,6 +345,12 @@ fn write_store(w: &mut Writer<'_>, request: &storage::Request<Following>) {
         storage::Request::Sync { file } => {
             w.u8(2);
             w.u64(file.0);
+        }
+        storage::Request::Cut { file, epoch, from } => {
+            w.u8(3);
+            w.u64(file.0);
+            write_epoch(w, *epoch);
+            w.u64(*from);
         }
     }
 }
@@ -443,7 +486,14 @@ fn read_gather(r: &mut Reader<'_>) -> Result<gather::Request<Following>, WireErr
             check_bytes(offset, len)?;
             gather::Request::Read { file, offset, len }
         }
-        4 => gather::Request::Sync { file, end: read_end(r)? },
+        4 => gather::Request::Sync { file },
+        5 => gather::Request::Grow { file, epoch: read_epoch(r)?, end: read_end(r)? },
+        6 => {
+            let (number, bytes) = (AppendNo(r.u64("number of an append")?), r.u32("bytes")?);
+            check_bytes(0, bytes.into())?;
+            gather::Request::Append { file, number, len: bytes.into(), bytes }
+        }
+        7 => gather::Request::Truncate { file, len: read_end(r)? },
         other => return Err(bad("request of a gatherer", other.into())),
     })
 }
@@ -473,6 +523,9 @@ fn read_gathered(r: &mut Reader<'_>) -> Result<gather::Answer, WireError> {
         }
         3 => gather::Answer::Durable,
         4 => gather::Answer::Failed(r.i32("errno")?),
+        5 => gather::Answer::Appended { offset: read_end(r)? },
+        6 => gather::Answer::Reserved { offset: read_end(r)? },
+        7 => gather::Answer::Truncated,
         other => return Err(bad("answer of a gatherer", other.into())),
     })
 }
@@ -493,6 +546,7 @@ fn read_store(r: &mut Reader<'_>) -> Result<storage::Request<Following>, WireErr
             storage::Request::Read { file, offset, len }
         }
         2 => storage::Request::Sync { file },
+        3 => storage::Request::Cut { file, epoch: read_epoch(r)?, from: read_end(r)? },
         other => return Err(bad("request of a storage server", other.into())),
     })
 }
@@ -537,17 +591,24 @@ mod tests {
             gather(gather::Request::Lease { file, stripes: 1..3 }),
             gather(gather::Request::Release { file, stripes: 0..1 }),
             gather(gather::Request::Read { file, offset: 0, len: BYTES_MAX }),
-            gather(gather::Request::Sync { file, end: FILE_LEN_MAX }),
+            gather(gather::Request::Sync { file }),
+            gather(gather::Request::Grow { file, epoch, end: FILE_LEN_MAX }),
+            gather(gather::Request::Append { file, number: AppendNo(4), len: 16, bytes: 16 }),
+            gather(gather::Request::Truncate { file, len: 0 }),
             gathered(gather::Answer::Written),
             gathered(gather::Answer::Leased { stripes: 1..3, epoch }),
             gathered(gather::Answer::Read { parts: vec![part(3, 4, 0), part(7, 1, 4)], end: 12 }),
             gathered(gather::Answer::Read { parts: vec![], end: 0 }),
             gathered(gather::Answer::Durable),
             gathered(gather::Answer::Failed(28)),
+            gathered(gather::Answer::Appended { offset: 17 }),
+            gathered(gather::Answer::Reserved { offset: FILE_LEN_MAX }),
+            gathered(gather::Answer::Truncated),
             Message::Recall(file, 2..3),
             store(storage::Request::Write { file, epoch, offset: 1 << 40, bytes: 1 }),
             store(storage::Request::Read { file, offset: 1 << 40, len: 1 }),
             store(storage::Request::Sync { file }),
+            store(storage::Request::Cut { file, epoch, from: 3 }),
             stored(storage::Answer::Written(Incarnation(1))),
             stored(storage::Answer::Durable(Incarnation(1))),
             stored(storage::Answer::Read(16)),

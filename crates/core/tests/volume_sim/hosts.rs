@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use haul_core::volume::client::{Client, OpNo};
-use haul_core::volume::gather::{self, Gatherer, Part, PushNo, Record, Seq};
+use haul_core::volume::gather::{self, CutNo, Gatherer, Part, PushNo, Record, Seq};
 use haul_core::volume::storage::{self, Storage};
 use haul_core::volume::{FileNo, Incarnation, RequestNo};
 
@@ -63,15 +63,22 @@ pub struct StorageHost {
     pub cached: BTreeMap<(FileNo, u64), u32>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    Push(PushNo),
+    /// One server's part of a cut.
+    Cut(CutNo),
+}
+
+/// What the gatherer has a storage server do, and sync.
 pub struct Push {
-    pub no: PushNo,
+    pub task: Task,
     pub server: u16,
     pub file: FileNo,
     /// Requests that are not answered yet.
     pub open: BTreeSet<RequestNo>,
-    pub incarnation: Option<Incarnation>,
+    pub incarnation: Incarnation,
     pub syncing: bool,
-    pub action: gather::Action<Bytes>,
 }
 
 pub struct GathererHost {
@@ -83,6 +90,8 @@ pub struct GathererHost {
     pub first: Seq,
     pub servers: BTreeMap<u16, Incarnation>,
     pub pushes: Vec<Push>,
+    /// Servers that have not cut yet, and whether the others did.
+    pub cuts: BTreeMap<CutNo, (u16, bool)>,
     pub waiting: Vec<gather::Action<Bytes>>,
     pub next: u64,
 }
@@ -102,6 +111,8 @@ pub enum Op {
     Write(u32),
     Read { file: u64, offset: u64, len: u64, begun: u64 },
     Sync { writes: Vec<u32> },
+    Cut(u32),
+    Append(u32),
 }
 
 pub fn host_of(event: &Event) -> Option<Host> {

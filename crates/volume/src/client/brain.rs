@@ -35,6 +35,8 @@ pub(super) enum Want {
     Write { file: FileNo, offset: u64, bytes: Bytes, reply: Reply<()> },
     Read { file: FileNo, offset: u64, len: u64, reply: Reply<Read> },
     Sync { file: FileNo, reply: Reply<()> },
+    Append { file: FileNo, bytes: Bytes, reply: Reply<u64> },
+    Truncate { file: FileNo, len: u64, reply: Reply<()> },
     Threshold { reply: Reply<(u64, u64, u64)> },
 }
 
@@ -47,6 +49,8 @@ pub(super) enum Event {
 enum Answer {
     Done(Reply<()>),
     Read(Reply<Read>, Read, u64),
+    /// With the bytes, until they stand there, and where that is.
+    Append(Reply<u64>, Option<(FileNo, Bytes)>, u64),
 }
 
 /// Something that the application waits for.
@@ -162,6 +166,7 @@ impl Brain {
                 match wanted.answer.take() {
                     Some(Answer::Done(reply)) => _ = reply.send(Err(error)),
                     Some(Answer::Read(reply, ..)) => _ = reply.send(Err(error)),
+                    Some(Answer::Append(reply, ..)) => _ = reply.send(Err(error)),
                     None => {}
                 }
             }
@@ -171,17 +176,6 @@ impl Brain {
     /// The machine of the server that gathers a file.
     fn machine_of(&self, file: FileNo) -> usize {
         (file.0 % self.machines.len() as u64) as usize
-    }
-
-    /// Ranges of one stripe each, of at most `max` bytes.
-    fn cut(&self, offset: u64, len: u64, max: u64) -> Vec<(u64, u64)> {
-        let (mut at, end, mut pieces) = (offset, offset + len, Vec::new());
-        while at < end {
-            let piece = (end - at).min(self.stripe_size - at % self.stripe_size).min(max);
-            pieces.push((at, piece));
-            at += piece;
-        }
-        pieces
     }
 
     fn op(&mut self, machine: usize, wanted: u64, (offset, len): (u64, u64)) -> OpNo {
@@ -215,7 +209,7 @@ impl Brain {
             Want::Write { file, offset, bytes, reply } => {
                 let machine = self.machine_of(file);
                 let len = bytes.len() as u64;
-                let pieces = self.cut(offset, len, u64::MAX);
+                let pieces = cut(self.stripe_size, offset, len, u64::MAX);
                 let servers = self.machines.len() as u64;
                 let server_of = |at: u64| (at / self.stripe_size % servers) as usize;
                 let each: Vec<threshold::Piece> = pieces
@@ -240,7 +234,7 @@ impl Brain {
             }
             Want::Read { file, offset, len, reply } => {
                 let machine = self.machine_of(file);
-                let pieces = self.cut(offset, len, READ_MAX);
+                let pieces = cut(self.stripe_size, offset, len, READ_MAX);
                 let read = Read { bytes: vec![0; len as usize], end: 0 };
                 let of = self.servers_of(machine, &pieces);
                 let wanted = self.wants(pieces.len(), Answer::Read(reply, read, offset), of);
@@ -248,6 +242,22 @@ impl Brain {
                     let op = self.op(machine, wanted, (at, len));
                     self.machines[machine].read(now, op, file, at, len);
                 }
+            }
+            Want::Append { file, bytes, reply } => {
+                let machine = self.machine_of(file);
+                let of = (0..self.machines.len()).map(|server| ServerNo(server as u16)).collect();
+                let answer = Answer::Append(reply, Some((file, bytes.clone())), 0);
+                let len = bytes.len() as u64;
+                let wanted = self.wants(1, answer, of);
+                let op = self.op(machine, wanted, (0, len));
+                self.machines[machine].append(now, op, file, len, bytes);
+            }
+            Want::Truncate { file, len, reply } => {
+                let machine = self.machine_of(file);
+                let of = (0..self.machines.len()).map(|server| ServerNo(server as u16)).collect();
+                let wanted = self.wants(1, Answer::Done(reply), of);
+                let op = self.op(machine, wanted, (0, 0));
+                self.machines[machine].truncate(now, op, file, len);
             }
             Want::Threshold { reply } => {
                 let (begun, explored) = self.threshold.counts();
@@ -276,6 +286,7 @@ impl Brain {
         match (wanted.answer, wanted.failed) {
             (Some(Answer::Done(reply)), failed) => _ = reply.send(failed.map_or(Ok(()), Err)),
             (Some(Answer::Read(reply, read, _)), failed) => _ = reply.send(failed.map_or(Ok(read), Err)),
+            (Some(Answer::Append(reply, _, at)), failed) => _ = reply.send(failed.map_or(Ok(at), Err)),
             (None, _) => {}
         }
     }
@@ -443,6 +454,29 @@ impl Brain {
         }
     }
 
+    /// The file has grown for an append that lies in several stripes: its bytes go there.
+    fn write_appended(&mut self, machine: usize, no: u64, offset: u64) {
+        let now = self.now();
+        let Some(Wanted { left, answer: Some(Answer::Append(_, bytes, at)), .. }) = self.wanted.get_mut(&no)
+        else {
+            // Nobody waits for it any more; zeros stand there.
+            self.wanted.remove(&no);
+            return;
+        };
+        *at = offset;
+        let Some((file, bytes)) = bytes.take() else { return };
+        let pieces = cut(self.stripe_size, offset, bytes.len() as u64, u64::MAX);
+        *left = pieces.len();
+        let len = bytes.len() as u64;
+        let path = if len < self.threshold.threshold() { Path::Gather } else { Path::Direct };
+        for (at, len) in pieces {
+            let op = self.op(machine, no, (at, len));
+            let from = (at - offset) as usize;
+            let piece = Arc::new(bytes[from..from + len as usize].to_vec());
+            self.machines[machine].write(now, op, path, file, (at, len), piece);
+        }
+    }
+
     fn done(&mut self, machine: usize, op: OpNo, outcome: Outcome<Bytes>) {
         let Some(Piece { wanted: no, offset: at, len }) = self.pieces.remove(&(machine, op)) else { return };
         let mut over = None;
@@ -454,7 +488,16 @@ impl Brain {
             served.push(Served { server, len, busy: work.busy, stayed: work.stayed, others });
         }
         let failed = match outcome {
-            Outcome::Written | Outcome::Synced => None,
+            Outcome::Written | Outcome::Synced | Outcome::Truncated => None,
+            Outcome::Appended { offset } => {
+                if let Some(Wanted { answer: Some(Answer::Append(_, bytes, at)), .. }) =
+                    self.wanted.get_mut(&no)
+                {
+                    (*bytes, *at) = (None, offset);
+                }
+                None
+            }
+            Outcome::Reserved { offset } => return self.write_appended(machine, no, offset),
             Outcome::Read { gathered, stored, end } => {
                 over = Some((gathered, stored, end));
                 None
@@ -487,6 +530,17 @@ impl Brain {
     }
 }
 
+/// Ranges of one stripe each, of at most `max` bytes.
+fn cut(stripe_size: u64, offset: u64, len: u64, max: u64) -> Vec<(u64, u64)> {
+    let (mut at, end, mut pieces) = (offset, offset + len, Vec::new());
+    while at < end {
+        let piece = (end - at).min(stripe_size - at % stripe_size).min(max);
+        pieces.push((at, piece));
+        at += piece;
+    }
+    pieces
+}
+
 impl Connection {
     fn asks(
         &mut self,
@@ -497,8 +551,12 @@ impl Connection {
         bytes: Bytes,
         held: u64,
     ) {
-        // A lease that is given back is not answered.
-        if !matches!(message, Message::Gather(_, gather::Request::Release { .. })) {
+        // These are not answered.
+        let is_mute = matches!(
+            message,
+            Message::Gather(_, gather::Request::Release { .. } | gather::Request::Grow { .. })
+        );
+        if !is_mute {
             self.asked.insert(number, (machine, of, held));
         }
         self.mouth.say(message, bytes);

@@ -12,7 +12,7 @@
 
 use haul_core::volume::gather::{Record, Seq};
 use haul_core::volume::wire::BYTES_MAX;
-use haul_core::volume::{ClientNo, FileNo};
+use haul_core::volume::{ClientNo, Epoch, FileNo};
 
 use super::Held;
 
@@ -30,6 +30,9 @@ const BYTES: u8 = 1;
 const END: u8 = 2;
 const BROUGHT: u8 = 3;
 const CLIENT: u8 = 4;
+const CUT: u8 = 5;
+const IS_CUT: u8 = 6;
+const LAST_CUT: u8 = 7;
 
 /// What the checks of one log are made with.
 #[derive(Clone)]
@@ -79,6 +82,9 @@ impl Header {
             Record::End { file, end } => (END, 0, [file.0, *end, 0]),
             Record::Brought { file, stripe, upto } => (BROUGHT, 0, [file.0, *stripe, upto.0]),
             Record::Client(client) => (CLIENT, 0, [client.0, 0, 0]),
+            Record::Cut { file, from, epoch } => (CUT, 0, [file.0, *from, packed(*epoch)]),
+            Record::IsCut { file, from, epoch } => (IS_CUT, 0, [file.0, *from, packed(*epoch)]),
+            Record::LastCut { file, epoch } => (LAST_CUT, 0, [file.0, packed(*epoch), 0]),
         };
         Some(Header { kind, len, seq, synced, fields })
     }
@@ -115,7 +121,7 @@ impl Header {
             fields: [number(bytes, 32), number(bytes, 40), number(bytes, 48)],
         };
         // The check too: its encoding is the only one.
-        (header.kind <= CLIENT && u64::from(header.len) <= BYTES_MAX && header.encode(key) == *bytes)
+        (header.kind <= LAST_CUT && u64::from(header.len) <= BYTES_MAX && header.encode(key) == *bytes)
             .then_some(header)
     }
 
@@ -135,9 +141,20 @@ impl Header {
             END => Some(Record::End { file: FileNo(a), end: b }),
             BROUGHT => Some(Record::Brought { file: FileNo(a), stripe: b, upto: Seq(c) }),
             CLIENT => Some(Record::Client(ClientNo(a))),
+            CUT => Some(Record::Cut { file: FileNo(a), from: b, epoch: unpacked(c) }),
+            IS_CUT => Some(Record::IsCut { file: FileNo(a), from: b, epoch: unpacked(c) }),
+            LAST_CUT => Some(Record::LastCut { file: FileNo(a), epoch: unpacked(b) }),
             _ => None,
         }
     }
+}
+
+fn packed(epoch: Epoch) -> u64 {
+    u64::from(epoch.gatherer) << 32 | u64::from(epoch.fence)
+}
+
+fn unpacked(number: u64) -> Epoch {
+    Epoch { gatherer: (number >> 32) as u32, fence: number as u32 }
 }
 
 fn number(bytes: &[u8], at: usize) -> u64 {

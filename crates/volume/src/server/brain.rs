@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use haul_core::ids::Time;
-use haul_core::volume::gather::{self, Gatherer, Part, PushNo, Seq};
+use haul_core::volume::gather::{self, CutNo, Gatherer, Part, PushNo, Seq};
 use haul_core::volume::storage::{self, OpNo, Peer, Storage};
 use haul_core::volume::wire::{Message, PARTS_MAX, Who, Work};
 use haul_core::volume::{ClientNo, Incarnation, RequestNo, ServerNo, Session};
 
 use super::disk::{Disk, Job, LogJob};
-use super::push::Pushes;
+use super::push::{Begins, Said, Task, Tasks};
 use crate::dial::Line;
 use crate::line::{Bytes, Mouth};
 
@@ -121,7 +121,9 @@ pub(super) struct Brain {
     lines: BTreeMap<LineNo, Connected>,
     /// The newest connection of each.
     of: BTreeMap<Who, LineNo>,
-    pushes: Pushes,
+    tasks: Tasks,
+    /// Cuts that are under way: at how many servers, and whether all of them went well.
+    cuts: BTreeMap<CutNo, (u16, bool)>,
     /// Pushes that came to nothing, and when the gatherer is told.
     failed: Vec<(Instant, PushNo)>,
     /// The first record of what is being read from the log, and how often.
@@ -152,7 +154,8 @@ impl Brain {
             notice,
             lines: BTreeMap::new(),
             of: BTreeMap::new(),
-            pushes: Pushes::new(),
+            tasks: Tasks::new(),
+            cuts: BTreeMap::new(),
             failed: Vec::new(),
             reading: BTreeMap::new(),
             forget: None,
@@ -244,10 +247,10 @@ impl Brain {
                             "the log cannot be read: {}",
                             haul_base::errno::text(std::io::Error::from_raw_os_error(errno))
                         ));
-                        return self.pushed(push, false);
+                        return self.is_over(Task::Push(push), false);
                     }
                 };
-                let said = self.pushes.read(push, pieces);
+                let said = self.tasks.read(push, pieces);
                 self.say_to(said);
             }
             Event::Other(server, line) => self.other(server, line),
@@ -334,8 +337,8 @@ impl Brain {
             }
             (Who::Client(client), Message::Gather(number, request)) => {
                 let request = request.map(|_| bytes);
-                if matches!(request, gather::Request::Release { .. }) {
-                    // It has no answer.
+                if matches!(request, gather::Request::Release { .. } | gather::Request::Grow { .. }) {
+                    // They have no answer.
                     from.asked.remove(&number);
                 }
                 self.gatherer.handle_request(now, (client, session), number, request);
@@ -379,8 +382,8 @@ impl Brain {
             storage::Action::Joined(peer, session, life) => {
                 let who = who_of(peer);
                 if who == Who::Gatherer(self.me) {
-                    let said = self.pushes.joined(self.me, life);
-                    return self.begin_pushes(said);
+                    let begins = self.tasks.joined(self.me, life);
+                    return self.begin(begins);
                 }
                 if let Some(line) = self.line_of(who, Some(session)) {
                     self.say(line, Message::StorageJoined(life));
@@ -389,7 +392,7 @@ impl Brain {
             storage::Action::Answer(peer, session, number, answer) => {
                 let who = who_of(peer);
                 if who == Who::Gatherer(self.me) {
-                    return self.push_answered(number, answer);
+                    return self.task_answered(number, answer);
                 }
                 let mut bytes = Bytes::default();
                 let answer = answer.map(|read| {
@@ -431,8 +434,14 @@ impl Brain {
             }
             gather::Action::Push { push, file, stripe, epoch, parts } => {
                 let server = ServerNo((stripe % u64::from(self.servers)) as u16);
-                if let Some(begins) = self.pushes.wanted(push, server, file, epoch, parts) {
-                    self.begin_pushes(vec![begins]);
+                let begins = self.tasks.push(push, server, file, epoch, parts);
+                self.begin(begins);
+            }
+            gather::Action::Cut { cut, file, epoch, from } => {
+                self.cuts.insert(cut, (self.servers, true));
+                for server in 0..self.servers {
+                    let begins = self.tasks.cut(cut, ServerNo(server), file, epoch, from);
+                    self.begin(begins);
                 }
             }
             gather::Action::Forget(first) => {
@@ -479,55 +488,66 @@ impl Brain {
         }
     }
 
-    fn begin_pushes(&mut self, begins: Vec<(PushNo, Vec<Part>)>) {
-        for (push, parts) in begins {
+    fn begin(&mut self, begins: Begins) {
+        for (push, parts) in begins.reads {
             self.disk.does(Job::Push(push, parts));
         }
+        self.say_to(begins.said);
     }
 
-    fn say_to(&mut self, said: Vec<(ServerNo, RequestNo, storage::Request<Bytes>)>) {
+    fn say_to(&mut self, said: impl IntoIterator<Item = Said>) {
         for (server, number, request) in said {
             if server == self.me {
                 self.storage.handle_request(peer_of(Who::Gatherer(self.me)), Session(1), number, request);
             } else {
-                self.pushes.say(server, number, request);
+                self.tasks.say(server, number, request);
             }
         }
     }
 
-    fn push_answered(&mut self, number: RequestNo, answer: storage::Answer<Bytes>) {
-        let (said, over) = self.pushes.answered(number, &answer);
+    fn task_answered(&mut self, number: RequestNo, answer: storage::Answer<Bytes>) {
+        let (said, over) = self.tasks.answered(number, &answer);
         self.say_to(said);
-        if let Some((push, is_durable)) = over {
-            self.pushed(push, is_durable);
+        if let Some((task, is_durable)) = over {
+            self.is_over(task, is_durable);
         }
     }
 
-    fn pushed(&mut self, push: PushNo, is_durable: bool) {
-        self.pushes.is_over(push);
-        match is_durable {
-            true => self.gatherer.pushed(push, true),
-            false => self.failed.push((Instant::now() + PUSH_REST, push)),
+    fn is_over(&mut self, task: Task, is_durable: bool) {
+        self.tasks.is_over(task);
+        match task {
+            Task::Push(push) if is_durable => self.gatherer.pushed(push, true),
+            Task::Push(push) => self.failed.push((Instant::now() + PUSH_REST, push)),
+            Task::Cut(cut, _) => {
+                let Some((left, all)) = self.cuts.get_mut(&cut) else { return };
+                *left -= 1;
+                *all &= is_durable;
+                if *left == 0 {
+                    let all = *all;
+                    self.cuts.remove(&cut);
+                    self.gatherer.was_cut(cut, all);
+                }
+            }
         }
     }
 
     fn other(&mut self, server: ServerNo, line: Line) {
         match line {
-            Line::Up(_, mouth) => self.pushes.up(server, mouth),
+            Line::Up(_, mouth) => self.tasks.up(server, mouth),
             Line::Said(Message::StorageJoined(life), _) => {
-                let begins = self.pushes.joined(server, life);
-                self.begin_pushes(begins);
+                let begins = self.tasks.joined(server, life);
+                self.begin(begins);
             }
             Line::Said(Message::Stored(number, answer, _), bytes) => {
-                self.push_answered(number, answer.map(|_| bytes));
+                self.task_answered(number, answer.map(|_| bytes));
             }
             Line::Said(..) => {}
             Line::Down(why) => {
-                let lost = self.pushes.down(server);
+                let lost = self.tasks.down(server);
                 if !lost.is_empty() {
                     (self.notice)(&format!("server {} of the volume is lost: {why}", server.0));
                 }
-                lost.into_iter().for_each(|push| self.pushed(push, false));
+                lost.into_iter().for_each(|task| self.is_over(task, false));
             }
         }
     }

@@ -105,6 +105,7 @@ fn carry_out(job: Job, shelf: &Shelf, log: &log::Reader, running: &AtomicU32) ->
                 Op::Read { file, offset, len } => shelf
                     .read(file, offset, len)
                     .map_or_else(Done::Failed, |bytes| Done::Read(Arc::new(bytes))),
+                Op::Cut { file, from } => shelf.cut(file, from).map_or_else(Done::Failed, |()| Done::Written),
                 Op::Sync { file } => shelf.sync(file).map_or_else(Done::Failed, |()| Done::Synced),
             };
             let took = begun.elapsed();
