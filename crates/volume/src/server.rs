@@ -10,6 +10,7 @@
 
 mod brain;
 mod disk;
+mod event;
 mod push;
 
 use std::io;
@@ -27,8 +28,9 @@ use haul_core::volume::gather::{Gatherer, Record, Seq, Settings};
 use haul_core::volume::wire::{Message, Who};
 use haul_transport::{Link, TransportError, tls};
 
-use self::brain::{Brain, Event, LineNo, held_by};
+use self::brain::{Brain, held_by};
 use self::disk::Disk;
+use self::event::{Event, LineNo};
 use crate::dial::{Dialler, Keys};
 use crate::line::{Bytes, Incoming, Mouth, speak};
 use crate::log::Log;

@@ -13,49 +13,15 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use haul_core::ids::Time;
 use haul_core::volume::gather::{self, CutNo, Gatherer, Part, PushNo, Seq};
-use haul_core::volume::storage::{self, OpNo, Peer, Storage};
+use haul_core::volume::storage::{self, Peer, Storage};
 use haul_core::volume::wire::{Message, PARTS_MAX, Who, Work};
 use haul_core::volume::{ClientNo, Incarnation, RequestNo, ServerNo, Session};
 
 use super::disk::{Disk, Job, LogJob};
+use super::event::{Asker, Event, LineNo};
 use super::push::{Begins, Said, Task, Tasks};
 use crate::dial::Line;
 use crate::line::{Bytes, Mouth};
-
-/// A connection that came in, from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct LineNo(pub(super) u64);
-
-/// Who asked what, and over which connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asker {
-    line: LineNo,
-    number: RequestNo,
-}
-
-/// What happens to a server.
-pub(super) enum Event {
-    /// A connection was joined; `held` counts the bytes of its requests that are not answered.
-    Came {
-        line: LineNo,
-        who: Who,
-        session: Session,
-        mouth: Mouth,
-        held: Arc<AtomicU64>,
-    },
-    Said(LineNo, Message, Bytes),
-    Gone(LineNo),
-    /// With the time that the disk was busy with it.
-    Carried(OpNo, storage::Done<Bytes>, Duration),
-    Appended(Seq, Result<(), i32>, Duration),
-    LogSynced(Result<(), i32>, Duration),
-    PartsRead(Asker, Vec<Part>, u64, Result<Bytes, i32>),
-    PushRead(PushNo, Result<Vec<(u64, Bytes)>, i32>),
-    /// Of this server's own connection to another.
-    Other(ServerNo, Line),
-    Trouble(String),
-    Stop,
-}
 
 /// Clients and gatherers are peers of a storage server by numbers of their own.
 const GATHERERS: u64 = 1 << 63;

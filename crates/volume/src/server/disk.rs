@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use haul_core::volume::gather::{Part, PushNo, Record, Seq};
 use haul_core::volume::storage::{Done, Op, OpNo};
 
-use super::brain::{Asker, Event};
+use super::event::{Asker, Event};
 use crate::line::Bytes;
 use crate::log::{self, Log};
 use crate::shelf::Shelf;
