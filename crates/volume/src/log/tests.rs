@@ -168,18 +168,15 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The segments, with where in them the bytes of the first `count` records end.
+/// The segments, with where in them the first `count` records end, and their lengths.
 fn segments(dir: &Path, count: usize) -> Vec<(String, usize, usize)> {
-    let (log, ..) = {
-        let twin = tempdir();
-        copy(dir, twin.path());
-        open(twin.path())
-    };
-    let key = &log.shared.key;
+    let dir = dir.join("log");
+    let head = fs::read(dir.join(HEAD)).expect("read");
+    let key = &Key::new(&Head::decode(&head).expect("it is whole").id);
     let mut found = Vec::new();
-    for first in scan::segments_in(&log.shared.dir).expect("read") {
+    for first in scan::segments_in(&Dir::open(&dir).expect("open")).expect("read") {
         let name = segment_name(first);
-        let bytes = fs::read(dir.join("log").join(&name)).expect("read");
+        let bytes = fs::read(dir.join(&name)).expect("read");
         let (mut at, mut synced) = (0, 0);
         while let Some(header) = frame::frame(&bytes[at..], key) {
             at += header.frame_len() as usize;
@@ -189,6 +186,7 @@ fn segments(dir: &Path, count: usize) -> Vec<(String, usize, usize)> {
         }
         found.push((name, synced, bytes.len()));
     }
+    assert!(found.len() > 2, "several segments");
     found
 }
 
@@ -389,6 +387,35 @@ fn what_is_forgotten_stays_so() {
             );
         }
     }
+}
+
+/// Goal: a head never says a segment whose name may not last, and nothing is removed that the head on media
+/// needs.
+/// Method: head and segments as they are at each sync of the directory while all is forgotten.
+#[test]
+fn forgetting_has_its_order() {
+    let dir = tempdir();
+    let path = dir.path().join("log");
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let call: SyncCall = {
+        let (seen, path) = (seen.clone(), path.clone());
+        Box::new(move |_, extent| {
+            if extent == Extent::All && path.join(HEAD).exists() {
+                let head = Head::decode(&fs::read(path.join(HEAD)).expect("read")).expect("it is whole");
+                let dir = Dir::open(&path)?;
+                lock(&seen).push((head.segment, scan::segments_in(&dir).expect("read")));
+            }
+            Ok(())
+        })
+    };
+    let (mut log, ..) = Log::open_with(&path, SMALL, call).expect("it opens");
+    for seq in 0..3 {
+        append(&mut log, seq, &bytes_record(1, 0, &[1; 250]));
+    }
+    log.sync().expect("synced");
+    lock(&seen).clear();
+    log.forget(Seq(3)).expect("forgotten");
+    assert_eq!(*lock(&seen), [(0, vec![0, 1, 2, 3]), (3, vec![3])]);
 }
 
 /// Goal: the machine goes on with what the log says after it forgot: the next number it gives is the one that
