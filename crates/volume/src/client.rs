@@ -50,6 +50,9 @@ pub enum VolumeError {
     /// A server was started anew, or its host was, with what no sync was for.
     #[error("{} was lost with what was not synced", server(.0))]
     Lost(Where),
+    /// The file was removed.
+    #[error("the file was removed from the volume")]
+    Gone,
     /// Nothing came of it in time.
     #[error("no answer within {} s; {}", .0.as_secs(), .1)]
     Late(Duration, String),
@@ -163,6 +166,11 @@ impl Client {
             return Client::refuse();
         }
         self.want(|reply| Want::Truncate { file, len, reply })
+    }
+
+    /// Begins to remove a file for good: its number is never used again. Nobody may have it open.
+    pub fn remove(&self, file: FileNo) -> Waiting<()> {
+        self.want(|reply| Want::Remove { file, reply })
     }
 
     /// The write threshold as it is now, bytes; and how many writes began, and how many of them went the other

@@ -212,6 +212,33 @@ fn appends_and_cuts() {
     assert!(read.bytes[model.len()..].iter().all(|byte| *byte == 0));
 }
 
+/// Goal: a file that was removed is gone for everybody, on all disks, and stays so after a start.
+#[test]
+fn what_is_removed_is_gone() {
+    let mut volume = Volume::new(2);
+    let (client, other) = (volume.client(4096), volume.client(4096));
+    let (file, kept) = (FileNo(0x5a), FileNo(0x5b));
+    for file in [file, kept] {
+        other.write(file, 10, vec![1; 200_000]).wait().expect("written");
+        client.write(file, 3, vec![2; 100]).wait().expect("written");
+        client.sync(file).wait().expect("synced");
+    }
+    client.remove(file).wait().expect("removed");
+    assert_eq!(other.read(file, 0, 10).wait(), Err(VolumeError::Gone));
+    assert_eq!(other.write(file, 0, vec![3; 9]).wait(), Err(VolumeError::Gone));
+    let lies = |volume: &Volume| {
+        let on = |number: usize| volume.dir().join(format!("s{number}/files/5a/{:016x}", file.0));
+        (0..2).filter(|number| on(*number).exists()).count()
+    };
+    assert_eq!(lies(&volume), 0);
+    drop((client, other));
+    (0..2).for_each(|number| volume.restart(number));
+    let client = volume.client(4096);
+    let read = client.read(kept, 0, 103).wait().expect("it is there");
+    assert!(read.bytes[3..103] == [2; 100]);
+    assert_eq!(lies(&volume), 0);
+}
+
 /// Goal: disjoint writes of many clients inside one page never clobber each other, on either path.
 #[test]
 fn neighbours_keep_their_bytes() {

@@ -45,6 +45,10 @@ pub enum Outcome<B> {
     },
     /// The file ends there, and that lasts.
     Truncated,
+    /// The file is removed, and that lasts.
+    Removed,
+    /// It was removed.
+    Gone,
     /// What the gatherer has of the range, over what the storage server has; and where the file ends.
     Read {
         gathered: Vec<gather::Part>,
@@ -519,6 +523,10 @@ impl<B: Clone> Client<B> {
             (Asked::Write { file, stripe, piece, .. }, gather::Answer::Failed(errno)) => {
                 self.written(file, stripe, &piece, Outcome::Failed(Where::Gatherer, errno));
             }
+            (Asked::Write { file, stripe, piece, .. }, gather::Answer::Gone) => {
+                self.written(file, stripe, &piece, Outcome::Gone);
+            }
+            (Asked::Gathered { op, .. }, gather::Answer::Gone) => self.done(op, Outcome::Gone),
             (Asked::Change { file }, answer) => self.changed(file, answer),
             (Asked::Lease { file, at: said, .. }, gather::Answer::Leased { stripes, epoch }) => {
                 self.heard(now, said);
@@ -530,14 +538,10 @@ impl<B: Clone> Client<B> {
                 }
             }
             (Asked::Lease { file, stripes, .. }, gather::Answer::Failed(errno)) => {
-                for at in stripes {
-                    let stripe = self.stripe(file, at);
-                    stripe.asked = false;
-                    let waits = std::mem::take(&mut stripe.queue);
-                    for piece in waits {
-                        self.end_write(file, piece.op, Outcome::Failed(Where::Gatherer, errno));
-                    }
-                }
+                self.no_lease(file, stripes, &Outcome::Failed(Where::Gatherer, errno));
+            }
+            (Asked::Lease { file, stripes, .. }, gather::Answer::Gone) => {
+                self.no_lease(file, stripes, &Outcome::Gone);
             }
             (Asked::Sync { file, op }, gather::Answer::Durable) => {
                 self.sync_answered(file, op, Where::Gatherer, Some(Ok(None)));
@@ -550,6 +554,17 @@ impl<B: Clone> Client<B> {
                 self.begin_reads();
             }
             _ => {}
+        }
+    }
+
+    /// There is no lease on stripes: what waits for it comes to nothing.
+    fn no_lease(&mut self, file: FileNo, stripes: Range<u64>, outcome: &Outcome<B>) {
+        for at in stripes {
+            let stripe = self.stripe(file, at);
+            stripe.asked = false;
+            for piece in std::mem::take(&mut stripe.queue) {
+                self.end_write(file, piece.op, outcome.clone());
+            }
         }
     }
 
@@ -579,6 +594,9 @@ impl<B: Clone> Client<B> {
                 state.lease = None;
                 state.queue.push_front(piece);
                 self.go_on(file, stripe);
+            }
+            (Asked::Write { file, stripe, piece, .. }, storage::Answer::Gone) => {
+                self.written(file, stripe, &piece, Outcome::Gone);
             }
             (Asked::Write { file, stripe, piece, .. }, storage::Answer::Failed(errno)) => {
                 self.written(file, stripe, &piece, Outcome::Failed(Where::Storage(server), errno));

@@ -17,7 +17,7 @@ mod log;
 mod stripe;
 mod words;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 pub use self::append::AppendNo;
@@ -86,6 +86,8 @@ enum Syncing {
     Cut(FileNo),
     /// It is.
     IsCut(FileNo),
+    /// It is removed.
+    Gone(FileNo),
     /// Records before this one are of no use when this sync is over: what replaced them lasts then.
     Forget(Seq),
 }
@@ -109,6 +111,8 @@ pub struct Gatherer<B> {
     /// What came in that time.
     held: VecDeque<(ClientNo, RequestNo, Request<B>)>,
     files: BTreeMap<FileNo, File<B>>,
+    /// Those that were removed.
+    gone: BTreeSet<FileNo>,
     clients: BTreeMap<ClientNo, Client>,
     /// Each client's newest connection, and whether it still counts; of older ones nothing does.
     sessions: BTreeMap<ClientNo, (Session, bool)>,
@@ -152,6 +156,7 @@ impl<B> Gatherer<B> {
             earlier: BTreeMap::new(),
             held: VecDeque::new(),
             files: BTreeMap::new(),
+            gone: BTreeSet::new(),
             clients: BTreeMap::new(),
             sessions: BTreeMap::new(),
             appends: BTreeMap::new(),
@@ -192,6 +197,10 @@ impl<B> Gatherer<B> {
                     gatherer.is_cut(*file, *from, *epoch, seq);
                     gatherer.file(*file).cutting = None;
                 }
+                Record::Remove { file } => {
+                    gatherer.file(*file).cutting = Some(Cutting::removal_of_log(seq));
+                }
+                Record::Gone { file } => _ = gatherer.forget_file(*file),
                 Record::LastCut { file, epoch } => gatherer.file(*file).last_cut = Some((*epoch, seq)),
                 Record::Client(client) => _ = gatherer.earlier.insert(*client, seq),
             }
@@ -360,6 +369,9 @@ impl<B> Gatherer<B> {
                 _ => self.answer(client, number, Answer::Failed(errno)),
             };
         }
+        if self.gone.contains(&request.file()) {
+            return self.answer_for_gone(client, number, &request);
+        }
         let is_cut = |file: FileNo| self.files.get(&file).is_some_and(|file| file.cutting.is_some());
         if request.changes().is_some_and(is_cut) {
             return self.take_later(client, number, request);
@@ -410,11 +422,15 @@ impl<B> Gatherer<B> {
                 self.take_append((client, number), file, append, len, bytes);
             }
             Request::Truncate { file, len } => self.begin_cut(client, number, file, len),
+            Request::Remove { file } => self.begin_removal(client, number, file),
         }
     }
 
     /// Does what waits for a stripe, as far as it can be done.
     fn go_on(&mut self, file: FileNo, at: u64) {
+        if self.gone.contains(&file) {
+            return;
+        }
         if self.file(file).cutting.is_some() {
             return self.go_on_cut(file);
         }

@@ -4,7 +4,7 @@
 //! answers.
 //! Invariants: no write is carried out under an epoch that is older than one that was heard of before it;
 //! none begins while one of an older epoch is being carried out; a cut is carried out alone in its file, in
-//! the order in which it came; nothing of a peer's earlier session begins after a newer one began, and the
+//! the order in which it came; what was removed is not written any more; nothing of a peer's earlier session begins after a newer one began, and the
 //! newer one begins after what was being carried out of the earlier is over.
 //! Left out: tickets, which say what a peer may do at all; the driver looks at them first.
 
@@ -27,12 +27,14 @@ pub enum Request<B> {
     Sync { file: FileNo },
     /// Takes away what lies at `from` and behind it: that is zeros from then on.
     Cut { file: FileNo, epoch: Epoch, from: u64 },
+    /// Takes away all of it, for good.
+    Remove { file: FileNo, epoch: Epoch },
 }
 
 /// What a storage server says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer<B> {
-    /// It is written or cut, and that may be lost if this life of the server ends.
+    /// It is written, cut or removed, and that may be lost if this life of the server ends.
     Written(Incarnation),
     /// What was written before in this life lasts.
     Durable(Incarnation),
@@ -40,6 +42,9 @@ pub enum Answer<B> {
     Read(B),
     /// The lease is void: the file is at that epoch.
     Void(Epoch),
+    /// The file was removed: nothing is put into it in this life. Whoever brings bytes of it needs to do so no
+    /// more.
+    Gone,
     /// The disk says no.
     Failed(i32),
 }
@@ -62,16 +67,33 @@ pub enum Action<B> {
 /// An operation for the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op<B> {
-    Write { file: FileNo, offset: u64, bytes: B },
-    Read { file: FileNo, offset: u64, len: u64 },
-    Sync { file: FileNo },
-    Cut { file: FileNo, from: u64 },
+    Write {
+        file: FileNo,
+        offset: u64,
+        bytes: B,
+    },
+    Read {
+        file: FileNo,
+        offset: u64,
+        len: u64,
+    },
+    Sync {
+        file: FileNo,
+    },
+    Cut {
+        file: FileNo,
+        from: u64,
+    },
+    /// A sync of the file that was removed makes that last.
+    Remove {
+        file: FileNo,
+    },
 }
 
 /// What became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done<B> {
-    /// It is written, or cut.
+    /// It is written, cut or removed.
     Written,
     Read(B),
     Synced,
@@ -103,6 +125,7 @@ impl<B> Waiting<B> {
 struct File<B> {
     /// The newest that was heard of.
     epoch: Epoch,
+    is_gone: bool,
     /// Changes that are being carried out, and under which epoch.
     writing: BTreeMap<Epoch, u32>,
     /// The one of them beside which nothing else is.
@@ -210,6 +233,7 @@ impl<B> Storage<B> {
             Request::Cut { file, epoch, from: start } => {
                 self.change(from, file, epoch, Op::Cut { file, from: start });
             }
+            Request::Remove { file, epoch } => self.change(from, file, epoch, Op::Remove { file }),
             Request::Read { file, offset, len } => self.begin(from, None, Op::Read { file, offset, len }),
             Request::Sync { file } => self.begin(from, None, Op::Sync { file }),
         }
@@ -218,6 +242,7 @@ impl<B> Storage<B> {
     fn change(&mut self, from: From, file: FileNo, epoch: Epoch, op: Op<B>) {
         let state = self.files.entry(file).or_insert_with(|| File {
             epoch,
+            is_gone: false,
             writing: BTreeMap::new(),
             is_alone: false,
             waiting: VecDeque::new(),
@@ -227,6 +252,7 @@ impl<B> Storage<B> {
             return self.answer(from, Answer::Void(epoch));
         }
         state.epoch = epoch;
+        state.is_gone |= matches!(op, Op::Remove { .. });
         state.waiting.push_back(Waiting { from, epoch, op });
         self.begin_writes(file);
     }
@@ -254,6 +280,8 @@ impl<B> Storage<B> {
             if one.epoch < state.epoch {
                 let epoch = state.epoch;
                 self.answer(one.from, Answer::Void(epoch));
+            } else if state.is_gone && !matches!(one.op, Op::Remove { .. }) {
+                self.answer(one.from, Answer::Gone);
             } else if self.is_of_now(&one.from) {
                 let state = self.files.get_mut(&file).expect("it was just there");
                 *state.writing.entry(one.epoch).or_default() += 1;

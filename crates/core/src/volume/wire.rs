@@ -133,6 +133,7 @@ impl<B> gather::Request<B> {
                 gather::Request::Append { file, number, len, bytes: bytes_of(bytes) }
             }
             gather::Request::Truncate { file, len } => gather::Request::Truncate { file, len },
+            gather::Request::Remove { file } => gather::Request::Remove { file },
         }
     }
 }
@@ -147,6 +148,7 @@ impl<B> storage::Request<B> {
             storage::Request::Read { file, offset, len } => storage::Request::Read { file, offset, len },
             storage::Request::Sync { file } => storage::Request::Sync { file },
             storage::Request::Cut { file, epoch, from } => storage::Request::Cut { file, epoch, from },
+            storage::Request::Remove { file, epoch } => storage::Request::Remove { file, epoch },
         }
     }
 }
@@ -159,6 +161,7 @@ impl<B> storage::Answer<B> {
             storage::Answer::Durable(life) => storage::Answer::Durable(life),
             storage::Answer::Read(bytes) => storage::Answer::Read(bytes_of(bytes)),
             storage::Answer::Void(epoch) => storage::Answer::Void(epoch),
+            storage::Answer::Gone => storage::Answer::Gone,
             storage::Answer::Failed(errno) => storage::Answer::Failed(errno),
         }
     }
@@ -175,6 +178,8 @@ impl<B> gather::Record<B> {
             gather::Record::Brought { file, stripe, upto } => gather::Record::Brought { file, stripe, upto },
             gather::Record::Cut { file, from, epoch } => gather::Record::Cut { file, from, epoch },
             gather::Record::IsCut { file, from, epoch } => gather::Record::IsCut { file, from, epoch },
+            gather::Record::Remove { file } => gather::Record::Remove { file },
+            gather::Record::Gone { file } => gather::Record::Gone { file },
             gather::Record::LastCut { file, epoch } => gather::Record::LastCut { file, epoch },
             gather::Record::Client(client) => gather::Record::Client(client),
         }
@@ -293,6 +298,10 @@ fn write_gather(w: &mut Writer<'_>, request: &gather::Request<Following>) {
             w.u64(file.0);
             w.u64(*len);
         }
+        gather::Request::Remove { file } => {
+            w.u8(8);
+            w.u64(file.0);
+        }
     }
 }
 
@@ -327,6 +336,8 @@ fn write_gathered(w: &mut Writer<'_>, answer: &gather::Answer) {
             w.u64(*offset);
         }
         gather::Answer::Truncated => w.u8(7),
+        gather::Answer::Removed => w.u8(8),
+        gather::Answer::Gone => w.u8(9),
     }
 }
 
@@ -355,6 +366,11 @@ fn write_store(w: &mut Writer<'_>, request: &storage::Request<Following>) {
             write_epoch(w, *epoch);
             w.u64(*from);
         }
+        storage::Request::Remove { file, epoch } => {
+            w.u8(4);
+            w.u64(file.0);
+            write_epoch(w, *epoch);
+        }
     }
 }
 
@@ -380,6 +396,7 @@ fn write_stored(w: &mut Writer<'_>, answer: &storage::Answer<Following>) {
             w.u8(4);
             w.i32(*errno);
         }
+        storage::Answer::Gone => w.u8(5),
     }
 }
 
@@ -497,6 +514,7 @@ fn read_gather(r: &mut Reader<'_>) -> Result<gather::Request<Following>, WireErr
             gather::Request::Append { file, number, len: bytes.into(), bytes }
         }
         7 => gather::Request::Truncate { file, len: read_end(r)? },
+        8 => gather::Request::Remove { file },
         other => return Err(bad("request of a gatherer", other.into())),
     })
 }
@@ -529,6 +547,8 @@ fn read_gathered(r: &mut Reader<'_>) -> Result<gather::Answer, WireError> {
         5 => gather::Answer::Appended { offset: read_end(r)? },
         6 => gather::Answer::Reserved { offset: read_end(r)? },
         7 => gather::Answer::Truncated,
+        8 => gather::Answer::Removed,
+        9 => gather::Answer::Gone,
         other => return Err(bad("answer of a gatherer", other.into())),
     })
 }
@@ -550,6 +570,7 @@ fn read_store(r: &mut Reader<'_>) -> Result<storage::Request<Following>, WireErr
         }
         2 => storage::Request::Sync { file },
         3 => storage::Request::Cut { file, epoch: read_epoch(r)?, from: read_end(r)? },
+        4 => storage::Request::Remove { file, epoch: read_epoch(r)? },
         other => return Err(bad("request of a storage server", other.into())),
     })
 }
@@ -565,6 +586,7 @@ fn read_stored(r: &mut Reader<'_>) -> Result<storage::Answer<Following>, WireErr
         }
         3 => storage::Answer::Void(read_epoch(r)?),
         4 => storage::Answer::Failed(r.i32("errno")?),
+        5 => storage::Answer::Gone,
         other => return Err(bad("answer of a storage server", other.into())),
     })
 }

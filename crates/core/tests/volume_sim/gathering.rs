@@ -5,7 +5,12 @@ use super::*;
 impl World {
     pub(super) fn poll_gatherer(&mut self) {
         while let Some(action) = self.gatherer.machine.as_mut().and_then(|machine| machine.poll_action()) {
-            self.gatherer_does(action);
+            // What has to be read from the log first may come late, and after what was asked for later.
+            let is_slow = matches!(action, gather::Action::Push { .. }) && self.random.u32(0..12) == 0;
+            match is_slow {
+                true => self.after(0, 15_000 * MS, Event::Later(self.gatherer.life, action)),
+                false => self.gatherer_does(action),
+            }
         }
     }
 
@@ -61,16 +66,12 @@ impl World {
                 self.begin_task(Task::Push(push), server, file, incarnation, requests);
             }
             gather::Action::Cut { cut, file, epoch, from } => {
-                let servers = self.gatherer.servers.clone();
-                if servers.len() < self.storages.len() {
-                    return self.gatherer.waiting.push(action);
-                }
-                self.say(|| format!("cut of {file:?} from {from} under {epoch:?}"));
-                self.gatherer.cuts.insert(cut, (servers.len() as u16, true));
-                for (server, incarnation) in servers {
-                    let requests = vec![storage::Request::Cut { file, epoch, from }];
-                    self.begin_task(Task::Cut(cut), server, file, incarnation, requests);
-                }
+                let request = storage::Request::Cut { file, epoch, from };
+                self.begin_cut(cut, file, request, action);
+            }
+            gather::Action::Remove { cut, file, epoch } => {
+                let request = storage::Request::Remove { file, epoch };
+                self.begin_cut(cut, file, request, action);
             }
             gather::Action::Forget(seq) => {
                 self.gatherer.first = seq;
@@ -78,6 +79,24 @@ impl World {
                     self.gatherer.log.pop_front();
                 }
             }
+        }
+    }
+
+    fn begin_cut(
+        &mut self,
+        cut: CutNo,
+        file: FileNo,
+        request: storage::Request<Bytes>,
+        action: gather::Action<Bytes>,
+    ) {
+        let servers = self.gatherer.servers.clone();
+        if servers.len() < self.storages.len() {
+            return self.gatherer.waiting.push(action);
+        }
+        self.say(|| format!("{request:?}"));
+        self.gatherer.cuts.insert(cut, (servers.len() as u16, true));
+        for (server, incarnation) in servers {
+            self.begin_task(Task::Cut(cut), server, file, incarnation, vec![request.clone()]);
         }
     }
 
@@ -128,6 +147,8 @@ impl World {
                 incarnation == push.incarnation
             }
             storage::Answer::Void(_) => false,
+            // Nobody wants the bytes; there may be nothing to sync either, but that is well too.
+            storage::Answer::Gone => true,
             other => panic!("{:?} is answered by {other:?}", push.task),
         };
         if is_well && !push.open.is_empty() {

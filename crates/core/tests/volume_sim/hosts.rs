@@ -50,6 +50,8 @@ pub enum Event {
     /// It hears that a connection to another is gone.
     Lost(Host, Host, u32),
     PushSome(u32),
+    /// The gatherer's driver comes to something.
+    Later(u32, gather::Action<Bytes>),
     Trouble,
     Thaw(Host),
     Restart(Host),
@@ -119,9 +121,11 @@ pub fn host_of(event: &Event) -> Option<Host> {
     match event {
         Event::Arrive(_, to, ..) => Some(*to),
         Event::StorageDone(server, ..) => Some(Host::Storage(*server)),
-        Event::Appended(..) | Event::LogSynced(..) | Event::Tick(_) | Event::PushSome(_) => {
-            Some(Host::Gatherer)
-        }
+        Event::Appended(..)
+        | Event::LogSynced(..)
+        | Event::Tick(_)
+        | Event::PushSome(_)
+        | Event::Later(..) => Some(Host::Gatherer),
         Event::Act(client, _) | Event::Ping(client, _) => Some(Host::Client(*client)),
         Event::Connect(from, ..) | Event::Lost(from, ..) => Some(*from),
         Event::Trouble | Event::Thaw(_) | Event::Restart(_) => None,

@@ -1,6 +1,6 @@
 //! What must hold of each byte.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use haul_core::volume::Epoch;
 
@@ -80,6 +80,8 @@ fn is_before(
 pub struct Judge {
     pub writes: BTreeMap<u32, Write>,
     pub cuts: BTreeMap<u32, Cut>,
+    /// Files that are removed, or are to be.
+    pub removed: BTreeSet<u64>,
     places: Vec<Place>,
     /// When a client was last not heard for too long.
     expired: BTreeMap<u64, u64>,
@@ -117,6 +119,7 @@ impl Judge {
                 cut.from < end.max(other.offset + other.len) && cut.over.is_none_or(|over| over >= first)
             });
             other.file == place.file
+                && !self.removed.contains(&place.file)
                 && other.offset < end
                 && start < other.offset + other.len
                 && !lost
@@ -130,6 +133,10 @@ impl Judge {
 
     /// A read that began at `begun` says that a file ends there.
     pub fn ends(&self, file: u64, end: u64, begun: u64) {
+        // A removed one is of any length where it is not known that it is gone.
+        if self.removed.contains(&file) {
+            return;
+        }
         let counts = |write: &&Write| {
             write.file == file && write.synced.is_some_and(|when| when < begun) && !write.may_be_lost
         };
@@ -168,8 +175,12 @@ impl Judge {
         self.cuts.iter().filter(move |(_, cut)| cut.file == file).map(|(number, cut)| (*number, cut))
     }
 
-    /// A cut may have taken a place of that write away.
+    /// A cut may have taken a place of that write away. What is written to a file that is removed may be gone
+    /// at any time.
     fn is_cut_maybe(&self, file: u64, at: u64, number: u32, write: &Write) -> bool {
+        if self.removed.contains(&file) {
+            return true;
+        }
         self.cuts_of(file).filter(|(_, cut)| cut.from <= at).any(|(other, cut)| {
             !is_before((other, cut.client, cut.over), (number, write.client, write.begun))
         })
@@ -237,7 +248,7 @@ impl Judge {
         };
         let between = reads.iter().find(between).copied();
         reads.push((begun, over, shown));
-        match between {
+        match between.filter(|_| !self.removed.contains(&file)) {
             Some((.., other)) => Err(format!(
                 "{file} at {at} shows {shown} again, and showed {other} since\n{:?}\n{:?}",
                 self.writes.get(&shown),
@@ -267,6 +278,7 @@ impl Judge {
         let newer = of_it().find(|(number, write)| {
             let is_over = write.over.is_some_and(|over| over < begun);
             let is_later = match shown {
+                _ if self.removed.contains(&file) => false,
                 0 => !self.is_cut_maybe(file, at, **number, write),
                 _ => write.begun > since || self.came_too_late(shown, write, **number),
             };

@@ -20,14 +20,19 @@ impl World {
             client.done += 1;
             let op = OpNo(self.next_op);
             self.next_op += 1;
-            let file = self.random.u64(0..self.files);
+            let is_late = self.random.u32(0..16) == 0;
+            let file = match is_late {
+                // One that may be removed: of a client that does not know.
+                true => self.random.u64(0..self.files),
+                false => self.names[self.random.usize(0..self.names.len())],
+            };
             let far = if self.random.u32(0..4) == 0 { 4 } else { 0 };
             let stripe = self.random.u64(0..self.stripes + far);
             let from = self.random.u64(0..STRIPE);
             let len = self.random.u64(1..=STRIPE - from);
             let offset = stripe * STRIPE + from;
             let machine = client.machine.as_mut().expect("it is up");
-            match self.random.u32(0..26) {
+            match self.random.u32(0..27) {
                 0..2 => {
                     let number = self.next_write;
                     self.next_write += 1;
@@ -42,6 +47,19 @@ impl World {
                 2..14 => {
                     let path = if self.random.bool() { Path::Direct } else { Path::Gather };
                     self.begin_write(no, op, path, file, (offset, len));
+                }
+                26 if self.names.contains(&file) => {
+                    let number = self.next_write;
+                    self.next_write += 1;
+                    let cut = Cut { client: client.number, file, from: 0, begun: now, over: None };
+                    self.judge.cuts.insert(number, cut);
+                    self.judge.removed.insert(file);
+                    client.ops.insert(op, Op::Cut(number));
+                    machine.remove(Time(now), op, FileNo(file));
+                    let name = self.names.iter().position(|name| *name == file).expect("it is there");
+                    self.names[name] = self.files;
+                    self.files += 1;
+                    self.say(|| format!("client {no} removes {number}: {file}"));
                 }
                 22..26 => {
                     let len = self.random.u64(1..=STRIPE + STRIPE / 2);
@@ -170,7 +188,18 @@ impl World {
             }
             (Op::Append(number), Outcome::Appended { offset }) => self.appended(no, number, offset, false),
             (Op::Append(number), Outcome::Reserved { offset }) => self.appended(no, number, offset, true),
-            (Op::Cut(number), Outcome::Truncated) => {
+            (Op::Write(number) | Op::Append(number), Outcome::Gone) => {
+                let write = self.judge.writes.get(&number).expect("it was begun");
+                assert!(self.judge.removed.contains(&write.file), "{number} hears that its file is gone");
+            }
+            (Op::Read { file, .. }, Outcome::Gone) => {
+                assert!(self.judge.removed.contains(&file), "a read hears that {file} is gone");
+            }
+            (Op::Cut(number), Outcome::Gone) => {
+                let file = self.judge.cuts[&number].file;
+                assert!(self.judge.removed.contains(&file), "a cut hears that {file} is gone");
+            }
+            (Op::Cut(number), Outcome::Truncated | Outcome::Removed) => {
                 self.judge.cuts.get_mut(&number).expect("it was begun").over = Some(now);
                 self.say(|| format!("client {no} has cut {number}"));
             }

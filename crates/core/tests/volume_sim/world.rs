@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use haul_core::ids::Time;
 use haul_core::volume::client::{self, Client, OpNo, Outcome, Striping};
-use haul_core::volume::gather::{self, Gatherer, Seq, Settings};
+use haul_core::volume::gather::{self, CutNo, Gatherer, Seq, Settings};
 use haul_core::volume::storage::{self, Done, Peer, Storage};
 use haul_core::volume::threshold::Path;
 use haul_core::volume::{ClientNo, FileNo, Incarnation, RequestNo, ServerNo, Session};
@@ -34,8 +34,10 @@ const GATHERER_PEER: u64 = 1000;
 const PING: u64 = 2000 * MS;
 
 pub struct World {
-    /// Of each file, and files.
+    /// Of each file.
     stripes: u64,
+    /// Files that names lead to, and how many there ever were.
+    names: Vec<u64>,
     files: u64,
     random: fastrand::Rng,
     now: u64,
@@ -88,9 +90,11 @@ impl World {
             done: 0,
         };
         let mut random = fastrand::Rng::with_seed(seed);
+        let (stripes, files) = (random.u64(1..=4), random.u64(1..=2));
         World {
-            stripes: random.u64(1..=4),
-            files: random.u64(1..=2),
+            stripes,
+            names: (0..files).collect(),
+            files,
             random,
             now: 0,
             events: BinaryHeap::new(),
@@ -323,7 +327,12 @@ impl World {
                         }
                         Done::Written
                     }
-                    storage::Op::Cut { file, from } => {
+                    storage::Op::Cut { .. } | storage::Op::Remove { .. } => {
+                        let (file, from) = match what {
+                            storage::Op::Cut { file, from } => (file, from),
+                            storage::Op::Remove { file } => (file, 0),
+                            other => unreachable!("{other:?}"),
+                        };
                         let behind = (file, from)..=(file, u64::MAX);
                         let kept = storage.kept.range(behind.clone()).map(|(key, _)| *key);
                         let cached = storage.cached.range(behind).map(|(key, _)| *key);
@@ -397,6 +406,12 @@ impl World {
                     }
                     self.poll_gatherer();
                     self.after(0, 3000 * MS, Event::PushSome(life));
+                }
+            }
+            Event::Later(life, action) => {
+                if self.gatherer.life == life && self.gatherer.machine.is_some() {
+                    self.gatherer_does(action);
+                    self.poll_gatherer();
                 }
             }
             Event::Connect(from, to, life) => {

@@ -37,6 +37,7 @@ pub(super) enum Want {
     Sync { file: FileNo, reply: Reply<()> },
     Append { file: FileNo, bytes: Bytes, reply: Reply<u64> },
     Truncate { file: FileNo, len: u64, reply: Reply<()> },
+    Remove { file: FileNo, reply: Reply<()> },
     Threshold { reply: Reply<(u64, u64, u64)> },
 }
 
@@ -258,6 +259,13 @@ impl Brain {
                 let wanted = self.wants(1, Answer::Done(reply), of);
                 let op = self.op(machine, wanted, (0, 0));
                 self.machines[machine].truncate(now, op, file, len);
+            }
+            Want::Remove { file, reply } => {
+                let machine = self.machine_of(file);
+                let of = (0..self.machines.len()).map(|server| ServerNo(server as u16)).collect();
+                let wanted = self.wants(1, Answer::Done(reply), of);
+                let op = self.op(machine, wanted, (0, 0));
+                self.machines[machine].remove(now, op, file);
             }
             Want::Threshold { reply } => {
                 let (begun, explored) = self.threshold.counts();
@@ -488,7 +496,8 @@ impl Brain {
             served.push(Served { server, len, busy: work.busy, stayed: work.stayed, others });
         }
         let failed = match outcome {
-            Outcome::Written | Outcome::Synced | Outcome::Truncated => None,
+            Outcome::Written | Outcome::Synced | Outcome::Truncated | Outcome::Removed => None,
+            Outcome::Gone => Some(VolumeError::Gone),
             Outcome::Appended { offset } => {
                 if let Some(Wanted { answer: Some(Answer::Append(_, bytes, at)), .. }) =
                     self.wanted.get_mut(&no)

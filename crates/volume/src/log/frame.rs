@@ -33,6 +33,8 @@ const CLIENT: u8 = 4;
 const CUT: u8 = 5;
 const IS_CUT: u8 = 6;
 const LAST_CUT: u8 = 7;
+const REMOVE: u8 = 8;
+const GONE: u8 = 9;
 
 /// What the checks of one log are made with.
 #[derive(Clone)]
@@ -84,6 +86,8 @@ impl Header {
             Record::Client(client) => (CLIENT, 0, [client.0, 0, 0]),
             Record::Cut { file, from, epoch } => (CUT, 0, [file.0, *from, packed(*epoch)]),
             Record::IsCut { file, from, epoch } => (IS_CUT, 0, [file.0, *from, packed(*epoch)]),
+            Record::Remove { file } => (REMOVE, 0, [file.0, 0, 0]),
+            Record::Gone { file } => (GONE, 0, [file.0, 0, 0]),
             Record::LastCut { file, epoch } => (LAST_CUT, 0, [file.0, packed(*epoch), 0]),
         };
         Some(Header { kind, len, seq, synced, fields })
@@ -121,7 +125,7 @@ impl Header {
             fields: [number(bytes, 32), number(bytes, 40), number(bytes, 48)],
         };
         // The check too: its encoding is the only one.
-        (header.kind <= LAST_CUT && u64::from(header.len) <= BYTES_MAX && header.encode(key) == *bytes)
+        (header.kind <= GONE && u64::from(header.len) <= BYTES_MAX && header.encode(key) == *bytes)
             .then_some(header)
     }
 
@@ -143,6 +147,8 @@ impl Header {
             CLIENT => Some(Record::Client(ClientNo(a))),
             CUT => Some(Record::Cut { file: FileNo(a), from: b, epoch: unpacked(c) }),
             IS_CUT => Some(Record::IsCut { file: FileNo(a), from: b, epoch: unpacked(c) }),
+            REMOVE => Some(Record::Remove { file: FileNo(a) }),
+            GONE => Some(Record::Gone { file: FileNo(a) }),
             LAST_CUT => Some(Record::LastCut { file: FileNo(a), epoch: unpacked(b) }),
             _ => None,
         }

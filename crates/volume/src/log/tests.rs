@@ -109,10 +109,12 @@ fn records_come_back() {
     assert!(log.bytes(&whole(9, 0, 0)).is_err() && log.bytes(&whole(0, 0, 0)).is_err());
 }
 
-/// Goal: what the log says of cuts comes back, epochs whole.
+/// Goal: what the log says of cuts and removals comes back, epochs whole.
 #[test]
 fn cuts_come_back() {
-    let cuts: [Owned; 3] = [
+    let cuts: [Owned; 5] = [
+        Record::Remove { file: FileNo(4) },
+        Record::Gone { file: FileNo(4) },
         Record::Cut { file: FileNo(1), from: 3, epoch: Epoch { gatherer: 7, fence: u32::MAX } },
         Record::IsCut { file: FileNo(1), from: u64::MAX, epoch: Epoch { gatherer: u32::MAX, fence: 1 } },
         Record::LastCut { file: FileNo(9), epoch: Epoch { gatherer: 1, fence: 2 } },

@@ -27,6 +27,8 @@ use crate::line::{Bytes, Mouth};
 const GATHERERS: u64 = 1 << 63;
 /// What lies longest is brought as often as this.
 const PUSH_EVERY: Duration = Duration::from_millis(200);
+/// A log of so many bytes is long: a quarter of what it may have.
+const LOG_LONG: u64 = 1 << 30;
 /// A push that came to nothing is tried again after so long.
 const PUSH_REST: Duration = Duration::from_secs(1);
 
@@ -88,7 +90,7 @@ pub(super) struct Brain {
     /// The newest connection of each.
     of: BTreeMap<Who, LineNo>,
     tasks: Tasks,
-    /// Cuts that are under way: at how many servers, and whether all of them went well.
+    /// Cuts and removals that are under way: at how many servers, and whether all of them went well.
     cuts: BTreeMap<CutNo, (u16, bool)>,
     /// Pushes that came to nothing, and when the gatherer is told.
     failed: Vec<(Instant, PushNo)>,
@@ -96,6 +98,8 @@ pub(super) struct Brain {
     reading: BTreeMap<Seq, u32>,
     forget: Option<Seq>,
     pushed_last: Instant,
+    /// Bytes, when it was appended to last.
+    log_len: u64,
     /// How long the disk was busy with what is being answered.
     took: Duration,
     busy: Busy,
@@ -126,6 +130,7 @@ impl Brain {
             reading: BTreeMap::new(),
             forget: None,
             pushed_last: Instant::now(),
+            log_len: 0,
             took: Duration::ZERO,
             busy: Busy::default(),
         }
@@ -166,7 +171,8 @@ impl Brain {
         self.failed = later;
         let due: Vec<(Instant, PushNo)> = due;
         due.into_iter().for_each(|(_, push)| self.gatherer.pushed(push, false));
-        if now.duration_since(self.pushed_last) >= PUSH_EVERY {
+        // A log that grows long is brought as fast as it goes, one stripe after the other.
+        if now.duration_since(self.pushed_last) >= PUSH_EVERY || self.log_len > LOG_LONG {
             self.pushed_last = now;
             if let Some((file, stripe)) = self.gatherer.oldest() {
                 self.gatherer.push_stripe(file, stripe);
@@ -189,8 +195,9 @@ impl Brain {
                 self.took = took;
                 self.storage.done(op, done);
             }
-            Event::Appended(seq, result, took) => {
+            Event::Appended(seq, result, took, len) => {
                 self.took = took;
+                self.log_len = len;
                 self.gatherer.appended(seq, result);
             }
             Event::LogSynced(result, took) => {
@@ -407,6 +414,13 @@ impl Brain {
                 self.cuts.insert(cut, (self.servers, true));
                 for server in 0..self.servers {
                     let begins = self.tasks.cut(cut, ServerNo(server), file, epoch, from);
+                    self.begin(begins);
+                }
+            }
+            gather::Action::Remove { cut, file, epoch } => {
+                self.cuts.insert(cut, (self.servers, true));
+                for server in 0..self.servers {
+                    let begins = self.tasks.remove(cut, ServerNo(server), file, epoch);
                     self.begin(begins);
                 }
             }

@@ -106,6 +106,7 @@ fn carry_out(job: Job, shelf: &Shelf, log: &log::Reader, running: &AtomicU32) ->
                     .read(file, offset, len)
                     .map_or_else(Done::Failed, |bytes| Done::Read(Arc::new(bytes))),
                 Op::Cut { file, from } => shelf.cut(file, from).map_or_else(Done::Failed, |()| Done::Written),
+                Op::Remove { file } => shelf.remove(file).map_or_else(Done::Failed, |()| Done::Written),
                 Op::Sync { file } => shelf.sync(file).map_or_else(Done::Failed, |()| Done::Synced),
             };
             let took = begun.elapsed();
@@ -159,7 +160,7 @@ fn keep(mut log: Log, jobs: &Receiver<LogJob>, post: &Sender<Event>) {
                     _ => Bytes::default(),
                 };
                 let appended = log.append(seq, &record.map(|_| &bytes[..]));
-                Event::Appended(seq, appended.map_err(|error| errno_of(&error)), begun.elapsed())
+                Event::Appended(seq, appended.map_err(|error| errno_of(&error)), begun.elapsed(), log.len())
             }
             LogJob::Sync => {
                 let synced = log.sync().map_err(|error| errno_of(&error));

@@ -37,7 +37,8 @@ pub(super) enum Event {
     Gone(LineNo),
     /// With the time that the disk was busy with it.
     Carried(OpNo, storage::Done<Bytes>, Duration),
-    Appended(Seq, Result<(), i32>, Duration),
+    /// And how long the log is then, bytes.
+    Appended(Seq, Result<(), i32>, Duration, u64),
     LogSynced(Result<(), i32>, Duration),
     PartsRead(Asker, Vec<Part>, u64, Result<Bytes, i32>),
     PushRead(PushNo, Result<Vec<(u64, Bytes)>, i32>),

@@ -1,4 +1,5 @@
-//! What a gatherer has done at storage servers: pushes of stripes, and cuts of files; both are synced there.
+//! What a gatherer has done at storage servers: pushes of stripes, cuts and removals of files; all are synced
+//! there.
 //!
 //! Invariant: something is durable only if all that it asks of a server and then the sync were answered in one
 //! life of that server, over one connection.
@@ -16,7 +17,7 @@ use crate::line::{Bytes, Mouth};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Task {
     Push(PushNo),
-    /// One server's part of a cut.
+    /// One server's part of a cut or a removal.
     Cut(CutNo, ServerNo),
 }
 
@@ -24,6 +25,7 @@ enum What {
     /// The parts are to be read first.
     Push(Vec<Part>),
     Cut(u64),
+    Remove,
 }
 
 struct Running {
@@ -94,6 +96,11 @@ impl Tasks {
         self.begin(Task::Cut(cut, server), server, file, epoch, What::Cut(from))
     }
 
+    /// A server is to remove a file.
+    pub(super) fn remove(&mut self, cut: CutNo, server: ServerNo, file: FileNo, epoch: Epoch) -> Begins {
+        self.begin(Task::Cut(cut, server), server, file, epoch, What::Remove)
+    }
+
     fn begin(&mut self, task: Task, server: ServerNo, file: FileNo, epoch: Epoch, what: What) -> Begins {
         let new = Running { server, file, epoch, what, life: None, open: BTreeSet::new(), syncing: false };
         self.all.insert(task, new);
@@ -113,6 +120,9 @@ impl Tasks {
             (What::Cut(from), _) => {
                 let from = *from;
                 begins.said.push((server, self.ask(task), Request::Cut { file, epoch, from }));
+            }
+            (What::Remove, _) => {
+                begins.said.push((server, self.ask(task), Request::Remove { file, epoch }));
             }
             (What::Push(_), Task::Cut(..)) => unreachable!("parts are of pushes"),
         }
@@ -182,6 +192,8 @@ impl Tasks {
         let is_well = match answer {
             Answer::Written(life) => !running.syncing && running.life == Some(*life),
             Answer::Durable(life) => running.syncing && running.life == Some(*life),
+            // Nobody wants what it brings.
+            Answer::Gone => true,
             Answer::Void(_) | Answer::Read(_) | Answer::Failed(_) => false,
         };
         if !is_well {

@@ -20,6 +20,7 @@ pub(super) enum Turn<B> {
 pub(super) enum Change<B> {
     Truncate(u64),
     Append(AppendNo, u64, B),
+    Remove,
 }
 
 impl<B> File<B> {
@@ -39,6 +40,13 @@ impl<B: Clone> Client<B> {
     pub fn truncate(&mut self, now: Time, op: OpNo, file: FileNo, len: u64) {
         self.now = self.now.max(now);
         self.file(file).turns.push_back(Turn::Change(op, Change::Truncate(len)));
+        self.take_turns(file);
+    }
+
+    /// A file that no name leads to is removed, when nobody has it open any more.
+    pub fn remove(&mut self, now: Time, op: OpNo, file: FileNo) {
+        self.now = self.now.max(now);
+        self.file(file).turns.push_back(Turn::Change(op, Change::Remove));
         self.take_turns(file);
     }
 
@@ -71,6 +79,7 @@ impl<B: Clone> Client<B> {
                     }
                     let request = match change {
                         Change::Truncate(len) => gather::Request::Truncate { file, len: *len },
+                        Change::Remove => gather::Request::Remove { file },
                         Change::Append(number, len, bytes) => {
                             let (number, len, bytes) = (*number, *len, bytes.clone());
                             gather::Request::Append { file, number, len, bytes }
@@ -104,6 +113,8 @@ impl<B: Clone> Client<B> {
                 Outcome::Appended { offset }
             }
             gather::Answer::Reserved { offset } => Outcome::Reserved { offset },
+            gather::Answer::Removed => Outcome::Removed,
+            gather::Answer::Gone => Outcome::Gone,
             gather::Answer::Truncated => Outcome::Truncated,
             gather::Answer::Failed(errno) => Outcome::Failed(Where::Gatherer, errno),
             _ => Outcome::Failed(Where::Gatherer, NO_ANSWER),

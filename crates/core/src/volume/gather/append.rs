@@ -102,7 +102,7 @@ impl<B> Gatherer<B> {
         let Some(last) = self.appends.get_mut(&(file, client)) else { return };
         let asked = last.asked;
         match answer {
-            Answer::Failed(_) => _ = self.appends.remove(&(file, client)),
+            Answer::Failed(_) | Answer::Gone => _ = self.appends.remove(&(file, client)),
             _ => last.state = State::Done(answer.clone()),
         }
         self.answer(client, asked, answer);

@@ -1,18 +1,21 @@
-//! Files made shorter or longer: what has to be over before the servers cut, and what comes after.
+//! Files made shorter or longer, and removed: what has to be over before the servers cut, and what comes after.
 //!
-//! In: that a client wants a file to end somewhere; leases that come back, pushes and appends that are over;
+//! In: that a client wants a file to end somewhere; leases that come back, pushes that are over;
 //! what became of the servers' cut. Out: a record before, the servers' cut, a record after, the answer.
 //! Invariants: the servers cut when the log's record of it lasts, when nobody has a lease on a stripe behind
-//! the new end, and no push or append of one is under way; nothing else is done to the file until the record
+//! the new end, and no push of one is under way; nothing else is done to the file until the record
 //! lasts that they have cut: nothing of before comes back, in the next life either, and nothing of after is
 //! cut away.
+//!
+//! A removal is a cut of everything after which the file is forgotten, but for its number: in this life nothing
+//! makes it exist again, and in a later one nothing that counts, for no name leads there.
 //!
 //! What the log has behind the new end is shown until the servers have cut: they may have older bytes below.
 
 use std::time::Duration;
 
-use super::stripe::cut;
-use super::{Action, Answer, Appending, Gatherer, Record, Request, Seq, Syncing};
+use super::stripe::{Queued, cut};
+use super::{Action, Answer, Appending, File, Gatherer, Record, Request, Seq, Syncing};
 use crate::volume::{ClientNo, Epoch, FileNo, RequestNo};
 
 /// Servers that did not cut are asked again so much later.
@@ -24,7 +27,7 @@ pub struct CutNo(pub u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// For leases, pushes and appends of what is to be cut.
+    /// For leases and pushes of what is to be cut.
     Waits,
     /// The log is to say first that it will be.
     Noting(Seq),
@@ -41,6 +44,7 @@ pub(super) struct Cutting {
     /// Who is to hear that it is done.
     asked: Option<(ClientNo, RequestNo)>,
     from: u64,
+    removes: bool,
     epoch: Epoch,
     stage: Stage,
 }
@@ -48,7 +52,12 @@ pub(super) struct Cutting {
 impl Cutting {
     /// One that the log speaks of, and does not say that it is done.
     pub(super) fn of_log(from: u64, epoch: Epoch, seq: Seq) -> Cutting {
-        Cutting { asked: None, from, epoch, stage: Stage::Noting(seq) }
+        Cutting { asked: None, from, removes: false, epoch, stage: Stage::Noting(seq) }
+    }
+
+    /// A removal likewise.
+    pub(super) fn removal_of_log(seq: Seq) -> Cutting {
+        Cutting { removes: true, ..Cutting::of_log(0, Epoch::default(), seq) }
     }
 
     /// The record that the next life begins from.
@@ -68,9 +77,17 @@ impl<B> Gatherer<B> {
     }
 
     pub(super) fn begin_cut(&mut self, client: ClientNo, number: RequestNo, file: FileNo, from: u64) {
+        self.begin(client, number, file, from, false);
+    }
+
+    pub(super) fn begin_removal(&mut self, client: ClientNo, number: RequestNo, file: FileNo) {
+        self.begin(client, number, file, 0, true);
+    }
+
+    fn begin(&mut self, client: ClientNo, number: RequestNo, file: FileNo, from: u64, removes: bool) {
         let epoch = self.epoch(file);
         let asked = Some((client, number));
-        self.file(file).cutting = Some(Cutting { asked, from, epoch, stage: Stage::Waits });
+        self.file(file).cutting = Some(Cutting { asked, from, removes, epoch, stage: Stage::Waits });
         self.go_on_cut(file);
     }
 
@@ -97,8 +114,11 @@ impl<B> Gatherer<B> {
         let epoch = self.epoch(file);
         let cutting = self.file(file).cutting.as_mut().expect("it was just there");
         cutting.epoch = epoch;
-        let from = cutting.from;
-        let seq = self.append(Record::Cut { file, from, epoch }, Appending::Other);
+        let record = match cutting.removes {
+            true => Record::Remove { file },
+            false => Record::Cut { file, from: cutting.from, epoch },
+        };
+        let seq = self.append(record, Appending::Other);
         self.file(file).cutting.as_mut().expect("it was just there").stage = Stage::Noting(seq);
         self.sync(Syncing::Cut(file));
     }
@@ -110,21 +130,24 @@ impl<B> Gatherer<B> {
         let Some(cutting) = &mut self.file(file).cutting else { return };
         let Some(seq) = cutting.record() else { return };
         cutting.stage = Stage::Cuts(seq);
-        let from = cutting.from;
-        let number = CutNo(self.next_cut);
+        let (from, removes) = (cutting.from, cutting.removes);
+        let cut = CutNo(self.next_cut);
         self.next_cut += 1;
-        self.cuts.insert(number, file);
-        self.actions.push_back(Action::Cut { cut: number, file, epoch, from });
+        self.cuts.insert(cut, file);
+        self.actions.push_back(match removes {
+            true => Action::Remove { cut, file, epoch },
+            false => Action::Cut { cut, file, epoch, from },
+        });
     }
 
-    /// All servers have cut and synced, or it came to nothing: then they are asked again a little later.
+    /// All servers have cut, or removed, and synced, or it came to nothing: then they are asked again a little later.
     ///
     /// # Panics
     /// There was no such cut.
     pub fn was_cut(&mut self, cut: CutNo, is_durable: bool) {
         let file = self.cuts.remove(&cut).expect("a cut is over once");
         let Some(cutting) = &mut self.file(file).cutting else { return };
-        let (from, epoch) = (cutting.from, cutting.epoch);
+        let (from, removes, epoch) = (cutting.from, cutting.removes, cutting.epoch);
         let Some(seq) = cutting.record() else { return };
         if !is_durable {
             cutting.stage = Stage::Again(seq);
@@ -132,6 +155,10 @@ impl<B> Gatherer<B> {
             return;
         }
         cutting.stage = Stage::Ends;
+        if removes {
+            self.append(Record::Gone { file }, Appending::Other);
+            return self.sync(Syncing::Gone(file));
+        }
         let seq = self.append(Record::IsCut { file, from, epoch }, Appending::Other);
         self.is_cut(file, from, epoch, seq);
         // The next life would cut again, what is newer.
@@ -167,6 +194,48 @@ impl<B> Gatherer<B> {
             self.answer(client, number, Answer::Truncated);
         }
         self.go_on_after_cut(file);
+    }
+
+    /// The log says that the servers have removed a file: it is forgotten, and whoever waits for it hears so.
+    pub(super) fn end_removal(&mut self, file: FileNo) {
+        let Some(state) = self.forget_file(file) else { return };
+        if let Some((client, number)) = state.cutting.and_then(|cutting| cutting.asked) {
+            self.answer(client, number, Answer::Removed);
+        }
+        for one in state.stripes.into_values().flat_map(|stripe| stripe.queue) {
+            match one {
+                Queued::Write { client, number, .. } => self.answer(client, number, Answer::Gone),
+                Queued::Append { client, .. } => self.end_append(client, file, Answer::Gone),
+                Queued::Lease(wanted) => {
+                    if let Some(wanted) = self.wanted.remove(&wanted) {
+                        self.answer(wanted.client, wanted.number, Answer::Gone);
+                    }
+                }
+            }
+        }
+        let those = (file, ClientNo(0))..=(file, ClientNo(u64::MAX));
+        let those: Vec<(FileNo, ClientNo)> = self.appends.range(those).map(|(key, _)| *key).collect();
+        those.into_iter().for_each(|key| _ = self.appends.remove(&key));
+        for (client, number, request) in state.later {
+            self.take(client, number, request);
+        }
+    }
+
+    /// Nothing is known of a file but that it was removed.
+    pub(super) fn forget_file(&mut self, file: FileNo) -> Option<File<B>> {
+        self.gone.insert(file);
+        self.files.remove(&file)
+    }
+
+    /// Answers what is asked of a file that was removed.
+    pub(super) fn answer_for_gone(&mut self, client: ClientNo, number: RequestNo, request: &Request<B>) {
+        match request {
+            Request::Release { .. } | Request::Grow { .. } => {}
+            Request::Remove { .. } => self.answer(client, number, Answer::Removed),
+            // There is nothing of it that has to last.
+            Request::Sync { .. } => self.sync(Syncing::Client(client, number)),
+            _ => self.answer(client, number, Answer::Gone),
+        }
     }
 
     fn go_on_after_cut(&mut self, file: FileNo) {

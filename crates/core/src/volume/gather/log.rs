@@ -110,6 +110,7 @@ impl<B> Gatherer<B> {
                         of_it.flat_map(|one| one.stripes.clone().map(|at| (one.file, at))).collect();
                     stripes.into_iter().for_each(|(file, at)| self.go_on(file, at));
                 }
+                (Syncing::Brought(file, _), Ok(())) if self.gone.contains(&file) => {}
                 (Syncing::Brought(file, at), Ok(())) => {
                     self.stripe(file, at).noting -= 1;
                     self.go_on(file, at);
@@ -121,6 +122,7 @@ impl<B> Gatherer<B> {
                     self.end_append(client, file, Answer::Failed(errno));
                 }
                 (Syncing::Cut(file), Ok(())) => self.ask_to_cut(file),
+                (Syncing::Gone(file), Ok(())) => self.end_removal(file),
                 (Syncing::IsCut(file), Ok(())) => self.end_cut(file),
                 (Syncing::Forget(first), Ok(())) => self.actions.push_back(Action::Forget(first)),
                 (
@@ -128,6 +130,7 @@ impl<B> Gatherer<B> {
                     | Syncing::Brought(..)
                     | Syncing::Cut(_)
                     | Syncing::IsCut(_)
+                    | Syncing::Gone(_)
                     | Syncing::Forget(_),
                     Err(_),
                 ) => {}

@@ -32,19 +32,33 @@ pub enum Request<B> {
     Append { file: FileNo, number: AppendNo, len: u64, bytes: B },
     /// The file ends there: what is behind it is gone, and what was not there is zeros.
     Truncate { file: FileNo, len: u64 },
+    /// Removes the file, which nobody has open and no name leads to.
+    Remove { file: FileNo },
 }
 
 impl<B> Request<B> {
-    /// The file that it changes, or may change.
-    pub(super) fn changes(&self) -> Option<FileNo> {
+    /// Which file it is about.
+    pub(super) fn file(&self) -> FileNo {
         match self {
             Request::Write { file, .. }
             | Request::Lease { file, .. }
+            | Request::Release { file, .. }
+            | Request::Read { file, .. }
+            | Request::Grow { file, .. }
+            | Request::Sync { file }
             | Request::Append { file, .. }
-            | Request::Truncate { file, .. } => Some(*file),
+            | Request::Truncate { file, .. }
+            | Request::Remove { file } => *file,
+        }
+    }
+
+    /// The file, if it is one that changes it or may do so.
+    pub(super) fn changes(&self) -> Option<FileNo> {
+        match self {
             Request::Release { .. } | Request::Read { .. } | Request::Grow { .. } | Request::Sync { .. } => {
                 None
             }
+            _ => Some(self.file()),
         }
     }
 }
@@ -67,6 +81,10 @@ pub enum Answer {
     Reserved { offset: u64 },
     /// The file ends there, and that lasts.
     Truncated,
+    /// The file is removed, and that lasts.
+    Removed,
+    /// It was removed before.
+    Gone,
     /// The disk says no; nothing is gathered any more.
     Failed(i32),
 }
@@ -97,6 +115,10 @@ pub enum Record<B> {
     Cut { file: FileNo, from: u64, epoch: Epoch },
     /// They have cut, and it ends there: what records before say of what is behind it does not count.
     IsCut { file: FileNo, from: u64, epoch: Epoch },
+    /// Servers remove the file.
+    Remove { file: FileNo },
+    /// They have: what records before say of it does not count.
+    Gone { file: FileNo },
     /// It was cut last under that epoch: ends of before do not count.
     LastCut { file: FileNo, epoch: Epoch },
     /// That client may have leases from now on.
@@ -122,6 +144,8 @@ pub enum Action<B> {
     Push { push: PushNo, file: FileNo, stripe: u64, epoch: Epoch, parts: Vec<Part> },
     /// Have all servers cut a file from there on, under this epoch, and sync it; then [`Gatherer::was_cut`].
     Cut { cut: CutNo, file: FileNo, epoch: Epoch, from: u64 },
+    /// Have all servers remove a file, under this epoch, and sync that; then [`Gatherer::was_cut`].
+    Remove { cut: CutNo, file: FileNo, epoch: Epoch },
     /// Records before this one are of no use any more.
     Forget(Seq),
 }

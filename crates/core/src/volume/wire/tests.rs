@@ -27,6 +27,7 @@ fn all() -> Vec<Message> {
         gather(gather::Request::Grow { file, epoch, end: FILE_LEN_MAX }),
         gather(gather::Request::Append { file, number: AppendNo(4), len: 16, bytes: 16 }),
         gather(gather::Request::Truncate { file, len: 0 }),
+        gather(gather::Request::Remove { file }),
         gathered(gather::Answer::Written),
         gathered(gather::Answer::Leased { stripes: 1..3, epoch }),
         gathered(gather::Answer::Read { parts: vec![part(3, 4, 0), part(7, 1, 4)], end: 12 }),
@@ -36,16 +37,20 @@ fn all() -> Vec<Message> {
         gathered(gather::Answer::Appended { offset: 17 }),
         gathered(gather::Answer::Reserved { offset: FILE_LEN_MAX }),
         gathered(gather::Answer::Truncated),
+        gathered(gather::Answer::Removed),
+        gathered(gather::Answer::Gone),
         Message::Recall(file, 2..3),
         store(storage::Request::Write { file, epoch, offset: 1 << 40, bytes: 1 }),
         store(storage::Request::Read { file, offset: 1 << 40, len: 1 }),
         store(storage::Request::Sync { file }),
         store(storage::Request::Cut { file, epoch, from: 3 }),
+        store(storage::Request::Remove { file, epoch }),
         stored(storage::Answer::Written(Incarnation(1))),
         stored(storage::Answer::Durable(Incarnation(1))),
         stored(storage::Answer::Read(16)),
         stored(storage::Answer::Void(epoch)),
         stored(storage::Answer::Failed(5)),
+        stored(storage::Answer::Gone),
     ]
 }
 
