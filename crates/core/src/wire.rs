@@ -11,7 +11,7 @@
 //! control messages (`parts` what several have in common, `entries` what is announced, `tables` what is for
 //! people, `job` those of a job of many hosts); `data` the data frames; `negotiate` what two hellos agree on.
 
-mod codec;
+pub(crate) mod codec;
 mod data;
 mod decode;
 mod encode;

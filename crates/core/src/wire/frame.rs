@@ -62,7 +62,7 @@ pub mod kind {
     pub const SOURCE_ROOTS: u8 = 0x2c;
     pub const NOT_HELD: u8 = 0x2d;
     pub const METADATA: u8 = 0x2e;
-    // 0x30 to 0x3f are for what several ends of one job say to each other.
+    // 0x30 to 0x3f are for what several ends of one job say to each other, 0x40 to 0x4f for volumes.
     /// First of the kinds that a receiver who does not know them reads and drops.
     pub const IGNORABLE: u8 = 0x80;
     pub const TARGET_HEALTH: u8 = 0x80;
@@ -79,6 +79,23 @@ pub mod kind {
     pub const PROCESSORS: u8 = 0x8e;
 }
 
+/// Kinds of the frames of volumes, 0x40 to 0x4f; see [`volume::wire`](crate::volume::wire).
+pub mod volume_kind {
+    pub const JOIN: u8 = 0x40;
+    pub const STORAGE_JOINED: u8 = 0x41;
+    pub const GATHERER_JOINED: u8 = 0x42;
+    pub const REFUSED: u8 = 0x43;
+    pub const PING: u8 = 0x44;
+    pub const PONG: u8 = 0x45;
+    pub const GATHER: u8 = 0x46;
+    pub const GATHERED: u8 = 0x47;
+    pub const RECALL: u8 = 0x48;
+    pub const STORE: u8 = 0x49;
+    pub const STORED: u8 = 0x4a;
+    /// The last that is known to this version.
+    pub const LAST: u8 = STORED;
+}
+
 /// What a frame kind of the wire is to this version.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KindClass {
@@ -89,6 +106,8 @@ enum KindClass {
     DataEnd,
     Control,
     Ignorable,
+    /// Said over a connection of a volume, and nowhere else.
+    Volume,
     Unknown,
 }
 
@@ -100,6 +119,7 @@ fn class_of(kind: u8) -> KindClass {
         kind::DATA => KindClass::Data,
         kind::DATA_END => KindClass::DataEnd,
         kind::HELLO..=kind::STREAMS | kind::FILE_LAYOUT..=kind::METADATA => KindClass::Control,
+        volume_kind::JOIN..=volume_kind::LAST => KindClass::Volume,
         kind::IGNORABLE.. => KindClass::Ignorable,
         _ => KindClass::Unknown,
     }
@@ -167,6 +187,11 @@ impl FrameHeader {
         matches!(class_of(self.kind), KindClass::Control | KindClass::Ignorable)
     }
 
+    /// It is of a volume: the body is for [`decode`](crate::volume::wire::decode).
+    pub fn is_of_volume(&self) -> bool {
+        class_of(self.kind) == KindClass::Volume
+    }
+
     fn check(&self) -> Result<(), WireError> {
         let len = u64::from(self.len);
         let exact = |what, want: usize| match len == want as u64 {
@@ -183,7 +208,9 @@ impl FrameHeader {
             KindClass::Resume => exact("resume length", RESUME_LEN - HEADER_LEN)?,
             KindClass::Data => at_most("data frame length", FRAME_LEN_MAX)?,
             KindClass::DataEnd => exact("length of the end of data", 0)?,
-            KindClass::Control | KindClass::Ignorable => at_most("control frame length", CONTROL_LEN_MAX)?,
+            KindClass::Control | KindClass::Ignorable | KindClass::Volume => {
+                at_most("control frame length", CONTROL_LEN_MAX)?
+            }
             KindClass::Unknown => return Err(WireError::UnknownKind(self.kind)),
         }
         if self.flags != 0 {

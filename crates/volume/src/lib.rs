@@ -1,0 +1,12 @@
+//! Striped volumes: servers and clients.
+//!
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod dial;
+mod disk;
+pub mod line;
+pub mod log;
+pub mod server;
+pub mod shelf;
