@@ -1,4 +1,5 @@
-//! How fast a volume on this host takes writes of each size, on either path: `cargo run --release --example paths`.
+//! How fast a volume on this host takes writes of each size, on either path: `cargo run --release --example
+//! paths`.
 //!
 //! Servers are threads of this process, their directories below the one that is named, and clients come over
 //! loopback and TLS. Written as in the paper on the write threshold: consecutive writes, then one sync.

@@ -1,11 +1,10 @@
 //! A client of a volume: writes, reads and syncs of files by their numbers.
 //!
-//! In: what the application wants, of any length. Out: what became of it.
-//! Each write is cut at stripes, and the pieces go all at once; what is smaller than the write threshold goes
-//! to the gatherer of its file, everything else directly. A read has what the gatherer has over what the
-//! storage servers have. What has not come to an end within the patience fails with who was waited for; it may
-//! still be done.
-//! Left out: names, which the catalog has; small writes put together before they are sent.
+//! In: what the application wants, of any length. Out: what became of it. Each write is cut at stripes, and
+//! the pieces go all at once; what is smaller than the write threshold goes to the gatherer of its file,
+//! everything else directly. A read has what the gatherer has over what the storage servers have. What has
+//! not come to an end within the patience fails with who was waited for; it may still be done. Left out:
+//! names, which the catalog has; small writes put together before they are sent.
 
 mod brain;
 
@@ -173,8 +172,8 @@ impl Client {
         self.want(|reply| Want::Remove { file, reply })
     }
 
-    /// The write threshold as it is now, bytes; and how many writes began, and how many of them went the other
-    /// way to see what that costs.
+    /// The write threshold as it is now, bytes; and how many writes began, and how many of them went the
+    /// other way to see what that costs.
     ///
     /// # Errors
     /// The client is closed.

@@ -5,8 +5,8 @@
 //! Invariants: nobody is heard who does not hold the volume's key; each connection holds so much memory at
 //! most; what cannot be believed ends its connection, and nothing else.
 //!
-//! Threads: one decides ([`brain`]); some do what the disk does ([`disk`]); each connection has one that reads
-//! and one that writes; one accepts, and one for each other server connects to it.
+//! Threads: one decides ([`brain`]); some do what the disk does ([`disk`]); each connection has one that
+//! reads and one that writes; one accepts, and one for each other server connects to it.
 
 mod brain;
 mod disk;

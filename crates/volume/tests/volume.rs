@@ -449,10 +449,10 @@ fn a_frozen_server_holds_up_its_own() {
     assert!(read.bytes == want);
 }
 
-/// Goal: a server that is killed at any moment loses nothing that was acknowledged, for no disk lost anything;
-/// clients wait for it and go on.
-/// Method: processes of three servers, killed one after the other while writes of both paths are under way;
-/// every byte is compared after each kill, and by a new client after all were killed.
+/// Goal: a server that is killed at any moment loses nothing that was acknowledged, for no disk lost
+/// anything; clients wait for it and go on. Method: processes of three servers, killed one after the other
+/// while writes of both paths are under way; every byte is compared after each kill, and by a new client
+/// after all were killed.
 #[test]
 fn killed_servers_lose_nothing() {
     let mut volume = Processes::new(3);
@@ -490,7 +490,8 @@ fn killed_servers_lose_nothing() {
     }
 }
 
-/// Goal: nobody without the volume's key, or of another volume, is heard; two servers never have one directory.
+/// Goal: nobody without the volume's key, or of another volume, is heard; two servers never have one
+/// directory.
 #[test]
 fn strangers_are_not_heard() {
     let mut volume = Volume::new(1);

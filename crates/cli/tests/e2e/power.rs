@@ -113,9 +113,9 @@ impl Copy {
     }
 }
 
-/// Goal: a disk that is powered on again is a new one, although somebody else copied its mount before the cut.
-/// Method: a namespace of mounts with a copy, that ends after a moment; without waiting for it nothing could be
-/// written, as on a disk whose power is off.
+/// Goal: a disk that is powered on again is a new one, although somebody else copied its mount before the
+/// cut. Method: a namespace of mounts with a copy, that ends after a moment; without waiting for it nothing
+/// could be written, as on a disk whose power is off.
 #[test]
 fn copies_of_a_mount_are_waited_for() {
     need!("ext4", "unshare");

@@ -2,15 +2,14 @@
 //!
 //! In: writes, reads and syncs of the application, in pieces that lie in one stripe each; answers of
 //! gatherer and storage servers; connections that come and go; time. Out: requests, and what became of the
-//! application's.
-//! Invariants: a direct write goes out under a lease that is good by this host's clock, got over the
-//! connection to the gatherer that stands; in a stripe no direct write and no gathered one are under way at
-//! a time, and what overlaps goes out in the order in which it came, one after the other; a sync succeeds
-//! only if every server with anything of the file that was not synced before says that it lasts, in the
-//! life in which it took it; what changes a file as a whole waits for the client's writes before it, and those
-//! after it wait for it.
-//! Left out: which path a write takes ([`threshold`](super::threshold)), small writes put together, and
-//! waiting with an end: the driver gives up what takes too long.
+//! application's. Invariants: a direct write goes out under a lease that is good by this host's clock, got
+//! over the connection to the gatherer that stands; in a stripe no direct write and no gathered one are
+//! under way at a time, and what overlaps goes out in the order in which it came, one after the other; a
+//! sync succeeds only if every server with anything of the file that was not synced before says that it
+//! lasts, in the life in which it took it; what changes a file as a whole waits for the client's writes
+//! before it, and those after it wait for it. Left out: which path a write takes
+//! ([`threshold`](super::threshold)), small writes put together, and waiting with an end: the driver gives
+//! up what takes too long.
 
 mod sync;
 mod turns;

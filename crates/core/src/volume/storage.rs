@@ -1,12 +1,12 @@
 //! A storage server of a volume: which request is carried out when, and which is refused.
 //!
 //! In: requests of clients and gatherers, and what became of operations. Out: operations for the disk, and
-//! answers.
-//! Invariants: no write is carried out under an epoch that is older than one that was heard of before it;
-//! none begins while one of an older epoch is being carried out; a cut is carried out alone in its file, in
-//! the order in which it came; what was removed is not written any more; nothing of a peer's earlier session begins after a newer one began, and the
-//! newer one begins after what was being carried out of the earlier is over.
-//! Left out: tickets, which say what a peer may do at all; the driver looks at them first.
+//! answers. Invariants: no write is carried out under an epoch that is older than one that was heard of
+//! before it; none begins while one of an older epoch is being carried out; a cut is carried out alone in
+//! its file, in the order in which it came; what was removed is not written any more; nothing of a peer's
+//! earlier session begins after a newer one began, and the newer one begins after what was being carried
+//! out of the earlier is over. Left out: tickets, which say what a peer may do at all; the driver looks at
+//! them first.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -42,8 +42,8 @@ pub enum Answer<B> {
     Read(B),
     /// The lease is void: the file is at that epoch.
     Void(Epoch),
-    /// The file was removed: nothing is put into it in this life. Whoever brings bytes of it needs to do so no
-    /// more.
+    /// The file was removed: nothing is put into it in this life. Whoever brings bytes of it needs to do so
+    /// no more.
     Gone,
     /// The disk says no.
     Failed(i32),

@@ -1,13 +1,12 @@
 //! What is said over a connection of a volume, which leads from a client or a gatherer to one server, and the
 //! bytes of it.
 //!
-//! In: bytes of a peer, or what a machine wants said. Out: the other of the two.
-//! The frames are those of a transfer, on stream 1: a message here is one frame, and what has bytes is followed
-//! at once by one data frame, whose only entry is "the whole" of them, with their root, so that they are checked
-//! as those of a copy are. Without bytes there is none.
-//! Invariants: what [`encode`] makes, [`decode`] takes; nothing is allocated beyond what the bytes at hand can
-//! fill; ranges do not overflow, and are not empty where that would say nothing.
-//! Left out: whether somebody may say it, which the driver knows before.
+//! In: bytes of a peer, or what a machine wants said. Out: the other of the two. The frames are those of a
+//! transfer, on stream 1: a message here is one frame, and what has bytes is followed at once by one data
+//! frame, whose only entry is "the whole" of them, with their root, so that they are checked as those of a
+//! copy are. Without bytes there is none. Invariants: what [`encode`] makes, [`decode`] takes; nothing is
+//! allocated beyond what the bytes at hand can fill; ranges do not overflow, and are not empty where that
+//! would say nothing. Left out: whether somebody may say it, which the driver knows before.
 
 #[cfg(test)]
 mod tests;

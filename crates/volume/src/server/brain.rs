@@ -275,7 +275,8 @@ impl Brain {
 
     /// Answers what was asked over a connection, if that stands.
     fn answer(&mut self, asker: Asker, message: impl FnOnce(Work) -> Message, bytes: Bytes) {
-        // One operation answers one request; of a sync that many waited for each has a part, and the first all.
+        // One operation answers one request; of a sync that many waited for each has a part, and the first
+        // all.
         let busy = std::mem::take(&mut self.took);
         if let Some(line) = self.lines.get_mut(&asker.line)
             && let Some((since, held)) = line.asked.remove(&asker.number)

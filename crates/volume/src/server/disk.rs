@@ -1,4 +1,5 @@
-//! What a server does on its disk, away from the thread that decides: threads for stripes, and one for the log.
+//! What a server does on its disk, away from the thread that decides: threads for stripes, and one for the
+//! log.
 //!
 //! Invariant: each job is answered once, by [`Event`]; appends and syncs of the log are done in their order.
 

@@ -1,8 +1,8 @@
 //! What a gatherer has done at storage servers: pushes of stripes, cuts and removals of files; all are synced
 //! there.
 //!
-//! Invariant: something is durable only if all that it asks of a server and then the sync were answered in one
-//! life of that server, over one connection.
+//! Invariant: something is durable only if all that it asks of a server and then the sync were answered in
+//! one life of that server, over one connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -76,8 +76,8 @@ impl Disk {
         let mut is_unmounted = false;
         let unused = procs::wait_until(UNUSED_WITHIN, || {
             is_unmounted = is_unmounted || unmounted(&self.at);
-            // Whoever copied our mounts into a namespace of his own has it mounted as long as that is there, and
-            // mounted again it would be the same one, without power.
+            // Whoever copied our mounts into a namespace of his own has it mounted as long as that is
+            // there, and mounted again it would be the same one, without power.
             is_unmounted && self.is_detached()
         });
         assert!(unused, "{} cannot be unmounted", self.at.display());

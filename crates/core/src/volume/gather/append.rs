@@ -77,8 +77,8 @@ impl<B> Gatherer<B> {
         self.sync(Syncing::Reserved { client, file, offset: tail });
     }
 
-    /// An append is first in a stripe that nobody has a lease on: it stands at the file's end, if that is still
-    /// here.
+    /// An append is first in a stripe that nobody has a lease on: it stands at the file's end, if that is
+    /// still here.
     pub(super) fn do_append(&mut self, client: ClientNo, (file, at): (FileNo, u64), len: u64, bytes: B) {
         let size = self.settings.stripe_size;
         let offset = self.file(file).tail;

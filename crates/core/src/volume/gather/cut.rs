@@ -1,4 +1,5 @@
-//! Files made shorter or longer, and removed: what has to be over before the servers cut, and what comes after.
+//! Files made shorter or longer, and removed: what has to be over before the servers cut, and what comes
+//! after.
 //!
 //! In: that a client wants a file to end somewhere; leases that come back, pushes that are over;
 //! what became of the servers' cut. Out: a record before, the servers' cut, a record after, the answer.
@@ -7,8 +8,8 @@
 //! lasts that they have cut: nothing of before comes back, in the next life either, and nothing of after is
 //! cut away.
 //!
-//! A removal is a cut of everything after which the file is forgotten, but for its number: in this life nothing
-//! makes it exist again, and in a later one nothing that counts, for no name leads there.
+//! A removal is a cut of everything after which the file is forgotten, but for its number: in this life
+//! nothing makes it exist again, and in a later one nothing that counts, for no name leads there.
 //!
 //! What the log has behind the new end is shown until the servers have cut: they may have older bytes below.
 
@@ -140,7 +141,8 @@ impl<B> Gatherer<B> {
         });
     }
 
-    /// All servers have cut, or removed, and synced, or it came to nothing: then they are asked again a little later.
+    /// All servers have cut, or removed, and synced, or it came to nothing: then they are asked again a
+    /// little later.
     ///
     /// # Panics
     /// There was no such cut.
