@@ -4,6 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use haul_base::stop::Stopped;
 use haul_gridftp::FtpError;
 
 /// Why something came to nothing. No text holds a password.
@@ -130,6 +131,8 @@ impl Error {
     pub fn is_silence(&self) -> bool {
         match self {
             Error::Silent { .. } => true,
+            // Who ends a wait for the server has waited for it.
+            Error::Lost { cause, .. } if cause.get_ref().is_some_and(|inner| inner.is::<Stopped>()) => true,
             Error::Connect { cause, .. } | Error::Lost { cause, .. } => {
                 cause.kind() == io::ErrorKind::TimedOut
             }

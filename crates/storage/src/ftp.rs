@@ -424,7 +424,7 @@ fn find(
         }
         found.push(Found { path, replicas: replicas.to_vec(), name, facts, site });
     }
-    session.heed_no_stop();
+    session.heed(&Stop::never());
     Ok((session, found))
 }
 

@@ -39,7 +39,12 @@ impl Writer {
             // What goes by itself goes when all that was said is over.
             while alone.is_empty() && line.len() < self.common.lanes.line_max() {
                 let Some(taken) = batch.take() else { break };
-                match self.join(&batch.items[taken.range.start].file, line.is_empty()) {
+                let file = &batch.items[taken.range.start].file;
+                if let Some(failure) = self.common.not_begun(&self.common.path(file)) {
+                    end(batch, taken, Err(failure));
+                    continue;
+                }
+                match self.join(file, line.is_empty()) {
                     Ok(Some((temp, path))) => line.push_back(Lined { taken, temp, path }),
                     Ok(None) => alone.push_back((taken, None)),
                     Err(error) => {

@@ -149,8 +149,10 @@ impl FtpWriter {
         let refused = match failed {
             Some(gone) => Some((write, gone)),
             None => self.common.lock().add_write(write).err().map(|write| {
+                let path = self.common.path(&write.file);
                 let why = format!("byte 0 of it comes next, and not byte {}", write.offset);
-                let failure = self.common.say(FailureKind::Write, &self.common.path(&write.file), &why);
+                let failure = self.common.not_begun(&path);
+                let failure = failure.unwrap_or_else(|| self.common.say(FailureKind::Write, &path, &why));
                 (write, failure.into())
             }),
         };
@@ -166,7 +168,7 @@ impl FtpWriter {
 
 impl Drop for FtpWriter {
     fn drop(&mut self) {
-        self.common.ends.store(true, Ordering::Relaxed);
+        self.common.ends.set_over();
         let mut queues = self.common.lock();
         queues.ends = true;
         // What nobody began is given up, which tells it.
@@ -347,7 +349,7 @@ impl SinkEngine for FtpWriter {
 
     fn end(&mut self) -> Vec<String> {
         self.common.lock().ends = true;
-        self.common.ends.store(true, Ordering::Relaxed);
+        self.common.ends.set_over();
         self.common.ready.notify_all();
         let until = Instant::now() + END_WITHIN;
         while self.threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {

@@ -54,6 +54,11 @@ impl Writer {
     }
 
     fn write_object(&mut self, file: &SinkFile, offset: u64, bytes: &[u8]) -> Result<(), Gone> {
+        let goes_on = self.open.as_ref().is_some_and(|open| open.id == file.id && offset > 0);
+        let is_new = offset == 0 || self.common.in_place.is_none() && !goes_on;
+        if let Some(failure) = is_new.then(|| self.common.not_begun(&self.common.path(file))).flatten() {
+            return Err(failure.into());
+        }
         if self.common.in_place.is_some() {
             return self.write_into(file, offset, bytes);
         }

@@ -19,6 +19,7 @@ use haul_ftp::{Error, Server, Settings, Sum};
 
 use super::again::Again;
 use super::begun::Begun;
+use super::ending::Ending;
 use super::lanes::Lanes;
 use super::parts::Parts;
 use super::placed::InPlace;
@@ -41,9 +42,9 @@ const LEFT_NAMED: usize = 5;
 pub(super) struct Common {
     pub(super) server: Server,
     pub(super) settings: Settings,
-    /// What becomes of what fails, and that nobody wants more attempts.
+    /// What becomes of what fails, and that nobody wants more.
     pub(super) retry: Arc<Retry>,
-    pub(super) ends: Arc<AtomicBool>,
+    pub(super) ends: Arc<Ending>,
     pub(super) tree: Tree,
     pub(super) tag: u32,
     /// What the server makes sums by, if it does.
@@ -354,6 +355,12 @@ impl Common {
 
     pub(super) fn say(&self, kind: FailureKind, path: &[u8], why: &str) -> Failure {
         said(&self.server, kind, path, why)
+    }
+
+    /// A stop was asked for, and this was not begun: it is not, and counts as what never came.
+    pub(super) fn not_begun(&self, path: &[u8]) -> Option<Failure> {
+        let why = "a stop was asked for before it was begun";
+        self.ends.is_stopped().then(|| self.say(FailureKind::Network, path, why))
     }
 
     /// It could not be removed.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use haul_core::change::Change;
 use haul_core::entry::Meta;
-use haul_core::ids::FileId;
+use haul_core::ids::{DirId, FileId};
 use haul_core::reliability::Step;
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{
@@ -225,29 +225,37 @@ impl Writer {
             Work::Publish(batch) => self.publish_batch(&batch),
             Work::Sums(summed) => self.help(&summed),
             Work::Op(op, owed) => {
-                let done = match op {
-                    SinkOp::MakeDirs { dirs } => SinkDone::MakeDirs { results: self.make_dirs(dirs) },
-                    SinkOp::Lookup { items } => SinkDone::Lookup { results: self.look_up(items) },
-                    SinkOp::Amend { items, .. } => SinkDone::Amend { results: self.amend(items) },
-                    SinkOp::FinishDirs { dirs, .. } => {
-                        SinkDone::FinishDirs { results: self.finish_dirs(dirs) }
-                    }
-                    SinkOp::Discard { id } => {
-                        self.discard(id);
-                        SinkDone::Discard { id }
-                    }
-                    SinkOp::RemoveJournal => {
-                        self.remove_left();
-                        SinkDone::RemoveJournal { result: Ok(()) }
-                    }
-                    // Answered where they are submitted.
-                    op => {
-                        let text = "nobody asks for it".into();
-                        let failure = Failure { kind: FailureKind::Local, errno: 0, text };
+                let stopped = self.common.not_begun(&self.common.tree.dir(DirId::ROOT));
+                let done = match (op, stopped) {
+                    (op @ (SinkOp::MakeDirs { .. } | SinkOp::Lookup { .. }), Some(failure)) => {
                         refuse(op, &failure)
                     }
+                    (op, _) => self.done(op),
                 };
                 owed.settle(Ok(done));
+            }
+        }
+    }
+
+    fn done(&mut self, op: SinkOp) -> SinkDone {
+        match op {
+            SinkOp::MakeDirs { dirs } => SinkDone::MakeDirs { results: self.make_dirs(dirs) },
+            SinkOp::Lookup { items } => SinkDone::Lookup { results: self.look_up(items) },
+            SinkOp::Amend { items, .. } => SinkDone::Amend { results: self.amend(items) },
+            SinkOp::FinishDirs { dirs, .. } => SinkDone::FinishDirs { results: self.finish_dirs(dirs) },
+            SinkOp::Discard { id } => {
+                self.discard(id);
+                SinkDone::Discard { id }
+            }
+            SinkOp::RemoveJournal => {
+                self.remove_left();
+                SinkDone::RemoveJournal { result: Ok(()) }
+            }
+            // Answered where they are submitted.
+            op => {
+                let text = "nobody asks for it".into();
+                let failure = Failure { kind: FailureKind::Local, errno: 0, text };
+                refuse(op, &failure)
             }
         }
     }
@@ -289,10 +297,13 @@ impl Writer {
         bytes: &[u8],
         mut before: Option<(Vec<u8>, Error)>,
     ) -> Result<(), Failure> {
+        let path = self.common.path(file);
+        if let Some(failure) = self.common.not_begun(&path) {
+            return Err(failure);
+        }
         if self.common.in_place.is_some() {
             return self.write_whole_into(file, bytes);
         }
-        let path = self.common.path(file);
         panic_point("write", &String::from_utf8_lossy(&path));
         self.begins("write", &path);
         check(&self.common.server, &path, &file.name)?;
@@ -577,6 +588,17 @@ impl Writer {
     fn publish_batch(&mut self, batch: &Batch<CommitItem>) {
         while let Some(taken) = batch.take() {
             let items = &batch.items[taken.range.clone()];
+            if self.common.ends.is_over() {
+                // Nobody hears of it any more.
+                let refused = |item: &CommitItem| {
+                    let path = item.publish.as_ref().map(|publish| self.common.path(&publish.file));
+                    let why = "the run is over";
+                    Err(self.common.say(FailureKind::Network, &path.unwrap_or_default(), why))
+                };
+                let results = items.iter().map(refused).collect();
+                batch.end(taken, results, |results| committed(batch, results));
+                continue;
+            }
             let publish: Vec<&Publish> = items.iter().filter_map(|item| item.publish.as_ref()).collect();
             let mut published = self.publish(&publish).into_iter();
             let result = |item: &CommitItem| match &item.publish {
@@ -584,12 +606,14 @@ impl Writer {
                 None => Ok(()),
             };
             let results = items.iter().map(result).collect();
-            batch.end(taken, results, |results| {
-                let ids = batch.items.iter().map(|item| item.id);
-                SinkDone::Commit { results: ids.zip(results).collect() }
-            });
+            batch.end(taken, results, |results| committed(batch, results));
         }
     }
+}
+
+fn committed(batch: &Batch<CommitItem>, results: Vec<Result<(), Failure>>) -> SinkDone {
+    let ids = batch.items.iter().map(|item| item.id);
+    SinkDone::Commit { results: ids.zip(results).collect() }
 }
 
 /// What became of a temporary that was to be removed.
