@@ -7,6 +7,9 @@ use std::time::Duration;
 use haul_base::stop::Stopped;
 use haul_gridftp::FtpError;
 
+/// How waiting for a connection is told.
+const CONNECTING: &str = "connect to ";
+
 /// Why something came to nothing. No text holds a password.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -90,7 +93,7 @@ impl Error {
     /// The same of a connection that was to be made.
     pub(crate) fn unreached(to: String, patience: Duration, cause: io::Error) -> Error {
         match ran_out(&cause) {
-            true => Error::silent(&format!("connect to {to}"), patience),
+            true => Error::silent(&format!("{CONNECTING}{to}"), patience),
             false => Error::Connect { to, cause },
         }
     }
@@ -112,6 +115,15 @@ impl Error {
     /// Under TLS a server may refuse each further data connection of a session that it does not know again.
     pub fn wants_another_session(&self) -> bool {
         self.ends_session() || matches!(self, Error::Refused { code: 425, .. })
+    }
+
+    /// The server heard nothing of what was to be asked: a connection for it was not made, or it cannot be said.
+    pub fn is_unheard(&self) -> bool {
+        match self {
+            Error::Connect { .. } | Error::Unsayable(_) => true,
+            Error::Silent { doing, .. } => doing.starts_with(CONNECTING),
+            _ => false,
+        }
     }
 
     /// The same may go well later, or over another connection.

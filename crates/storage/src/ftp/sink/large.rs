@@ -247,7 +247,12 @@ impl Writer {
             common.parts.begins(file.id, &temp, connections.is_some());
             let (error, temp) = match self.line.open() {
                 // Nothing was said of it.
-                Err(error) => (error, None),
+                Err(error) => {
+                    if is_new {
+                        common.note_refusal(&temp, &error);
+                    }
+                    (error, None)
+                }
                 Ok(session) => {
                     let before: Vec<&[u8]> = before.iter().map(Vec::as_slice).collect();
                     let removed = match before.is_empty() {

@@ -446,9 +446,11 @@ impl Common {
         std::mem::take(&mut *self.doubted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The server refused to begin with it, if that is what happened.
+    /// The server refused to begin with it, or heard nothing of it, if that is what happened.
     pub(super) fn note_refusal(&self, path: &[u8], error: &Error) {
-        if matches!(error, Error::Refused { .. }) {
+        let is_never_begun = matches!(error, Error::Refused { .. })
+            || error.is_unheard() && !haul_mutant::removed("ftp-what-never-began-is-not-left");
+        if is_never_begun {
             self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_vec());
         }
     }

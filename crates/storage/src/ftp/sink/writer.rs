@@ -134,12 +134,18 @@ impl Writer {
                 }
                 _ if removed.is_ok() => self.common.stays_not(path),
                 // One that is in use may be shown to nobody, and stays on the list.
-                _ if removed.is_err_and(|error| is_busy(&error)) => {
+                _ if removed.as_ref().is_err_and(is_busy) => {
                     self.common.stands(path);
                     busy.push(*path);
                 }
                 Asked::Not(_) => self.common.stays_not(path),
                 Asked::Is(_) => self.common.stands(path),
+                // There is nothing to tell of, and nothing to remove: other than where that is not allowed.
+                Asked::Untold(_)
+                    if removed.is_err_and(|error| error.is_unavailable() && !error.is_denied()) =>
+                {
+                    self.common.stays_not(path);
+                }
                 Asked::Untold(_) => {}
             }
         }
@@ -345,7 +351,10 @@ impl Writer {
                 let sending = Sending::begin(session, &lanes, (&temp, 0, file.size), connections);
                 let mut sending = sending.inspect_err(|error| self.common.note_refusal(&temp, error))?;
                 match sending.write(Ok(&mut *session), bytes) {
-                    Ok(()) => sending.stored(session, &temp),
+                    Ok(()) => {
+                        self.common.network.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                        sending.stored(session, &temp)
+                    }
                     Err(error) => Err(sending.broken_off(session, &temp, error)),
                 }
             });
@@ -370,7 +379,6 @@ impl Writer {
             }
             before = Some((temp, error));
         }
-        self.common.network.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.common.set_temp(file.id, TempState::Stored(summing.finish()));
         Ok(())
     }
