@@ -48,7 +48,7 @@ impl Claims {
 }
 
 /// The same for names that differ in case alone, or in dots and spaces at their ends.
-fn key(path: &[u8]) -> [u8; 16] {
+pub(in crate::ftp) fn key(path: &[u8]) -> [u8; 16] {
     let mut key = blake3::Hasher::new();
     for part in path.split(|byte| *byte == b'/') {
         let end = part.iter().rposition(|byte| !matches!(byte, b'.' | b' ')).map_or(0, |last| last + 1);
