@@ -270,10 +270,6 @@ impl Writer {
         (asked, unchanged): (&Asked, bool),
     ) -> Result<(), Failure> {
         let common = self.common.clone();
-        let is_twin = {
-            let mut twins = common.told.twins.lock().unwrap_or_else(PoisonError::into_inner);
-            *twins.entry(key(path)).or_insert(id) != id
-        };
         if !unchanged || haul_mutant::removed("ftp-found-files-are-one-entrys") {
             return Ok(());
         }
@@ -290,9 +286,19 @@ impl Writer {
             }
         }
         let bytes = name.as_bytes();
-        if is_twin || bytes.ends_with(b".") || bytes.ends_with(b" ") {
+        let alike = |name: &[u8]| key(&[&parent.0.to_le_bytes()[..], name].concat());
+        let twins = {
+            let mut twins = common.told.twins.lock().unwrap_or_else(PoisonError::into_inner);
+            let of = twins.entry(alike(bytes)).or_default();
+            of.insert(id);
+            of.len()
+        };
+        if twins > 1 || bytes.ends_with(b".") || bytes.ends_with(b" ") {
+            let like = |names: &HashSet<Vec<u8>>| {
+                names.iter().filter(|name| alike(name) == alike(bytes)).take(twins).count()
+            };
             return match self.names_in(parent, true) {
-                Ok(names) if names.contains(bytes) => Ok(()),
+                Ok(names) if names.contains(bytes) && like(&names) == twins => Ok(()),
                 Ok(_) => failed(),
                 Err(error) => Err(common.failure(FailureKind::Open, path, &error)),
             };
