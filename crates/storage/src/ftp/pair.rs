@@ -42,7 +42,7 @@ use haul_ftp::Protocol;
 use records::Records;
 use worker::Worker;
 
-mod fold;
+pub(in crate::ftp) mod fold;
 pub(super) mod records;
 mod worker;
 

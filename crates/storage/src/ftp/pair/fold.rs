@@ -40,6 +40,13 @@ impl Claims {
         }
     }
 
+    /// A file is as it should be, and is this one: false if that is another file of this copy.
+    pub(super) fn find(&mut self, id: FileId, facts: &Facts) -> bool {
+        let Some(unique) = &facts.unique else { return true };
+        *self.placed.entry(unique.clone()).or_insert(id) == id
+            || haul_mutant::removed("ftp-pairs-find-for-one-entry")
+    }
+
     /// What stands there is another file of this copy.
     pub(super) fn is_of_another(&self, id: FileId, there: &Asked) -> bool {
         let Asked::Is(Facts { unique: Some(unique), .. }) = there else { return false };
@@ -48,7 +55,7 @@ impl Claims {
 }
 
 /// The same for names that differ in case alone, or in dots and spaces at their ends.
-fn key(path: &[u8]) -> [u8; 16] {
+pub(in crate::ftp) fn key(path: &[u8]) -> [u8; 16] {
     let mut key = blake3::Hasher::new();
     for part in path.split(|byte| *byte == b'/') {
         let end = part.iter().rposition(|byte| !matches!(byte, b'.' | b' ')).map_or(0, |last| last + 1);
@@ -98,6 +105,19 @@ pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: a file of the server that one entry found as it should be is no other entry's; one without a name
+    /// of its own tells nothing.
+    #[test]
+    fn what_is_found_is_one_entrys() {
+        let mut claims = Claims::default();
+        let facts = |unique: &[u8]| Facts { unique: Some(unique.into()), ..Facts::default() };
+        assert!(claims.find(FileId(1), &facts(b"x")) && claims.find(FileId(1), &facts(b"x")));
+        assert!(!claims.find(FileId(2), &facts(b"x")), "it is the other's");
+        assert!(claims.is_of_another(FileId(2), &Asked::Is(facts(b"x"))));
+        assert!(claims.find(FileId(2), &facts(b"y")) && claims.find(FileId(3), &Facts::default()));
+        assert!(claims.find(FileId(4), &Facts::default()));
+    }
 
     /// Goal: names that some server takes for one are twins, in whatever directory of the way they differ; a
     /// file is no twin of itself, and other names are none.

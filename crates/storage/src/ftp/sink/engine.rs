@@ -385,7 +385,7 @@ impl FtpWriter {
         let uncalled = self.common.in_place.as_ref().map_or(0, InPlace::uncalled);
         let uncalled = (uncalled > 0).then(|| {
             format!(
-                "{} written in place with the others of this copy, for the server has no names of its own for files (Unique): two that are one to it, \
+                "{} written or found in place with the others of this copy, for the server has no names of its own for files (Unique): two that are one to it, \
                  by links or by letters, have the bytes of the last one",
                 count(uncalled)
             )

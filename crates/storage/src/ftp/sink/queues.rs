@@ -309,6 +309,10 @@ pub(super) struct Told {
     /// What files that have their names are to it, and whose that is.
     pub(super) given: Mutex<HashMap<Given, FileId>>,
     pub(super) given_to: Mutex<HashMap<FileId, Given>>,
+    /// Who found a file unchanged, by what the server calls that; and by names that some
+    /// servers take for one.
+    pub(super) found: Mutex<HashMap<u64, FileId>>,
+    pub(super) twins: Mutex<HashMap<[u8; 16], HashSet<FileId>>>,
     /// The names of directories, at some time of this run.
     pub(super) listed: Mutex<HashMap<DirId, Arc<HashSet<Vec<u8>>>>>,
     /// Such names that were published.

@@ -427,12 +427,12 @@ impl Writer {
     /// What was begun in place and not proved since is begun anew, whatever its size and time; and in place
     /// nothing counts as unchanged that was written for another entry.
     fn holds_for_unchanged(
-        &self,
+        &mut self,
         item: &LookupItem,
         path: &[u8],
         (mut found, asked): (Found, &Asked),
     ) -> Result<Found, Failure> {
-        let common = &self.common;
+        let common = self.common.clone();
         let (Existing::File { size, mtime, .. }, Asked::Is(facts)) = (&mut found.existing, asked) else {
             return Ok(found);
         };
@@ -449,6 +449,8 @@ impl Writer {
             let failure = common.say(FailureKind::Create, path, why);
             return Err(Failure { errno: rustix::io::Errno::NOTUNIQ.raw_os_error(), ..failure });
         }
+        let file = &item.file;
+        self.is_found_alone((id, file.parent, &file.name), path, (asked, looks_unchanged))?;
         Ok(found)
     }
 
