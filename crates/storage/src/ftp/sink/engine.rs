@@ -17,7 +17,6 @@ use haul_core::wire::{Failure, FailureKind, HeldReport};
 
 use super::Ready;
 use super::again::Again;
-use super::begun::Begun;
 use super::lanes::Lanes;
 use super::no_links;
 use super::parts::{Can, Parts};
@@ -26,6 +25,7 @@ use super::queues::{Batch, Common, Gone, Lost, Network, Queues, TempState, Told,
 use super::summed::InParts;
 use super::tree::Tree;
 use super::writer::Writer;
+use crate::ftp::begun::Begun;
 use crate::ftp::shown;
 use crate::owed::Owed;
 use crate::store::{NetworkFacet, NotKept, Writing};

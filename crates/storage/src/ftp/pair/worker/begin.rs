@@ -87,7 +87,7 @@ impl Worker {
                 }
                 _ => false,
             };
-            match standing(&shared.settings, &sink, size, &job.entry.meta) {
+            match standing(&shared, &sink, &job.entry) {
                 Ok(Standing::Unchanged) => self.end_unwanted(job, Ok(DelegatedEnd::Unchanged)),
                 Ok(Standing::Skipped) => self.end_unwanted(job, Ok(DelegatedEnd::Skipped)),
                 Ok(_) if is_itself(&sink) => {
