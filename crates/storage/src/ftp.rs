@@ -43,6 +43,7 @@ use names::Names;
 use rustix::io::Errno;
 use session::{Lines, Next, Sites, Tries, Why};
 
+mod begun;
 mod engine;
 mod line;
 mod names;

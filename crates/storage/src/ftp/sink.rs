@@ -44,7 +44,6 @@ use placed::InPlace;
 use tree::Tree;
 
 mod again;
-mod begun;
 mod blocks;
 mod compare;
 mod dirs;

@@ -17,7 +17,6 @@ use haul_core::wire::{Failure, FailureKind, HeldReport};
 
 use super::Ready;
 use super::again::Again;
-use super::begun::Begun;
 use super::lanes::Lanes;
 use super::no_links;
 use super::parts::{Can, Parts};
@@ -26,6 +25,7 @@ use super::queues::{Batch, Common, Gone, Lost, Network, Queues, TempState, Told,
 use super::summed::InParts;
 use super::tree::Tree;
 use super::writer::Writer;
+use crate::ftp::begun::Begun;
 use crate::ftp::shown;
 use crate::owed::Owed;
 use crate::store::{NetworkFacet, NotKept, Writing};
@@ -378,8 +378,12 @@ impl FtpWriter {
         let count = |files: u64| if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
         let content = (files > 0).then(|| {
             let files = count(files);
+            let lengths = match told.no_size.load(Ordering::Relaxed) {
+                true => "and not even the length of some, which it does not tell",
+                false => "the lengths are alike",
+            };
             format!(
-                "the content of {files} with what the server keeps, for it makes no sum of it (CKSM); the lengths are alike"
+                "the content of {files} with what the server keeps, for it makes no sum of it (CKSM); {lengths}"
             )
         });
         let uncalled = self.common.in_place.as_ref().map_or(0, InPlace::uncalled);

@@ -23,6 +23,7 @@ use super::summed::Compared;
 use super::sums::Sums;
 use super::writer::Writer;
 use super::{existing_of, seen_of};
+use crate::ftp::begun::Span;
 use crate::ftp::pair::fold::key;
 use crate::ftp::{folded, says_gone, shown};
 use haul_base::digest;
@@ -84,7 +85,7 @@ impl Writer {
                     self.common.lanes.forget(id);
                     self.common.forget_tries(id);
                     self.common.parts.end(id);
-                    self.common.begun.ends(&shown(&self.common.server, &going.path));
+                    self.common.begun.ends(&shown(&self.common.server, &going.path), Span::WHOLE);
                     self.note_unproven(going.publish);
                 }
                 Err(failure) if failure.kind == FailureKind::Digest => {

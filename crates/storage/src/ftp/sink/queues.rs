@@ -18,7 +18,6 @@ use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Server, Settings, Sum};
 
 use super::again::Again;
-use super::begun::Begun;
 use super::ending::Ending;
 use super::lanes::Lanes;
 use super::parts::Parts;
@@ -27,6 +26,7 @@ use super::summed::{InParts, Summed};
 use super::sums::Sums;
 use super::tree::Tree;
 use super::unwritten;
+use crate::ftp::begun::Begun;
 use crate::ftp::line::{Attempts, Retry};
 use crate::ftp::said;
 use crate::owed::Owed;

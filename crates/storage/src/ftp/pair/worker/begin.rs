@@ -87,7 +87,7 @@ impl Worker {
                 }
                 _ => false,
             };
-            match standing(&shared.settings, &sink, size, &job.entry.meta) {
+            match standing(&shared, &sink, &job.entry) {
                 Ok(Standing::Unchanged) => {
                     let is_its = match &sink {
                         Asked::Is(there) => shared.lock().known.claims.find(job.entry.id, there),

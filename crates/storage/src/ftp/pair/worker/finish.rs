@@ -16,6 +16,7 @@ use haul_ftp::{Asked, Error, Kind, Moment, Session, steer};
 use haul_gridftp::ranges::Ranges;
 
 use super::{Job, ONE_NAME, Scope, Shared, Trouble, Worker};
+use crate::ftp::begun::Span;
 use crate::ftp::is_dir;
 use crate::ftp::names::same_facts;
 use crate::ftp::pair::MODE_MASK;
@@ -202,6 +203,8 @@ impl Worker {
                     if let Some(record) = job.record.take() {
                         record.remove();
                     }
+                    let to = crate::ftp::shown(&self.shared.end(End::To).0, &job.entry.to);
+                    self.shared.begun.ends(&to, Span::WHOLE);
                     let change = match job.standing {
                         Standing::Differs(change) => change,
                         _ => Change::NEW,
