@@ -117,7 +117,8 @@ impl Error {
         self.ends_session() || matches!(self, Error::Refused { code: 425, .. })
     }
 
-    /// The server heard nothing of what was to be asked: a connection for it was not made, or it cannot be said.
+    /// The server heard nothing of what was to be asked: a connection for it was not made, or it cannot be
+    /// said.
     pub fn is_unheard(&self) -> bool {
         match self {
             Error::Connect { .. } | Error::Unsayable(_) => true,

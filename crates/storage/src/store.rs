@@ -371,8 +371,8 @@ pub trait Looks: Send {
     /// It, or its directory, cannot be looked at.
     fn file(&self, parent: DirId, name: &Name) -> Result<Existing, Failure>;
     /// Whether an entry may have what stands at its name, or be made there, as far as that can be told
-    /// without doing it. `counts`: what stands there looks like what it is to be, whose source this is; `writes`: a copy would
-    /// write it.
+    /// without doing it. `counts`: what stands there looks like what it is to be, whose source this is;
+    /// `writes`: a copy would write it.
     ///
     /// # Errors
     /// Why a copy would fail.

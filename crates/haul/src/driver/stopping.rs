@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use super::Watch;
 use super::pulse::Pulse;
 
-/// A graceful stop is given up after as long without a word of the sink; that of a sink after as long without a
-/// step, or where storage hangs, and at the latest after [`STOP_LONGEST`]: what was written is made durable
-/// first. The source waits a little longer ([`SINK_ENDS_WITHIN`]): what the sink ends meanwhile was copied.
+/// A graceful stop is given up after as long without a word of the sink; that of a sink after as long
+/// without a step, or where storage hangs, and at the latest after [`STOP_LONGEST`]: what was written is
+/// made durable first. The source waits a little longer ([`SINK_ENDS_WITHIN`]): what the sink ends
+/// meanwhile was copied.
 const STOP_MAX: Duration = Duration::from_secs(5);
 const STOP_LONGEST: Duration = Duration::from_secs(60);
 const SINK_ENDS_WITHIN: Duration = Duration::from_secs(15);

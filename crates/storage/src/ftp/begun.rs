@@ -1,14 +1,14 @@
 //! Which files were begun in place and not proved since, on record at this host.
 //!
-//! In: files, and parts of files, as they are begun in place and as they end. Out: whether an earlier run, or
-//! this one, began anything of a file and nobody saw that right since.
-//! Invariants: a file is on record before the server hears of it. What was begun stays there until what the
-//! server has of all of that was held against what was sent, or the file got its name anew: a part says
-//! nothing of what lies beside it. What dead runs left goes over into the list of one that lives before theirs
-//! are removed. Behind a line that could not be written whole nothing is appended: the list is written anew.
-//! One list for each run: a line for each part that is begun, one for each that ends. The line of a large
-//! one is synced; for small ones nothing is, so that after a power cut of this host (not after a kill) the
-//! last of them may be missing.
+//! In: files, and parts of files, as they are begun in place and as they end. Out: whether an earlier run,
+//! or this one, began anything of a file and nobody saw that right since. Invariants: a file is on record
+//! before the server hears of it. What was begun stays there until what the server has of all of that was
+//! held against what was sent, or the file got its name anew: a part says nothing of what lies beside it.
+//! What dead runs left goes over into the list of one that lives before theirs are removed. Behind a line
+//! that could not be written whole nothing is appended: the list is written anew. One list for each run: a
+//! line for each part that is begun, one for each that ends. The line of a large one is synced; for small
+//! ones nothing is, so that after a power cut of this host (not after a kill) the last of them may be
+//! missing.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -106,8 +106,8 @@ impl Begun {
             && !haul_mutant::removed("ftp-what-was-begun-in-place-is-on-record")
     }
 
-    /// So much of a file is about to be begun in place. What cannot be put on record is begun all the same, and
-    /// told at the end.
+    /// So much of a file is about to be begun in place. What cannot be put on record is begun all the same,
+    /// and told at the end.
     pub(super) fn begins(&self, shown: &str, span: Span, len: u64) {
         let (part, mut inner) = ((key(shown), span), self.lock());
         inner.all.insert(part);
@@ -390,9 +390,8 @@ mod tests {
         assert!(Begun::open(Some(home.path()), "ftp://a", 2).is_unproved("stays"));
     }
 
-    /// Goal: what is proved of a file is no word on what was begun beside it.
-    /// Method: parts that lie in others, over their edges and beside them, and the whole, each by a run of its
-    /// own.
+    /// Goal: what is proved of a file is no word on what was begun beside it. Method: parts that lie in
+    /// others, over their edges and beside them, and the whole, each by a run of its own.
     #[test]
     fn a_part_ends_what_lies_in_it_alone() {
         let home = tempfile::tempdir().expect("a directory");
@@ -425,9 +424,9 @@ mod tests {
         assert!(open().is_unproved("x"), "a part is not the whole, however long it is");
     }
 
-    /// Goal: a line that was not written whole costs no other file its record, and its own file has one as soon
-    /// as there is room.
-    /// Method: a list that takes nothing for a moment, of a sign of either kind, and has half a line then.
+    /// Goal: a line that was not written whole costs no other file its record, and its own file has one as
+    /// soon as there is room. Method: a list that takes nothing for a moment, of a sign of either kind, and
+    /// has half a line then.
     #[test]
     fn nothing_follows_a_torn_line() {
         for sign in ["+", "-"] {
@@ -450,8 +449,8 @@ mod tests {
         }
     }
 
-    /// Goal: where a list is not to be had that was there a moment ago, what it says is looked for where it went.
-    /// Method: one run takes lists over, again and again, while others look.
+    /// Goal: where a list is not to be had that was there a moment ago, what it says is looked for where it
+    /// went. Method: one run takes lists over, again and again, while others look.
     #[test]
     fn lists_that_go_over_are_found() {
         let home = tempfile::tempdir().expect("a directory");

@@ -106,8 +106,8 @@ pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
 mod tests {
     use super::*;
 
-    /// Goal: a file of the server that one entry found as it should be is no other entry's; one without a name
-    /// of its own tells nothing.
+    /// Goal: a file of the server that one entry found as it should be is no other entry's; one without a
+    /// name of its own tells nothing.
     #[test]
     fn what_is_found_is_one_entrys() {
         let mut claims = Claims::default();

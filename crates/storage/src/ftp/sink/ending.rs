@@ -1,9 +1,8 @@
 //! Nobody wants more of a destination: a stop was asked for, or its engine ends.
 //!
-//! In: the one and the other. Out: whether anything new is begun at the server, and how long a wait for it may
-//! still last.
-//! Invariant: what is under way when a stop is asked for goes on as long as the server does something within
-//! [`ENDS_WITHIN`]; then that session is left.
+//! In: the one and the other. Out: whether anything new is begun at the server, and how long a wait for it
+//! may still last. Invariant: what is under way when a stop is asked for goes on as long as the server does
+//! something within [`ENDS_WITHIN`]; then that session is left.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

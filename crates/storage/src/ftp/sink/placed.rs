@@ -101,7 +101,8 @@ impl InPlace {
         false
     }
 
-    /// A file looks unchanged: true if what stands there was, or is, written for another entry, or found by one.
+    /// A file looks unchanged: true if what stands there was, or is, written for another entry, or found by
+    /// one.
     pub(super) fn is_written_by_another(&self, id: FileId, facts: &Facts) -> bool {
         let mut inner = self.lock();
         let Some(called) = called(facts) else {
@@ -164,7 +165,8 @@ impl InPlace {
         inner.stood.remove(&id);
     }
 
-    /// Files that were written or found of which nobody knows whether they are one with another one of the copy.
+    /// Files that were written or found of which nobody knows whether they are one with another one of the
+    /// copy.
     pub(super) fn uncalled(&self) -> u64 {
         let inner = self.lock();
         // One alone is no other's.
