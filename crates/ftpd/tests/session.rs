@@ -62,6 +62,7 @@ fn changes_are_logged() {
     talk.put("STOR .f.tmp", b"content");
     assert!(talk.ask("RNFR .f.tmp").starts_with("350"));
     assert!(talk.ask("RNTO /d/f").starts_with("250"));
+    let _ = talk.passive();
     assert!(talk.ask("STOR /none/f").starts_with("550"));
     assert!(talk.ask("DELE f").starts_with("250"));
     assert!(talk.ask("RMD /d").starts_with("250"));

@@ -82,7 +82,7 @@ impl Incoming {
             return Ok(None);
         }
         self.reader.read_exact(&mut bytes[first..]).map_err(broke)?;
-        let header = FrameHeader::decode(&bytes)?;
+        let header = FrameHeader::decode_of_volume(&bytes)?;
         if header.seq != self.seq || header.stream != StreamId(STREAM) || header.epoch != EPOCH {
             return Err(LineError::Bad("a frame out of its turn"));
         }
@@ -342,7 +342,7 @@ mod tests {
         assert!(matches!(end, Err(LineError::Bad(text)) if text.contains("root")), "{end:?}");
         assert!(matches!(said(&|frame| frame.truncate(frame.len() - 1)), Err(LineError::Cut)));
         assert!(matches!(said(&|frame| frame[16] = 1), Err(LineError::Bad(_))));
-        assert!(matches!(said(&|frame| frame[4] = kind::PING), Err(LineError::Bad(_))));
+        assert!(matches!(said(&|frame| frame[4] = kind::PING), Err(LineError::Wire(_))));
         assert!(matches!(said(&|frame| frame.truncate(0)), Ok(None)));
     }
 }

@@ -6,7 +6,7 @@
 //! or not it would be copied.
 //! Left out: other ways to take two names for one; these show when what stands at a name is looked at.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use haul_core::ids::FileId;
 use haul_ftp::{Asked, Error, Facts, Session, steer};
@@ -23,6 +23,9 @@ pub(super) struct Claims {
     names: HashMap<[u8; 16], FileId>,
     /// By what the server tells of a file alone.
     placed: HashMap<Box<[u8]>, FileId>,
+    /// Last names under which a worker just puts files. Where two ways lead to one directory, files of two
+    /// ways are one under a last name that they have in common.
+    naming: HashSet<[u8; 16]>,
     /// The server takes names like these for one; `None`: nobody asked it.
     pub(super) folds: Option<bool>,
 }
@@ -31,6 +34,24 @@ impl Claims {
     /// Another file of this copy has a name like this.
     pub(super) fn is_twin(&mut self, id: FileId, to: &[u8]) -> bool {
         *self.names.entry(key(to)).or_insert(id) != id
+    }
+
+    /// Files are about to get these names, until [`Claims::named`]; false: others get names that are like one
+    /// of them, and what stands there is not known before that is over.
+    pub(super) fn name(&mut self, tos: &[&[u8]]) -> bool {
+        let keys: Vec<[u8; 16]> = tos.iter().map(|to| key(split(to).1)).collect();
+        if keys.iter().any(|key| self.naming.contains(key))
+            && !haul_mutant::removed("ftp-pairs-name-in-turns")
+        {
+            return false;
+        }
+        self.naming.extend(keys);
+        true
+    }
+
+    /// They have them, or do not get them.
+    pub(super) fn named(&mut self, tos: &[&[u8]]) {
+        tos.iter().for_each(|to| _ = self.naming.remove(&key(split(to).1)));
     }
 
     /// A file of this copy has got its name, and is this one.
@@ -117,6 +138,17 @@ mod tests {
         assert!(claims.is_of_another(FileId(2), &Asked::Is(facts(b"x"))));
         assert!(claims.find(FileId(2), &facts(b"y")) && claims.find(FileId(3), &Facts::default()));
         assert!(claims.find(FileId(4), &Facts::default()));
+    }
+
+    /// Goal: files of one last name get their names one after the other, all others at the same time.
+    #[test]
+    fn names_that_may_be_one_have_their_turns() {
+        let mut claims = Claims::default();
+        let (first, second, other): ([&[u8]; 2], [&[u8]; 2], [&[u8]; 1]) =
+            ([b"/a/x", b"/a/y"], [b"/b/X", b"/b/z"], [b"/b/w"]);
+        assert!(claims.name(&first) && !claims.name(&second) && claims.name(&other));
+        claims.named(&first);
+        assert!(claims.name(&second) && !claims.name(&first));
     }
 
     /// Goal: names that some server takes for one are twins, in whatever directory of the way they differ; a
