@@ -72,7 +72,7 @@ fn changes_are_logged() {
         "MKD \"/d\" 257 ",
         "STOR \"/d/.f.tmp\" 7 bytes ",
         "RNTO \"/d/f\" from \"/d/.f.tmp\" 250 ",
-        "STOR \"/none/f\" 550 ",
+        "STOR \"/none/f\" 0 bytes ",
         "DELE \"/d/f\" 250 ",
         "RMD \"/d\" 250 ",
         "RNFR \"/d/g\" 550 ",
