@@ -67,6 +67,8 @@ fn changes_are_logged() {
     assert!(talk.ask("DELE f").starts_with("250"));
     assert!(talk.ask("RMD /d").starts_with("250"));
     assert!(talk.ask("RNFR g").starts_with("550"));
+    // A line is written behind its answer, and before the next one.
+    let _ = talk.ask("NOOP");
     let lines = served.logged(&verbs);
     let begins = [
         "MKD \"/d\" 257 ",
@@ -84,6 +86,7 @@ fn changes_are_logged() {
     for line in ["STOR f", "MKD d"] {
         assert!(talk.ask(line).starts_with("550"), "{line}");
     }
+    let _ = talk.ask("NOOP");
     let lines = served.logged(&verbs);
     let is_refused = |line: &String| line.ends_with(" 550 This login may not change anything here.");
     assert!(lines.len() == 2 && lines.iter().all(is_refused), "{lines:?}");
