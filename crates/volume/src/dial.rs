@@ -99,7 +99,7 @@ fn talk(
     post: &impl Fn(Line),
     is_over: &AtomicBool,
 ) -> String {
-    let (mut incoming, mouth) = match speak(link, "haul-vol-say") {
+    let (mut incoming, mouth) = match speak(link, "haul-vol-say", None) {
         Ok(both) => both,
         Err(error) => return format!("starting a thread: {}", haul_base::errno::text(&error)),
     };

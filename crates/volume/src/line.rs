@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 use haul_base::digest;
 use haul_base::errno;
 use haul_core::ids::{FileId, Generation, SessionEpoch, SinkTarget, StreamId};
@@ -27,8 +27,6 @@ pub type Bytes = Arc<Vec<u8>>;
 const EPOCH: SessionEpoch = SessionEpoch(0);
 /// A descriptor of one entry with its root.
 const DESCRIPTOR_LEN: usize = DATA_ENTRY_LEN + 32;
-/// Messages that wait for a connection that takes none: who lets more of them wait is cut off.
-const WAITING_MAX: usize = 16_384;
 /// Who was told that it is over has so long to read that.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -242,13 +240,14 @@ impl Mouth {
     }
 }
 
-/// Starts the thread that writes what is said, and returns what is read by.
+/// Starts the thread that writes what is said, and returns what is read by. A peer that lets more than
+/// `waiting` messages wait is cut off; `None`: what waits is bounded by who speaks.
 ///
 /// # Errors
 /// No thread can be started.
-pub fn speak(link: Link, name: &str) -> io::Result<(Incoming, Mouth)> {
+pub fn speak(link: Link, name: &str, waiting: Option<usize>) -> io::Result<(Incoming, Mouth)> {
     let Link { reader, writer, closer, .. } = link;
-    let (to, said) = bounded(WAITING_MAX);
+    let (to, said) = waiting.map_or_else(unbounded, bounded);
     let mouth = Mouth { to, closer: closer.clone() };
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         // With the writer gone the other end hears that it is over, after all that was said.
@@ -304,7 +303,7 @@ mod tests {
         let join =
             Message::Join { volume: VolumeId([1; 16]), who: Who::Client(ClientNo(4)), session: Session(1) };
         let big = vec![7; 300_000];
-        let (_, mouth) = speak(here, "test").expect("a thread");
+        let (_, mouth) = speak(here, "test", None).expect("a thread");
         mouth.say(join.clone(), Bytes::default());
         mouth.say(write(&big), Arc::new(big.clone()));
         drop(mouth);

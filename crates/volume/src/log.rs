@@ -245,6 +245,11 @@ impl Log {
         Ok((log, Seq(head.first), records))
     }
 
+    /// What no other log has, and this one for good.
+    pub fn id(&self) -> [u8; 16] {
+        lock(&self.shared.tail).head.id
+    }
+
     /// Appends a record, whose number is the next. It lasts after the next sync.
     ///
     /// # Errors

@@ -24,26 +24,68 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Sender, unbounded};
 use haul_core::ids::Time;
 use haul_core::volume::ServerNo;
-use haul_core::volume::gather::{Gatherer, Record, Seq, Settings};
+use haul_core::volume::gather::{self, Gatherer, Record, Seq, Settings};
+use haul_core::volume::storage;
 use haul_core::volume::wire::{Message, Who};
 use haul_transport::{Link, TransportError, tls};
 
-use self::brain::{Brain, held_by};
+use self::brain::Brain;
 use self::disk::Disk;
 use self::event::{Event, LineNo};
 use crate::dial::{Dialler, Keys};
-use crate::line::{Bytes, Incoming, Mouth, speak};
+use crate::line::{Bytes, Incoming, LineError, Mouth, speak};
 use crate::log::Log;
 use crate::shelf::{Of, Shelf};
 
 /// Bytes of requests of one connection that are not answered, at most. Clients have half as much under way.
 pub const ALLOWANCE: u64 = 128 << 20;
+/// A request holds so much at least, however few bytes it has.
+const HELD_MIN: u64 = 8 << 10;
+/// Requests of one connection that are not answered, at most, those without bytes too.
+const REQUESTS_MAX: usize = 1 << 20;
+/// Stripes of one request.
+const STRIPES_MAX: u64 = 4096;
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 1024;
 /// Who connects has so long to show who it is, and to join.
 const JOIN_MAX: Duration = Duration::from_secs(10);
 /// The log's beginning is given up when so many records are of no use.
 const FORGET_RECORDS: u64 = 4096;
+
+/// How much of the allowance a request holds until it is answered: what came with it, or what is to be read.
+pub(crate) fn held_by(message: &Message) -> u64 {
+    let bytes = match message {
+        Message::Gather(_, gather::Request::Read { len, .. })
+        | Message::Store(_, storage::Request::Read { len, .. }) => *len,
+        message => message.following().into(),
+    };
+    if bytes == 0 { 0 } else { bytes.max(HELD_MIN) }
+}
+
+/// What no client or gatherer of this volume says: bytes of two stripes, more stripes than one request has.
+fn check(message: &Message, stripe_size: u64) -> Result<(), String> {
+    let in_one = |offset: u64, len: u64| match offset % stripe_size + len <= stripe_size {
+        true => Ok(()),
+        false => Err("a request has bytes of more than one stripe".to_owned()),
+    };
+    match message {
+        Message::Gather(
+            _,
+            gather::Request::Write { offset, len, .. } | gather::Request::Read { offset, len, .. },
+        )
+        | Message::Store(_, storage::Request::Read { offset, len, .. }) => in_one(*offset, *len),
+        Message::Store(_, storage::Request::Write { offset, bytes, .. }) => {
+            in_one(*offset, u64::from(*bytes))
+        }
+        Message::Gather(
+            _,
+            gather::Request::Lease { stripes, .. } | gather::Request::Release { stripes, .. },
+        ) if stripes.end - stripes.start > STRIPES_MAX => {
+            Err(format!("a request has more than {STRIPES_MAX} stripes"))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// What a server is told.
 pub struct Config {
@@ -95,6 +137,7 @@ impl Server {
             Of { volume: config.keys.volume, server: config.me, servers, stripe_size: config.stripe_size };
         let shelf = Arc::new(Shelf::open(&config.root, &of)?);
         let (log, first, records) = Log::open(&config.root.join("log"), crate::log::Settings::default())?;
+        shelf.bind_log(&log.id())?;
         let life = shelf.begin_life()?;
         let started = Instant::now();
         let settings = Settings { stripe_size: config.stripe_size, forget_records: FORGET_RECORDS };
@@ -121,7 +164,12 @@ impl Server {
         }
         let at = listener.local_addr().map_err(failed("its address"))?;
         let over = Arc::new(AtomicBool::new(false));
-        let door = Door { keys: config.keys.clone(), events: events.clone(), over: over.clone() };
+        let door = Door {
+            keys: config.keys.clone(),
+            stripe_size: config.stripe_size,
+            events: events.clone(),
+            over: over.clone(),
+        };
         let thread = std::thread::Builder::new().name("haul-vol-accept".into());
         let accepts = thread.spawn(move || door.accept(&listener)).map_err(failed("its threads"))?;
         Ok(Server { events, over, at, brain: Some(brain), accepts: Some(accepts), _others: others })
@@ -147,6 +195,7 @@ impl Drop for Server {
 
 struct Door {
     keys: Keys,
+    stripe_size: u64,
     events: Sender<Event>,
     over: Arc<AtomicBool>,
 }
@@ -193,7 +242,7 @@ impl Door {
     }
 
     fn hear(&self, link: Link, line: LineNo) {
-        let Ok((mut incoming, mouth)) = speak(link, "haul-vol-say") else { return };
+        let Ok((mut incoming, mouth)) = speak(link, "haul-vol-say", Some(REQUESTS_MAX)) else { return };
         if self.join(&mut incoming, line, mouth).is_some() {
             // Whatever it was that ended it; with the last mouth the connection ends.
             let _ = self.events.send(Event::Gone(line));
@@ -212,17 +261,26 @@ impl Door {
             return None;
         }
         let held = Arc::new(AtomicU64::new(0));
-        self.events.send(Event::Came { line, who, session, mouth, held: held.clone() }).ok()?;
+        let came = Event::Came { line, who, session, mouth: mouth.clone(), held: held.clone() };
+        self.events.send(came).ok()?;
         let allow = |message: &Message| {
+            check(message, self.stripe_size)?;
             let more = held_by(message);
             match held.fetch_add(more, Ordering::AcqRel) + more <= ALLOWANCE {
                 true => Ok(()),
                 false => Err("more at a time than is allowed".to_owned()),
             }
         };
-        while let Ok(Some((message, bytes))) = incoming.receive(allow) {
-            self.events.send(Event::Said(line, message, bytes)).ok()?;
+        loop {
+            match incoming.receive(allow) {
+                Ok(Some((message, bytes))) => self.events.send(Event::Said(line, message, bytes)).ok()?,
+                // Who says what cannot be heard is told so.
+                Err(LineError::Refused(why)) => {
+                    mouth.say(Message::Refused(why.into()), Bytes::default());
+                    return Some(());
+                }
+                Ok(None) | Err(_) => return Some(()),
+            }
         }
-        Some(())
     }
 }

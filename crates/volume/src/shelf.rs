@@ -10,6 +10,7 @@
 //! root/volume   what the directory is of
 //!     /lives    how many lives there were
 //!     /lock     held by whoever serves
+//!     /log-id   which log belongs to it
 //!     /files/5a/000000000000015a    stripes of file 0x15a that lie here, one behind the other
 //! ```
 
@@ -31,13 +32,14 @@ use rustix::io::{Errno, retry_on_intr};
 
 use self::files::{Files, OPEN_MAX};
 pub use self::identity::Of;
-use self::identity::{LEN_MAX, decode_lives, encode_lives};
+use self::identity::{LEN_MAX, decode_lives, encode_lives, encode_log};
 use crate::disk::{Dir, Lock, SyncCall, lock, sync_call};
 
 const IDENTITY: &str = "volume";
 const LIVES: &str = "lives";
 const LOCK: &str = "lock";
 const FILES: &str = "files";
+const LOG: &str = "log-id";
 /// What a server that was killed may leave before the directory is one of a volume.
 const BEFORE: [&str; 4] = [LOCK, LIVES, "lives.new", "volume.new"];
 /// What the root of a file system has.
@@ -69,6 +71,12 @@ pub enum ShelfError {
         path.display()
     )]
     Damaged { path: PathBuf },
+    #[error(
+        "the log beside {} is not the one that it was served with, so what was gathered is missing; bring that \
+         back, or give up what the volume has there",
+        path.display()
+    )]
+    OtherLog { path: PathBuf },
     #[error("another server serves {}; end it first", path.display())]
     InUse { path: PathBuf },
     #[error("{} had its last life", path.display())]
@@ -129,12 +137,32 @@ impl Shelf {
             write_small(&root, IDENTITY, &of.encode())?;
         }
         let lives = lives_of(&root)?.ok_or_else(|| ShelfError::Damaged { path: root.path_of(LIVES) })?;
+        // Without them all that was written would be read as zeros.
+        if lives > 0 && root.sub(FILES).is_err_and(|errno| errno == Errno::NOENT) {
+            return Err(ShelfError::Damaged { path: root.path_of(FILES) });
+        }
         let files = root
             .make_sub(FILES)
             .and_then(|()| root.sync())
             .and_then(|()| Files::open(root.sub(FILES)?, open_max, sync))
             .map_err(failed("open", root.path_of(FILES)))?;
         Ok(Shelf { of: *of, root, lives: Mutex::new(lives), files, _lock: held })
+    }
+
+    /// The log that belongs to this directory, by its [id](crate::log::Log::id): before the first life it
+    /// may be any, and then it is that one for good.
+    ///
+    /// # Errors
+    /// It is another one, such as a new one in the place of one that was lost.
+    pub fn bind_log(&self, id: &[u8; 16]) -> Result<(), ShelfError> {
+        let own = encode_log(id);
+        let lives = *lock(&self.lives);
+        match self.root.read_small(LOG, LEN_MAX).map_err(failed("read", self.root.path_of(LOG)))? {
+            Some(bound) if bound == own => Ok(()),
+            _ if haul_mutant::removed("volume-logs-are-their-shelfs") => Ok(()),
+            _ if lives == 0 => write_small(&self.root, LOG, &own),
+            _ => Err(ShelfError::OtherLog { path: self.root.path().to_owned() }),
+        }
     }
 
     /// A life of the server begins. Its number is higher than that of each before it, and that lasts.

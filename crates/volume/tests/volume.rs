@@ -1,7 +1,8 @@
 //! Volumes on loopback: servers and clients over TLS, real files below each server.
 
 use std::env;
-use std::net::{SocketAddr, TcpListener};
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -10,11 +11,12 @@ use std::time::{Duration, Instant};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::Ed25519KeyPair;
 use data_encoding::HEXLOWER;
-use haul_core::volume::wire::VolumeId;
-use haul_core::volume::{ClientNo, FileNo, ServerNo};
-use haul_transport::tls::{Identity, Pin};
+use haul_core::volume::wire::{Message, VolumeId, Who};
+use haul_core::volume::{ClientNo, Epoch, FileNo, RequestNo, ServerNo, Session, gather, storage};
+use haul_transport::tls::{self, Identity, Pin};
 use haul_volume::client::{self, Client, VolumeError};
 use haul_volume::dial::Keys;
+use haul_volume::line::{self, Bytes};
 use haul_volume::server::{self, Server};
 use rustix::process::{Pid, Signal};
 
@@ -51,8 +53,8 @@ impl Volume {
         volume
     }
 
-    fn server(&self, number: usize, listener: TcpListener) -> Server {
-        let config = server::Config {
+    fn config(&self, number: usize) -> server::Config {
+        server::Config {
             root: self.dir.path().join(format!("s{number}")),
             keys: self.keys.clone(),
             me: ServerNo(number as u16),
@@ -60,8 +62,11 @@ impl Volume {
             stripe_size: STRIPE,
             threads: 3,
             notice: Arc::new(|text| eprintln!("{text}")),
-        };
-        Server::start(&config, listener).expect("it starts")
+        }
+    }
+
+    fn server(&self, number: usize, listener: TcpListener) -> Server {
+        Server::start(&self.config(number), listener).expect("it starts")
     }
 
     /// Ends a server without a word, and starts it anew where it was.
@@ -490,6 +495,103 @@ fn killed_servers_lose_nothing() {
     }
 }
 
+/// Goal: a server whose log or whose files were taken away, or are another server's, does not start, then and
+/// later: what it had would be missing unseen.
+#[test]
+fn a_server_that_lost_something_does_not_start() {
+    let mut volume = Volume::new(2);
+    let client = volume.client(1 << 20);
+    for file in 0..4 {
+        client.write(FileNo(file), 0, vec![1; 100]).wait().expect("written");
+        client.sync(FileNo(file)).wait().expect("synced");
+    }
+    drop(client);
+    volume.servers.iter_mut().for_each(|server| *server = None);
+    let at = |name: &str| volume.dir().join(name);
+    let starts = |number: usize| {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        Server::start(&volume.config(number), listener).map(drop)
+    };
+    let is_refused = |number: usize, word: &str| {
+        for _ in 0..2 {
+            let error = starts(number).expect_err("it lacks something").to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    };
+    fs::rename(at("s0/log"), at("kept")).expect("take it away");
+    is_refused(0, "log");
+    fs::remove_dir_all(at("s0/log")).expect("a new one");
+    fs::rename(at("s1/log"), at("s0/log")).expect("another's");
+    is_refused(0, "log");
+    fs::rename(at("s0/log"), at("s1/log")).expect("back");
+    fs::rename(at("kept"), at("s0/log")).expect("back");
+    fs::rename(at("s0/files"), at("files")).expect("take them away");
+    is_refused(0, "files");
+    fs::rename(at("files"), at("s0/files")).expect("back");
+    starts(0).expect("nothing is missing");
+    starts(1).expect("nothing is missing");
+}
+
+/// Goal: tens of thousands of small writes may be begun at once; all of them come to an end, in their order.
+#[test]
+fn many_writes_at_once_come_to_an_end() {
+    let mut volume = Volume::new(2);
+    let (gathers, direct) = (volume.client(u64::MAX), volume.client(0));
+    for (client, file, count) in [(&gathers, FileNo(2), 40_000), (&direct, FileNo(3), 20_000)] {
+        let begun: Vec<_> = (0..count)
+            .map(|at: u64| client.write(file, at % 10_000 * 7, (at as u32).to_le_bytes().to_vec()))
+            .collect();
+        begun.into_iter().for_each(|one| one.wait().expect("written"));
+        client.sync(file).wait().expect("synced");
+        let read = client.read(file, 0, 70_000).wait().expect("read");
+        for at in 0..10_000 {
+            let last = (count - 10_000 + at) as u32;
+            assert_eq!(read.bytes[at as usize * 7..][..4], last.to_le_bytes());
+        }
+    }
+}
+
+/// Goal: what no client of this volume says ends its connection with a word, and nobody else's.
+/// Method: bytes of two stripes on each path, and more stripes than one request may have; by hand, with the
+/// key.
+#[test]
+fn senseless_requests_are_refused() {
+    let mut volume = Volume::new(1);
+    let client = volume.client(4096);
+    let file = FileNo(1);
+    let epoch = Epoch::default();
+    let number = RequestNo(0);
+    for (session, said) in [
+        Message::Gather(number, gather::Request::Write { file, offset: STRIPE - 1, len: 2, bytes: 2 }),
+        Message::Gather(number, gather::Request::Lease { file, stripes: 0..1 << 40 }),
+        Message::Gather(number, gather::Request::Release { file, stripes: 0..1 << 40 }),
+        Message::Store(number, storage::Request::Write { file, epoch, offset: STRIPE - 1, bytes: 2 }),
+        Message::Store(number, storage::Request::Read { file, offset: 1, len: STRIPE }),
+        Message::Pong(1),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let stream = TcpStream::connect(volume.at[0]).expect("connected");
+        let link = tls::client(stream, &volume.keys.identity, &volume.keys.pin, PATIENCE).expect("a link");
+        let (mut incoming, mouth) = line::speak(link, "test", None).expect("a thread");
+        let who = Who::Client(ClientNo(1 << 40));
+        let session = Session(session as u64);
+        mouth.say(Message::Join { volume: volume.keys.volume, who, session }, Bytes::default());
+        let bytes = vec![1; said.following() as usize];
+        mouth.say(said.clone(), Arc::new(bytes));
+        let refused = loop {
+            match incoming.receive(|_| Ok(())) {
+                Ok(Some((Message::Refused(why), _))) => break why,
+                Ok(Some(_)) => {}
+                end => panic!("{said:?}: {end:?}"),
+            }
+        };
+        assert!(!refused.is_empty());
+        client.write(file, 0, b"well".to_vec()).wait().expect("others go on");
+    }
+}
+
 /// Goal: nobody without the volume's key, or of another volume, is heard; two servers never have one
 /// directory.
 #[test]
@@ -517,14 +619,5 @@ fn strangers_are_not_heard() {
         assert!(matches!(&error, VolumeError::Late(_, why) if why.contains("server 0")), "{error}");
     }
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-    let config = server::Config {
-        root: volume.dir().join("s0"),
-        keys: volume.keys.clone(),
-        me: ServerNo(0),
-        servers: volume.at.clone(),
-        stripe_size: STRIPE,
-        threads: 1,
-        notice: Arc::new(|_| ()),
-    };
-    assert!(Server::start(&config, listener).is_err());
+    assert!(Server::start(&volume.config(0), listener).is_err());
 }

@@ -19,7 +19,7 @@ use haul_core::volume::{FileNo, RequestNo, ServerNo};
 use super::{Config, Read, VolumeError};
 use crate::dial::Line;
 use crate::line::{Bytes, Mouth};
-use crate::server::ALLOWANCE;
+use crate::server::{ALLOWANCE, held_by};
 
 /// Bytes that are under way to or from one server.
 const WINDOW: u64 = ALLOWANCE / 2;
@@ -60,7 +60,6 @@ struct Wanted {
     left: usize,
     failed: Option<VolumeError>,
     answer: Option<Answer>,
-    due: Instant,
     of: Vec<ServerNo>,
     /// Of a write: what the threshold waits to hear of.
     write: Option<(threshold::Request, Vec<Served>)>,
@@ -97,6 +96,8 @@ pub(super) struct Brain {
     /// Why a server is not there.
     down: BTreeMap<ServerNo, String>,
     wanted: BTreeMap<u64, Wanted>,
+    /// When each of them is late, in that order; some are over.
+    dues: VecDeque<(Instant, u64)>,
     pieces: BTreeMap<(usize, OpNo), Piece>,
     /// The bytes of a read that the gatherer has, until the storage server's are there.
     gathered: BTreeMap<(usize, RequestNo), (Vec<Part>, Bytes)>,
@@ -118,6 +119,7 @@ impl Brain {
             connections: BTreeMap::new(),
             down: BTreeMap::new(),
             wanted: BTreeMap::new(),
+            dues: VecDeque::new(),
             pieces: BTreeMap::new(),
             gathered: BTreeMap::new(),
             next: 0,
@@ -132,8 +134,8 @@ impl Brain {
     pub(super) fn run(mut self, events: &Receiver<Event>) {
         loop {
             self.act();
-            let due = self.wanted.values().map(|wanted| wanted.due).min();
-            let pause = due.map_or(PING_EVERY, |due| due.saturating_duration_since(Instant::now()));
+            let due = self.dues.front();
+            let pause = due.map_or(PING_EVERY, |(due, _)| due.saturating_duration_since(Instant::now()));
             match events.recv_timeout(pause.clamp(Duration::from_millis(1), PING_EVERY)) {
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(Event::Want(want)) => self.want(want),
@@ -152,9 +154,10 @@ impl Brain {
             joined.for_each(|connection| connection.mouth.say(Message::Ping(now.0), Bytes::default()));
         }
         let now = Instant::now();
-        let late: Vec<u64> =
-            self.wanted.iter().filter(|(_, wanted)| wanted.due <= now).map(|(no, _)| *no).collect();
-        for no in late {
+        while let Some((due, no)) = self.dues.front().copied()
+            && (due <= now || !self.wanted.contains_key(&no))
+        {
+            self.dues.pop_front();
             let Some(wanted) = self.wanted.get(&no) else { continue };
             let why = wanted.of.iter().find_map(|server| {
                 self.down.get(server).map(|why| format!("server {} of the volume: {why}", server.0))
@@ -163,7 +166,6 @@ impl Brain {
             let error = VolumeError::Late(self.patience, why);
             if let Some(wanted) = self.wanted.get_mut(&no) {
                 // It may come to an end still, and nobody hears of it.
-                wanted.due = now + Duration::from_secs(1 << 30);
                 match wanted.answer.take() {
                     Some(Answer::Done(reply)) => _ = reply.send(Err(error)),
                     Some(Answer::Read(reply, ..)) => _ = reply.send(Err(error)),
@@ -189,8 +191,8 @@ impl Brain {
     fn wants(&mut self, left: usize, answer: Answer, of: Vec<ServerNo>) -> u64 {
         let no = self.next;
         self.next += 1;
-        let due = Instant::now() + self.patience;
-        self.wanted.insert(no, Wanted { left, failed: None, answer: Some(answer), due, of, write: None });
+        self.dues.push_back((Instant::now() + self.patience, no));
+        self.wanted.insert(no, Wanted { left, failed: None, answer: Some(answer), of, write: None });
         if left == 0 {
             self.end(no);
         }
@@ -569,13 +571,5 @@ impl Connection {
             self.asked.insert(number, (machine, of, held));
         }
         self.mouth.say(message, bytes);
-    }
-}
-
-fn held_by(message: &Message) -> u64 {
-    match message {
-        Message::Gather(_, gather::Request::Read { len, .. })
-        | Message::Store(_, storage::Request::Read { len, .. }) => *len,
-        message => message.following().into(),
     }
 }

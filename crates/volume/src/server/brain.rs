@@ -20,6 +20,7 @@ use haul_core::volume::{ClientNo, Incarnation, RequestNo, ServerNo, Session};
 use super::disk::{Disk, Job, LogJob};
 use super::event::{Asker, Event, LineNo};
 use super::push::{Begins, Said, Task, Tasks};
+use super::{REQUESTS_MAX, held_by};
 use crate::dial::Line;
 use crate::line::{Bytes, Mouth};
 
@@ -66,15 +67,6 @@ struct Connected {
     /// What was asked and is not answered, since when, and the bytes that it holds.
     asked: BTreeMap<RequestNo, (Instant, u64)>,
     busy: Busy,
-}
-
-/// How many bytes a request holds until it is answered: what came with it, or what is to be read.
-pub(super) fn held_by(message: &Message) -> u64 {
-    match message {
-        Message::Gather(_, gather::Request::Read { len, .. })
-        | Message::Store(_, storage::Request::Read { len, .. }) => *len,
-        message => message.following().into(),
-    }
 }
 
 pub(super) struct Brain {
@@ -302,6 +294,9 @@ impl Brain {
             && from.asked.insert(number, (Instant::now(), held_by(&message))).is_some()
         {
             return self.refuse(line, "two requests had one number");
+        }
+        if from.asked.len() > REQUESTS_MAX {
+            return self.refuse(line, "more requests at a time than are allowed");
         }
         match (who, message) {
             (Who::Client(client), Message::Ping(said)) => {

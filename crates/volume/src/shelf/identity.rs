@@ -85,3 +85,7 @@ pub(super) fn decode_lives(bytes: &[u8]) -> Option<u32> {
     let lives = unsealed(bytes)?.nth(1)?.strip_prefix("lives ")?.parse().ok()?;
     (encode_lives(lives) == bytes).then_some(lives)
 }
+
+pub(super) fn encode_log(id: &[u8; 16]) -> Vec<u8> {
+    sealed(format!("haul log 1\nlog {}\n", hex(id)))
+}
