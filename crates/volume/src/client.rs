@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded, unbounded};
-use haul_core::volume::client::Where;
+use haul_core::volume::client::{Striping, Where};
 use haul_core::volume::wire::{BYTES_MAX, Who};
 use haul_core::volume::{ClientNo, FileNo, ServerNo};
 use haul_core::wire::FILE_LEN_MAX;
 
 use self::brain::{Brain, Event, Want};
-use crate::dial::{Dialler, Keys};
+use crate::dial::{Dialler, Keys, To};
 
 /// What a client is told.
 pub struct Config {
@@ -101,16 +101,25 @@ impl Client {
     /// Begins to connect to all servers.
     ///
     /// # Errors
-    /// The system gives no threads.
+    /// The volume has no server, or no bytes in a stripe; the system gives no threads.
     pub fn start(config: Config) -> io::Result<Client> {
+        if config.servers.is_empty()
+            || config.servers.len() > usize::from(u16::MAX)
+            || config.stripe_size == 0
+        {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let (to, events) = unbounded();
         let mut lines = Vec::new();
+        let servers = u16::try_from(config.servers.len()).unwrap_or(u16::MAX);
+        let striping = Striping { servers, stripe_size: config.stripe_size };
         for (number, at) in config.servers.iter().enumerate() {
-            let (server, to) = (ServerNo(number as u16), to.clone());
-            let post = move |line| _ = to.send(Event::Line(server, line));
-            lines.push(Dialler::start(config.keys.clone(), *at, Who::Client(config.number), 1, post)?);
+            let (server, events) = (ServerNo(number as u16), to.clone());
+            let post = move |line| _ = events.send(Event::Line(server, line));
+            let to = To { server, at: *at, striping: striping.clone() };
+            lines.push(Dialler::start(config.keys.clone(), to, Who::Client(config.number), 1, post)?);
         }
-        let brain = Brain::new(&config);
+        let brain = Brain::new(&config, striping);
         let thread = std::thread::Builder::new().name("haul-vol-client".into());
         let brain = Some(thread.spawn(move || brain.run(&events))?);
         Ok(Client { to, brain, _lines: lines })

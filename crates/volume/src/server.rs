@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Sender, unbounded};
 use haul_core::ids::Time;
 use haul_core::volume::ServerNo;
+use haul_core::volume::client::Striping;
 use haul_core::volume::gather::{self, Gatherer, Record, Seq, Settings};
 use haul_core::volume::storage;
 use haul_core::volume::wire::{Message, Who};
@@ -32,7 +33,7 @@ use haul_transport::{Link, TransportError, tls};
 use self::brain::Brain;
 use self::disk::Disk;
 use self::event::{Event, LineNo};
-use crate::dial::{Dialler, Keys};
+use crate::dial::{Dialler, Keys, To};
 use crate::line::{Bytes, Incoming, LineError, Mouth, speak};
 use crate::log::Log;
 use crate::shelf::{Of, Shelf};
@@ -60,31 +61,6 @@ pub(crate) fn held_by(message: &Message) -> u64 {
         message => message.following().into(),
     };
     if bytes == 0 { 0 } else { bytes.max(HELD_MIN) }
-}
-
-/// What no client or gatherer of this volume says: bytes of two stripes, more stripes than one request has.
-fn check(message: &Message, stripe_size: u64) -> Result<(), String> {
-    let in_one = |offset: u64, len: u64| match offset % stripe_size + len <= stripe_size {
-        true => Ok(()),
-        false => Err("a request has bytes of more than one stripe".to_owned()),
-    };
-    match message {
-        Message::Gather(
-            _,
-            gather::Request::Write { offset, len, .. } | gather::Request::Read { offset, len, .. },
-        )
-        | Message::Store(_, storage::Request::Read { offset, len, .. }) => in_one(*offset, *len),
-        Message::Store(_, storage::Request::Write { offset, bytes, .. }) => {
-            in_one(*offset, u64::from(*bytes))
-        }
-        Message::Gather(
-            _,
-            gather::Request::Lease { stripes, .. } | gather::Request::Release { stripes, .. },
-        ) if stripes.end - stripes.start > STRIPES_MAX => {
-            Err(format!("a request has more than {STRIPES_MAX} stripes"))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// What a server is told.
@@ -132,6 +108,7 @@ impl Server {
     /// threads.
     pub fn start(config: &Config, listener: TcpListener) -> Result<Server, ServerError> {
         let servers = u16::try_from(config.servers.len()).unwrap_or(u16::MAX);
+        let striping = Striping { servers, stripe_size: config.stripe_size };
         let failed = |what| move |source| ServerError::Io { what, source };
         let of =
             Of { volume: config.keys.volume, server: config.me, servers, stripe_size: config.stripe_size };
@@ -158,7 +135,8 @@ impl Server {
                 let post = move |line| _ = events.send(Event::Other(other, line));
                 // Sessions go on rising over lives.
                 let first = u64::from(life) << 32;
-                let dialler = Dialler::start(config.keys.clone(), *to, Who::Gatherer(config.me), first, post);
+                let to = To { server: other, at: *to, striping: striping.clone() };
+                let dialler = Dialler::start(config.keys.clone(), to, Who::Gatherer(config.me), first, post);
                 others.push(dialler.map_err(failed("its threads"))?);
             }
         }
@@ -166,7 +144,8 @@ impl Server {
         let over = Arc::new(AtomicBool::new(false));
         let door = Door {
             keys: config.keys.clone(),
-            stripe_size: config.stripe_size,
+            me: config.me,
+            striping: striping.clone(),
             events: events.clone(),
             over: over.clone(),
         };
@@ -195,7 +174,8 @@ impl Drop for Server {
 
 struct Door {
     keys: Keys,
-    stripe_size: u64,
+    me: ServerNo,
+    striping: Striping,
     events: Sender<Event>,
     over: Arc<AtomicBool>,
 }
@@ -236,6 +216,38 @@ impl Door {
         }
     }
 
+    /// What no client or gatherer of this volume says: bytes of two stripes, more stripes than one request
+    /// has, something of a file to who does not gather it.
+    fn check(&self, message: &Message) -> Result<(), String> {
+        let stripe_size = self.striping.stripe_size;
+        if let Message::Gather(_, request) = message
+            && self.striping.gatherer(request.file()) != self.me
+        {
+            return Err("another server gathers this file".into());
+        }
+        let in_one = |offset: u64, len: u64| match offset % stripe_size + len <= stripe_size {
+            true => Ok(()),
+            false => Err("a request has bytes of more than one stripe".to_owned()),
+        };
+        match message {
+            Message::Gather(
+                _,
+                gather::Request::Write { offset, len, .. } | gather::Request::Read { offset, len, .. },
+            )
+            | Message::Store(_, storage::Request::Read { offset, len, .. }) => in_one(*offset, *len),
+            Message::Store(_, storage::Request::Write { offset, bytes, .. }) => {
+                in_one(*offset, u64::from(*bytes))
+            }
+            Message::Gather(
+                _,
+                gather::Request::Lease { stripes, .. } | gather::Request::Release { stripes, .. },
+            ) if stripes.end - stripes.start > STRIPES_MAX => {
+                Err(format!("a request has more than {STRIPES_MAX} stripes"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn handshake(&self, stream: TcpStream) -> Result<Link, TransportError> {
         let _ = stream.set_nodelay(true);
         tls::server(stream, &self.keys.identity, &self.keys.pin, JOIN_MAX)
@@ -252,7 +264,7 @@ impl Door {
     /// Hears a connection until it ends; `None`: it was not joined.
     fn join(&self, incoming: &mut Incoming, line: LineNo, mouth: Mouth) -> Option<()> {
         let (message, _) = incoming.receive(|_| Ok(())).ok().flatten()?;
-        let Message::Join { volume, who, session } = message else {
+        let Message::Join { volume, who, session, to, striping } = message else {
             mouth.say(Message::Refused("the first that is said is a join".into()), Bytes::default());
             return None;
         };
@@ -260,11 +272,24 @@ impl Door {
             mouth.say(Message::Refused("this server is of another volume".into()), Bytes::default());
             return None;
         }
+        if to != self.me || striping != self.striping {
+            let why = format!(
+                "this is server {} of {}, stripes of {} bytes, and not server {} of {}, stripes of {} bytes",
+                self.me.0,
+                self.striping.servers,
+                self.striping.stripe_size,
+                to.0,
+                striping.servers,
+                striping.stripe_size
+            );
+            mouth.say(Message::Refused(why.into()), Bytes::default());
+            return None;
+        }
         let held = Arc::new(AtomicU64::new(0));
         let came = Event::Came { line, who, session, mouth: mouth.clone(), held: held.clone() };
         self.events.send(came).ok()?;
         let allow = |message: &Message| {
-            check(message, self.stripe_size)?;
+            self.check(message)?;
             let more = held_by(message);
             match held.fetch_add(more, Ordering::AcqRel) + more <= ALLOWANCE {
                 true => Ok(()),

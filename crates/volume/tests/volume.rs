@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::Ed25519KeyPair;
 use data_encoding::HEXLOWER;
+use haul_core::volume::client::Striping;
 use haul_core::volume::wire::{Message, VolumeId, Who};
 use haul_core::volume::{ClientNo, Epoch, FileNo, RequestNo, ServerNo, Session, gather, storage};
 use haul_transport::tls::{self, Identity, Pin};
@@ -577,7 +578,9 @@ fn senseless_requests_are_refused() {
         let (mut incoming, mouth) = line::speak(link, "test", None).expect("a thread");
         let who = Who::Client(ClientNo(1 << 40));
         let session = Session(session as u64);
-        mouth.say(Message::Join { volume: volume.keys.volume, who, session }, Bytes::default());
+        let striping = Striping { servers: 1, stripe_size: STRIPE };
+        let join = Message::Join { volume: volume.keys.volume, who, session, to: ServerNo(0), striping };
+        mouth.say(join, Bytes::default());
         let bytes = vec![1; said.following() as usize];
         mouth.say(said.clone(), Arc::new(bytes));
         let refused = loop {
@@ -618,6 +621,17 @@ fn strangers_are_not_heard() {
         let error = client.write(file, 0, vec![1]).wait().expect_err("it is refused");
         assert!(matches!(&error, VolumeError::Late(_, why) if why.contains("server 0")), "{error}");
     }
+    // One that takes the volume for another shape would put bytes elsewhere.
+    let odd = Client::start(client::Config {
+        keys: volume.keys.clone(),
+        number: ClientNo(99),
+        servers: volume.at.clone(),
+        stripe_size: 2 * STRIPE,
+        write_threshold: Some(0),
+        patience: Duration::from_secs(2),
+    });
+    let error = odd.expect("threads").write(file, 0, vec![1]).wait().expect_err("it is refused");
+    assert!(matches!(&error, VolumeError::Late(_, why) if why.contains("stripes of")), "{error}");
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     assert!(Server::start(&volume.config(0), listener).is_err());
 }

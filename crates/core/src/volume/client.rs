@@ -199,7 +199,7 @@ enum Asked<B> {
 }
 
 /// Which servers a volume has, and how its files lie on them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Striping {
     /// Bytes.
     pub stripe_size: u64,
@@ -211,6 +211,11 @@ impl Striping {
     /// Where a stripe lies.
     pub fn server(&self, stripe: u64) -> ServerNo {
         ServerNo((stripe % u64::from(self.servers)) as u16)
+    }
+
+    /// Who gathers a file.
+    pub fn gatherer(&self, file: FileNo) -> ServerNo {
+        ServerNo((file.0 % u64::from(self.servers)) as u16)
     }
 }
 

@@ -14,6 +14,7 @@ mod tests;
 use std::ops::Range;
 use std::time::Duration;
 
+use super::client::Striping;
 use super::gather::{self, AppendNo, Part, Seq};
 use super::storage;
 use super::{ClientNo, Epoch, FileNo, Incarnation, RequestNo, ServerNo, Session};
@@ -58,11 +59,14 @@ pub type Following = u32;
 /// See the head of this module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The first of a connection, from who opens it.
+    /// The first of a connection, from who opens it: whom it takes the server for, and how files lie on the
+    /// volume's servers.
     Join {
         volume: VolumeId,
         who: Who,
         session: Session,
+        to: ServerNo,
+        striping: Striping,
     },
     /// What it may ask of the storage server from now on, and what of the gatherer.
     StorageJoined(Incarnation),
@@ -192,7 +196,7 @@ impl<B> gather::Record<B> {
 pub fn encode(message: &Message, out: &mut Vec<u8>) {
     let w = &mut Writer::new(out);
     match message {
-        Message::Join { volume, who, session } => {
+        Message::Join { volume, who, session, to, striping } => {
             w.raw(&volume.0);
             match who {
                 Who::Client(client) => {
@@ -205,6 +209,9 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
                 }
             }
             w.u64(session.0);
+            w.u16(to.0);
+            w.u16(striping.servers);
+            w.u64(striping.stripe_size);
         }
         Message::StorageJoined(life) => w.u64(life.0),
         Message::GathererJoined(life) => w.u32(*life),
@@ -416,7 +423,10 @@ pub fn decode(kind: u8, body: &[u8]) -> Result<Message, WireError> {
                 )),
                 other => return Err(bad("who joins", other.into())),
             };
-            Message::Join { volume, who, session: Session(r.u64("session")?) }
+            let session = Session(r.u64("session")?);
+            let (to, servers) = (ServerNo(r.u16("server")?), r.u16("servers")?);
+            let striping = Striping { servers, stripe_size: r.u64("size of stripes")? };
+            Message::Join { volume, who, session, to, striping }
         }
         kind::STORAGE_JOINED => Message::StorageJoined(Incarnation(r.u64("life")?)),
         kind::GATHERER_JOINED => Message::GathererJoined(r.u32("life of a gatherer")?),

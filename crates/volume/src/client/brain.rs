@@ -85,7 +85,7 @@ struct Connection {
 }
 
 pub(super) struct Brain {
-    stripe_size: u64,
+    striping: Striping,
     threshold: Threshold,
     /// What the answer that is being heard was for its server.
     work: Option<(ServerNo, Work)>,
@@ -106,16 +106,14 @@ pub(super) struct Brain {
 }
 
 impl Brain {
-    pub(super) fn new(config: &Config) -> Brain {
-        let servers = u16::try_from(config.servers.len()).unwrap_or(u16::MAX);
-        let striping = Striping { stripe_size: config.stripe_size, servers };
+    pub(super) fn new(config: &Config, striping: Striping) -> Brain {
         Brain {
-            stripe_size: config.stripe_size,
             threshold: Threshold::new(config.servers.len(), config.write_threshold),
             work: None,
             patience: config.patience,
             started: Instant::now(),
-            machines: (0..servers).map(|_| Machine::new(striping.clone())).collect(),
+            machines: (0..striping.servers).map(|_| Machine::new(striping.clone())).collect(),
+            striping,
             connections: BTreeMap::new(),
             down: BTreeMap::new(),
             wanted: BTreeMap::new(),
@@ -178,7 +176,12 @@ impl Brain {
 
     /// The machine of the server that gathers a file.
     fn machine_of(&self, file: FileNo) -> usize {
-        (file.0 % self.machines.len() as u64) as usize
+        self.striping.gatherer(file).0.into()
+    }
+
+    /// Where a byte of a file lies.
+    fn server_of(&self, at: u64) -> ServerNo {
+        self.striping.server(at / self.striping.stripe_size)
     }
 
     fn op(&mut self, machine: usize, wanted: u64, (offset, len): (u64, u64)) -> OpNo {
@@ -201,8 +204,7 @@ impl Brain {
 
     /// Which servers may have to do with a range.
     fn servers_of(&self, machine: usize, pieces: &[(u64, u64)]) -> Vec<ServerNo> {
-        let servers = self.machines.len() as u64;
-        let storage = pieces.iter().map(|(at, _)| ServerNo((at / self.stripe_size % servers) as u16));
+        let storage = pieces.iter().map(|(at, _)| self.server_of(*at));
         storage.chain([ServerNo(machine as u16)]).collect()
     }
 
@@ -212,12 +214,10 @@ impl Brain {
             Want::Write { file, offset, bytes, reply } => {
                 let machine = self.machine_of(file);
                 let len = bytes.len() as u64;
-                let pieces = cut(self.stripe_size, offset, len, u64::MAX);
-                let servers = self.machines.len() as u64;
-                let server_of = |at: u64| (at / self.stripe_size % servers) as usize;
+                let pieces = cut(self.striping.stripe_size, offset, len, u64::MAX);
                 let each: Vec<threshold::Piece> = pieces
                     .iter()
-                    .map(|(at, len)| threshold::Piece { server: server_of(*at), len: *len })
+                    .map(|(at, len)| threshold::Piece { server: self.server_of(*at).0.into(), len: *len })
                     .collect();
                 let of = self.servers_of(machine, &pieces);
                 let wanted = self.wants(pieces.len(), Answer::Done(reply), of);
@@ -237,7 +237,7 @@ impl Brain {
             }
             Want::Read { file, offset, len, reply } => {
                 let machine = self.machine_of(file);
-                let pieces = cut(self.stripe_size, offset, len, READ_MAX);
+                let pieces = cut(self.striping.stripe_size, offset, len, READ_MAX);
                 let read = Read { bytes: vec![0; len as usize], end: 0 };
                 let of = self.servers_of(machine, &pieces);
                 let wanted = self.wants(pieces.len(), Answer::Read(reply, read, offset), of);
@@ -475,7 +475,7 @@ impl Brain {
         };
         *at = offset;
         let Some((file, bytes)) = bytes.take() else { return };
-        let pieces = cut(self.stripe_size, offset, bytes.len() as u64, u64::MAX);
+        let pieces = cut(self.striping.stripe_size, offset, bytes.len() as u64, u64::MAX);
         *left = pieces.len();
         let len = bytes.len() as u64;
         let path = if len < self.threshold.threshold() { Path::Gather } else { Path::Direct };

@@ -38,7 +38,7 @@ pub enum Request<B> {
 
 impl<B> Request<B> {
     /// Which file it is about.
-    pub(super) fn file(&self) -> FileNo {
+    pub fn file(&self) -> FileNo {
         match self {
             Request::Write { file, .. }
             | Request::Lease { file, .. }

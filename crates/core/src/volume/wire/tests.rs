@@ -7,13 +7,18 @@ fn all() -> Vec<Message> {
     let epoch = Epoch { gatherer: 3, fence: 4 };
     let part = |offset, len, from| Part { offset, len, seq: Seq(0), from };
     let gather = |request| Message::Gather(number, request);
+    let join = |volume, who| {
+        let striping = Striping { servers: 3, stripe_size: 1 << 20 };
+        let volume = VolumeId([volume; 16]);
+        Message::Join { volume, who, session: Session(2), to: ServerNo(2), striping }
+    };
     let work = Work { busy: Duration::from_nanos(7), stayed: Duration::from_secs(1), others: 9 };
     let gathered = |answer| Message::Gathered(number, answer, work);
     let store = |request| Message::Store(number, request);
     let stored = |answer| Message::Stored(number, answer, work);
     vec![
-        Message::Join { volume: VolumeId([5; 16]), who: Who::Client(ClientNo(1)), session: Session(2) },
-        Message::Join { volume: VolumeId([0; 16]), who: Who::Gatherer(ServerNo(9)), session: Session(2) },
+        join(5, Who::Client(ClientNo(1))),
+        join(0, Who::Gatherer(ServerNo(9))),
         Message::StorageJoined(Incarnation(4)),
         Message::GathererJoined(5),
         Message::Refused("no".into()),
