@@ -402,7 +402,7 @@ fn what_the_destination_has_is_not_moved_again() {
 fn what_was_begun_in_place_is_not_unchanged_to_a_pair() {
     need!("proftpd");
     let open = open(Software::Proftpd);
-    let (a, b) = (Node::start(Software::Proftpd, A, open), Node::start(Software::Proftpd, B, open));
+    let (a, mut b) = (Node::start(Software::Proftpd, A, open), Node::start(Software::Proftpd, B, open));
     let room = Room::new();
     let (ours, data, there) = (room.at("ours"), a.place("file"), b.place("file"));
     file(&ours, &mut fastrand::Rng::with_seed(3), 6_000_000);
@@ -418,7 +418,8 @@ fn what_was_begun_in_place_is_not_unchanged_to_a_pair() {
     run.signal(rustix::process::Signal::KILL);
     assert!(run.wait().was_killed());
     // Its sessions write to it as long as they are there.
-    std::thread::sleep(Duration::from_millis(500));
+    b.kill();
+    b.start_again();
     let other = fs::OpenOptions::new().write(true).open(&there).expect("open");
     other.set_len(6_000_000).expect("make it as long");
     tree::set_mtime(&there, then);
