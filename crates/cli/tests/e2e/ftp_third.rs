@@ -405,7 +405,8 @@ fn what_was_begun_in_place_is_not_unchanged_to_a_pair() {
     let (a, mut b) = (Node::start(Software::Proftpd, A, open), Node::start(Software::Proftpd, B, open));
     let room = Room::new();
     let (ours, data, there) = (room.at("ours"), a.place("file"), b.place("file"));
-    file(&ours, &mut fastrand::Rng::with_seed(3), 6_000_000);
+    const LEN: usize = 24_000_000;
+    file(&ours, &mut fastrand::Rng::with_seed(3), LEN);
     fs::write(&data, read(&ours)).expect("write");
     set_mode(&data, 0o644);
     let then = fs::metadata(&ours).expect("look").modified().expect("a time");
@@ -421,7 +422,9 @@ fn what_was_begun_in_place_is_not_unchanged_to_a_pair() {
     b.kill();
     b.start_again();
     let other = fs::OpenOptions::new().write(true).open(&there).expect("open");
-    other.set_len(6_000_000).expect("make it as long");
+    other.set_len(LEN as u64).expect("make it as long");
+    let byte = read(&ours)[500_000] ^ 1;
+    std::os::unix::fs::FileExt::write_all_at(&other, &[byte], 500_000).expect("write");
     tree::set_mtime(&there, then);
     let pair = || with_state(cp(&room.at("state"), &[], &a.url(&data), &b.url(&there)));
     let ended = pair().run().sane().exits(0);

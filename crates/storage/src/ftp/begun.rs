@@ -87,7 +87,7 @@ impl Begun {
     pub(super) fn open(dir: Option<&Path>, server: &str, tag: u32) -> Begun {
         let name = |dir: &Path| dir.join("in-place").join(letters(server));
         let mut inner = Inner { dir: dir.map(name), tag, ..Inner::default() };
-        if inner.take_over().is_err() {
+        if inner.take_over(|| ()).is_err() {
             // What could be read of it counts.
             inner.list = None;
         }
@@ -165,12 +165,14 @@ impl Begun {
 }
 
 impl Inner {
-    /// Reads the lists of all runs; those of dead ones go over into this run's.
-    fn take_over(&mut self) -> io::Result<()> {
+    /// Reads the lists of all runs; those of dead ones go over into this run's. `listed` is called when it is
+    /// known which lists there are.
+    fn take_over(&mut self, mut listed: impl FnMut()) -> io::Result<()> {
         let Some(dir) = self.dir.clone() else { return Ok(()) };
         let mut dead = Vec::new();
         for _ in 0..LOOKS_MAX {
-            if self.look_through(&dir, &mut dead)? || haul_mutant::removed("ftp-lists-that-go-are-looked-for")
+            if self.look_through(&dir, &mut dead, &mut listed)?
+                || haul_mutant::removed("ftp-lists-that-go-are-looked-for")
             {
                 break;
             }
@@ -187,16 +189,22 @@ impl Inner {
 
     /// Reads the lists once; false: one of them went meanwhile, and what it says is in another one by now,
     /// which may not have been there yet.
-    fn look_through(&mut self, dir: &Path, dead: &mut Vec<(PathBuf, File)>) -> io::Result<bool> {
+    fn look_through(
+        &mut self,
+        dir: &Path,
+        dead: &mut Vec<(PathBuf, File)>,
+        listed: &mut impl FnMut(),
+    ) -> io::Result<bool> {
         let entries = match fs::read_dir(dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-            entries => entries?,
+            entries => entries?.collect::<io::Result<Vec<_>>>()?,
         };
+        listed();
         if !is_mine(dir)? {
             return Ok(true);
         }
         for entry in entries {
-            let path = entry?.path();
+            let path = entry.path();
             if dead.iter().any(|(known, _)| *known == path) {
                 continue;
             }
@@ -449,21 +457,21 @@ mod tests {
         }
     }
 
-    /// Goal: where a list is not to be had that was there a moment ago, what it says is looked for where it
-    /// went. Method: one run takes lists over, again and again, while others look.
+    /// Goal: what goes over into another run's list while the lists are looked through is found there.
+    /// Method: the other run takes it over when it is known which lists there are, and before any is read.
     #[test]
     fn lists_that_go_over_are_found() {
         let home = tempfile::tempdir().expect("a directory");
         Begun::open(Some(home.path()), "ftp://a", 0).begins("x", Span::WHOLE, 1);
-        std::thread::scope(|scope| {
-            for first in [1_000, 2_000, 3_000] {
-                let home = home.path();
-                scope.spawn(move || {
-                    for tag in first..first + 300 {
-                        assert!(Begun::open(Some(home), "ftp://a", tag).is_unproved("x"), "{tag}");
-                    }
-                });
+        let mut goes = Some(());
+        let dir = home.path().join("in-place").join(letters("ftp://a"));
+        let mut inner = Inner { dir: Some(dir), tag: 1, ..Inner::default() };
+        let taken = inner.take_over(|| {
+            if goes.take().is_some() {
+                drop(Begun::open(Some(home.path()), "ftp://a", 7));
             }
         });
+        taken.expect("the lists are read");
+        assert!(Begun(Mutex::new(inner)).is_unproved("x"));
     }
 }
