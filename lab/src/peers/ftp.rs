@@ -314,7 +314,10 @@ mod tests {
 
         let sums = Fixture::new(&[("direction", "put"), ("checksums", "yes")]);
         let words = ALL[1].globus_arguments(&sums.job()).unwrap().join(" ");
-        assert_eq!(words, "-fast -r -cd -p 1 -pp -cc 8 -verify-checksum file:///from/ ftp://10.77.0.2:2811/to/");
+        assert_eq!(
+            words,
+            "-fast -r -cd -p 1 -pp -cc 8 -verify-checksum file:///from/ ftp://10.77.0.2:2811/to/"
+        );
 
         // Each kind of server has ports of its own.
         assert_eq!(ALL.iter().map(|peer| peer.port(FAR)).collect::<HashSet<_>>().len(), 4);
