@@ -68,7 +68,7 @@ lab: ## a tour of the lab: networks, modelled disks, peers (root; takes less tha
 	done; \
 	exit $$code
 
-EXPERIMENTS := overhead protect emulator disk-order wan-threads peers-large peers-10k peers-100k gridftp gridftp-put gridftp-server gridftp-private gridftp-striped
+EXPERIMENTS := overhead protect emulator disk-order wan-threads peers-large peers-10k peers-100k gridftp gridftp-far gridftp-put gridftp-put-far gridftp-server gridftp-server-far gridftp-private gridftp-private-far gridftp-striped
 bench: ## measure against the machine's roofline, fio, rsync and others (root; takes half a day)
 	@scripts/needs.sh bench
 	@scripts/bench-roofline.sh
