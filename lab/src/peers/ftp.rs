@@ -87,7 +87,7 @@ impl Peer for Ftp {
                 "haul cp -r ftp://, chooses by itself; UNPROTECTED, anonymous; every byte hashed as it comes; what is fetched is on media when it ends, unless durability=none"
             }
             (Client::Globus, At::Globus, false) => {
-                "globus-url-copy -fast ftp://, one file: -p 8, many: -cc 8; UNPROTECTED, anonymous; not on media when it ends"
+                "globus-url-copy -fast ftp://, one file: -p 8, many: -pp -cc 8; UNPROTECTED, anonymous; not on media when it ends"
             }
             (Client::Curl, ..) => {
                 "curl ftp://, 8 files at a time, one connection each; UNPROTECTED, anonymous; not on media when it ends"
