@@ -74,6 +74,7 @@ bench: ## measure against the machine's roofline, fio, rsync and others (root; t
 	@scripts/bench-roofline.sh
 	@scripts/bench-tree.sh
 	@scripts/bench-rss.sh
+	@scripts/bench-sessions.sh
 	@scripts/bench-engine.sh
 	@scripts/bench-disk.sh
 	@scripts/bench-null.sh

@@ -6,13 +6,13 @@
 # (smaps_rollup), its highest value of a run. Files lie in memory and do not count.
 #
 # Environment: BENCH_SESSIONS (default 64), BENCH_RATE (bytes a second and session, default 2M),
-# BENCH_SECONDS (default 5), BENCH_HAUL. Needs curl and globus-url-copy; traffic is on loopback.
+# BENCH_SECONDS (default 15), BENCH_HAUL. Needs curl and globus-url-copy; traffic is on loopback.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 SESSIONS=${BENCH_SESSIONS:-64}
 RATE=${BENCH_RATE:-2M}
-SECONDS_=${BENCH_SECONDS:-5}
+SECONDS_=${BENCH_SECONDS:-15}
 [ -n "${BENCH_HAUL:-}" ] || cargo build --release --locked -p haul-cli
 HAUL=${BENCH_HAUL:-$PWD/target/release/haul}
 
@@ -28,6 +28,8 @@ finish() {
 }
 trap finish EXIT
 head -c $((64 << 20)) /dev/urandom >"$root/data"
+# Nothing holds back who moves data in blocks: zeros enough for all of the time.
+truncate -s 1T "$root/zeros"
 chmod -R a+rwX "$root"
 
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
@@ -83,7 +85,7 @@ measure() {
 url="ftp://127.0.0.1:$port"
 get() { exec curl -s --limit-rate "$RATE" -o /dev/null "$url/data"; }
 put() { exec curl -s --limit-rate "$RATE" -T "$root/data" "$url/up.$1"; }
-blocks() { exec globus-url-copy -p 4 "$url/data" file:///dev/null; }
+blocks() { exec globus-url-copy -p 4 "$url/zeros" file:///dev/null; }
 idle() { exec curl -s --limit-rate 1 -o /dev/null "$url/data"; }
 
 echo "$SESSIONS sessions: sum of the proportional set sizes of the server's processes, highest"
