@@ -1,5 +1,6 @@
 //! What went wrong with a server.
 
+use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,6 +10,8 @@ use haul_gridftp::FtpError;
 
 /// How waiting for a connection is told.
 const CONNECTING: &str = "connect to ";
+/// How what listens for data is told from what listens for commands.
+const DATA: &str = " (data)";
 
 /// Why something came to nothing. No text holds a password.
 #[derive(Debug, thiserror::Error)]
@@ -98,6 +101,11 @@ impl Error {
         }
     }
 
+    /// The same of one for data.
+    pub(crate) fn unreached_for_data(to: impl Display, patience: Duration, cause: io::Error) -> Error {
+        Error::unreached(format!("{to}{DATA}"), patience, cause)
+    }
+
     pub(crate) fn silent(doing: &str, patience: Duration) -> Error {
         Error::Silent { doing: doing.to_owned(), patience }
     }
@@ -123,6 +131,15 @@ impl Error {
         match self {
             Error::Connect { .. } | Error::Unsayable(_) => true,
             Error::Silent { doing, .. } => doing.starts_with(CONNECTING),
+            _ => false,
+        }
+    }
+
+    /// A data connection was not made: who answers commands was not reached where it said that it listens.
+    pub fn is_unreached_for_data(&self) -> bool {
+        match self {
+            Error::Connect { to, .. } => to.ends_with(DATA),
+            Error::Silent { doing, .. } => doing.starts_with(CONNECTING) && doing.ends_with(DATA),
             _ => false,
         }
     }

@@ -53,6 +53,7 @@ mod share;
 mod sink;
 #[cfg(test)]
 pub(crate) mod test_server;
+mod there;
 mod walk;
 
 /// Files of FTP servers.

@@ -383,6 +383,12 @@ impl Common {
         self.retry.well();
     }
 
+    /// It took a file, so that a data connection came up.
+    pub(super) fn took(&self) {
+        self.well();
+        self.retry.connected();
+    }
+
     /// A file of which `len` bytes went came to nothing, as `temp` if it was sent at all. True: it is tried
     /// again, when it is time ([`Common::tries`]).
     pub(super) fn is_tried_again(
