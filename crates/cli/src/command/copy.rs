@@ -3,7 +3,7 @@
 //! Left out: the environment, the terminal and the program's own path, see `surroundings`.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use haul::api::{CopyRequest, Dialler, Endpoint, ErrorKind, Handle, RemoteOptions, Summary};
 use haul::ctl::Server;
@@ -36,6 +36,16 @@ impl super::Run for Cp {
 }
 
 fn run(args: &Cp) -> i32 {
+    let handle = Handle::new();
+    // First of all: a signal that comes before has the system's way, and no exit code of ours.
+    let (stopper, teller) = (handle.clone(), Arc::new(OnceLock::<Arc<Reporter>>::new()));
+    let tells = Arc::clone(&teller);
+    let watched = signals::watch(args.stop_after, move |wish| {
+        stopper.stop();
+        if let Some(reporter) = tells.get() {
+            reporter.note(wish.text().into());
+        }
+    });
     let surroundings = Surroundings::look();
     let request = match request(args, &surroundings) {
         Ok(request) => request,
@@ -60,18 +70,13 @@ fn run(args: &Cp) -> i32 {
         Ok(reporter) => reporter,
         Err((error, code)) => return complain(&error, code),
     };
+    let _ = teller.set(Arc::clone(&reporter));
     if settings.watch && !settings.live {
         reporter.note(NO_TERMINAL.into());
     }
-    let handle = Handle::new();
     // Removed when it is dropped, after the run.
     let _reachable =
         if args.dry_run { None } else { open_socket(&request, &handle, args.verbose > 0, &reporter) };
-    let (stopper, teller) = (handle.clone(), Arc::clone(&reporter));
-    let watched = signals::watch(args.stop_after, move |wish| {
-        stopper.stop();
-        teller.note(wish.text().into());
-    });
     match watched {
         Ok(asked) => {
             let summary = haul::api::copy(request, reporter.clone(), handle);
