@@ -633,6 +633,10 @@ fn unreached(server: &Server, error: &Error) -> Failure {
     Failure { kind, errno: error.errno(), text: text.into() }
 }
 
+/// What is to be done where a server has no room.
+const NO_ROOM: &str =
+    "; there is no room at the server, or none for this user: make some, and run the same command again";
+
 /// What went wrong with a path.
 fn failed(server: &Server, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
     Failure { errno: error.errno(), ..said(server, kind, path, &error.to_string()) }

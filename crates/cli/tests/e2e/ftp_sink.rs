@@ -205,17 +205,26 @@ fn what_is_left_is_named_and_nothing_else() {
     });
 }
 
-/// Goal: a server without room ends the run, and says what to do; nothing of ours stays.
+/// Goal: a server without room ends the run, in whatever words it says so, and says what to do; nothing is
+/// sent once more, and nothing of ours stays.
 #[test]
 fn no_room_ends_the_run() {
     beside(
-        [Takes::Cut(5 * MIB, "452 disk full"), Takes::Cut(MIB, "552 over quota"), Takes::Refuse("452 no")],
+        [
+            Takes::Cut(5 * MIB, "452 disk full"),
+            Takes::Cut(MIB, "552 over quota"),
+            Takes::Cut(MIB, "451 Failure writing to local file."),
+            Takes::Refuse("452 no"),
+        ],
         |how| {
             let room = Room::new();
             let (data, _) = two_files(&room);
             let taker = Script::default().takes("large", &[how; 20]).start();
             let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(1);
             assert_whole_or_none(&taker, &data, &ended);
+            let heard = taker.heard();
+            let sent = heard.iter().filter(|line| line.starts_with("STOR") && line.contains("large")).count();
+            assert_eq!(sent, 1, "{heard:?}");
             ended.says("there is no room at the server");
         },
     );

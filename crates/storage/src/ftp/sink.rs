@@ -30,7 +30,7 @@ use haul_ftp::{Asked, Error, Facts, Kind, Server, Session, Settings, server};
 use rustix::io::Errno;
 
 use super::line::{Line, Retry, reach};
-use super::{failed, is_dir, is_doubted, look, said, server_of, shown, unreached};
+use super::{NO_ROOM, failed, is_dir, is_doubted, look, said, server_of, shown, unreached};
 use crate::SinkEngine;
 use crate::place::Destination;
 use crate::store::job::{begin_journal, fresh_tag, names_of};
@@ -500,11 +500,7 @@ fn no_links(server: &Server, path: &[u8]) -> Failure {
 fn unwritten(server: &Server, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
     let failure = failed(server, kind, path, error);
     let (kind, errno, hint) = match error {
-        error if error.is_no_room() => (
-            FailureKind::Write,
-            Errno::NOSPC.raw_os_error(),
-            "; there is no room at the server, or none for this user: make some, and run the same command again",
-        ),
+        error if error.is_no_room() => (FailureKind::Write, Errno::NOSPC.raw_os_error(), NO_ROOM),
         error if error.is_passing() => (FailureKind::Network, failure.errno, ""),
         Error::Refused { code: code @ (550 | 553), .. } if kind != FailureKind::Publish => (
             // 553 is of the name, if it is not of the user: the same name is refused again.
