@@ -85,6 +85,13 @@ impl Retry {
         let _ = self.tell.set(Box::new(tell));
     }
 
+    /// Nothing goes there any more, and why.
+    pub(super) fn tell(&self, failure: Failure) {
+        if let Some(tell) = self.tell.get() {
+            tell(failure);
+        }
+    }
+
     fn there(&self) -> MutexGuard<'_, There> {
         self.there.lock().unwrap_or_else(PoisonError::into_inner)
     }

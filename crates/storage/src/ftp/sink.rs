@@ -41,6 +41,7 @@ use crate::store::{
 use ending::Ending;
 use engine::FtpWriter;
 use placed::InPlace;
+use renames::Refused;
 use tree::Tree;
 
 mod again;
@@ -58,6 +59,7 @@ mod placed;
 mod publish;
 mod queues;
 mod rename;
+mod renames;
 mod sending;
 mod standing;
 mod summed;
@@ -286,9 +288,16 @@ impl SinkStore for FtpSink {
         let retry = self.retry(&ends);
         let mut session = self.reach(&retry)?;
         let Ground { root, rename, made, .. } = self.ground(&mut session, coming.roots, true)?;
+        let tag = fresh_tag();
+        if !coming.in_place {
+            match renames::check(&mut session, &self.server, (&root, tag)) {
+                Ok(()) => {}
+                Err(Refused::Renames(failure)) => return Err(failure),
+                Err(Refused::Session) => session = self.reach(&retry)?,
+            }
+        }
         let settings = Settings { at: session.address(), stop: ends.of_waits(), ..self.settings };
         session.heed(&settings.stop);
-        let tag = fresh_tag();
         let nobody = RootId::new(b"ftp").expect("short");
         let (_, resume) = begin_journal(Replayed::default(), ([0; 16], nobody), (0, tag), coming);
         let names = names_of(coming.roots, rename.as_ref());
