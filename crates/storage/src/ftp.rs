@@ -385,7 +385,8 @@ fn find(
             Ok(Asked::Is(facts)) => facts,
             Ok(Asked::Not(text) | Asked::Untold(text)) => {
                 let why = Why::lasting(FailureKind::Walk, format!("the server says: {text}"));
-                let text = format!("source {}: the server says: {text}; nothing was copied", shown());
+                let hint = unfound_hint(here, &text);
+                let text = format!("source {}: the server says: {text}{hint}; nothing was copied", shown());
                 return Err(failed(Failure { kind: FailureKind::Walk, errno: 0, text: text.into() }, why));
             }
             Err(error) => {
@@ -658,6 +659,19 @@ fn untold(server: &Server, path: &[u8], asked: &Asked) -> Failure {
         Asked::Is(_) => (FailureKind::Read, "it is there"),
     };
     said(server, kind, path, &format!("the server says: {text}"))
+}
+
+/// What a refusal of something that was named in the command may mean, where the server's words leave that
+/// open; and that no server looks for patterns.
+fn unfound_hint(path: &[u8], text: &str) -> &'static str {
+    let is_pattern = path.iter().any(|byte| b"*?[".contains(byte));
+    match (is_pattern, says_gone(text)) {
+        (true, _) => {
+            " (`*`, `?` and `[` are bytes of names here, and no patterns: name the files, or the directory that they are in)"
+        }
+        (false, true) => "",
+        (false, false) => " (it may not be there, or this user may not see it: to a server that is one)",
+    }
 }
 
 /// The words of a refusal say that there is nothing of that name.

@@ -113,13 +113,28 @@ fn open_socket(request: &CopyRequest, handle: &Handle, verbose: bool, reporter: 
     }
 }
 
-/// The name of a job: its first source's last component.
+/// The name of a job: its first source's last component; of one at a server behind the server's host.
 fn job_name(source: &Endpoint) -> String {
-    let Some(path) = source.place().file_path() else {
-        return haul::ctl::short_name(source.place().scheme().name.as_bytes());
+    let place = source.place();
+    let last = |path: &[u8]| {
+        let last = path.split(|byte| *byte == b'/').rfind(|part| !part.is_empty() && *part != b".");
+        last.unwrap_or_default().to_vec()
     };
-    let last = path.split(|byte| *byte == b'/').rfind(|part| !part.is_empty() && *part != b".");
-    haul::ctl::short_name(last.unwrap_or_default())
+    let name = match (place.file_path(), place.server()) {
+        (Some(path), _) => last(path),
+        (None, Some(server)) => {
+            // Without who comes and by which port.
+            let host = server.rsplit('@').next().unwrap_or_default();
+            let host = match host.strip_prefix('[') {
+                Some(address) => address.split(']').next(),
+                None => host.split(':').next(),
+            };
+            let parts = [host.unwrap_or_default().as_bytes(), &last(place.path())];
+            parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(&b'-')
+        }
+        (None, None) => place.scheme().name.as_bytes().to_vec(),
+    };
+    haul::ctl::short_name(&name)
 }
 
 /// The request that the arguments mean.
@@ -372,6 +387,14 @@ mod tests {
             ("copy".into(), "copy".into(), "zero".into())
         );
         assert_eq!(job_name(&Endpoint::remote("h", "~/x")), "x");
+        for (url, name) in [
+            ("ftp://archive.example.org/pub/run42/", "archive.example.org-run42"),
+            ("ftp://alice:secret@10.0.0.7:2121/data/a%20b", "10.0.0.7-a_20b"),
+            ("ftps://[fe80::1]:990/~/notes.txt", "fe80__1-notes.txt"),
+            ("gsiftp://h/", "h"),
+        ] {
+            assert_eq!(local(url), name, "{url}");
+        }
     }
 
     /// Goal: a live line and colours only where they do no harm.
