@@ -9,8 +9,10 @@ use haul_core::ids::{BufferId, DirId, FileId, Generation, Holder, SinkTarget, St
 use haul_core::journal::{Record, Replayed, Resume, RootId, compact};
 use haul_core::transfer::op::{Existing, Found, SinkDone, SinkOp};
 use haul_core::transfer::sink::{Sink, SinkAction, SinkConfig};
+use haul_core::transfer::{Ended, SessionEnd};
 use haul_core::wire::{
-    Agreed, Announced, DataEntry, DataHeader, Failure, FailureKind, Message, SinkOptions, credit_cost,
+    Agreed, Announced, DataEntry, DataHeader, DoneItem, Failure, FailureKind, Message, Outcome, SinkOptions,
+    credit_cost,
 };
 
 const OBJECT: u64 = 4 << 20;
@@ -27,6 +29,8 @@ struct Bench {
     /// The store loses the file at its last object, once.
     loses: bool,
     written: Vec<u64>,
+    /// What it told besides.
+    told: Vec<SinkAction>,
 }
 
 impl Bench {
@@ -53,7 +57,8 @@ impl Bench {
         // Of its own accord the source sends them from the first on.
         let to_send = (0..objects).rev().map(|object| object * OBJECT).collect();
         let size = objects * OBJECT;
-        Bench { sink, size, granted: 0, sent: 0, frames: 0, to_send, loses: true, written: Vec::new() }
+        let (written, told) = (Vec::new(), Vec::new());
+        Bench { sink, size, granted: 0, sent: 0, frames: 0, to_send, loses: true, written, told }
     }
 
     fn announce(&mut self) {
@@ -131,7 +136,10 @@ impl Bench {
                     SinkDone::Write { id: file.id, offset, len, buffer, took: None, result, again }
                 }
                 SinkAction::Submit(op) => panic!("{op:?}"),
-                _ => continue,
+                other => {
+                    self.told.push(other);
+                    continue;
+                }
             };
             self.sink.handle_done(done, Time(1));
         }
@@ -156,4 +164,56 @@ fn what_is_asked_for_again_comes_to_an_end() {
             assert!(bench.frames <= 3 * objects, "{objects} objects, {buffers} buffers: {}", bench.frames);
         }
     }
+}
+
+/// Goal: a destination that cannot be reached any more ends the session at once, as one that failed. What was
+/// announced and did not end is named before that, here and to the source, and once; what comes to nothing
+/// behind it is no fault of its own. After a stop it changes nothing.
+#[test]
+fn a_destination_that_is_gone_ends_the_session() {
+    let gone = || Failure { kind: FailureKind::Write, errno: 111, text: "it is gone".into() };
+    let begun = || {
+        let mut bench = Bench::new(8 * credit_cost(OBJECT), 3);
+        bench.loses = false;
+        bench.announce();
+        bench.act();
+        bench
+    };
+    let mut bench = begun();
+    assert!(bench.send());
+    let write = std::iter::from_fn(|| bench.sink.poll_action()).find_map(|action| match action {
+        SinkAction::Submit(SinkOp::Write { file, offset, len, buffer, .. }) => {
+            Some((file.id, offset, len, buffer))
+        }
+        _ => None,
+    });
+    let (id, offset, len, buffer) = write.expect("it is written");
+    bench.sink.handle_done(SinkDone::Gone { failure: gone() }, Time(2));
+    let early: Vec<SinkAction> = std::iter::from_fn(|| bench.sink.poll_action()).collect();
+    assert!(!early.iter().any(|action| matches!(action, SinkAction::Finished(_))), "{early:?}");
+    let lost = Failure { kind: FailureKind::Network, errno: 104, text: "reset".into() };
+    let done = SinkDone::Write { id, offset, len, buffer, took: None, result: Err(lost), again: false };
+    bench.sink.handle_done(done, Time(3));
+    // Told again, as by each thread that meets it.
+    bench.sink.handle_done(SinkDone::Gone { failure: gone() }, Time(3));
+    bench.act();
+    let actions: Vec<SinkAction> = std::mem::take(&mut bench.told);
+    let named = actions.iter().filter(|action| {
+        matches!(action, SinkAction::EntryEnded { id: FileId(1), end: Ended::Failed(why), .. } if *why == gone())
+    });
+    assert_eq!(named.count(), 1, "{actions:?}");
+    let item = DoneItem { id, generation: Generation(0), outcome: Outcome::Failed(gone()) };
+    let last = [
+        SinkAction::Send(Message::Done(vec![item])),
+        SinkAction::Send(Message::Abort(gone())),
+        SinkAction::Finished(SessionEnd::Failed(gone())),
+    ];
+    assert!(actions.ends_with(&last), "{actions:?}");
+
+    let mut stopped = begun();
+    stopped.sink.stop();
+    stopped.sink.handle_done(SinkDone::Gone { failure: gone() }, Time(2));
+    stopped.sink.handle_tick(Time(u64::MAX / 2));
+    stopped.act();
+    assert_eq!(stopped.told.last(), Some(&SinkAction::Finished(SessionEnd::Stopped)), "{:?}", stopped.told);
 }

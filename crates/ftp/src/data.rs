@@ -99,7 +99,7 @@ pub(crate) fn open(control: &mut Control, listens: &mut Listens) -> Result<Bound
     let patience = control.patience();
     let dial = move || TcpStream::connect_timeout(&address, patience);
     let stream = control.stop().unless_asked("haul-ftp-dial", dial).and_then(|dialled| dialled);
-    let stream = stream.map_err(|cause| Error::unreached(format!("{address} (data)"), patience, cause))?;
+    let stream = stream.map_err(|cause| Error::unreached_for_data(address, patience, cause))?;
     // Where both ends show whose they are, small pieces go to and fro.
     stream.set_nodelay(true).map_err(|cause| Error::Lost { doing: "opening a data connection", cause })?;
     Ok(Bounded::new(stream, control.stop().clone()))

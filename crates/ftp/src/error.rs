@@ -1,5 +1,6 @@
 //! What went wrong with a server.
 
+use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,6 +10,18 @@ use haul_gridftp::FtpError;
 
 /// How waiting for a connection is told.
 const CONNECTING: &str = "connect to ";
+/// How what listens for data is told from what listens for commands.
+const DATA: &str = " (data)";
+/// What servers say where there is no room, in small letters. The last one is vsftpd's, which says it of
+/// whatever it cannot write.
+const NO_ROOM: [&str; 6] = [
+    "no space",
+    "not enough space",
+    "insufficient storage",
+    "disk full",
+    "quota",
+    "failure writing to local file",
+];
 
 /// Why something came to nothing. No text holds a password.
 #[derive(Debug, thiserror::Error)]
@@ -98,6 +111,11 @@ impl Error {
         }
     }
 
+    /// The same of one for data.
+    pub(crate) fn unreached_for_data(to: impl Display, patience: Duration, cause: io::Error) -> Error {
+        Error::unreached(format!("{to}{DATA}"), patience, cause)
+    }
+
     pub(crate) fn silent(doing: &str, patience: Duration) -> Error {
         Error::Silent { doing: doing.to_owned(), patience }
     }
@@ -123,6 +141,15 @@ impl Error {
         match self {
             Error::Connect { .. } | Error::Unsayable(_) => true,
             Error::Silent { doing, .. } => doing.starts_with(CONNECTING),
+            _ => false,
+        }
+    }
+
+    /// A data connection was not made: who answers commands was not reached where it said that it listens.
+    pub fn is_unreached_for_data(&self) -> bool {
+        match self {
+            Error::Connect { to, .. } => to.ends_with(DATA),
+            Error::Silent { doing, .. } => doing.starts_with(CONNECTING) && doing.ends_with(DATA),
             _ => false,
         }
     }
@@ -204,11 +231,7 @@ impl Error {
         let text = text.to_ascii_lowercase();
         let says = |words: &str| text.contains(words);
         // RFC 959: 452 and 552; 552 is what some say of a name or an option, too.
-        matches!(code, 452 | 552)
-            || matches!(code, 400..=599)
-                && ["no space", "not enough space", "insufficient storage", "disk full", "quota"]
-                    .iter()
-                    .any(|words| says(words))
+        matches!(code, 452 | 552) || matches!(code, 400..=599) && NO_ROOM.iter().any(|words| says(words))
     }
 
     /// The user may not, by the server's words: numbers say that of a path that is not there as well.
@@ -236,4 +259,33 @@ impl Error {
 fn ran_out(cause: &io::Error) -> bool {
     cause.kind() == io::ErrorKind::WouldBlock
         || (cause.kind() == io::ErrorKind::TimedOut && cause.raw_os_error().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a full disk is known by what servers say of it, whatever their number; what they say of other
+    /// trouble with a disk is not one.
+    #[test]
+    fn no_room_is_known_by_its_words() {
+        let refused = |code, text: &str| Error::Refused { said: "STOR x".into(), code, text: text.into() };
+        for (code, text) in [
+            (452, "no"),
+            (552, "Exceeded storage allocation."),
+            (451, "x: No space left on device"),
+            (451, "Failure writing to local file."),
+            (451, "Disk quota exceeded"),
+            (500, "Command failed. : System error in write: No space left on device"),
+            (550, "Insufficient storage space"),
+        ] {
+            assert!(refused(code, text).is_no_room(), "{code} {text}");
+        }
+        for (code, text) in
+            [(451, "my disk is odd"), (426, "Failure writing network stream."), (226, "No space")]
+        {
+            assert!(!refused(code, text).is_no_room(), "{code} {text}");
+        }
+        assert!(!Error::Closed { doing: "no space" }.is_no_room());
+    }
 }

@@ -477,23 +477,30 @@ impl Pair {
     fn wind_up(&mut self, end: End, error: Error) -> Fault {
         let until = Instant::now() + WIND_UP.min(self.manner.patience);
         let other = self.control(end.other());
-        let mut words = None;
-        while words.is_none() && Instant::now() < until && !other.is_broken() {
+        let mut heard = None;
+        while heard.is_none() && Instant::now() < until && !other.is_broken() {
             match other.ready_reply() {
                 Ok(Some(reply)) => match reply.class() {
                     Class::Transient | Class::Permanent => {
-                        words = Some(other.refused(&Command::Bare("moving the file"), &reply).to_string());
+                        heard = Some(other.refused(&Command::Bare("moving the file"), &reply));
                     }
                     // That it is done says nothing any more.
                     Class::Completed => break,
                     _ => {}
                 },
                 Ok(None) => other.wait_for_either(other, LOOK),
-                Err(error) => words = Some(error.to_string()),
+                Err(error) => heard = Some(error),
             }
         }
         self.abort(Duration::ZERO);
-        Fault::At { end, error, other: words }
+        let words = |error: &Error| Some(error.to_string());
+        match heard {
+            // The source says first, as a rule, that nobody takes its data any more.
+            Some(cause) if end == End::From && cause.is_no_room() => {
+                Fault::At { end: End::To, other: words(&error), error: cause }
+            }
+            heard => Fault::At { end, error, other: heard.as_ref().and_then(words) },
+        }
     }
 
     /// Ends a transfer at both. Which of them answered within this time.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use haul_gridftp::command::Command;
 use haul_gridftp::reply::{Class, Reply};
 
-use crate::control::GIVING_UP;
+use crate::control::{GIVING_UP, said};
 use crate::data::connected;
 use crate::session::PIPELINE_MAX;
 use crate::times::SetsTimes;
@@ -231,6 +231,25 @@ impl Session {
         Ok(all)
     }
 
+    /// What the server says of renaming something that is not there: why nothing can be renamed, perhaps, or
+    /// that it is not there. `None`: it would take another name for it.
+    ///
+    /// # Errors
+    /// The session is over, or of no use.
+    pub fn refuses_rename(&mut self, nothing: &[u8]) -> Result<Option<Error>, Error> {
+        let (from, to) = (Command::Path("RNFR", nothing), Command::Path("RNTO", nothing));
+        let reply = self.each(&[from], self.control.patience())?.remove(0);
+        match reply.code() {
+            350 => {
+                // There are servers that take nothing else behind that. Nothing gets its own name.
+                self.each(&[to], self.control.patience())?;
+                Ok(None)
+            }
+            400.. => Ok(Some(self.control.refused(&from, &reply))),
+            code => Err(Error::OutOfStep { said: said(&from), code }),
+        }
+    }
+
     /// Says when files and directories were changed (`YYYYMMDDHHMMSS`, UTC). `None`: the server knows no way
     /// to be told.
     ///
@@ -362,7 +381,7 @@ impl Session {
                     421 => return Err(self.control.refused(command, &reply)),
                     // Of a transfer before it.
                     code @ (225 | 226 | 426) => {
-                        return Err(Error::OutOfStep { said: crate::control::said(command), code });
+                        return Err(Error::OutOfStep { said: said(command), code });
                     }
                     _ => replies.push(reply),
                 }

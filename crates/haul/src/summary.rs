@@ -202,6 +202,8 @@ pub struct Summary {
     /// It is a server that keeps what was copied, and its word is all that is known of that: nothing was
     /// synced.
     pub servers_word: bool,
+    /// The source lies at a server that is no haul.
+    pub from_server: bool,
     /// Two servers moved the data between them. What is durable is then no more than their word.
     pub third_party: Option<ThirdParty>,
     /// Files were written into those that stood at the destination.
@@ -299,6 +301,7 @@ impl Default for Summary {
             path: String::new(),
             durability: Some(Durability::Disk),
             servers_word: false,
+            from_server: false,
             third_party: None,
             in_place: false,
             part: None,

@@ -53,6 +53,7 @@ mod share;
 mod sink;
 #[cfg(test)]
 pub(crate) mod test_server;
+mod there;
 mod walk;
 
 /// Files of FTP servers.
@@ -384,7 +385,8 @@ fn find(
             Ok(Asked::Is(facts)) => facts,
             Ok(Asked::Not(text) | Asked::Untold(text)) => {
                 let why = Why::lasting(FailureKind::Walk, format!("the server says: {text}"));
-                let text = format!("source {}: the server says: {text}; nothing was copied", shown());
+                let hint = unfound_hint(here, &text);
+                let text = format!("source {}: the server says: {text}{hint}; nothing was copied", shown());
                 return Err(failed(Failure { kind: FailureKind::Walk, errno: 0, text: text.into() }, why));
             }
             Err(error) => {
@@ -632,6 +634,10 @@ fn unreached(server: &Server, error: &Error) -> Failure {
     Failure { kind, errno: error.errno(), text: text.into() }
 }
 
+/// What is to be done where a server has no room.
+const NO_ROOM: &str =
+    "; there is no room at the server, or none for this user: make some, and run the same command again";
+
 /// What went wrong with a path.
 fn failed(server: &Server, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
     Failure { errno: error.errno(), ..said(server, kind, path, &error.to_string()) }
@@ -653,6 +659,19 @@ fn untold(server: &Server, path: &[u8], asked: &Asked) -> Failure {
         Asked::Is(_) => (FailureKind::Read, "it is there"),
     };
     said(server, kind, path, &format!("the server says: {text}"))
+}
+
+/// What a refusal of something that was named in the command may mean, where the server's words leave that
+/// open; and that no server looks for patterns.
+fn unfound_hint(path: &[u8], text: &str) -> &'static str {
+    let is_pattern = path.iter().any(|byte| b"*?[".contains(byte));
+    match (is_pattern, says_gone(text)) {
+        (true, _) => {
+            " (`*`, `?` and `[` are bytes of names here, and no patterns: name the files, or the directory that they are in)"
+        }
+        (false, true) => "",
+        (false, false) => " (it may not be there, or this user may not see it: to a server that is one)",
+    }
 }
 
 /// The words of a refusal say that there is nothing of that name.

@@ -3,7 +3,7 @@
 //! Left out: the environment, the terminal and the program's own path, see `surroundings`.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use haul::api::{CopyRequest, Dialler, Endpoint, ErrorKind, Handle, RemoteOptions, Summary};
 use haul::ctl::Server;
@@ -36,6 +36,16 @@ impl super::Run for Cp {
 }
 
 fn run(args: &Cp) -> i32 {
+    let handle = Handle::new();
+    // First of all: a signal that comes before has the system's way, and no exit code of ours.
+    let (stopper, teller) = (handle.clone(), Arc::new(OnceLock::<Arc<Reporter>>::new()));
+    let tells = Arc::clone(&teller);
+    let watched = signals::watch(args.stop_after, move |wish| {
+        stopper.stop();
+        if let Some(reporter) = tells.get() {
+            reporter.note(wish.text().into());
+        }
+    });
     let surroundings = Surroundings::look();
     let request = match request(args, &surroundings) {
         Ok(request) => request,
@@ -60,18 +70,13 @@ fn run(args: &Cp) -> i32 {
         Ok(reporter) => reporter,
         Err((error, code)) => return complain(&error, code),
     };
+    let _ = teller.set(Arc::clone(&reporter));
     if settings.watch && !settings.live {
         reporter.note(NO_TERMINAL.into());
     }
-    let handle = Handle::new();
     // Removed when it is dropped, after the run.
     let _reachable =
         if args.dry_run { None } else { open_socket(&request, &handle, args.verbose > 0, &reporter) };
-    let (stopper, teller) = (handle.clone(), Arc::clone(&reporter));
-    let watched = signals::watch(args.stop_after, move |wish| {
-        stopper.stop();
-        teller.note(wish.text().into());
-    });
     match watched {
         Ok(asked) => {
             let summary = haul::api::copy(request, reporter.clone(), handle);
@@ -108,13 +113,28 @@ fn open_socket(request: &CopyRequest, handle: &Handle, verbose: bool, reporter: 
     }
 }
 
-/// The name of a job: its first source's last component.
+/// The name of a job: its first source's last component; of one at a server behind the server's host.
 fn job_name(source: &Endpoint) -> String {
-    let Some(path) = source.place().file_path() else {
-        return haul::ctl::short_name(source.place().scheme().name.as_bytes());
+    let place = source.place();
+    let last = |path: &[u8]| {
+        let last = path.split(|byte| *byte == b'/').rfind(|part| !part.is_empty() && *part != b".");
+        last.unwrap_or_default().to_vec()
     };
-    let last = path.split(|byte| *byte == b'/').rfind(|part| !part.is_empty() && *part != b".");
-    haul::ctl::short_name(last.unwrap_or_default())
+    let name = match (place.file_path(), place.server()) {
+        (Some(path), _) => last(path),
+        (None, Some(server)) => {
+            // Without who comes and by which port.
+            let host = server.rsplit('@').next().unwrap_or_default();
+            let host = match host.strip_prefix('[') {
+                Some(address) => address.split(']').next(),
+                None => host.split(':').next(),
+            };
+            let parts = [host.unwrap_or_default().as_bytes(), &last(place.path())];
+            parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(&b'-')
+        }
+        (None, None) => place.scheme().name.as_bytes().to_vec(),
+    };
+    haul::ctl::short_name(&name)
 }
 
 /// The request that the arguments mean.
@@ -367,6 +387,14 @@ mod tests {
             ("copy".into(), "copy".into(), "zero".into())
         );
         assert_eq!(job_name(&Endpoint::remote("h", "~/x")), "x");
+        for (url, name) in [
+            ("ftp://archive.example.org/pub/run42/", "archive.example.org-run42"),
+            ("ftp://alice:secret@10.0.0.7:2121/data/a%20b", "10.0.0.7-a_20b"),
+            ("ftps://[fe80::1]:990/~/notes.txt", "fe80__1-notes.txt"),
+            ("gsiftp://h/", "h"),
+        ] {
+            assert_eq!(local(url), name, "{url}");
+        }
     }
 
     /// Goal: a live line and colours only where they do no harm.

@@ -310,6 +310,8 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
         let (all, moved, rate) = (bytes(s.bytes), bytes(s.bytes_sent), bytes(rate as u64));
         let rate = match all == moved {
             true => format!(", {rate}/s"),
+            // Whether it came to lie there is the server's to say.
+            false if s.servers_word => format!("; read {moved} of the source, {rate}/s"),
             false => format!("; moved {moved}, {rate}/s"),
         };
         let resumed = if s.resumed { " (resumed)" } else { "" };
@@ -514,10 +516,12 @@ fn stages(out: &mut String, s: &Summary, all: bool) {
             Stage::SourceHost | Stage::SinkHost if s.protect == "local" => {
                 "the processors of this host (hashing, checking)"
             }
+            Stage::SourceStorage if s.from_server => "the source's server, and the way from it",
             Stage::SourceStorage => "reading from the source's storage",
             Stage::SourceHost => "the source host (hashing, sealing, sending)",
             Stage::Network => "the network between the hosts",
             Stage::SinkHost => "the sink host (receiving, opening, checking)",
+            Stage::SinkStorage if s.servers_word => "the destination's server, and the way to it",
             Stage::SinkStorage => "writing to the sink's storage",
         };
         let _ = writeln!(out, "  limited by {words}");
@@ -533,7 +537,11 @@ fn stage_table(out: &mut String, s: &Summary) {
             continue;
         }
         let (busy, starved, blocked) = spent.shares();
-        let name = stage_name(*stage, is_local);
+        let name = match stage {
+            Stage::SourceStorage if s.from_server => "source's server",
+            Stage::SinkStorage if s.servers_word => "sink's server",
+            _ => stage_name(*stage, is_local),
+        };
         let _ =
             writeln!(out, "  {name:<16}{:>8}{:>9}{:>9}", percent(busy), percent(starved), percent(blocked));
     }

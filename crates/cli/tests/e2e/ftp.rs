@@ -755,3 +755,19 @@ fn another_host_reads_from_a_server() {
     assert_same(&data, &named.join("data"), BELOW);
     assert_same(&data, &whole, BELOW);
 }
+
+/// Goal: of a source that a server does not have it is said what its words leave open, and that `*` is no
+/// pattern.
+#[test]
+fn what_is_not_there_is_said() {
+    beside(Kind::these(&[Kind::Proftpd, Kind::Vsftpd]), |kind| {
+        let (room, server) = (Room::new(), Ftpd::start(kind));
+        room.file("here", "x");
+        let missing = |name: &str| {
+            let ended = cp(&[], &server.url(room.at(name)), &room.at("sink")).run().sane().exits(1);
+            ended.says("nothing was copied")
+        };
+        missing("h*").says("no patterns");
+        missing("missing").says("it may not be there, or this user may not see it");
+    });
+}

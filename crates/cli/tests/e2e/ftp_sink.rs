@@ -191,7 +191,7 @@ fn what_is_left_is_named_and_nothing_else() {
         // Nothing of it was said to the server.
         let unreachable = Script::default().unreachable().removes_not("500 Command failed", false);
         let taker = unreachable.start();
-        let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
+        let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(1);
         let said = String::from_utf8_lossy(&ended.stdout).into_owned() + &ended.stderr;
         assert!(!said.contains(SAID), "{part}: {}", ended.describe());
         // It may say of what stays that it removed it.
@@ -205,17 +205,26 @@ fn what_is_left_is_named_and_nothing_else() {
     });
 }
 
-/// Goal: a server without room ends the run, and says what to do; nothing of ours stays.
+/// Goal: a server without room ends the run, in whatever words it says so, and says what to do; nothing is
+/// sent once more, and nothing of ours stays.
 #[test]
 fn no_room_ends_the_run() {
     beside(
-        [Takes::Cut(5 * MIB, "452 disk full"), Takes::Cut(MIB, "552 over quota"), Takes::Refuse("452 no")],
+        [
+            Takes::Cut(5 * MIB, "452 disk full"),
+            Takes::Cut(MIB, "552 over quota"),
+            Takes::Cut(MIB, "451 Failure writing to local file."),
+            Takes::Refuse("452 no"),
+        ],
         |how| {
             let room = Room::new();
             let (data, _) = two_files(&room);
             let taker = Script::default().takes("large", &[how; 20]).start();
             let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(1);
             assert_whole_or_none(&taker, &data, &ended);
+            let heard = taker.heard();
+            let sent = heard.iter().filter(|line| line.starts_with("STOR") && line.contains("large")).count();
+            assert_eq!(sent, 1, "{heard:?}");
             ended.says("there is no room at the server");
         },
     );
@@ -598,4 +607,43 @@ fn links_are_said() {
         fs::metadata(sink.join("small")).expect("there").mtime(),
         fs::metadata(data.join("small")).expect("there").mtime()
     );
+}
+
+/// Goal: a server that takes files and renames none is found out before any file is sent, and said with what
+/// to do: one empty file stays, and is named. Written in place files go there.
+/// Method: vsftpd as a drop box, and a server of ours; one that renames files, whatever it says of what is
+/// not there, is none. One that shows only with the files what it is ends the run as well.
+#[test]
+fn drop_boxes_are_found_out() {
+    let room = Room::new();
+    let (data, _) = two_files(&room);
+    let source = crate::support::ftpd::contents(&data);
+    let drop_box = Script::default().drop_box().start();
+    let ended = to_taker(&[], &source, &drop_box).run().sane().exits(1);
+    let ended = ended.says("renames none").says("--in-place");
+    let stays = drop_box.paths();
+    assert!(matches!(&stays[..], [one] if one.contains(".haul~")), "{stays:?}");
+    assert_eq!(drop_box.file(&stays[0]), Some(Vec::new()), "{stays:?}");
+    let ended = ended.says(&stays[0]);
+    assert_eq!(ended.summary().number("bytes_sent"), 0, "{}", ended.describe());
+    for kind in Kind::these(&[Kind::VsftpdDropBox]) {
+        let (ftpd, sink) = (Ftpd::start(kind), room.dir("sink"));
+        cp(&[], &source, &ftpd.url(&sink)).run().sane().exits(1).says("renames none");
+        assert_eq!((fs::read_dir(&sink).expect("list it").count(), debris(&sink).len()), (1, 1));
+        let ended = cp(&["--in-place"], &source, &ftpd.url(&sink)).run().sane().exits(0);
+        for name in ["large", "small"] {
+            assert!(read(sink.join(name)) == read(data.join(name)), "{name}: {}", ended.describe());
+        }
+    }
+    let named = Script::default().denies_nothing().start();
+    let ended = to_taker(&[], &source, &named).run().sane().exits(0);
+    assert_whole_or_none(&named, &data, &ended);
+    assert_eq!(named.paths().len(), 2, "{}", ended.describe());
+    let mut rng = fastrand::Rng::with_seed(31);
+    (0..200).for_each(|n| file(&data.join(format!("f{n}")), &mut rng, 100));
+    let late = Script::default().rnto("553 never").start();
+    let ended = to_taker(&[], &source, &late).run().sane().exits(1).says("renames none");
+    assert_eq!(late.paths(), [] as [String; 0], "{}", ended.describe());
+    let asked = late.heard().iter().filter(|line| line.starts_with("RNTO")).count();
+    assert!(asked < 200, "each is tried: {}", ended.describe());
 }

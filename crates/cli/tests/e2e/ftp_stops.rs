@@ -13,7 +13,7 @@ use crate::support::beside::beside;
 use crate::support::compare::debris;
 use crate::support::ftpd::{self, Ftpd, Kind};
 use crate::support::netns::{FAR, NetnsPair, command_in};
-use crate::support::run::Haul;
+use crate::support::run::{Haul, Summary};
 use crate::support::{Room, procs, tree};
 
 /// A hang would last for longer: this is how long a server may be silent in these runs.
@@ -168,4 +168,42 @@ fn a_stop_does_not_wait_for_a_frozen_server() {
         // Renames under way: it may be that the server did them.
         assert!(counted + summary.number("failed") >= done, "{kind:?}: {done}: {}", ended.describe());
     });
+}
+
+/// How often a connection was lost, or not to be had, and waited for.
+fn lost(summary: &Summary) -> u64 {
+    let told = summary.chosen("connection lost");
+    let times = told.split(' ').next().and_then(|word| word.parse().ok());
+    times.unwrap_or_else(|| panic!("{told}"))
+}
+
+/// Goal: a server that is gone for good ends the run, and not one file after the other: it has failed, and
+/// says what was not copied. So does one that answers commands and takes no data.
+/// Method: all processes of a server are killed in the middle; attempts are counted. Then the answers of the
+/// data ports of another one are dropped from the beginning.
+#[test]
+fn a_server_that_takes_nothing_more_ends_the_run() {
+    need!("proftpd", "netns", "ss");
+    let (room, mut server) = (Room::new(), Ftpd::start(Kind::Proftpd));
+    let (data, sink, list) = (room.dir("data"), room.dir("sink"), room.at("list"));
+    (0..600).for_each(|n| drop(room.file(&format!("data/f{n}"), vec![7; 20_000])));
+    let failures = format!("--failures={}", list.display());
+    let copy = Haul::cp(["-r", "--rate=2MiB/s", &failures]);
+    let mut run = copy.args([ftpd::contents(&data)]).args([server.url(&sink)]).start();
+    assert!(run.until(|_| named(&sink) > 30), "{}", run.stderr());
+    server.kill();
+    let ended = run.wait().sane().exits(1).says("the destination's server is gone");
+    let (summary, told) = (ended.summary(), fs::read_to_string(&list).expect("read the list"));
+    let failed = told.lines().count() as u64;
+    assert!(failed > 100 && summary.number("failed") == failed, "{failed}: {}", ended.describe());
+    assert!(summary.number("files") <= named(&sink), "{}", ended.describe());
+    assert!(lost(&summary) < 100, "each is tried: {}", ended.describe());
+
+    let behind = Behind::start(Kind::Proftpd);
+    let (data, sink) = (files(&behind.room, 300), behind.room.dir("home/sink"));
+    behind.block(true);
+    let ended = behind.cp(&["--patience=1s"], &data, &sink).run().sane().exits(1);
+    let ended = ended.says("it answers commands").says("blocked by a firewall");
+    assert_eq!((named(&sink), ended.summary().number("failed")), (0, 300), "{}", ended.describe());
+    assert!(lost(&ended.summary()) < 20, "each is tried: {}", ended.describe());
 }

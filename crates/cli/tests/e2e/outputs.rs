@@ -2,16 +2,17 @@
 //! stdout.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::support::run::{Haul, program};
 use crate::support::way::contents;
-use crate::support::{Room, read, set_mode, tree};
+use crate::support::{Room, procs, read, set_mode, tree};
 
 fn option(name: &str, path: &Path) -> String {
     format!("--{name}={}", path.display())
@@ -308,4 +309,36 @@ fn bind_mounts_hide_nothing() {
     let into = Haul::new(["cp", "-r"]).args([room.at("data"), room.at("inside")]);
     mounted(into).exits(2).says("lies inside the source");
     assert_eq!(fs::read_dir(room.at("data/sub")).expect("list").count(), 1);
+}
+
+/// Goal: from its beginning on a signal ends a run with its exit code, also before its first line is told.
+/// Method: stdout is a pipe that is full, and of which nobody takes anything before the signal.
+#[test]
+fn a_signal_at_the_start_has_its_exit_code() {
+    const SIGINT: u64 = 1 << 1;
+    let room = Room::new();
+    let (mut reader, writer) = std::io::pipe().expect("make a pipe");
+    rustix::io::ioctl_fionbio(&writer, true).expect("set an option");
+    let mut all = &writer;
+    while all.write(&[b' '; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).expect("set an option");
+    // Whoever runs the tests in the background may have left SIGINT ignored.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT").arg(program()).args(["cp", "--json", "--rate=1MiB/s"]);
+    command.args(["null://1TiB", "null://"]).env("HOME", room.at(""));
+    command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::null());
+    let mut run = command.spawn().expect("start haul");
+    drop(command);
+    let watches = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", run.id())).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        caught.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & SIGINT != 0))
+    };
+    let watched = procs::wait_until(Duration::from_secs(60), watches);
+    let pid = rustix::process::Pid::from_raw(run.id().cast_signed()).expect("a process");
+    rustix::process::kill_process(pid, Signal::INT).expect("send it");
+    let mut told = Vec::new();
+    reader.read_to_end(&mut told).expect("read it");
+    let ended = run.wait().expect("it ends");
+    assert!(watched && ended.code() == Some(130), "{ended:?}: {}", String::from_utf8_lossy(&told));
 }

@@ -241,7 +241,7 @@ fn a_destination_that_is_away_is_waited_for() {
         assert!(run.until(|_| is_under_way(&sink)), "{}", run.stderr());
         ftpd.kill();
         if asks.is_none() {
-            let ended = run.wait().sane().exits(3).says("/big");
+            let ended = run.wait().sane().exits(1).says("the destination's server is gone").says("big");
             assert!(!sink.join("big").exists(), "{}", ended.describe());
             return;
         }

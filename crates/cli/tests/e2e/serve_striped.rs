@@ -298,6 +298,7 @@ fn people_of_a_grid_have_their_data_by_nodes() {
         assert!(moved.iter().all(|bytes| *bytes > BIG as u64 / 8), "{data}: {moved:?}");
     }
     // What it gets goes to one place, where it listens: from the front end.
+    assert_eq!(striped.moved("RETR", "globus"), [0, 0], "as docs/gridftp-server.md has it");
     for name in ["private", "globus"] {
         let moved = striped.moved("STOR", name);
         assert!(moved.iter().sum::<u64>() >= BIG as u64, "{name}: {moved:?}");
@@ -344,6 +345,11 @@ fn clients_put_and_get_by_several_nodes() {
         assert!(read(striped.at("globus")) == content, "{count} nodes: put by Globus");
         globus(&["-stripe", "-p", "2", &striped.url("globus"), &file_url(&got)]);
         assert!(read(&got) == content, "{count} nodes: got by Globus");
+        // As docs/gridftp-server.md has it: its client puts by the first node alone, and gets by none.
+        let mut all_by_the_first = vec![0; count];
+        all_by_the_first[0] = BIG as u64;
+        assert_eq!(striped.moved("STOR", "globus"), all_by_the_first, "{count} nodes");
+        assert_eq!(striped.moved("RETR", "globus"), vec![0; count], "{count} nodes");
         Haul::cp([&from]).args([striped.url("haul")]).run().sane().exits(0);
         assert!(read(striped.at("haul")) == content, "{count} nodes: put by haul");
         Haul::cp([striped.url("haul")]).args([room.at("back")]).run().sane().exits(0);

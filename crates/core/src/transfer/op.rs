@@ -431,4 +431,10 @@ pub enum SinkDone {
     RemoveJournal {
         result: Result<(), Failure>,
     },
+    /// The completion of no operation: the place that the destination lies at cannot be reached any more,
+    /// after all that was tried, or takes nothing of anything. It is told before the operations that met it
+    /// fail.
+    Gone {
+        failure: Failure,
+    },
 }

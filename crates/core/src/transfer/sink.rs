@@ -8,9 +8,9 @@
 //! What is durable, who may give a name, when a directory is finished and what an earlier run left are
 //! decided as for several pairs, in `job`.
 //! Left out: a file's way, which is in the modules by its steps: `announce`, `map`, `lookup`, `check`,
-//! `data`, `epoch`, `end`, `drain`; directories that were closed to us (`widened`); a destination of several
-//! storage targets (`targets`); one that takes bytes in ascending order alone (`turns`); how much is granted
-//! (`window`).
+//! `data`, `epoch`, `end`, `drain`; directories that were closed to us (`widened`); a destination that cannot
+//! be reached any more (`gone`); one of several storage targets (`targets`); one that takes bytes in
+//! ascending order alone (`turns`); how much is granted (`window`).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -36,6 +36,7 @@ mod drain;
 mod end;
 mod epoch;
 mod file;
+mod gone;
 mod lookup;
 mod map;
 mod targets;
@@ -222,6 +223,8 @@ pub struct Sink {
     stop_at: Option<Time>,
     removing_journal: bool,
     swept: bool,
+    /// Why nothing can be written any more, until what is left is named.
+    gone: Option<Failure>,
     finished: bool,
     now: Time,
     counts: SinkCounts,
@@ -273,6 +276,7 @@ impl Sink {
             stop_at: None,
             removing_journal: false,
             swept: false,
+            gone: None,
             finished: false,
             now: Time::default(),
             counts: SinkCounts::default(),
@@ -533,6 +537,7 @@ impl Sink {
             SinkDone::Journal { result } => self.epoch_journaled(result),
             SinkDone::Widen { ask, id, dir } => self.handle_widen(ask, id, dir),
             SinkDone::Note { result } => self.handle_noted(result),
+            SinkDone::Gone { failure } => self.handle_gone(failure),
         }
     }
 
@@ -624,6 +629,9 @@ impl Sink {
                 if !self.actions.is_empty() {
                     return;
                 }
+            }
+            if self.name_what_is_left() {
+                return;
             }
             let message = match &end {
                 SessionEnd::Failed(failure) => Message::Abort(failure.clone()),

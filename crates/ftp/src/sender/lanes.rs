@@ -140,7 +140,7 @@ pub(super) fn dial(
     connections: u32,
     (patience, stop): (Duration, &Stop),
 ) -> Result<Vec<Bounded>, Error> {
-    let failed = |(to, cause)| Error::unreached(format!("{to} (data)"), patience, cause);
+    let failed = |(to, cause)| Error::unreached_for_data(to, patience, cause);
     let one = move |to: SocketAddr| {
         let dialled = TcpStream::connect_timeout(&to, patience).and_then(|stream| {
             // Blocks go as they are given.

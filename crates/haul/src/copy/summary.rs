@@ -200,6 +200,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         part: request.options.part().map(|part| part.known((tally.files == 1).then_some(tally.bytes))),
         durability: keeps.then_some(request.options.durability),
         servers_word: request.destination.place().scheme().server,
+        from_server: request.sources.first().is_some_and(|source| source.place().scheme().server),
         stages,
         limited_by: verdict(&stages, processors, own_shares).filter(|_| !is_trifle),
         processors,

@@ -196,6 +196,11 @@ fn not_made(why: &str) -> Failure {
     Failure { kind: FailureKind::Create, errno: 95, text: why.into() }
 }
 
+/// There was no room, and nothing more was tried.
+fn not_moved(full: &Failure) -> Failure {
+    Failure { text: format!("it was not moved, for there was no room: {}", full.text).into(), ..full.clone() }
+}
+
 /// An entry that did not end.
 struct Open {
     path: Vec<u8>,
@@ -229,8 +234,10 @@ struct Run<'a> {
     /// The walk told its end.
     whole: bool,
     broke: bool,
-    /// Nothing more is taken or begun: somebody wants an end, or there is no way between the two.
+    /// Nothing more is taken or begun: somebody wants an end, there is no way between the two, or no room.
     stopped: bool,
+    /// The destination has no room: nothing more goes there.
+    full: Option<Failure>,
     /// The two cannot move data between them. It is decided once: what has its name keeps it, and the copy
     /// that goes by this host finds it unchanged.
     no_way: Option<String>,
@@ -265,6 +272,7 @@ impl<'a> Run<'a> {
             whole: false,
             broke: false,
             stopped: false,
+            full: None,
             no_way: None,
             bytes_done: 0,
             bytes_sent: 0,
@@ -295,7 +303,7 @@ impl<'a> Run<'a> {
             if self.walked || self.looks.len() >= LOOK_MAX {
                 self.look();
             }
-            let ends = self.watch.handle.stopped() || self.no_way.is_some();
+            let ends = self.watch.handle.stopped() || self.no_way.is_some() || self.full.is_some();
             if ends && stopping.is_none() {
                 self.stopped = true;
                 stopping = Some(Instant::now());
@@ -312,6 +320,11 @@ impl<'a> Run<'a> {
             }
         }
         self.look();
+        if let Some(full) = self.full.clone() {
+            for (_, Open { path, size, .. }) in std::mem::take(&mut self.open) {
+                self.count(Kind::File, &Ended::Failed(not_moved(&full)), Change::NONE, size, &path);
+            }
+        }
         if !self.dry_run && !self.stopped {
             self.finish_dirs();
         }
@@ -320,7 +333,7 @@ impl<'a> Run<'a> {
 
     /// Why somebody else has to carry the data. Nothing of it is under way any more then.
     fn relay(&self) -> Option<String> {
-        let goes = !self.watch.handle.stopped() && self.open.is_empty();
+        let goes = !self.watch.handle.stopped() && self.open.is_empty() && self.full.is_none();
         self.no_way.clone().filter(|_| goes)
     }
 
@@ -403,6 +416,7 @@ impl<'a> Run<'a> {
                     }
                     Err(failure) => {
                         self.dirs.insert(id.as_dir(), None);
+                        self.note_full(&failure);
                         self.tally.fail(self.watch, path, &failure);
                     }
                 }
@@ -458,6 +472,15 @@ impl<'a> Run<'a> {
         self.tally.count(self.watch, kind, end, (None, change), size, || path.to_vec(), || None);
     }
 
+    /// Where the destination has no room for one, it has none for all.
+    fn note_full(&mut self, failure: &Failure) {
+        const ENOSPC: i32 = 28;
+        const EDQUOT: i32 = 122;
+        if matches!(failure.errno, ENOSPC | EDQUOT) {
+            self.full.get_or_insert_with(|| failure.clone());
+        }
+    }
+
     fn heard(&mut self, marker: Marker) {
         match marker {
             Marker::Moved { id, len, held } => {
@@ -479,9 +502,14 @@ impl<'a> Run<'a> {
                 let Some(Open { path, size, sent, .. }) = self.open.remove(&id) else { return };
                 self.grew = Instant::now();
                 match result {
+                    Err(_) if let Some(full) = &self.full => {
+                        let failure = not_moved(full);
+                        self.count(Kind::File, &Ended::Failed(failure), Change::NONE, size, &path)
+                    }
                     // Nobody wants to hear of each file that a stop ended.
                     Err(_) if self.stopped || self.no_way.is_some() => return,
                     Err(failure) => {
+                        self.note_full(&failure);
                         self.count(Kind::File, &Ended::Failed(failure), Change::NONE, size, &path)
                     }
                     Ok(DelegatedEnd::Unchanged) => {
@@ -542,6 +570,7 @@ impl<'a> Run<'a> {
     fn summary(&self, request: &CopyRequest) -> Summary {
         let stopped = self.watch.handle.stopped();
         let broken = match (&self.no_way, self.broke || !self.whole) {
+            _ if let Some(full) = &self.full => Some(Error::failed(full)),
             (Some(why), _) => Some(Error::new(ErrorKind::Network, why.clone())),
             (None, true) => Some(Error::local("internal error: the walk ended without its end")),
             (None, false) if self.stopped || !self.open.is_empty() => {

@@ -2,20 +2,22 @@
 //! needed, and again when it was lost; and what becomes of what failed there. Sources, which may lie at
 //! several servers, have `session.rs`.
 //!
-//! In: what failed. Out: what the policy makes of it: again, after a pause, or not.
+//! In: what failed. Out: what the policy makes of it: again, after a pause, or not; once that the server is
+//! gone, where somebody wants to know that.
 //! Invariants: a pause ends as soon as nobody wants what comes behind it; of a server that is gone for all
 //! sessions the time counts from when it last did something for any of them, so that what waits behind each
-//! other does not wait for that long each.
+//! other does not wait for that long each. What decides whether it is gone is in `there`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_base::stop::Stop;
 use haul_core::reliability::{Bounded, Decision, Reliability, Step, Trouble};
-use haul_core::wire::FailureKind;
+use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Server, Session, Settings};
 
+use super::there::{There, Verdict};
 use super::{shown, unless};
 
 /// What becomes of what fails at a server.
@@ -32,6 +34,10 @@ pub(super) struct Retry {
     lost: AtomicU64,
     /// Nobody wants anything of it any more, and it was not there to end what was under way.
     left: AtomicBool,
+    /// Whether it is there, and gives data connections.
+    there: Mutex<There>,
+    /// Who wants to know, once, that nothing goes there any more.
+    tell: OnceLock<Box<dyn Fn(Failure) + Send + Sync>>,
 }
 
 /// How often and since when something was tried.
@@ -40,11 +46,13 @@ pub(super) struct Attempts {
     count: u32,
     /// When it failed first.
     since: Option<Instant>,
+    /// How often it was tried again only to see whether the server is gone.
+    looks: u32,
 }
 
 impl Attempts {
     pub(super) fn new(step: Step) -> Attempts {
-        Attempts { step, count: 0, since: None }
+        Attempts { step, count: 0, since: None, looks: 0 }
     }
 
     /// It came further than ever before: from now on the time counts anew, though not the attempts.
@@ -67,12 +75,41 @@ impl Retry {
             gone: Mutex::default(),
             lost: AtomicU64::new(0),
             left: AtomicBool::new(false),
+            there: Mutex::default(),
+            tell: OnceLock::new(),
         })
+    }
+
+    /// Has `tell` know, once, that nothing can be had of the server any more.
+    pub(super) fn tell_when_gone(&self, tell: impl Fn(Failure) + Send + Sync + 'static) {
+        let _ = self.tell.set(Box::new(tell));
+    }
+
+    /// Nothing goes there any more, and why.
+    pub(super) fn tell(&self, failure: Failure) {
+        if let Some(tell) = self.tell.get() {
+            tell(failure);
+        }
+    }
+
+    fn there(&self) -> MutexGuard<'_, There> {
+        self.there.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The server did something.
     pub(super) fn well(&self) {
         *self.gone.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.heard();
+    }
+
+    /// It took or said something, whatever comes of that.
+    pub(super) fn heard(&self) {
+        self.there().heard();
+    }
+
+    /// A data connection with it came up.
+    pub(super) fn connected(&self) {
+        self.there().connected();
     }
 
     /// Something about `path` failed once more, of which so many bytes are safe: how long to wait before the
@@ -89,6 +126,12 @@ impl Retry {
             true => Some(*self.gone.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(now)),
             false => None,
         };
+        if let Error::Refused { said, code: 500.., .. } = error
+            && ["STOR ", "ESTO "].iter().any(|verb| said.starts_with(verb))
+        {
+            // That is said behind the connection for it.
+            self.connected();
+        }
         tries.count = tries.count.saturating_add(1);
         let since = *tries.since.get_or_insert(now);
         let trouble = Trouble {
@@ -114,8 +157,37 @@ impl Retry {
                 self.lost.fetch_add(u64::from(is_lost), Ordering::Relaxed);
                 Some(pause)
             }
-            Decision::Replica | Decision::GiveUp => None,
+            Decision::Replica | Decision::GiveUp => self.give_up(tries, error),
         }
+    }
+
+    /// The policy has given it up. Where that may be because the server is gone, that is told; or it is tried
+    /// once more a little later, to see that.
+    fn give_up(&self, tries: &mut Attempts, error: &Error) -> Option<Duration> {
+        let tell = self.tell.get().filter(|_| !matches!(tries.step, Step::Start) && !self.over.is_asked())?;
+        let verdict = self.there().judge(error, tries.looks);
+        let (url, why) = (self.server.url(), error.to_string());
+        let text = match verdict {
+            Verdict::Itself => return None,
+            Verdict::Look(pause) => {
+                tries.looks += 1;
+                return Some(pause);
+            }
+            Verdict::Gone => format!("the destination's server is gone: {url}: {why}"),
+            Verdict::Barred(ever) => {
+                let so_far = if ever {
+                    "no data connection to it comes up any more"
+                } else {
+                    "no data connection to it ever came up"
+                };
+                format!(
+                    "{url}: it answers commands, and {so_far}: {why}; its data ports may be blocked by a firewall: have its range \
+                     of passive ports, which its administrator knows, opened for this host"
+                )
+            }
+        };
+        tell(Failure { kind: FailureKind::Write, errno: error.errno(), text: text.into() });
+        None
     }
 
     /// How often the way there was lost and waited for, for people; nothing where that never was.
@@ -134,8 +206,14 @@ impl Retry {
             let cause = haul_base::stop::Stopped.into();
             return Err(Error::Lost { doing: "connecting again", cause });
         }
+        let begun = Instant::now();
         let opened = Session::open(server, settings);
-        if opened.as_ref().is_err_and(Error::is_network) && self.over.is_asked() {
+        let is_unreached = opened.as_ref().is_err_and(Error::is_network);
+        match is_unreached {
+            true => self.there().unreached(begun),
+            false => self.there().heard(),
+        }
+        if is_unreached && self.over.is_asked() {
             self.left.store(true, Ordering::Relaxed);
         }
         opened

@@ -27,7 +27,7 @@ use super::line::{Line, Retry, reach};
 use super::names::{Names, Shared as SharedNames};
 use super::session::{Lines, Next, Sites, Tries};
 use super::{
-    Unfound, find, is_dir, path_at, protocol_of, server_of, shown, site_of, unless, unreached, walk,
+    NO_ROOM, Unfound, find, is_dir, path_at, protocol_of, server_of, shown, site_of, unless, unreached, walk,
 };
 use crate::Post;
 use crate::place::Place;
@@ -41,6 +41,7 @@ use fold::Claims;
 use haul_base::stop::Stop;
 use haul_ftp::Protocol;
 use records::Records;
+use rustix::io::Errno;
 use worker::Worker;
 
 pub(in crate::ftp) mod fold;
@@ -151,12 +152,11 @@ impl Shared {
     /// What went wrong at one of the two, with a file.
     fn failure(&self, end: End, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
         let kind = if error.is_network() { FailureKind::Network } else { kind };
-        let errno = match error {
-            // ENOSPC.
-            Error::Refused { code: 452 | 552, .. } if end == End::To => 28,
-            error => error.errno(),
-        };
-        Failure { errno, ..self.say(end, kind, path, &error.to_string()) }
+        if end == End::To && error.is_no_room() {
+            let said = self.say(end, FailureKind::Write, path, &format!("{error}{NO_ROOM}"));
+            return Failure { errno: Errno::NOSPC.raw_os_error(), ..said };
+        }
+        Failure { errno: error.errno(), ..self.say(end, kind, path, &error.to_string()) }
     }
 
     /// The same in our words.

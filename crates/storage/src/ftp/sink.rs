@@ -30,7 +30,7 @@ use haul_ftp::{Asked, Error, Facts, Kind, Server, Session, Settings, server};
 use rustix::io::Errno;
 
 use super::line::{Line, Retry, reach};
-use super::{failed, is_dir, is_doubted, look, said, server_of, shown, unreached};
+use super::{NO_ROOM, failed, is_dir, is_doubted, look, said, server_of, shown, unreached};
 use crate::SinkEngine;
 use crate::place::Destination;
 use crate::store::job::{begin_journal, fresh_tag, names_of};
@@ -41,6 +41,7 @@ use crate::store::{
 use ending::Ending;
 use engine::FtpWriter;
 use placed::InPlace;
+use renames::Refused;
 use tree::Tree;
 
 mod again;
@@ -58,6 +59,7 @@ mod placed;
 mod publish;
 mod queues;
 mod rename;
+mod renames;
 mod sending;
 mod standing;
 mod summed;
@@ -286,9 +288,16 @@ impl SinkStore for FtpSink {
         let retry = self.retry(&ends);
         let mut session = self.reach(&retry)?;
         let Ground { root, rename, made, .. } = self.ground(&mut session, coming.roots, true)?;
+        let tag = fresh_tag();
+        if !coming.in_place {
+            match renames::check(&mut session, &self.server, (&root, tag)) {
+                Ok(()) => {}
+                Err(Refused::Renames(failure)) => return Err(failure),
+                Err(Refused::Session) => session = self.reach(&retry)?,
+            }
+        }
         let settings = Settings { at: session.address(), stop: ends.of_waits(), ..self.settings };
         session.heed(&settings.stop);
-        let tag = fresh_tag();
         let nobody = RootId::new(b"ftp").expect("short");
         let (_, resume) = begin_journal(Replayed::default(), ([0; 16], nobody), (0, tag), coming);
         let names = names_of(coming.roots, rename.as_ref());
@@ -500,11 +509,7 @@ fn no_links(server: &Server, path: &[u8]) -> Failure {
 fn unwritten(server: &Server, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
     let failure = failed(server, kind, path, error);
     let (kind, errno, hint) = match error {
-        error if error.is_no_room() => (
-            FailureKind::Write,
-            Errno::NOSPC.raw_os_error(),
-            "; there is no room at the server, or none for this user: make some, and run the same command again",
-        ),
+        error if error.is_no_room() => (FailureKind::Write, Errno::NOSPC.raw_os_error(), NO_ROOM),
         error if error.is_passing() => (FailureKind::Network, failure.errno, ""),
         Error::Refused { code: code @ (550 | 553), .. } if kind != FailureKind::Publish => (
             // 553 is of the name, if it is not of the user: the same name is refused again.

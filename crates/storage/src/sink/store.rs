@@ -396,9 +396,11 @@ fn debris_of_others(place: &JobDir, root: &Path, elsewhere: bool) -> Option<Find
     let known: Vec<String> = [what.filter(|what| !what.is_empty()), by, age].into_iter().flatten().collect();
     let known = known.join(", ");
     let text = match dead.len() {
-        1 => format!("an interrupted copy ({known}) can be resumed by its command, or removed with {clean}"),
+        1 => {
+            format!("an interrupted copy ({known}) can be completed by its command, or removed with {clean}")
+        }
         n => format!(
-            "{n} interrupted copies (the last {known}) can be resumed by their commands, or removed with \
+            "{n} interrupted copies (the last {known}) can be completed by their commands, or removed with \
              {clean}"
         ),
     };

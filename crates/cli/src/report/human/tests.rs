@@ -189,11 +189,10 @@ fn memory_is_not_durable() {
     assert!(summary_of(Summary::default()).contains("  durable: everything is on media"));
 }
 
-/// Goal: what another copy left is offered to be resumed first.
+/// Goal: what another copy left is offered to be completed first.
 #[test]
 fn what_can_be_resumed_is_not_called_rubbish() {
-    let value =
-        "an interrupted copy (of a to /b) can be resumed by its command, or removed with haul clean -- '/b'";
+    let value = "an interrupted copy (of a to /b) can be completed by its command, or removed with haul clean -- '/b'";
     let chosen = vec![Chosen::new("debris", value)];
     let text = summary_of(Summary { chosen, ..Summary::default() });
     assert!(text.contains(&format!("  left here: {value}\n")) && !text.contains("debris"), "{text}");
@@ -234,4 +233,21 @@ fn what_is_skipped_says_why() {
     for manner in [Manner { verbose: 1, ..manner }, Manner { itemize: true, ..manner }] {
         assert_eq!(of(manner).as_deref(), Some("a\\n (skipped: it is newer there)"));
     }
+}
+
+/// Goal: of bytes that a server did not take it is not said that they were moved, and a server is not called
+/// storage.
+#[test]
+fn servers_are_called_so() {
+    let of = |stage, (from_server, servers_word)| {
+        let at = limited(stage, "local");
+        summary_of(Summary { from_server, servers_word, bytes_sent: 21_000_000, ..at })
+    };
+    let told = of(Stage::SinkStorage, (false, true));
+    assert!(told.contains("read 21.0 MB of the source") && !told.contains("moved"), "{told}");
+    assert!(told.contains("limited by the destination's server") && !told.contains("storage"), "{told}");
+    let told = of(Stage::SourceStorage, (true, false));
+    assert!(told.contains("limited by the source's server") && !told.contains("source's storage"), "{told}");
+    let told = of(Stage::SinkStorage, (false, false));
+    assert!(told.contains("moved 21.0 MB") && told.contains("writing to the sink's storage"), "{told}");
 }

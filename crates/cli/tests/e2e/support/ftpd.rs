@@ -51,6 +51,8 @@ pub enum Kind {
     Vsftpd,
     /// As [`Kind::ProftpdTls`].
     VsftpdTls,
+    /// It takes files, and lets nobody rename, remove or replace any.
+    VsftpdDropBox,
     /// Anonymous only.
     Gridftp,
     /// The same with two data movers, whose front end has no data itself.
@@ -90,7 +92,7 @@ impl Kind {
         match self {
             Kind::Proftpd | Kind::ProftpdList => "proftpd",
             Kind::ProftpdTls => "proftpd-tls",
-            Kind::Vsftpd | Kind::VsftpdTls => "vsftpd",
+            Kind::Vsftpd | Kind::VsftpdTls | Kind::VsftpdDropBox => "vsftpd",
             Kind::Gridftp
             | Kind::GridftpStriped
             | Kind::GridftpFourfold
@@ -101,7 +103,7 @@ impl Kind {
 
     /// Whether it tells everything of an entry, the times of directories too.
     pub fn has_mlsd(self) -> bool {
-        !matches!(self, Kind::ProftpdList | Kind::Vsftpd | Kind::VsftpdTls)
+        !matches!(self, Kind::ProftpdList | Kind::Vsftpd | Kind::VsftpdTls | Kind::VsftpdDropBox)
     }
 
     /// Whether it can be asked for any name. The GridFTP server drops what is not ASCII from what it is told,
@@ -313,6 +315,7 @@ fn spawn(kind: Kind, room: &Room, port: u16) -> Option<Child> {
             ),
         ),
         Kind::Vsftpd => vsftpd_at(room, port, ""),
+        Kind::VsftpdDropBox => vsftpd_at(room, port, "anon_other_write_enable=NO\n"),
         Kind::VsftpdTls => vsftpd_at(
             room,
             port,

@@ -101,6 +101,10 @@ pub struct Script {
     /// The reply to every RNTO.
     rnto: Option<&'static str>,
     folds: bool,
+    /// It lets nobody rename or remove anything.
+    drop_box: bool,
+    /// It says that nobody may rename what is not there.
+    denies_nothing: bool,
     /// It takes so many sessions at a time; 0: as many as come.
     sessions_max: usize,
     serving: AtomicUsize,
@@ -210,6 +214,18 @@ impl Script {
 
     pub fn rnto(mut self, reply: &'static str) -> Script {
         self.rnto = Some(reply);
+        self
+    }
+
+    /// It says that nobody may rename what is not there.
+    pub fn denies_nothing(mut self) -> Script {
+        self.denies_nothing = true;
+        self
+    }
+
+    /// It takes files, and lets nobody rename or remove any.
+    pub fn drop_box(mut self) -> Script {
+        self.drop_box = true;
         self
     }
 
@@ -594,6 +610,7 @@ impl Session {
                     }
                 }
             }
+            "RNFR" | "DELE" if script.drop_box => self.say("550 Permission denied."),
             "DELE" if script.removes_not.is_some_and(|(_, all)| all) => {
                 let (reply, _) = script.removes_not.expect("it is");
                 self.say(reply)
@@ -603,6 +620,7 @@ impl Session {
                 self.from = Some(path);
                 self.say("350 and to?")
             }
+            "RNFR" if script.denies_nothing => self.say("550 Permission denied."),
             "RNTO" => self.rename(path, argument),
             "MFMT" if script.no_times => self.say("500 unknown"),
             "MFMT" => {

@@ -222,6 +222,8 @@ impl Worker {
                 shared.retries[end as usize].failed(&mut job.tries, &error, path, marker)
             };
             let pause = match scope {
+                // It will not be there in some seconds, either.
+                _ if end == End::To && error.is_no_room() => None,
                 Scope::All => *all_again.get_or_insert_with(ask),
                 Scope::One(_) => ask(),
             };

@@ -95,6 +95,12 @@ impl FtpWriter {
             numbers: AtomicU64::new(0),
             silent: AtomicBool::new(false),
         });
+        let (post, ends) = (common.post.clone(), common.ends.clone());
+        common.retry.tell_when_gone(move |failure| {
+            post(SinkCompletion { done: SinkDone::Gone { failure } });
+            // Nothing else is begun; what is under way ends by itself.
+            ends.set_stopped(true);
+        });
         let mut engine = FtpWriter { common: common.clone(), threads: Vec::new(), banner };
         let mut session = Some(session);
         for index in 0..sessions {

@@ -113,7 +113,7 @@ impl Writer {
             self.line.close();
         }
         stored.map_err(|error| self.lost(file, &path, (error, open.at)))?;
-        common.well();
+        common.took();
         let sums = open.summing.and_then(FileSumming::finish);
         place.set(file.id, State::Stored(sums.and_then(|sums| sums.whole().cloned())));
         Ok(())
@@ -161,7 +161,7 @@ impl Writer {
         if place.base() > 0 {
             self.line.close();
         }
-        common.well();
+        common.took();
         common.network.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let sums = summing.finish();
         place.set(file.id, State::Stored(sums.and_then(|sums| sums.whole().cloned())));

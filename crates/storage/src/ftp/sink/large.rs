@@ -120,6 +120,7 @@ impl Writer {
             match sending.write(self.line.open(), part) {
                 Ok(()) => {
                     common.network.bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
+                    common.retry.heard();
                     if let Some(safe) = sending.safe() {
                         common.parts.mark(file.id, safe);
                     }
@@ -163,7 +164,7 @@ impl Writer {
                 }
             });
         }
-        self.common.well();
+        self.common.took();
         if in_blocks {
             self.common.lanes.worked();
         }
@@ -273,7 +274,11 @@ impl Writer {
                             }
                             common.parts.begun(file.id);
                             common.again.begins(file.id, 0);
-                            common.well();
+                            match connections {
+                                None => common.took(),
+                                // They are made with the first bytes.
+                                Some(_) => common.well(),
+                            }
                             return Ok((temp, sending));
                         }
                         Err(error) => (error, Some(temp)),

@@ -7,7 +7,7 @@
 //! at a time; what has no home goes to whichever thread has none.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -302,6 +302,9 @@ pub(super) struct Told {
     pub(super) unproven: AtomicU64,
     /// Files are read back.
     pub(super) reads_back: AtomicBool,
+    /// It renamed a file; how many it refused to rename.
+    pub(super) renamed: AtomicBool,
+    pub(super) unrenamed: AtomicU32,
     /// It takes names that differ in case alone for one.
     pub(super) folds: Mutex<Option<bool>>,
     /// It takes names for those without the blank or dot at their end.
@@ -381,6 +384,12 @@ impl Common {
     pub(super) fn well(&self) {
         self.silent.store(false, Ordering::Relaxed);
         self.retry.well();
+    }
+
+    /// It took a file, so that a data connection came up.
+    pub(super) fn took(&self) {
+        self.well();
+        self.retry.connected();
     }
 
     /// A file of which `len` bytes went came to nothing, as `temp` if it was sent at all. True: it is tried

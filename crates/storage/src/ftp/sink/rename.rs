@@ -22,13 +22,22 @@ impl Writer {
             .map(|going| (going.temp.as_slice(), going.path.as_slice()))
             .collect();
         let Some((_, first)) = names.first() else { return };
+        if self.renames_none() {
+            for going in all.iter_mut().filter(|going| going.goes()) {
+                let why = "it was not renamed, for the server renames none";
+                going.result = Err(self.common.say(FailureKind::Publish, &going.path, why));
+            }
+            return;
+        }
         self.begins("rename", first);
         let renamed = self.line.open().and_then(|session| session.rename(&names));
         match renamed {
             Ok(renamed) => {
                 let mut renamed = renamed.into_iter();
                 for going in all.iter_mut().filter(|going| going.goes()) {
-                    if let Some(Err(error)) = renamed.next() {
+                    let Some(renamed) = renamed.next() else { continue };
+                    self.note_rename(going, &renamed);
+                    if let Err(error) = renamed {
                         going.result = self.rename_refused(going, error);
                     }
                 }

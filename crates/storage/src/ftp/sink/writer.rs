@@ -359,7 +359,7 @@ impl Writer {
                 }
             });
             let Err(error) = sent else {
-                self.common.well();
+                self.common.took();
                 match (connections, before) {
                     (Some(_), _) => lanes.worked(),
                     (None, Some((_, refused))) if in_blocks => lanes.taken_otherwise(&refused),
