@@ -254,6 +254,15 @@ impl Session {
         self.control.heed_no_stop();
     }
 
+    /// Does something, and waits for it only as long as nobody wants an end of it. Where somebody does, the
+    /// session is over with that.
+    pub fn unless<T>(&mut self, stop: &Stop, work: impl FnOnce(&mut Session) -> T) -> T {
+        let before = self.control.heed(stop.clone());
+        let done = work(self);
+        self.control.heed(before);
+        done
+    }
+
     /// It cannot be used any more.
     pub fn is_broken(&self) -> bool {
         self.control.is_broken()
@@ -268,6 +277,20 @@ impl Session {
     /// answer is due.
     pub fn is_over(&self) -> bool {
         self.control.is_over()
+    }
+
+    /// For how long the server has said nothing.
+    pub fn silent_for(&self) -> Duration {
+        self.control.silent_for()
+    }
+
+    /// Asks whether the server is there, where nothing else is under way: any answer says so. Waits as long
+    /// as `waits` says, which is asked often, and no longer than the patience.
+    ///
+    /// # Errors
+    /// It did not answer, and the session is over.
+    pub fn ask_whether_there(&mut self, mut waits: impl FnMut() -> bool) -> Result<(), Error> {
+        self.control.ask_whether_there(&mut waits)
     }
 
     /// A file can be read from any byte on.

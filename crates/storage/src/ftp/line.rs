@@ -124,6 +124,11 @@ impl Retry {
         }
     }
 
+    /// Nobody wants anything of it any more.
+    pub(super) fn over(&self) -> &Stop {
+        &self.over
+    }
+
     /// Waits before another attempt. False: nobody wants it any more.
     pub(super) fn wait(&self, pause: Duration) -> bool {
         unless(&self.over, pause)

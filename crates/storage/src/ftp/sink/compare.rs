@@ -2,9 +2,11 @@
 //!
 //! In: the sums of what was sent. Out: whether the server has that.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use haul_ftp::{Error, Sum};
+use haul_base::stop::Stop;
+use haul_ftp::{Error, Session, Sum};
 
 use super::queues::Work;
 use super::summed::{Compared, Summed};
@@ -13,10 +15,37 @@ use super::writer::Writer;
 
 /// Sessions that ask about one file at the same time: a server's disk is to read it in few places.
 const SESSIONS: usize = 4;
+/// Where a stop is wanted a sum that is asked for is waited for so long: a server may think about a large
+/// file for hours, and what it has is on record.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
 /// So long the others are waited for at least.
 const WAIT_MIN: Duration = Duration::from_secs(2);
 
+/// Ends what is waited for some time after an end is wanted by `over`.
+pub(super) fn soon_after(over: &Stop) -> Stop {
+    let (over, since) = (over.clone(), Mutex::new(None::<Instant>));
+    Stop::when(move || {
+        let mut since = since.lock().unwrap_or_else(PoisonError::into_inner);
+        match over.is_asked() && !haul_mutant::removed("ftp-sums-hold-up-no-stop") {
+            true => since.get_or_insert_with(Instant::now).elapsed() >= STOP_PATIENCE,
+            false => {
+                *since = None;
+                false
+            }
+        }
+    })
+}
+
 impl Writer {
+    /// Asks for sums, as often as that may help.
+    pub(super) fn ask_sums<T>(
+        &mut self,
+        mut ask: impl FnMut(&mut Session) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let stop = self.common.sums_end.clone();
+        self.line.again(|session| session.unless(&stop, &mut ask))
+    }
+
     /// Asks about parts of another session's file that nobody else asks about: once each, over a session that
     /// is open.
     pub(super) fn help(&mut self, summed: &Summed) {
@@ -26,7 +55,9 @@ impl Writer {
             && let Some(asking) = summed.begin()
         {
             let parts = [summed.part(asking.at)];
-            let told = self.line.open().and_then(|session| session.part_sums(sum, summed.temp(), &parts));
+            let ask = |session: &mut Session| session.part_sums(sum, summed.temp(), &parts);
+            let stop = self.common.sums_end.clone();
+            let told = self.line.open().and_then(|session| session.unless(&stop, ask));
             let result = told.and_then(the_one);
             let failed = result.as_ref().err().map(Error::ends_session);
             asking.tell(result);
@@ -59,7 +90,7 @@ impl Writer {
     fn ask_sum(&mut self, sum: Sum, summed: &Summed, at: usize) -> Result<Vec<u8>, Error> {
         self.begins("sum", summed.temp());
         let parts = [summed.part(at)];
-        let told = self.line.again(|session| session.part_sums(sum, summed.temp(), &parts))?;
+        let told = self.ask_sums(|session| session.part_sums(sum, summed.temp(), &parts))?;
         the_one(told)
     }
 
@@ -83,6 +114,9 @@ impl Writer {
         for (at, told) in sums.iter_mut().enumerate() {
             // Of what another session was not told this one asks.
             if !matches!(told, Some(Ok(_))) {
+                if self.common.sums_end.is_asked() {
+                    return Err(Error::Broken { doing: "asking for a sum", why: "a stop was asked for" });
+                }
                 match self.ask_sum(sum, &summed, at) {
                     Err(error) if error.is_unknown() => return Ok(Compared::Unknown),
                     asked => *told = Some(Ok(asked?)),

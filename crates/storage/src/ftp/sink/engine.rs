@@ -18,6 +18,7 @@ use haul_core::wire::{Failure, FailureKind, HeldReport};
 use super::Ready;
 use super::again::Again;
 use super::begun::Begun;
+use super::compare::soon_after;
 use super::lanes::Lanes;
 use super::no_links;
 use super::parts::{Can, Parts};
@@ -66,11 +67,13 @@ impl FtpWriter {
         let mut queues = Queues::new(sessions);
         queues.open[0] = true;
         let begun = Begun::open(begun.as_deref(), &server.url(), tag);
+        let sums_end = soon_after(retry.over());
         let common = Arc::new(Common {
             server,
             settings,
             retry,
             ends,
+            sums_end,
             tree: Tree::new(root, made),
             tag,
             sum: session.sum(),
@@ -298,7 +301,9 @@ impl SinkEngine for FtpWriter {
         let goes_on = self.common.parts.words(self.common.sum.map(haul_ftp::Sum::name));
         let goes_on = goes_on.map(|words| ("gone on with".into(), words));
         let unproven = self.unproven().map(|words| ("NOT compared".into(), words));
-        let unrecorded = self.common.begun.missed().map(|words| ("NOT on record".into(), words));
+        // Files go in place, or they do not.
+        let unrecorded = self.common.begun.missed().or_else(|| self.common.parts.missed());
+        let unrecorded = unrecorded.map(|words| ("NOT on record".into(), words));
         let again = self.common.again.words().map(|words| ("sent again".into(), words));
         let lost = self.common.retry.words().map(|words| ("connection lost".into(), words));
         let open = crate::ftp::unprotected(&self.common.server, &self.common.settings);

@@ -502,7 +502,7 @@ impl Writer {
             return Ok(());
         }
         self.begins("sum", path);
-        let told = self.line.again(|session| session.part_sums(sum, path, &[part]));
+        let told = self.ask_sums(|session| session.part_sums(sum, path, &[part]));
         let told = told.map_err(|error| common.failure(FailureKind::Publish, path, &error))?.pop();
         match told {
             Some(Ok(told)) if told == sent || haul_mutant::removed("ftp-sums-in-place-are-compared") => {

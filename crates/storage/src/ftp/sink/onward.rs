@@ -96,7 +96,7 @@ impl Writer {
         }
         if let Some(sum) = sum {
             let parts = parts_of(len);
-            let sums = self.line.again(|session| session.part_sums(sum, &earlier.temp, &parts))?;
+            let sums = self.ask_sums(|session| session.part_sums(sum, &earlier.temp, &parts))?;
             // Of a server that makes no sums of parts only trust is left.
             if let Some(sums) = sums.into_iter().map(Result::ok).collect::<Option<Vec<_>>>() {
                 return Ok(Some(Standing::by_sums(sum, parts, sums)));

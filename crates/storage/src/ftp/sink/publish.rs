@@ -376,7 +376,7 @@ impl Writer {
             return;
         }
         self.begins("sum", files[0].0);
-        let sums = self.line.again(|session| session.sums(sum, &files));
+        let sums = self.ask_sums(|session| session.sums(sum, &files));
         let mut sums = match sums {
             Ok(sums) => sums.into_iter(),
             Err(error) => return self.fail_all(all, &error),

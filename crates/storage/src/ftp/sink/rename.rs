@@ -137,7 +137,7 @@ impl Writer {
             let alike = match own.whole() {
                 Some(own) => {
                     let file = [(going.path.as_slice(), size)];
-                    let told = self.line.again(|session| session.sums(sum, &file));
+                    let told = self.ask_sums(|session| session.sums(sum, &file));
                     told.ok().and_then(|mut all| all.pop()?.ok()).map(|told| told == *own)
                 }
                 None => match self.compare_parts(&going.path, size, own) {
