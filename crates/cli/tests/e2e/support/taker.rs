@@ -113,6 +113,8 @@ pub struct Script {
     drops: bool,
     /// It says that it makes sums, and this whenever it is asked for one.
     sums_say: Option<&'static str>,
+    /// It says nothing when it is asked for a sum.
+    thinks: AtomicBool,
     /// It makes no sum of files whose path holds this.
     no_sum_of: Option<&'static str>,
     /// It makes sums of whole files alone.
@@ -235,6 +237,11 @@ impl Script {
 
     pub fn sums_say(mut self, reply: &'static str) -> Script {
         (self.sums, self.sums_say) = (true, Some(reply));
+        self
+    }
+
+    pub fn thinks_about_sums(mut self) -> Script {
+        self.thinks = AtomicBool::new(true);
         self
     }
 
@@ -363,6 +370,11 @@ impl Taker {
         let mut shelf = self.script.shelf();
         let found = shelf.files.iter_mut().find(|(path, _)| String::from_utf8_lossy(path).contains(part));
         found.expect("it is there").1.content[at] ^= 1;
+    }
+
+    /// From now on it says what sums it makes.
+    pub fn tells_sums(&self) {
+        self.script.thinks.store(false, Ordering::SeqCst);
     }
 
     /// Bytes that came so far, but for those in blocks.
@@ -621,6 +633,7 @@ impl Session {
             {
                 self.say("504 not of that")
             }
+            "CKSM" if script.thinks.load(Ordering::SeqCst) => true,
             "CKSM" if let Some(reply) = script.sums_say => self.say(reply),
             "CKSM" if script.sums => {
                 let at =

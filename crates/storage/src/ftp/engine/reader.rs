@@ -23,9 +23,9 @@ use super::ends::AGAIN_LEN;
 use super::parts::Needs;
 use super::queues::{Common, Work, refuse};
 use crate::SourceCompletion;
-use crate::ftp::meta_of;
 use crate::ftp::names::{SETTLES, Told, same_facts};
 use crate::ftp::session::{Again, Lines, Next, Tries, Why};
+use crate::ftp::{SILENT_AFTER, meta_of};
 use crate::ftp::{is_listed, parted, untold};
 use crate::owed::panic_point;
 use haul_base::buffer::Buffer;
@@ -54,6 +54,10 @@ impl Open {
 /// How long a session in the middle of a file waits for what follows there, before it leaves that for another
 /// file: what the server has sent ahead would be lost.
 pub(super) const HOLD: Duration = Duration::from_millis(200);
+/// How often a session with nothing to do looks whether others are late with what they have before them.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
+/// The same where nobody has anything.
+const FOR_LONG: Duration = Duration::from_secs(3600);
 /// Whose files come in blocks, or in a line: where the source lies at several servers, nobody's do.
 pub(super) const SITE: usize = 0;
 
@@ -186,7 +190,7 @@ impl Reader {
                 Some(open) => {
                     let own = &mut queues.objects[self.index];
                     if let Some(at) = own.iter().position(|work| open.goes_on_with(work)) {
-                        return own.remove(at);
+                        return queues.take_own(self.index, at);
                     }
                     until.saturating_duration_since(Instant::now())
                 }
@@ -197,7 +201,16 @@ impl Reader {
                 queues = woken.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
-            if let Some(own) = queues.objects[self.index].pop_front() {
+            let is_wanted = !(queues.objects[self.index].is_empty() && queues.other.is_empty());
+            if is_wanted && self.open.is_none() && self.is_silent() && queues.has_others(self.index) {
+                queues.asking[self.index] = Some(Instant::now());
+                drop(queues);
+                self.asks();
+                queues = self.common.lock();
+                queues.asking[self.index] = None;
+                continue;
+            }
+            if let Some(own) = queues.take_own(self.index, 0) {
                 return Some(own);
             }
             if self.counted || self.tried || !self.common.ways.is_on() {
@@ -216,7 +229,35 @@ impl Reader {
                 }
                 continue;
             }
-            queues = self.common.ready.wait(queues).unwrap_or_else(PoisonError::into_inner);
+            if self.open.is_none()
+                && let Some(work) = queues.take_over(self.index)
+            {
+                return Some(work);
+            }
+            // What others have before them may wait for too long by then.
+            let wait = if queues.some_wait(self.index) { LOOKS_EVERY } else { FOR_LONG };
+            queues = self.common.ready.wait_timeout(queues, wait).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Nothing was heard of its session for a while.
+    fn is_silent(&self) -> bool {
+        !self.common.sites.has_replicas()
+            && self.lines.silent_for(SITE).is_some_and(|time| time >= SILENT_AFTER)
+            && !haul_mutant::removed("ftp-silent-sessions-get-no-work")
+    }
+
+    /// Asks whether the server is there; if it does not answer, the session is over. Meanwhile others may
+    /// take what is before it; where all of them are asked, too, that is waited for no longer than
+    /// [`SILENT_AFTER`].
+    fn asks(&mut self) {
+        let (common, index, begun) = (self.common.clone(), self.index, Instant::now());
+        let waits = || {
+            let queues = common.lock();
+            !queues.ends && (begun.elapsed() < SILENT_AFTER || queues.has_others_there(index))
+        };
+        if self.lines.open(SITE).and_then(|session| session.ask_whether_there(waits)).is_err() {
+            self.lines.close(SITE);
         }
     }
 
