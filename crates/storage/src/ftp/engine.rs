@@ -2,8 +2,7 @@
 //!
 //! In: operations of the session machine. Out: their completions. An object of a file goes to the session
 //! that it lies on ([`Names::session_of`](super::names::Names::session_of)), which goes on where it stopped
-//! as long as the next object follows the last; everything else goes to whichever session is free, and so do
-//! files that nobody began, from a session that is silent.
+//! as long as the next object follows the last; everything else goes to whichever session is free.
 //! Invariants: each operation is answered once, also of a thread that panics; a session that the server
 //! refuses because it has too many leaves its work to the others, as long as there are any.
 
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use haul_core::entry::FileRange;
 use haul_core::extents::ExtentMap;
-use haul_core::ids::{FileId, TargetId};
+use haul_core::ids::FileId;
 use haul_core::layout::Layout;
 use haul_core::transfer::op::{SourceDone, SourceOp};
 use haul_core::wire::FailureKind;
@@ -38,6 +37,8 @@ mod parts;
 mod queues;
 mod reader;
 mod spot;
+#[cfg(test)]
+mod tests;
 mod ways;
 
 /// Sessions that read, if nobody asks for another number; servers often take no more than ten of one user.
@@ -146,13 +147,8 @@ impl SourceEngine for FtpEngine {
             }
             SourceOp::ForgetDir { id } => return names.forget(id.as_file()),
             SourceOp::Locate { files } => {
-                let mut queues = self.common.lock();
-                let mut lies = |(id, generation)| {
-                    let own = names.session_of(id);
-                    let session = u16::try_from(queues.place(id, usize::from(own.0))).map_or(own, TargetId);
-                    (id, generation, Arc::new(Layout::flat(session)))
-                };
-                SourceDone::Locate { files: files.into_iter().map(&mut lies).collect() }
+                let lies = |(id, generation)| (id, generation, Arc::new(Layout::flat(names.session_of(id))));
+                SourceDone::Locate { files: files.into_iter().map(lies).collect() }
             }
             // No server tells of holes.
             SourceOp::Map { id, generation } => {

@@ -108,7 +108,7 @@ impl Reader {
             })
         };
         if let Some(work) = queues.objects[self.index].front() {
-            return if fits(work) { queues.take_own(self.index, 0) } else { None };
+            return if fits(work) { queues.objects[self.index].pop_front() } else { None };
         }
         let is_idle =
             |other: &usize| *other != self.index && queues.busy[*other].is_none() && queues.open[*other];

@@ -3,7 +3,7 @@
 //! In: operations as they are submitted. Out: each to the thread that takes it.
 //! Invariants: each is answered once, by whoever took it, or as given up.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,16 +19,13 @@ use super::parts::Parts;
 use super::ways::Ways;
 use crate::ftp::names::Shared;
 use crate::ftp::session::{Sites, Tries};
-use crate::ftp::{SILENT_AFTER, failed, said};
+use crate::ftp::{failed, said};
 use crate::owed::Owed;
 use crate::source::WallClock;
 use crate::store::{NetworkFacet, StoreNetwork};
 use crate::{Post, SourceCompletion};
 use haul_base::buffer::Buffer;
 use haul_base::meter::Meter;
-
-/// A session that is asked whether it is there has said nothing for a while before.
-const ASKED_FOR: Duration = Duration::from_secs(1);
 
 /// What all threads of a source share.
 pub(super) struct Common {
@@ -60,12 +57,10 @@ pub(super) struct Queues {
     pub(super) open: Vec<bool>,
     /// Sessions that are opened before there is anything for them.
     pub(super) opening: usize,
-    /// Where files are read that their own session does not read: each as a whole by one.
+    /// Where files are read whose own session is refused: each as a whole by one.
     homes: HashMap<FileId, usize>,
-    /// Files of which a session took something to read: they stay with it.
-    begun: HashSet<FileId>,
-    /// Sessions that were silent, and are asked whether they are there, and since when.
-    pub(super) asking: Vec<Option<Instant>>,
+    /// Sessions that were silent, and are asked whether they are there.
+    pub(super) asking: Vec<bool>,
     /// Since when each session is at what.
     pub(super) busy: Vec<Option<(Instant, &'static str, FileId)>>,
     pub(super) ends: bool,
@@ -113,8 +108,8 @@ impl Queues {
             objects: (0..sessions).map(|_| VecDeque::new()).collect(),
             refused: vec![false; sessions],
             open: vec![false; sessions],
+            asking: vec![false; sessions],
             busy: vec![None; sessions],
-            asking: vec![None; sessions],
             ..Queues::default()
         }
     }
@@ -138,64 +133,7 @@ impl Queues {
 
     /// The same, of those that may do what this one is not given.
     pub(super) fn has_others_there(&self, session: usize) -> bool {
-        let is_there = |other: usize| self.open[other] && self.asking[other].is_none();
-        (0..self.open.len()).any(|other| other != session && is_there(other))
-    }
-
-    /// Takes what comes next of its own.
-    pub(super) fn take_own(&mut self, session: usize, at: usize) -> Option<Work> {
-        let work = self.objects[session].remove(at)?;
-        if let SourceOp::Read { id, .. } = work.op {
-            self.begun.insert(id);
-        }
-        Some(work)
-    }
-
-    /// Something waits for another session.
-    pub(super) fn some_wait(&self, session: usize) -> bool {
-        self.objects.iter().enumerate().any(|(other, objects)| other != session && !objects.is_empty())
-    }
-
-    /// Whether what a session has before it may wait for long: it is at one thing, or is asked whether it is
-    /// there, and nothing came of that yet.
-    fn is_late(&self, session: usize) -> bool {
-        let is_late = self.busy[session].as_ref().is_some_and(|(since, ..)| since.elapsed() >= SILENT_AFTER)
-            || self.asking[session].is_some_and(|since| since.elapsed() >= ASKED_FOR);
-        is_late && !haul_mutant::removed("ftp-files-leave-silent-sessions")
-    }
-
-    /// A file that was not begun goes from a session that is late with it to this one, which has nothing to
-    /// do: its first object.
-    pub(super) fn take_over(&mut self, session: usize) -> Option<Work> {
-        let is_first = |begun: &HashSet<FileId>, work: &Work| match work.op {
-            SourceOp::Read { id, offset: 0, .. } if !begun.contains(&id) => Some(id),
-            _ => None,
-        };
-        let late = (0..self.objects.len()).filter(|other| *other != session && self.is_late(*other));
-        let id = late.flat_map(|other| &self.objects[other]).find_map(|work| is_first(&self.begun, work))?;
-        self.homes.insert(id, session);
-        for other in (0..self.objects.len()).filter(|other| *other != session) {
-            for work in std::mem::take(&mut self.objects[other]) {
-                let to = match work.op {
-                    SourceOp::Read { id: of, .. } | SourceOp::Look { id: of, .. } if of == id => session,
-                    _ => other,
-                };
-                self.objects[to].push_back(work);
-            }
-        }
-        self.take_own(session, 0)
-    }
-
-    /// The session that a file is to lie on, which is this one unless that is late.
-    pub(super) fn place(&mut self, id: FileId, session: usize) -> usize {
-        let home = self.homes.get(&id).copied().unwrap_or(session);
-        if self.begun.contains(&id) || !self.is_late(home) {
-            return home;
-        }
-        let others = (0..self.objects.len()).filter(|other| self.open[*other] && !self.is_late(*other));
-        let Some(other) = others.min_by_key(|other| self.objects[*other].len()) else { return home };
-        self.homes.insert(id, other);
-        other
+        (0..self.open.len()).any(|other| other != session && self.open[other] && !self.asking[other])
     }
 
     /// Whether one more session may be opened ahead. At a near server what a login costs it (under GSI a key
@@ -238,7 +176,6 @@ impl Queues {
 
     pub(super) fn forget(&mut self, id: FileId) {
         self.homes.remove(&id);
-        self.begun.remove(&id);
     }
 }
 

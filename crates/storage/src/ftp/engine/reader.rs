@@ -25,8 +25,7 @@ use super::queues::{Common, Work, refuse};
 use crate::SourceCompletion;
 use crate::ftp::names::{SETTLES, Told, same_facts};
 use crate::ftp::session::{Again, Lines, Next, Tries, Why};
-use crate::ftp::{SILENT_AFTER, meta_of};
-use crate::ftp::{is_listed, parted, untold};
+use crate::ftp::{SILENT_AFTER, is_listed, meta_of, parted, untold};
 use crate::owed::panic_point;
 use haul_base::buffer::Buffer;
 use haul_base::digest;
@@ -54,10 +53,6 @@ impl Open {
 /// How long a session in the middle of a file waits for what follows there, before it leaves that for another
 /// file: what the server has sent ahead would be lost.
 pub(super) const HOLD: Duration = Duration::from_millis(200);
-/// How often a session with nothing to do looks whether others are late with what they have before them.
-const LOOKS_EVERY: Duration = Duration::from_secs(1);
-/// The same where nobody has anything.
-const FOR_LONG: Duration = Duration::from_secs(3600);
 /// Whose files come in blocks, or in a line: where the source lies at several servers, nobody's do.
 pub(super) const SITE: usize = 0;
 
@@ -177,8 +172,9 @@ impl Reader {
     }
 
     /// The next operation that is this session's: what goes on where it is, for which it waits a little; then
-    /// what lies on it, then what anybody can do. Where files come in blocks it takes that only when the
-    /// session is open: meanwhile those that are open have it.
+    /// what lies on it, then what anybody can do, unless its server may not answer while others do. Where
+    /// files come in blocks it takes that only when the session is open: meanwhile those that are open have
+    /// it.
     fn next(&mut self) -> Option<Work> {
         let until = Instant::now() + HOLD;
         let mut queues = self.common.lock();
@@ -190,7 +186,7 @@ impl Reader {
                 Some(open) => {
                     let own = &mut queues.objects[self.index];
                     if let Some(at) = own.iter().position(|work| open.goes_on_with(work)) {
-                        return queues.take_own(self.index, at);
+                        return own.remove(at);
                     }
                     until.saturating_duration_since(Instant::now())
                 }
@@ -201,17 +197,16 @@ impl Reader {
                 queues = woken.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
-            let is_wanted = !(queues.objects[self.index].is_empty() && queues.other.is_empty());
-            if is_wanted && self.open.is_none() && self.is_silent() && queues.has_others(self.index) {
-                queues.asking[self.index] = Some(Instant::now());
+            if let Some(own) = queues.objects[self.index].pop_front() {
+                return Some(own);
+            }
+            if !queues.other.is_empty() && self.is_silent() && queues.has_others(self.index) {
+                queues.asking[self.index] = true;
                 drop(queues);
                 self.asks();
                 queues = self.common.lock();
-                queues.asking[self.index] = None;
+                queues.asking[self.index] = false;
                 continue;
-            }
-            if let Some(own) = queues.take_own(self.index, 0) {
-                return Some(own);
             }
             if self.counted || self.tried || !self.common.ways.is_on() {
                 if let Some(work) = queues.other.pop_front() {
@@ -229,32 +224,27 @@ impl Reader {
                 }
                 continue;
             }
-            if self.open.is_none()
-                && let Some(work) = queues.take_over(self.index)
-            {
-                return Some(work);
-            }
-            // What others have before them may wait for too long by then.
-            let wait = if queues.some_wait(self.index) { LOOKS_EVERY } else { FOR_LONG };
-            queues = self.common.ready.wait_timeout(queues, wait).unwrap_or_else(PoisonError::into_inner).0;
+            queues = self.common.ready.wait(queues).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Nothing was heard of its session for a while.
+    /// Nothing was heard of its session for a while, of which something should have been.
     fn is_silent(&self) -> bool {
-        !self.common.sites.has_replicas()
+        self.open.is_none()
+            && !self.common.sites.has_replicas()
             && self.lines.silent_for(SITE).is_some_and(|time| time >= SILENT_AFTER)
-            && !haul_mutant::removed("ftp-silent-sessions-get-no-work")
+            && !haul_mutant::removed("ftp-silent-readers-get-no-work")
     }
 
-    /// Asks whether the server is there; if it does not answer, the session is over. Meanwhile others may
-    /// take what is before it; where all of them are asked, too, that is waited for no longer than
-    /// [`SILENT_AFTER`].
+    /// Asks whether the server is there; if it does not answer, the session is over. Meanwhile the others do
+    /// what any may do; where all of them are asked, too, that is waited for no longer than [`SILENT_AFTER`].
     fn asks(&mut self) {
         let (common, index, begun) = (self.common.clone(), self.index, Instant::now());
         let waits = || {
             let queues = common.lock();
-            !queues.ends && (begun.elapsed() < SILENT_AFTER || queues.has_others_there(index))
+            // What is its own, others cannot do.
+            let is_free = queues.objects[index].is_empty() && queues.has_others_there(index);
+            !queues.ends && (begun.elapsed() < SILENT_AFTER || is_free)
         };
         if self.lines.open(SITE).and_then(|session| session.ask_whether_there(waits)).is_err() {
             self.lines.close(SITE);
