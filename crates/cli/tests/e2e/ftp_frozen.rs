@@ -27,7 +27,7 @@ fn sent(run: &Running) -> u64 {
     last(&String::from_utf8_lossy(&run.stdout())).unwrap_or(0)
 }
 
-/// Sessions of a server that have no file of `part` open, when there are so many of them, and another one has.
+/// Sessions of a server that have no file of `part` open, when there are so many of them and another one has.
 fn idle(server: &Ftpd, part: &str, count: usize) -> Vec<Pid> {
     let mut found = Vec::new();
     procs::wait_until(Duration::from_secs(60), || {
