@@ -19,6 +19,7 @@ pub mod size;
 pub mod stop;
 pub mod sys;
 pub mod users;
+pub mod way;
 
 /// Takes events from any thread. Never blocks.
 pub type Post<T> = Arc<dyn Fn(T) + Send + Sync>;

@@ -60,6 +60,8 @@ pub(crate) struct Control {
     secret: String,
     /// Something of it is not as it must be any more.
     broken: bool,
+    /// When the server said something last.
+    heard: Instant,
     /// Where the server is, of which this connection does not tell.
     told_at: Option<IpAddr>,
     /// Where it has its data, as far as it was asked.
@@ -166,6 +168,7 @@ impl Control {
             stop: stop.clone(),
             secret,
             broken: false,
+            heard: Instant::now(),
             told_at: None,
             nodes: Nodes::default(),
             ssh: None,
@@ -318,6 +321,33 @@ impl Control {
         self.broken || !self.stream.seals() && is_readable(&[self.stream.socket()], Duration::ZERO)
     }
 
+    /// For how long the server has said nothing.
+    pub(crate) fn silent_for(&self) -> Duration {
+        self.heard.elapsed()
+    }
+
+    /// Asks whether the server is there; whatever it says to that, it is. Waits as long as `waits` says,
+    /// which is asked often, and no longer than the patience, or than somebody who can end it has it.
+    pub(crate) fn ask_whether_there(&mut self, waits: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+        const LOOKS_EVERY: Duration = Duration::from_millis(100);
+        let noop = Command::Bare("NOOP");
+        self.send(std::slice::from_ref(&noop))?;
+        let begun = Instant::now();
+        while begun.elapsed() < self.patience && !self.stop.is_asked_of(begun) && waits() {
+            match self.ready_reply()? {
+                None => drop(is_readable(&[self.stream.socket()], LOOKS_EVERY)),
+                Some(reply) if reply.class() == Class::Preliminary => {}
+                Some(reply) if matches!(reply.code(), 225 | 226 | 421 | 426) => {
+                    self.broken = true;
+                    return Err(self.refused(&noop, &reply));
+                }
+                Some(_) => return Ok(()),
+            }
+        }
+        self.broken = true;
+        Err(Error::silent("asking whether the server is there", self.patience))
+    }
+
     pub(crate) fn patience(&self) -> Duration {
         self.patience
     }
@@ -432,6 +462,7 @@ impl Control {
             let (taken, reply) = self.reader.feed(&self.buffer[self.rest.clone()])?;
             self.rest.start += taken;
             if let Some(reply) = reply {
+                self.heard = Instant::now();
                 return Ok(Some(reply));
             }
             if wait.is_none() && !is_readable(&[self.stream.socket()], Duration::ZERO) {

@@ -270,6 +270,20 @@ impl Session {
         self.control.is_over()
     }
 
+    /// For how long the server has said nothing.
+    pub fn silent_for(&self) -> Duration {
+        self.control.silent_for()
+    }
+
+    /// Asks whether the server is there, where nothing else is under way: any answer says so. Waits as long
+    /// as `waits` says, which is asked often, and no longer than the patience.
+    ///
+    /// # Errors
+    /// It did not answer, and the session is over.
+    pub fn ask_whether_there(&mut self, mut waits: impl FnMut() -> bool) -> Result<(), Error> {
+        self.control.ask_whether_there(&mut waits)
+    }
+
     /// A file can be read from any byte on.
     pub fn can_seek(&self) -> bool {
         self.features == Features::default() || self.features.has("REST")

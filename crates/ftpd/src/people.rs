@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use haul_base::users;
+use haul_base::way::{self, Blocked, Manner};
 use haul_gsi::gridmap::GRIDMAP_LEN_MAX;
 use haul_gsi::{Credential, Dn, Gridmap};
 
@@ -141,7 +142,7 @@ pub fn only_ours(dir: &Path) -> Result<(), String> {
     };
     check(dir)?;
     if !haul_mutant::removed("ftpd-the-way-to-authorities-is-ours") {
-        is_reached_by_ours(dir, &ours)?;
+        is_reached_by_ours(dir)?;
     }
     for entry in fs::read_dir(dir).map_err(failed)? {
         check(&entry.map_err(failed)?.path())?;
@@ -149,62 +150,21 @@ pub fn only_ours(dir: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Nobody else can put another directory in the place of this one: by whichever links it is reached, each
-/// name of the way stands where only these users can change names, or in a directory such as `/tmp`, where
-/// nobody renames what is another's.
-fn is_reached_by_ours(dir: &Path, ours: &[u32]) -> Result<(), String> {
-    const LINKS_MAX: u32 = 40;
-    const STICKY: u32 = 0o1000;
-    let failed = |path: &Path, error: &std::io::Error| {
-        format!("{}: {}", path.display(), haul_base::errno::text(error))
-    };
-    let dir = std::path::absolute(dir).map_err(|error| failed(dir, &error))?;
-    let parts = |path: &Path| path.components().map(|part| part.as_os_str().to_owned()).collect::<Vec<_>>();
-    // The next one is the last.
-    let mut left: Vec<_> = parts(&dir).into_iter().rev().collect();
-    let (mut at, mut links) = (PathBuf::from("/"), 0);
-    while let Some(part) = left.pop() {
-        match part.as_encoded_bytes() {
-            b"/" => at = PathBuf::from("/"),
-            b"." => {}
-            b".." => drop(at.pop()),
-            _ => {
-                let next = at.join(&part);
-                let (above, facts) = match (fs::metadata(&at), fs::symlink_metadata(&next)) {
-                    (Ok(above), Ok(facts)) => (above, facts),
-                    // Whoever reads it says so.
-                    (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-                    (Err(error), _) => return Err(failed(&at, &error)),
-                    (_, Err(error)) => return Err(failed(&next, &error)),
-                };
-                let is_open = above.mode() & 0o022 != 0;
-                let is_held = above.mode() & STICKY != 0 && ours.contains(&facts.uid());
-                if !ours.contains(&above.uid()) || is_open && !is_held {
-                    return Err(format!(
-                        "others can change what {} is (uid {}, mode {:04o} of {}), and it leads to {}, which says whom to believe; put it \
-                         elsewhere, or chown that directory and chmod go-w it",
-                        next.display(),
-                        above.uid(),
-                        above.mode() & 0o7777,
-                        at.display(),
-                        dir.display()
-                    ));
-                }
-                match facts.is_symlink() {
-                    true => {
-                        links += 1;
-                        if links > LINKS_MAX {
-                            return Err(format!("{}: too many links lead to it", dir.display()));
-                        }
-                        let to = fs::read_link(&next).map_err(|error| failed(&next, &error))?;
-                        left.extend(parts(&to).into_iter().rev());
-                    }
-                    false => at = next,
-                }
-            }
+/// Nobody else can put another directory in the place of this one, not even a group that one of ours was
+/// given to.
+fn is_reached_by_ours(dir: &Path) -> Result<(), String> {
+    match way::open_dir(dir, Manner::default()) {
+        Ok(_) => Ok(()),
+        // Whoever reads it says so.
+        Err(blocked) if blocked.is_missing() => Ok(()),
+        Err(Blocked::BySystem { at, source }) => {
+            Err(format!("{}: {}", at.display(), haul_base::errno::text(source)))
         }
+        Err(blocked @ Blocked::ByOthers { .. }) => Err(format!(
+            "{blocked}, and it leads to {}, which says whom to believe; put it elsewhere, or chown that directory and chmod go-w it",
+            dir.display()
+        )),
     }
-    Ok(())
 }
 
 fn read_host(files: &Files) -> Result<Parts, String> {

@@ -51,7 +51,8 @@ pub enum ChosenKind {
     NotProtected,
     /// What a server keeps of files, of whose content nothing but its word is known.
     NotCompared,
-    /// What was begun in place at a server, and stands on no record of this host.
+    /// What was begun at a server, in place or so that it could be gone on with, and stands on no record of
+    /// this host.
     NotRecorded,
 }
 

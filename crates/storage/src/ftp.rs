@@ -144,6 +144,9 @@ const fn scheme(name: &'static str, form: Form) -> Scheme {
 /// How long a server may be silent, if nobody says; and at least, for without patience there is no answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PATIENCE_MIN: Duration = Duration::from_secs(1);
+/// A session that said nothing for so long is asked whether it is there before it is given what others may
+/// do: its connection may stand while nobody is at the other end.
+const SILENT_AFTER: Duration = Duration::from_secs(3);
 
 const CAPABILITIES: Capabilities = Capabilities {
     name_len_max: 255,

@@ -1,5 +1,6 @@
 //! Copies to servers of which something does not come up any more: data connections whose answers are dropped
-//! on the way, and processes that stand still. A stop ends them all the same, and tells what was done.
+//! on the way, processes that stand still, and sums that they think about. A stop ends them all the same, and
+//! tells what was done.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,8 +14,9 @@ use crate::support::beside::beside;
 use crate::support::compare::debris;
 use crate::support::ftpd::{self, Ftpd, Kind};
 use crate::support::netns::{FAR, NetnsPair, command_in};
-use crate::support::run::{Haul, Summary};
-use crate::support::{Room, procs, tree};
+use crate::support::run::{Haul, Running, Summary};
+use crate::support::taker::{GoesOn, Script};
+use crate::support::{Room, procs, read, tree};
 
 /// A hang would last for longer: this is how long a server may be silent in these runs.
 const PATIENCE: &str = "--patience=10m";
@@ -206,4 +208,31 @@ fn a_server_that_takes_nothing_more_ends_the_run() {
     let ended = ended.says("it answers commands").says("blocked by a firewall");
     assert_eq!((named(&sink), ended.summary().number("failed")), (0, 300), "{}", ended.describe());
     assert!(lost(&ended.summary()) < 20, "each is tried: {}", ended.describe());
+}
+
+/// Goal: a stop waits for no sum that a server thinks about: what it has stays, and the same command goes on
+/// with it.
+/// Method: a fake server that says nothing when it is asked for a sum, until it is told to.
+#[test]
+fn a_stop_waits_for_no_sum() {
+    const LEN: usize = (5 << 20) + 7;
+    let room = Room::new();
+    let source = room.file("big", tree::bytes(&mut fastrand::Rng::with_seed(97), LEN));
+    let taker = Script::default().with_sums().goes_on(GoesOn::Well).thinks_about_sums().start();
+    let haul = || {
+        let haul = Haul::cp([PATIENCE]).args([&source]).args([taker.url("/d/big")]);
+        haul.env("XDG_STATE_HOME", room.at("state"))
+    };
+    let mut run = haul().start();
+    let asks = |_: &Running| taker.heard().iter().any(|line| line.starts_with("CKSM"));
+    assert!(run.until(asks), "{}", run.stderr());
+    run.signal(Signal::TERM);
+    let ended = run.wait().sane().exits(143);
+    assert_eq!(ended.summary().number("kept"), LEN as u64, "{}", ended.describe());
+    assert!(!taker.paths().contains(&"/d/big".to_owned()), "{}", ended.describe());
+    taker.tells_sums();
+    let ended = haul().run().sane().exits(0);
+    assert_eq!(taker.paths(), ["/d/big"], "{}", ended.describe());
+    assert!(taker.file("/d/big") == Some(read(&source)), "{}", ended.describe());
+    assert_eq!(ended.summary().number("bytes_sent"), 0, "all went again\n{}", ended.describe());
 }

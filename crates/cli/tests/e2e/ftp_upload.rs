@@ -382,3 +382,20 @@ fn what_was_said_and_not_shown_needs_a_sum() {
     assert_eq!(taker.paths(), ["/d/big"], "{}", ended.describe());
     ended.says("of 0 files; not of 1 files");
 }
+
+/// Goal: a large file that no later run can go on with, for nothing of it is on record here, is told of;
+/// others are not.
+#[test]
+fn what_is_not_on_record_is_told() {
+    let (room, taker) = (Room::new(), Script::default().with_sums().goes_on(GoesOn::Well).start());
+    let no_directory = room.file("file", "");
+    for (len, state, is_told) in
+        [(5 * MIB, &no_directory, true), (MIB, &no_directory, false), (5 * MIB, &room.at("state"), false)]
+    {
+        let source = room.file("source", tree::bytes(&mut fastrand::Rng::with_seed(71), len));
+        let haul = Haul::cp([&source]).args([taker.url("/d/f")]).env("XDG_STATE_HOME", state);
+        let ended = haul.run().sane().exits(0);
+        let told = ended.stderr.contains("NOT on record: 1 file of 4 MiB or more: ");
+        assert_eq!(told, is_told, "{len} {}: {}", state.display(), ended.describe());
+    }
+}

@@ -22,6 +22,7 @@ mod dial;
 mod fence;
 mod ftp;
 mod ftp_blocks;
+mod ftp_frozen;
 mod ftp_gsi;
 mod ftp_in_place;
 mod ftp_lies;

@@ -37,6 +37,8 @@ mod parts;
 mod queues;
 mod reader;
 mod spot;
+#[cfg(test)]
+mod tests;
 mod ways;
 
 /// Sessions that read, if nobody asks for another number; servers often take no more than ten of one user.

@@ -244,6 +244,12 @@ impl Lines {
         }
     }
 
+    /// For how long nothing was heard of the server over the session, if there is one.
+    pub(super) fn silent_for(&self, site: usize) -> Option<Duration> {
+        let Line(session) = &self.lines[site];
+        session.as_ref().filter(|session| !session.is_broken()).map(Session::silent_for)
+    }
+
     /// It is of no use any more.
     pub(super) fn close(&mut self, site: usize) {
         self.lines[site] = Line(None);

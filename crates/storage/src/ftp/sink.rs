@@ -64,6 +64,7 @@ mod sending;
 mod standing;
 mod summed;
 mod sums;
+mod taking;
 mod tree;
 mod writer;
 
@@ -303,12 +304,12 @@ impl SinkStore for FtpSink {
         let names = names_of(coming.roots, rename.as_ref());
         let begun = self.parts.clone();
         // What is on record is of whole files.
-        let (parts, trusts) = (self.parts.filter(|_| coming.part.is_none()), coming.policy.trust);
+        let (wanted, trusts) = (coming.part.is_none(), coming.policy.trust);
         let (server, ends) = (self.server, ends.clone());
         let at = coming.part.and_then(|part| part.sink);
         let in_place = coming.in_place.then(|| InPlace::new(at, coming.in_place_asked));
         // Nor of files that have no other name meanwhile.
-        let parts = parts.filter(|_| in_place.is_none());
+        let parts = (self.parts, wanted && in_place.is_none());
         let ends_here = ends.clone();
         let ready = Ready {
             server,
@@ -362,7 +363,8 @@ struct Ready {
     /// The root was made by this run: nothing stands in it.
     made: bool,
     tag: u32,
-    parts: Option<PathBuf>,
+    /// Where it is on record what servers have of unfinished files, and whether these are put there.
+    parts: (Option<PathBuf>, bool),
     /// Where it is on record what was begun in place.
     begun: Option<PathBuf>,
     /// The user believes what stands there of unfinished files.

@@ -9,8 +9,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -20,6 +20,24 @@ use haul_ftp::{Moment, write_moment};
 pub(crate) struct TestServer {
     pub(crate) port: u16,
     over: Arc<AtomicBool>,
+    still: Arc<Still>,
+}
+
+/// Which sessions stand still, if any: those that gave this file.
+#[derive(Default)]
+struct Still(Mutex<Option<PathBuf>>);
+
+impl Still {
+    /// Returns when a session that gave these files does not stand still, or somebody wants an end.
+    fn wait(&self, given: &[PathBuf], over: &AtomicBool) {
+        let stands = || {
+            let path = self.0.lock().expect("no panic");
+            path.as_ref().is_some_and(|path| given.contains(path)) && !over.load(Ordering::Relaxed)
+        };
+        while stands() {
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
 }
 
 impl TestServer {
@@ -27,16 +45,23 @@ impl TestServer {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind any port");
         let port = listener.local_addr().expect("know the port").port();
         let over = Arc::new(AtomicBool::new(false));
-        let ends = over.clone();
+        let (ends, still) = (over.clone(), Arc::<Still>::default());
+        let stands = still.clone();
         thread::spawn(move || {
             for control in listener.incoming().map_while(Result::ok) {
                 if ends.load(Ordering::Relaxed) {
                     return;
                 }
-                thread::spawn(move || drop(serve(control)));
+                let (ends, stands) = (ends.clone(), stands.clone());
+                thread::spawn(move || drop(serve(control, &|given: &[PathBuf]| stands.wait(given, &ends))));
             }
         });
-        TestServer { port, over }
+        TestServer { port, over, still }
+    }
+
+    /// From now on the sessions that gave this file stand still, and stay open.
+    pub(crate) fn freeze(&self, gave: &Path) {
+        *self.still.0.lock().expect("no panic") = Some(gave.to_owned());
     }
 }
 
@@ -64,17 +89,20 @@ fn number(word: &[u8]) -> u64 {
     std::str::from_utf8(word).ok().and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-fn serve(control: TcpStream) -> std::io::Result<()> {
+/// `wait`: stands still as long as a session does that gave these files.
+fn serve(control: TcpStream, wait: &dyn Fn(&[PathBuf])) -> std::io::Result<()> {
     let mut reader = BufReader::new(control.try_clone()?);
     let mut control = control;
     let mut say = move |line: &[u8]| control.write_all(&[line, b"\r\n"].concat());
     say(b"220 a test")?;
     let (mut passive, mut from, mut rest) = (None::<TcpListener>, PathBuf::new(), 0);
+    let mut given = Vec::new();
     loop {
         let mut line = Vec::new();
         if reader.read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
+        wait(&given);
         line.truncate(line.len().saturating_sub(2));
         let at = line.iter().position(|byte| *byte == b' ').unwrap_or(line.len());
         let (verb, argument) = (line[..at].to_ascii_uppercase(), line.get(at + 1..).unwrap_or_default());
@@ -139,6 +167,7 @@ fn serve(control: TcpStream) -> std::io::Result<()> {
                     }
                     b"RETR" => fs::File::open(&path).and_then(|mut file| {
                         file.seek(SeekFrom::Start(at))?;
+                        given.push(path);
                         std::io::copy(&mut file, &mut data)
                     }),
                     _ => {

@@ -117,6 +117,8 @@ pub struct Script {
     drops: bool,
     /// It says that it makes sums, and this whenever it is asked for one.
     sums_say: Option<&'static str>,
+    /// It says nothing when it is asked for a sum.
+    thinks: AtomicBool,
     /// It makes no sum of files whose path holds this.
     no_sum_of: Option<&'static str>,
     /// It makes sums of whole files alone.
@@ -254,6 +256,11 @@ impl Script {
         self
     }
 
+    pub fn thinks_about_sums(mut self) -> Script {
+        self.thinks = AtomicBool::new(true);
+        self
+    }
+
     pub fn makes_again(mut self) -> Script {
         self.makes_again = true;
         self
@@ -379,6 +386,11 @@ impl Taker {
         let mut shelf = self.script.shelf();
         let found = shelf.files.iter_mut().find(|(path, _)| String::from_utf8_lossy(path).contains(part));
         found.expect("it is there").1.content[at] ^= 1;
+    }
+
+    /// From now on it says what sums it makes.
+    pub fn tells_sums(&self) {
+        self.script.thinks.store(false, Ordering::SeqCst);
     }
 
     /// Bytes that came so far, but for those in blocks.
@@ -639,6 +651,7 @@ impl Session {
             {
                 self.say("504 not of that")
             }
+            "CKSM" if script.thinks.load(Ordering::SeqCst) => true,
             "CKSM" if let Some(reply) = script.sums_say => self.say(reply),
             "CKSM" if script.sums => {
                 let at =

@@ -59,6 +59,8 @@ pub(super) struct Queues {
     pub(super) opening: usize,
     /// Where files are read whose own session is refused: each as a whole by one.
     homes: HashMap<FileId, usize>,
+    /// Sessions that were silent, and are asked whether they are there.
+    pub(super) asking: Vec<bool>,
     /// Since when each session is at what.
     pub(super) busy: Vec<Option<(Instant, &'static str, FileId)>>,
     pub(super) ends: bool,
@@ -106,6 +108,7 @@ impl Queues {
             objects: (0..sessions).map(|_| VecDeque::new()).collect(),
             refused: vec![false; sessions],
             open: vec![false; sessions],
+            asking: vec![false; sessions],
             busy: vec![None; sessions],
             ..Queues::default()
         }
@@ -126,6 +129,11 @@ impl Queues {
     /// Whether the server has taken other sessions than this one.
     pub(super) fn has_others(&self, session: usize) -> bool {
         self.open.iter().enumerate().any(|(other, open)| *open && other != session)
+    }
+
+    /// The same, of those that may do what this one is not given.
+    pub(super) fn has_others_there(&self, session: usize) -> bool {
+        (0..self.open.len()).any(|other| other != session && self.open[other] && !self.asking[other])
     }
 
     /// Whether one more session may be opened ahead. At a near server what a login costs it (under GSI a key

@@ -23,10 +23,9 @@ use super::ends::AGAIN_LEN;
 use super::parts::Needs;
 use super::queues::{Common, Work, refuse};
 use crate::SourceCompletion;
-use crate::ftp::meta_of;
 use crate::ftp::names::{SETTLES, Told, same_facts};
 use crate::ftp::session::{Again, Lines, Next, Tries, Why};
-use crate::ftp::{is_listed, parted, untold};
+use crate::ftp::{SILENT_AFTER, is_listed, meta_of, parted, untold};
 use crate::owed::panic_point;
 use haul_base::buffer::Buffer;
 use haul_base::digest;
@@ -173,8 +172,9 @@ impl Reader {
     }
 
     /// The next operation that is this session's: what goes on where it is, for which it waits a little; then
-    /// what lies on it, then what anybody can do. Where files come in blocks it takes that only when the
-    /// session is open: meanwhile those that are open have it.
+    /// what lies on it, then what anybody can do, unless its server may not answer while others do. Where
+    /// files come in blocks it takes that only when the session is open: meanwhile those that are open have
+    /// it.
     fn next(&mut self) -> Option<Work> {
         let until = Instant::now() + HOLD;
         let mut queues = self.common.lock();
@@ -200,6 +200,14 @@ impl Reader {
             if let Some(own) = queues.objects[self.index].pop_front() {
                 return Some(own);
             }
+            if !queues.other.is_empty() && self.is_silent() && queues.has_others(self.index) {
+                queues.asking[self.index] = true;
+                drop(queues);
+                self.asks();
+                queues = self.common.lock();
+                queues.asking[self.index] = false;
+                continue;
+            }
             if self.counted || self.tried || !self.common.ways.is_on() {
                 if let Some(work) = queues.other.pop_front() {
                     return Some(work);
@@ -217,6 +225,29 @@ impl Reader {
                 continue;
             }
             queues = self.common.ready.wait(queues).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Nothing was heard of its session for a while, of which something should have been.
+    fn is_silent(&self) -> bool {
+        self.open.is_none()
+            && !self.common.sites.has_replicas()
+            && self.lines.silent_for(SITE).is_some_and(|time| time >= SILENT_AFTER)
+            && !haul_mutant::removed("ftp-silent-readers-get-no-work")
+    }
+
+    /// Asks whether the server is there; if it does not answer, the session is over. Meanwhile the others do
+    /// what any may do; where all of them are asked, too, that is waited for no longer than [`SILENT_AFTER`].
+    fn asks(&mut self) {
+        let (common, index, begun) = (self.common.clone(), self.index, Instant::now());
+        let waits = || {
+            let queues = common.lock();
+            // What is its own, others cannot do.
+            let is_free = queues.objects[index].is_empty() && queues.has_others_there(index);
+            !queues.ends && (begun.elapsed() < SILENT_AFTER || is_free)
+        };
+        if self.lines.open(SITE).and_then(|session| session.ask_whether_there(waits)).is_err() {
+            self.lines.close(SITE);
         }
     }
 

@@ -13,14 +13,14 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use haul_base::way::{self, Blocked, Manner};
 use haul_core::entry::Name;
 use haul_ftp::Facts;
 use haul_gridftp::ranges::{RANGES_LEN_MAX, Ranges};
-use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::jail::{Jail, Resolve};
@@ -28,8 +28,6 @@ use crate::jail::{Jail, Resolve};
 /// Longest record: the ranges, and a little.
 const LEN_MAX: u64 = RANGES_LEN_MAX as u64 + 64 * 1024;
 const HEAD: &str = "haul pair 1";
-/// So many links lead to a directory at most, as for the kernel.
-const LINKS_MAX: u32 = 40;
 
 /// Where records lie.
 #[derive(Clone, Debug)]
@@ -141,75 +139,15 @@ fn named(name: &str) -> io::Result<Name> {
     Name::new(name.as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// The directory at `path`, made where there is none. By whichever links it is reached, each name of the way
-/// stands where only root and we can change names (or whom we let write into our own directory as its group),
-/// or in a directory such as `/tmp`, where nobody renames what is another's.
+/// The directory at `path`, made where there is none, to which nobody else can change the way.
 fn open_ours(path: &Path) -> io::Result<OwnedFd> {
-    let ours = [0, rustix::process::geteuid().as_raw()];
-    let parts = |path: &Path| path.components().map(|part| part.as_os_str().to_owned()).collect::<Vec<_>>();
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let open = |at: &OwnedFd, name: &[u8]| rustix::fs::openat(at, name, flags, Mode::empty());
-    let root = || rustix::fs::openat(CWD, "/", flags, Mode::empty());
-    // The next one is the last.
-    let mut left: Vec<_> = parts(&std::path::absolute(path)?).into_iter().rev().collect();
-    let (mut at, mut links) = (root()?, 0);
-    while let Some(part) = left.pop() {
-        let name = part.as_bytes();
-        match name {
-            b"/" => at = root()?,
-            b"." => {}
-            b".." => at = open(&at, name)?,
-            _ => {
-                let above = rustix::fs::fstat(&at)?;
-                let stands = match rustix::fs::statat(&at, name, AtFlags::SYMLINK_NOFOLLOW) {
-                    Err(Errno::NOENT) => {
-                        is_ours(&above, None, &ours)?;
-                        match rustix::fs::mkdirat(&at, name, Mode::RWXU) {
-                            Ok(()) | Err(Errno::EXIST) => {}
-                            Err(errno) => return Err(errno.into()),
-                        }
-                        rustix::fs::statat(&at, name, AtFlags::SYMLINK_NOFOLLOW)?
-                    }
-                    stands => stands?,
-                };
-                is_ours(&above, Some(&stands), &ours)?;
-                if FileType::from_raw_mode(stands.st_mode) == FileType::Symlink {
-                    links += 1;
-                    if links > LINKS_MAX {
-                        return Err(Errno::LOOP.into());
-                    }
-                    let to = rustix::fs::readlinkat(&at, name, Vec::new())?;
-                    left.extend(
-                        parts(Path::new(std::ffi::OsStr::from_bytes(to.as_bytes()))).into_iter().rev(),
-                    );
-                } else {
-                    // A link that came meanwhile is refused, and another directory is not this one.
-                    let next = open(&at, name)?;
-                    let opened = rustix::fs::fstat(&next)?;
-                    if (opened.st_dev, opened.st_ino) != (stands.st_dev, stands.st_ino) {
-                        return Err(Errno::STALE.into());
-                    }
-                    at = next;
-                }
-            }
+    way::open_dir(path, Manner { makes: true, own_groups: true }).map_err(|blocked| match blocked {
+        Blocked::BySystem { source, .. } => source,
+        by_others @ Blocked::ByOthers { .. } => {
+            let why = format!("another user can change where records of unfinished files lie: {by_others}");
+            io::Error::new(io::ErrorKind::PermissionDenied, why)
         }
-    }
-    Ok(at)
-}
-
-/// Nobody but these can put something else in the place of what stands in a directory.
-fn is_ours(above: &rustix::fs::Stat, stands: Option<&rustix::fs::Stat>, ours: &[u32; 2]) -> io::Result<()> {
-    const STICKY: u32 = 0o1000;
-    // Who gave a directory of his own to a group, often one that has nobody else in it, meant that.
-    let others = if above.st_uid == ours[1] { 0o002 } else { 0o022 };
-    let is_open = above.st_mode & others != 0;
-    let is_held = above.st_mode & STICKY != 0 && stands.is_none_or(|facts| ours.contains(&facts.st_uid));
-    let is_safe = ours.contains(&above.st_uid) && (!is_open || is_held);
-    if is_safe || haul_mutant::removed("ftp-the-way-to-records-is-ours") {
-        return Ok(());
-    }
-    let why = "another user can change where records of unfinished files lie";
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    })
 }
 
 /// What of a file tells one version from another.

@@ -306,7 +306,9 @@ impl SinkEngine for FtpWriter {
         let goes_on = self.common.parts.words(self.common.sum.map(haul_ftp::Sum::name));
         let goes_on = goes_on.map(|words| ("gone on with".into(), words));
         let unproven = self.unproven().map(|words| ("NOT compared".into(), words));
-        let unrecorded = self.common.begun.missed().map(|words| ("NOT on record".into(), words));
+        // Files go in place, or they do not.
+        let unrecorded = self.common.begun.missed().or_else(|| self.common.parts.missed());
+        let unrecorded = unrecorded.map(|words| ("NOT on record".into(), words));
         let again = self.common.again.words().map(|words| ("sent again".into(), words));
         let lost = self.common.retry.words().map(|words| ("connection lost".into(), words));
         let open = crate::ftp::unprotected(&self.common.server, &self.common.settings);

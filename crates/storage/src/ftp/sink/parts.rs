@@ -22,6 +22,8 @@ use crate::ftp::pair::records::{Kept, Record, Records};
 pub(super) const FILE_LEN_MIN: u64 = 4 << 20;
 /// In place of the source in a record's key: the version tells which one it is.
 const FROM: &str = "anywhere";
+/// Why nothing is on record, where this host is nobody's home.
+const NO_PLACE: &str = "this host has no place for that (XDG_STATE_HOME, or HOME)";
 /// Ends the version of a file that was sent in blocks, of which there may be gaps anywhere.
 const IN_BLOCKS: &str = " blocks";
 
@@ -38,6 +40,8 @@ pub(super) struct Can {
 /// See the module.
 pub(super) struct Parts {
     records: Option<Records>,
+    /// Files are of a kind that is put on record, if there is a place for that.
+    wanted: bool,
     can: Can,
     inner: Mutex<Inner>,
 }
@@ -57,6 +61,17 @@ struct Inner {
     held: HeldReport,
     /// What of each file counts in these three so far: one that goes on twice counts once.
     counted: HashMap<FileId, Counted>,
+    /// Large files that could not be put on record, and why the first one could not.
+    missed: HashSet<FileId>,
+    why: Option<String>,
+}
+
+impl Inner {
+    /// A file could not be put on record.
+    fn miss(&mut self, id: FileId, why: impl ToString) {
+        self.missed.insert(id);
+        self.why.get_or_insert_with(|| why.to_string());
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -94,8 +109,10 @@ pub(super) struct Earlier {
 }
 
 impl Parts {
-    pub(super) fn new(dir: Option<PathBuf>, can: Can) -> Parts {
-        Parts { records: dir.map(Records), can, inner: Mutex::default() }
+    /// `wanted`: files are put on record, if this host has a place for that, which is `dir`.
+    pub(super) fn new((dir, wanted): (Option<PathBuf>, bool), can: Can) -> Parts {
+        let records = dir.filter(|_| wanted).map(Records);
+        Parts { records, wanted, can, inner: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -116,12 +133,28 @@ impl Parts {
     /// The file begins: this run has its record from now on, if no other one has it. What an earlier attempt
     /// left.
     pub(super) fn take(&self, id: FileId, size: u64, to: String, path: &[u8]) -> Option<Earlier> {
-        let records = self.records.as_ref().filter(|_| size >= FILE_LEN_MIN)?;
+        if size < FILE_LEN_MIN || !self.wanted {
+            return None;
+        }
         let mut inner = self.lock();
+        let Some(records) = &self.records else {
+            inner.miss(id, NO_PLACE);
+            return None;
+        };
         // What this run had of it so far is on record.
         inner.parts.remove(&id);
         let Fingerprint { mtime, version, .. } = *inner.told.get(&id)?;
-        let record = records.take(FROM, &to).ok().flatten()?;
+        let record = match records.take(FROM, &to) {
+            Ok(Some(record)) => record,
+            Ok(None) => {
+                inner.miss(id, "another run has it on record");
+                return None;
+            }
+            Err(error) => {
+                inner.miss(id, error);
+                return None;
+            }
+        };
         let version = format!("{size} {}.{:09} {version:?}", mtime.secs, mtime.nanos);
         let kept = record.read().filter(|kept| is_beside(&kept.temp, path));
         let mut safe = Ranges::new();
@@ -154,10 +187,28 @@ impl Parts {
         }
         let kept = Kept { version, temp: temp.to_vec(), ranges: part.safe.clone() };
         (part.temp, part.in_blocks, part.begun) = (temp.to_vec(), in_blocks, false);
-        if part.record.as_ref().is_none_or(|record| record.write(&kept).is_err()) {
+        let written = part.record.as_ref().map_or(Ok(()), |record| record.write(&kept));
+        if part.record.is_none() || written.is_err() {
             // Nobody would find it.
             inner.parts.remove(&id);
         }
+        if let Err(error) = written {
+            inner.miss(id, error);
+        }
+    }
+
+    /// What could not be put on record, in words.
+    pub(super) fn missed(&self) -> Option<String> {
+        let inner = self.lock();
+        let why = inner.why.as_ref()?;
+        let files = match inner.missed.len() {
+            1 => "1 file".to_owned(),
+            files => format!("{files} files"),
+        };
+        Some(format!(
+            "{files} of 4 MiB or more: {why}; interrupted, they begin anew, and a run that is killed leaves what it \
+             sent of them at the server"
+        ))
     }
 
     /// The server said that it has this of a file that goes in blocks.
@@ -371,7 +422,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let can = Can { goes_on: true, sums: true, trusts: false };
         let take = |inode| {
-            let run = Parts::new(Some(dir.path().join("uploads")), can);
+            let run = Parts::new((Some(dir.path().join("uploads")), true), can);
             run.note(FileId(1), told(1, inode));
             let earlier = run.take(FileId(1), FILE_LEN_MIN, "ftp://a/d/x".into(), b"/d/x");
             run.begins(FileId(1), b"/d/.x.haul~1", false);
@@ -384,7 +435,7 @@ mod tests {
     /// that was compared; others count beside it.
     #[test]
     fn what_goes_on_twice_counts_once() {
-        let parts = Parts::new(None, Can { goes_on: true, sums: true, trusts: false });
+        let parts = Parts::new((None, true), Can { goes_on: true, sums: true, trusts: false });
         let told = || {
             let HeldReport { checked, wrong, trusted, .. } = parts.held();
             (checked, wrong, trusted, parts.spared(), parts.words(Some("SUM")).expect("words"))
@@ -411,7 +462,7 @@ mod tests {
     fn a_part_is_of_one_run_and_one_version() {
         let dir = tempfile::tempdir().expect("a directory");
         let can = Can { goes_on: true, sums: true, trusts: false };
-        let run = || Parts::new(Some(dir.path().join("uploads")), can);
+        let run = || Parts::new((Some(dir.path().join("uploads")), true), can);
         let id = FileId(1);
         let take = |run: &Parts, secs| {
             run.note(id, told(secs, 1));
@@ -426,6 +477,10 @@ mod tests {
 
         let second = run();
         assert!(take(&second, 1).is_none(), "it is the first run's");
+        assert!(
+            second.missed().is_some_and(|words| words.starts_with("1 file of 4 MiB or more: another run "))
+        );
+        assert_eq!(first.missed(), None);
         second.begins(id, b"/d/.x.haul~2", true);
         assert!(!second.keeps(id, b"/d/.x.haul~2"), "nobody would find it");
         first.leave(id, 7);

@@ -94,6 +94,8 @@ pub(super) struct Queues {
     pub(super) open: Vec<bool>,
     /// Threads that are over.
     pub(super) gone: Vec<bool>,
+    /// Sessions that were silent, and are asked whether they are there.
+    pub(super) asking: Vec<bool>,
     /// Sessions that the server did not take, or took back.
     pub(super) refused: usize,
     /// Since when each session is at what.
@@ -514,6 +516,7 @@ impl Queues {
             home: vec![None; sessions],
             open: vec![false; sessions],
             gone: vec![false; sessions],
+            asking: vec![false; sessions],
             busy: vec![None; sessions],
             ..Queues::default()
         }
@@ -533,16 +536,8 @@ impl Queues {
         if write.offset > 0 {
             return Err(write);
         }
-        let free = (0..self.home.len())
-            .filter(|at| self.home[*at].is_none() && self.open[*at] && !self.gone[*at])
-            .min_by_key(|at| self.busy[*at].is_some());
-        match free {
-            Some(at) => {
-                self.home[at] = Some(id);
-                self.own[at].push_back(Work::Write(write));
-            }
-            None => self.homeless.push_back((id, VecDeque::from([Work::Write(write)]))),
-        }
+        // Whoever is free takes it, and not who is still at something else, that may never be answered.
+        self.homeless.push_back((id, VecDeque::from([Work::Write(write)])));
         Ok(())
     }
 
@@ -550,8 +545,21 @@ impl Queues {
     pub(super) fn add_discard(&mut self, id: FileId, work: Work) {
         match self.home.iter().position(|home| *home == Some(id)) {
             Some(home) => self.own[home].push_back(work),
-            None => self.common.push_back(work),
+            None => match self.homeless.iter_mut().find(|(other, _)| *other == id) {
+                Some((_, works)) => works.push_back(work),
+                None => self.common.push_back(work),
+            },
         }
+    }
+
+    /// Whether the server has other sessions than this one.
+    pub(super) fn has_others(&self, index: usize) -> bool {
+        (0..self.open.len()).any(|at| at != index && self.open[at] && !self.gone[at])
+    }
+
+    /// The same, of those that may do what this one is not given.
+    pub(super) fn has_others_there(&self, index: usize) -> bool {
+        (0..self.open.len()).any(|at| at != index && self.open[at] && !self.gone[at] && !self.asking[at])
     }
 
     /// The next thing that this thread does; `None`: nothing now.

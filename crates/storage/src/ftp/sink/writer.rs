@@ -6,8 +6,8 @@
 //! Invariants: a file's bytes go out in their order and end at its length; what the server did not say that
 //! it has is never taken for stored. A session that the server takes back leaves its work to the others.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_core::change::Change;
@@ -150,73 +150,6 @@ impl Writer {
             }
         }
         busy
-    }
-
-    /// Opens the session. False: the server does not take it, and others do the work.
-    fn connect(&mut self) -> bool {
-        let opened = self.line.open();
-        let taken = opened.is_ok();
-        let mut queues = self.common.lock();
-        queues.open[self.index] = taken;
-        queues.refused += usize::from(!taken);
-        drop(queues);
-        self.common.network.connections.fetch_add(u16::from(taken), Ordering::Relaxed);
-        self.common.ready.notify_all();
-        taken
-    }
-
-    /// The session is gone, and the server takes no other in its place, while it has some.
-    fn is_taken_back(&mut self) -> bool {
-        if self.line.is_open() || self.common.is_silent() {
-            return false;
-        }
-        let others = {
-            let queues = self.common.lock();
-            (0..queues.open.len()).any(|at| at != self.index && queues.open[at] && !queues.gone[at])
-        };
-        // For any other reason it may be there again.
-        if !others || !self.line.open().is_err_and(|error| error.is_full()) {
-            return false;
-        }
-        let mut queues = self.common.lock();
-        queues.refused += 1;
-        queues.open[self.index] = false;
-        drop(queues);
-        self.common.network.connections.fetch_sub(1, Ordering::Relaxed);
-        true
-    }
-
-    fn next(&mut self) -> Option<Work> {
-        let common = self.common.clone();
-        let mut queues = common.lock();
-        loop {
-            // What all may take is not taken by one whose session is over, and that gets no other.
-            if queues.waits_for_anybody(self.index)
-                && !self.has_session()
-                && !haul_mutant::removed("ftp-work-is-taken-with-a-session")
-            {
-                drop(queues);
-                if self.is_taken_back() {
-                    return None;
-                }
-                queues = common.lock();
-            }
-            if let Some(work) = queues.next(self.index) {
-                return Some(work);
-            }
-            if queues.is_over(self.index) {
-                return None;
-            }
-            queues = self.common.ready.wait(queues).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Its session is there, as far as it said nothing else meanwhile.
-    fn has_session(&mut self) -> bool {
-        if self.line.now().is_some_and(|session| session.is_over()) {
-            self.line.close();
-        }
-        self.line.is_open()
     }
 
     pub(super) fn begins(&mut self, what: &'static str, path: &[u8]) {

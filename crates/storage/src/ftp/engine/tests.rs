@@ -1,0 +1,111 @@
+//! Tests of the engine over a server of ours.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
+
+use crossbeam_channel::unbounded;
+use haul_base::buffer::Pool;
+use haul_base::meter::Meter;
+use haul_base::stop::Stop;
+use haul_core::entry::EntryKind;
+use haul_core::ids::{Generation, TargetId};
+use haul_core::reliability::Bounded;
+use haul_core::transfer::op::{BundleFile, SourceDone, SourceOp};
+use haul_core::transfer::source::OnChange;
+use haul_core::wire::Agreed;
+
+use crate::descriptors::budget;
+use crate::ftp::SILENT_AFTER;
+use crate::ftp::test_server::TestServer;
+use crate::options::{DataChannel, StorageOptions};
+use crate::place::{Place, Sources};
+use crate::source::wall_clock;
+use crate::store::Reading;
+use crate::walk::WalkItem;
+use crate::{SourceCompletion, SourceJob, stores};
+
+const OBJECT: u32 = 64 * 1024;
+const LEN: usize = 1000;
+/// Everything is answered long before this, and a session that stands still is waited for for longer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Goal: small files are not given to a session that stands still while another one is there, also where
+/// both have said nothing for long.
+/// Method: two sessions read a file each; the first one stands still for longer than a session may be silent;
+/// then file after file is asked for.
+#[test]
+fn readers_that_stand_still_are_given_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for n in 0..30 {
+        let path = dir.path().join(format!("f{n:02}"));
+        fs::write(&path, [n; LEN]).expect("written");
+        let then = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+        fs::File::open(&path).and_then(|file| file.set_modified(then)).expect("aged");
+    }
+    let server = TestServer::start();
+    let word = format!("ftp://127.0.0.1:{}{}/", server.port, dir.path().display());
+    let places = [Place::parse(word.as_bytes()).expect("a place")];
+    let sources = Sources {
+        places: &places,
+        recursive: true,
+        part: None,
+        home: None,
+        replicas: &[],
+        trust: false,
+        retry: Arc::new(Bounded),
+        ssh: (&[], false),
+        patience: Some(Duration::from_secs(3600)),
+        data_channel: DataChannel::default(),
+        stop: Stop::never(),
+    };
+    let (post, posted) = unbounded();
+    let parts = stores::source(&sources).expect("a store").start(Reading {
+        agreed: Agreed::plain(1000),
+        readers: 2,
+        storage: StorageOptions::default(),
+        // Two sessions.
+        memory: 4 * u64::from(OBJECT),
+        object_size: OBJECT,
+        clock: wall_clock(),
+        changed: OnChange::Fail,
+        budget: budget(),
+        meter: Arc::new(Meter::default()),
+        post: Arc::new(move |completion: SourceCompletion| drop(post.send(completion))),
+    });
+    let mut parts = parts.unwrap_or_else(|failure| panic!("{}", failure.text));
+    let mut items: Vec<WalkItem> = Vec::new();
+    while !matches!(items.last(), Some(WalkItem::End(_))) {
+        items.extend(parts.walk.items().recv_timeout(PATIENCE).expect("the walk ends"));
+    }
+    let file = |item: &WalkItem| match item {
+        WalkItem::Entry(entry) if matches!(entry.kind, EntryKind::File { .. }) => Some(entry.id),
+        _ => None,
+    };
+    let mut files: Vec<_> = items.iter().filter_map(file).collect();
+    let (pool, generation) = (Pool::new(1 << 20), Generation(0));
+    let engine = &mut parts.engine;
+    let mut ask = |op| {
+        engine.submit(SourceJob { op, buffer: Some(pool.take(LEN).expect("a buffer")) });
+        posted.recv_timeout(PATIENCE).expect("it is answered").done
+    };
+    for (n, id) in files.drain(..2).enumerate() {
+        let target = TargetId(u16::try_from(n).expect("small"));
+        let (offset, len) = (0, LEN as u32);
+        let read = SourceOp::Read { id, generation, offset, len, tail: true, whole: true, target };
+        let done = ask(read);
+        assert!(matches!(done, SourceDone::Read { result: Ok(_), .. }), "{done:?}");
+        if n == 0 {
+            let path = dir.path().join(std::ffi::OsStr::from_bytes(&parts.names.path_of(id)));
+            server.freeze(&path);
+        }
+    }
+    sleep(SILENT_AFTER);
+    for id in files {
+        let bundle = BundleFile { id, generation, size: LEN as u32 };
+        let done = ask(SourceOp::ReadBundle { files: vec![bundle] });
+        assert!(matches!(&done, SourceDone::ReadBundle { items, .. } if items[0].1.is_ok()), "{done:?}");
+    }
+}

@@ -1,0 +1,109 @@
+//! What a session of a destination takes next, and that it is there for it.
+//!
+//! In: the queues, and what is known of the session. Out: something to do, or that the session is over.
+//! Invariants: what any session may do is not taken by one whose session is over and that gets no other, nor
+//! by one that may not be answered while others are; what a session has begun stays its own.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::queues::Work;
+use super::writer::Writer;
+use crate::ftp::SILENT_AFTER;
+
+impl Writer {
+    /// Opens the session. False: the server does not take it, and others do the work.
+    pub(super) fn connect(&mut self) -> bool {
+        let opened = self.line.open();
+        let taken = opened.is_ok();
+        let mut queues = self.common.lock();
+        queues.open[self.index] = taken;
+        queues.refused += usize::from(!taken);
+        drop(queues);
+        self.common.network.connections.fetch_add(u16::from(taken), Ordering::Relaxed);
+        self.common.ready.notify_all();
+        taken
+    }
+
+    /// The session is gone, and the server takes no other in its place, while it has some.
+    pub(super) fn is_taken_back(&mut self) -> bool {
+        if self.line.is_open() || self.common.is_silent() {
+            return false;
+        }
+        let has_others = self.common.lock().has_others(self.index);
+        // For any other reason it may be there again.
+        if !has_others || !self.line.open().is_err_and(|error| error.is_full()) {
+            return false;
+        }
+        let mut queues = self.common.lock();
+        queues.refused += 1;
+        queues.open[self.index] = false;
+        drop(queues);
+        self.common.network.connections.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+
+    pub(super) fn next(&mut self) -> Option<Work> {
+        let common = self.common.clone();
+        let mut queues = common.lock();
+        loop {
+            if queues.waits_for_anybody(self.index) {
+                // What all may take is not taken by one whose session is over, and that gets no other.
+                if !self.has_session() && !haul_mutant::removed("ftp-work-is-taken-with-a-session") {
+                    drop(queues);
+                    if self.is_taken_back() {
+                        return None;
+                    }
+                    queues = common.lock();
+                } else if self.is_silent() && queues.has_others(self.index) {
+                    // Nor by one that may not be answered, while others are, or may be.
+                    queues.asking[self.index] = true;
+                    drop(queues);
+                    let answers = self.answers();
+                    queues = common.lock();
+                    queues.asking[self.index] = false;
+                    if answers || queues.has_others_there(self.index) {
+                        continue;
+                    }
+                }
+            }
+            if let Some(work) = queues.next(self.index) {
+                return Some(work);
+            }
+            if queues.is_over(self.index) {
+                return None;
+            }
+            queues = self.common.ready.wait(queues).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Its session is there, as far as it said nothing else meanwhile.
+    fn has_session(&mut self) -> bool {
+        if self.line.now().is_some_and(|session| session.is_over()) {
+            self.line.close();
+        }
+        self.line.is_open()
+    }
+
+    /// Nothing was heard of its session for a while.
+    fn is_silent(&mut self) -> bool {
+        let silent_for = self.line.now().map_or(Duration::ZERO, |session| session.silent_for());
+        silent_for >= SILENT_AFTER && !haul_mutant::removed("ftp-silent-sessions-get-no-work")
+    }
+
+    /// Whether the server answers its session. Meanwhile the others do what is to be done; where all others
+    /// are asked, too, that is waited for no longer than [`SILENT_AFTER`].
+    fn answers(&mut self) -> bool {
+        let (common, index, begun) = (self.common.clone(), self.index, Instant::now());
+        let waits = || {
+            let queues = common.lock();
+            !queues.ends && (begun.elapsed() < SILENT_AFTER || queues.has_others_there(index))
+        };
+        let asked = self.line.open().and_then(|session| session.ask_whether_there(waits));
+        if asked.is_err() {
+            self.line.close();
+        }
+        asked.is_ok()
+    }
+}
