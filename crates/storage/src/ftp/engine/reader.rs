@@ -24,7 +24,7 @@ use super::parts::Needs;
 use super::queues::{Common, Work, refuse};
 use crate::SourceCompletion;
 use crate::ftp::meta_of;
-use crate::ftp::names::{SETTLES, Told, same_facts};
+use crate::ftp::names::{Told, same_facts};
 use crate::ftp::session::{Again, Lines, Next, Tries, Why};
 use crate::ftp::{is_listed, parted, untold};
 use crate::owed::panic_point;
@@ -356,7 +356,8 @@ impl Reader {
             return Err(self.common.say(site, FailureKind::Changed, &path, "it is no file any more"));
         }
         self.common.names.renew(id, now);
-        Ok((self.common.names.fingerprint(now), meta_of(now, false), SETTLES))
+        let names = &self.common.names;
+        Ok((names.fingerprint(now), meta_of(now, false), names.settles()))
     }
 
     /// The session is in the middle of this file, and this comes next.
