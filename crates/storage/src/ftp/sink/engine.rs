@@ -398,7 +398,7 @@ impl FtpWriter {
                 count(uncalled)
             )
         });
-        let all: Vec<String> = content.into_iter().chain(uncalled).collect();
+        let all: Vec<String> = content.into_iter().chain(uncalled).chain(told.alike.words()).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 
