@@ -134,6 +134,7 @@ pub(crate) fn list_line(line: &[u8], saw_itself: &mut bool) -> Option<Listed> {
                 kind: Some(entry.kind),
                 size: entry.size,
                 unix_mode: entry.mode,
+                links: entry.links,
                 unix_slink: entry.target.map(Into::into),
                 ..Facts::default()
             };

@@ -98,6 +98,8 @@ pub struct Session {
     tells_links: bool,
     /// It knows `LIST`, as far as anybody asked.
     has_list: bool,
+    /// `LIST` was seen to tell of each name what it is.
+    lists_kinds: bool,
     /// The last greeting, for people.
     banner: Vec<u8>,
     round_trip: Option<Duration>,
@@ -197,6 +199,7 @@ impl Session {
             no_mlsd: false,
             tells_links,
             has_list,
+            lists_kinds: false,
             banner,
             round_trip,
         };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use haul_gridftp::command::Command;
 use haul_gridftp::features::Features;
-use haul_gridftp::listing::{Kind, Moment, parse_mlst, write_moment};
+use haul_gridftp::listing::{Facts, Kind, Moment, parse_mlst, write_moment};
 
 use crate::session::{Asked, PIPELINE_MAX};
 use crate::{Error, Session};
@@ -70,6 +70,13 @@ pub fn make_dir(session: &mut Session, path: &[u8]) -> Result<Made, Error> {
         // Servers have many words for what is there already.
         Err(error) => match session.facts(path)? {
             Asked::Is(facts) if facts.is_symlink() => Err(Error::Misfit(LINK_STANDS.into())),
+            // What is told may be of what a link leads to.
+            Asked::Is(Facts { unique: None, .. })
+                if !haul_mutant::removed("ftp-pairs-list-links-of-directories")
+                    && session.link_at(path, false)?.is_some() =>
+            {
+                Err(Error::Misfit(LINK_STANDS.into()))
+            }
             Asked::Is(facts) if matches!(facts.kind, Some(Kind::Dir | Kind::CurrentDir)) => Ok(Made::Stood),
             _ => Err(error),
         },

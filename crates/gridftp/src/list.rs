@@ -39,6 +39,8 @@ pub struct ListEntry<'a> {
     pub time: ListTime,
     /// Permission bits. The DOS form has none.
     pub mode: Option<u32>,
+    /// How many names it has. The DOS form does not tell.
+    pub links: Option<u64>,
     pub name: &'a [u8],
     /// Where a symlink leads.
     pub target: Option<&'a [u8]>,
@@ -83,7 +85,7 @@ fn parse_unix(line: &[u8]) -> Result<ListEntry<'_>, FtpError> {
     let (mode, rest) = word(line).ok_or(BAD)?;
     let (kind, is_device, mode) = parse_mode(mode)?;
     let (links, rest) = word(rest).ok_or(BAD)?;
-    number(WHAT, links, u64::MAX)?;
+    let links = number(WHAT, links, u64::MAX)?;
     let (_owner, rest) = word(rest).ok_or(BAD)?;
     let (_group, rest) = word(rest).ok_or(BAD)?;
     let (mut size, mut rest) = word(rest).ok_or(BAD)?;
@@ -113,7 +115,7 @@ fn parse_unix(line: &[u8]) -> Result<ListEntry<'_>, FtpError> {
     let name = rest.strip_prefix(b" ").ok_or(BAD)?;
     let (name, target) = if kind == Kind::Symlink { split_link(name)? } else { (name, None) };
     let size = (kind == Kind::File).then_some(size);
-    Ok(ListEntry { kind, size, time, mode: Some(mode), name, target })
+    Ok(ListEntry { kind, size, time, mode: Some(mode), links: Some(links), name, target })
 }
 
 /// The name of a symlink and its target: with two arrows nobody can tell which one is which.
@@ -203,7 +205,7 @@ fn parse_dos(line: &[u8]) -> Result<ListEntry<'_>, FtpError> {
     } else {
         (Kind::File, Some(number(WHAT, what, FILE_LEN_MAX)?), rest.strip_prefix(b" ").ok_or(BAD)?)
     };
-    Ok(ListEntry { kind, size, time, mode: None, name, target: None })
+    Ok(ListEntry { kind, size, time, mode: None, links: None, name, target: None })
 }
 
 fn check_time(time: &ListTime) -> Result<(), FtpError> {

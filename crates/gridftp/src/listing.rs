@@ -62,6 +62,8 @@ pub struct Facts {
     pub unix_slink: Option<Box<[u8]>>,
     /// Of a directory that is listed: how many names it has, `.` and `..` among them (`X.count` of Globus).
     pub count: Option<u64>,
+    /// How many names it has, where a line of `LIST` tells; no fact of `MLSD`.
+    pub links: Option<u64>,
 }
 
 impl Facts {

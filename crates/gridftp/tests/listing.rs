@@ -41,6 +41,7 @@ fn a_line_of_globus_is_understood() {
         unix_gid: Some(0),
         unix_slink: None,
         count: None,
+        links: None,
     };
     assert_eq!((&facts, name), (&expected, &b"f 1"[..]));
     assert_eq!(parse_mlst(&[b" ", GLOBUS].concat()), Ok((expected.clone(), &b"f 1"[..])));
@@ -196,6 +197,7 @@ fn facts_survive_their_round_trip() {
             unix_gid: rng.bool().then(|| rng.u32(..)),
             unix_slink: word(&mut rng),
             count: None,
+            links: None,
         };
         let name: Vec<u8> =
             (0..rng.usize(1..5)).map(|_| *rng.choice(b"a ;=\xff\x80").expect("not empty")).collect();
@@ -226,6 +228,7 @@ fn lists_are_understood() {
         size,
         time,
         mode,
+        links: mode.map(|_| if kind == Kind::Dir { 2 } else { 1 }),
         name: name.as_bytes(),
         target: None,
     };

@@ -475,6 +475,7 @@ fn source_conforms(source: &Source) {
         memory: 1 << 26,
         object_size: OBJECT as u32,
         clock: wall_clock(),
+        kept: Duration::ZERO,
         changed: OnChange::Fail,
         budget: budget(),
         meter: Arc::new(Meter::default()),

@@ -185,6 +185,10 @@ pub trait SinkEngine: Send {
     fn object_len(&self) -> Option<u32> {
         None
     }
+    /// How coarsely mtimes are kept there, nanoseconds, where that is no finer than a second.
+    fn time_grain(&self) -> Option<u32> {
+        None
+    }
     /// Writes of objects that it can have in flight, where there are several storage targets.
     fn limits(&self) -> Option<Limits> {
         None

@@ -185,6 +185,8 @@ pub struct Reading {
     pub object_size: u32,
     /// Tells whether a change of a file could hide in the grain of its ctime.
     pub clock: WallClock,
+    /// How coarsely the destination keeps mtimes; zero: as finely as they are, as far as it said.
+    pub kept: Duration,
     pub changed: OnChange,
     /// What its files and directories may hold.
     pub budget: Budget,

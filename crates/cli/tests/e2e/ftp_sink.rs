@@ -589,6 +589,61 @@ fn servers_copy_to_each_other() {
     assert!(read(deep.join("size 7")) == read(data.join("size 7")));
 }
 
+/// Goal: no two entries of a copy are one file at a server that has no names of its own for files and tells
+/// of links by listings alone, in the first run and in the next one, also without its changing anything:
+/// nothing is written through a link of a directory, and what looks unchanged behind a link of a file is no
+/// proof.
+/// Method: two directories, of which one is a link to the other; a file and two links to it, and two names of
+/// one file, that look like their sources.
+#[test]
+fn links_at_a_server_make_no_two_entries_one() {
+    beside(Kind::these(&[Kind::ProftpdList, Kind::Vsftpd]), |kind| {
+        let (room, ftpd) = (Room::new(), Ftpd::start(kind));
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        let write = |path: &Path, content: &str| {
+            fs::write(path, content).expect("write");
+            set_mode(path, 0o644);
+            age(path, 1_500_000_000);
+        };
+        for at in ["d1", "d2"] {
+            dir(&data.join(at));
+            write(&data.join(at).join("f"), &format!("the file of {at}"));
+        }
+        dir(&sink.join("d1"));
+        set_mode(&sink, 0o777);
+        set_mode(&sink.join("d1"), 0o777);
+        std::os::unix::fs::symlink("d1", sink.join("d2")).expect("make a link");
+        let url = ftpd.url(&sink);
+        for options in [&[][..], &[], &["--dry-run"], &["--in-place"]] {
+            let ended = cp(options, crate::support::ftpd::contents(&data), &url).run().sane().exits(3);
+            let ended = ended.says("d2: a symbolic link stands there");
+            assert!(read(sink.join("d1/f")) == read(data.join("d1/f")), "{kind:?}: {}", ended.describe());
+        }
+        assert_no_debris(&sink);
+
+        let (data, sink) = (room.dir("files"), room.dir("copies"));
+        for name in ["a", "m", "z"] {
+            write(&data.join(name), &format!("the file of {name}"));
+        }
+        set_mode(&sink, 0o777);
+        write(&sink.join("m"), "the file of m");
+        for link in ["a", "z"] {
+            std::os::unix::fs::symlink("m", sink.join(link)).expect("make a link");
+        }
+        let ended = cp(&[], crate::support::ftpd::contents(&data), &ftpd.url(&sink)).run().sane();
+        let all_right = ["a", "m", "z"].iter().all(|name| read(sink.join(name)) == read(data.join(name)));
+        let failed = ended.status.code() == Some(3) && ended.stderr.contains("of one entry at most");
+        assert!(failed || all_right && ended.status.code() == Some(0), "{kind:?}: {}", ended.describe());
+
+        let sink = room.dir("linked");
+        set_mode(&sink, 0o777);
+        write(&sink.join("m"), "the file of m");
+        fs::hard_link(sink.join("m"), sink.join("z")).expect("link");
+        let cp = cp(&[], crate::support::ftpd::contents(&data), &ftpd.url(&sink));
+        let _ = cp.run().sane().exits(3).says("of one entry at most");
+    });
+}
+
 /// Goal: links are said by name, and all else is copied.
 #[test]
 fn links_are_said() {

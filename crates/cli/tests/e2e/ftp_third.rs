@@ -316,6 +316,35 @@ fn two_servers_of_one_file_system_are_found_out() {
     }
 }
 
+/// Goal: nothing is moved through a directory that is a link, also where the server tells that by listings
+/// alone.
+/// Method: one of two directories of the destination is a link to the other one.
+#[test]
+fn no_pair_writes_through_links() {
+    use Software::Vsftpd;
+    if !are_here(&[Vsftpd, Vsftpd]) {
+        return;
+    }
+    let room = Room::new();
+    let (a, b) = (Node::start(Vsftpd, A, OPEN_VSFTPD), Node::start(Vsftpd, B, OPEN_VSFTPD));
+    let (data, copy) = (a.place("data"), b.place("copy"));
+    let mut rng = fastrand::Rng::with_seed(11);
+    for dir in ["d1", "d2"] {
+        fs::create_dir_all(data.join(dir)).expect("make a directory");
+        file(&data.join(dir).join("f"), &mut rng, 5000);
+    }
+    fs::create_dir_all(copy.join("d1")).expect("make a directory");
+    for dir in [copy.clone(), copy.join("d1")] {
+        set_mode(&dir, 0o777);
+    }
+    std::os::unix::fs::symlink("d1", copy.join("d2")).expect("make a link");
+    for _ in 0..2 {
+        let ended = cp(&room.at("state"), &[], &(a.url(&data) + "/"), &b.url(&copy)).run().sane().exits(3);
+        let ended = ended.says("a symbolic link stands there");
+        assert!(read(copy.join("d1/f")) == read(data.join("d1/f")), "{}", ended.describe());
+    }
+}
+
 /// Goal: where several files follow each other over one kept connection and one of them fails, none gets the
 /// bytes of another.
 /// Method: a directory in the middle that cannot be written.

@@ -10,10 +10,11 @@ use rustix::process::Signal;
 
 use crate::support::compare::{ALL, assert_same};
 use crate::support::disk::{Disk, Kind};
+use crate::support::ftpd::{self, Ftpd};
 use crate::support::mount::Overlay;
-use crate::support::read;
+use crate::support::run::Haul;
 use crate::support::way::Way;
-use crate::support::{Room, procs};
+use crate::support::{Room, needs, procs, read};
 
 const LEN: usize = 4 << 20;
 
@@ -97,6 +98,34 @@ fn whole_seconds_mix_nothing_in_prefixes() {
     let room = Room::new();
     let disk = Disk::new(&room, "disk", Kind::Ext4Old);
     changes_in_one_second_are_not_mixed(&room, &disk.at("data"), &["--changed=prefix"]);
+}
+
+/// Goal: what is changed right behind its copy is copied by the next run, also where the destination keeps
+/// times more coarsely than the source.
+/// Method: a file is written when a second begins, copied, and written again with the same length; then the
+/// copy is made again. A server, and a file system that keeps whole seconds.
+#[test]
+fn changes_right_behind_a_copy_are_seen() {
+    let room = Room::new();
+    let (data, sink) = (room.at("data"), room.dir("sink"));
+    let seen = |cp: &dyn Fn() -> Haul, copy: &Path| {
+        // The clock of files is a tick behind.
+        let begun = || (50..200).contains(&into_the_second());
+        assert!(procs::wait_until(Duration::from_secs(60), begun), "no second begins");
+        fs::write(&data, "first version").expect("write");
+        cp().run().sane().exits(0);
+        fs::write(&data, "other version").expect("write");
+        let ended = cp().run().sane().exits(0);
+        assert!(read(copy) == read(&data), "{}: {}", copy.display(), ended.describe());
+    };
+    if needs::all_here(&["proftpd"]) {
+        let ftpd = Ftpd::start(ftpd::Kind::Proftpd);
+        seen(&|| Haul::cp([data.as_os_str()]).args([ftpd.url(sink.join("data"))]), &sink.join("data"));
+    }
+    if needs::all_here(&["ext4"]) {
+        let disk = Disk::new(&room, "disk", Kind::Ext4Old);
+        seen(&|| Way::Here.cp(&[], &[&data], disk.at("data")), &disk.at("data"));
+    }
 }
 
 #[test]

@@ -171,6 +171,10 @@ fn read_message(kind: u8, r: &mut Reader<'_>) -> Result<Option<Message>, WireErr
             Message::FileTargets { id, generation, layout: Layout::new(components).map_err(bad)? }
         }
         kind::OBJECT_LEN => Message::ObjectLen(read_object_size(r)?),
+        kind::TIME_GRAIN => match r.u32("grain of times")? {
+            0 => return Err(WireError::BadValue { what: "grain of times", value: 0 }),
+            grain => Message::TimeGrain(grain),
+        },
         kind::PLACED => Message::Placed(Placed {
             targets: r.u16("targets that were written to")?,
             files: r.u64("files that got their stripes")?,

@@ -316,6 +316,11 @@ fn write_message(w: &mut Writer<'_>, message: &Message) -> u8 {
             w.u32(*len);
             kind::OBJECT_LEN
         }
+        Message::TimeGrain(grain) => {
+            assert!(*grain > 0, "own times have a grain");
+            w.u32(*grain);
+            kind::TIME_GRAIN
+        }
         Message::Placed(Placed { targets, files, others, why }) => {
             w.u16(*targets);
             w.u64(*files);

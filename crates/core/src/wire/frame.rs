@@ -77,6 +77,7 @@ pub mod kind {
     pub const UNWELL_TARGETS: u8 = 0x8c;
     pub const CHOICES: u8 = 0x8d;
     pub const PROCESSORS: u8 = 0x8e;
+    pub const TIME_GRAIN: u8 = 0x8f;
 }
 
 /// Kinds of the frames of volumes, 0x40 to 0x4f; see [`volume::wire`](crate::volume::wire).

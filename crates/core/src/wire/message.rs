@@ -404,6 +404,10 @@ pub enum Message {
     /// [`capability::LAYOUTS`](super::capability::LAYOUTS): the longest object, a legal object size in bytes,
     /// that lies on one target where a file gets the destination's own stripes.
     ObjectLen(u32),
+    /// Sink to source, before its `Destination`: how coarsely the destination keeps mtimes, nanoseconds, not
+    /// 0. Two versions of a file whose mtimes lie within one such step look alike there. Not said: as finely
+    /// as the source has them.
+    TimeGrain(u32),
     /// Sink to source, with its last words, only where both ends know
     /// [`capability::LAYOUTS`](super::capability::LAYOUTS).
     Placed(Placed),
@@ -525,6 +529,7 @@ impl Message {
             Message::TargetHealth(_) => "TARGET_HEALTH",
             Message::FileTargets { .. } => "FILE_TARGETS",
             Message::ObjectLen(_) => "OBJECT_LEN",
+            Message::TimeGrain(_) => "TIME_GRAIN",
             Message::Placed(_) => "PLACED",
             Message::Notice { .. } => "NOTICE",
             Message::LiveSettings(_) => "LIVE_SETTINGS",

@@ -346,6 +346,7 @@ fn golden_message(index: usize) -> Message {
         37 => Message::Placed(Placed { targets: 3, files: 1, others: 2, why: "no stripes".into() }),
         38 => Message::Choices(vec![Chosen { name: "readers".into(), value: "2 (as asked)".into() }]),
         39 => Message::Processors(Processors { count: 64, busy: 957 }),
+        42 => Message::TimeGrain(1_000_000_000),
         41 => Message::Metadata(MetadataPiece {
             id,
             generation,

@@ -430,6 +430,8 @@ fn senseless_stripes_are_refused() {
     }
     let len = |len: u32| decode_message(kind::OBJECT_LEN, &len.to_le_bytes());
     assert!(len(1 << 16).is_ok() && len(0).is_err() && len(5 << 20).is_err());
+    let grain = |grain: u32| decode_message(kind::TIME_GRAIN, &grain.to_le_bytes());
+    assert!(grain(1).is_ok() && grain(u32::MAX).is_ok() && grain(0).is_err());
 }
 
 /// Goal: the mark of a sparse file is the one that a writer makes, of a file, once; all others are refused.

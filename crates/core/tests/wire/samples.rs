@@ -19,7 +19,7 @@ use haul_core::stage::{Processors, StageTime};
 use haul_core::wire::*;
 
 /// Kinds of messages; [`index_of`] and [`message`] cover each.
-pub const MESSAGES: usize = 42;
+pub const MESSAGES: usize = 43;
 
 /// No wildcard: a new message does not compile here until it gets a number, and `MESSAGES` with it.
 pub fn index_of(message: &Message) -> usize {
@@ -66,6 +66,7 @@ pub fn index_of(message: &Message) -> usize {
         Message::Processors(_) => 39,
         Message::NotHeld(_) => 40,
         Message::Metadata(_) => 41,
+        Message::TimeGrain(_) => 42,
     }
 }
 
@@ -441,6 +442,7 @@ pub fn message(index: usize, r: &mut Rng) -> Message {
         }
         38 => Message::Choices(list(r, 5, |r| Chosen { name: text(r), value: text(r) })),
         39 => Message::Processors(Processors { count: r.u16(..), busy: r.u16(..=Processors::ALL) }),
+        42 => Message::TimeGrain(r.u32(1..)),
         _ => unreachable!("there are {MESSAGES} kinds"),
     }
 }

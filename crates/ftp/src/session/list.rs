@@ -71,6 +71,17 @@ impl Session {
         self.has_mlsd && !self.no_mlsd && !self.tells_links && !self.has_list
     }
 
+    /// What it says of a path is of that itself, and not of what a symbolic link there leads to.
+    pub fn tells_links(&self) -> bool {
+        self.tells_links
+    }
+
+    /// It tells by one of its listings what is a symbolic link. Known when a directory was listed that is not
+    /// empty.
+    pub fn lists_links(&self) -> bool {
+        self.tells_links || self.lists_kinds
+    }
+
     /// What lies in a directory. Not the directory itself, nor the one above it.
     ///
     /// # Errors
@@ -173,12 +184,14 @@ impl Session {
             Err(error) => return Err(error),
         }
         if saw_itself {
+            self.lists_kinds |= tells_kinds(&with);
             return Ok(with);
         }
         // It took the option for a name, or does not show what everybody has.
         let (bytes, short) = self.listing(Command::Bare("LIST"))?;
         let mut without = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?;
         without.extend(short.map(Listed::Short));
+        self.lists_kinds |= tells_kinds(&without);
         Ok(either(with, without))
     }
 
@@ -265,6 +278,11 @@ fn missing(listed: &[Listed], shown: u64, counts: bool) -> Option<String> {
         "the server counts {counted} names in it and lists {shown}: {left_out} are missing, as symbolic links are \
          that lead nowhere"
     ))
+}
+
+/// The lines begin with what each name is, as those of Unix do; the form of DOS has no word for a link.
+fn tells_kinds(listed: &[Listed]) -> bool {
+    listed.iter().any(|line| matches!(line, Listed::Entry { facts, .. } if facts.unix_mode.is_some()))
 }
 
 /// A link of which it is not told what is written in it.

@@ -80,7 +80,7 @@ impl FtpEngine {
         let sessions = usize::try_from(fitting).unwrap_or(SESSIONS).clamp(1, SESSIONS);
         let mut nonce = [0; 16];
         aws_lc_rs::rand::fill(&mut nonce).map_err(|_| std::io::Error::other("no random numbers"))?;
-        let names = Arc::new(Names::new(sessions, nonce, part));
+        let names = Arc::new(Names::new(sessions, nonce, (part, reading.kept)));
         let common = Arc::new(Common {
             sites: sites.clone(),
             names,

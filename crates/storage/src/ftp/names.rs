@@ -23,7 +23,8 @@ use crate::targets::Targets;
 /// and a little more, for the clock of the server is not known here, nor its zone where it tells local time.
 pub(super) const YOUNG: Duration = Duration::from_secs(26 * 3600);
 /// How long a second takes, and what a clock may be out by within it.
-pub(super) const SETTLES: Duration = Duration::from_millis(1100);
+pub(super) const SETTLES: Duration = Duration::from_secs(1).saturating_add(CLOCK_MARGIN);
+const CLOCK_MARGIN: Duration = Duration::from_millis(100);
 
 /// Where an entry lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,14 +83,35 @@ pub(super) struct Names {
     announced: AtomicU64,
     /// What of the only file comes, if not all.
     part: Option<FileRange>,
+    /// See [`Names::settles`].
+    settles: Duration,
 }
 
 impl Names {
-    pub(super) fn new(sessions: usize, nonce: [u8; 16], part: Option<FileRange>) -> Names {
+    /// `kept`: the destination keeps times in such steps.
+    pub(super) fn new(
+        sessions: usize,
+        nonce: [u8; 16],
+        (part, kept): (Option<FileRange>, Duration),
+    ) -> Names {
         let targets = Targets::new();
         let name = |n: usize| targets.id(&TargetName::new(&format!("session {}", n + 1)));
         let sessions = (0..sessions).map(name).collect();
-        Names { inner: Mutex::default(), targets, sessions, nonce, announced: AtomicU64::new(0), part }
+        let settles = SETTLES.max(kept + CLOCK_MARGIN);
+        Names {
+            inner: Mutex::default(),
+            targets,
+            sessions,
+            nonce,
+            announced: AtomicU64::new(0),
+            part,
+            settles,
+        }
+    }
+
+    /// After so long a change has another time than before, here and at the destination.
+    pub(super) fn settles(&self) -> Duration {
+        self.settles
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

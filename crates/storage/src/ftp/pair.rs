@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use haul_core::change::Change;
 use haul_core::entry::{Meta, Name};
@@ -323,7 +324,7 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     }
     let mut nonce = [0; 16];
     let _ = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
-    let names = Arc::new(Names::new(1, nonce, None));
+    let names = Arc::new(Names::new(1, nonce, (None, Duration::ZERO)));
     let walk = walk::start(walk::Job {
         lines: Lines::with(&sites, 0, session),
         site: 0,

@@ -26,7 +26,7 @@ use haul_core::journal::{Replayed, RootId};
 use haul_core::reliability::Reliability;
 use haul_core::transfer::op::{Existing, Inode, Rights, Seen};
 use haul_core::wire::{Failure, FailureKind, SourceRoot};
-use haul_ftp::{Asked, Error, Facts, Kind, Server, Session, Settings, server};
+use haul_ftp::{Asked, Error, Facts, Kind, Server, Session, Settings, server, steer};
 use rustix::io::Errno;
 
 use super::line::{Line, Retry, reach};
@@ -53,6 +53,7 @@ mod engine;
 mod in_place;
 mod lanes;
 mod large;
+mod links;
 mod onward;
 mod parts;
 mod placed;
@@ -61,6 +62,7 @@ mod queues;
 mod rename;
 mod renames;
 mod sending;
+mod shown;
 mod standing;
 mod summed;
 mod sums;
@@ -461,6 +463,16 @@ impl ServerLook {
     }
 }
 
+impl ServerLook {
+    /// By a listing of the directory above, where nothing else tells.
+    fn is_link(&self, path: &[u8]) -> Result<bool, Failure> {
+        let mut line = self.line.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let link = line.again(|session| session.link_at(path, false));
+        let link = link.map_err(|error| failed(&self.server, FailureKind::Open, path, &error))?;
+        Ok(link.is_some())
+    }
+}
+
 impl Looks for ServerLook {
     fn register(&self, id: DirId, parent: DirId, name: Name) {
         self.tree.register(id, parent, name);
@@ -469,7 +481,11 @@ impl Looks for ServerLook {
         self.tree.forget(id);
     }
     fn dir(&self, id: DirId) -> Result<Option<Stood>, Failure> {
-        match self.ask(&self.tree.dir(id))? {
+        let path = self.tree.dir(id);
+        match self.ask(&path)? {
+            Asked::Is(facts) if facts.unique.is_none() && self.is_link(&path)? => {
+                Err(said(&self.server, FailureKind::Create, &path, steer::LINK_STANDS))
+            }
             Asked::Is(facts) if is_dir(&facts) => Ok(Some(stood_of(&facts))),
             Asked::Is(_) => Err(dir_stands()),
             Asked::Not(_) | Asked::Untold(_) => Ok(None),

@@ -20,7 +20,7 @@ use haul_core::reliability::Step;
 use haul_core::wire::{Announced, Failure, FailureKind, Totals};
 use haul_ftp::{Asked, Error, Facts, Kind, Listed, Session};
 
-use super::names::{Above, Base, Entry, SETTLES, Shared, YOUNG};
+use super::names::{Above, Base, Entry, Shared, YOUNG};
 use super::session::{Again, Lines, Tries};
 use super::{Found, failed, is_dir, meta_of, says_gone, time_of};
 use crate::source::WallClock;
@@ -449,7 +449,7 @@ impl Walker {
         let young = YOUNG.as_secs() as i64;
         let now = (self.clock)().secs;
         let is_young = now.saturating_sub(time_of(&facts).secs).abs() < young;
-        let not_before = is_young.then(|| Instant::now() + SETTLES);
+        let not_before = is_young.then(|| Instant::now() + self.names.settles());
         let mut meta = meta_of(&facts, is_dir);
         if facts.modify.is_none() {
             // Of a directory or a link; what has no time gets that of the copy.

@@ -36,7 +36,7 @@ use super::mode::Choice;
 use super::space::Spaces;
 use super::stripes::Stripes;
 use super::tree::SinkTree;
-use super::{fault, lock};
+use super::{fault, lock, looker};
 use crate::blocking_pool::{self, BlockingPool, BlockingPoolConfig, Doing, Turn};
 use crate::descriptors::Budget;
 use crate::io::threads::{IoThreads, IoThreadsConfig, TransferDone};
@@ -382,6 +382,10 @@ impl SinkEngine for WriteEngine {
 
     fn object_len(&self) -> Option<u32> {
         self.object_len
+    }
+
+    fn time_grain(&self) -> Option<u32> {
+        looker::coarse_grain(self.sink.tree.root())
     }
 
     fn limits(&self) -> Option<Limits> {

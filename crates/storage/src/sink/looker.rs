@@ -12,7 +12,7 @@ use haul_core::entry::{Fingerprint, Meta, Name};
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::op::Existing;
 use haul_core::wire::{Failure, FailureKind};
-use rustix::fs::{Access, AtFlags, FsWord, Stat, accessat, fstatfs};
+use rustix::fs::{Access, AtFlags, FsWord, Stat, accessat, fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -27,6 +27,17 @@ use crate::store::{Looks, dir_stands};
 /// FAT and exFAT keep mtimes in two seconds, and the time of a change finer than that.
 const FAT: [FsWord; 2] = [0x4d44, 0x2011_bab0];
 const FAT_GRAIN: u32 = 2_000_000_000;
+
+fn is_fat(root: impl AsFd) -> bool {
+    fstatfs(root).is_ok_and(|fs| FAT.contains(&fs.f_type))
+}
+
+/// How coarsely the file system of a directory keeps mtimes, nanoseconds, if that is by a second or more. Who
+/// shows whole seconds may have taken them from one that keeps every second one.
+pub(super) fn coarse_grain(root: impl AsFd) -> Option<u32> {
+    let is_coarse = is_fat(&root) || fstat(root).is_ok_and(|stat| stat.st_ctime_nsec == 0);
+    is_coarse.then_some(FAT_GRAIN)
+}
 
 /// What stands at a destination.
 pub struct Looker {
@@ -51,7 +62,7 @@ impl Looker {
     pub fn open(root: &Path) -> Result<Looker, Failure> {
         match SinkTree::open_root(root, false) {
             Ok(tree) => {
-                let fat = fstatfs(tree.root()).is_ok_and(|fs| FAT.contains(&fs.f_type));
+                let fat = is_fat(tree.root());
                 let aliases = Aliases::new(false, mounted_twice(root));
                 Ok(Looker { tree: Some(tree.to_look_at()), fat, in_place: None, aliases })
             }

@@ -25,6 +25,14 @@
 //!   two seconds (FAT). Such a clock may be ahead or behind by [`SKEW_MAX`]: only a ctime that is older than
 //!   that too is not waited for. However wrong the clock is, the wait itself is by the monotonic one.
 //! - A clock that is set back while a copy runs can give a ctime twice; nothing here sees that.
+//!
+//! # Where mtimes go
+//!
+//! A destination may keep mtimes more coarsely than the source has them: a server in whole seconds. What is
+//! changed after its copy, and within the same step of that, has another mtime here and the same one there,
+//! and would be unchanged for the next run. So nothing of a file is read either before the step of its mtime
+//! is over ([`settle_kept`]); by the same clocks of the source, for which time it is elsewhere says nothing.
+//! An mtime that was set ahead of the clock is waited for no longer than one step.
 
 use std::time::Duration;
 
@@ -78,11 +86,36 @@ pub(crate) fn settle(ctime: Timestamp, now: Timestamp, clocked: Clocked) -> Dura
         Clocked::Here if !whole_seconds => CTIME_GRAIN_LOCAL,
         _ => CTIME_GRAIN,
     };
-    let skew = if clocked == Clocked::Elsewhere { SKEW_MAX } else { Duration::ZERO };
-    let nanos = |t: Timestamp| i128::from(t.secs) * 1_000_000_000 + i128::from(t.nanos);
     // One that lies ahead is young, by however much.
-    let is_old = nanos(now) - nanos(ctime) >= (grain + skew).as_nanos() as i128;
+    let is_old = nanos(now) - nanos(ctime) >= (grain + skew_of(clocked)).as_nanos() as i128;
     if is_old { Duration::ZERO } else { grain }
+}
+
+/// The same where the destination keeps mtimes in steps of `kept`: for how long a read does not count, for a
+/// change behind it could leave the mtime that is kept there as it is.
+pub(crate) fn settle_kept(mtime: Timestamp, now: Timestamp, clocked: Clocked, kept: Duration) -> Duration {
+    let (step, age) = (kept.as_nanos() as i128, nanos(now) - nanos(mtime));
+    if kept.is_zero() || haul_mutant::removed("kept-times-are-waited-for") {
+        return Duration::ZERO;
+    }
+    let left = match clocked {
+        Clocked::Elsewhere if age < (kept + SKEW_MAX).as_nanos() as i128 => step,
+        Clocked::Elsewhere => 0,
+        // Steps are counted from 1970.
+        Clocked::Here | Clocked::Coarsely => (step - nanos(mtime).rem_euclid(step) - age).clamp(0, step),
+    };
+    match u64::try_from(left) {
+        Ok(left @ 1..) => Duration::from_nanos(left) + CTIME_GRAIN_LOCAL,
+        _ => Duration::ZERO,
+    }
+}
+
+fn skew_of(clocked: Clocked) -> Duration {
+    if clocked == Clocked::Elsewhere { SKEW_MAX } else { Duration::ZERO }
+}
+
+fn nanos(time: Timestamp) -> i128 {
+    i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos)
 }
 
 #[cfg(test)]
@@ -122,6 +155,33 @@ mod tests {
             let now = at(1_000_000_000_000 + age, 0);
             let found = settle(ctime, now, clocked);
             assert_eq!(found, Duration::from_millis(wait as u64), "{clocked:?}, {age} ms old, {nanos}");
+        }
+    }
+
+    /// Goal: an mtime is waited for until no change can have the same one at a destination that keeps it more
+    /// coarsely, and no longer.
+    /// Method: steps of destinations, and mtimes around each bound.
+    #[test]
+    fn times_that_are_kept_coarsely_settle() {
+        let at = |ms: i64| Timestamp { secs: ms / 1000, nanos: (ms % 1000) as u32 * 1_000_000 };
+        // In the first of two seconds, and in the second one.
+        let (first, second) = (1_000_000_000_200, 1_000_000_001_200);
+        let tick = CTIME_GRAIN_LOCAL.as_millis() as u64;
+        for (clocked, mtime, age, kept, wait) in [
+            (Clocked::Here, first, 0, 0, 0),
+            (Clocked::Here, first, 0, 1_000, 800 + tick),
+            (Clocked::Here, first, 799, 1_000, 1 + tick),
+            (Clocked::Here, first, 800, 1_000, 0),
+            (Clocked::Here, first, 800, 2_000, 1_000 + tick),
+            (Clocked::Here, second, 0, 2_000, 800 + tick),
+            (Clocked::Coarsely, second, 800, 2_000, 0),
+            (Clocked::Here, first, -5_000, 1_000, 1_000 + tick),
+            (Clocked::Elsewhere, first, 60_999, 1_000, 1_000 + tick),
+            (Clocked::Elsewhere, first, 61_000, 1_000, 0),
+            (Clocked::Elsewhere, first, 0, 0, 0),
+        ] {
+            let found = settle_kept(at(mtime), at(mtime + age), clocked, Duration::from_millis(kept));
+            assert_eq!(found, Duration::from_millis(wait), "{clocked:?}, {age} ms old, steps of {kept}");
         }
     }
 }

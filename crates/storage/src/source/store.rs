@@ -107,10 +107,21 @@ impl SourceStore for Paths {
     }
 
     fn start(self: Box<Self>, reading: Reading) -> Result<SourceParts, Failure> {
-        let Reading { agreed, readers, storage, memory, object_size, clock, changed, budget, meter, post } =
-            reading;
+        let Reading {
+            agreed,
+            readers,
+            storage,
+            memory,
+            object_size,
+            clock,
+            kept,
+            changed,
+            budget,
+            meter,
+            post,
+        } = reading;
         let tree = SourceTree::with_clock(clock).within(&budget).on_change(changed).of_part(self.part);
-        let tree = Arc::new(tree);
+        let tree = Arc::new(tree.kept_in(kept));
         let config = ReadConfig { readers, storage, memory, digest: agreed.digest };
         let failed = |what: &str, why: std::io::Error| {
             let text = format!("starting the {what}: {}", haul_base::errno::text(why));

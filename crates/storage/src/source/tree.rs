@@ -46,6 +46,8 @@ pub struct SourceTree {
     changed: OnChange,
     /// The only file shows this of itself, and no more.
     part: Option<FileRange>,
+    /// The destination keeps mtimes in such steps; zero: as finely as they are.
+    kept: Duration,
 }
 
 struct Inner {
@@ -126,6 +128,11 @@ impl SourceTree {
         SourceTree { part, ..self }
     }
 
+    /// The same, of files whose mtimes go to where they are kept in such steps.
+    pub fn kept_in(self, kept: Duration) -> SourceTree {
+        SourceTree { kept, ..self }
+    }
+
     /// Where the only file's part begins in it; 0 without.
     pub(crate) fn base(&self) -> u64 {
         self.part.map_or(0, |part| part.source)
@@ -152,6 +159,7 @@ impl SourceTree {
             salt: version::salt(),
             changed: OnChange::default(),
             part: None,
+            kept: Duration::ZERO,
         }
     }
 
@@ -278,7 +286,9 @@ impl SourceTree {
     /// what was seen as it is.
     pub(crate) fn settle(&self, place: Place, seen: &Seen) -> Duration {
         let now = (self.clock)();
-        age::settle(seen.stamp.ctime, now, self.lock().clocked(place, seen.dev))
+        let clocked = self.lock().clocked(place, seen.dev);
+        let kept = age::settle_kept(seen.stamp.mtime, now, clocked, self.kept);
+        age::settle(seen.stamp.ctime, now, clocked).max(kept)
     }
 
     /// The fingerprint of a file that was just seen, as the far end is told it: with it a later run knows

@@ -74,6 +74,9 @@ pub(super) fn start(
     if let Some(len) = engine.object_len().filter(|_| agreed.layouts) {
         session.other.send(Message::ObjectLen(len));
     }
+    if let Some(grain) = engine.time_grain() {
+        session.other.send(Message::TimeGrain(grain));
+    }
     session.other.send(Message::Destination { wait, rename, epoch, resumed });
     Ok(SinkEnd {
         machine: Sink::new(config, resume),

@@ -28,6 +28,7 @@ enum Answer {
     /// Whether to wait for states, a new name, whether something is resumed.
     Open(bool, Option<Name>, bool),
     ObjectLen(u32),
+    TimeGrain(u32),
 }
 
 /// What was agreed before the first entry.
@@ -38,6 +39,8 @@ pub(super) struct Setup {
     pub(super) rename: Option<Name>,
     pub(super) resumed: bool,
     pub(super) object_size: u32,
+    /// How coarsely the sink keeps mtimes, as far as it said.
+    pub(super) kept: Duration,
     /// The destination's stripes ask for it.
     fits_stripes: bool,
 }
@@ -110,15 +113,21 @@ pub(super) fn set_up(
     let hear = |message: Message| match message {
         Message::Destination { wait, rename, resumed, .. } => Ok(Some(Answer::Open(wait, rename, resumed))),
         Message::ObjectLen(len) if agreed.layouts => Ok(Some(Answer::ObjectLen(len))),
+        Message::TimeGrain(grain) => Ok(Some(Answer::TimeGrain(grain))),
         _ => Ok(None),
     };
-    let (mut object_len, mut answer) = (None, opening.expect(hear)?);
-    if let Answer::ObjectLen(len) = answer {
-        (object_len, answer) = (Some(len), opening.expect(hear)?);
-    }
-    let Answer::Open(wait, rename, resumed) = answer else {
-        return Err(protocol("the sink tells the length of objects twice"));
+    let (mut object_len, mut grain) = (None, None);
+    let (wait, rename, resumed) = loop {
+        let (told, known, what) = match opening.expect(hear)? {
+            Answer::Open(wait, rename, resumed) => break (wait, rename, resumed),
+            Answer::ObjectLen(len) => (len, &mut object_len, "the length of objects"),
+            Answer::TimeGrain(told) => (told, &mut grain, "how coarsely it keeps times"),
+        };
+        if known.replace(told).is_some() {
+            return Err(protocol(format!("the sink tells {what} twice")));
+        }
     };
+    let kept = Duration::from_nanos(grain.unwrap_or(0).into());
     if rename.is_some() && !single {
         return Err(protocol("the sink renames a source that is not a single file"));
     }
@@ -126,5 +135,5 @@ pub(super) fn set_up(
     let wanted = options.object_size.or(object_len).unwrap_or(OBJECT_LEN);
     let object_size = wanted.min(agreed.limits.object_len);
     let fits_stripes = options.object_size.is_none() && object_len.is_some_and(|len| len < OBJECT_LEN);
-    Ok((agreed, Setup { store, wait, rename, resumed, object_size, fits_stripes }))
+    Ok((agreed, Setup { store, wait, rename, resumed, object_size, kept, fits_stripes }))
 }

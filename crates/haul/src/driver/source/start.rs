@@ -42,6 +42,7 @@ pub(super) fn start(
         memory: request.memory,
         object_size,
         clock: request.clock.clone(),
+        kept: setup.kept,
         changed,
         budget: request.claim.budget(),
         meter: session.meter.clone(),

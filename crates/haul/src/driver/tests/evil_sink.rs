@@ -142,6 +142,11 @@ fn wrong_handshakes_are_refused() {
         evil.say(Message::ObjectLen(1 << 20));
         evil.say(Message::ObjectLen(1 << 26));
     });
+    refused("a grain of times twice", "how coarsely it keeps times twice", |evil| {
+        evil.say(Message::Hello(hello()));
+        evil.say(Message::TimeGrain(1_000_000_000));
+        evil.say(Message::TimeGrain(2_000_000_000));
+    });
     refused("a length that is none", "object size", |evil| {
         evil.say(Message::Hello(hello_layouts()));
         evil.say_raw(kind::OBJECT_LEN, vec![0, 0, 0x30, 0]);

@@ -13,7 +13,7 @@ use super::came::Moved;
 use super::ends::AGAIN_LEN;
 use super::parts::Part;
 use super::reader::Reader;
-use crate::ftp::names::{SETTLES, Told, YOUNG};
+use crate::ftp::names::{Told, YOUNG};
 use crate::ftp::session::Why;
 use crate::ftp::time_of;
 
@@ -54,7 +54,7 @@ impl Reader {
         let is_young = now.saturating_sub(time_of(&facts).secs).unsigned_abs() < YOUNG.as_secs();
         if is_young {
             // A change from now on shows when it is looked at again.
-            common.wait(SETTLES);
+            common.wait(common.names.settles());
         }
         Ok(Moved::GoesOn)
     }

@@ -23,7 +23,7 @@ use super::ends::AGAIN_LEN;
 use super::parts::Needs;
 use super::queues::{Common, Work, refuse};
 use crate::SourceCompletion;
-use crate::ftp::names::{SETTLES, Told, same_facts};
+use crate::ftp::names::{Told, same_facts};
 use crate::ftp::session::{Again, Lines, Next, Tries, Why};
 use crate::ftp::{SILENT_AFTER, is_listed, meta_of, parted, untold};
 use crate::owed::panic_point;
@@ -387,7 +387,8 @@ impl Reader {
             return Err(self.common.say(site, FailureKind::Changed, &path, "it is no file any more"));
         }
         self.common.names.renew(id, now);
-        Ok((self.common.names.fingerprint(now), meta_of(now, false), SETTLES))
+        let names = &self.common.names;
+        Ok((names.fingerprint(now), meta_of(now, false), names.settles()))
     }
 
     /// The session is in the middle of this file, and this comes next.

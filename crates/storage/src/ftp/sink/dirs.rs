@@ -10,7 +10,7 @@ use haul_core::change::Change;
 use haul_core::entry::Meta;
 use haul_core::ids::DirId;
 use haul_core::wire::{Failure, FailureKind};
-use haul_ftp::{Asked, Error};
+use haul_ftp::{Asked, Error, steer};
 
 use super::stood_of;
 use super::tree::{Known, check};
@@ -144,15 +144,17 @@ impl Writer {
                     }));
                     continue;
                 }
-                () if facts.is_symlink() => {
-                    "a symbolic link stands there, and nothing is written through one; remove it, or name what it leads to"
-                }
+                () if facts.is_symlink() => steer::LINK_STANDS,
                 () => "something that is no directory stands there",
             };
             failed.push((*dir, common.say(FailureKind::Create, path, why)));
         }
         for ((dir, path), known) in known {
-            match self.leads_there(*dir, path) {
+            let is_right = self.leads_there(*dir, path).and_then(|()| match &known {
+                Known::Stood(facts) => self.is_no_link(*dir, path, facts),
+                Known::Made | Known::Nothing => Ok(()),
+            });
+            match is_right {
                 Ok(()) => common.tree.learn(*dir, known),
                 Err(failure) => failed.push((*dir, failure)),
             }

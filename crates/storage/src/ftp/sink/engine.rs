@@ -15,7 +15,6 @@ use haul_core::ids::DirId;
 use haul_core::transfer::op::{SinkDone, SinkOp};
 use haul_core::wire::{Failure, FailureKind, HeldReport};
 
-use super::Ready;
 use super::again::Again;
 use super::lanes::Lanes;
 use super::no_links;
@@ -25,6 +24,7 @@ use super::queues::{Batch, Common, Gone, Lost, Network, Queues, TempState, Told,
 use super::summed::InParts;
 use super::tree::Tree;
 use super::writer::Writer;
+use super::{GRAIN, Ready};
 use crate::ftp::begun::Begun;
 use crate::ftp::shown;
 use crate::owed::Owed;
@@ -331,6 +331,10 @@ impl SinkEngine for FtpWriter {
         Some(self.common.places())
     }
 
+    fn time_grain(&self) -> Option<u32> {
+        Some(GRAIN)
+    }
+
     fn not_kept(&self) -> NotKept {
         self.common.lost.read()
     }
@@ -402,7 +406,7 @@ impl FtpWriter {
                 count(uncalled)
             )
         });
-        let all: Vec<String> = content.into_iter().chain(uncalled).collect();
+        let all: Vec<String> = content.into_iter().chain(uncalled).chain(told.alike.words()).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 

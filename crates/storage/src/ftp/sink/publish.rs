@@ -15,10 +15,11 @@ use haul_core::entry::{Meta, Name};
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::op::{Existing, Publish, Seen};
 use haul_core::wire::{Failure, FailureKind};
-use haul_ftp::{Asked, Error, Facts, Kind, Listed, Sum};
+use haul_ftp::{Asked, Error, Facts, Kind, Sum};
 use rustix::io::Errno;
 
 use super::queues::{Given, Temp, TempState};
+use super::shown::Shown;
 use super::summed::Compared;
 use super::sums::Sums;
 use super::writer::Writer;
@@ -31,7 +32,7 @@ use haul_base::digest;
 const ONE_TO_THE_SERVER: &str = "the server takes its name for that of another file of this copy, and keeps one of them: give one of \
                                  them another name";
 
-const FOUND_BY_ANOTHER: &str = "the server shows there what it has under another name of this copy (a link, or names that are one to it), and the bytes are \
+pub(super) const FOUND_BY_ANOTHER: &str = "the server shows there what it has under another name of this copy (a link, or names that are one to it), and the bytes are \
                                 those of one entry at most: give it another name, or remove the link";
 
 /// A file on its way to its name.
@@ -295,11 +296,10 @@ impl Writer {
             of.len()
         };
         if twins > 1 || bytes.ends_with(b".") || bytes.ends_with(b" ") {
-            let like = |names: &HashSet<Vec<u8>>| {
-                names.iter().filter(|name| alike(name) == alike(bytes)).take(twins).count()
-            };
+            let like =
+                |names: &Shown| names.keys().filter(|name| alike(name) == alike(bytes)).take(twins).count();
             return match self.names_in(parent, true) {
-                Ok(names) if names.contains(bytes) && like(&names) == twins => Ok(()),
+                Ok(names) if names.contains_key(bytes) && like(&names) == twins => Ok(()),
                 Ok(_) => failed(),
                 Err(error) => Err(common.failure(FailureKind::Open, path, &error)),
             };
@@ -349,7 +349,7 @@ impl Writer {
             }
         };
         match self.names_in(parent, thoroughly) {
-            Ok(names) if !names.contains(name.as_bytes()) => Ok((Existing::Nothing, None)),
+            Ok(names) if !names.contains_key(name.as_bytes()) => Ok((Existing::Nothing, None)),
             Err(_) if matches!(asked, Asked::Not(text) if says_gone(text)) => Ok((Existing::Nothing, None)),
             Ok(_) => {
                 let why =
@@ -359,37 +359,6 @@ impl Writer {
             }
             Err(error) => Err(self.common.failure(FailureKind::Open, path, &error)),
         }
-    }
-
-    /// The names that a directory has. `before`: those that it had at some time of this run suffice.
-    fn names_in(&mut self, dir: DirId, before: bool) -> Result<Arc<HashSet<Vec<u8>>>, Error> {
-        const KEPT: usize = 64;
-        let common = self.common.clone();
-        let kept = || common.told.listed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(names) = kept().get(&dir).filter(|_| before) {
-            return Ok(names.clone());
-        }
-        let path = common.tree.dir(dir);
-        let name = |line: Listed| match line {
-            Listed::Entry { name, .. } | Listed::Bad(name, _) => Some(name),
-            Listed::Itself(_) | Listed::Cut(_) | Listed::Short(_) => None,
-        };
-        let listed = self.line.again(|session| {
-            let listed = session.list(&path)?;
-            match listed.iter().any(|line| matches!(line, Listed::Cut(_) | Listed::Short(_))) {
-                true => Err(Error::Broken { doing: "reading a directory", why: "it came not whole" }),
-                false => Ok(listed),
-            }
-        })?;
-        let names: Arc<HashSet<Vec<u8>>> = Arc::new(listed.into_iter().filter_map(name).collect());
-        if before {
-            let mut kept = kept();
-            if kept.len() >= KEPT {
-                kept.clear();
-            }
-            kept.insert(dir, names.clone());
-        }
-        Ok(names)
     }
 
     /// Two names that are one to the server are not both copied there.
@@ -543,7 +512,7 @@ impl Writer {
             .filter(|(_, going)| going.goes() && doubted(going))
             .map(|(at, _)| at)
             .collect();
-        let mut listed: Vec<(DirId, Result<Arc<HashSet<Vec<u8>>>, Error>)> = Vec::new();
+        let mut listed: Vec<(DirId, Result<Arc<Shown>, Error>)> = Vec::new();
         for at in doubted {
             let dir = all[at].publish.file.parent;
             if listed.iter().all(|(other, _)| *other != dir) {
@@ -552,11 +521,11 @@ impl Writer {
             let Some((_, names)) = listed.iter().find(|(other, _)| *other == dir) else { continue };
             let going = &mut all[at];
             if let Ok(names) = names {
-                going.listed = Some(names.contains(going.publish.file.name.as_bytes()));
+                going.listed = Some(names.contains_key(going.publish.file.name.as_bytes()));
             }
             let temp = going.temp.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
             going.result = match names {
-                Ok(names) if names.contains(temp) => {
+                Ok(names) if names.contains_key(temp) => {
                     let mut kept = self.common.told.kept_bytes.lock().unwrap_or_else(PoisonError::into_inner);
                     kept.extend(temp);
                     Ok(())
@@ -594,7 +563,10 @@ impl Writer {
             }
             for (going, asked) in all.iter().filter(|going| going.goes()).zip(&asked) {
                 let id = going.publish.file.id;
-                let Some(key) = given_as(asked) else { continue };
+                let Some(key) = given_as(asked) else {
+                    common.told.alike.note(id, asked);
+                    continue;
+                };
                 match given.insert(key, id) {
                     Some(other) if other != id => ones.extend([id, other]),
                     _ => drop(keys.insert(id, key)),
@@ -630,7 +602,7 @@ impl Writer {
                 }
                 Asked::Is(_) | Asked::Untold(_) if has_doubted_end(going) => {
                     match self.names_in(going.publish.file.parent, false) {
-                        Ok(names) if names.contains(going.publish.file.name.as_bytes()) => Ok(()),
+                        Ok(names) if names.contains_key(going.publish.file.name.as_bytes()) => Ok(()),
                         Ok(_) => say("it was renamed, and the server does not list it under that name"),
                         Err(error) => Err(common.failure(FailureKind::Publish, &going.path, &error)),
                     }

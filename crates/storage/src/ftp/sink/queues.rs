@@ -22,6 +22,7 @@ use super::ending::Ending;
 use super::lanes::Lanes;
 use super::parts::Parts;
 use super::placed::InPlace;
+use super::shown::{AllAlike, Shown};
 use super::summed::{InParts, Summed};
 use super::sums::Sums;
 use super::tree::Tree;
@@ -319,7 +320,9 @@ pub(super) struct Told {
     pub(super) found: Mutex<HashMap<u64, FileId>>,
     pub(super) twins: Mutex<HashMap<[u8; 16], HashSet<FileId>>>,
     /// The names of directories, at some time of this run.
-    pub(super) listed: Mutex<HashMap<DirId, Arc<HashSet<Vec<u8>>>>>,
+    pub(super) listed: Mutex<HashMap<DirId, Arc<Shown>>>,
+    /// What looks alike, and may be links.
+    pub(super) alike: AllAlike,
     /// Such names that were published.
     pub(super) folded: Mutex<HashMap<(DirId, Vec<u8>), FileId>>,
     /// Bytes of names that it was seen to keep.

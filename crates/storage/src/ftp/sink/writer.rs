@@ -374,6 +374,10 @@ impl Writer {
             (*size, found.begun) = (u64::MAX, true);
             return Ok(found);
         }
+        self.look_behind_links(&item.file, path, (facts, looks_unchanged), &mut found.existing)?;
+        // What is copied anew is nobody's.
+        let looks_unchanged = looks_unchanged
+            && matches!(found.existing, Existing::File { size, .. } if size == item.fingerprint.size);
         let id = item.file.id;
         let in_place = common.in_place.as_ref().filter(|_| looks_unchanged);
         if in_place.is_some_and(|place| place.is_written_by_another(id, facts)) {
