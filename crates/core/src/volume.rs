@@ -23,8 +23,11 @@
 //! A write whose connection broke is made again, and may so be made twice as long as its writer has not heard
 //! that it is written.
 //!
-//! Reading order: [`cost`], [`threshold`]; [`storage`], [`gather`], [`client`].
+//! Names are another matter: [`catalog`].
+//!
+//! Reading order: [`cost`], [`threshold`]; [`storage`], [`gather`], [`client`]; [`catalog`].
 
+pub mod catalog;
 pub mod client;
 pub mod cost;
 pub mod gather;

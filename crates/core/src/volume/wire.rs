@@ -11,6 +11,7 @@
 
 use std::ops::Range;
 
+use super::catalog;
 use super::gather::{self, Part, Seq};
 use super::storage;
 use super::{ClientNo, Epoch, FileNo, Incarnation, RequestNo, ServerNo, Session};
@@ -64,6 +65,8 @@ pub enum Message {
     Recall(FileNo, Range<u64>),
     Store(RequestNo, storage::Request<Following>),
     Stored(RequestNo, storage::Answer<Following>),
+    /// Between a client and the catalog, where only it, what ends a connection and pings are said.
+    Catalog(catalog::Message),
 }
 
 impl Message {
@@ -81,6 +84,7 @@ impl Message {
             Message::Recall(..) => kind::RECALL,
             Message::Store(..) => kind::STORE,
             Message::Stored(..) => kind::STORED,
+            Message::Catalog(message) => message.kind(),
         }
     }
 
@@ -199,6 +203,7 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
             w.u64(number.0);
             write_stored(w, answer);
         }
+        Message::Catalog(message) => catalog::wire::write(w, message),
     }
 }
 
@@ -345,6 +350,7 @@ pub fn decode(kind: u8, body: &[u8]) -> Result<Message, WireError> {
         kind::RECALL => Message::Recall(FileNo(r.u64("file")?), read_stripes(r)?),
         kind::STORE => Message::Store(RequestNo(r.u64("request")?), read_store(r)?),
         kind::STORED => Message::Stored(RequestNo(r.u64("request")?), read_stored(r)?),
+        kind::CATALOG_JOIN..=kind::CATALOG_LAST => Message::Catalog(catalog::wire::read(kind, r)?),
         other => return Err(WireError::UnknownKind(other)),
     };
     match r.remaining() {
