@@ -150,7 +150,7 @@ fn broken_connections_do_nothing_twice() {
         let workers: Vec<_> = (0..4)
             .map(|worker| {
                 scope.spawn(move || {
-                    for n in 0..40 {
+                    for n in 0..15 {
                         let (at, to) = (format!("{worker}.{n}"), format!("{worker}.{n}.moved"));
                         let (file, new) = client.create(place(ROOT, &at), meta(), true, true).expect("made");
                         assert!(new);

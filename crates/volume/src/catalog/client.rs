@@ -368,14 +368,14 @@ impl Shared {
     fn keep_connected(&self) {
         let mut rest = REST;
         loop {
-            let begun = Instant::now();
             let why = self.talk();
             let mut state = self.lock();
-            state.mouth = None;
+            // Where the catalog took the client, it is tried again soon.
+            let stood = state.mouth.take().is_some();
             state.close = None;
             state.why = why;
+            rest = if stood { REST } else { (rest * 2).min(REST_MAX) };
             let next = Instant::now() + rest;
-            rest = if begun.elapsed() > REST_MAX { REST } else { (rest * 2).min(REST_MAX) };
             while !state.over && Instant::now() < next {
                 let left = next.saturating_duration_since(Instant::now());
                 state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
