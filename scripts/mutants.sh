@@ -14,7 +14,7 @@ echo "mutants.sh: building the tests with the feature mutants"
 # A target folder of its own, so that no other build is ever taken for this one, nor this one for a release.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/mutants
 cargo test --locked --no-run --features haul-core/mutants,haul-base/mutants,haul-storage/mutants,haul-transport/mutants \
-    --features haul-launch/mutants,haul-volume/mutants,haul/mutants,haul-probe/mutants,haul-cli/mutants,haul-ftp/mutants \
+    --features haul-launch/mutants,haul/mutants,haul-probe/mutants,haul-cli/mutants,haul-ftp/mutants,haul-volume/mutants \
     -p haul-core -p haul-base -p haul-storage -p haul-transport -p haul-launch -p haul -p haul-probe -p haul-cli -p haul-ftp -p haul-ftpd -p haul-volume --message-format=json-render-diagnostics >"$built"
 # Tests on storage targets run the lab's program, which lies beside.
 cargo build --locked -p haul-lab

@@ -10,14 +10,17 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often it is looked at.
 pub const LOOK: Duration = Duration::from_millis(100);
 
 /// Says whether an end is wanted; cloning shares it.
 #[derive(Clone, Default)]
-pub struct Stop(Option<Arc<dyn Fn() -> bool + Send + Sync>>);
+pub struct Stop(Option<Arc<Asked>>);
+
+/// Whether an end is wanted of what is waited for since then.
+type Asked = dyn Fn(Instant) -> bool + Send + Sync;
 
 /// An end was wanted.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +41,11 @@ impl Stop {
 
     /// An end is wanted as soon as `asked` says so. It is called often, from any thread.
     pub fn when(asked: impl Fn() -> bool + Send + Sync + 'static) -> Stop {
+        Stop(Some(Arc::new(move |_| asked())))
+    }
+
+    /// The same, where it depends on when the wait began: what is asked for may have some time yet.
+    pub fn of_waits(asked: impl Fn(Instant) -> bool + Send + Sync + 'static) -> Stop {
         Stop(Some(Arc::new(asked)))
     }
 
@@ -46,9 +54,14 @@ impl Stop {
         self.0.is_none()
     }
 
-    /// Whether an end is wanted.
+    /// Whether an end is wanted, of what would be waited for from now on, too.
     pub fn is_asked(&self) -> bool {
-        self.0.as_ref().is_some_and(|asked| asked())
+        self.is_asked_of(Instant::now())
+    }
+
+    /// Whether an end is wanted of a wait that began then.
+    pub fn is_asked_of(&self, begun: Instant) -> bool {
+        self.0.as_ref().is_some_and(|asked| asked(begun))
     }
 
     /// As [`Stop::is_asked`], for whoever ends by an error.
@@ -56,7 +69,15 @@ impl Stop {
     /// # Errors
     /// An end is wanted.
     pub fn check(&self) -> Result<(), Stopped> {
-        if self.is_asked() { Err(Stopped) } else { Ok(()) }
+        self.check_of(Instant::now())
+    }
+
+    /// The same of a wait that began then.
+    ///
+    /// # Errors
+    /// An end of it is wanted.
+    pub fn check_of(&self, begun: Instant) -> Result<(), Stopped> {
+        if self.is_asked_of(begun) { Err(Stopped) } else { Ok(()) }
     }
 
     /// How long somebody who would wait for `left` waits before he looks.
@@ -77,10 +98,10 @@ impl Stop {
         if self.is_never() {
             return Ok(work());
         }
-        let (sender, done) = channel();
+        let (begun, (sender, done)) = (Instant::now(), channel());
         thread::Builder::new().name(name.into()).spawn(move || drop(sender.send(work())))?;
         loop {
-            self.check()?;
+            self.check_of(begun)?;
             match done.recv_timeout(LOOK) {
                 Ok(made) => return Ok(made),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -122,6 +143,16 @@ mod tests {
         assert!(left.get_ref().is_some_and(|inner| inner.is::<Stopped>()), "{left}");
         assert!(stop.check().is_err() && Stop::never().check().is_ok());
         drop(release);
+    }
+
+    /// Goal: a wait may have some time from when it began, whenever the end was asked for.
+    #[test]
+    fn waits_may_have_time() {
+        let begun = Instant::now();
+        let later = begun + Duration::from_secs(1);
+        let stop = Stop::of_waits(move |wait| wait < later);
+        assert!(stop.is_asked_of(begun) && stop.check_of(begun).is_err());
+        assert!(!stop.is_asked_of(later) && stop.check_of(later).is_ok() && !stop.is_never());
     }
 
     /// Goal: somebody who waits long looks meanwhile, and only where there is something to look at.

@@ -36,6 +36,7 @@ const CRATES: &[&str] = &[
     "base",
     "storage",
     "transport",
+    "volume",
     "launch",
     "haul",
     "probe",

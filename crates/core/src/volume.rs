@@ -20,8 +20,20 @@
 //! - The gatherer forgets what it brought when the storage server has it on media, and a stripe is leased
 //!   only after that: nothing older is ever brought again over what is newer.
 //!
+//! - A file is cut to a length by its gatherer: after all leases on what is cut are back and pushes of it
+//!   are over, and before anything else is done to the file; its log says so before the servers cut and
+//!   after. A length that a client knows of direct writes counts if their epoch is not older than the last
+//!   cut's.
+//! - A file is removed likewise; gatherer and storage servers then know in that life that it is gone, and
+//!   take nothing for it. Numbers of files are never used again, so that what a later life takes counts
+//!   nowhere.
+//! - An append gets its place from the gatherer, and no two get the same. One that lies in more than one
+//!   stripe gets room only, which lasts, and its client writes there: zeros are read until it did.
+//!
 //! A write whose connection broke is made again, and may so be made twice as long as its writer has not heard
-//! that it is written.
+//! that it is written. A cut likewise; an append only if the gatherer began another life meanwhile. An append
+//! stands behind what was gathered, appended or synced by anybody and behind what its own client wrote, but
+//! not behind what others wrote directly and did not sync.
 //!
 //! Names are another matter: [`catalog`].
 //!

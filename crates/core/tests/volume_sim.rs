@@ -23,6 +23,12 @@
 //! (5,939); what is lost is told by no sync (315); what waits of a session stays after it (2); a push takes
 //! newer bytes away (819).
 //!
+//! And of cuts, appends and removals (of 900): what is cut stays in the log's parts (703), old lengths
+//! count (317), the cut's epoch is not noted again (2), none is raised (302), requests do not wait for a
+//! cut (303), it ends before that lasts (312), a client's own writes are not waited for (107), what waits
+//! of a session stays (39), a cut that failed is not made again (63), removed numbers are not remembered
+//! (724).
+//!
 //! A byte is a number here: which write it came from.
 
 #[path = "volume_sim/hosts.rs"]

@@ -327,10 +327,10 @@ impl Control {
         &self.stop
     }
 
-    /// From now on nobody ends what is waited for here.
-    pub(crate) fn heed_no_stop(&mut self) {
-        self.stop = Stop::never();
-        self.stream.set_stop(Stop::never());
+    /// From now on nobody else ends what is waited for here.
+    pub(crate) fn heed(&mut self, stop: &Stop) {
+        self.stop = stop.clone();
+        self.stream.set_stop(stop.clone());
     }
 
     /// Sends commands in one piece: their replies come in this order.

@@ -4,7 +4,11 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use haul_base::stop::Stopped;
 use haul_gridftp::FtpError;
+
+/// How waiting for a connection is told.
+const CONNECTING: &str = "connect to ";
 
 /// Why something came to nothing. No text holds a password.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +93,7 @@ impl Error {
     /// The same of a connection that was to be made.
     pub(crate) fn unreached(to: String, patience: Duration, cause: io::Error) -> Error {
         match ran_out(&cause) {
-            true => Error::silent(&format!("connect to {to}"), patience),
+            true => Error::silent(&format!("{CONNECTING}{to}"), patience),
             false => Error::Connect { to, cause },
         }
     }
@@ -113,6 +117,16 @@ impl Error {
         self.ends_session() || matches!(self, Error::Refused { code: 425, .. })
     }
 
+    /// The server heard nothing of what was to be asked: a connection for it was not made, or it cannot be
+    /// said.
+    pub fn is_unheard(&self) -> bool {
+        match self {
+            Error::Connect { .. } | Error::Unsayable(_) => true,
+            Error::Silent { doing, .. } => doing.starts_with(CONNECTING),
+            _ => false,
+        }
+    }
+
     /// The same may go well later, or over another connection.
     pub fn is_passing(&self) -> bool {
         match self {
@@ -130,6 +144,8 @@ impl Error {
     pub fn is_silence(&self) -> bool {
         match self {
             Error::Silent { .. } => true,
+            // Who ends a wait for the server has waited for it.
+            Error::Lost { cause, .. } if cause.get_ref().is_some_and(|inner| inner.is::<Stopped>()) => true,
             Error::Connect { cause, .. } | Error::Lost { cause, .. } => {
                 cause.kind() == io::ErrorKind::TimedOut
             }

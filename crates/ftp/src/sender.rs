@@ -409,7 +409,10 @@ impl Session {
     /// Waits until a connection takes something or the server says something; not for longer than the
     /// patience.
     fn wait_going(&mut self, going: &mut Going, moved: bool) -> Result<(), Error> {
-        self.control.stop().check().map_err(|stop| Error::Lost { doing: SENDING, cause: stop.into() })?;
+        self.control
+            .stop()
+            .check_of(going.since)
+            .map_err(|stop| Error::Lost { doing: SENDING, cause: stop.into() })?;
         let patience = self.control.patience();
         if moved {
             going.since = Instant::now();

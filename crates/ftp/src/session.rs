@@ -249,9 +249,9 @@ impl Session {
         self.round_trip
     }
 
-    /// From now on nobody ends what is waited for: who wants an end ends what the session is used for.
-    pub fn heed_no_stop(&mut self) {
-        self.control.heed_no_stop();
+    /// From now on nobody else ends what is waited for.
+    pub fn heed(&mut self, stop: &Stop) {
+        self.control.heed(stop);
     }
 
     /// It cannot be used any more.

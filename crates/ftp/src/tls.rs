@@ -462,10 +462,12 @@ impl Socket {
     }
 }
 
-/// A socket whose reads and writes end at a point in time, and its reads when a stop is wanted, too.
+/// A socket whose reads and writes end at a point in time, and when a stop is wanted.
 pub(crate) struct Bounded {
     stream: Socket,
     until: Instant,
+    /// When the wait began that ends then.
+    begun: Instant,
     stop: Stop,
     /// It waits for what is not there yet.
     waits: bool,
@@ -476,7 +478,8 @@ pub(crate) struct Bounded {
 impl Bounded {
     /// Nothing is read or written until somebody says until when.
     pub(crate) fn new(stream: impl Into<Socket>, stop: Stop) -> Bounded {
-        Bounded { stream: stream.into(), until: Instant::now(), stop, waits: true, reads: READS_MAX }
+        let now = Instant::now();
+        Bounded { stream: stream.into(), until: now, begun: now, stop, waits: true, reads: READS_MAX }
     }
 
     /// Whether what is read or written next waits for what is not there yet.
@@ -494,12 +497,12 @@ impl Bounded {
 
     /// Until when what is read or written next must be there.
     pub(crate) fn ends_at(&mut self, until: Instant) {
-        self.until = until;
+        (self.until, self.begun) = (until, Instant::now());
     }
 
     /// How long something may be waited for before somebody looks whether a stop is wanted.
     pub(crate) fn until_look(&self) -> io::Result<Duration> {
-        self.stop.check()?;
+        self.stop.check_of(self.begun)?;
         Ok(self.stop.until_look(self.left()?))
     }
 
@@ -522,7 +525,7 @@ impl Read for Bounded {
             return Ok(recv(&self.stream, buffer, RecvFlags::DONTWAIT)?.1);
         }
         loop {
-            self.stop.check()?;
+            self.stop.check_of(self.begun)?;
             let left = self.stop.until_look(self.left()?);
             match self.stream.read_within(left, buffer) {
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
@@ -537,8 +540,14 @@ impl Write for Bounded {
         if !self.waits {
             return self.write_vectored(&[IoSlice::new(bytes)]);
         }
-        let left = self.left()?;
-        self.stream.write_within(left, bytes)
+        loop {
+            self.stop.check_of(self.begun)?;
+            let left = self.stop.until_look(self.left()?);
+            match self.stream.write_within(left, bytes) {
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
+                written => return written,
+            }
+        }
     }
 
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {

@@ -103,6 +103,8 @@ pub struct Control {
     orphaned: bool,
     /// A reply could not be sent.
     mute: bool,
+    /// The last reply of one line.
+    said: Vec<u8>,
 }
 
 impl Control {
@@ -122,6 +124,7 @@ impl Control {
             ending: false,
             orphaned: false,
             mute: false,
+            said: Vec::new(),
         }
     }
 
@@ -543,8 +546,14 @@ impl Control {
     pub fn say_bytes(&mut self, code: u16, text: &[u8]) {
         let text: Vec<u8> =
             text.iter().map(|b| if matches!(b, b'\r' | b'\n' | 0) { b'?' } else { *b }).collect();
+        self.said = [code.to_string().as_bytes(), b" ", &text].concat();
         let reply = Reply::new(code, [text]).expect("one line without its end");
         self.send(&reply);
+    }
+
+    /// The last reply of one line.
+    pub fn said(&self) -> &[u8] {
+        &self.said
     }
 
     /// Sends a reply.

@@ -1,4 +1,4 @@
-//! One line a transfer, a session's end, or a refusal: as text or as JSON.
+//! One line a transfer, a change of names, a session's end, or a refusal: as text or as JSON.
 //!
 //! In: what happened. Out: a line of at most 4 KiB, in one write, so that lines of several processes do not
 //! mix. Names and words of clients are made safe to show.
@@ -31,6 +31,9 @@ struct Line<'a> {
     user: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
+    /// The name that it had before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,6 +54,16 @@ pub struct Transfer<'a> {
     pub result: &'a str,
 }
 
+/// A name that was made, changed or removed, or should have been.
+pub struct Change<'a> {
+    pub verb: &'a str,
+    pub path: &'a [u8],
+    /// What it was called before.
+    pub from: Option<&'a [u8]>,
+    /// What the client was told.
+    pub result: &'a str,
+}
+
 impl Log {
     pub fn new(out: Box<dyn Write + Send>, json: bool) -> Log {
         Log { out, json }
@@ -62,10 +75,26 @@ impl Log {
             peer: Some(peer),
             user: Some(user),
             path: Some(shown(over.path)),
+            from: None,
             bytes: Some(over.bytes),
             seconds: Some(over.took.as_secs_f64()),
             connections: Some(over.connections),
             result: over.result,
+            time: now(),
+        });
+    }
+
+    pub fn change(&mut self, peer: SocketAddr, user: &str, change: &Change<'_>) {
+        self.write(&Line {
+            event: change.verb,
+            peer: Some(peer),
+            user: Some(user),
+            path: Some(shown(change.path)),
+            from: change.from.map(shown),
+            bytes: None,
+            seconds: None,
+            connections: None,
+            result: change.result,
             time: now(),
         });
     }
@@ -78,6 +107,7 @@ impl Log {
             peer,
             user,
             path: None,
+            from: None,
             bytes: None,
             seconds: None,
             connections: None,
@@ -94,7 +124,9 @@ impl Log {
             words.extend(line.peer.map(|peer| peer.to_string()));
             words.extend(line.user.map(escape::text));
             // A quote within is marked, so that the path ends where it does.
-            words.extend(line.path.as_ref().map(|path| format!("\"{}\"", path.replace('"', "\\\""))));
+            let quoted = |path: &String| format!("\"{}\"", path.replace('"', "\\\""));
+            words.extend(line.path.as_ref().map(quoted));
+            words.extend(line.from.as_ref().map(|from| format!("from {}", quoted(from))));
             words.extend(line.bytes.map(|bytes| format!("{bytes} bytes")));
             words.extend(line.seconds.map(|seconds| format!("{seconds:.3} s")));
             words.extend(line.connections.map(|count| format!("{count} connections")));

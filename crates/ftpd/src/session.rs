@@ -24,7 +24,7 @@ use crate::config::{
     Access, Claim, Config, Handed, IDLE_MAX, Login, Parts, Passed, REFUSED_MAX, Secret, Start,
 };
 use crate::control::{self, Control, End};
-use crate::data::Data;
+use crate::data::{Data, Refused};
 use crate::listing::Wanted;
 use crate::log::Log;
 use crate::part::Upload;
@@ -82,6 +82,8 @@ pub struct Session {
     here: Vec<Name>,
     with: Parameters,
     rename_from: Option<Vec<Name>>,
+    /// What is obeyed now has a line in the log.
+    has_logged: bool,
     epsv_only: bool,
     before_login: bool,
     secure: secure::Secure,
@@ -164,6 +166,7 @@ pub fn run(control: OwnedFd, monitor: UnixStream, start: Start, log: Log) -> io:
         here: Vec::new(),
         with: Parameters::new(),
         rename_from: None,
+        has_logged: false,
         epsv_only: false,
         before_login: start.before_login,
         local: start.local,
@@ -315,6 +318,8 @@ impl Session {
                     return (self.said(530, "You are logged in; connect anew to be somebody else."), true);
                 }
                 if self.config.tls_required && !self.control_is_protected() {
+                    let shown: String = String::from_utf8_lossy(name).chars().take(64).collect();
+                    self.log.note("refused", Some(self.peer), Some(&shown), "534 no login without TLS");
                     return (self.said(534, "Nobody logs in here without TLS: AUTH TLS."), true);
                 }
                 self.named = Some(String::from_utf8_lossy(name).into_owned());
@@ -661,7 +666,11 @@ impl Session {
             Ok(()) => self.plain(200, "Data will go there."),
             Err(why) => {
                 self.log.note("refused", Some(self.peer), None, &format!("data to {address}: {why}"));
-                self.plain(504, &format!("This address is refused: {why}."))
+                let hint = match why {
+                    Refused::Foreign => "; who runs this server may allow it: --third-party",
+                    Refused::Service => "",
+                };
+                self.plain(504, &format!("This address is refused: {why}{hint}."))
             }
         }
     }

@@ -49,6 +49,49 @@ fn reading_is_all_that_a_reader_may() {
     assert_eq!(talk.fetch("RETR f"), b"old");
 }
 
+/// Goal: the log has what becomes of names, done or refused, and of uploads that were refused before they
+/// began; a transfer that began has one line.
+/// Method: an upload as haul's client makes it, and each change once; the same by who may only read.
+#[test]
+fn changes_are_logged() {
+    let verbs = ["STOR", "MKD", "RMD", "DELE", "RNFR", "RNTO"];
+    let served = Served::new(Access::Write);
+    let mut talk = served.talk();
+    assert!(talk.ask("MKD d").starts_with("257"));
+    assert!(talk.ask("CWD d").starts_with("250"));
+    talk.put("STOR .f.tmp", b"content");
+    assert!(talk.ask("RNFR .f.tmp").starts_with("350"));
+    assert!(talk.ask("RNTO /d/f").starts_with("250"));
+    let _ = talk.passive();
+    assert!(talk.ask("STOR /none/f").starts_with("550"));
+    assert!(talk.ask("DELE f").starts_with("250"));
+    assert!(talk.ask("RMD /d").starts_with("250"));
+    assert!(talk.ask("RNFR g").starts_with("550"));
+    // A line is written behind its answer, and before the next one.
+    let _ = talk.ask("NOOP");
+    let lines = served.logged(&verbs);
+    let begins = [
+        "MKD \"/d\" 257 ",
+        "STOR \"/d/.f.tmp\" 7 bytes ",
+        "RNTO \"/d/f\" from \"/d/.f.tmp\" 250 ",
+        "STOR \"/none/f\" 0 bytes ",
+        "DELE \"/d/f\" 250 ",
+        "RMD \"/d\" 250 ",
+        "RNFR \"/d/g\" 550 ",
+    ];
+    assert_eq!(lines.len(), begins.len(), "{lines:?}");
+    assert!(lines.iter().zip(begins).all(|(line, begin)| line.starts_with(begin)), "{lines:?}");
+    let served = Served::new(Access::Read);
+    let mut talk = served.talk();
+    for line in ["STOR f", "MKD d"] {
+        assert!(talk.ask(line).starts_with("550"), "{line}");
+    }
+    let _ = talk.ask("NOOP");
+    let lines = served.logged(&verbs);
+    let is_refused = |line: &String| line.ends_with(" 550 This login may not change anything here.");
+    assert!(lines.len() == 2 && lines.iter().all(is_refused), "{lines:?}");
+}
+
 /// Goal: no data connection goes to, or comes from, another host than the client's, nor to a service's port.
 /// Method: `PORT` and `EPRT` to other addresses of this machine; a stranger who dials first.
 #[test]
@@ -62,7 +105,8 @@ fn strangers_have_no_data_connection() {
         "EPRT |1|127.0.0.2|51400|",
         "SPOR 127,0,0,2,200,200",
     ] {
-        assert!(talk.ask(line).starts_with("504"), "{line}");
+        let said = talk.ask(line);
+        assert!(said.starts_with("504") && said.contains("--third-party"), "{line}: {said}");
     }
     assert!(talk.ask("PORT 127,0,0,1,0,25").starts_with("504"), "a service's port");
     assert!(talk.ask("RETR f").starts_with("425"), "nothing was agreed");

@@ -43,6 +43,7 @@ use names::Names;
 use rustix::io::Errno;
 use session::{Lines, Next, Sites, Tries, Why};
 
+mod begun;
 mod engine;
 mod line;
 mod names;
@@ -424,7 +425,7 @@ fn find(
         }
         found.push(Found { path, replicas: replicas.to_vec(), name, facts, site });
     }
-    session.heed_no_stop();
+    session.heed(&Stop::never());
     Ok((session, found))
 }
 

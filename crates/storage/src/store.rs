@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_core::change::{Change, Stood};
-use haul_core::entry::{Meta, Name, Part};
+use haul_core::entry::{Fingerprint, Meta, Name, Part};
 use haul_core::ids::{DirId, FileId, Holder};
 use haul_core::journal::Resume;
 use haul_core::transfer::op::Existing;
@@ -371,8 +371,8 @@ pub trait Looks: Send {
     /// It, or its directory, cannot be looked at.
     fn file(&self, parent: DirId, name: &Name) -> Result<Existing, Failure>;
     /// Whether an entry may have what stands at its name, or be made there, as far as that can be told
-    /// without doing it. `counts`: what stands there looks like what it is to be; `writes`: a copy would
-    /// write it.
+    /// without doing it. `counts`: what stands there looks like what it is to be, whose source this is;
+    /// `writes`: a copy would write it.
     ///
     /// # Errors
     /// Why a copy would fail.
@@ -380,7 +380,7 @@ pub trait Looks: Send {
         &self,
         _at: (DirId, &Name),
         _id: FileId,
-        (_counts, _writes): (bool, bool),
+        (_counts, _writes): (Option<&Fingerprint>, bool),
     ) -> Result<(), Failure> {
         Ok(())
     }

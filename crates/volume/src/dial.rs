@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use haul_core::volume::Session;
+use haul_core::volume::client::Striping;
 use haul_core::volume::wire::{Message, VolumeId, Who};
+use haul_core::volume::{ServerNo, Session};
 use haul_transport::tls::{self, Identity, Pin};
 use haul_transport::{TransportError, tcp};
 
@@ -27,6 +28,14 @@ pub struct Keys {
     pub volume: VolumeId,
     pub identity: Identity,
     pub pin: Pin,
+}
+
+/// Which server of a volume, where it listens, and how files lie on all of them.
+#[derive(Clone)]
+pub struct To {
+    pub server: ServerNo,
+    pub at: SocketAddr,
+    pub striping: Striping,
 }
 
 /// What happens to a connection.
@@ -50,7 +59,7 @@ impl Dialler {
     /// No thread can be started.
     pub fn start(
         keys: Keys,
-        to: SocketAddr,
+        to: To,
         who: Who,
         first: u64,
         post: impl Fn(Line) + Send + 'static,
@@ -61,9 +70,9 @@ impl Dialler {
             let (mut session, mut rest) = (first, REST);
             while !is_over.load(Ordering::Acquire) {
                 let begun = Instant::now();
-                let why = match connect(&keys, to) {
+                let why = match connect(&keys, to.at) {
                     Err(error) => haul_base::errno::with_causes(&error),
-                    Ok(link) => talk(link, &keys, (who, Session(session)), &post, &is_over),
+                    Ok(link) => talk(link, &keys, &to, (who, Session(session)), &post, &is_over),
                 };
                 session += 1;
                 post(Line::Down(why));
@@ -96,15 +105,18 @@ pub(crate) fn connect(keys: &Keys, to: SocketAddr) -> Result<haul_transport::Lin
 fn talk(
     link: haul_transport::Link,
     keys: &Keys,
+    to: &To,
     (who, session): (Who, Session),
     post: &impl Fn(Line),
     is_over: &AtomicBool,
 ) -> String {
-    let (mut incoming, mouth) = match speak(link, "haul-vol-say") {
+    let (mut incoming, mouth) = match speak(link, "haul-vol-say", None) {
         Ok(both) => both,
         Err(error) => return format!("starting a thread: {}", haul_base::errno::text(&error)),
     };
-    mouth.say(Message::Join { volume: keys.volume, who, session }, Bytes::default());
+    let (server, striping) = (to.server, to.striping.clone());
+    let join = Message::Join { volume: keys.volume, who, session, to: server, striping };
+    mouth.say(join, Bytes::default());
     let close = mouth.closer();
     post(Line::Up(session, mouth));
     loop {

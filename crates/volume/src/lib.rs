@@ -4,7 +4,10 @@
 #![forbid(unsafe_code)]
 
 pub mod catalog;
+pub mod client;
 pub mod dial;
+mod disk;
 pub mod line;
 pub mod log;
+pub mod server;
 pub mod shelf;

@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 use haul_base::digest;
 use haul_base::errno;
 use haul_core::ids::{FileId, Generation, SessionEpoch, SinkTarget, StreamId};
@@ -27,10 +27,8 @@ pub type Bytes = Arc<Vec<u8>>;
 const EPOCH: SessionEpoch = SessionEpoch(0);
 /// A descriptor of one entry with its root.
 const DESCRIPTOR_LEN: usize = DATA_ENTRY_LEN + 32;
-/// Messages that wait for a connection that takes none: who lets more of them wait is cut off.
-const WAITING_MAX: usize = 16_384;
-/// Nothing is heard for so long: the other end counts as gone. Clients say each second that they are there.
-pub const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Who was told that it is over has so long to read that.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// Why a connection is over.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +80,7 @@ impl Incoming {
             return Ok(None);
         }
         self.reader.read_exact(&mut bytes[first..]).map_err(broke)?;
-        let header = FrameHeader::decode(&bytes)?;
+        let header = FrameHeader::decode_of_volume(&bytes)?;
         if header.seq != self.seq || header.stream != StreamId(STREAM) || header.epoch != EPOCH {
             return Err(LineError::Bad("a frame out of its turn"));
         }
@@ -242,17 +240,20 @@ impl Mouth {
     }
 }
 
-/// Starts the thread that writes what is said, and returns what is read by.
+/// Starts the thread that writes what is said, and returns what is read by. A peer that lets more than
+/// `waiting` messages wait is cut off; `None`: what waits is bounded by who speaks.
 ///
 /// # Errors
 /// No thread can be started.
-pub fn speak(link: Link, name: &str) -> io::Result<(Incoming, Mouth)> {
+pub fn speak(link: Link, name: &str, waiting: Option<usize>) -> io::Result<(Incoming, Mouth)> {
     let Link { reader, writer, closer, .. } = link;
-    let (to, said) = bounded(WAITING_MAX);
+    let (to, said) = waiting.map_or_else(unbounded, bounded);
     let mouth = Mouth { to, closer: closer.clone() };
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        // Whoever reads it hears that it is over.
-        let _ = write_all(Outgoing::new(writer), &said);
+        // With the writer gone the other end hears that it is over, after all that was said.
+        if write_all(Outgoing::new(writer), &said).is_ok() {
+            std::thread::sleep(LINGER);
+        }
         closer();
     })?;
     Ok((Incoming::new(reader), mouth))
@@ -281,8 +282,7 @@ fn write_all(mut outgoing: Outgoing, said: &Receiver<(Message, Bytes)>) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use haul_core::volume::wire::{VolumeId, Who};
-    use haul_core::volume::{ClientNo, Epoch, FileNo, RequestNo, Session, storage};
+    use haul_core::volume::{Epoch, FileNo, RequestNo, storage};
     use haul_transport::memory;
 
     use super::*;
@@ -299,10 +299,9 @@ mod tests {
     #[test]
     fn what_is_said_comes() {
         let (here, there) = memory::pair(1 << 16);
-        let join =
-            Message::Join { volume: VolumeId([1; 16]), who: Who::Client(ClientNo(4)), session: Session(1) };
+        let join = Message::Ping(7);
         let big = vec![7; 300_000];
-        let (_, mouth) = speak(here, "test").expect("a thread");
+        let (_, mouth) = speak(here, "test", None).expect("a thread");
         mouth.say(join.clone(), Bytes::default());
         mouth.say(write(&big), Arc::new(big.clone()));
         drop(mouth);
@@ -340,7 +339,7 @@ mod tests {
         assert!(matches!(end, Err(LineError::Bad(text)) if text.contains("root")), "{end:?}");
         assert!(matches!(said(&|frame| frame.truncate(frame.len() - 1)), Err(LineError::Cut)));
         assert!(matches!(said(&|frame| frame[16] = 1), Err(LineError::Bad(_))));
-        assert!(matches!(said(&|frame| frame[4] = kind::PING), Err(LineError::Bad(_))));
+        assert!(matches!(said(&|frame| frame[4] = kind::PING), Err(LineError::Wire(_))));
         assert!(matches!(said(&|frame| frame.truncate(0)), Ok(None)));
     }
 }

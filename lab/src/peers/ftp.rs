@@ -229,16 +229,21 @@ impl Ftp {
     }
 
     fn globus_arguments(&self, job: &Job<'_>) -> anyhow::Result<Vec<String>> {
-        job.check_settings(&["direction", "parallel", "concurrency"])?;
+        job.check_settings(&["direction", "parallel", "concurrency", "checksums"])?;
         let (host, port, path, own) = self.ends(job)?;
         let one = job.workload.files == 1;
         let parallel = job.setting("parallel", if one { AT_A_TIME } else { "1" });
         let mut words = ["-fast", "-r", "-cd", "-p", &parallel].map(str::to_owned).to_vec();
         if !one {
-            words.extend(["-cc".to_owned(), job.setting("concurrency", AT_A_TIME)]);
+            words.extend(["-pp".to_owned(), "-cc".to_owned(), job.setting("concurrency", AT_A_TIME)]);
         }
         if self.private {
             words.push("-dcpriv".to_owned());
+        }
+        match job.setting("checksums", "no").as_str() {
+            "no" => {}
+            "yes" => words.push("-verify-checksum".to_owned()),
+            other => anyhow::bail!("the setting checksums is yes or no, not {other}"),
         }
         words.extend(ordered(job, self.url(host, port, path), format!("file://{}/", own.display()))?);
         Ok(words)
@@ -293,7 +298,7 @@ mod tests {
         let words = ALL[0].haul_arguments(&many.job()).unwrap().join(" ");
         assert_eq!(words, "cp --json -q -r ftp://10.77.0.1:2812/from/ /to/");
         let words = ALL[1].globus_arguments(&many.job()).unwrap().join(" ");
-        assert_eq!(words, "-fast -r -cd -p 1 -cc 8 ftp://10.77.0.1:2812/from/ file:///to/");
+        assert_eq!(words, "-fast -r -cd -p 1 -pp -cc 8 ftp://10.77.0.1:2812/from/ file:///to/");
         let text = ALL[2].curl_config(&many.job()).unwrap();
         let first = "url = \"ftp://10.77.0.1:2812//from/d0/f0\"\noutput = \"/to/d0/f0\"\n";
         assert!(text.contains(first) && text.matches("url = ").count() == 3, "{text}");
@@ -306,6 +311,13 @@ mod tests {
         assert_eq!(words, "-fast -r -cd -p 8 file:///from/ ftp://10.77.0.2:2811/to/");
         let text = ALL[2].curl_config(&one.job()).unwrap();
         assert!(text.contains("url = \"ftp://10.77.0.2:2811//to/") && text.contains("upload-file"), "{text}");
+
+        let sums = Fixture::new(&[("direction", "put"), ("checksums", "yes")]);
+        let words = ALL[1].globus_arguments(&sums.job()).unwrap().join(" ");
+        assert_eq!(
+            words,
+            "-fast -r -cd -p 1 -pp -cc 8 -verify-checksum file:///from/ ftp://10.77.0.2:2811/to/"
+        );
 
         // Each kind of server has ports of its own.
         assert_eq!(ALL.iter().map(|peer| peer.port(FAR)).collect::<HashSet<_>>().len(), 4);

@@ -330,12 +330,12 @@ fn head(out: &mut String, s: &Summary, manner: Manner) {
     }
     let ended_early = matches!(s.status, Status::Interrupted | Status::Failed);
     if !s.resumes && s.durability.is_some() && ended_early && s.bytes_sent > 0 {
-        out.push_str(match s.would_resume_by_trust {
-            true => {
-                "  kept for the next run: finished files; nothing of unfinished ones, unless it has --resume=trust\n"
-            }
-            false => "  kept for the next run: finished files; nothing of unfinished ones\n",
-        });
+        let finished = match s.files.saturating_add(s.unchanged) {
+            0 => "nothing of unfinished files",
+            _ => "finished files; nothing of unfinished ones",
+        };
+        let trust = if s.would_resume_by_trust { ", unless it has --resume=trust" } else { "" };
+        let _ = writeln!(out, "  kept for the next run: {finished}{trust}");
     }
     if s.amended > 0 {
         let _ = writeln!(out, "  {}: metadata only", plural(s.amended, "file", "files"));

@@ -405,7 +405,8 @@ fn an_interrupted_copy_says_what_is_kept() {
     let url = server.url(contents(&data));
     let run = begun(cp(&SLOW, &url, &sink));
     run.signal(Signal::INT);
-    let ended = run.wait().sane().exits(130).says("nothing of unfinished ones, unless it has --resume=trust");
+    let ended =
+        run.wait().sane().exits(130).says("nothing of unfinished files, unless it has --resume=trust");
     assert!(!ended.stderr.contains("to resume"), "{}", ended.describe());
     let summary = ended.summary();
     assert!(summary.number("bytes_sent") > 0, "{}", ended.describe());

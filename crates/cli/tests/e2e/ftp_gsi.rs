@@ -11,7 +11,7 @@ use crate::support::run::Haul;
 use crate::support::{Room, set_mode, tree};
 
 /// Who trusts the server's grid, and comes by what is said of him.
-fn of(ftpd: &Ftpd) -> Haul {
+pub fn of(ftpd: &Ftpd) -> Haul {
     Haul::cp(["-r", "-v"]).env("X509_CERT_DIR", ftpd.of_grid("authorities"))
 }
 

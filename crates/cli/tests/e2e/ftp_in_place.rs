@@ -285,6 +285,53 @@ fn one_file_at_a_server_is_one_entrys() {
     }
 }
 
+/// Goal: a file at a server is unchanged for one entry of a copy, in place or not: of two names that are one
+/// to it the second fails in each run.
+/// Method: one file stands there, which looks like either of two sources; a directory that is a link, and
+/// letters that make no difference, where the server has names of its own for files and where not.
+#[test]
+fn one_file_at_a_server_is_unchanged_for_one_entry() {
+    let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_577_934_245);
+    for (folds, calls, names) in
+        [(false, true, ["d1/x", "d2/x"]), (true, true, ["A", "a"]), (true, false, ["A", "a"])]
+    {
+        // In place nothing is known of files that have no names of their own, as the summary says.
+        for in_place in [false, true].into_iter().filter(|in_place| calls || !in_place) {
+            let room = Room::new();
+            let data = room.dir("data");
+            for dir in ["d1", "d2"] {
+                fs::create_dir_all(data.join(dir)).expect("a directory");
+            }
+            let contents = [b"content of the one", b"content of the two"];
+            for (name, content) in names.iter().zip(contents) {
+                fs::write(data.join(name), content).expect("write");
+                tree::set_mtime(&data.join(name), then);
+            }
+            let mut script = Script::default().with_sums().leads("/d/d2", "/d/d1");
+            script = script.has(&format!("/d/{}", names[0]), contents[0]);
+            if folds {
+                script = script.folds();
+            }
+            if calls {
+                script = script.calls_files();
+            }
+            let taker = script.start();
+            for _ in 0..2 {
+                let options: &[&str] =
+                    if in_place { &["-r", "--in-place", "--patience=2s"] } else { &["-r", "--patience=2s"] };
+                let cp = Haul::cp(options).args([crate::support::ftpd::contents(&data)]);
+                let ended = cp.args([taker.url("/d/")]).env("XDG_STATE_HOME", room.at("state")).run().sane();
+                assert_eq!(
+                    ended.status.code(),
+                    Some(3),
+                    "{names:?} {calls} {in_place}: {}",
+                    ended.describe()
+                );
+            }
+        }
+    }
+}
+
 /// Goal: a file that was begun in place and not seen whole, or seen to be wrong, is unchanged to no later
 /// run, also where its length and its time are those of the source, and where the server sets no times; one
 /// that was seen to be wrong not to another host, either. What is whole then is unchanged.

@@ -188,6 +188,12 @@ fn what_is_left_is_named_and_nothing_else() {
         let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
         let said = String::from_utf8_lossy(&ended.stdout).into_owned() + &ended.stderr;
         assert!(!said.contains(SAID), "{part}: {}", ended.describe());
+        // Nothing of it was said to the server.
+        let unreachable = Script::default().unreachable().removes_not("500 Command failed", false);
+        let taker = unreachable.start();
+        let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(3);
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned() + &ended.stderr;
+        assert!(!said.contains(SAID), "{part}: {}", ended.describe());
         // It may say of what stays that it removed it.
         for reply in ["553 not yours", "250 removed"] {
             let short = Script::default().takes(part, &[Takes::Short(at); 20]);

@@ -396,6 +396,44 @@ fn what_the_destination_has_is_not_moved_again() {
     });
 }
 
+/// Goal: what an upload began in place and did not end is unchanged to no copy between two servers either.
+/// Method: a kill in the middle; then the file gets the size and the time of its source, and other bytes.
+#[test]
+fn what_was_begun_in_place_is_not_unchanged_to_a_pair() {
+    need!("proftpd");
+    let open = open(Software::Proftpd);
+    let (a, mut b) = (Node::start(Software::Proftpd, A, open), Node::start(Software::Proftpd, B, open));
+    let room = Room::new();
+    let (ours, data, there) = (room.at("ours"), a.place("file"), b.place("file"));
+    const LEN: usize = 24_000_000;
+    file(&ours, &mut fastrand::Rng::with_seed(3), LEN);
+    fs::write(&data, read(&ours)).expect("write");
+    set_mode(&data, 0o644);
+    let then = fs::metadata(&ours).expect("look").modified().expect("a time");
+    tree::set_mtime(&data, then);
+    let with_state = |haul: Haul| haul.env("XDG_STATE_HOME", room.at("records"));
+    let upload = Haul::cp(["--in-place", "--rate=2MB/s"]).args([&ours]).args([b.url(&there)]);
+    let mut run = with_state(upload).start();
+    let begun = run.until(|_| fs::metadata(&there).is_ok_and(|has| has.len() > 1_000_000));
+    assert!(begun, "{}", run.wait().describe());
+    run.signal(rustix::process::Signal::KILL);
+    assert!(run.wait().was_killed());
+    // Its sessions write to it as long as they are there.
+    b.kill();
+    b.start_again();
+    let other = fs::OpenOptions::new().write(true).open(&there).expect("open");
+    other.set_len(LEN as u64).expect("make it as long");
+    let byte = read(&ours)[500_000] ^ 1;
+    std::os::unix::fs::FileExt::write_all_at(&other, &[byte], 500_000).expect("write");
+    tree::set_mtime(&there, then);
+    let pair = || with_state(cp(&room.at("state"), &[], &a.url(&data), &b.url(&there)));
+    let ended = pair().run().sane().exits(0);
+    assert!(read(&there) == read(&ours), "{}", ended.describe());
+    assert!(!ended.summary().0["third_party"].is_null(), "{}", ended.describe());
+    let again = pair().run().sane().exits(0);
+    assert_eq!(again.summary().number("unchanged"), 1, "{}", again.describe());
+}
+
 /// Goal: a copy to haul's own server, which shows nobody what is not whole, is gone on with after a stop:
 /// only the rest is moved. Where the server does not have any more what it said that it has, and refuses to
 /// go on, the file is moved from its beginning in the same run.

@@ -11,6 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -109,6 +111,29 @@ impl Copy {
         self.disk.cut();
         self.disk.power_on();
     }
+}
+
+/// Goal: a disk that is powered on again is a new one, although somebody else copied its mount before the
+/// cut. Method: a namespace of mounts with a copy, that ends after a moment; without waiting for it nothing
+/// could be written, as on a disk whose power is off.
+#[test]
+fn copies_of_a_mount_are_waited_for() {
+    need!("ext4", "unshare");
+    let room = Room::new();
+    let disk = Disk::new(&room, "disk", Kind::Ext4);
+    let mut holds = Command::new("unshare").args(["-m", "sleep", "1"]).spawn().expect("run unshare");
+    let copied = format!("/proc/{}/mounts", holds.id());
+    let at = disk.at("").to_string_lossy().trim_end_matches('/').to_owned();
+    let ours = fs::read_link("/proc/self/ns/mnt").expect("read a link");
+    let is_copied = || {
+        fs::read_link(format!("/proc/{}/ns/mnt", holds.id())).is_ok_and(|theirs| theirs != ours)
+            && fs::read_to_string(&copied).is_ok_and(|mounts| mounts.contains(&at))
+    };
+    assert!(procs::wait_until(Duration::from_secs(60), is_copied), "no copy of the mounts");
+    disk.cut();
+    disk.power_on();
+    fs::write(disk.at("new"), b"written").expect("the disk has power");
+    holds.wait().expect("it ends by itself");
 }
 
 /// Goal: after exit 0 everything is there, byte for byte, with times and modes, whatever happens next.

@@ -657,6 +657,41 @@ fn links_that_are_right_stay() {
     assert_eq!(done.summary().number("unchanged"), 2);
 }
 
+/// Goal: of two entries that have one file at the destination one at most is unchanged, where their sources
+/// are two, in place and not, in each run and in a dry run; with `--force` each gets a file of its own.
+/// Method: two sources of one size and time; hard links at the destination, which look like either.
+#[test]
+fn one_file_is_unchanged_for_one_entry() {
+    for options in [&["-r"][..], &["-r", "--in-place"]] {
+        let pair = Pair::new();
+        let (tree, sink) = (pair.room.dir("tree"), pair.room.dir("copy"));
+        for (dir, name, text) in
+            [(&tree, "one", "of the one"), (&tree, "two", "of the two"), (&sink, "one", "of the two")]
+        {
+            fs::write(dir.join(name), text).expect("write");
+            let file = File::options().write(true).open(dir.join(name)).expect("open");
+            file.set_modified(std::time::UNIX_EPOCH).expect("mtime");
+        }
+        fs::hard_link(sink.join("one"), sink.join("two")).expect("link");
+        let contents = crate::support::way::contents(&tree);
+        for more in [&[][..], &["--dry-run"], &[]] {
+            let options = [options, more].concat();
+            let done = Way::Here.cp(&options, &[&contents], &sink).run().sane().exits(3);
+            assert_eq!(done.summary().number("unchanged"), 1, "{}", done.describe());
+            let _ = done.says("another");
+        }
+        if options.len() == 1 {
+            let _ = Way::Here.cp(&["-r", "--force"], &[&contents], &sink).run().sane().exits(0);
+            for name in ["one", "two"] {
+                assert_eq!(
+                    fs::read(tree.join(name)).expect("read"),
+                    fs::read(sink.join(name)).expect("read")
+                );
+            }
+        }
+    }
+}
+
 /// Goal: a destination that has no files to write into refuses it by name, also in a dry run.
 #[test]
 fn nowhere_is_nothing_in_place() {

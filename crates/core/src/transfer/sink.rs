@@ -25,7 +25,7 @@ use crate::schedule::Limits;
 use crate::transfer::op::{SinkDone, SinkOp};
 use crate::transfer::{Ended, SessionEnd, protocol};
 use crate::wire::{
-    Agreed, DoneItem, Failure, FileState, ITEMS_MAX, Message, SUBTREES_MAX, SinkOptions, Totals,
+    Agreed, DoneItem, Failure, FailureKind, FileState, ITEMS_MAX, Message, SUBTREES_MAX, SinkOptions, Totals,
 };
 
 mod announce;
@@ -320,6 +320,13 @@ impl Sink {
         self.stop_at.get_or_insert(self.now.after(STOP_GRACE));
     }
 
+    /// It came to nothing because this session ends, or nobody waits for the way any more: no fault of the
+    /// entry's, which is as one of which nothing came.
+    fn is_of_the_stop(&self, failure: &Failure) -> bool {
+        let stops = self.stop.is_some() || self.stop_at.is_some();
+        stops && failure.kind == FailureKind::Network && !haul_mutant::removed("stops-fail-no-files")
+    }
+
     fn begin_stop(&mut self, end: SessionEnd) {
         if self.stop.is_none() && !self.finished {
             self.stop = Some(end);
@@ -500,6 +507,9 @@ impl Sink {
             SinkDone::FinishDirs { results } => {
                 self.other_ops -= 1;
                 for (dir, result) in results {
+                    if result.as_ref().is_err_and(|failure| self.is_of_the_stop(failure)) {
+                        continue;
+                    }
                     if result.is_ok() {
                         self.settle_dir(dir);
                     }

@@ -2,21 +2,23 @@
 //!
 //! In: writes, reads and syncs of the application, in pieces that lie in one stripe each; answers of
 //! gatherer and storage servers; connections that come and go; time. Out: requests, and what became of the
-//! application's.
-//! Invariants: a direct write goes out under a lease that is good by this host's clock, got over the
-//! connection to the gatherer that stands; in a stripe no direct write and no gathered one are under way at
-//! a time, and what overlaps goes out in the order in which it came, one after the other; a sync succeeds
-//! only if every server with anything of the file that was not synced before says that it lasts, in the
-//! life in which it took it.
-//! Left out: which path a write takes ([`threshold`](super::threshold)), small writes put together, and
-//! waiting with an end: the driver gives up what takes too long.
+//! application's. Invariants: a direct write goes out under a lease that is good by this host's clock, got
+//! over the connection to the gatherer that stands; in a stripe no direct write and no gathered one are
+//! under way at a time, and what overlaps goes out in the order in which it came, one after the other; a
+//! sync succeeds only if every server with anything of the file that was not synced before says that it
+//! lasts, in the life in which it took it; what changes a file as a whole waits for the client's writes
+//! before it, and those after it wait for it. Left out: which path a write takes
+//! ([`threshold`](super::threshold)), small writes put together, and waiting with an end: the driver gives
+//! up what takes too long.
 
 mod sync;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use self::sync::Syncing;
+use self::turns::Turn;
 use super::gather::{self, LEASE};
 use super::storage;
 use super::threshold::Path;
@@ -32,6 +34,20 @@ pub struct OpNo(pub u64);
 pub enum Outcome<B> {
     Written,
     Synced,
+    /// The bytes stand there.
+    Appended {
+        offset: u64,
+    },
+    /// The file has grown: the bytes are to be written there.
+    Reserved {
+        offset: u64,
+    },
+    /// The file ends there, and that lasts.
+    Truncated,
+    /// The file is removed, and that lasts.
+    Removed,
+    /// It was removed.
+    Gone,
     /// What the gatherer has of the range, over what the storage server has; and where the file ends.
     Read {
         gathered: Vec<gather::Part>,
@@ -109,14 +125,19 @@ impl<B> Stripe<B> {
 #[derive(Debug)]
 struct File<B> {
     stripes: BTreeMap<u64, Stripe<B>>,
-    /// Writes that are not over.
+    /// What waits for a change of the whole file, and that change, in their order.
+    turns: VecDeque<Turn<B>>,
+    /// The first of them was said to the gatherer.
+    is_turning: bool,
+    /// Writes that are not over; and so many of them are in stripes.
     writes: BTreeSet<OpNo>,
+    in_stripes: u32,
     /// Servers with something that is not synced, and the life in which they took it.
     dirty: BTreeMap<ServerNo, Incarnation>,
     gathered: Option<u32>,
-    /// Where it ends, as far as this client wrote; and as far as the gatherer was told.
-    end: u64,
-    told: u64,
+    /// Where it ends by what was written directly under an epoch, as far as the gatherer is not known to
+    /// have that on media. Of two the newer says less.
+    ends: BTreeMap<Epoch, u64>,
     /// Who lost what was not synced; told by the next sync.
     lost: Option<Where>,
     /// In their order; the first is under way, or waits for writes.
@@ -127,11 +148,13 @@ impl<B> Default for File<B> {
     fn default() -> File<B> {
         File {
             stripes: BTreeMap::new(),
+            turns: VecDeque::new(),
+            is_turning: false,
             writes: BTreeSet::new(),
+            in_stripes: 0,
             dirty: BTreeMap::new(),
             gathered: None,
-            end: 0,
-            told: 0,
+            ends: BTreeMap::new(),
             lost: None,
             syncs: VecDeque::new(),
         }
@@ -140,16 +163,43 @@ impl<B> Default for File<B> {
 
 #[derive(Debug)]
 enum Asked<B> {
-    Write { file: FileNo, stripe: u64, piece: Piece<B> },
-    Lease { file: FileNo, stripes: Range<u64>, at: Time },
-    Sync { file: FileNo, op: OpNo },
-    Gathered { op: OpNo, file: FileNo, offset: u64, len: u64 },
-    Stored { op: OpNo, file: FileNo, offset: u64, len: u64, gathered: Vec<gather::Part>, end: u64 },
-    Nothing,
+    /// `epoch`: of a lease, under which it is written directly.
+    Write {
+        file: FileNo,
+        stripe: u64,
+        piece: Piece<B>,
+        epoch: Option<Epoch>,
+    },
+    Change {
+        file: FileNo,
+    },
+    Lease {
+        file: FileNo,
+        stripes: Range<u64>,
+        at: Time,
+    },
+    Sync {
+        file: FileNo,
+        op: OpNo,
+    },
+    Gathered {
+        op: OpNo,
+        file: FileNo,
+        offset: u64,
+        len: u64,
+    },
+    Stored {
+        op: OpNo,
+        file: FileNo,
+        offset: u64,
+        len: u64,
+        gathered: Vec<gather::Part>,
+        end: u64,
+    },
 }
 
 /// Which servers a volume has, and how its files lie on them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Striping {
     /// Bytes.
     pub stripe_size: u64,
@@ -161,6 +211,11 @@ impl Striping {
     /// Where a stripe lies.
     pub fn server(&self, stripe: u64) -> ServerNo {
         ServerNo((stripe % u64::from(self.servers)) as u16)
+    }
+
+    /// Who gathers a file.
+    pub fn gatherer(&self, file: FileNo) -> ServerNo {
+        ServerNo((file.0 % u64::from(self.servers)) as u16)
     }
 }
 
@@ -225,7 +280,6 @@ impl<B: Clone> Client<B> {
                 file.gathered = None;
                 file.loses(Where::Gatherer);
             }
-            file.told = 0;
         }
         self.go_on_everywhere();
     }
@@ -271,14 +325,15 @@ impl<B: Clone> Client<B> {
         for number in lost.into_iter().rev() {
             let (_, asked) = self.asked.remove(&number).expect("it was just there");
             match asked {
-                Asked::Write { file, stripe, piece } => {
+                Asked::Write { file, stripe, piece, .. } => {
                     let stripe = self.stripe(file, stripe);
                     stripe.is_back(&piece);
                     stripe.queue.push_front(piece);
                 }
                 Asked::Sync { file, op } => self.sync_answered(file, op, of, None),
+                Asked::Change { file } => self.file(file).is_turning = false,
                 asked @ (Asked::Gathered { .. } | Asked::Stored { .. }) => self.reads.push_front(asked),
-                Asked::Lease { .. } | Asked::Nothing => {}
+                Asked::Lease { .. } => {}
             }
         }
     }
@@ -303,6 +358,12 @@ impl<B: Clone> Client<B> {
         self.actions.push_back(Action::ToGatherer(number, request));
     }
 
+    /// There is no answer to it.
+    fn tell_gatherer(&mut self, request: gather::Request<B>) {
+        self.actions.push_back(Action::ToGatherer(RequestNo(self.next), request));
+        self.next += 1;
+    }
+
     fn ask_storage(&mut self, server: ServerNo, asked: Asked<B>, request: storage::Request<B>) {
         let number = self.ask(Where::Storage(server), asked);
         self.actions.push_back(Action::ToStorage(server, number, request));
@@ -319,12 +380,10 @@ impl<B: Clone> Client<B> {
         bytes: B,
     ) {
         self.now = self.now.max(now);
-        let at = offset / self.striping.stripe_size;
         let state = self.file(file);
         state.writes.insert(op);
-        state.end = state.end.max(offset + len);
-        self.stripe(file, at).queue.push_back(Piece { op, path, offset, len, bytes });
-        self.go_on(file, at);
+        state.turns.push_back(Turn::Write(Piece { op, path, offset, len, bytes }));
+        self.take_turns(file);
     }
 
     /// The application reads a range that lies in one stripe.
@@ -360,7 +419,10 @@ impl<B: Clone> Client<B> {
             .collect();
         all.into_iter().for_each(|(file, at)| self.go_on(file, at));
         let files: Vec<FileNo> = self.files.keys().copied().collect();
-        files.into_iter().for_each(|file| self.begin_syncs(file));
+        for file in files {
+            self.take_turns(file);
+            self.begin_syncs(file);
+        }
         self.begin_reads();
     }
 
@@ -374,7 +436,7 @@ impl<B: Clone> Client<B> {
             if stripe.recalled && stripe.under_way.is_empty() {
                 stripe.recalled = false;
                 stripe.lease = None;
-                self.ask_gatherer(Asked::Nothing, gather::Request::Release { file, stripes: at..at + 1 });
+                self.tell_gatherer(gather::Request::Release { file, stripes: at..at + 1 });
                 continue;
             }
             let Some(first) = stripe.queue.front() else { break };
@@ -396,7 +458,7 @@ impl<B: Clone> Client<B> {
                     stripe.recalled = false;
                     let piece = self.send_first(file, at, path);
                     let (offset, len, bytes) = (piece.offset, piece.len, piece.bytes.clone());
-                    let asked = Asked::Write { file, stripe: at, piece };
+                    let asked = Asked::Write { file, stripe: at, piece, epoch: None };
                     self.ask_gatherer(asked, gather::Request::Write { file, offset, len, bytes });
                 }
                 Path::Direct => {
@@ -409,7 +471,7 @@ impl<B: Clone> Client<B> {
                     };
                     let piece = self.send_first(file, at, path);
                     let (offset, bytes) = (piece.offset, piece.bytes.clone());
-                    let asked = Asked::Write { file, stripe: at, piece };
+                    let asked = Asked::Write { file, stripe: at, piece, epoch: Some(epoch) };
                     let request = storage::Request::Write { file, epoch, offset, bytes };
                     self.ask_storage(server, asked, request);
                 }
@@ -457,14 +519,19 @@ impl<B: Clone> Client<B> {
         let Some((Where::Gatherer, _)) = self.asked.get(&number) else { return };
         let (_, asked) = self.asked.remove(&number).expect("it was just there");
         match (asked, answer) {
-            (Asked::Write { file, stripe, piece }, gather::Answer::Written) => {
+            (Asked::Write { file, stripe, piece, .. }, gather::Answer::Written) => {
                 let life = self.gatherer;
                 self.file(file).gathered = life;
                 self.written(file, stripe, &piece, Outcome::Written);
             }
-            (Asked::Write { file, stripe, piece }, gather::Answer::Failed(errno)) => {
+            (Asked::Write { file, stripe, piece, .. }, gather::Answer::Failed(errno)) => {
                 self.written(file, stripe, &piece, Outcome::Failed(Where::Gatherer, errno));
             }
+            (Asked::Write { file, stripe, piece, .. }, gather::Answer::Gone) => {
+                self.written(file, stripe, &piece, Outcome::Gone);
+            }
+            (Asked::Gathered { op, .. }, gather::Answer::Gone) => self.done(op, Outcome::Gone),
+            (Asked::Change { file }, answer) => self.changed(file, answer),
             (Asked::Lease { file, at: said, .. }, gather::Answer::Leased { stripes, epoch }) => {
                 self.heard(now, said);
                 for at in stripes {
@@ -475,14 +542,10 @@ impl<B: Clone> Client<B> {
                 }
             }
             (Asked::Lease { file, stripes, .. }, gather::Answer::Failed(errno)) => {
-                for at in stripes {
-                    let stripe = self.stripe(file, at);
-                    stripe.asked = false;
-                    let waits = std::mem::take(&mut stripe.queue);
-                    for piece in waits {
-                        self.end_write(file, piece.op, Outcome::Failed(Where::Gatherer, errno));
-                    }
-                }
+                self.no_lease(file, stripes, &Outcome::Failed(Where::Gatherer, errno));
+            }
+            (Asked::Lease { file, stripes, .. }, gather::Answer::Gone) => {
+                self.no_lease(file, stripes, &Outcome::Gone);
             }
             (Asked::Sync { file, op }, gather::Answer::Durable) => {
                 self.sync_answered(file, op, Where::Gatherer, Some(Ok(None)));
@@ -495,6 +558,17 @@ impl<B: Clone> Client<B> {
                 self.begin_reads();
             }
             _ => {}
+        }
+    }
+
+    /// There is no lease on stripes: what waits for it comes to nothing.
+    fn no_lease(&mut self, file: FileNo, stripes: Range<u64>, outcome: &Outcome<B>) {
+        for at in stripes {
+            let stripe = self.stripe(file, at);
+            stripe.asked = false;
+            for piece in std::mem::take(&mut stripe.queue) {
+                self.end_write(file, piece.op, outcome.clone());
+            }
         }
     }
 
@@ -512,18 +586,23 @@ impl<B: Clone> Client<B> {
         }
         let (_, asked) = self.asked.remove(&number).expect("it was just there");
         match (asked, answer) {
-            (Asked::Write { file, stripe, piece }, storage::Answer::Written(incarnation)) => {
-                self.file(file).dirty.entry(server).or_insert(incarnation);
+            (Asked::Write { file, stripe, piece, epoch }, storage::Answer::Written(incarnation)) => {
+                let state = self.file(file);
+                state.dirty.entry(server).or_insert(incarnation);
+                state.reaches(epoch.unwrap_or_default(), piece.offset + piece.len);
                 self.written(file, stripe, &piece, Outcome::Written);
             }
-            (Asked::Write { file, stripe, piece }, storage::Answer::Void(_)) => {
+            (Asked::Write { file, stripe, piece, .. }, storage::Answer::Void(_)) => {
                 let state = self.stripe(file, stripe);
                 state.is_back(&piece);
                 state.lease = None;
                 state.queue.push_front(piece);
                 self.go_on(file, stripe);
             }
-            (Asked::Write { file, stripe, piece }, storage::Answer::Failed(errno)) => {
+            (Asked::Write { file, stripe, piece, .. }, storage::Answer::Gone) => {
+                self.written(file, stripe, &piece, Outcome::Gone);
+            }
+            (Asked::Write { file, stripe, piece, .. }, storage::Answer::Failed(errno)) => {
                 self.written(file, stripe, &piece, Outcome::Failed(Where::Storage(server), errno));
             }
             (Asked::Sync { file, op }, storage::Answer::Durable(incarnation)) => {
@@ -553,8 +632,11 @@ impl<B: Clone> Client<B> {
     }
 
     fn end_write(&mut self, file: FileNo, op: OpNo, outcome: Outcome<B>) {
-        self.file(file).writes.remove(&op);
+        let state = self.file(file);
+        state.writes.remove(&op);
+        state.in_stripes -= 1;
         self.done(op, outcome);
+        self.take_turns(file);
         self.begin_syncs(file);
     }
 }

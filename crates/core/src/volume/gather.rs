@@ -10,13 +10,20 @@
 //! Left out: which life of a storage server a push is for, and waiting for one that is not there: the driver
 //! says that a push came to nothing.
 
+mod append;
+mod cut;
 mod leases;
+mod log;
 mod stripe;
 mod words;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+pub use self::append::AppendNo;
+use self::append::LastAppend;
+pub use self::cut::CutNo;
+use self::cut::Cutting;
 use self::stripe::{Queued, Stripe, WantedLease, cut, within};
 pub use self::words::{Action, Answer, Part, PushNo, Record, Request, Seq, Settings};
 
@@ -33,9 +40,16 @@ pub const LEASE: Duration = Duration::from_secs(10);
 struct File<B> {
     fence: u32,
     end: u64,
+    /// Where the next append stands: behind what is under way too.
+    tail: u64,
     /// The end that a record of the log says, and which record.
     noted: Option<(u64, Seq)>,
     stripes: BTreeMap<u64, Stripe<B>>,
+    cutting: Option<Cutting>,
+    /// The epoch from which on lengths count, and where the log says so.
+    last_cut: Option<(Epoch, Seq)>,
+    /// What waits for a cut, in the order in which it came.
+    later: VecDeque<(ClientNo, RequestNo, Request<B>)>,
 }
 
 #[derive(Debug)]
@@ -51,6 +65,7 @@ struct Client {
 #[derive(Debug)]
 enum Appending {
     Bytes { client: ClientNo, number: RequestNo, file: FileNo, part: Part },
+    Append { client: ClientNo, file: FileNo, part: Part },
     Other,
 }
 
@@ -61,6 +76,18 @@ enum Syncing {
     Known(ClientNo),
     /// Something of a stripe was brought.
     Brought(FileNo, u64),
+    /// A file has grown for an append.
+    Reserved {
+        client: ClientNo,
+        file: FileNo,
+        offset: u64,
+    },
+    /// A file is to be cut.
+    Cut(FileNo),
+    /// It is.
+    IsCut(FileNo),
+    /// It is removed.
+    Gone(FileNo),
     /// Records before this one are of no use when this sync is over: what replaced them lasts then.
     Forget(Seq),
 }
@@ -84,9 +111,12 @@ pub struct Gatherer<B> {
     /// What came in that time.
     held: VecDeque<(ClientNo, RequestNo, Request<B>)>,
     files: BTreeMap<FileNo, File<B>>,
+    /// Those that were removed.
+    gone: BTreeSet<FileNo>,
     clients: BTreeMap<ClientNo, Client>,
     /// Each client's newest connection, and whether it still counts; of older ones nothing does.
     sessions: BTreeMap<ClientNo, (Session, bool)>,
+    appends: BTreeMap<(FileNo, ClientNo), LastAppend>,
     wanted: BTreeMap<u64, WantedLease>,
     next_wanted: u64,
     next_seq: u64,
@@ -96,6 +126,10 @@ pub struct Gatherer<B> {
     syncing: Option<Vec<Syncing>>,
     pushes: BTreeMap<PushNo, Pushing>,
     next_push: u64,
+    cuts: BTreeMap<CutNo, FileNo>,
+    next_cut: u64,
+    /// Files whose cut came to nothing.
+    cut_again: VecDeque<(Time, FileNo)>,
     forgotten: Seq,
     failed: Option<i32>,
     actions: VecDeque<Action<B>>,
@@ -122,8 +156,10 @@ impl<B> Gatherer<B> {
             earlier: BTreeMap::new(),
             held: VecDeque::new(),
             files: BTreeMap::new(),
+            gone: BTreeSet::new(),
             clients: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            appends: BTreeMap::new(),
             wanted: BTreeMap::new(),
             next_wanted: 0,
             next_seq: first.0,
@@ -132,6 +168,9 @@ impl<B> Gatherer<B> {
             syncing: None,
             pushes: BTreeMap::new(),
             next_push: 0,
+            cuts: BTreeMap::new(),
+            next_cut: 0,
+            cut_again: VecDeque::new(),
             forgotten: first,
             failed: None,
             actions: VecDeque::new(),
@@ -151,9 +190,25 @@ impl<B> Gatherer<B> {
                 Record::Brought { file, stripe, upto } => {
                     gatherer.stripe(*file, *stripe).parts.retain(|_, part| part.seq > *upto);
                 }
+                Record::Cut { file, from, epoch } => {
+                    gatherer.file(*file).cutting = Some(Cutting::of_log(*from, *epoch, seq));
+                }
+                Record::IsCut { file, from, epoch } => {
+                    gatherer.is_cut(*file, *from, *epoch, seq);
+                    gatherer.file(*file).cutting = None;
+                }
+                Record::Remove { file } => {
+                    gatherer.file(*file).cutting = Some(Cutting::removal_of_log(seq));
+                }
+                Record::Gone { file } => _ = gatherer.forget_file(*file),
+                Record::LastCut { file, epoch } => gatherer.file(*file).last_cut = Some((*epoch, seq)),
                 Record::Client(client) => _ = gatherer.earlier.insert(*client, seq),
             }
         }
+        let cut = gatherer.files.iter().filter(|(_, state)| state.cutting.is_some());
+        let cut: Vec<FileNo> = cut.map(|(file, _)| *file).collect();
+        // What the log says may not last yet.
+        cut.into_iter().for_each(|file| gatherer.sync(Syncing::Cut(file)));
         gatherer.grace = (!gatherer.earlier.is_empty()).then(|| now.after(LEASE));
         gatherer
     }
@@ -167,8 +222,12 @@ impl<B> Gatherer<B> {
         self.files.entry(file).or_insert_with(|| File {
             fence: 0,
             end: 0,
+            tail: 0,
             noted: None,
             stripes: BTreeMap::new(),
+            cutting: None,
+            last_cut: None,
+            later: VecDeque::new(),
         })
     }
 
@@ -179,6 +238,7 @@ impl<B> Gatherer<B> {
     fn grow(&mut self, file: FileNo, end: u64) {
         let file = self.file(file);
         file.end = file.end.max(end);
+        file.tail = file.tail.max(end);
     }
 
     fn epoch(&mut self, file: FileNo) -> Epoch {
@@ -191,6 +251,7 @@ impl<B> Gatherer<B> {
         if self.grace.is_some_and(|grace| grace <= now) {
             self.end_grace();
         }
+        self.cut_those_left();
         let gone: Vec<ClientNo> =
             self.clients.iter().filter(|(_, client)| client.until <= now).map(|(no, _)| *no).collect();
         for client in gone {
@@ -206,7 +267,8 @@ impl<B> Gatherer<B> {
 
     /// When [`Gatherer::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.clients.values().map(|client| client.until).chain(self.grace).min()
+        let again = self.cut_again.front().map(|(when, _)| *when);
+        self.clients.values().map(|client| client.until).chain(self.grace).chain(again).min()
     }
 
     fn is_of_now(&self, client: ClientNo, session: Session) -> bool {
@@ -250,11 +312,18 @@ impl<B> Gatherer<B> {
     /// Nothing that a client said over its last connection counts any more.
     fn leave(&mut self, client: ClientNo) {
         self.held.retain(|(other, ..)| *other != client);
-        for stripe in self.files.values_mut().flat_map(|file| file.stripes.values_mut()) {
-            let is_its = |one: &Queued<B>| matches!(one, Queued::Write { client: of, .. } if *of == client);
-            stripe.queue.retain(|one| !is_its(one));
+        let mut appends = Vec::new();
+        for (file, state) in &mut self.files {
+            for stripe in state.stripes.values_mut() {
+                let is_its = |one: &Queued<B>| one.writer() == Some(client);
+                let has = stripe.queue.iter().any(|one| is_its(one) && matches!(one, Queued::Append { .. }));
+                appends.extend(has.then_some(*file));
+                stripe.queue.retain(|one| !is_its(one));
+            }
         }
-        // What it wrote under one may be under way still.
+        appends.into_iter().for_each(|file| self.leave_append(client, file));
+        self.leave_cuts(client);
+        // What it wrote under a lease may be under way still.
         self.void_leases(client);
     }
 
@@ -280,8 +349,8 @@ impl<B> Gatherer<B> {
         if !self.hear(now, client, session) {
             return;
         }
-        let waits = self.grace.is_some() && !matches!(request, Request::Read { .. } | Request::Sync { .. });
-        match waits {
+        let waits = request.changes().is_some() || matches!(request, Request::Release { .. });
+        match waits && self.grace.is_some() {
             true => self.held.push_back((client, number, request)),
             false => self.take(client, number, request),
         }
@@ -295,14 +364,23 @@ impl<B> Gatherer<B> {
         if let Some(errno) = self.failed
             && !matches!(request, Request::Read { .. } | Request::Release { .. })
         {
-            return self.answer(client, number, Answer::Failed(errno));
+            return match request {
+                Request::Grow { .. } => {}
+                _ => self.answer(client, number, Answer::Failed(errno)),
+            };
+        }
+        if self.gone.contains(&request.file()) {
+            return self.answer_for_gone(client, number, &request);
+        }
+        let is_cut = |file: FileNo| self.files.get(&file).is_some_and(|file| file.cutting.is_some());
+        if request.changes().is_some_and(is_cut) {
+            return self.take_later(client, number, request);
         }
         match request {
             Request::Write { file, offset, len, bytes } => {
                 let at = offset / self.settings.stripe_size;
+                self.give_back(client, file, at);
                 let stripe = self.stripe(file, at);
-                stripe.leases.remove(&client);
-                stripe.recalled.remove(&client);
                 stripe.queue.push_back(Queued::Write { client, number, offset, len, bytes });
                 self.go_on(file, at);
             }
@@ -318,9 +396,7 @@ impl<B> Gatherer<B> {
             }
             Request::Release { file, stripes } => {
                 for at in stripes {
-                    let stripe = self.stripe(file, at);
-                    stripe.leases.remove(&client);
-                    stripe.recalled.remove(&client);
+                    self.give_back(client, file, at);
                     self.go_on(file, at);
                 }
             }
@@ -333,144 +409,31 @@ impl<B> Gatherer<B> {
                 let end = state.end;
                 self.answer(client, number, Answer::Read { parts, end });
             }
-            Request::Sync { file, end } => {
-                if end > self.file(file).end {
+            Request::Grow { file, epoch, end } => {
+                let state = self.file(file);
+                let counts = state.last_cut.is_none_or(|(last, _)| epoch >= last);
+                if counts && end > state.end {
                     self.grow(file, end);
                     self.note_end(file);
                 }
-                self.sync(Syncing::Client(client, number));
             }
-        }
-    }
-
-    fn append(&mut self, record: Record<B>, appending: Appending) -> Seq {
-        let seq = Seq(self.next_seq);
-        self.next_seq += 1;
-        self.appending.insert(seq, appending);
-        self.actions.push_back(Action::Append(seq, record));
-        seq
-    }
-
-    fn sync(&mut self, syncing: Syncing) {
-        self.to_sync.push((Seq(self.next_seq), syncing));
-        self.begin_sync();
-    }
-
-    /// Begins a sync for those whose records are all in the log; one sync at a time.
-    fn begin_sync(&mut self) {
-        let upto = self.appending.keys().next().copied().unwrap_or(Seq(self.next_seq));
-        if self.syncing.is_some() || !self.to_sync.iter().any(|(before, _)| *before <= upto) {
-            return;
-        }
-        let to_sync = std::mem::take(&mut self.to_sync);
-        let (now, later) = to_sync.into_iter().partition(|(before, _)| *before <= upto);
-        self.to_sync = later;
-        let now: Vec<(Seq, Syncing)> = now;
-        self.syncing = Some(now.into_iter().map(|(_, syncing)| syncing).collect());
-        self.actions.push_back(Action::Sync);
-    }
-
-    /// The log is to say that the client may have leases: in the next life they are waited for.
-    fn make_known(&mut self, client: ClientNo) {
-        let state = self.clients.get(&client).expect("who asks was heard");
-        if !state.is_known && state.noted.is_none() {
-            let seq = self.append(Record::Client(client), Appending::Other);
-            self.clients.get_mut(&client).expect("it was just there").noted = Some(seq);
-            self.sync(Syncing::Known(client));
-        }
-    }
-
-    /// The log is to say where a file ends.
-    fn note_end(&mut self, file: FileNo) {
-        let end = self.file(file).end;
-        let seq = self.append(Record::End { file, end }, Appending::Other);
-        self.file(file).noted = Some((end, seq));
-    }
-
-    /// A record is in the log, or the disk says no.
-    ///
-    /// # Panics
-    /// It was not to be appended.
-    pub fn appended(&mut self, seq: Seq, result: Result<(), i32>) {
-        let appending = self.appending.remove(&seq).expect("a record is appended once");
-        if let Err(errno) = result {
-            self.fail(errno);
-        }
-        if let Appending::Bytes { client, number, file, part } = appending {
-            let at = part.offset / self.settings.stripe_size;
-            let stripe = self.stripe(file, at);
-            stripe.appending -= 1;
-            match result {
-                Ok(()) => {
-                    stripe.cover(part);
-                    self.grow(file, part.offset + part.len);
-                    self.answer(client, number, Answer::Written);
-                }
-                Err(errno) => self.answer(client, number, Answer::Failed(errno)),
+            Request::Sync { .. } => self.sync(Syncing::Client(client, number)),
+            Request::Append { file, number: append, len, bytes } => {
+                self.take_append((client, number), file, append, len, bytes);
             }
-            self.go_on(file, at);
-        }
-        self.begin_sync();
-    }
-
-    /// The log's sync is over.
-    ///
-    /// # Panics
-    /// None was to be made.
-    pub fn synced(&mut self, result: Result<(), i32>) {
-        let synced = self.syncing.take().expect("one sync at a time");
-        if let Err(errno) = result {
-            self.fail(errno);
-        }
-        for one in synced {
-            match (one, result) {
-                (Syncing::Client(client, number), Ok(())) => self.answer(client, number, Answer::Durable),
-                (Syncing::Client(client, number), Err(errno)) => {
-                    self.answer(client, number, Answer::Failed(errno));
-                }
-                (Syncing::Known(client), Ok(())) => {
-                    if let Some(state) = self.clients.get_mut(&client) {
-                        state.is_known = true;
-                    }
-                    let of_it = self.wanted.values().filter(|wanted| wanted.client == client);
-                    let stripes: Vec<(FileNo, u64)> =
-                        of_it.flat_map(|one| one.stripes.clone().map(|at| (one.file, at))).collect();
-                    stripes.into_iter().for_each(|(file, at)| self.go_on(file, at));
-                }
-                (Syncing::Brought(file, at), Ok(())) => {
-                    self.stripe(file, at).noting -= 1;
-                    self.go_on(file, at);
-                }
-                (Syncing::Forget(first), Ok(())) => self.actions.push_back(Action::Forget(first)),
-                (Syncing::Known(_) | Syncing::Brought(..) | Syncing::Forget(_), Err(_)) => {}
-            }
-        }
-        self.begin_sync();
-    }
-
-    /// The log is not believed any more: nothing is gathered, and nothing leased.
-    fn fail(&mut self, errno: i32) {
-        if self.failed.replace(errno).is_some() {
-            return;
-        }
-        for wanted in std::mem::take(&mut self.wanted).into_values() {
-            self.answer(wanted.client, wanted.number, Answer::Failed(errno));
-        }
-        let files: Vec<FileNo> = self.files.keys().copied().collect();
-        for file in files {
-            let stripes = self.files.get_mut(&file).expect("it is there").stripes.values_mut();
-            let queued: Vec<Queued<B>> =
-                stripes.flat_map(|stripe| std::mem::take(&mut stripe.queue)).collect();
-            for one in queued {
-                if let Queued::Write { client, number, .. } = one {
-                    self.answer(client, number, Answer::Failed(errno));
-                }
-            }
+            Request::Truncate { file, len } => self.begin_cut(client, number, file, len),
+            Request::Remove { file } => self.begin_removal(client, number, file),
         }
     }
 
     /// Does what waits for a stripe, as far as it can be done.
     fn go_on(&mut self, file: FileNo, at: u64) {
+        if self.gone.contains(&file) {
+            return;
+        }
+        if self.file(file).cutting.is_some() {
+            return self.go_on_cut(file);
+        }
         loop {
             let stripe = self.stripe(file, at);
             match stripe.queue.front() {
@@ -487,9 +450,22 @@ impl<B> Gatherer<B> {
                         unreachable!("it was just looked at")
                     };
                     stripe.appending += 1;
+                    let state = self.file(file);
+                    state.tail = state.tail.max(offset + len);
                     let part = Part { offset, len, seq: Seq(self.next_seq), from: 0 };
                     let appending = Appending::Bytes { client, number, file, part };
                     self.append(Record::Bytes { file, offset, len, bytes }, appending);
+                }
+                Some(Queued::Append { .. }) => {
+                    // Its client's too: that does not know which stripe it will be.
+                    let all: Vec<ClientNo> = stripe.leases.iter().copied().collect();
+                    if !all.is_empty() {
+                        return self.recall(file, at, &all);
+                    }
+                    let Some(Queued::Append { client, len, bytes }) = stripe.queue.pop_front() else {
+                        unreachable!("it was just looked at")
+                    };
+                    self.do_append(client, (file, at), len, bytes);
                 }
                 Some(Queued::Lease(wanted)) => {
                     let wanted = *wanted;
@@ -511,8 +487,9 @@ impl<B> Gatherer<B> {
     /// Brings what the log has of a stripe to where it lies.
     fn push(&mut self, file: FileNo, at: u64) {
         let epoch = self.epoch(file);
+        let is_cut = self.first_cut(file).is_some_and(|first| first <= at);
         let stripe = self.stripe(file, at);
-        if stripe.pushing || stripe.parts.is_empty() {
+        if is_cut || stripe.pushing || stripe.parts.is_empty() {
             return;
         }
         stripe.pushing = true;
@@ -564,38 +541,5 @@ impl<B> Gatherer<B> {
         }
         self.forget();
         self.go_on(file, at);
-    }
-
-    fn forget(&mut self) {
-        let stripes = self.files.values().flat_map(|file| file.stripes.values());
-        let parts = stripes.flat_map(|stripe| stripe.parts.values().map(|part| part.seq));
-        // What is on its way may have been replaced since, and is read all the same.
-        let pushed = self.pushes.values().flat_map(|push| push.parts.iter().map(|part| part.seq));
-        let first =
-            parts.chain(pushed).chain(self.appending.keys().copied()).min().unwrap_or(Seq(self.next_seq));
-        if first.0 < self.forgotten.0 + self.settings.forget_records {
-            return;
-        }
-        self.forgotten = first;
-        // What those records said besides bytes is said again.
-        let is_old = |state: &File<B>| {
-            state.end > 0 && state.noted.is_none_or(|(end, seq)| end < state.end || seq < first)
-        };
-        let files: Vec<FileNo> =
-            self.files.iter().filter(|(_, state)| is_old(state)).map(|(file, _)| *file).collect();
-        files.into_iter().for_each(|file| self.note_end(file));
-        let known = self.clients.iter().filter(|(_, state)| state.noted.is_some_and(|seq| seq < first));
-        let known: Vec<ClientNo> = known.map(|(client, _)| *client).collect();
-        for client in known {
-            let seq = self.append(Record::Client(client), Appending::Other);
-            self.clients.get_mut(&client).expect("it was just there").noted = Some(seq);
-        }
-        let earlier = self.earlier.iter().filter(|(_, seq)| **seq < first);
-        let earlier: Vec<ClientNo> = earlier.map(|(client, _)| *client).collect();
-        for client in earlier {
-            let seq = self.append(Record::Client(client), Appending::Other);
-            self.earlier.insert(client, seq);
-        }
-        self.sync(Syncing::Forget(first));
     }
 }

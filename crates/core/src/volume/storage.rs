@@ -1,12 +1,12 @@
 //! A storage server of a volume: which request is carried out when, and which is refused.
 //!
 //! In: requests of clients and gatherers, and what became of operations. Out: operations for the disk, and
-//! answers.
-//! Invariants: no write is carried out under an epoch that is older than one that was heard of before it;
-//! none begins while one of an older epoch is being carried out; nothing of a peer's earlier session begins
-//! after a newer one began, and the newer one begins after what was being carried out of the earlier is
-//! over.
-//! Left out: tickets, which say what a peer may do at all; the driver looks at them first.
+//! answers. Invariants: no write is carried out under an epoch that is older than one that was heard of
+//! before it; none begins while one of an older epoch is being carried out; a cut is carried out alone in
+//! its file, in the order in which it came; what was removed is not written any more; nothing of a peer's
+//! earlier session begins after a newer one began, and the newer one begins after what was being carried
+//! out of the earlier is over. Left out: tickets, which say what a peer may do at all; the driver looks at
+//! them first.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,12 +25,16 @@ pub enum Request<B> {
     Read { file: FileNo, offset: u64, len: u64 },
     /// Makes last whatever was answered before.
     Sync { file: FileNo },
+    /// Takes away what lies at `from` and behind it: that is zeros from then on.
+    Cut { file: FileNo, epoch: Epoch, from: u64 },
+    /// Takes away all of it, for good.
+    Remove { file: FileNo, epoch: Epoch },
 }
 
 /// What a storage server says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer<B> {
-    /// It is written, and lost if this life of the server ends.
+    /// It is written, cut or removed, and that may be lost if this life of the server ends.
     Written(Incarnation),
     /// What was written before in this life lasts.
     Durable(Incarnation),
@@ -38,6 +42,9 @@ pub enum Answer<B> {
     Read(B),
     /// The lease is void: the file is at that epoch.
     Void(Epoch),
+    /// The file was removed: nothing is put into it in this life. Whoever brings bytes of it needs to do so
+    /// no more.
+    Gone,
     /// The disk says no.
     Failed(i32),
 }
@@ -60,14 +67,33 @@ pub enum Action<B> {
 /// An operation for the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op<B> {
-    Write { file: FileNo, offset: u64, bytes: B },
-    Read { file: FileNo, offset: u64, len: u64 },
-    Sync { file: FileNo },
+    Write {
+        file: FileNo,
+        offset: u64,
+        bytes: B,
+    },
+    Read {
+        file: FileNo,
+        offset: u64,
+        len: u64,
+    },
+    Sync {
+        file: FileNo,
+    },
+    Cut {
+        file: FileNo,
+        from: u64,
+    },
+    /// A sync of the file that was removed makes that last.
+    Remove {
+        file: FileNo,
+    },
 }
 
 /// What became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done<B> {
+    /// It is written, cut or removed.
     Written,
     Read(B),
     Synced,
@@ -85,24 +111,43 @@ struct From {
 struct Waiting<B> {
     from: From,
     epoch: Epoch,
-    offset: u64,
-    bytes: B,
+    op: Op<B>,
+}
+
+impl<B> Waiting<B> {
+    /// Nothing else of its file is carried out beside it.
+    fn is_alone(&self) -> bool {
+        !matches!(self.op, Op::Write { .. })
+    }
 }
 
 #[derive(Debug)]
 struct File<B> {
     /// The newest that was heard of.
     epoch: Epoch,
-    /// Writes that are being carried out, and under which epoch.
+    is_gone: bool,
+    /// Changes that are being carried out, and under which epoch.
     writing: BTreeMap<Epoch, u32>,
-    /// Writes that wait for those of older epochs.
+    /// The one of them beside which nothing else is.
+    is_alone: bool,
+    /// Changes that wait for others.
     waiting: VecDeque<Waiting<B>>,
+}
+
+impl<B> File<B> {
+    /// Whether a change can be carried out now.
+    fn is_free(&self, one: &Waiting<B>) -> bool {
+        match one.is_alone() {
+            true => self.writing.is_empty(),
+            false => !self.is_alone && self.writing.range(..one.epoch).next().is_none(),
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Running {
     from: From,
-    /// A write, in this file and under this epoch.
+    /// A change, in this file and under this epoch.
     writes: Option<(FileNo, Epoch)>,
 }
 
@@ -183,22 +228,33 @@ impl<B> Storage<B> {
         }
         match request {
             Request::Write { file, epoch, offset, bytes } => {
-                let state = self.files.entry(file).or_insert_with(|| File {
-                    epoch,
-                    writing: BTreeMap::new(),
-                    waiting: VecDeque::new(),
-                });
-                if epoch < state.epoch {
-                    let epoch = state.epoch;
-                    return self.answer(from, Answer::Void(epoch));
-                }
-                state.epoch = epoch;
-                state.waiting.push_back(Waiting { from, epoch, offset, bytes });
-                self.begin_writes(file);
+                self.change(from, file, epoch, Op::Write { file, offset, bytes });
             }
+            Request::Cut { file, epoch, from: start } => {
+                self.change(from, file, epoch, Op::Cut { file, from: start });
+            }
+            Request::Remove { file, epoch } => self.change(from, file, epoch, Op::Remove { file }),
             Request::Read { file, offset, len } => self.begin(from, None, Op::Read { file, offset, len }),
             Request::Sync { file } => self.begin(from, None, Op::Sync { file }),
         }
+    }
+
+    fn change(&mut self, from: From, file: FileNo, epoch: Epoch, op: Op<B>) {
+        let state = self.files.entry(file).or_insert_with(|| File {
+            epoch,
+            is_gone: false,
+            writing: BTreeMap::new(),
+            is_alone: false,
+            waiting: VecDeque::new(),
+        });
+        if epoch < state.epoch {
+            let epoch = state.epoch;
+            return self.answer(from, Answer::Void(epoch));
+        }
+        state.epoch = epoch;
+        state.is_gone |= matches!(op, Op::Remove { .. });
+        state.waiting.push_back(Waiting { from, epoch, op });
+        self.begin_writes(file);
     }
 
     fn answer(&mut self, from: From, answer: Answer<B>) {
@@ -217,19 +273,20 @@ impl<B> Storage<B> {
     fn begin_writes(&mut self, file: FileNo) {
         loop {
             let Some(state) = self.files.get_mut(&file) else { return };
-            let is_free = |one: &Waiting<B>| state.writing.range(..one.epoch).next().is_none();
-            if !state.waiting.front().is_some_and(is_free) {
+            if !state.waiting.front().is_some_and(|one| state.is_free(one)) {
                 return;
             }
             let Some(one) = state.waiting.pop_front() else { return };
             if one.epoch < state.epoch {
                 let epoch = state.epoch;
                 self.answer(one.from, Answer::Void(epoch));
+            } else if state.is_gone && !matches!(one.op, Op::Remove { .. }) {
+                self.answer(one.from, Answer::Gone);
             } else if self.is_of_now(&one.from) {
                 let state = self.files.get_mut(&file).expect("it was just there");
                 *state.writing.entry(one.epoch).or_default() += 1;
-                let op = Op::Write { file, offset: one.offset, bytes: one.bytes };
-                self.begin(one.from, Some((file, one.epoch)), op);
+                state.is_alone = one.is_alone();
+                self.begin(one.from, Some((file, one.epoch)), one.op);
             }
         }
     }
@@ -254,6 +311,7 @@ impl<B> Storage<B> {
             if *left == 0 {
                 state.writing.remove(&epoch);
             }
+            state.is_alone = false;
             self.begin_writes(file);
         }
         if self.is_of_now(&from) {

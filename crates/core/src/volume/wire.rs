@@ -1,18 +1,22 @@
 //! What is said over a connection of a volume, which leads from a client or a gatherer to one server, and the
 //! bytes of it.
 //!
-//! In: bytes of a peer, or what a machine wants said. Out: the other of the two.
-//! The frames are those of a transfer, on stream 1: a message here is one frame, and what has bytes is followed
-//! at once by one data frame, whose only entry is "the whole" of them, with their root, so that they are checked
-//! as those of a copy are. Without bytes there is none.
-//! Invariants: what [`encode`] makes, [`decode`] takes; nothing is allocated beyond what the bytes at hand can
-//! fill; ranges do not overflow, and are not empty where that would say nothing.
-//! Left out: whether somebody may say it, which the driver knows before.
+//! In: bytes of a peer, or what a machine wants said. Out: the other of the two. The frames are those of a
+//! transfer, on stream 1: a message here is one frame, and what has bytes is followed at once by one data
+//! frame, whose only entry is "the whole" of them, with their root, so that they are checked as those of a
+//! copy are. Without bytes there is none. Invariants: what [`encode`] makes, [`decode`] takes; nothing is
+//! allocated beyond what the bytes at hand can fill; ranges do not overflow, and are not empty where that
+//! would say nothing. Left out: whether somebody may say it, which the driver knows before.
+
+#[cfg(test)]
+mod tests;
 
 use std::ops::Range;
+use std::time::Duration;
 
 use super::catalog;
-use super::gather::{self, Part, Seq};
+use super::client::Striping;
+use super::gather::{self, AppendNo, Part, Seq};
 use super::storage;
 use super::{ClientNo, Epoch, FileNo, Incarnation, RequestNo, ServerNo, Session};
 use crate::wire::codec::{Reader, Writer};
@@ -39,17 +43,31 @@ pub enum Who {
     Gatherer(ServerNo),
 }
 
+/// What a request was for the server that answers it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// How long the server was busy with it, what it did beside that at the same time taken off.
+    pub busy: Duration,
+    /// From its last byte's arrival to the answer.
+    pub stayed: Duration,
+    /// The part of its time for which the server was busy with other clients lately: of 65,535.
+    pub others: u16,
+}
+
 /// How many bytes follow in a data frame.
 pub type Following = u32;
 
 /// See the head of this module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The first of a connection, from who opens it.
+    /// The first of a connection, from who opens it: whom it takes the server for, and how files lie on the
+    /// volume's servers.
     Join {
         volume: VolumeId,
         who: Who,
         session: Session,
+        to: ServerNo,
+        striping: Striping,
     },
     /// What it may ask of the storage server from now on, and what of the gatherer.
     StorageJoined(Incarnation),
@@ -61,10 +79,10 @@ pub enum Message {
     Pong(u64),
     Gather(RequestNo, gather::Request<Following>),
     /// Of [`gather::Answer::Read`] the parts' bytes follow, one part's behind the other's.
-    Gathered(RequestNo, gather::Answer),
+    Gathered(RequestNo, gather::Answer, Work),
     Recall(FileNo, Range<u64>),
     Store(RequestNo, storage::Request<Following>),
-    Stored(RequestNo, storage::Answer<Following>),
+    Stored(RequestNo, storage::Answer<Following>, Work),
     /// Between a client and the catalog, where only it, what ends a connection and pings are said.
     Catalog(catalog::Message),
 }
@@ -91,11 +109,14 @@ impl Message {
     /// So many bytes follow in a data frame; at 0 no such frame follows.
     pub fn following(&self) -> Following {
         match self {
-            Message::Gather(_, gather::Request::Write { bytes, .. })
+            Message::Gather(
+                _,
+                gather::Request::Write { bytes, .. } | gather::Request::Append { bytes, .. },
+            )
             | Message::Store(_, storage::Request::Write { bytes, .. })
-            | Message::Stored(_, storage::Answer::Read(bytes)) => *bytes,
+            | Message::Stored(_, storage::Answer::Read(bytes), _) => *bytes,
             // Their sum was checked.
-            Message::Gathered(_, gather::Answer::Read { parts, .. }) => {
+            Message::Gathered(_, gather::Answer::Read { parts, .. }, _) => {
                 parts.iter().map(|part| part.len as Following).sum()
             }
             _ => 0,
@@ -113,7 +134,13 @@ impl<B> gather::Request<B> {
             gather::Request::Lease { file, stripes } => gather::Request::Lease { file, stripes },
             gather::Request::Release { file, stripes } => gather::Request::Release { file, stripes },
             gather::Request::Read { file, offset, len } => gather::Request::Read { file, offset, len },
-            gather::Request::Sync { file, end } => gather::Request::Sync { file, end },
+            gather::Request::Grow { file, epoch, end } => gather::Request::Grow { file, epoch, end },
+            gather::Request::Sync { file } => gather::Request::Sync { file },
+            gather::Request::Append { file, number, len, bytes } => {
+                gather::Request::Append { file, number, len, bytes: bytes_of(bytes) }
+            }
+            gather::Request::Truncate { file, len } => gather::Request::Truncate { file, len },
+            gather::Request::Remove { file } => gather::Request::Remove { file },
         }
     }
 }
@@ -127,6 +154,8 @@ impl<B> storage::Request<B> {
             }
             storage::Request::Read { file, offset, len } => storage::Request::Read { file, offset, len },
             storage::Request::Sync { file } => storage::Request::Sync { file },
+            storage::Request::Cut { file, epoch, from } => storage::Request::Cut { file, epoch, from },
+            storage::Request::Remove { file, epoch } => storage::Request::Remove { file, epoch },
         }
     }
 }
@@ -139,6 +168,7 @@ impl<B> storage::Answer<B> {
             storage::Answer::Durable(life) => storage::Answer::Durable(life),
             storage::Answer::Read(bytes) => storage::Answer::Read(bytes_of(bytes)),
             storage::Answer::Void(epoch) => storage::Answer::Void(epoch),
+            storage::Answer::Gone => storage::Answer::Gone,
             storage::Answer::Failed(errno) => storage::Answer::Failed(errno),
         }
     }
@@ -153,6 +183,11 @@ impl<B> gather::Record<B> {
             }
             gather::Record::End { file, end } => gather::Record::End { file, end },
             gather::Record::Brought { file, stripe, upto } => gather::Record::Brought { file, stripe, upto },
+            gather::Record::Cut { file, from, epoch } => gather::Record::Cut { file, from, epoch },
+            gather::Record::IsCut { file, from, epoch } => gather::Record::IsCut { file, from, epoch },
+            gather::Record::Remove { file } => gather::Record::Remove { file },
+            gather::Record::Gone { file } => gather::Record::Gone { file },
+            gather::Record::LastCut { file, epoch } => gather::Record::LastCut { file, epoch },
             gather::Record::Client(client) => gather::Record::Client(client),
         }
     }
@@ -165,7 +200,7 @@ impl<B> gather::Record<B> {
 pub fn encode(message: &Message, out: &mut Vec<u8>) {
     let w = &mut Writer::new(out);
     match message {
-        Message::Join { volume, who, session } => {
+        Message::Join { volume, who, session, to, striping } => {
             w.raw(&volume.0);
             match who {
                 Who::Client(client) => {
@@ -178,6 +213,9 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
                 }
             }
             w.u64(session.0);
+            w.u16(to.0);
+            w.u16(striping.servers);
+            w.u64(striping.stripe_size);
         }
         Message::StorageJoined(life) => w.u64(life.0),
         Message::GathererJoined(life) => w.u32(*life),
@@ -187,8 +225,9 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
             w.u64(number.0);
             write_gather(w, request);
         }
-        Message::Gathered(number, answer) => {
+        Message::Gathered(number, answer, work) => {
             w.u64(number.0);
+            write_work(w, work);
             write_gathered(w, answer);
         }
         Message::Recall(file, stripes) => {
@@ -199,12 +238,20 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
             w.u64(number.0);
             write_store(w, request);
         }
-        Message::Stored(number, answer) => {
+        Message::Stored(number, answer, work) => {
             w.u64(number.0);
+            write_work(w, work);
             write_stored(w, answer);
         }
         Message::Catalog(message) => catalog::wire::write(w, message),
     }
+}
+
+fn write_work(w: &mut Writer<'_>, work: &Work) {
+    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    w.u64(nanos(work.busy));
+    w.u64(nanos(work.stayed));
+    w.u16(work.others);
 }
 
 fn write_range(w: &mut Writer<'_>, range: &Range<u64>) {
@@ -241,10 +288,30 @@ fn write_gather(w: &mut Writer<'_>, request: &gather::Request<Following>) {
             w.u64(*offset);
             w.u64(*len);
         }
-        gather::Request::Sync { file, end } => {
+        gather::Request::Sync { file } => {
             w.u8(4);
             w.u64(file.0);
+        }
+        gather::Request::Grow { file, epoch, end } => {
+            w.u8(5);
+            w.u64(file.0);
+            write_epoch(w, *epoch);
             w.u64(*end);
+        }
+        gather::Request::Append { file, number, bytes, .. } => {
+            w.u8(6);
+            w.u64(file.0);
+            w.u64(number.0);
+            w.u32(*bytes);
+        }
+        gather::Request::Truncate { file, len } => {
+            w.u8(7);
+            w.u64(file.0);
+            w.u64(*len);
+        }
+        gather::Request::Remove { file } => {
+            w.u8(8);
+            w.u64(file.0);
         }
     }
 }
@@ -271,6 +338,17 @@ fn write_gathered(w: &mut Writer<'_>, answer: &gather::Answer) {
             w.u8(4);
             w.i32(*errno);
         }
+        gather::Answer::Appended { offset } => {
+            w.u8(5);
+            w.u64(*offset);
+        }
+        gather::Answer::Reserved { offset } => {
+            w.u8(6);
+            w.u64(*offset);
+        }
+        gather::Answer::Truncated => w.u8(7),
+        gather::Answer::Removed => w.u8(8),
+        gather::Answer::Gone => w.u8(9),
     }
 }
 
@@ -292,6 +370,17 @@ fn write_store(w: &mut Writer<'_>, request: &storage::Request<Following>) {
         storage::Request::Sync { file } => {
             w.u8(2);
             w.u64(file.0);
+        }
+        storage::Request::Cut { file, epoch, from } => {
+            w.u8(3);
+            w.u64(file.0);
+            write_epoch(w, *epoch);
+            w.u64(*from);
+        }
+        storage::Request::Remove { file, epoch } => {
+            w.u8(4);
+            w.u64(file.0);
+            write_epoch(w, *epoch);
         }
     }
 }
@@ -318,6 +407,7 @@ fn write_stored(w: &mut Writer<'_>, answer: &storage::Answer<Following>) {
             w.u8(4);
             w.i32(*errno);
         }
+        storage::Answer::Gone => w.u8(5),
     }
 }
 
@@ -338,7 +428,10 @@ pub fn decode(kind: u8, body: &[u8]) -> Result<Message, WireError> {
                 )),
                 other => return Err(bad("who joins", other.into())),
             };
-            Message::Join { volume, who, session: Session(r.u64("session")?) }
+            let session = Session(r.u64("session")?);
+            let (to, servers) = (ServerNo(r.u16("server")?), r.u16("servers")?);
+            let striping = Striping { servers, stripe_size: r.u64("size of stripes")? };
+            Message::Join { volume, who, session, to, striping }
         }
         kind::STORAGE_JOINED => Message::StorageJoined(Incarnation(r.u64("life")?)),
         kind::GATHERER_JOINED => Message::GathererJoined(r.u32("life of a gatherer")?),
@@ -346,10 +439,16 @@ pub fn decode(kind: u8, body: &[u8]) -> Result<Message, WireError> {
         kind::PING => Message::Ping(r.u64("ping")?),
         kind::PONG => Message::Pong(r.u64("pong")?),
         kind::GATHER => Message::Gather(RequestNo(r.u64("request")?), read_gather(r)?),
-        kind::GATHERED => Message::Gathered(RequestNo(r.u64("request")?), read_gathered(r)?),
+        kind::GATHERED => {
+            let (number, work) = (RequestNo(r.u64("request")?), read_work(r)?);
+            Message::Gathered(number, read_gathered(r)?, work)
+        }
         kind::RECALL => Message::Recall(FileNo(r.u64("file")?), read_stripes(r)?),
         kind::STORE => Message::Store(RequestNo(r.u64("request")?), read_store(r)?),
-        kind::STORED => Message::Stored(RequestNo(r.u64("request")?), read_stored(r)?),
+        kind::STORED => {
+            let (number, work) = (RequestNo(r.u64("request")?), read_work(r)?);
+            Message::Stored(number, read_stored(r)?, work)
+        }
         kind::CATALOG_JOIN..=kind::CATALOG_LAST => Message::Catalog(catalog::wire::read(kind, r)?),
         other => return Err(WireError::UnknownKind(other)),
     };
@@ -361,6 +460,14 @@ pub fn decode(kind: u8, body: &[u8]) -> Result<Message, WireError> {
 
 fn bad(what: &'static str, value: u64) -> WireError {
     WireError::BadValue { what, value }
+}
+
+fn read_work(r: &mut Reader<'_>) -> Result<Work, WireError> {
+    Ok(Work {
+        busy: Duration::from_nanos(r.u64("time that a server was busy")?),
+        stayed: Duration::from_nanos(r.u64("time that a request stayed")?),
+        others: r.u16("time for others")?,
+    })
 }
 
 /// A range of stripes, not empty.
@@ -414,7 +521,15 @@ fn read_gather(r: &mut Reader<'_>) -> Result<gather::Request<Following>, WireErr
             check_bytes(offset, len)?;
             gather::Request::Read { file, offset, len }
         }
-        4 => gather::Request::Sync { file, end: read_end(r)? },
+        4 => gather::Request::Sync { file },
+        5 => gather::Request::Grow { file, epoch: read_epoch(r)?, end: read_end(r)? },
+        6 => {
+            let (number, bytes) = (AppendNo(r.u64("number of an append")?), r.u32("bytes")?);
+            check_bytes(0, bytes.into())?;
+            gather::Request::Append { file, number, len: bytes.into(), bytes }
+        }
+        7 => gather::Request::Truncate { file, len: read_end(r)? },
+        8 => gather::Request::Remove { file },
         other => return Err(bad("request of a gatherer", other.into())),
     })
 }
@@ -444,6 +559,11 @@ fn read_gathered(r: &mut Reader<'_>) -> Result<gather::Answer, WireError> {
         }
         3 => gather::Answer::Durable,
         4 => gather::Answer::Failed(r.i32("errno")?),
+        5 => gather::Answer::Appended { offset: read_end(r)? },
+        6 => gather::Answer::Reserved { offset: read_end(r)? },
+        7 => gather::Answer::Truncated,
+        8 => gather::Answer::Removed,
+        9 => gather::Answer::Gone,
         other => return Err(bad("answer of a gatherer", other.into())),
     })
 }
@@ -464,6 +584,8 @@ fn read_store(r: &mut Reader<'_>) -> Result<storage::Request<Following>, WireErr
             storage::Request::Read { file, offset, len }
         }
         2 => storage::Request::Sync { file },
+        3 => storage::Request::Cut { file, epoch: read_epoch(r)?, from: read_end(r)? },
+        4 => storage::Request::Remove { file, epoch: read_epoch(r)? },
         other => return Err(bad("request of a storage server", other.into())),
     })
 }
@@ -479,90 +601,7 @@ fn read_stored(r: &mut Reader<'_>) -> Result<storage::Answer<Following>, WireErr
         }
         3 => storage::Answer::Void(read_epoch(r)?),
         4 => storage::Answer::Failed(r.i32("errno")?),
+        5 => storage::Answer::Gone,
         other => return Err(bad("answer of a storage server", other.into())),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn all() -> Vec<Message> {
-        let (file, number) = (FileNo(7), RequestNo(9));
-        let epoch = Epoch { gatherer: 3, fence: 4 };
-        let part = |offset, len, from| Part { offset, len, seq: Seq(0), from };
-        let gather = |request| Message::Gather(number, request);
-        let gathered = |answer| Message::Gathered(number, answer);
-        let store = |request| Message::Store(number, request);
-        let stored = |answer| Message::Stored(number, answer);
-        vec![
-            Message::Join { volume: VolumeId([5; 16]), who: Who::Client(ClientNo(1)), session: Session(2) },
-            Message::Join { volume: VolumeId([0; 16]), who: Who::Gatherer(ServerNo(9)), session: Session(2) },
-            Message::StorageJoined(Incarnation(4)),
-            Message::GathererJoined(5),
-            Message::Refused("no".into()),
-            Message::Ping(8),
-            Message::Pong(8),
-            gather(gather::Request::Write { file, offset: 13, len: 16, bytes: 16 }),
-            gather(gather::Request::Lease { file, stripes: 1..3 }),
-            gather(gather::Request::Release { file, stripes: 0..1 }),
-            gather(gather::Request::Read { file, offset: 0, len: BYTES_MAX }),
-            gather(gather::Request::Sync { file, end: FILE_LEN_MAX }),
-            gathered(gather::Answer::Written),
-            gathered(gather::Answer::Leased { stripes: 1..3, epoch }),
-            gathered(gather::Answer::Read { parts: vec![part(3, 4, 0), part(7, 1, 4)], end: 12 }),
-            gathered(gather::Answer::Read { parts: vec![], end: 0 }),
-            gathered(gather::Answer::Durable),
-            gathered(gather::Answer::Failed(28)),
-            Message::Recall(file, 2..3),
-            store(storage::Request::Write { file, epoch, offset: 1 << 40, bytes: 1 }),
-            store(storage::Request::Read { file, offset: 1 << 40, len: 1 }),
-            store(storage::Request::Sync { file }),
-            stored(storage::Answer::Written(Incarnation(1))),
-            stored(storage::Answer::Durable(Incarnation(1))),
-            stored(storage::Answer::Read(16)),
-            stored(storage::Answer::Void(epoch)),
-            stored(storage::Answer::Failed(5)),
-        ]
-    }
-
-    /// Goal: each message survives its bytes, and no shorter or longer bytes are it.
-    #[test]
-    fn what_is_said_is_heard() {
-        for message in all() {
-            let mut bytes = Vec::new();
-            encode(&message, &mut bytes);
-            assert_eq!(decode(message.kind(), &bytes).as_ref(), Ok(&message));
-            for len in 0..bytes.len() {
-                assert!(decode(message.kind(), &bytes[..len]).is_err(), "{message:?} cut at {len}");
-            }
-            bytes.push(0);
-            assert!(decode(message.kind(), &bytes).is_err(), "{message:?} and a byte more");
-        }
-    }
-
-    /// Goal: ranges that overflow, that are empty or too long, and parts that overlap are refused.
-    #[test]
-    fn ranges_are_sound() {
-        let refused = |message: Message| {
-            let mut bytes = Vec::new();
-            encode(&message, &mut bytes);
-            assert!(decode(message.kind(), &bytes).is_err(), "{message:?}");
-        };
-        let (file, number) = (FileNo(7), RequestNo(9));
-        for (offset, len) in [(u64::MAX, 1), (FILE_LEN_MAX, 1), (0, 0), (0, BYTES_MAX + 1)] {
-            refused(Message::Gather(number, gather::Request::Read { file, offset, len }));
-            refused(Message::Store(number, storage::Request::Read { file, offset, len }));
-        }
-        #[expect(clippy::reversed_empty_ranges, reason = "that is what is refused")]
-        for stripes in [3..3, 4..3, 0..u64::MAX] {
-            refused(Message::Gather(number, gather::Request::Lease { file, stripes }));
-        }
-        let part = |offset, len| Part { offset, len, seq: Seq(0), from: 0 };
-        for parts in
-            [vec![part(0, 4), part(3, 1)], vec![part(0, 0)], vec![part(0, BYTES_MAX), part(BYTES_MAX, 1)]]
-        {
-            refused(Message::Gathered(number, gather::Answer::Read { parts, end: 0 }));
-        }
-    }
 }

@@ -177,6 +177,23 @@ impl FrameHeader {
     /// Edge: an unknown kind that may be ignored is `Ok`; read `len` bytes and give them to
     /// [`decode_message`](super::decode_message), or drop them.
     pub fn decode(bytes: &[u8; HEADER_LEN]) -> Result<FrameHeader, WireError> {
+        let header = FrameHeader::decode_any(bytes)?;
+        match header.is_of_volume() {
+            true => Err(WireError::UnknownKind(header.kind)),
+            false => Ok(header),
+        }
+    }
+
+    /// Reads a header of a volume's connection: of one of its messages, or of data.
+    pub fn decode_of_volume(bytes: &[u8; HEADER_LEN]) -> Result<FrameHeader, WireError> {
+        let header = FrameHeader::decode_any(bytes)?;
+        match header.is_of_volume() || header.kind == kind::DATA {
+            true => Ok(header),
+            false => Err(WireError::UnknownKind(header.kind)),
+        }
+    }
+
+    fn decode_any(bytes: &[u8; HEADER_LEN]) -> Result<FrameHeader, WireError> {
         let mut r = Reader::new(bytes);
         let len = r.u32("frame length")?;
         let kind = r.u8("frame kind")?;

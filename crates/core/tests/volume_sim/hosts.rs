@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use haul_core::volume::client::{Client, OpNo};
-use haul_core::volume::gather::{self, Gatherer, Part, PushNo, Record, Seq};
+use haul_core::volume::gather::{self, CutNo, Gatherer, Part, PushNo, Record, Seq};
 use haul_core::volume::storage::{self, Storage};
 use haul_core::volume::{FileNo, Incarnation, RequestNo};
 
@@ -50,6 +50,8 @@ pub enum Event {
     /// It hears that a connection to another is gone.
     Lost(Host, Host, u32),
     PushSome(u32),
+    /// The gatherer's driver comes to something.
+    Later(u32, gather::Action<Bytes>),
     Trouble,
     Thaw(Host),
     Restart(Host),
@@ -63,15 +65,22 @@ pub struct StorageHost {
     pub cached: BTreeMap<(FileNo, u64), u32>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    Push(PushNo),
+    /// One server's part of a cut.
+    Cut(CutNo),
+}
+
+/// What the gatherer has a storage server do, and sync.
 pub struct Push {
-    pub no: PushNo,
+    pub task: Task,
     pub server: u16,
     pub file: FileNo,
     /// Requests that are not answered yet.
     pub open: BTreeSet<RequestNo>,
-    pub incarnation: Option<Incarnation>,
+    pub incarnation: Incarnation,
     pub syncing: bool,
-    pub action: gather::Action<Bytes>,
 }
 
 pub struct GathererHost {
@@ -83,6 +92,8 @@ pub struct GathererHost {
     pub first: Seq,
     pub servers: BTreeMap<u16, Incarnation>,
     pub pushes: Vec<Push>,
+    /// Servers that have not cut yet, and whether the others did.
+    pub cuts: BTreeMap<CutNo, (u16, bool)>,
     pub waiting: Vec<gather::Action<Bytes>>,
     pub next: u64,
 }
@@ -102,15 +113,19 @@ pub enum Op {
     Write(u32),
     Read { file: u64, offset: u64, len: u64, begun: u64 },
     Sync { writes: Vec<u32> },
+    Cut(u32),
+    Append(u32),
 }
 
 pub fn host_of(event: &Event) -> Option<Host> {
     match event {
         Event::Arrive(_, to, ..) => Some(*to),
         Event::StorageDone(server, ..) => Some(Host::Storage(*server)),
-        Event::Appended(..) | Event::LogSynced(..) | Event::Tick(_) | Event::PushSome(_) => {
-            Some(Host::Gatherer)
-        }
+        Event::Appended(..)
+        | Event::LogSynced(..)
+        | Event::Tick(_)
+        | Event::PushSome(_)
+        | Event::Later(..) => Some(Host::Gatherer),
         Event::Act(client, _) | Event::Ping(client, _) => Some(Host::Client(*client)),
         Event::Connect(from, ..) | Event::Lost(from, ..) => Some(*from),
         Event::Trouble | Event::Thaw(_) | Event::Restart(_) => None,

@@ -1,6 +1,6 @@
 //! What must hold of each byte.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use haul_core::volume::Epoch;
 
@@ -23,13 +23,66 @@ pub struct Write {
     pub sent: u64,
     pub epoch: Option<Epoch>,
     pub file: u64,
+    /// [`NOWHERE`] for an append as long as it is not known.
     pub offset: u64,
     pub len: u64,
+    /// An append: the gatherer's life in which it began, and in which its place was told.
+    pub appended: Option<(u32, Option<u32>)>,
+}
+
+/// Where no file reaches.
+pub const NOWHERE: u64 = 1 << 40;
+
+impl Write {
+    fn is_at(&self, file: u64, at: u64) -> bool {
+        self.file == file && (self.offset..self.offset + self.len).contains(&at)
+    }
+
+    /// An append that was made before nobody knows where, or twice, by two lives of the gatherer.
+    fn may_be_elsewhere(&self, file: u64) -> bool {
+        let may = self.appended.is_some_and(|(begun, over)| over != Some(begun));
+        self.file == file && may
+    }
+}
+
+/// A range that an append was given, in which nobody else's append stands.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Of the write if it is one, and not reserved only.
+    pub number: Option<u32>,
+    pub file: u64,
+    pub offset: u64,
+    pub len: u64,
+    pub begun: u64,
+}
+
+/// A file that is made to end somewhere: numbered among the writes.
+#[derive(Clone, Debug)]
+pub struct Cut {
+    pub client: u64,
+    pub file: u64,
+    pub from: u64,
+    pub begun: u64,
+    /// When it was told to be done: then it lasts.
+    pub over: Option<u64>,
+}
+
+/// Whether one change of a client's is known to have come before another: it was over, or the client gave it
+/// a turn before.
+fn is_before(
+    (number, client, over): (u32, u64, Option<u64>),
+    (other, other_client, begun): (u32, u64, u64),
+) -> bool {
+    over.is_some_and(|over| over < begun) || client == other_client && number < other
 }
 
 #[derive(Debug, Default)]
 pub struct Judge {
     pub writes: BTreeMap<u32, Write>,
+    pub cuts: BTreeMap<u32, Cut>,
+    /// Files that are removed, or are to be.
+    pub removed: BTreeSet<u64>,
+    places: Vec<Place>,
     /// When a client was last not heard for too long.
     expired: BTreeMap<u64, u64>,
     /// What reads showed of a place: when each began, was over, and what.
@@ -53,15 +106,99 @@ impl Judge {
         }
     }
 
+    /// An append stands there.
+    pub fn placed(&mut self, place: Place) {
+        let (start, end) = (place.offset, place.offset + place.len);
+        let overlaps = |other: &&Place| {
+            let lost = other.number.is_some_and(|number| {
+                self.writes.get(&number).is_some_and(|write| write.may_be_lost || write.over.is_none())
+            });
+            // A cut gives up what is behind it.
+            let first = other.begun.min(place.begun);
+            let is_cut = self.cuts_of(place.file).any(|(_, cut)| {
+                cut.from < end.max(other.offset + other.len) && cut.over.is_none_or(|over| over >= first)
+            });
+            other.file == place.file
+                && !self.removed.contains(&place.file)
+                && other.offset < end
+                && start < other.offset + other.len
+                && !lost
+                && !is_cut
+        };
+        if let Some(other) = self.places.iter().find(overlaps) {
+            panic!("{place:?} stands over {other:?}");
+        }
+        self.places.push(place);
+    }
+
     /// A read that began at `begun` says that a file ends there.
     pub fn ends(&self, file: u64, end: u64, begun: u64) {
+        // A removed one is of any length where it is not known that it is gone.
+        if self.removed.contains(&file) {
+            return;
+        }
         let counts = |write: &&Write| {
             write.file == file && write.synced.is_some_and(|when| when < begun) && !write.may_be_lost
         };
-        if let Some(write) = self.writes.values().filter(counts).find(|write| write.offset + write.len > end)
-        {
+        let is_missed = |(number, write): &(&u32, &Write)| {
+            let last = write.offset + write.len;
+            last > end && !self.is_cut_maybe(file, last - 1, **number, write)
+        };
+        if let Some((_, write)) = self.writes.iter().filter(|(_, write)| counts(write)).find(is_missed) {
             panic!("{file} ends at {end}, and not behind {write:?}");
         }
+        for (number, cut) in self.cuts_of(file).filter(|(_, cut)| cut.over.is_some_and(|over| over < begun)) {
+            let others: Vec<&Cut> = self
+                .cuts_of(file)
+                .filter(|(other, one)| {
+                    *other != number
+                        && !is_before((*other, one.client, one.over), (number, cut.client, cut.begun))
+                })
+                .map(|(_, one)| one)
+                .collect();
+            assert!(
+                end >= cut.from || others.iter().any(|other| other.from <= end),
+                "{file} ends at {end} and was made to end at {}: {cut:?}",
+                cut.from
+            );
+            let writes = self.writes.iter().filter(|(other, write)| {
+                write.file == file
+                    && !is_before((**other, write.client, write.over), (number, cut.client, cut.begun))
+            });
+            let reach = writes.map(|(_, write)| write.offset + write.len);
+            let reach = reach.chain(others.iter().map(|other| other.from)).chain([cut.from]).max();
+            assert!(reach.is_some_and(|reach| end <= reach), "{file} ends at {end} again, after {cut:?}");
+        }
+    }
+
+    fn cuts_of(&self, file: u64) -> impl Iterator<Item = (u32, &Cut)> {
+        self.cuts.iter().filter(move |(_, cut)| cut.file == file).map(|(number, cut)| (*number, cut))
+    }
+
+    /// A cut may have taken a place of that write away. What is written to a file that is removed may be gone
+    /// at any time.
+    fn is_cut_maybe(&self, file: u64, at: u64, number: u32, write: &Write) -> bool {
+        if self.removed.contains(&file) {
+            return true;
+        }
+        self.cuts_of(file).filter(|(_, cut)| cut.from <= at).any(|(other, cut)| {
+            !is_before((other, cut.client, cut.over), (number, write.client, write.begun))
+        })
+    }
+
+    /// A cut took that place away for certain, before `begun` and after that write.
+    fn is_cut_away(&self, file: u64, at: u64, number: u32, write: &Write, begun: u64) -> Option<&Cut> {
+        let is_over = |cut: &Cut| cut.from <= at && cut.over.is_some_and(|over| over < begun);
+        let came_late = |cut: &Cut| {
+            let expired = self.expired.get(&write.client);
+            cut.client != write.client
+                && expired.is_some_and(|expired| write.sent < *expired && cut.begun > *expired)
+        };
+        let cuts = self.cuts_of(file).filter(|(_, cut)| is_over(cut));
+        let mut after = cuts.filter(|(other, cut)| {
+            is_before((number, write.client, write.over), (*other, cut.client, cut.begun)) || came_late(cut)
+        });
+        after.next().map(|(_, cut)| cut)
     }
 
     /// A write that was sent before its client was not heard for too long, and went over one that began after
@@ -91,15 +228,27 @@ impl Judge {
     ) -> Result<(), String> {
         let reads = self.reads.entry((file, at)).or_default();
         let first = reads.iter().filter(|read| read.2 == shown).map(|read| read.1).min();
-        let over_at = self.writes.get(&shown).map_or(Some(0), |write| write.over);
+        let over_at = match self.writes.get(&shown) {
+            Some(write) => write.over,
+            None => self
+                .cuts
+                .values()
+                .filter(|cut| cut.file == file && cut.from <= at)
+                .try_fold(0, |last, cut| cut.over.map(|over| last.max(over))),
+        };
         let between = |read: &&(u64, u64, u32)| {
             let is_over = over_at.is_some_and(|over| over < read.0);
-            let lasts = self.writes.get(&read.2).is_none_or(|write| !write.may_be_lost);
+            let cuts = || self.cuts.values().filter(|cut| cut.file == file && cut.from <= at);
+            let lasts = match self.writes.get(&read.2) {
+                Some(write) => !write.may_be_lost,
+                // What a cut takes away is gone for certain when that is over.
+                None => cuts().all(|cut| cut.over.is_some_and(|over| over < read.0)),
+            };
             read.2 != shown && lasts && is_over && first.is_some_and(|first| first < read.0) && read.1 < begun
         };
         let between = reads.iter().find(between).copied();
         reads.push((begun, over, shown));
-        match between {
+        match between.filter(|_| !self.removed.contains(&file)) {
             Some((.., other)) => Err(format!(
                 "{file} at {at} shows {shown} again, and showed {other} since\n{:?}\n{:?}",
                 self.writes.get(&shown),
@@ -111,17 +260,16 @@ impl Judge {
 
     /// A read that began at `begun` and is over showed `shown` (0: nothing was ever written) at a place.
     pub fn shown(&self, file: u64, at: u64, shown: u32, begun: u64) -> Result<(), String> {
-        let of_it = || {
-            let is_it =
-                |write: &&Write| write.file == file && (write.offset..write.offset + write.len).contains(&at);
-            self.writes.iter().filter(move |(_, write)| is_it(write))
-        };
+        let of_it = || self.writes.iter().filter(move |(_, write)| write.is_at(file, at));
         let since = match shown {
             0 => 0,
             number => {
                 let write = self.writes.get(&number).ok_or_else(|| format!("{number} was never written"))?;
-                if write.file != file || !(write.offset..write.offset + write.len).contains(&at) {
+                if !write.is_at(file, at) && !write.may_be_elsewhere(file) {
                     return Err(format!("{number} was not written to {file} at {at}"));
+                }
+                if let Some(cut) = self.is_cut_away(file, at, number, write, begun) {
+                    return Err(format!("{file} at {at} shows {number} and was cut\n{write:?}\n{cut:?}"));
                 }
                 // One that was never over may come at any time.
                 write.over.unwrap_or(u64::MAX)
@@ -129,8 +277,12 @@ impl Judge {
         };
         let newer = of_it().find(|(number, write)| {
             let is_over = write.over.is_some_and(|over| over < begun);
-            let is_later = write.begun > since || self.came_too_late(shown, write, **number);
-            **number != shown && is_over && !write.may_be_lost && (is_later || shown == 0)
+            let is_later = match shown {
+                _ if self.removed.contains(&file) => false,
+                0 => !self.is_cut_maybe(file, at, **number, write),
+                _ => write.begun > since || self.came_too_late(shown, write, **number),
+            };
+            **number != shown && is_over && !write.may_be_lost && is_later
         });
         match newer {
             Some((number, write)) => {

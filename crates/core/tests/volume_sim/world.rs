@@ -4,20 +4,24 @@
 //! until it thaws, and what came for it waits. A host that crashes comes back with what its disk kept: what
 //! was synced, and of the rest any part, or all of it if the process alone was killed.
 
+mod gathering;
+mod ops;
+mod trouble;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use haul_core::ids::Time;
 use haul_core::volume::client::{self, Client, OpNo, Outcome, Striping};
-use haul_core::volume::gather::{self, Gatherer, Seq, Settings};
+use haul_core::volume::gather::{self, CutNo, Gatherer, Seq, Settings};
 use haul_core::volume::storage::{self, Done, Peer, Storage};
 use haul_core::volume::threshold::Path;
 use haul_core::volume::{ClientNo, FileNo, Incarnation, RequestNo, ServerNo, Session};
 
 use super::hosts::{
-    Bytes, ClientHost, Event, GathererHost, Host, Message, Op, Push, StorageHost, host_of, part_bytes,
+    Bytes, ClientHost, Event, GathererHost, Host, Message, Op, Push, StorageHost, Task, host_of, part_bytes,
 };
-use super::judge::{Judge, Write};
+use super::judge::{Cut, Judge, NOWHERE, Place, Write};
 
 const MS: u64 = 1_000_000;
 const STRIPE: u64 = 8;
@@ -30,8 +34,10 @@ const GATHERER_PEER: u64 = 1000;
 const PING: u64 = 2000 * MS;
 
 pub struct World {
-    /// Of each file, and files.
+    /// Of each file.
     stripes: u64,
+    /// Files that names lead to, and how many there ever were.
+    names: Vec<u64>,
     files: u64,
     random: fastrand::Rng,
     now: u64,
@@ -84,9 +90,11 @@ impl World {
             done: 0,
         };
         let mut random = fastrand::Rng::with_seed(seed);
+        let (stripes, files) = (random.u64(1..=4), random.u64(1..=2));
         World {
-            stripes: random.u64(1..=4),
-            files: random.u64(1..=2),
+            stripes,
+            names: (0..files).collect(),
+            files,
             random,
             now: 0,
             events: BinaryHeap::new(),
@@ -101,6 +109,7 @@ impl World {
                 first: Seq(0),
                 servers: BTreeMap::new(),
                 pushes: Vec::new(),
+                cuts: BTreeMap::new(),
                 waiting: Vec::new(),
                 next: 0,
             },
@@ -184,10 +193,12 @@ impl World {
     /// All that is left: every place reads as it may.
     fn check_disks(&mut self) {
         let now = self.now + 1;
+        let written = self.judge.writes.values().filter(|write| write.offset < NOWHERE);
+        let far = written.map(|write| write.offset + write.len).max().unwrap_or(0) + 20 * STRIPE;
         let mut gathered: BTreeMap<(FileNo, u64), (Seq, u32)> = BTreeMap::new();
         let machine = self.gatherer.machine.as_mut().expect("it is up");
         for file in 0..self.files {
-            let request = gather::Request::Read { file: FileNo(file), offset: 0, len: STRIPE * self.stripes };
+            let request = gather::Request::Read { file: FileNo(file), offset: 0, len: far };
             machine.join(Time(now), ClientNo(0), Session(1 + file));
             machine.handle_request(Time(now), (ClientNo(0), Session(1 + file)), RequestNo(0), request);
             while let Some(action) = machine.poll_action() {
@@ -203,7 +214,7 @@ impl World {
             }
         }
         for file in 0..self.files {
-            for at in 0..STRIPE * self.stripes {
+            for at in 0..far {
                 let storage = &self.storages[(at / STRIPE % self.storages.len() as u64) as usize];
                 let key = (FileNo(file), at);
                 let stored = storage.cached.get(&key).or_else(|| storage.kept.get(&key)).copied();
@@ -273,106 +284,6 @@ impl World {
         }
     }
 
-    /// A host's process ends; with `disk` its host does, and what was not synced may go with it.
-    fn crash(&mut self, host: Host, disk: bool) {
-        if !self.is_up(host) {
-            return;
-        }
-        self.say(|| format!("{host:?} crashes, disk {disk}"));
-        self.frozen.remove(&host);
-        self.parked.remove(&host);
-        let all: Vec<(Host, Host)> = self.lines.keys().copied().collect();
-        for (from, to) in all {
-            if from == host || to == host {
-                self.cut(from, to);
-            }
-        }
-        match host {
-            Host::Storage(server) => {
-                let servers = self.storages.len() as u64;
-                let storage = &mut self.storages[server as usize];
-                storage.machine = None;
-                if disk {
-                    for (key, byte) in std::mem::take(&mut storage.cached) {
-                        if self.random.bool() {
-                            storage.kept.insert(key, byte);
-                        }
-                    }
-                    let is_here = |write: &Write| write.offset / STRIPE % servers == u64::from(server);
-                    self.judge.loses(|write| write.is_direct && is_here(write));
-                }
-            }
-            Host::Gatherer => {
-                let gatherer = &mut self.gatherer;
-                gatherer.machine = None;
-                gatherer.servers.clear();
-                gatherer.pushes.clear();
-                gatherer.waiting.clear();
-                if disk {
-                    let synced = gatherer.synced;
-                    let unsynced = gatherer.log.iter().filter(|(seq, _)| seq.0 >= synced).count();
-                    let kept = self.random.usize(0..=unsynced);
-                    let len = gatherer.log.len() - (unsynced - kept);
-                    gatherer.log.truncate(len);
-                    self.judge.loses(|write| !write.is_direct);
-                }
-            }
-            Host::Client(no) => {
-                let client = &mut self.clients[no as usize];
-                client.machine = None;
-                // Nobody knows of what was under way, and nobody waits for it.
-                client.ops.clear();
-            }
-        }
-        self.after(MS, 8000 * MS, Event::Restart(host));
-    }
-
-    /// A connection breaks; who made it hears of it at some time, and until then speaks to nobody.
-    fn cut(&mut self, from: Host, to: Host) {
-        if self.lines.remove(&(from, to)).is_none() {
-            return;
-        }
-        self.say(|| format!("{from:?} to {to:?} breaks"));
-        let hears = if self.random.bool() { 5 * MS } else { 30_000 * MS };
-        let life = self.life(from);
-        self.after(0, hears, Event::Lost(from, to, life));
-    }
-
-    /// A host hears that a connection broke, and makes another.
-    fn lost(&mut self, from: Host, to: Host) {
-        match (from, to) {
-            (Host::Client(client), Host::Gatherer) => {
-                if let Some(machine) = &mut self.clients[client as usize].machine {
-                    machine.gatherer_lost();
-                }
-                self.poll_client(client);
-            }
-            (Host::Client(client), Host::Storage(server)) => {
-                if let Some(machine) = &mut self.clients[client as usize].machine {
-                    machine.server_lost(ServerNo(server));
-                }
-                self.poll_client(client);
-            }
-            (Host::Gatherer, Host::Storage(server)) => {
-                self.gatherer.servers.remove(&server);
-                let (lost, kept) = std::mem::take(&mut self.gatherer.pushes)
-                    .into_iter()
-                    .partition(|push| push.server == server);
-                self.gatherer.pushes = kept;
-                let lost: Vec<Push> = lost;
-                for push in lost {
-                    if let Some(machine) = &mut self.gatherer.machine {
-                        machine.pushed(push.no, false);
-                    }
-                }
-                self.poll_gatherer();
-            }
-            _ => unreachable!("nobody else connects"),
-        }
-        let life = self.life(from);
-        self.after(MS, 300 * MS, Event::Connect(from, to, life));
-    }
-
     /// A message goes over a connection, if that stands.
     fn send(&mut self, from: Host, to: Host, message: Message) {
         let (key, back) = match (from, to) {
@@ -413,6 +324,20 @@ impl World {
                     storage::Op::Write { file, offset, bytes } => {
                         for (i, byte) in bytes.into_iter().enumerate() {
                             storage.cached.insert((file, offset + i as u64), byte);
+                        }
+                        Done::Written
+                    }
+                    storage::Op::Cut { .. } | storage::Op::Remove { .. } => {
+                        let (file, from) = match what {
+                            storage::Op::Cut { file, from } => (file, from),
+                            storage::Op::Remove { file } => (file, 0),
+                            other => unreachable!("{other:?}"),
+                        };
+                        let behind = (file, from)..=(file, u64::MAX);
+                        let kept = storage.kept.range(behind.clone()).map(|(key, _)| *key);
+                        let cached = storage.cached.range(behind).map(|(key, _)| *key);
+                        for key in kept.chain(cached).collect::<Vec<_>>() {
+                            storage.cached.insert(key, 0);
                         }
                         Done::Written
                     }
@@ -483,6 +408,12 @@ impl World {
                     self.after(0, 3000 * MS, Event::PushSome(life));
                 }
             }
+            Event::Later(life, action) => {
+                if self.gatherer.life == life && self.gatherer.machine.is_some() {
+                    self.gatherer_does(action);
+                    self.poll_gatherer();
+                }
+            }
             Event::Connect(from, to, life) => {
                 if self.life(from) != life || !self.is_up(from) || self.lines.contains_key(&(from, to)) {
                     return;
@@ -518,135 +449,6 @@ impl World {
                 }
             }
         }
-    }
-
-    fn trouble(&mut self) {
-        if self.now > TROUBLE {
-            self.calm = true;
-            for host in std::mem::take(&mut self.frozen) {
-                self.at(self.now, Event::Thaw(host));
-                self.frozen.insert(host);
-            }
-            return;
-        }
-        let any = match self.random.u32(0..3) {
-            0 => Host::Client(self.random.u16(0..self.clients.len() as u16)),
-            1 => Host::Gatherer,
-            _ => Host::Storage(self.random.u16(0..self.storages.len() as u16)),
-        };
-        match self.random.u32(0..11) {
-            0 => self.crash(any, false),
-            1 => self.crash(any, true),
-            2 | 3 if self.is_up(any) && self.frozen.insert(any) => {
-                self.say(|| format!("{any:?} freezes"));
-                self.after(MS, 25_000 * MS, Event::Thaw(any));
-            }
-            4..=7 => {
-                let lines: Vec<(Host, Host)> = self.lines.keys().copied().collect();
-                if !lines.is_empty() {
-                    let (from, to) = lines[self.random.usize(0..lines.len())];
-                    match self.random.bool() {
-                        true => self.cut(from, to),
-                        false => self.stall(from, to),
-                    }
-                }
-            }
-            8 | 9 => {
-                // A client is parted from everybody.
-                let client = Host::Client(self.random.u16(0..self.clients.len() as u16));
-                let lines: Vec<(Host, Host)> =
-                    self.lines.keys().copied().filter(|(from, _)| *from == client).collect();
-                lines.into_iter().for_each(|(from, to)| self.stall(from, to));
-            }
-            _ => {}
-        }
-        self.after(0, 4000 * MS, Event::Trouble);
-    }
-
-    /// What goes that way arrives late.
-    fn stall(&mut self, from: Host, to: Host) {
-        self.say(|| format!("{from:?} to {to:?} stalls"));
-        let stall = self.random.u64(0..25_000 * MS);
-        let line = self.lines.get_mut(&(from, to)).expect("it stands");
-        line.1 = line.1.max(self.now + stall);
-    }
-
-    /// A client writes, reads or syncs.
-    fn act(&mut self, no: u16, life: u32) {
-        let now = self.now;
-        let client = &mut self.clients[no as usize];
-        if client.life != life || client.machine.is_none() {
-            return;
-        }
-        if client.done >= self.ops_max && (!self.calm || client.ops.is_empty()) {
-            if !self.calm {
-                self.after(0, 2000 * MS, Event::Act(no, life));
-            }
-            return;
-        }
-        if client.ops.len() < 4 && client.done < self.ops_max {
-            client.done += 1;
-            let op = OpNo(self.next_op);
-            self.next_op += 1;
-            let file = self.random.u64(0..self.files);
-            let stripe = self.random.u64(0..self.stripes);
-            let from = self.random.u64(0..STRIPE);
-            let len = self.random.u64(1..=STRIPE - from);
-            let offset = stripe * STRIPE + from;
-            let machine = client.machine.as_mut().expect("it is up");
-            match self.random.u32(0..10) {
-                0..6 => {
-                    let path = if self.random.bool() { Path::Direct } else { Path::Gather };
-                    let number = self.next_write;
-                    self.next_write += 1;
-                    // A client orders what overlaps by waiting for it; what it does not wait for has no
-                    // order.
-                    self.judge.writes.insert(
-                        number,
-                        Write {
-                            client: client.number,
-                            begun: now,
-                            over: None,
-                            synced: None,
-                            may_be_lost: false,
-                            is_given_up: false,
-                            is_direct: path == Path::Direct,
-                            sent: 0,
-                            epoch: None,
-                            file,
-                            offset,
-                            len,
-                        },
-                    );
-                    client.ops.insert(op, Op::Write(number));
-                    machine.write(
-                        Time(now),
-                        op,
-                        path,
-                        FileNo(file),
-                        (offset, len),
-                        vec![number; len as usize],
-                    );
-                    self.say(|| format!("client {no} writes {number} {path:?} to {file} {offset}+{len}"));
-                }
-                6..8 => {
-                    client.ops.insert(op, Op::Read { file, offset, len, begun: now });
-                    machine.read(Time(now), op, FileNo(file), offset, len);
-                }
-                _ => {
-                    let of = client.number;
-                    let is_its =
-                        |write: &Write| write.client == of && write.file == file && write.over.is_some();
-                    let writes = self.judge.writes.iter().filter(|(_, write)| is_its(write));
-                    client.ops.insert(op, Op::Sync { writes: writes.map(|(number, _)| *number).collect() });
-                    machine.sync(Time(now), op, FileNo(file));
-                    self.say(|| format!("client {no} syncs {file}"));
-                }
-            }
-            self.poll_client(no);
-        }
-        let pause = if self.random.u32(0..10) == 0 { 8000 * MS } else { 300 * MS };
-        self.after(0, pause, Event::Act(no, life));
     }
 
     fn arrive(&mut self, from: Host, to: Host, line: u64, message: Message) {
@@ -771,192 +573,6 @@ impl World {
         let Some(host) = host else { return };
         if self.lines.get(&(host, Host::Storage(server))).is_some_and(|line| line.0 == session.0) {
             self.send(Host::Storage(server), host, message);
-        }
-    }
-
-    fn poll_gatherer(&mut self) {
-        while let Some(action) = self.gatherer.machine.as_mut().and_then(|machine| machine.poll_action()) {
-            self.gatherer_does(action);
-        }
-    }
-
-    fn gatherer_does(&mut self, action: gather::Action<Bytes>) {
-        let life = self.gatherer.life;
-        match action {
-            gather::Action::Append(seq, record) => {
-                // In their order: none is over before the one before it.
-                let last = self.what.values().filter(|event| matches!(event, Event::Appended(..))).count();
-                let when = self.now + 1 + last as u64;
-                self.at(when, Event::Appended(life, seq, record));
-            }
-            gather::Action::Sync => {
-                let upto = self.gatherer.log.back().map_or(0, |(seq, _)| seq.0 + 1);
-                self.after(0, 10 * MS, Event::LogSynced(life, upto as usize));
-            }
-            gather::Action::Answer(client, number, answer) => {
-                let parts = match &answer {
-                    gather::Answer::Read { parts, .. } => {
-                        parts.iter().map(|part| (*part, part_bytes(&self.gatherer.log, part))).collect()
-                    }
-                    _ => Vec::new(),
-                };
-                if let Some(host) = self.host_of(client) {
-                    self.send(Host::Gatherer, host, Message::FromGatherer(number, answer, parts));
-                }
-            }
-            gather::Action::Drop(client) => {
-                self.judge.expired(client.0, self.now);
-                let lines = self.lines.iter();
-                let line = lines.filter(|((_, to), _)| *to == Host::Gatherer);
-                let line = line.filter(|(_, (number, ..))| self.numbers.get(number) == Some(&client.0));
-                let line = line.map(|((from, _), _)| *from).next();
-                if let Some(from) = line {
-                    self.cut(from, Host::Gatherer);
-                }
-            }
-            gather::Action::Recall(client, file, stripes) => {
-                if let Some(host) = self.host_of(client) {
-                    self.send(Host::Gatherer, host, Message::Recall(file, stripes));
-                }
-            }
-            gather::Action::Push { push, file, stripe, epoch, ref parts } => {
-                let server = (stripe % self.storages.len() as u64) as u16;
-                let Some(incarnation) = self.gatherer.servers.get(&server).copied() else {
-                    return self.gatherer.waiting.push(action);
-                };
-                let mut open = BTreeSet::new();
-                for part in parts {
-                    let bytes = part_bytes(&self.gatherer.log, part);
-                    let number = RequestNo(self.gatherer.next);
-                    self.gatherer.next += 1;
-                    open.insert(number);
-                    let request = storage::Request::Write { file, epoch, offset: part.offset, bytes };
-                    self.send(Host::Gatherer, Host::Storage(server), Message::ToStorage(number, request));
-                }
-                self.gatherer.pushes.push(Push {
-                    no: push,
-                    server,
-                    file,
-                    open,
-                    incarnation: Some(incarnation),
-                    syncing: false,
-                    action,
-                });
-            }
-            gather::Action::Forget(seq) => {
-                self.gatherer.first = seq;
-                while self.gatherer.log.front().is_some_and(|(first, _)| *first < seq) {
-                    self.gatherer.log.pop_front();
-                }
-            }
-        }
-    }
-
-    fn host_of(&self, client: ClientNo) -> Option<Host> {
-        let no = self.clients.iter().position(|host| host.number == client.0 && host.machine.is_some());
-        no.map(|no| Host::Client(no as u16))
-    }
-
-    fn push_answered(&mut self, number: RequestNo, answer: storage::Answer<Bytes>) {
-        let Some(at) = self.gatherer.pushes.iter().position(|push| push.open.contains(&number)) else {
-            return;
-        };
-        let push = &mut self.gatherer.pushes[at];
-        push.open.remove(&number);
-        let is_well = match answer {
-            storage::Answer::Written(incarnation) | storage::Answer::Durable(incarnation) => {
-                Some(incarnation) == push.incarnation
-            }
-            storage::Answer::Void(_) => false,
-            other => panic!("a push is answered by {other:?}: {:?}", push.action),
-        };
-        if is_well && !push.open.is_empty() {
-            return;
-        }
-        if is_well && !push.syncing {
-            push.syncing = true;
-            let number = RequestNo(self.gatherer.next);
-            self.gatherer.next += 1;
-            push.open.insert(number);
-            let (server, request) = (push.server, storage::Request::Sync { file: push.file });
-            return self.send(Host::Gatherer, Host::Storage(server), Message::ToStorage(number, request));
-        }
-        let push = self.gatherer.pushes.remove(at);
-        self.gatherer.machine.as_mut().expect("it is up").pushed(push.no, is_well);
-    }
-
-    fn poll_client(&mut self, no: u16) {
-        loop {
-            let client = &mut self.clients[no as usize];
-            let Some(action) = client.machine.as_mut().and_then(|machine| machine.poll_action()) else {
-                return;
-            };
-            let host = Host::Client(no);
-            match action {
-                client::Action::ToGatherer(number, request) => {
-                    if let gather::Request::Write { bytes, .. } = &request {
-                        self.judge.sent(bytes[0], self.now, None);
-                    }
-                    self.send(host, Host::Gatherer, Message::ToGatherer(number, request));
-                }
-                client::Action::ToStorage(server, number, request) => {
-                    if let storage::Request::Write { epoch, bytes, .. } = &request {
-                        self.judge.sent(bytes[0], self.now, Some(*epoch));
-                    }
-                    self.send(host, Host::Storage(server.0), Message::ToStorage(number, request));
-                }
-                client::Action::Done(op, outcome) => self.op_done(no, op, outcome),
-            }
-        }
-    }
-
-    fn op_done(&mut self, no: u16, op: OpNo, outcome: Outcome<Bytes>) {
-        let now = self.now;
-        let client = &mut self.clients[no as usize];
-        let what = client.ops.remove(&op).expect("an operation is over once");
-        match (what, outcome) {
-            (Op::Write(number), Outcome::Written) => {
-                self.judge.writes.get_mut(&number).expect("it was begun").over = Some(now);
-                self.say(|| format!("client {no} has written {number}"));
-            }
-            (Op::Sync { writes }, Outcome::Synced) => {
-                for number in writes {
-                    let write = self.judge.writes.get_mut(&number).expect("it was begun");
-                    if !write.is_given_up {
-                        write.synced.get_or_insert(now);
-                        write.may_be_lost = false;
-                    }
-                }
-                self.say(|| format!("client {no} has synced"));
-            }
-            (Op::Sync { writes }, Outcome::Lost(of)) => {
-                // What was not synced before is not promised by a later one either.
-                for number in writes {
-                    let write = self.judge.writes.get_mut(&number).expect("it was begun");
-                    write.is_given_up |= write.synced.is_none();
-                }
-                self.say(|| format!("client {no} hears that {of:?} lost"));
-            }
-            (Op::Read { file, offset, len, begun }, Outcome::Read { gathered, stored, end }) => {
-                assert_eq!(stored.len() as u64, len);
-                self.judge.ends(file, end, begun);
-                let mut bytes = stored;
-                for part in gathered {
-                    let over = &self.clients[no as usize].parts[&(part.seq, part.offset, part.len)];
-                    for (i, byte) in over.iter().enumerate() {
-                        bytes[(part.offset - offset) as usize + i] = *byte;
-                    }
-                }
-                for (i, byte) in bytes.into_iter().enumerate() {
-                    let at = offset + i as u64;
-                    let judged = self.judge.shown(file, at, byte, begun);
-                    let judged = judged.and_then(|()| self.judge.turns_back(file, at, byte, (begun, now)));
-                    if let Err(text) = judged {
-                        panic!("a read of client {no} from {:.3}: {text}", begun as f64 / MS as f64);
-                    }
-                }
-            }
-            (what, outcome) => panic!("{what:?} came to {outcome:?}"),
         }
     }
 }

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::Session;
 use crate::listing::{Form, Listing, facts, long_line};
+use crate::log::Change;
 use crate::part::is_unchanged;
 use crate::sums::Sum;
 use crate::tree::{Lost, Spot, Tree, regular, shown, sync_dir};
@@ -30,9 +31,36 @@ impl Session {
         let Some(tree) = self.tree.take() else {
             return self.plain(530, "Please log in first: USER and PASS.");
         };
+        let told = told(&request).map(|(verb, path)| (verb, path.to_vec()));
+        let from = self.rename_from.as_deref().map(shown).filter(|_| matches!(request, Request::Rnto(_)));
+        self.has_logged = false;
         let code = self.with_tree(&tree, request);
         self.tree = Some(tree);
+        if let Some((verb, path)) = told {
+            self.log_change(verb, &path, from, code);
+        }
         code
+    }
+
+    /// Logs what became of a name. A transfer that began has a line of its own, and of what was asked for
+    /// before a change a refusal alone is worth one.
+    fn log_change(&mut self, verb: &'static str, path: &[u8], from: Option<Vec<u8>>, code: u16) {
+        if self.has_logged || verb == "RNFR" && code < 400 {
+            return;
+        }
+        let (path, user) = (self.whole(path), self.user());
+        let result = String::from_utf8_lossy(self.control.said()).into_owned();
+        let from = from.as_deref();
+        self.log.change(self.peer, &user, &Change { verb, path: &path, from, result: &result });
+    }
+
+    /// A path from the root on, as it was said.
+    pub(super) fn whole(&self, path: &[u8]) -> Vec<u8> {
+        let here = shown(&self.here);
+        match path.starts_with(b"/") {
+            true => path.to_vec(),
+            false => [here.strip_suffix(b"/").unwrap_or(&here), b"/", path].concat(),
+        }
     }
 
     fn with_tree(&mut self, tree: &Tree, request: Request<'_>) -> u16 {
@@ -414,6 +442,21 @@ fn read_path<'r, 'a>(request: &'r mut Request<'a>) -> Option<&'r mut &'a [u8]> {
         | Request::List(path)
         | Request::Stat(path)
         | Request::Mlst(path) => path.as_mut(),
+        _ => None,
+    }
+}
+
+/// What the log tells of beside transfers that began: what changes a name, by which verb and which path.
+fn told<'a>(request: &Request<'a>) -> Option<(&'static str, &'a [u8])> {
+    match request {
+        Request::Stor { path, at: None } => Some(("STOR", path)),
+        Request::Stor { path, at: Some(_) } => Some(("ESTO", path)),
+        Request::Appe(path) => Some(("APPE", path)),
+        Request::Mkd(path) => Some(("MKD", path)),
+        Request::Rmd(path) => Some(("RMD", path)),
+        Request::Dele(path) => Some(("DELE", path)),
+        Request::Rnfr(path) => Some(("RNFR", path)),
+        Request::Rnto(path) => Some(("RNTO", path)),
         _ => None,
     }
 }

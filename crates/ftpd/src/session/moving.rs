@@ -226,12 +226,7 @@ impl Session {
             Ok(count) => (226, "The transfer is complete.".to_owned(), count),
             Err((code, text)) => (code, text, 0),
         };
-        let here = crate::tree::shown(&self.here);
-        let whole = match path.starts_with(b"/") {
-            true => path.to_vec(),
-            false => [here.strip_suffix(b"/").unwrap_or(&here), b"/", path].concat(),
-        };
-        let user = self.user();
+        let (whole, user) = (self.whole(path), self.user());
         let over = Transfer {
             verb,
             path: &whole,
@@ -241,6 +236,7 @@ impl Session {
             result: &format!("{code} {text}"),
         };
         self.log.transfer(self.peer, &user, &over);
+        self.has_logged = true;
         self.control.say(code, &text);
         code
     }

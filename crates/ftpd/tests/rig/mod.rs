@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use haul_ftpd::config::{Access, Answer, Config, Login, Start};
@@ -20,6 +20,20 @@ pub struct Served {
     dir: tempfile::TempDir,
     address: SocketAddr,
     running: Arc<AtomicUsize>,
+    lines: Lines,
+}
+
+/// What the log got.
+#[derive(Clone, Default)]
+pub struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("a log").write(bytes)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Served {
@@ -49,6 +63,8 @@ impl Served {
         };
         let running = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&running);
+        let lines = Lines::default();
+        let logs = lines.clone();
         std::thread::spawn(move || {
             for socket in listener.incoming() {
                 let socket = socket.expect("a connection");
@@ -59,17 +75,28 @@ impl Served {
                 let start =
                     Start { config, peer, local, uid, before_login: false, host, tls, node_key, after };
                 let (ours, theirs) = UnixStream::pair().expect("a pair");
-                let count = Arc::clone(&count);
+                let (count, lines) = (Arc::clone(&count), logs.clone());
                 count.fetch_add(1, Ordering::SeqCst);
                 std::thread::spawn(move || lets_in(&ours, anonymous));
                 std::thread::spawn(move || {
-                    let log = Log::new(Box::new(std::io::sink()), false);
+                    let log = Log::new(Box::new(lines), false);
                     haul_ftpd::session::run(socket.into(), theirs, start, log).expect("a session");
                     count.fetch_sub(1, Ordering::SeqCst);
                 });
             }
         });
-        Served { dir, address, running }
+        Served { dir, address, running, lines }
+    }
+
+    /// What the log says of these verbs, without time and client.
+    pub fn logged(&self, verbs: &[&str]) -> Vec<String> {
+        let text = String::from_utf8_lossy(&self.lines.0.lock().expect("a log")).into_owned();
+        let line = |line: &str| {
+            let mut words = line.splitn(5, ' ').skip(1);
+            let verb = words.next().filter(|verb| verbs.contains(verb))?;
+            Some(format!("{verb} {}", words.nth(2).unwrap_or_default()))
+        };
+        text.lines().filter_map(line).collect()
     }
 
     pub fn at(&self, name: &str) -> PathBuf {

@@ -144,6 +144,8 @@ pub(super) fn run(
         connections: options.streams.map(u32::from),
         stripes: options.stripes,
         state: state_of(request),
+        // Whose other runs live is looked into by those that write.
+        begun: request.state_home.as_ref().filter(|_| !request.dry_run).map(|dir| dir.join("uploads")),
         look: request.dry_run,
     };
     let job = DelegatedJob { sources, destination: request.destination.place(), settings, post };

@@ -303,6 +303,7 @@ impl Dry {
                     let state = plan(&found, fingerprint.size, &meta, policy, (self.part, self.in_place))?;
                     let change = Change::of_file(&found, fingerprint.size, &meta, policy.owner);
                     let counts = !change.has(Change::NEW.with(Change::SIZE, true).with(Change::TIME, true));
+                    let counts = (counts && !policy.force).then_some(&fingerprint);
                     let writes = matches!(state, FileState::Planned(_));
                     looker.may_have((parent, &name), id, (counts, writes))?;
                     Ok(state)
@@ -383,7 +384,7 @@ impl Dry {
                 looker.register(dir, parent, name.clone());
                 let looked = looker.dir(dir).and_then(|stood| {
                     if stood.is_none() {
-                        looker.may_have((parent, &name), id, (false, true))?;
+                        looker.may_have((parent, &name), id, (None, true))?;
                     }
                     Ok(stood)
                 });

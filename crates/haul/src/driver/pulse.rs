@@ -13,6 +13,8 @@ use haul_transport::stream::ControlHandle;
 
 /// Something is said on the control stream at least this often.
 const PING_EVERY: Duration = Duration::from_secs(10);
+/// The same while an end is waited for.
+const PING_EVERY_AT_THE_END: Duration = Duration::from_secs(1);
 /// Nothing heard for this long: the other end is taken for dead.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Who did not look for so long was suspended.
@@ -25,12 +27,14 @@ pub(crate) struct Pulse {
     /// When the silence was last looked at.
     looked: Instant,
     number: u64,
+    /// An end is waited for.
+    ends: bool,
 }
 
 impl Pulse {
     pub(crate) fn new() -> Pulse {
         let now = Instant::now();
-        Pulse { heard: now, pinged: now, looked: now, number: 0 }
+        Pulse { heard: now, pinged: now, looked: now, number: 0, ends: false }
     }
     /// Something came from the other end.
     pub(crate) fn heard(&mut self) {
@@ -40,6 +44,14 @@ impl Pulse {
     pub(crate) fn rejoined(&mut self) {
         self.heard = Instant::now() - SILENCE_MAX.saturating_sub(Lines::resume_max());
         self.pinged = Instant::now() - PING_EVERY;
+    }
+    /// An end is waited for as long as the other end is there: it is asked often whether it is.
+    pub(crate) fn set_ends(&mut self) {
+        self.ends = true;
+    }
+    /// Something was heard within this time.
+    pub(crate) fn is_heard_within(&self, time: Duration) -> bool {
+        self.heard.elapsed() < time
     }
     /// For how long nothing was heard while somebody listened: what came while this process was suspended
     /// waits to be read.
@@ -53,7 +65,7 @@ impl Pulse {
     }
     /// Says something if it is time to; `Err` if the other end was silent for too long.
     pub(crate) fn beat(&mut self, control: &ControlHandle) -> Result<(), String> {
-        if self.pinged.elapsed() >= PING_EVERY {
+        if self.pinged.elapsed() >= if self.ends { PING_EVERY_AT_THE_END } else { PING_EVERY } {
             self.pinged = Instant::now();
             self.number += 1;
             control.send(Message::Ping(self.number));

@@ -121,8 +121,8 @@ pub(super) trait End: Sized {
     /// The user wants a stop.
     fn stop(&mut self, session: &mut Session<'_, Self::Own>);
     /// That took too long.
-    fn is_overdue(&self, stopping: &mut Stopping) -> bool {
-        stopping.is_overdue()
+    fn is_overdue(&self, stopping: &mut Stopping, pulse: &Pulse) -> bool {
+        stopping.is_overdue(pulse)
     }
 
     /// Payload that this end sent or received, bytes.
@@ -369,9 +369,10 @@ impl<T: Send + 'static> Session<'_, T> {
                 self.silent(&text, end);
             }
             if stopping.begins(watch) {
+                self.other.pulse.set_ends();
                 end.stop(self);
             }
-            if end.is_overdue(&mut stopping) {
+            if end.is_overdue(&mut stopping, &self.other.pulse) {
                 return SessionEnd::Stopped;
             }
         }

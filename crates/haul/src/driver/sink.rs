@@ -24,7 +24,8 @@ use super::session::{self, Closing, End};
 use super::streams::Lines;
 use super::view::name_of;
 use super::{
-    Kind, Links, MEMORY_HELD, Report, Stopping, Watch, end_report, join, local, network_of, places_in_words,
+    Kind, Links, MEMORY_HELD, Pulse, Report, Stopping, Watch, end_report, join, local, network_of,
+    places_in_words,
 };
 use crate::events::Progress;
 use crate::handle::LiveSetting;
@@ -309,7 +310,13 @@ impl End for SinkEnd {
         }
         match (message, &self.hears) {
             (Message::Trial(json), Some(hears)) => hears(&json),
-            (message, _) => self.machine.handle_message(message, session.clock.now()),
+            (message, _) => {
+                let stops = matches!(message, Message::Stop { .. });
+                self.machine.handle_message(message, session.clock.now());
+                if stops {
+                    self.storage.job.set_ends(true);
+                }
+            }
         }
     }
 
@@ -352,7 +359,7 @@ impl End for SinkEnd {
         self.storage.job.set_ends(true);
     }
 
-    fn is_overdue(&self, stopping: &mut Stopping) -> bool {
+    fn is_overdue(&self, stopping: &mut Stopping, _: &Pulse) -> bool {
         stopping.is_overdue_at(self.machine.steps(), || !self.stuck().is_empty())
     }
 

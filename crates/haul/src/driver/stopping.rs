@@ -3,11 +3,15 @@
 use std::time::{Duration, Instant};
 
 use super::Watch;
+use super::pulse::Pulse;
 
-/// A graceful stop is given up after this long; that of a sink after as long without a step, or where storage
-/// hangs, and at the latest after [`STOP_LONGEST`]: what was written is made durable first.
+/// A graceful stop is given up after as long without a word of the sink; that of a sink after as long
+/// without a step, or where storage hangs, and at the latest after [`STOP_LONGEST`]: what was written is
+/// made durable first. The source waits a little longer ([`SINK_ENDS_WITHIN`]): what the sink ends
+/// meanwhile was copied.
 const STOP_MAX: Duration = Duration::from_secs(5);
 const STOP_LONGEST: Duration = Duration::from_secs(60);
+const SINK_ENDS_WITHIN: Duration = Duration::from_secs(15);
 
 /// A stop that was asked for: graceful first, then by the clock.
 #[derive(Default)]
@@ -26,9 +30,11 @@ impl Stopping {
         }
         false
     }
-    /// The graceful stop took too long.
-    pub(crate) fn is_overdue(&self) -> bool {
-        self.since.is_some_and(|since| since.elapsed() >= STOP_MAX)
+    /// The graceful stop took too long: the sink is not there any more, or does not come to an end.
+    pub(crate) fn is_overdue(&self, pulse: &Pulse) -> bool {
+        let heard = pulse.is_heard_within(STOP_MAX) && !haul_mutant::removed("stops-are-heard-out");
+        let most = if heard { STOP_LONGEST + SINK_ENDS_WITHIN } else { STOP_MAX };
+        self.since.is_some_and(|since| since.elapsed() >= most)
     }
     /// The same of a sink, which is given time while it makes steps (`steps` grows) or its storage does not
     /// hang.
@@ -40,5 +46,25 @@ impl Stopping {
         };
         let patient = last.elapsed() < STOP_MAX || !hangs();
         since.elapsed() >= if patient { STOP_LONGEST } else { STOP_MAX }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a source hears out what the sink ends behind a stop, as long as that is there, and not for ever.
+    #[test]
+    fn a_source_waits_for_a_sink_that_is_there() {
+        let pulse = Pulse::new();
+        let after = |time: Duration| {
+            let since = Some(Instant::now() - time);
+            Stopping { since, steps: None }.is_overdue(&pulse)
+        };
+        assert!(!Stopping::default().is_overdue(&pulse));
+        assert!(!after(2 * STOP_MAX) && !after(STOP_LONGEST));
+        assert!(after(STOP_LONGEST + SINK_ENDS_WITHIN));
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(!pulse.is_heard_within(Duration::ZERO), "what was heard grows old");
     }
 }

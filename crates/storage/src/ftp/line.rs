@@ -7,7 +7,7 @@
 //! sessions the time counts from when it last did something for any of them, so that what waits behind each
 //! other does not wait for that long each.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ pub(super) struct Retry {
     gone: Mutex<Option<Instant>>,
     /// How often the way to it was lost or not to be had, and waited for.
     lost: AtomicU64,
+    /// Nobody wants anything of it any more, and it was not there to end what was under way.
+    left: AtomicBool,
 }
 
 /// How often and since when something was tried.
@@ -64,6 +66,7 @@ impl Retry {
             over,
             gone: Mutex::default(),
             lost: AtomicU64::new(0),
+            left: AtomicBool::new(false),
         })
     }
 
@@ -124,6 +127,20 @@ impl Retry {
         }
     }
 
+    /// Opens a session, unless nobody wants more than the end of what is under way, and the server was not
+    /// there for that.
+    fn open(&self, server: &Server, settings: &Settings) -> Result<Session, Error> {
+        if self.left.load(Ordering::Relaxed) && self.over.is_asked() {
+            let cause = haul_base::stop::Stopped.into();
+            return Err(Error::Lost { doing: "connecting again", cause });
+        }
+        let opened = Session::open(server, settings);
+        if opened.as_ref().is_err_and(Error::is_network) && self.over.is_asked() {
+            self.left.store(true, Ordering::Relaxed);
+        }
+        opened
+    }
+
     /// Waits before another attempt. False: nobody wants it any more.
     pub(super) fn wait(&self, pause: Duration) -> bool {
         unless(&self.over, pause)
@@ -161,7 +178,7 @@ impl Line {
     pub(super) fn open(&mut self) -> Result<&mut Session, Error> {
         if self.session.as_ref().is_none_or(Session::is_broken) {
             self.session = None;
-            self.session = Some(Session::open(&self.server, &self.settings)?);
+            self.session = Some(self.retry.open(&self.server, &self.settings)?);
         }
         Ok(self.session.as_mut().expect("just opened"))
     }

@@ -5,6 +5,7 @@
 //! Invariants: an entry is known from before it is announced until the session forgets it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -77,6 +78,8 @@ pub(super) struct Names {
     sessions: Vec<TargetId>,
     /// No two runs have it.
     nonce: [u8; 16],
+    /// Fingerprints that were given.
+    announced: AtomicU64,
     /// What of the only file comes, if not all.
     part: Option<FileRange>,
 }
@@ -86,7 +89,7 @@ impl Names {
         let targets = Targets::new();
         let name = |n: usize| targets.id(&TargetName::new(&format!("session {}", n + 1)));
         let sessions = (0..sessions).map(name).collect();
-        Names { inner: Mutex::default(), targets, sessions, nonce, part }
+        Names { inner: Mutex::default(), targets, sessions, nonce, announced: AtomicU64::new(0), part }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -150,7 +153,10 @@ impl Names {
     /// What a file is known by. The version is another in each run, for nothing that a server tells proves
     /// that a file is what it was: what an earlier run left of it is asked about, and not believed.
     pub(super) fn fingerprint(&self, facts: &Facts) -> Fingerprint {
-        let version = Version::new(&self.nonce).unwrap_or(Version::NONE);
+        // No two files have the same one.
+        let number = self.announced.fetch_add(1, Ordering::Relaxed).to_le_bytes();
+        let hash = blake3::hash(&[&self.nonce[..], &number].concat());
+        let version = Version::new(&hash.as_bytes()[..16]).unwrap_or(Version::NONE);
         let size = self.part.map_or(facts.size.unwrap_or(0), |part| part.len);
         Fingerprint { size, mtime: time_of(facts), version }
     }

@@ -22,6 +22,7 @@ use haul_ftp::pair::End;
 use haul_ftp::steer::{self, Made};
 use haul_ftp::{Asked, Error, Kind, Moment, Server, Session, Settings, server};
 
+use super::begun::Begun;
 use super::line::{Line, Retry, reach};
 use super::names::{Names, Shared as SharedNames};
 use super::session::{Lines, Next, Sites, Tries};
@@ -42,7 +43,7 @@ use haul_ftp::Protocol;
 use records::Records;
 use worker::Worker;
 
-mod fold;
+pub(in crate::ftp) mod fold;
 pub(super) mod records;
 mod worker;
 
@@ -93,6 +94,8 @@ struct Shared {
     /// Which of the two drops bytes of names that are not ASCII.
     drops: [bool; 2],
     records: Option<Records>,
+    /// Files that were begun in place, and are not proved.
+    begun: Begun,
     /// In the names of what is not finished.
     tag: u32,
     cancelled: Arc<AtomicBool>,
@@ -178,13 +181,12 @@ impl Shared {
     }
 }
 
+const BEGUN: &str = "an interrupted run began to write it in place, and it is half new: the same command without `no_clobber` \
+                     completes it";
+
 /// What stands at a file's name, and what the options say of that.
-fn standing(
-    settings: &DelegatedSettings,
-    there: &Asked,
-    size: u64,
-    meta: &Meta,
-) -> Result<Standing, Failure> {
+fn standing(shared: &Shared, there: &Asked, entry: &DelegatedEntry) -> Result<Standing, Failure> {
+    let (settings, size, meta) = (&shared.settings, entry.size, &entry.meta);
     let facts = match there {
         Asked::Is(facts) => facts,
         Asked::Not(_) => return Ok(Standing::New),
@@ -200,17 +202,28 @@ fn standing(
     let is_file = facts.kind == Some(Kind::File) && !facts.is_symlink();
     let (same_size, time) = (same(size, facts.size), facts.modify.map(|at| at.secs));
     let same_time = time == Some(meta.mtime.secs);
+    let differs = || {
+        let change = match is_file {
+            true => Change::NONE.with(Change::SIZE, !same_size).with(Change::TIME, !same_time),
+            false => Change::NEW,
+        };
+        Ok(Standing::Differs(change))
+    };
+    let is_begun = is_file && shared.begun.is_unproved(&shown(&shared.end(End::To).0, &entry.to));
+    if is_begun && !haul_mutant::removed("ftp-pairs-heed-what-was-begun-in-place") {
+        // Half of it is ours, whatever its size and its time: that is nothing to leave alone.
+        return match settings.no_clobber {
+            true => Err(Failure { kind: FailureKind::Create, errno: 17, text: BEGUN.into() }),
+            false => differs(),
+        };
+    }
     if is_file && same_size && same_time && !settings.force {
         return Ok(Standing::Unchanged);
     }
     if settings.no_clobber || settings.update && time.is_some_and(|time| time >= meta.mtime.secs) {
         return Ok(Standing::Skipped);
     }
-    let change = match is_file {
-        true => Change::NONE.with(Change::SIZE, !same_size).with(Change::TIME, !same_time),
-        false => Change::NEW,
-    };
-    Ok(Standing::Differs(change))
+    differs()
 }
 
 /// Finds the sources, looks at the destination and makes it, and begins to walk.
@@ -325,6 +338,8 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     };
     let walk = walk.map_err(|error| unable("the walk", error))?;
     let records = settings.state.clone().map(Records);
+    let tag = u32::from_le_bytes([nonce[0], nonce[1], nonce[2], nonce[3]]);
+    let begun = Begun::open(settings.begun.as_deref(), &to.url(), tag);
     let shared = Arc::new(Shared {
         ends: [(from, at_from), (to.clone(), at_to.clone())],
         retries,
@@ -335,7 +350,8 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
         same_server,
         drops,
         records,
-        tag: u32::from_le_bytes([nonce[0], nonce[1], nonce[2], nonce[3]]),
+        begun,
+        tag,
         cancelled,
         queue: Mutex::new(Queue { alive: PAIRS_MAX, ..Queue::default() }),
         ready: Condvar::new(),
@@ -459,9 +475,7 @@ impl DelegatedPair for FtpPair {
         let paths: Vec<&[u8]> = all.iter().map(|entry| &entry.to[..]).collect();
         match self.scout.again(|session| session.facts_of(&paths)) {
             Ok(told) => {
-                let of = |(entry, asked): (&DelegatedEntry, Asked)| {
-                    standing(&self.shared.settings, &asked, entry.size, &entry.meta)
-                };
+                let of = |(entry, asked): (&DelegatedEntry, Asked)| standing(&self.shared, &asked, entry);
                 all.iter().zip(told).map(of).collect()
             }
             Err(error) => {

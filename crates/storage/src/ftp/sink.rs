@@ -17,7 +17,6 @@
 //! Left out: links and owners, which the server has no commands for, or none that all have.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use haul_core::change::{Change, Stood};
@@ -39,16 +38,16 @@ use crate::store::{
     Capabilities, Claimed, Coming, Directories, Durable, HeldJob, Looks, Publishing, SinkStore, Waiting,
     WriteOrder, Writing, dir_stands,
 };
+use ending::Ending;
 use engine::FtpWriter;
-use haul_base::stop::Stop;
 use placed::InPlace;
 use tree::Tree;
 
 mod again;
-mod begun;
 mod blocks;
 mod compare;
 mod dirs;
+mod ending;
 mod engine;
 mod in_place;
 mod lanes;
@@ -149,9 +148,8 @@ impl FtpSink {
     }
 
     /// What becomes of what fails, as long as nobody wants an end.
-    fn retry(&self, ends: &Arc<AtomicBool>) -> Arc<Retry> {
-        let (stop, ends) = (self.settings.stop.clone(), ends.clone());
-        let over = Stop::when(move || ends.load(Ordering::Relaxed) || stop.is_asked());
+    fn retry(&self, ends: &Arc<Ending>) -> Arc<Retry> {
+        let over = ends.of_attempts(self.settings.stop.clone());
         Retry::new((&self.server, FailureKind::Write), self.retry.clone(), over)
     }
 
@@ -284,12 +282,12 @@ impl SinkStore for FtpSink {
 
     fn claim(self: Box<Self>, coming: &Coming<'_>, _: &dyn Waiting) -> Result<Claimed, Failure> {
         self.check(coming)?;
-        let ends = Arc::new(AtomicBool::new(false));
+        let ends = Arc::new(Ending::default());
         let retry = self.retry(&ends);
         let mut session = self.reach(&retry)?;
         let Ground { root, rename, made, .. } = self.ground(&mut session, coming.roots, true)?;
-        let settings = Settings { at: session.address(), stop: Stop::never(), ..self.settings };
-        session.heed_no_stop();
+        let settings = Settings { at: session.address(), stop: ends.of_waits(), ..self.settings };
+        session.heed(&settings.stop);
         let tag = fresh_tag();
         let nobody = RootId::new(b"ftp").expect("short");
         let (_, resume) = begin_journal(Replayed::default(), ([0; 16], nobody), (0, tag), coming);
@@ -347,8 +345,8 @@ struct Ready {
     server: Server,
     settings: Settings,
     retry: Arc<Retry>,
-    /// Nobody wants more attempts.
-    ends: Arc<AtomicBool>,
+    /// Nobody wants more of it.
+    ends: Arc<Ending>,
     /// The session that the destination was found over.
     session: Session,
     root: Vec<u8>,
@@ -366,7 +364,7 @@ struct Ready {
 /// A job that nobody can be kept out of.
 struct HeldServer {
     ready: Mutex<Option<Ready>>,
-    ends: Arc<AtomicBool>,
+    ends: Arc<Ending>,
 }
 
 impl HeldJob for HeldServer {
@@ -377,11 +375,12 @@ impl HeldJob for HeldServer {
         };
         let ready = self.ready.get_mut().ok().and_then(Option::take);
         let ready = ready.ok_or_else(|| started("it was started before"))?;
+        self.ends.set_begun();
         let engine = FtpWriter::start(ready, writing).map_err(|error| started(&error.to_string()))?;
         Ok(Box::new(engine))
     }
     fn set_ends(&self, ends: bool) {
-        self.ends.store(ends, Ordering::Relaxed);
+        self.ends.set_stopped(ends);
     }
     fn set_yields(&self, _: bool) {}
     fn finish(&self) {}

@@ -109,6 +109,8 @@ pub struct EngineConfig {
     pub object_len: Option<u32>,
     /// `None`: each file is written to a temporary, which then takes the name.
     pub in_place: Option<InPlace>,
+    /// Nothing that stands counts as unchanged.
+    pub copies_all: bool,
     /// Commits will be durable. (Without, nothing ever waits for media, not even to find the faster mode.)
     pub durable: bool,
 }
@@ -200,7 +202,7 @@ impl WriteEngine {
             spaces,
             config.sink_layout,
             config.stripes,
-            config.in_place,
+            (config.in_place, config.copies_all),
         );
         let mut settings = IoSettings::new(config.storage, config.memory, MeterStage::SinkStorage);
         if !files.is_local() {

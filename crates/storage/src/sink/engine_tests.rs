@@ -104,6 +104,7 @@ impl Bench {
             budget: crate::descriptors::budget(),
             sink_layout: None,
             in_place: None,
+            copies_all: false,
             stripes: Stripes::new(LayoutChoice::Auto, Provider::Flat),
             object_len: None,
             durable: true,

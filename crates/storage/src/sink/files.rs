@@ -36,11 +36,13 @@ use super::{fault, lock};
 use crate::io::{IoFile, IoTarget};
 use crate::layout::layout_of;
 use adopt::Adopt;
+use aliases::{Aliases, mounted_twice};
 use in_place::InPlace;
 
 pub(super) mod adopt;
+pub(super) mod aliases;
 pub(super) mod in_place;
-mod look;
+pub(super) mod look;
 
 /// Magic numbers of file systems that take the inode's lock for a buffered write: ext2 to ext4, XFS, btrfs,
 /// f2fs, tmpfs.
@@ -73,6 +75,10 @@ pub(super) struct Files {
     left: AtomicBool,
     /// `None`: each file has a temporary of its own.
     pub(super) in_place: Option<InPlace>,
+    /// Which files have several names.
+    pub(super) aliases: Aliases,
+    /// Nothing counts as unchanged.
+    copies_all: bool,
     /// One was not removed, for the job was another's or could not be looked at.
     kept: AtomicBool,
 }
@@ -191,8 +197,9 @@ impl Files {
         spaces: Spaces,
         sink_layout: Option<SinkLayout>,
         stripes: Stripes,
-        in_place: Option<InPlace>,
+        (in_place, copies_all): (Option<InPlace>, bool),
     ) -> Files {
+        let aliases = Aliases::new(in_place.is_some(), mounted_twice(tree.root_path()));
         let root = tree.dirfd(DirId::ROOT).ok().and_then(|root| rustix::fs::fstatfs(root).ok());
         let local = root.is_some_and(|stat| LOCAL.contains(&stat.f_type));
         Files {
@@ -210,6 +217,8 @@ impl Files {
             stripes,
             left: AtomicBool::new(false),
             in_place,
+            aliases,
+            copies_all,
             kept: AtomicBool::new(false),
         }
     }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use haul_core::change::{Change, Stood};
-use haul_core::entry::{Meta, Name};
+use haul_core::entry::{Fingerprint, Meta, Name};
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::op::Existing;
 use haul_core::wire::{Failure, FailureKind};
@@ -17,7 +17,9 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::fault;
+use super::files::aliases::{Aliases, Print, Verdict, mounted_twice};
 use super::files::in_place::{InPlace, has_other_entry, is_a_source};
+use super::files::look::is_counted_on;
 use super::stat::{existing_of, mtime_of, rights_of, stood_of};
 use super::tree::SinkTree;
 use crate::store::{Looks, dir_stands};
@@ -33,12 +35,13 @@ pub struct Looker {
     fat: bool,
     /// Files would be written in place.
     in_place: Option<InPlace>,
+    aliases: Aliases,
 }
 
 impl Looker {
     /// A destination at which nothing stands.
     pub fn at_nothing() -> Looker {
-        Looker { tree: None, fat: false, in_place: None }
+        Looker { tree: None, fat: false, in_place: None, aliases: Aliases::new(false, false) }
     }
 
     /// Opens the destination root, if it is there.
@@ -49,7 +52,8 @@ impl Looker {
         match SinkTree::open_root(root, false) {
             Ok(tree) => {
                 let fat = fstatfs(tree.root()).is_ok_and(|fs| FAT.contains(&fs.f_type));
-                Ok(Looker { tree: Some(tree.to_look_at()), fat, in_place: None })
+                let aliases = Aliases::new(false, mounted_twice(root));
+                Ok(Looker { tree: Some(tree.to_look_at()), fat, in_place: None, aliases })
             }
             Err(failure) if is_nothing(&failure) => Ok(Looker::at_nothing()),
             Err(failure) => Err(failure),
@@ -58,7 +62,8 @@ impl Looker {
 
     /// As for a copy that writes in place.
     pub fn in_place(self, in_place: Option<InPlace>) -> Looker {
-        Looker { in_place, ..self }
+        let aliases = self.aliases.with(in_place.is_some());
+        Looker { in_place, aliases, ..self }
     }
 
     /// The root is not there.
@@ -145,20 +150,23 @@ impl Looks for Looker {
         &self,
         (parent, name): (DirId, &Name),
         id: FileId,
-        (counts, writes): (bool, bool),
+        (counts, writes): (Option<&Fingerprint>, bool),
     ) -> Result<(), Failure> {
-        if self.in_place.is_none() && !writes {
+        if self.in_place.is_none() && !writes && counts.is_none() {
             return Ok(());
         }
         let Some((tree, dir)) = self.fd(parent)? else { return Ok(()) };
         let path = || tree.path_of(parent, name);
         let fails = |what, errno| Err(fault::os(FailureKind::Create, what, &path(), errno));
-        let stands = match &self.in_place {
-            Some(place) => tree.jail().stat(&dir, name).ok().map(|stat| (place, stat)),
-            None => None,
-        };
-        if let Some((place, stat)) = stands {
-            if !place.may_find(&stat, id, counts) || (writes && !place.may_have(&stat, id)) {
+        let stat = tree.jail().stat(&dir, name).ok();
+        let anothers = |stat, counts| self.aliases.find(stat, id, counts) == Verdict::Anothers;
+        if let (None, Some(stat)) = (&self.in_place, &stat)
+            && anothers(stat, counts.map(Print::of))
+        {
+            return Err(is_counted_on(&path()));
+        }
+        if let (Some(place), Some(stat)) = (&self.in_place, stat) {
+            if anothers(&stat, counts.map(Print::of)) || (writes && anothers(&stat, None)) {
                 return Err(has_other_entry(&path()));
             }
             if !writes {
@@ -171,6 +179,9 @@ impl Looks for Looker {
                 Some(errno) => fails("open", errno),
                 None => Ok(()),
             };
+        }
+        if !writes {
+            return Ok(());
         }
         // A directory of ours a copy opens to itself.
         let is_ours = || rustix::fs::fstat(&dir).is_ok_and(|stat| stat.st_uid == geteuid().as_raw());

@@ -206,6 +206,7 @@ impl HeldJob for HeldDirectory {
             sink_layout: SinkLayout::of(&ground).filter(|_| agreed.targets),
             stripes: Stripes::new(layout, ground.provider.clone()),
             in_place: ready.in_place,
+            copies_all: policy.force,
             object_len: ground.object_len,
             durable: policy.durable,
         };

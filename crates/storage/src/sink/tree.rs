@@ -316,6 +316,11 @@ impl SinkTree {
         Ok(fd)
     }
 
+    /// As it was named.
+    pub(super) fn root_path(&self) -> &Path {
+        &self.root_path
+    }
+
     /// Whether this run made the directory. False as long as nothing was asked of it.
     pub fn was_created(&self, id: DirId) -> bool {
         if id == DirId::ROOT {

@@ -104,6 +104,8 @@ pub struct DelegatedSettings {
     pub stripes: Option<Stripes>,
     /// Where it is kept what a destination has of unfinished files; `None`: nowhere.
     pub state: Option<PathBuf>,
+    /// Where copies through this host have on record what they began in place; `None`: nowhere.
+    pub begun: Option<PathBuf>,
     /// Nothing is made or changed.
     pub look: bool,
 }

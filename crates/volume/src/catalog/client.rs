@@ -392,7 +392,7 @@ impl Shared {
             Ok(link) => link,
             Err(error) => return haul_base::errno::with_causes(&error),
         };
-        let (mut incoming, mouth) = match speak(link, "haul-cat-say") {
+        let (mut incoming, mouth) = match speak(link, "haul-cat-say", None) {
             Ok(both) => both,
             Err(error) => return format!("starting a thread: {}", haul_base::errno::text(&error)),
         };

@@ -149,7 +149,7 @@ fn hear(stream: TcpStream, keys: &Keys, line: u64, post: &Sender<Event>) {
     let Ok(link) = tls::server(stream, &keys.identity, &keys.pin, JOIN_MAX) else { return };
     let Link { closer, .. } = &link;
     let closer = closer.clone();
-    let Ok((mut incoming, mouth)) = speak(link, "haul-cat-say") else { return };
+    let Ok((mut incoming, mouth)) = speak(link, "haul-cat-say", Some(WAITING_MAX)) else { return };
     let why = match joined(&mut incoming, &socket, keys, line, &mouth, post) {
         Ok(()) => {
             let why = listen_to(&mut incoming, line, &mouth, post);

@@ -114,7 +114,7 @@ fn what_is_kept_for_a_resume_is_told() {
 #[test]
 fn what_is_not_kept_is_not_promised() {
     for status in [Status::Interrupted, Status::Failed] {
-        let summary = Summary { status, resumes: false, bytes_sent: 9, ..Summary::default() };
+        let summary = Summary { status, resumes: false, bytes_sent: 9, files: 1, ..Summary::default() };
         let text = told(summary.clone(), Manner::default());
         assert!(
             text.contains("\n  kept for the next run: finished files; nothing of unfinished ones\n"),
@@ -125,6 +125,8 @@ fn what_is_not_kept_is_not_promised() {
             trusting.contains("nothing of unfinished ones, unless it has --resume=trust\n"),
             "{trusting}"
         );
+        let none = told(Summary { files: 0, ..summary.clone() }, Manner::default());
+        assert!(none.contains("\n  kept for the next run: nothing of unfinished files\n"), "{none}");
         let ending = Ending { summary, exit_code: 1, lists: Lists::default(), dropped: 0 };
         let said = verdict(&ending, Manner::default()).concat();
         assert!(said.contains("unfinished ones from their beginning") && !said.contains("resume"), "{said}");

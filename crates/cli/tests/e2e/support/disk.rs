@@ -73,9 +73,21 @@ impl Disk {
 
     /// Powers it on again, when nobody uses it any more.
     pub fn power_on(&self) {
-        let unused = procs::wait_until(UNUSED_WITHIN, || unmounted(&self.at));
+        let mut is_unmounted = false;
+        let unused = procs::wait_until(UNUSED_WITHIN, || {
+            is_unmounted = is_unmounted || unmounted(&self.at);
+            // Whoever copied our mounts into a namespace of his own has it mounted as long as that is
+            // there, and mounted again it would be the same one, without power.
+            is_unmounted && self.is_detached()
+        });
         assert!(unused, "{} cannot be unmounted", self.at.display());
         self.mount();
+    }
+
+    /// No loop device has the image.
+    fn is_detached(&self) -> bool {
+        let output = Command::new("losetup").arg("-j").arg(&self.image).output().expect("run losetup");
+        output.status.success() && output.stdout.is_empty()
     }
 
     /// Holds every write and every change from now on, until the guard is dropped.

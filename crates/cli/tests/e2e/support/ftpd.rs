@@ -229,6 +229,14 @@ impl Ftpd {
         all.into_iter().filter(|pid| pid.as_raw_nonzero().get().unsigned_abs() != self.daemon.id()).collect()
     }
 
+    /// It and all who serve stand still.
+    pub fn freeze(&self) {
+        let daemon = Pid::from_raw(self.daemon.id() as i32).expect("it has an id");
+        // The one that would start others first.
+        procs::signal_all(&[daemon], Signal::STOP);
+        procs::signal_all(&procs::descendants(self.daemon.id()), Signal::STOP);
+    }
+
     /// Ends it and all who serve, at once.
     pub fn kill(&mut self) {
         let all = procs::descendants(self.daemon.id());
@@ -470,7 +478,7 @@ pub fn grid(room: &Room) {
     room.file("gridmap", "\"/O=Grid/CN=alice\" root\n");
 }
 
-fn gridftp(room: &Room, port: u16, more: &[&str]) -> Command {
+pub fn gridftp(room: &Room, port: u16, more: &[&str]) -> Command {
     let mut command = Command::new(GRIDFTP);
     // No configuration of the machine's.
     command.args(["-c", "", "-allow-root", "-allow-disabled-login"]).args(more);

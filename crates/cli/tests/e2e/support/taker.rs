@@ -81,6 +81,8 @@ pub struct Script {
     removes_not: Option<(&'static str, bool)>,
     /// What it says to `DELE` of what is not there.
     removes_none: Option<&'static str>,
+    /// Nobody listens where it says that it does.
+    unreachable: bool,
     /// When so many bytes of files came, it ends the sessions that took none, and greets nobody any more.
     evicts: Option<usize>,
     /// How files whose path holds this are taken, one after the other; then whole.
@@ -156,6 +158,12 @@ impl Script {
 
     pub fn with_sums(mut self) -> Script {
         self.sums = true;
+        self
+    }
+
+    /// Its port for data is closed to everybody.
+    pub fn unreachable(mut self) -> Script {
+        self.unreachable = true;
         self
     }
 
@@ -554,7 +562,7 @@ impl Session {
             "EPSV" => {
                 let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind any port");
                 let port = listener.local_addr().expect("know the port").port();
-                self.passive = Some(listener);
+                self.passive = Some(listener).filter(|_| !script.unreachable);
                 self.say(&format!("229 here (|||{port}|)"))
             }
             "MKD" if script.shelf().dirs.insert(path.clone()) || script.makes_again => self.say("257 made"),

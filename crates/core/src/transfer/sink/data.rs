@@ -340,9 +340,13 @@ impl Sink {
             if again && self.begin_again(id, &failure) {
                 return;
             }
+            let leaves = self.is_of_the_stop(&failure);
             let Some(file) = self.files.get_mut(&id) else { return };
             file.mark(Mark::Broken);
-            return self.fail_file(id, failure);
+            if !leaves {
+                self.fail_file(id, failure);
+            }
+            return;
         }
         self.counts.written = self.counts.written.saturating_add(len);
         // A whole file whose seal is still to come (its ctime is young, say) is made durable with its epoch

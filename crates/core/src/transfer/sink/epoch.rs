@@ -382,10 +382,14 @@ impl Sink {
             if failure.kind == FailureKind::Digest && self.begin_again(id, &failure) {
                 continue;
             }
+            let leaves = self.is_of_the_stop(&failure);
             let Some(file) = self.files.get_mut(&id) else { continue };
             // The engine removed the temporary, for after a failed sync nothing in it can be believed. A
             // write that is under way may make it again, so it is discarded behind the last of these.
             file.mark(Mark::Broken);
+            if leaves {
+                continue;
+            }
             let again = self.config.policy.verify && failure.kind == FailureKind::Digest;
             match again && file.phase == SinkPhase::Committing {
                 true => self.send_back(id, failure),

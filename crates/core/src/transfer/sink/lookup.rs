@@ -38,11 +38,15 @@ impl Sink {
     }
 
     pub(super) fn handle_found(&mut self, id: FileId, result: Result<Found, Failure>) {
-        let Some(file) = self.files.get_mut(&id).filter(|f| f.phase == SinkPhase::Looking) else { return };
+        if self.files.get(&id).is_none_or(|file| file.phase != SinkPhase::Looking) {
+            return;
+        }
         let found = match result {
             Ok(found) => found,
+            Err(failure) if self.is_of_the_stop(&failure) => return,
             Err(failure) => return self.fail_file(id, failure),
         };
+        let Some(file) = self.files.get_mut(&id) else { return };
         let policy = self.config.policy;
         let goes_into = self.config.part.is_some_and(|part| part.sink.is_some());
         file.change = match goes_into {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Asked, Client, File, OpNo, Outcome, Where};
 use crate::ids::Time;
-use crate::volume::{FileNo, Incarnation, ServerNo, gather, storage};
+use crate::volume::{Epoch, FileNo, Incarnation, ServerNo, gather, storage};
 
 #[derive(Debug)]
 pub(super) struct Syncing {
@@ -17,7 +17,8 @@ pub(super) struct Syncing {
     /// Who is to answer, and in which life.
     storage: BTreeMap<ServerNo, Incarnation>,
     gatherer: Option<u32>,
-    end: u64,
+    /// Lengths that the gatherer is to make last.
+    ends: BTreeMap<Epoch, u64>,
     begun: bool,
     failed: Option<Outcome<()>>,
 }
@@ -44,7 +45,7 @@ impl<B: Clone> Client<B> {
             waits,
             storage: BTreeMap::new(),
             gatherer: None,
-            end: state.end,
+            ends: BTreeMap::new(),
             begun: false,
             failed: lost.map(Outcome::Lost),
         });
@@ -59,7 +60,7 @@ impl<B: Clone> Client<B> {
         if first.begun || !first.waits.is_disjoint(&state.writes) {
             return;
         }
-        let tells = first.gatherer.is_none() && (state.gathered.is_some() || first.end > state.told);
+        let tells = first.gatherer.is_none() && (state.gathered.is_some() || !state.ends.is_empty());
         if tells && connected.is_none() || state.dirty.keys().any(|server| !self.servers.contains_key(server))
         {
             return;
@@ -70,10 +71,14 @@ impl<B: Clone> Client<B> {
         if tells {
             first.gatherer = connected;
             state.gathered = None;
+            first.ends = std::mem::take(&mut state.ends);
         }
-        let (op, end) = (first.op, first.end);
+        let (op, ends) = (first.op, first.ends.clone());
         if tells {
-            self.ask_gatherer(Asked::Sync { file, op }, gather::Request::Sync { file, end });
+            for (epoch, end) in ends {
+                self.tell_gatherer(gather::Request::Grow { file, epoch, end });
+            }
+            self.ask_gatherer(Asked::Sync { file, op }, gather::Request::Sync { file });
         }
         for server in storage.into_keys() {
             self.ask_storage(server, Asked::Sync { file, op }, storage::Request::Sync { file });
@@ -97,7 +102,7 @@ impl<B: Clone> Client<B> {
             }
             (Where::Gatherer, Some(Ok(_))) => {
                 first.gatherer = None;
-                state.told = state.told.max(first.end);
+                first.ends.clear();
                 None
             }
             (of, Some(Err(errno))) => {
@@ -121,6 +126,13 @@ impl<B: Clone> Client<B> {
                 None
             }
         };
+        if of == Where::Gatherer {
+            // What is not known to last is told again.
+            for (epoch, end) in std::mem::take(&mut first.ends) {
+                state.reaches(epoch, end);
+            }
+        }
+        let Some(first) = state.syncs.front_mut() else { return };
         if let Some(failed) = failed {
             first.failed.get_or_insert(failed);
         }
@@ -137,9 +149,7 @@ impl<B: Clone> Client<B> {
                 None => Outcome::Synced,
                 Some(Outcome::Failed(of, errno)) => Outcome::Failed(of, errno),
                 Some(Outcome::Lost(of)) => Outcome::Lost(of),
-                Some(Outcome::Written | Outcome::Synced | Outcome::Read { .. }) => {
-                    unreachable!("a sync fails by these alone")
-                }
+                Some(_) => unreachable!("a sync fails by these alone"),
             };
             self.done(first.op, outcome);
             self.begin_syncs(file);

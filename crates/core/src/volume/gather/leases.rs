@@ -58,6 +58,13 @@ impl<B> Gatherer<B> {
         took
     }
 
+    /// A client has no lease on a stripe any more.
+    pub(super) fn give_back(&mut self, client: ClientNo, file: FileNo, at: u64) {
+        let stripe = self.stripe(file, at);
+        stripe.leases.remove(&client);
+        stripe.recalled.remove(&client);
+    }
+
     /// A client is not there any more, and says nothing of its writes: its leases are void.
     pub(super) fn void_leases(&mut self, client: ClientNo) {
         for file in self.files.values_mut() {

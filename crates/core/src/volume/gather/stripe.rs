@@ -15,8 +15,24 @@ pub(super) enum Queued<B> {
         len: u64,
         bytes: B,
     },
+    /// Where it stands is said when it is done.
+    Append {
+        client: ClientNo,
+        len: u64,
+        bytes: B,
+    },
     /// A lease that waits in each of its stripes.
     Lease(u64),
+}
+
+impl<B> Queued<B> {
+    /// Whose write or append it is.
+    pub(super) fn writer(&self) -> Option<ClientNo> {
+        match self {
+            Queued::Write { client, .. } | Queued::Append { client, .. } => Some(*client),
+            Queued::Lease(_) => None,
+        }
+    }
 }
 
 #[derive(Debug)]

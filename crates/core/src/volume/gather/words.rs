@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::{AppendNo, CutNo};
 use crate::volume::{ClientNo, Epoch, FileNo, RequestNo};
 
 /// A record's place in the log; later ones are higher.
@@ -23,8 +24,43 @@ pub enum Request<B> {
     Release { file: FileNo, stripes: Range<u64> },
     /// Which bytes of that range the log has.
     Read { file: FileNo, offset: u64, len: u64 },
-    /// Makes what it gathered last, and the file's length: it ends at `end` at least.
-    Sync { file: FileNo, end: u64 },
+    /// By what was written directly under that epoch, the file ends at `end` at least. There is no answer.
+    Grow { file: FileNo, epoch: Epoch, end: u64 },
+    /// Makes what it gathered last, and the file's length.
+    Sync { file: FileNo },
+    /// Puts bytes behind the file's end.
+    Append { file: FileNo, number: AppendNo, len: u64, bytes: B },
+    /// The file ends there: what is behind it is gone, and what was not there is zeros.
+    Truncate { file: FileNo, len: u64 },
+    /// Removes the file, which nobody has open and no name leads to.
+    Remove { file: FileNo },
+}
+
+impl<B> Request<B> {
+    /// Which file it is about.
+    pub fn file(&self) -> FileNo {
+        match self {
+            Request::Write { file, .. }
+            | Request::Lease { file, .. }
+            | Request::Release { file, .. }
+            | Request::Read { file, .. }
+            | Request::Grow { file, .. }
+            | Request::Sync { file }
+            | Request::Append { file, .. }
+            | Request::Truncate { file, .. }
+            | Request::Remove { file } => *file,
+        }
+    }
+
+    /// The file, if it is one that changes it or may do so.
+    pub(super) fn changes(&self) -> Option<FileNo> {
+        match self {
+            Request::Release { .. } | Request::Read { .. } | Request::Grow { .. } | Request::Sync { .. } => {
+                None
+            }
+            _ => Some(self.file()),
+        }
+    }
 }
 
 /// What the gatherer says.
@@ -39,6 +75,16 @@ pub enum Answer {
     Read { parts: Vec<Part>, end: u64 },
     /// It lasts.
     Durable,
+    /// It is appended there, and lost if the host stops before a sync.
+    Appended { offset: u64 },
+    /// The file has grown for it, which lasts: the asker is to write it there.
+    Reserved { offset: u64 },
+    /// The file ends there, and that lasts.
+    Truncated,
+    /// The file is removed, and that lasts.
+    Removed,
+    /// It was removed before.
+    Gone,
     /// The disk says no; nothing is gathered any more.
     Failed(i32),
 }
@@ -65,6 +111,16 @@ pub enum Record<B> {
     End { file: FileNo, end: u64 },
     /// What records up to that one have of a stripe lies where it belongs.
     Brought { file: FileNo, stripe: u64, upto: Seq },
+    /// The file is to end there: servers cut what is behind it, under that epoch.
+    Cut { file: FileNo, from: u64, epoch: Epoch },
+    /// They have cut, and it ends there: what records before say of what is behind it does not count.
+    IsCut { file: FileNo, from: u64, epoch: Epoch },
+    /// Servers remove the file.
+    Remove { file: FileNo },
+    /// They have: what records before say of it does not count.
+    Gone { file: FileNo },
+    /// It was cut last under that epoch: ends of before do not count.
+    LastCut { file: FileNo, epoch: Epoch },
     /// That client may have leases from now on.
     Client(ClientNo),
 }
@@ -86,6 +142,10 @@ pub enum Action<B> {
     /// Bring these parts of a stripe to its server, under this epoch, and have them synced there; then
     /// [`Gatherer::pushed`].
     Push { push: PushNo, file: FileNo, stripe: u64, epoch: Epoch, parts: Vec<Part> },
+    /// Have all servers cut a file from there on, under this epoch, and sync it; then [`Gatherer::was_cut`].
+    Cut { cut: CutNo, file: FileNo, epoch: Epoch, from: u64 },
+    /// Have all servers remove a file, under this epoch, and sync that; then [`Gatherer::was_cut`].
+    Remove { cut: CutNo, file: FileNo, epoch: Epoch },
     /// Records before this one are of no use any more.
     Forget(Seq),
 }

@@ -6,7 +6,7 @@
 //! or not it would be copied.
 //! Left out: other ways to take two names for one; these show when what stands at a name is looked at.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use haul_core::ids::FileId;
 use haul_ftp::{Asked, Error, Facts, Session, steer};
@@ -23,6 +23,9 @@ pub(super) struct Claims {
     names: HashMap<[u8; 16], FileId>,
     /// By what the server tells of a file alone.
     placed: HashMap<Box<[u8]>, FileId>,
+    /// Last names under which a worker just puts files. Where two ways lead to one directory, files of two
+    /// ways are one under a last name that they have in common.
+    naming: HashSet<[u8; 16]>,
     /// The server takes names like these for one; `None`: nobody asked it.
     pub(super) folds: Option<bool>,
 }
@@ -33,11 +36,36 @@ impl Claims {
         *self.names.entry(key(to)).or_insert(id) != id
     }
 
+    /// Files are about to get these names, until [`Claims::named`]; false: others get names that are like one
+    /// of them, and what stands there is not known before that is over.
+    pub(super) fn name(&mut self, tos: &[&[u8]]) -> bool {
+        let keys: Vec<[u8; 16]> = tos.iter().map(|to| key(split(to).1)).collect();
+        if keys.iter().any(|key| self.naming.contains(key))
+            && !haul_mutant::removed("ftp-pairs-name-in-turns")
+        {
+            return false;
+        }
+        self.naming.extend(keys);
+        true
+    }
+
+    /// They have them, or do not get them.
+    pub(super) fn named(&mut self, tos: &[&[u8]]) {
+        tos.iter().for_each(|to| _ = self.naming.remove(&key(split(to).1)));
+    }
+
     /// A file of this copy has got its name, and is this one.
     pub(super) fn place(&mut self, id: FileId, facts: &Facts) {
         if let Some(unique) = &facts.unique {
             self.placed.insert(unique.clone(), id);
         }
+    }
+
+    /// A file is as it should be, and is this one: false if that is another file of this copy.
+    pub(super) fn find(&mut self, id: FileId, facts: &Facts) -> bool {
+        let Some(unique) = &facts.unique else { return true };
+        *self.placed.entry(unique.clone()).or_insert(id) == id
+            || haul_mutant::removed("ftp-pairs-find-for-one-entry")
     }
 
     /// What stands there is another file of this copy.
@@ -48,7 +76,7 @@ impl Claims {
 }
 
 /// The same for names that differ in case alone, or in dots and spaces at their ends.
-fn key(path: &[u8]) -> [u8; 16] {
+pub(in crate::ftp) fn key(path: &[u8]) -> [u8; 16] {
     let mut key = blake3::Hasher::new();
     for part in path.split(|byte| *byte == b'/') {
         let end = part.iter().rposition(|byte| !matches!(byte, b'.' | b' ')).map_or(0, |last| last + 1);
@@ -98,6 +126,30 @@ pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: a file of the server that one entry found as it should be is no other entry's; one without a
+    /// name of its own tells nothing.
+    #[test]
+    fn what_is_found_is_one_entrys() {
+        let mut claims = Claims::default();
+        let facts = |unique: &[u8]| Facts { unique: Some(unique.into()), ..Facts::default() };
+        assert!(claims.find(FileId(1), &facts(b"x")) && claims.find(FileId(1), &facts(b"x")));
+        assert!(!claims.find(FileId(2), &facts(b"x")), "it is the other's");
+        assert!(claims.is_of_another(FileId(2), &Asked::Is(facts(b"x"))));
+        assert!(claims.find(FileId(2), &facts(b"y")) && claims.find(FileId(3), &Facts::default()));
+        assert!(claims.find(FileId(4), &Facts::default()));
+    }
+
+    /// Goal: files of one last name get their names one after the other, all others at the same time.
+    #[test]
+    fn names_that_may_be_one_have_their_turns() {
+        let mut claims = Claims::default();
+        let (first, second, other): ([&[u8]; 2], [&[u8]; 2], [&[u8]; 1]) =
+            ([b"/a/x", b"/a/y"], [b"/b/X", b"/b/z"], [b"/b/w"]);
+        assert!(claims.name(&first) && !claims.name(&second) && claims.name(&other));
+        claims.named(&first);
+        assert!(claims.name(&second) && !claims.name(&first));
+    }
 
     /// Goal: names that some server takes for one are twins, in whatever directory of the way they differ; a
     /// file is no twin of itself, and other names are none.

@@ -39,7 +39,12 @@ impl Writer {
             // What goes by itself goes when all that was said is over.
             while alone.is_empty() && line.len() < self.common.lanes.line_max() {
                 let Some(taken) = batch.take() else { break };
-                match self.join(&batch.items[taken.range.start].file, line.is_empty()) {
+                let file = &batch.items[taken.range.start].file;
+                if let Some(failure) = self.common.not_begun(&self.common.path(file)) {
+                    end(batch, taken, Err(failure));
+                    continue;
+                }
+                match self.join(file, line.is_empty()) {
                     Ok(Some((temp, path))) => line.push_back(Lined { taken, temp, path }),
                     Ok(None) => alone.push_back((taken, None)),
                     Err(error) => {
@@ -54,7 +59,6 @@ impl Writer {
                 match self.send_lined(item, &lined) {
                     Ok(sum) => {
                         self.common.lanes.worked();
-                        self.common.network.bytes.fetch_add(item.file.size, Ordering::Relaxed);
                         self.common.set_temp(item.file.id, TempState::Stored(sum));
                         end(batch, lined.taken, Ok(()));
                     }
@@ -100,6 +104,7 @@ impl Writer {
         match said {
             Ok(()) => Ok(Some((temp, path))),
             Err(error) => {
+                common.note_refusal(&temp, &error);
                 self.lose(file.id, &temp, &error);
                 Err(error)
             }
@@ -117,6 +122,7 @@ impl Writer {
         let going = session.next_store(&lined.temp, item.file.size);
         let mut going = going.inspect_err(|error| common.note_refusal(&lined.temp, error))?;
         session.send(&mut going, bytes)?;
+        common.network.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let mut summing = FileSumming::new(common.sum, item.file.size, false);
         // While the server takes it.
         common.meter.busy(Stage::SinkHost, || summing.update(bytes));

@@ -17,7 +17,6 @@ use haul_core::wire::{Failure, FailureKind, HeldReport};
 
 use super::Ready;
 use super::again::Again;
-use super::begun::Begun;
 use super::lanes::Lanes;
 use super::no_links;
 use super::parts::{Can, Parts};
@@ -26,6 +25,7 @@ use super::queues::{Batch, Common, Gone, Lost, Network, Queues, TempState, Told,
 use super::summed::InParts;
 use super::tree::Tree;
 use super::writer::Writer;
+use crate::ftp::begun::Begun;
 use crate::ftp::shown;
 use crate::owed::Owed;
 use crate::store::{NetworkFacet, NotKept, Writing};
@@ -149,8 +149,10 @@ impl FtpWriter {
         let refused = match failed {
             Some(gone) => Some((write, gone)),
             None => self.common.lock().add_write(write).err().map(|write| {
+                let path = self.common.path(&write.file);
                 let why = format!("byte 0 of it comes next, and not byte {}", write.offset);
-                let failure = self.common.say(FailureKind::Write, &self.common.path(&write.file), &why);
+                let failure = self.common.not_begun(&path);
+                let failure = failure.unwrap_or_else(|| self.common.say(FailureKind::Write, &path, &why));
                 (write, failure.into())
             }),
         };
@@ -166,7 +168,7 @@ impl FtpWriter {
 
 impl Drop for FtpWriter {
     fn drop(&mut self) {
-        self.common.ends.store(true, Ordering::Relaxed);
+        self.common.ends.set_over();
         let mut queues = self.common.lock();
         queues.ends = true;
         // What nobody began is given up, which tells it.
@@ -347,7 +349,7 @@ impl SinkEngine for FtpWriter {
 
     fn end(&mut self) -> Vec<String> {
         self.common.lock().ends = true;
-        self.common.ends.store(true, Ordering::Relaxed);
+        self.common.ends.set_over();
         self.common.ready.notify_all();
         let until = Instant::now() + END_WITHIN;
         while self.threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
@@ -376,14 +378,18 @@ impl FtpWriter {
         let count = |files: u64| if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
         let content = (files > 0).then(|| {
             let files = count(files);
+            let lengths = match told.no_size.load(Ordering::Relaxed) {
+                true => "and not even the length of some, which it does not tell",
+                false => "the lengths are alike",
+            };
             format!(
-                "the content of {files} with what the server keeps, for it makes no sum of it (CKSM); the lengths are alike"
+                "the content of {files} with what the server keeps, for it makes no sum of it (CKSM); {lengths}"
             )
         });
         let uncalled = self.common.in_place.as_ref().map_or(0, InPlace::uncalled);
         let uncalled = (uncalled > 0).then(|| {
             format!(
-                "{} written in place with the others of this copy, for the server has no names of its own for files (Unique): two that are one to it, \
+                "{} written or found in place with the others of this copy, for the server has no names of its own for files (Unique): two that are one to it, \
                  by links or by letters, have the bytes of the last one",
                 count(uncalled)
             )

@@ -26,6 +26,7 @@ use super::sending::{Open, Sending};
 use super::sums::FileSumming;
 use super::tree::check;
 use super::writer::Writer;
+use crate::ftp::begun::Span;
 use crate::ftp::line::Attempts;
 use crate::ftp::{look, shown};
 use crate::owed::panic_point;
@@ -330,7 +331,7 @@ impl Writer {
 
     fn begin_into(&mut self, place: &InPlace, path: &[u8], size: u64) -> Result<Outgoing, Error> {
         // Before the server hears of it.
-        self.common.begun.begins(&shown(&self.common.server, path), size);
+        self.common.begun.begins(&shown(&self.common.server, path), span_of(place, size), size);
         let (at, way) = (place.base(), place.lock().way);
         let session = self.line.open()?;
         match (place.part, way) {
@@ -374,7 +375,7 @@ impl Writer {
             }
             match result {
                 Ok(()) => {
-                    common.begun.ends(&shown(&common.server, &path));
+                    common.begun.ends(&shown(&common.server, &path), span_of(place, publish.file.size));
                     common.forget_tries(id);
                     self.note_unproven(publish);
                 }
@@ -522,6 +523,11 @@ impl Writer {
             }
         }
     }
+}
+
+/// What of a file is written for an entry.
+fn span_of(place: &InPlace, len: u64) -> Span {
+    place.part.map_or(Span::WHOLE, |at| Span::part(at, len))
 }
 
 fn cut_off(before: u64, now: u64) -> String {

@@ -54,6 +54,11 @@ impl Writer {
     }
 
     fn write_object(&mut self, file: &SinkFile, offset: u64, bytes: &[u8]) -> Result<(), Gone> {
+        let goes_on = self.open.as_ref().is_some_and(|open| open.id == file.id && offset > 0);
+        let is_new = offset == 0 || self.common.in_place.is_none() && !goes_on;
+        if let Some(failure) = is_new.then(|| self.common.not_begun(&self.common.path(file))).flatten() {
+            return Err(failure.into());
+        }
         if self.common.in_place.is_some() {
             return self.write_into(file, offset, bytes);
         }
@@ -242,7 +247,12 @@ impl Writer {
             common.parts.begins(file.id, &temp, connections.is_some());
             let (error, temp) = match self.line.open() {
                 // Nothing was said of it.
-                Err(error) => (error, None),
+                Err(error) => {
+                    if is_new {
+                        common.note_refusal(&temp, &error);
+                    }
+                    (error, None)
+                }
                 Ok(session) => {
                     let before: Vec<&[u8]> = before.iter().map(Vec::as_slice).collect();
                     let removed = match before.is_empty() {

@@ -101,7 +101,8 @@ impl InPlace {
         false
     }
 
-    /// A file looks unchanged: true if what stands there was, or is, written for another entry.
+    /// A file looks unchanged: true if what stands there was, or is, written for another entry, or found by
+    /// one.
     pub(super) fn is_written_by_another(&self, id: FileId, facts: &Facts) -> bool {
         let mut inner = self.lock();
         let Some(called) = called(facts) else {
@@ -110,7 +111,8 @@ impl InPlace {
         };
         let begun = inner.stood.iter().any(|(other, stood)| *other != id && stood.called == Some(called));
         let (owner, written) = *inner.owners.entry(called).or_insert((id, false));
-        begun || owner != id && written
+        let counts = written || !haul_mutant::removed("ftp-found-files-are-one-entrys");
+        begun || owner != id && counts
     }
 
     /// A file was written, and this stands there now: whose else that is, and its path where that is known.
@@ -163,11 +165,12 @@ impl InPlace {
         inner.stood.remove(&id);
     }
 
-    /// Files that were written of which nobody knows whether they are one with another one of the copy.
+    /// Files that were written or found of which nobody knows whether they are one with another one of the
+    /// copy.
     pub(super) fn uncalled(&self) -> u64 {
         let inner = self.lock();
         // One alone is no other's.
-        if inner.uncalled + inner.uncalled_found > 1 { inner.uncalled } else { 0 }
+        Some(inner.uncalled + inner.uncalled_found).filter(|all| *all > 1).unwrap_or(0)
     }
 
     /// For people.

@@ -23,11 +23,16 @@ use super::summed::Compared;
 use super::sums::Sums;
 use super::writer::Writer;
 use super::{existing_of, seen_of};
+use crate::ftp::begun::Span;
+use crate::ftp::pair::fold::key;
 use crate::ftp::{folded, says_gone, shown};
 use haul_base::digest;
 
 const ONE_TO_THE_SERVER: &str = "the server takes its name for that of another file of this copy, and keeps one of them: give one of \
                                  them another name";
+
+const FOUND_BY_ANOTHER: &str = "the server shows there what it has under another name of this copy (a link, or names that are one to it), and the bytes are \
+                                those of one entry at most: give it another name, or remove the link";
 
 /// A file on its way to its name.
 pub(super) struct Going<'a> {
@@ -80,7 +85,7 @@ impl Writer {
                     self.common.lanes.forget(id);
                     self.common.forget_tries(id);
                     self.common.parts.end(id);
-                    self.common.begun.ends(&shown(&self.common.server, &going.path));
+                    self.common.begun.ends(&shown(&self.common.server, &going.path), Span::WHOLE);
                     self.note_unproven(going.publish);
                 }
                 Err(failure) if failure.kind == FailureKind::Digest => {
@@ -231,7 +236,7 @@ impl Writer {
         let given = || {
             let given = self.common.told.given.lock().unwrap_or_else(PoisonError::into_inner);
             let of = given_as(asked).and_then(|key| given.get(&key).copied());
-            of.is_some_and(|other| other != file.id)
+            of.is_some_and(|other| other != file.id) || self.is_found_by_another(file.id, asked)
         };
         match existing {
             Existing::Dir => exists("a directory stands there; nothing was removed"),
@@ -250,6 +255,56 @@ impl Writer {
             _ if stands && given() => exists(ONE_TO_THE_SERVER),
             _ => Ok(seen.filter(|_| stands)),
         }
+    }
+
+    /// Another entry found what stands there unchanged.
+    fn is_found_by_another(&self, id: FileId, asked: &Asked) -> bool {
+        let found = self.common.told.found.lock().unwrap_or_else(PoisonError::into_inner);
+        given_as(asked).and_then(|(called, ..)| found.get(&called).copied()).is_some_and(|other| other != id)
+    }
+
+    /// What looks unchanged at a name is no other entry's, by what the server calls it, and by its name.
+    pub(super) fn is_found_alone(
+        &mut self,
+        (id, parent, name): (FileId, DirId, &Name),
+        path: &[u8],
+        (asked, unchanged): (&Asked, bool),
+    ) -> Result<(), Failure> {
+        let common = self.common.clone();
+        if !unchanged || haul_mutant::removed("ftp-found-files-are-one-entrys") {
+            return Ok(());
+        }
+        let failed = || {
+            let errno = Errno::NOTUNIQ.raw_os_error();
+            Err(Failure { errno, ..common.say(FailureKind::Create, path, FOUND_BY_ANOTHER) })
+        };
+        if let Some(given) = given_as(asked) {
+            let known = common.told.given.lock().unwrap_or_else(PoisonError::into_inner).get(&given).copied();
+            let mut found = common.told.found.lock().unwrap_or_else(PoisonError::into_inner);
+            let finder = *found.entry(given.0).or_insert(id);
+            if finder != id || known.is_some_and(|other| other != id) {
+                return failed();
+            }
+        }
+        let bytes = name.as_bytes();
+        let alike = |name: &[u8]| key(&[&parent.0.to_le_bytes()[..], name].concat());
+        let twins = {
+            let mut twins = common.told.twins.lock().unwrap_or_else(PoisonError::into_inner);
+            let of = twins.entry(alike(bytes)).or_default();
+            of.insert(id);
+            of.len()
+        };
+        if twins > 1 || bytes.ends_with(b".") || bytes.ends_with(b" ") {
+            let like = |names: &HashSet<Vec<u8>>| {
+                names.iter().filter(|name| alike(name) == alike(bytes)).take(twins).count()
+            };
+            return match self.names_in(parent, true) {
+                Ok(names) if names.contains(bytes) && like(&names) == twins => Ok(()),
+                Ok(_) => failed(),
+                Err(error) => Err(common.failure(FailureKind::Open, path, &error)),
+            };
+        }
+        Ok(())
     }
 
     /// The same, asked now. `gone`: nothing may stand there.

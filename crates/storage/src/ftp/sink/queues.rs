@@ -18,7 +18,7 @@ use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Server, Settings, Sum};
 
 use super::again::Again;
-use super::begun::Begun;
+use super::ending::Ending;
 use super::lanes::Lanes;
 use super::parts::Parts;
 use super::placed::InPlace;
@@ -26,6 +26,7 @@ use super::summed::{InParts, Summed};
 use super::sums::Sums;
 use super::tree::Tree;
 use super::unwritten;
+use crate::ftp::begun::Begun;
 use crate::ftp::line::{Attempts, Retry};
 use crate::ftp::said;
 use crate::owed::Owed;
@@ -41,9 +42,9 @@ const LEFT_NAMED: usize = 5;
 pub(super) struct Common {
     pub(super) server: Server,
     pub(super) settings: Settings,
-    /// What becomes of what fails, and that nobody wants more attempts.
+    /// What becomes of what fails, and that nobody wants more.
     pub(super) retry: Arc<Retry>,
-    pub(super) ends: Arc<AtomicBool>,
+    pub(super) ends: Arc<Ending>,
     pub(super) tree: Tree,
     pub(super) tag: u32,
     /// What the server makes sums by, if it does.
@@ -308,6 +309,10 @@ pub(super) struct Told {
     /// What files that have their names are to it, and whose that is.
     pub(super) given: Mutex<HashMap<Given, FileId>>,
     pub(super) given_to: Mutex<HashMap<FileId, Given>>,
+    /// Who found a file unchanged, by what the server calls that; and by names that some
+    /// servers take for one.
+    pub(super) found: Mutex<HashMap<u64, FileId>>,
+    pub(super) twins: Mutex<HashMap<[u8; 16], HashSet<FileId>>>,
     /// The names of directories, at some time of this run.
     pub(super) listed: Mutex<HashMap<DirId, Arc<HashSet<Vec<u8>>>>>,
     /// Such names that were published.
@@ -354,6 +359,12 @@ impl Common {
 
     pub(super) fn say(&self, kind: FailureKind, path: &[u8], why: &str) -> Failure {
         said(&self.server, kind, path, why)
+    }
+
+    /// A stop was asked for, and this was not begun: it is not, and counts as what never came.
+    pub(super) fn not_begun(&self, path: &[u8]) -> Option<Failure> {
+        let why = "a stop was asked for before it was begun";
+        self.ends.is_stopped().then(|| self.say(FailureKind::Network, path, why))
     }
 
     /// It could not be removed.
@@ -439,9 +450,11 @@ impl Common {
         std::mem::take(&mut *self.doubted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The server refused to begin with it, if that is what happened.
+    /// The server refused to begin with it, or heard nothing of it, if that is what happened.
     pub(super) fn note_refusal(&self, path: &[u8], error: &Error) {
-        if matches!(error, Error::Refused { .. }) {
+        let is_never_begun = matches!(error, Error::Refused { .. })
+            || error.is_unheard() && !haul_mutant::removed("ftp-what-never-began-is-not-left");
+        if is_never_begun {
             self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_vec());
         }
     }

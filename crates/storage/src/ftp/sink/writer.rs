@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use haul_core::change::Change;
 use haul_core::entry::Meta;
-use haul_core::ids::FileId;
+use haul_core::ids::{DirId, FileId};
 use haul_core::reliability::Step;
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{
@@ -134,12 +134,18 @@ impl Writer {
                 }
                 _ if removed.is_ok() => self.common.stays_not(path),
                 // One that is in use may be shown to nobody, and stays on the list.
-                _ if removed.is_err_and(|error| is_busy(&error)) => {
+                _ if removed.as_ref().is_err_and(is_busy) => {
                     self.common.stands(path);
                     busy.push(*path);
                 }
                 Asked::Not(_) => self.common.stays_not(path),
                 Asked::Is(_) => self.common.stands(path),
+                // There is nothing to tell of, and nothing to remove: other than where that is not allowed.
+                Asked::Untold(_)
+                    if removed.is_err_and(|error| error.is_unavailable() && !error.is_denied()) =>
+                {
+                    self.common.stays_not(path);
+                }
                 Asked::Untold(_) => {}
             }
         }
@@ -225,29 +231,37 @@ impl Writer {
             Work::Publish(batch) => self.publish_batch(&batch),
             Work::Sums(summed) => self.help(&summed),
             Work::Op(op, owed) => {
-                let done = match op {
-                    SinkOp::MakeDirs { dirs } => SinkDone::MakeDirs { results: self.make_dirs(dirs) },
-                    SinkOp::Lookup { items } => SinkDone::Lookup { results: self.look_up(items) },
-                    SinkOp::Amend { items, .. } => SinkDone::Amend { results: self.amend(items) },
-                    SinkOp::FinishDirs { dirs, .. } => {
-                        SinkDone::FinishDirs { results: self.finish_dirs(dirs) }
-                    }
-                    SinkOp::Discard { id } => {
-                        self.discard(id);
-                        SinkDone::Discard { id }
-                    }
-                    SinkOp::RemoveJournal => {
-                        self.remove_left();
-                        SinkDone::RemoveJournal { result: Ok(()) }
-                    }
-                    // Answered where they are submitted.
-                    op => {
-                        let text = "nobody asks for it".into();
-                        let failure = Failure { kind: FailureKind::Local, errno: 0, text };
+                let stopped = self.common.not_begun(&self.common.tree.dir(DirId::ROOT));
+                let done = match (op, stopped) {
+                    (op @ (SinkOp::MakeDirs { .. } | SinkOp::Lookup { .. }), Some(failure)) => {
                         refuse(op, &failure)
                     }
+                    (op, _) => self.done(op),
                 };
                 owed.settle(Ok(done));
+            }
+        }
+    }
+
+    fn done(&mut self, op: SinkOp) -> SinkDone {
+        match op {
+            SinkOp::MakeDirs { dirs } => SinkDone::MakeDirs { results: self.make_dirs(dirs) },
+            SinkOp::Lookup { items } => SinkDone::Lookup { results: self.look_up(items) },
+            SinkOp::Amend { items, .. } => SinkDone::Amend { results: self.amend(items) },
+            SinkOp::FinishDirs { dirs, .. } => SinkDone::FinishDirs { results: self.finish_dirs(dirs) },
+            SinkOp::Discard { id } => {
+                self.discard(id);
+                SinkDone::Discard { id }
+            }
+            SinkOp::RemoveJournal => {
+                self.remove_left();
+                SinkDone::RemoveJournal { result: Ok(()) }
+            }
+            // Answered where they are submitted.
+            op => {
+                let text = "nobody asks for it".into();
+                let failure = Failure { kind: FailureKind::Local, errno: 0, text };
+                refuse(op, &failure)
             }
         }
     }
@@ -289,10 +303,13 @@ impl Writer {
         bytes: &[u8],
         mut before: Option<(Vec<u8>, Error)>,
     ) -> Result<(), Failure> {
+        let path = self.common.path(file);
+        if let Some(failure) = self.common.not_begun(&path) {
+            return Err(failure);
+        }
         if self.common.in_place.is_some() {
             return self.write_whole_into(file, bytes);
         }
-        let path = self.common.path(file);
         panic_point("write", &String::from_utf8_lossy(&path));
         self.begins("write", &path);
         check(&self.common.server, &path, &file.name)?;
@@ -334,7 +351,10 @@ impl Writer {
                 let sending = Sending::begin(session, &lanes, (&temp, 0, file.size), connections);
                 let mut sending = sending.inspect_err(|error| self.common.note_refusal(&temp, error))?;
                 match sending.write(Ok(&mut *session), bytes) {
-                    Ok(()) => sending.stored(session, &temp),
+                    Ok(()) => {
+                        self.common.network.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                        sending.stored(session, &temp)
+                    }
                     Err(error) => Err(sending.broken_off(session, &temp, error)),
                 }
             });
@@ -359,7 +379,6 @@ impl Writer {
             }
             before = Some((temp, error));
         }
-        self.common.network.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.common.set_temp(file.id, TempState::Stored(summing.finish()));
         Ok(())
     }
@@ -408,12 +427,12 @@ impl Writer {
     /// What was begun in place and not proved since is begun anew, whatever its size and time; and in place
     /// nothing counts as unchanged that was written for another entry.
     fn holds_for_unchanged(
-        &self,
+        &mut self,
         item: &LookupItem,
         path: &[u8],
         (mut found, asked): (Found, &Asked),
     ) -> Result<Found, Failure> {
-        let common = &self.common;
+        let common = self.common.clone();
         let (Existing::File { size, mtime, .. }, Asked::Is(facts)) = (&mut found.existing, asked) else {
             return Ok(found);
         };
@@ -430,6 +449,8 @@ impl Writer {
             let failure = common.say(FailureKind::Create, path, why);
             return Err(Failure { errno: rustix::io::Errno::NOTUNIQ.raw_os_error(), ..failure });
         }
+        let file = &item.file;
+        self.is_found_alone((id, file.parent, &file.name), path, (asked, looks_unchanged))?;
         Ok(found)
     }
 
@@ -577,6 +598,17 @@ impl Writer {
     fn publish_batch(&mut self, batch: &Batch<CommitItem>) {
         while let Some(taken) = batch.take() {
             let items = &batch.items[taken.range.clone()];
+            if self.common.ends.is_over() {
+                // Nobody hears of it any more.
+                let refused = |item: &CommitItem| {
+                    let path = item.publish.as_ref().map(|publish| self.common.path(&publish.file));
+                    let why = "the run is over";
+                    Err(self.common.say(FailureKind::Network, &path.unwrap_or_default(), why))
+                };
+                let results = items.iter().map(refused).collect();
+                batch.end(taken, results, |results| committed(batch, results));
+                continue;
+            }
             let publish: Vec<&Publish> = items.iter().filter_map(|item| item.publish.as_ref()).collect();
             let mut published = self.publish(&publish).into_iter();
             let result = |item: &CommitItem| match &item.publish {
@@ -584,12 +616,14 @@ impl Writer {
                 None => Ok(()),
             };
             let results = items.iter().map(result).collect();
-            batch.end(taken, results, |results| {
-                let ids = batch.items.iter().map(|item| item.id);
-                SinkDone::Commit { results: ids.zip(results).collect() }
-            });
+            batch.end(taken, results, |results| committed(batch, results));
         }
     }
+}
+
+fn committed(batch: &Batch<CommitItem>, results: Vec<Result<(), Failure>>) -> SinkDone {
+    let ids = batch.items.iter().map(|item| item.id);
+    SinkDone::Commit { results: ids.zip(results).collect() }
 }
 
 /// What became of a temporary that was to be removed.

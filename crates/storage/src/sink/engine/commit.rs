@@ -138,6 +138,7 @@ impl Sink {
         if !self.tree.claim(file.parent, &dir, &temp, made, file.id) {
             return Err(self.tree.folded(file.parent, &file.name));
         }
+        self.files.aliases.made(made, file.id);
         // By its name it is renamed, and somebody may have put another file there: then that is not what was
         // written.
         match jail.stat(&dir, &temp) {

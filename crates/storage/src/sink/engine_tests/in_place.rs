@@ -190,7 +190,7 @@ fn a_file_that_was_cut_is_not_whole() {
 }
 
 /// Goal: one file under two names is written for no entry that another one counts on, and stays unchanged for
-/// both.
+/// both where they are one file at the source, and there alone.
 #[test]
 fn files_with_several_names_are_one_entrys() {
     let dir = tempfile::tempdir().expect("tempdir");
@@ -205,8 +205,20 @@ fn files_with_several_names_are_one_entrys() {
     fs::File::options().write(true).open(&one).expect("open").set_modified(time).expect("mtime");
     fs::hard_link(&one, &two).expect("link");
     let (a, b) = (file(1, DirId::ROOT, "one", 5), file(2, DirId::ROOT, "two", 5));
+    let mut look = |f: &SinkFile, version: &[u8]| {
+        let mut item = bench.lookup_item(f, None);
+        item.fingerprint.version = Version::new(version).expect("short");
+        match bench.run(SinkOp::Lookup { items: vec![item] }, b"") {
+            SinkDone::Lookup { mut results } => results.remove(0).1.map(|found| found.existing),
+            other => panic!("{other:?}"),
+        }
+    };
     for f in [&a, &b, &a] {
-        assert!(matches!(bench.look(f, None).existing, Existing::File { size: 5, .. }));
+        assert!(matches!(look(f, b"one"), Ok(Existing::File { size: 5, .. })), "two names of one source");
+    }
+    for version in [&b"two"[..], b""] {
+        let failure = look(&b, version).expect_err("it may have the bytes of the other alone");
+        assert!(failure.text.contains("another name"), "{}", failure.text);
     }
     let failure = bench.write(&a, 0, b"HELLO").expect_err("the other counts on it");
     assert!(failure.text.contains("another name"), "{}", failure.text);

@@ -14,30 +14,28 @@
 //! programs that write, and know no locks; runs that were not proven dead, which the claim of the job keeps
 //! off (`store`).
 
-use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_core::entry::Name;
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::SMALL_LEN_MAX;
-use haul_core::transfer::op::{Inode, SinkFile};
+use haul_core::transfer::op::SinkFile;
 use haul_core::wire::{Failure, FailureKind};
 use rustix::fs::{FileType, FlockOperation, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::{Errno, Result as OsResult, retry_on_intr};
 
+use super::aliases::Verdict;
 use super::{Files, OpenFile};
 use crate::sink::beside::Beside;
 use crate::sink::calls::write_all_at;
+use crate::sink::fault;
 use crate::sink::holes::clear_holes;
 use crate::sink::names::{tag_bits, temp_name};
 use crate::sink::stat::{inode_of, is_regular};
-use crate::sink::{fault, lock};
 use crate::store::NOT_IN_PLACE;
 
-/// Files with several names that are remembered; beyond that no other such file is written.
-const ALIASES_MAX: usize = 1 << 20;
 /// Direct writes of large files may go beyond their end, up to a multiple of this at most.
 const PAD_MAX: u64 = 1 << 20;
 /// Setuid and setgid.
@@ -56,24 +54,11 @@ pub struct InPlace {
     durable: bool,
     /// Sources on this host, which nothing is written into.
     sources: Beside,
-    /// Inodes that have several names, and who may write them.
-    aliases: Mutex<HashMap<Inode, Alias>>,
-}
-
-/// Whose an inode with several names is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Alias {
-    /// This entry alone may write it.
-    Of(FileId),
-    /// It looked like this entry's copy, which may have counted on it.
-    Counted(FileId),
-    /// So for several entries: nobody writes it.
-    CountedBySeveral,
 }
 
 impl InPlace {
     pub fn new(part: Option<u64>, durable: bool, sources: Beside) -> InPlace {
-        InPlace { part, durable, sources, aliases: Mutex::default() }
+        InPlace { part, durable, sources }
     }
 
     /// Where an entry's first byte lies.
@@ -85,40 +70,9 @@ impl InPlace {
         self.part.is_some()
     }
 
-    /// Whether the entry may have the inode to write into: of those with several names another entry may have
-    /// it already, or may have counted on what is in it.
-    pub(in crate::sink) fn may_have(&self, stat: &Stat, id: FileId) -> bool {
-        self.take_alias(stat, id, false)
-    }
-
-    /// Whether the entry may find the inode at its name. `counts`: that looks like what the entry is to be.
-    pub(in crate::sink) fn may_find(&self, stat: &Stat, id: FileId, counts: bool) -> bool {
-        self.take_alias(stat, id, counts && self.part.is_none())
-    }
-
     /// Whether it is a source's file, which nothing is written into.
     pub(in crate::sink) fn is_of_a_source(&self, stat: &Stat) -> bool {
         self.sources.has(stat, 0)
-    }
-
-    fn take_alias(&self, stat: &Stat, id: FileId, counts: bool) -> bool {
-        if stat.st_nlink < 2 || haul_mutant::removed("in-place-one-entry-per-inode") {
-            return true;
-        }
-        let mut aliases = lock(&self.aliases);
-        let (inode, room) = (inode_of(stat), aliases.len() < ALIASES_MAX);
-        let next = match (aliases.get(&inode), counts) {
-            (None, _) if !room => return false,
-            (None, true) => Alias::Counted(id),
-            (None, false) => Alias::Of(id),
-            (Some(Alias::Of(other) | Alias::Counted(other)), false) if *other == id => Alias::Of(id),
-            (Some(Alias::Of(other)), true) if *other == id => Alias::Of(id),
-            (Some(Alias::Counted(other)), true) if *other == id => Alias::Counted(id),
-            (Some(Alias::Counted(_) | Alias::CountedBySeveral), true) => Alias::CountedBySeveral,
-            (Some(_), _) => return false,
-        };
-        aliases.insert(inode, next);
-        true
     }
 
     /// Keeps other runs that write in place away from an open file, for as long as its descriptor is open: a
@@ -167,6 +121,13 @@ impl InPlace {
 }
 
 impl Files {
+    /// Whether the entry may have the inode to write into: of those with several names another entry may have
+    /// it already, or may have counted on what is in it.
+    pub(super) fn may_have(&self, stat: &Stat, id: FileId) -> bool {
+        self.aliases.find(stat, id, None) == Verdict::Mine
+            || haul_mutant::removed("in-place-one-entry-per-inode")
+    }
+
     /// Where the bytes of an entry begin in its file.
     pub(in crate::sink) fn base(&self) -> u64 {
         self.in_place.as_ref().map_or(0, InPlace::base)
@@ -202,7 +163,7 @@ impl Files {
         if !is_regular(&stat) {
             return Err(self.not_in_place(open, &stat));
         }
-        if !place.may_have(&stat, open.id)
+        if !self.may_have(&stat, open.id)
             || !self.tree.claim(open.parent, &dir, &open.name, inode_of(&stat), open.id)
         {
             return Err(self.has_other_entry(open.parent, &open.name));
@@ -318,7 +279,7 @@ impl Files {
             other => other.map_err(|errno| fail("open", errno))?,
         };
         let stat = rustix::fs::fstat(&fd).map_err(|errno| fail("stat", errno))?;
-        if inode_of(&stat) != inode_of(&named) || !place.may_have(&stat, file.id) {
+        if inode_of(&stat) != inode_of(&named) || !self.may_have(&stat, file.id) {
             return Ok(None);
         }
         if place.sources.has(&stat, 1) {

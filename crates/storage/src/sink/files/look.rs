@@ -17,6 +17,8 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use super::Files;
+use super::aliases::{Print, Verdict};
+use super::in_place::InPlace;
 use crate::sink::calls::set_mtime;
 use crate::sink::names::{NO_FILE, temp_name};
 use crate::sink::stat::{existing_of, mtime_of, seen_of};
@@ -72,10 +74,18 @@ impl Files {
         {
             *mtime = item.fingerprint.mtime;
         }
-        if let (Some(place), Existing::File { size, mtime, grain, .. }) = (&self.in_place, &existing) {
-            let counts = *size == file.size && same_time(item.fingerprint.mtime, *mtime, *grain);
-            if !place.may_find(&stat, file.id, counts) {
-                return Err(self.has_other_entry(file.parent, &file.name));
+        if let Existing::File { size, mtime, grain, .. } = &mut existing {
+            let counts = !self.copies_all
+                && *size == file.size
+                && same_time(item.fingerprint.mtime, *mtime, *grain)
+                && !self.in_place.as_ref().is_some_and(InPlace::is_part);
+            match self.aliases.find(&stat, file.id, counts.then(|| Print::of(&item.fingerprint))) {
+                Verdict::Mine => {}
+                Verdict::Unknown => *size = u64::MAX,
+                Verdict::Anothers if self.in_place.is_some() => {
+                    return Err(self.has_other_entry(file.parent, &file.name));
+                }
+                Verdict::Anothers => return Err(is_counted_on(&self.tree.path_of(file.parent, &file.name))),
             }
         }
         let begun = item.adopt.filter(|_| !adopted && stat.st_nlink > 1).is_some_and(|tag| {
@@ -150,6 +160,15 @@ impl Files {
         let _ = jail.unlink(dir, &name);
         Some(grain_between(set, mtime_of(&read.ok()?)))
     }
+}
+
+/// Why what stands at a name is not taken for its copy.
+pub(in crate::sink) fn is_counted_on(path: &str) -> Failure {
+    let text = format!(
+        "{path}: it is one file at the destination with another entry of this copy (a hard link, or one directory mounted twice), \
+         and has the bytes of one of them at most; it was left as it is (where these are hard links, `force` gives each a file of its own)"
+    );
+    fault::failure(FailureKind::Create, Errno::NOTUNIQ.raw_os_error(), text)
 }
 
 /// The smallest usual granularity that makes `read` of `set`; 1 if none does.

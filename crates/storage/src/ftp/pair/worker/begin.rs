@@ -87,8 +87,18 @@ impl Worker {
                 }
                 _ => false,
             };
-            match standing(&shared.settings, &sink, size, &job.entry.meta) {
-                Ok(Standing::Unchanged) => self.end_unwanted(job, Ok(DelegatedEnd::Unchanged)),
+            match standing(&shared, &sink, &job.entry) {
+                Ok(Standing::Unchanged) => {
+                    let is_its = match &sink {
+                        Asked::Is(there) => shared.lock().known.claims.find(job.entry.id, there),
+                        _ => true,
+                    };
+                    let end = match is_its {
+                        true => Ok(DelegatedEnd::Unchanged),
+                        false => Err(shared.say(End::To, FailureKind::Create, &job.entry.to, ONE_NAME)),
+                    };
+                    self.end_unwanted(job, end);
+                }
                 Ok(Standing::Skipped) => self.end_unwanted(job, Ok(DelegatedEnd::Skipped)),
                 Ok(_) if is_itself(&sink) => {
                     let why = "it is the source: two names of one file";

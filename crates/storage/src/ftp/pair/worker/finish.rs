@@ -7,6 +7,8 @@
 //! ended twice, and none is forgotten where a session is lost among them.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
 
 use haul_core::change::Change;
 use haul_core::job::delegated::{Judgement, Sums, Told, Why, judge};
@@ -16,6 +18,7 @@ use haul_ftp::{Asked, Error, Kind, Moment, Session, steer};
 use haul_gridftp::ranges::Ranges;
 
 use super::{Job, ONE_NAME, Scope, Shared, Trouble, Worker};
+use crate::ftp::begun::Span;
 use crate::ftp::is_dir;
 use crate::ftp::names::same_facts;
 use crate::ftp::pair::MODE_MASK;
@@ -23,6 +26,8 @@ use crate::store::delegated::{DelegatedEnd, DelegatedMove, Marker, Standing};
 
 /// How often a file is begun anew because of what was told of it at the end.
 const AFRESH_MAX: u32 = 1;
+/// Who waits for its turn looks as often.
+const TURN: Duration = Duration::from_millis(5);
 /// Sums that are asked for together.
 const SUMS_MAX: usize = 16;
 
@@ -186,7 +191,9 @@ impl Worker {
     fn publish_some(&mut self, mut good: Vec<(Job, Sums)>, sum: Option<&'static str>) -> Result<(), Trouble> {
         let trouble =
             |error| Trouble { scope: Scope::All, fault: Fault::At { end: End::To, error, other: None } };
+        let turn = Turn::take(&self.shared, &good);
         let told = self.named_and_dressed(&mut good);
+        drop(turn);
         let (times, modes, named) = match told {
             Ok(told) => told,
             Err(error) => {
@@ -202,6 +209,8 @@ impl Worker {
                     if let Some(record) = job.record.take() {
                         record.remove();
                     }
+                    let to = crate::ftp::shown(&self.shared.end(End::To).0, &job.entry.to);
+                    self.shared.begun.ends(&to, Span::WHOLE);
                     let change = match job.standing {
                         Standing::Differs(change) => change,
                         _ => Change::NEW,
@@ -303,6 +312,30 @@ impl Worker {
             self.shared.lock().known.no_modes = true;
         }
         Ok((times, modes, named))
+    }
+}
+
+/// Files get their names: nobody else gives any that may be one of these meanwhile.
+struct Turn {
+    shared: Arc<Shared>,
+    tos: Vec<Vec<u8>>,
+}
+
+impl Turn {
+    /// Waits for whoever gives names like these.
+    fn take(shared: &Arc<Shared>, good: &[(Job, Sums)]) -> Turn {
+        let names: Vec<&[u8]> = good.iter().map(|(job, _)| &job.entry.to[..]).collect();
+        while !shared.lock().known.claims.name(&names) {
+            std::thread::sleep(TURN);
+        }
+        Turn { shared: shared.clone(), tos: names.into_iter().map(<[u8]>::to_vec).collect() }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let names: Vec<&[u8]> = self.tos.iter().map(Vec::as_slice).collect();
+        self.shared.lock().known.claims.named(&names);
     }
 }
 

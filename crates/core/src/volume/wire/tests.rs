@@ -1,0 +1,100 @@
+//! What is said over a connection of a volume survives its bytes, and nothing else is taken.
+
+use super::*;
+
+fn all() -> Vec<Message> {
+    let (file, number) = (FileNo(7), RequestNo(9));
+    let epoch = Epoch { gatherer: 3, fence: 4 };
+    let part = |offset, len, from| Part { offset, len, seq: Seq(0), from };
+    let gather = |request| Message::Gather(number, request);
+    let join = |volume, who| {
+        let striping = Striping { servers: 3, stripe_size: 1 << 20 };
+        let volume = VolumeId([volume; 16]);
+        Message::Join { volume, who, session: Session(2), to: ServerNo(2), striping }
+    };
+    let work = Work { busy: Duration::from_nanos(7), stayed: Duration::from_secs(1), others: 9 };
+    let gathered = |answer| Message::Gathered(number, answer, work);
+    let store = |request| Message::Store(number, request);
+    let stored = |answer| Message::Stored(number, answer, work);
+    vec![
+        join(5, Who::Client(ClientNo(1))),
+        join(0, Who::Gatherer(ServerNo(9))),
+        Message::StorageJoined(Incarnation(4)),
+        Message::GathererJoined(5),
+        Message::Refused("no".into()),
+        Message::Ping(8),
+        Message::Pong(8),
+        gather(gather::Request::Write { file, offset: 13, len: 16, bytes: 16 }),
+        gather(gather::Request::Lease { file, stripes: 1..3 }),
+        gather(gather::Request::Release { file, stripes: 0..1 }),
+        gather(gather::Request::Read { file, offset: 0, len: BYTES_MAX }),
+        gather(gather::Request::Sync { file }),
+        gather(gather::Request::Grow { file, epoch, end: FILE_LEN_MAX }),
+        gather(gather::Request::Append { file, number: AppendNo(4), len: 16, bytes: 16 }),
+        gather(gather::Request::Truncate { file, len: 0 }),
+        gather(gather::Request::Remove { file }),
+        gathered(gather::Answer::Written),
+        gathered(gather::Answer::Leased { stripes: 1..3, epoch }),
+        gathered(gather::Answer::Read { parts: vec![part(3, 4, 0), part(7, 1, 4)], end: 12 }),
+        gathered(gather::Answer::Read { parts: vec![], end: 0 }),
+        gathered(gather::Answer::Durable),
+        gathered(gather::Answer::Failed(28)),
+        gathered(gather::Answer::Appended { offset: 17 }),
+        gathered(gather::Answer::Reserved { offset: FILE_LEN_MAX }),
+        gathered(gather::Answer::Truncated),
+        gathered(gather::Answer::Removed),
+        gathered(gather::Answer::Gone),
+        Message::Recall(file, 2..3),
+        store(storage::Request::Write { file, epoch, offset: 1 << 40, bytes: 1 }),
+        store(storage::Request::Read { file, offset: 1 << 40, len: 1 }),
+        store(storage::Request::Sync { file }),
+        store(storage::Request::Cut { file, epoch, from: 3 }),
+        store(storage::Request::Remove { file, epoch }),
+        stored(storage::Answer::Written(Incarnation(1))),
+        stored(storage::Answer::Durable(Incarnation(1))),
+        stored(storage::Answer::Read(16)),
+        stored(storage::Answer::Void(epoch)),
+        stored(storage::Answer::Failed(5)),
+        stored(storage::Answer::Gone),
+    ]
+}
+
+/// Goal: each message survives its bytes, and no shorter or longer bytes are it.
+#[test]
+fn what_is_said_is_heard() {
+    for message in all() {
+        let mut bytes = Vec::new();
+        encode(&message, &mut bytes);
+        assert_eq!(decode(message.kind(), &bytes).as_ref(), Ok(&message));
+        for len in 0..bytes.len() {
+            assert!(decode(message.kind(), &bytes[..len]).is_err(), "{message:?} cut at {len}");
+        }
+        bytes.push(0);
+        assert!(decode(message.kind(), &bytes).is_err(), "{message:?} and a byte more");
+    }
+}
+
+/// Goal: ranges that overflow, that are empty or too long, and parts that overlap are refused.
+#[test]
+fn ranges_are_sound() {
+    let refused = |message: Message| {
+        let mut bytes = Vec::new();
+        encode(&message, &mut bytes);
+        assert!(decode(message.kind(), &bytes).is_err(), "{message:?}");
+    };
+    let (file, number) = (FileNo(7), RequestNo(9));
+    for (offset, len) in [(u64::MAX, 1), (FILE_LEN_MAX, 1), (0, 0), (0, BYTES_MAX + 1)] {
+        refused(Message::Gather(number, gather::Request::Read { file, offset, len }));
+        refused(Message::Store(number, storage::Request::Read { file, offset, len }));
+    }
+    #[expect(clippy::reversed_empty_ranges, reason = "that is what is refused")]
+    for stripes in [3..3, 4..3, 0..u64::MAX] {
+        refused(Message::Gather(number, gather::Request::Lease { file, stripes }));
+    }
+    let part = |offset, len| Part { offset, len, seq: Seq(0), from: 0 };
+    for parts in
+        [vec![part(0, 4), part(3, 1)], vec![part(0, 0)], vec![part(0, BYTES_MAX), part(BYTES_MAX, 1)]]
+    {
+        refused(Message::Gathered(number, gather::Answer::Read { parts, end: 0 }, Work::default()));
+    }
+}

@@ -1,0 +1,207 @@
+//! A client of a volume: writes, reads and syncs of files by their numbers.
+//!
+//! In: what the application wants, of any length. Out: what became of it. Each write is cut at stripes, and
+//! the pieces go all at once; what is smaller than the write threshold goes to the gatherer of its file,
+//! everything else directly. A read has what the gatherer has over what the storage servers have. What has
+//! not come to an end within the patience fails with who was waited for; it may still be done. Left out:
+//! names, which the catalog has; small writes put together before they are sent.
+
+mod brain;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Sender, bounded, unbounded};
+use haul_core::volume::client::{Striping, Where};
+use haul_core::volume::wire::{BYTES_MAX, Who};
+use haul_core::volume::{ClientNo, FileNo, ServerNo};
+use haul_core::wire::FILE_LEN_MAX;
+
+use self::brain::{Brain, Event, Want};
+use crate::dial::{Dialler, Keys, To};
+
+/// What a client is told.
+pub struct Config {
+    pub keys: Keys,
+    /// One that no other client of the volume ever had or will have, below 2^63.
+    pub number: ClientNo,
+    /// Where each server of the volume listens, in the volume's order.
+    pub servers: Vec<SocketAddr>,
+    /// Bytes.
+    pub stripe_size: u64,
+    /// What is smaller is gathered, bytes: 0 gathers nothing, `u64::MAX` everything. `None`: it sets itself.
+    pub write_threshold: Option<u64>,
+    /// So long something may take.
+    pub patience: Duration,
+}
+
+/// Why something failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VolumeError {
+    /// Its bytes end behind what a file may have, or there are too many at a time.
+    #[error("a range of a volume's file ends at most at 2^63 - 1 and has at most 64 MiB")]
+    Range,
+    /// A server's disk says no.
+    #[error("{}: {}", server(.0), haul_base::errno::text(io::Error::from_raw_os_error(*.1)))]
+    Failed(Where, i32),
+    /// A server was started anew, or its host was, with what no sync was for.
+    #[error("{} was lost with what was not synced", server(.0))]
+    Lost(Where),
+    /// The file was removed.
+    #[error("the file was removed from the volume")]
+    Gone,
+    /// Nothing came of it in time.
+    #[error("no answer within {} s; {}", .0.as_secs(), .1)]
+    Late(Duration, String),
+    /// The client was closed.
+    #[error("the client of the volume was closed")]
+    Closed,
+}
+
+fn server(of: &Where) -> String {
+    match of {
+        Where::Gatherer => "the server that gathers the file".into(),
+        Where::Storage(number) => format!("storage server {} of the volume", number.0),
+    }
+}
+
+/// What was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// As many as were asked for: what was never written is zeros, behind the end too.
+    pub bytes: Vec<u8>,
+    /// Where the file ends, as far as its gatherer knows.
+    pub end: u64,
+}
+
+/// A client that is connected, or tries to be. Many threads may use it.
+pub struct Client {
+    to: Sender<Event>,
+    brain: Option<std::thread::JoinHandle<()>>,
+    _lines: Vec<Dialler>,
+}
+
+/// Waits for what was begun.
+#[must_use]
+pub struct Waiting<T>(crossbeam_channel::Receiver<Result<T, VolumeError>>);
+
+impl<T> Waiting<T> {
+    /// What became of it.
+    ///
+    /// # Errors
+    /// See [`VolumeError`].
+    pub fn wait(self) -> Result<T, VolumeError> {
+        self.0.recv().unwrap_or(Err(VolumeError::Closed))
+    }
+}
+
+impl Client {
+    /// Begins to connect to all servers.
+    ///
+    /// # Errors
+    /// The volume has no server, or no bytes in a stripe; the system gives no threads.
+    pub fn start(config: Config) -> io::Result<Client> {
+        if config.servers.is_empty()
+            || config.servers.len() > usize::from(u16::MAX)
+            || config.stripe_size == 0
+        {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let (to, events) = unbounded();
+        let mut lines = Vec::new();
+        let servers = u16::try_from(config.servers.len()).unwrap_or(u16::MAX);
+        let striping = Striping { servers, stripe_size: config.stripe_size };
+        for (number, at) in config.servers.iter().enumerate() {
+            let (server, events) = (ServerNo(number as u16), to.clone());
+            let post = move |line| _ = events.send(Event::Line(server, line));
+            let to = To { server, at: *at, striping: striping.clone() };
+            lines.push(Dialler::start(config.keys.clone(), to, Who::Client(config.number), 1, post)?);
+        }
+        let brain = Brain::new(&config, striping);
+        let thread = std::thread::Builder::new().name("haul-vol-client".into());
+        let brain = Some(thread.spawn(move || brain.run(&events))?);
+        Ok(Client { to, brain, _lines: lines })
+    }
+
+    fn want<T>(&self, want: impl FnOnce(Sender<Result<T, VolumeError>>) -> Want) -> Waiting<T> {
+        let (reply, waiting) = bounded(1);
+        let _ = self.to.send(Event::Want(want(reply)));
+        Waiting(waiting)
+    }
+
+    fn refuse<T>() -> Waiting<T> {
+        let (reply, waiting) = bounded(1);
+        let _ = reply.send(Err(VolumeError::Range));
+        Waiting(waiting)
+    }
+
+    fn is_sound(offset: u64, len: u64) -> bool {
+        len <= BYTES_MAX && offset.checked_add(len).is_some_and(|end| end <= FILE_LEN_MAX)
+    }
+
+    /// Begins to write bytes to a place of a file. Writes that overlap are done in the order in which they
+    /// were begun. It is over when others can read it; a sync makes it last.
+    pub fn write(&self, file: FileNo, offset: u64, bytes: Vec<u8>) -> Waiting<()> {
+        if !Client::is_sound(offset, bytes.len() as u64) {
+            return Client::refuse();
+        }
+        self.want(|reply| Want::Write { file, offset, bytes: Arc::new(bytes), reply })
+    }
+
+    /// Begins to read a range of a file: what was written before, by whoever heard that it was.
+    pub fn read(&self, file: FileNo, offset: u64, len: u64) -> Waiting<Read> {
+        if !Client::is_sound(offset, len) {
+            return Client::refuse();
+        }
+        self.want(|reply| Want::Read { file, offset, len, reply })
+    }
+
+    /// Begins to put bytes behind the file's end, and tells where they stand: behind what was gathered or
+    /// appended, what a sync of anybody was for, and what this client wrote.
+    pub fn append(&self, file: FileNo, bytes: Vec<u8>) -> Waiting<u64> {
+        if bytes.is_empty() || !Client::is_sound(0, bytes.len() as u64) {
+            return Client::refuse();
+        }
+        self.want(|reply| Want::Append { file, bytes: Arc::new(bytes), reply })
+    }
+
+    /// Begins to cut or extend a file to a length: what was behind it is gone, what was not there is zeros.
+    /// That lasts when it is over.
+    pub fn truncate(&self, file: FileNo, len: u64) -> Waiting<()> {
+        if len > FILE_LEN_MAX {
+            return Client::refuse();
+        }
+        self.want(|reply| Want::Truncate { file, len, reply })
+    }
+
+    /// Begins to remove a file for good: its number is never used again. Nobody may have it open.
+    pub fn remove(&self, file: FileNo) -> Waiting<()> {
+        self.want(|reply| Want::Remove { file, reply })
+    }
+
+    /// The write threshold as it is now, bytes; and how many writes began, and how many of them went the
+    /// other way to see what that costs.
+    ///
+    /// # Errors
+    /// The client is closed.
+    pub fn threshold(&self) -> Result<(u64, u64, u64), VolumeError> {
+        self.want(|reply| Want::Threshold { reply }).wait()
+    }
+
+    /// Begins to make last what this client wrote to a file before. If it fails, what was not synced before
+    /// may be lost, in part or whole.
+    pub fn sync(&self, file: FileNo) -> Waiting<()> {
+        self.want(|reply| Want::Sync { file, reply })
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.to.send(Event::Stop);
+        if let Some(brain) = self.brain.take() {
+            let _ = brain.join();
+        }
+    }
+}

@@ -1,0 +1,575 @@
+//! The thread of a client: one machine for each server as a gatherer, and one connection to each server.
+//!
+//! Invariants: each thing that is wanted is answered once; over a connection no more bytes are under way than
+//! its server allows; an answer counts only over the connection over which it was asked.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use haul_core::ids::Time;
+use haul_core::volume::client::{Action, Client as Machine, OpNo, Outcome, Striping};
+use haul_core::volume::gather::{self, Part};
+use haul_core::volume::storage;
+use haul_core::volume::threshold::{self, Path, Served, Threshold};
+use haul_core::volume::wire::{Message, Work};
+use haul_core::volume::{FileNo, RequestNo, ServerNo};
+
+use super::{Config, Read, VolumeError};
+use crate::dial::Line;
+use crate::line::{Bytes, Mouth};
+use crate::server::{ALLOWANCE, held_by};
+
+/// Bytes that are under way to or from one server.
+const WINDOW: u64 = ALLOWANCE / 2;
+/// Each gatherer hears as often that the client is there.
+const PING_EVERY: Duration = Duration::from_secs(1);
+/// A read asks for so much at a time: so that what the gatherer has of it fits one answer.
+const READ_MAX: u64 = 256 * 1024;
+
+type Reply<T> = Sender<Result<T, VolumeError>>;
+
+/// What the application wants.
+pub(super) enum Want {
+    Write { file: FileNo, offset: u64, bytes: Bytes, reply: Reply<()> },
+    Read { file: FileNo, offset: u64, len: u64, reply: Reply<Read> },
+    Sync { file: FileNo, reply: Reply<()> },
+    Append { file: FileNo, bytes: Bytes, reply: Reply<u64> },
+    Truncate { file: FileNo, len: u64, reply: Reply<()> },
+    Remove { file: FileNo, reply: Reply<()> },
+    Threshold { reply: Reply<(u64, u64, u64)> },
+}
+
+pub(super) enum Event {
+    Want(Want),
+    Line(ServerNo, Line),
+    Stop,
+}
+
+enum Answer {
+    Done(Reply<()>),
+    Read(Reply<Read>, Read, u64),
+    /// With the bytes, until they stand there, and where that is.
+    Append(Reply<u64>, Option<(FileNo, Bytes)>, u64),
+}
+
+/// Something that the application waits for.
+struct Wanted {
+    /// Pieces that are not over.
+    left: usize,
+    failed: Option<VolumeError>,
+    answer: Option<Answer>,
+    of: Vec<ServerNo>,
+    /// Of a write: what the threshold waits to hear of.
+    write: Option<(threshold::Request, Vec<Served>)>,
+}
+
+/// A piece of it: at a machine, of what is wanted; for reads, where.
+struct Piece {
+    wanted: u64,
+    offset: u64,
+    len: u64,
+}
+
+struct Connection {
+    mouth: Mouth,
+    /// What was asked, of which machine and by what number there, and the bytes that it holds.
+    asked: BTreeMap<RequestNo, (usize, RequestNo, u64)>,
+    next: u64,
+    held: u64,
+    /// What waits for the window.
+    waiting: VecDeque<(usize, RequestNo, Message, Bytes, u64)>,
+    storage_joined: bool,
+    gatherer_joined: bool,
+}
+
+pub(super) struct Brain {
+    striping: Striping,
+    threshold: Threshold,
+    /// What the answer that is being heard was for its server.
+    work: Option<(ServerNo, Work)>,
+    patience: Duration,
+    started: Instant,
+    machines: Vec<Machine<Bytes>>,
+    connections: BTreeMap<ServerNo, Connection>,
+    /// Why a server is not there.
+    down: BTreeMap<ServerNo, String>,
+    wanted: BTreeMap<u64, Wanted>,
+    /// When each of them is late, in that order; some are over.
+    dues: VecDeque<(Instant, u64)>,
+    pieces: BTreeMap<(usize, OpNo), Piece>,
+    /// The bytes of a read that the gatherer has, until the storage server's are there.
+    gathered: BTreeMap<(usize, RequestNo), (Vec<Part>, Bytes)>,
+    next: u64,
+    pinged: Instant,
+}
+
+impl Brain {
+    pub(super) fn new(config: &Config, striping: Striping) -> Brain {
+        Brain {
+            threshold: Threshold::new(config.servers.len(), config.write_threshold),
+            work: None,
+            patience: config.patience,
+            started: Instant::now(),
+            machines: (0..striping.servers).map(|_| Machine::new(striping.clone())).collect(),
+            striping,
+            connections: BTreeMap::new(),
+            down: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            dues: VecDeque::new(),
+            pieces: BTreeMap::new(),
+            gathered: BTreeMap::new(),
+            next: 0,
+            pinged: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn run(mut self, events: &Receiver<Event>) {
+        loop {
+            self.act();
+            let due = self.dues.front();
+            let pause = due.map_or(PING_EVERY, |(due, _)| due.saturating_duration_since(Instant::now()));
+            match events.recv_timeout(pause.clamp(Duration::from_millis(1), PING_EVERY)) {
+                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Event::Want(want)) => self.want(want),
+                Ok(Event::Line(server, line)) => self.line(server, line),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.tick();
+        }
+    }
+
+    fn tick(&mut self) {
+        if self.pinged.elapsed() >= PING_EVERY {
+            self.pinged = Instant::now();
+            let now = self.now();
+            let joined = self.connections.values().filter(|connection| connection.gatherer_joined);
+            joined.for_each(|connection| connection.mouth.say(Message::Ping(now.0), Bytes::default()));
+        }
+        let now = Instant::now();
+        while let Some((due, no)) = self.dues.front().copied()
+            && (due <= now || !self.wanted.contains_key(&no))
+        {
+            self.dues.pop_front();
+            let Some(wanted) = self.wanted.get(&no) else { continue };
+            let why = wanted.of.iter().find_map(|server| {
+                self.down.get(server).map(|why| format!("server {} of the volume: {why}", server.0))
+            });
+            let why = why.unwrap_or_else(|| "its servers are connected and silent".into());
+            let error = VolumeError::Late(self.patience, why);
+            if let Some(wanted) = self.wanted.get_mut(&no) {
+                // It may come to an end still, and nobody hears of it.
+                match wanted.answer.take() {
+                    Some(Answer::Done(reply)) => _ = reply.send(Err(error)),
+                    Some(Answer::Read(reply, ..)) => _ = reply.send(Err(error)),
+                    Some(Answer::Append(reply, ..)) => _ = reply.send(Err(error)),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    /// The machine of the server that gathers a file.
+    fn machine_of(&self, file: FileNo) -> usize {
+        self.striping.gatherer(file).0.into()
+    }
+
+    /// Where a byte of a file lies.
+    fn server_of(&self, at: u64) -> ServerNo {
+        self.striping.server(at / self.striping.stripe_size)
+    }
+
+    fn op(&mut self, machine: usize, wanted: u64, (offset, len): (u64, u64)) -> OpNo {
+        let op = OpNo(self.next);
+        self.next += 1;
+        self.pieces.insert((machine, op), Piece { wanted, offset, len });
+        op
+    }
+
+    fn wants(&mut self, left: usize, answer: Answer, of: Vec<ServerNo>) -> u64 {
+        let no = self.next;
+        self.next += 1;
+        self.dues.push_back((Instant::now() + self.patience, no));
+        self.wanted.insert(no, Wanted { left, failed: None, answer: Some(answer), of, write: None });
+        if left == 0 {
+            self.end(no);
+        }
+        no
+    }
+
+    /// Which servers may have to do with a range.
+    fn servers_of(&self, machine: usize, pieces: &[(u64, u64)]) -> Vec<ServerNo> {
+        let storage = pieces.iter().map(|(at, _)| self.server_of(*at));
+        storage.chain([ServerNo(machine as u16)]).collect()
+    }
+
+    fn want(&mut self, want: Want) {
+        let now = self.now();
+        match want {
+            Want::Write { file, offset, bytes, reply } => {
+                let machine = self.machine_of(file);
+                let len = bytes.len() as u64;
+                let pieces = cut(self.striping.stripe_size, offset, len, u64::MAX);
+                let each: Vec<threshold::Piece> = pieces
+                    .iter()
+                    .map(|(at, len)| threshold::Piece { server: self.server_of(*at).0.into(), len: *len })
+                    .collect();
+                let of = self.servers_of(machine, &pieces);
+                let wanted = self.wants(pieces.len(), Answer::Done(reply), of);
+                let Some(waits) = self.wanted.get_mut(&wanted) else { return };
+                let request = self.threshold.begin(now, len, machine, &each, None);
+                let path = request.path;
+                waits.write = Some((request, Vec::new()));
+                for (at, len) in pieces {
+                    let op = self.op(machine, wanted, (at, len));
+                    let from = (at - offset) as usize;
+                    let piece = match len as usize == bytes.len() {
+                        true => bytes.clone(),
+                        false => Arc::new(bytes[from..from + len as usize].to_vec()),
+                    };
+                    self.machines[machine].write(now, op, path, file, (at, len), piece);
+                }
+            }
+            Want::Read { file, offset, len, reply } => {
+                let machine = self.machine_of(file);
+                let pieces = cut(self.striping.stripe_size, offset, len, READ_MAX);
+                let read = Read { bytes: vec![0; len as usize], end: 0 };
+                let of = self.servers_of(machine, &pieces);
+                let wanted = self.wants(pieces.len(), Answer::Read(reply, read, offset), of);
+                for (at, len) in pieces {
+                    let op = self.op(machine, wanted, (at, len));
+                    self.machines[machine].read(now, op, file, at, len);
+                }
+            }
+            Want::Append { file, bytes, reply } => {
+                let machine = self.machine_of(file);
+                let of = (0..self.machines.len()).map(|server| ServerNo(server as u16)).collect();
+                let answer = Answer::Append(reply, Some((file, bytes.clone())), 0);
+                let len = bytes.len() as u64;
+                let wanted = self.wants(1, answer, of);
+                let op = self.op(machine, wanted, (0, len));
+                self.machines[machine].append(now, op, file, len, bytes);
+            }
+            Want::Truncate { file, len, reply } => {
+                let machine = self.machine_of(file);
+                let of = (0..self.machines.len()).map(|server| ServerNo(server as u16)).collect();
+                let wanted = self.wants(1, Answer::Done(reply), of);
+                let op = self.op(machine, wanted, (0, 0));
+                self.machines[machine].truncate(now, op, file, len);
+            }
+            Want::Remove { file, reply } => {
+                let machine = self.machine_of(file);
+                let of = (0..self.machines.len()).map(|server| ServerNo(server as u16)).collect();
+                let wanted = self.wants(1, Answer::Done(reply), of);
+                let op = self.op(machine, wanted, (0, 0));
+                self.machines[machine].remove(now, op, file);
+            }
+            Want::Threshold { reply } => {
+                let (begun, explored) = self.threshold.counts();
+                let _ = reply.send(Ok((self.threshold.threshold(), begun, explored)));
+            }
+            Want::Sync { file, reply } => {
+                let machine = self.machine_of(file);
+                let of = (0..self.machines.len()).map(|server| ServerNo(server as u16)).collect();
+                let wanted = self.wants(1, Answer::Done(reply), of);
+                let op = self.op(machine, wanted, (0, 0));
+                self.machines[machine].sync(now, op, file);
+            }
+        }
+    }
+
+    fn end(&mut self, no: u64) {
+        let Some(wanted) = self.wanted.remove(&no) else { return };
+        if let Some((request, served)) = wanted.write {
+            let now = self.now();
+            // What was asked again after a connection broke tells nothing of what writes cost.
+            match wanted.failed.is_none() && !served.is_empty() {
+                true => self.threshold.end(now, request, &served),
+                false => self.threshold.give_up(now, request),
+            }
+        }
+        match (wanted.answer, wanted.failed) {
+            (Some(Answer::Done(reply)), failed) => _ = reply.send(failed.map_or(Ok(()), Err)),
+            (Some(Answer::Read(reply, read, _)), failed) => _ = reply.send(failed.map_or(Ok(read), Err)),
+            (Some(Answer::Append(reply, _, at)), failed) => _ = reply.send(failed.map_or(Ok(at), Err)),
+            (None, _) => {}
+        }
+    }
+
+    fn line(&mut self, server: ServerNo, line: Line) {
+        let now = self.now();
+        match line {
+            Line::Up(_, mouth) => {
+                let connection = Connection {
+                    mouth,
+                    asked: BTreeMap::new(),
+                    next: 0,
+                    held: 0,
+                    waiting: VecDeque::new(),
+                    storage_joined: false,
+                    gatherer_joined: false,
+                };
+                self.connections.insert(server, connection);
+            }
+            Line::Down(why) => {
+                self.down.insert(server, why);
+                if let Some(connection) = self.connections.remove(&server) {
+                    if connection.storage_joined {
+                        self.machines.iter_mut().for_each(|machine| machine.server_lost(server));
+                    }
+                    if connection.gatherer_joined {
+                        self.machines[usize::from(server.0)].gatherer_lost();
+                    }
+                }
+            }
+            Line::Said(message, bytes) => {
+                let Some(connection) = self.connections.get_mut(&server) else { return };
+                match message {
+                    Message::StorageJoined(life) => {
+                        connection.storage_joined = true;
+                        self.down.remove(&server);
+                        self.machines.iter_mut().for_each(|machine| machine.server_joined(now, server, life));
+                    }
+                    Message::GathererJoined(life) => {
+                        connection.gatherer_joined = true;
+                        self.machines[usize::from(server.0)].gatherer_joined(now, life);
+                    }
+                    Message::Pong(said) => self.machines[usize::from(server.0)].heard(now, Time(said)),
+                    Message::Recall(file, stripes) => {
+                        self.machines[usize::from(server.0)].recalled(now, file, stripes);
+                    }
+                    Message::Gathered(number, answer, work) => {
+                        if matches!(answer, gather::Answer::Durable) {
+                            self.threshold.synced(now, Path::Gather, server.0.into(), work.busy);
+                        }
+                        self.work = Some((server, work));
+                        self.gathered(server, number, answer, bytes);
+                    }
+                    Message::Stored(number, answer, work) => {
+                        if matches!(answer, storage::Answer::Durable(_)) {
+                            self.threshold.synced(now, Path::Direct, server.0.into(), work.busy);
+                        }
+                        self.work = Some((server, work));
+                        if let Some((machine, number)) = self.is_answered(server, number) {
+                            let answer = answer.map(|_| bytes);
+                            self.machines[machine].storage_answered(now, server, number, answer);
+                        }
+                    }
+                    // A server that says what clients say is none.
+                    _ => connection.mouth.close(),
+                }
+            }
+        }
+    }
+
+    /// Of which machine it was asked, and by what number.
+    fn is_answered(&mut self, server: ServerNo, number: RequestNo) -> Option<(usize, RequestNo)> {
+        let connection = self.connections.get_mut(&server)?;
+        let (machine, number, held) = connection.asked.remove(&number)?;
+        connection.held -= held;
+        self.send_waiting(server);
+        Some((machine, number))
+    }
+
+    fn gathered(&mut self, server: ServerNo, number: RequestNo, answer: gather::Answer, bytes: Bytes) {
+        let now = self.now();
+        let Some((machine, number)) = self.is_answered(server, number) else { return };
+        let answer = match answer {
+            gather::Answer::Read { parts, end } => {
+                // Marked with the number of the question: the outcome brings them back.
+                let mut parts = parts;
+                parts.iter_mut().for_each(|part| part.seq = gather::Seq(number.0));
+                if !parts.is_empty() {
+                    self.gathered.insert((machine, number), (parts.clone(), bytes));
+                }
+                gather::Answer::Read { parts, end }
+            }
+            answer => answer,
+        };
+        self.machines[machine].gatherer_answered(now, number, answer);
+    }
+
+    fn act(&mut self) {
+        for at in 0..self.machines.len() {
+            while let Some(action) = self.machines[at].poll_action() {
+                match action {
+                    Action::ToGatherer(number, request) => {
+                        let mut bytes = Bytes::default();
+                        let request = request.map(|write: Bytes| {
+                            bytes = write;
+                            bytes.len() as u32
+                        });
+                        self.send(
+                            ServerNo(at as u16),
+                            at,
+                            number,
+                            |number| Message::Gather(number, request),
+                            bytes,
+                        );
+                    }
+                    Action::ToStorage(server, number, request) => {
+                        let mut bytes = Bytes::default();
+                        let request = request.map(|write: Bytes| {
+                            bytes = write;
+                            bytes.len() as u32
+                        });
+                        self.send(server, at, number, |number| Message::Store(number, request), bytes);
+                    }
+                    Action::Done(op, outcome) => self.done(at, op, outcome),
+                }
+            }
+        }
+    }
+
+    fn send(
+        &mut self,
+        server: ServerNo,
+        machine: usize,
+        of: RequestNo,
+        message: impl FnOnce(RequestNo) -> Message,
+        bytes: Bytes,
+    ) {
+        // The machine hears that the connection is gone, and asks again.
+        let Some(connection) = self.connections.get_mut(&server) else { return };
+        let number = RequestNo(connection.next);
+        connection.next += 1;
+        let message = message(number);
+        let held = held_by(&message);
+        if held == 0 {
+            connection.asks(machine, of, number, message, bytes, 0);
+        } else {
+            connection.waiting.push_back((machine, of, message, bytes, held));
+            self.send_waiting(server);
+        }
+    }
+
+    fn send_waiting(&mut self, server: ServerNo) {
+        let Some(connection) = self.connections.get_mut(&server) else { return };
+        while let Some((_, _, _, _, held)) = connection.waiting.front() {
+            if connection.held > 0 && connection.held + held > WINDOW {
+                return;
+            }
+            let Some((machine, of, message, bytes, held)) = connection.waiting.pop_front() else { return };
+            connection.held += held;
+            let number = match &message {
+                Message::Gather(number, _) | Message::Store(number, _) => *number,
+                _ => return,
+            };
+            connection.asks(machine, of, number, message, bytes, held);
+        }
+    }
+
+    /// The file has grown for an append that lies in several stripes: its bytes go there.
+    fn write_appended(&mut self, machine: usize, no: u64, offset: u64) {
+        let now = self.now();
+        let Some(Wanted { left, answer: Some(Answer::Append(_, bytes, at)), .. }) = self.wanted.get_mut(&no)
+        else {
+            // Nobody waits for it any more; zeros stand there.
+            self.wanted.remove(&no);
+            return;
+        };
+        *at = offset;
+        let Some((file, bytes)) = bytes.take() else { return };
+        let pieces = cut(self.striping.stripe_size, offset, bytes.len() as u64, u64::MAX);
+        *left = pieces.len();
+        let len = bytes.len() as u64;
+        let path = if len < self.threshold.threshold() { Path::Gather } else { Path::Direct };
+        for (at, len) in pieces {
+            let op = self.op(machine, no, (at, len));
+            let from = (at - offset) as usize;
+            let piece = Arc::new(bytes[from..from + len as usize].to_vec());
+            self.machines[machine].write(now, op, path, file, (at, len), piece);
+        }
+    }
+
+    fn done(&mut self, machine: usize, op: OpNo, outcome: Outcome<Bytes>) {
+        let Some(Piece { wanted: no, offset: at, len }) = self.pieces.remove(&(machine, op)) else { return };
+        let mut over = None;
+        if matches!(outcome, Outcome::Written)
+            && let Some((server, work)) = self.work.take()
+            && let Some(Wanted { write: Some((_, served)), .. }) = self.wanted.get_mut(&no)
+        {
+            let (server, others) = (server.0.into(), f64::from(work.others) / 65_535.0);
+            served.push(Served { server, len, busy: work.busy, stayed: work.stayed, others });
+        }
+        let failed = match outcome {
+            Outcome::Written | Outcome::Synced | Outcome::Truncated | Outcome::Removed => None,
+            Outcome::Gone => Some(VolumeError::Gone),
+            Outcome::Appended { offset } => {
+                if let Some(Wanted { answer: Some(Answer::Append(_, bytes, at)), .. }) =
+                    self.wanted.get_mut(&no)
+                {
+                    (*bytes, *at) = (None, offset);
+                }
+                None
+            }
+            Outcome::Reserved { offset } => return self.write_appended(machine, no, offset),
+            Outcome::Read { gathered, stored, end } => {
+                over = Some((gathered, stored, end));
+                None
+            }
+            Outcome::Lost(of) => Some(VolumeError::Lost(of)),
+            Outcome::Failed(of, errno) => Some(VolumeError::Failed(of, errno)),
+        };
+        let of_gatherer =
+            over.as_ref().and_then(|(parts, ..)| parts.first()).map(|part| RequestNo(part.seq.0));
+        let from_gatherer = of_gatherer.and_then(|number| self.gathered.remove(&(machine, number)));
+        let Some(wanted) = self.wanted.get_mut(&no) else { return };
+        if let Some((_, stored, end)) = over
+            && let Some(Answer::Read(_, read, offset)) = &mut wanted.answer
+        {
+            read.end = read.end.max(end);
+            let from = (at - *offset) as usize;
+            read.bytes[from..from + stored.len()].copy_from_slice(&stored);
+            for part in from_gatherer.iter().flat_map(|(parts, _)| parts) {
+                let bytes = &from_gatherer.as_ref().expect("it has the part").1;
+                let (to, len) = ((part.offset - *offset) as usize, part.len as usize);
+                read.bytes[to..to + len]
+                    .copy_from_slice(&bytes[part.from as usize..part.from as usize + len]);
+            }
+        }
+        wanted.failed = wanted.failed.take().or(failed);
+        wanted.left -= 1;
+        if wanted.left == 0 {
+            self.end(no);
+        }
+    }
+}
+
+/// Ranges of one stripe each, of at most `max` bytes.
+fn cut(stripe_size: u64, offset: u64, len: u64, max: u64) -> Vec<(u64, u64)> {
+    let (mut at, end, mut pieces) = (offset, offset + len, Vec::new());
+    while at < end {
+        let piece = (end - at).min(stripe_size - at % stripe_size).min(max);
+        pieces.push((at, piece));
+        at += piece;
+    }
+    pieces
+}
+
+impl Connection {
+    fn asks(
+        &mut self,
+        machine: usize,
+        of: RequestNo,
+        number: RequestNo,
+        message: Message,
+        bytes: Bytes,
+        held: u64,
+    ) {
+        // These are not answered.
+        let is_mute = matches!(
+            message,
+            Message::Gather(_, gather::Request::Release { .. } | gather::Request::Grow { .. })
+        );
+        if !is_mute {
+            self.asked.insert(number, (machine, of, held));
+        }
+        self.mouth.say(message, bytes);
+    }
+}

@@ -1,0 +1,180 @@
+//! What a server does on its disk, away from the thread that decides: threads for stripes, and one for the
+//! log.
+//!
+//! Invariant: each job is answered once, by [`Event`]; appends and syncs of the log are done in their order.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use haul_core::volume::gather::{Part, PushNo, Record, Seq};
+use haul_core::volume::storage::{Done, Op, OpNo};
+
+use super::event::{Asker, Event};
+use crate::line::Bytes;
+use crate::log::{self, Log};
+use crate::shelf::Shelf;
+
+/// Bytes of a push go in pieces of at most so many.
+const PIECE: usize = 4 << 20;
+const NO_ERRNO: i32 = rustix::io::Errno::IO.raw_os_error();
+
+/// Something for the threads of stripes; they also read what the log has.
+pub(super) enum Job {
+    Carry(OpNo, Op<Bytes>),
+    /// The parts of an answer, one behind the other.
+    Parts(Asker, Vec<Part>, u64),
+    /// The parts of a push, those that touch put together.
+    Push(PushNo, Vec<Part>),
+}
+
+/// Something for the log's thread.
+pub(super) enum LogJob {
+    Append(Seq, Record<Bytes>),
+    Sync,
+    Forget(Seq),
+}
+
+/// The threads. Dropping it waits until they have done what was begun.
+pub(super) struct Disk {
+    to: Option<(Sender<Job>, Sender<LogJob>)>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+pub(super) fn errno_of(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(NO_ERRNO)
+}
+
+impl Disk {
+    pub(super) fn start(
+        shelf: &Arc<Shelf>,
+        log: Log,
+        threads: usize,
+        post: &Sender<Event>,
+    ) -> io::Result<Disk> {
+        let (jobs, to_do) = unbounded();
+        let (reader, mut all) = (log.reader(), Vec::new());
+        let running = Arc::new(AtomicU32::new(0));
+        for number in 0..threads {
+            let (to_do, shelf, reader, post) = (to_do.clone(), shelf.clone(), reader.clone(), post.clone());
+            let thread = std::thread::Builder::new().name(format!("haul-vol-disk-{number}"));
+            let running = running.clone();
+            all.push(thread.spawn(move || {
+                for job in to_do {
+                    let _ = post.send(carry_out(job, &shelf, &reader, &running));
+                }
+            })?);
+        }
+        let (to_log, to_append) = unbounded();
+        let post = post.clone();
+        let thread = std::thread::Builder::new().name("haul-vol-log".into());
+        all.push(thread.spawn(move || keep(log, &to_append, &post))?);
+        Ok(Disk { to: Some((jobs, to_log)), threads: all })
+    }
+
+    pub(super) fn does(&self, job: Job) {
+        if let Some((jobs, _)) = &self.to {
+            let _ = jobs.send(job);
+        }
+    }
+
+    pub(super) fn logs(&self, job: LogJob) {
+        if let Some((_, log)) = &self.to {
+            let _ = log.send(job);
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.to = None;
+        self.threads.drain(..).for_each(|thread| _ = thread.join());
+    }
+}
+
+fn carry_out(job: Job, shelf: &Shelf, log: &log::Reader, running: &AtomicU32) -> Event {
+    match job {
+        Job::Carry(number, op) => {
+            let (beside, begun) = (running.fetch_add(1, Ordering::AcqRel) + 1, Instant::now());
+            let done = match op {
+                Op::Write { file, offset, bytes } => {
+                    shelf.write(file, offset, &bytes).map_or_else(Done::Failed, |()| Done::Written)
+                }
+                Op::Read { file, offset, len } => shelf
+                    .read(file, offset, len)
+                    .map_or_else(Done::Failed, |bytes| Done::Read(Arc::new(bytes))),
+                Op::Cut { file, from } => shelf.cut(file, from).map_or_else(Done::Failed, |()| Done::Written),
+                Op::Remove { file } => shelf.remove(file).map_or_else(Done::Failed, |()| Done::Written),
+                Op::Sync { file } => shelf.sync(file).map_or_else(Done::Failed, |()| Done::Synced),
+            };
+            let took = begun.elapsed();
+            // Those that ran when it began and when it ended shared that time.
+            let beside = (beside + running.fetch_sub(1, Ordering::AcqRel)).max(2);
+            Event::Carried(number, done, took * 2 / beside)
+        }
+        Job::Parts(asker, parts, end) => {
+            let mut all = Vec::with_capacity(parts.iter().map(|part| part.len as usize).sum());
+            let read =
+                parts.iter().try_for_each(|part| log.bytes(part).map(|bytes| all.extend_from_slice(&bytes)));
+            Event::PartsRead(
+                asker,
+                parts,
+                end,
+                read.map(|()| Arc::new(all)).map_err(|error| errno_of(&error)),
+            )
+        }
+        Job::Push(push, parts) => {
+            let mut pieces: Vec<(u64, Vec<u8>)> = Vec::new();
+            let read = parts.iter().try_for_each(|part| {
+                let bytes = log.bytes(part)?;
+                match pieces.last_mut() {
+                    Some((offset, last))
+                        if *offset + last.len() as u64 == part.offset
+                            && last.len() + bytes.len() <= PIECE =>
+                    {
+                        last.extend_from_slice(&bytes);
+                    }
+                    _ => pieces.push((part.offset, bytes)),
+                }
+                Ok(())
+            });
+            let read = read.map_err(|error: io::Error| errno_of(&error));
+            Event::PushRead(
+                push,
+                read.map(|()| pieces.into_iter().map(|(at, b)| (at, Arc::new(b))).collect()),
+            )
+        }
+    }
+}
+
+fn keep(mut log: Log, jobs: &Receiver<LogJob>, post: &Sender<Event>) {
+    for job in jobs {
+        let begun = Instant::now();
+        let event = match job {
+            LogJob::Append(seq, record) => {
+                // The log wants them as they lie in memory.
+                let bytes = match &record {
+                    Record::Bytes { bytes, .. } => bytes.clone(),
+                    _ => Bytes::default(),
+                };
+                let appended = log.append(seq, &record.map(|_| &bytes[..]));
+                Event::Appended(seq, appended.map_err(|error| errno_of(&error)), begun.elapsed(), log.len())
+            }
+            LogJob::Sync => {
+                let synced = log.sync().map_err(|error| errno_of(&error));
+                Event::LogSynced(synced, begun.elapsed())
+            }
+            LogJob::Forget(first) => match log.forget(first) {
+                Ok(()) => continue,
+                Err(error) => Event::Trouble(format!(
+                    "forgetting the log's beginning: {}",
+                    haul_base::errno::text(&error)
+                )),
+            },
+        };
+        let _ = post.send(event);
+    }
+}

@@ -1,0 +1,49 @@
+//! What happens to a server, as the thread that decides hears it.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use haul_core::volume::gather::{Part, PushNo, Seq};
+use haul_core::volume::storage::{self, OpNo};
+use haul_core::volume::wire::{Message, Who};
+use haul_core::volume::{RequestNo, ServerNo, Session};
+
+use crate::dial::Line;
+use crate::line::{Bytes, Mouth};
+
+/// A connection that came in, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct LineNo(pub(super) u64);
+
+/// Who asked what, and over which connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asker {
+    pub(super) line: LineNo,
+    pub(super) number: RequestNo,
+}
+
+/// What happens to a server.
+pub(super) enum Event {
+    /// A connection was joined; `held` counts the bytes of its requests that are not answered.
+    Came {
+        line: LineNo,
+        who: Who,
+        session: Session,
+        mouth: Mouth,
+        held: Arc<AtomicU64>,
+    },
+    Said(LineNo, Message, Bytes),
+    Gone(LineNo),
+    /// With the time that the disk was busy with it.
+    Carried(OpNo, storage::Done<Bytes>, Duration),
+    /// And how long the log is then, bytes.
+    Appended(Seq, Result<(), i32>, Duration, u64),
+    LogSynced(Result<(), i32>, Duration),
+    PartsRead(Asker, Vec<Part>, u64, Result<Bytes, i32>),
+    PushRead(PushNo, Result<Vec<(u64, Bytes)>, i32>),
+    /// Of this server's own connection to another.
+    Other(ServerNo, Line),
+    Trouble(String),
+    Stop,
+}

@@ -1,0 +1,310 @@
+//! The files of a shelf, and which of them are open.
+//!
+//! In: a file's number, and offsets in what lies here of it. Out: bytes, errors of the system.
+//! Invariants: the kernel tells an error of what it wrote back once, to whoever has the file open then. So a
+//! file has one descriptor, its syncs come one after the other, none comes after one that failed, and a
+//! descriptor through which something was written is closed only after a sync, whose error counts as any
+//! other's. What a sync covers was written before it began.
+//! Left out: which offsets of a file lie here.
+//!
+//! Locks, in this order: a file's descriptor, its syncs, the table of files or that of failures. Whoever
+//! closes another file to have room has none of them.
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use haul_core::volume::FileNo;
+use rustix::io::{Errno, Result, retry_on_intr};
+
+use crate::disk::{Dir, Extent, SyncCall, lock, read_at, write_at};
+
+/// Descriptors that are kept open.
+pub(super) const OPEN_MAX: usize = 512;
+/// Directories that files are spread over.
+const DIRS: usize = 256;
+/// After so many failed files nothing is believed here any more.
+const FAILED_MAX: usize = 65_536;
+
+struct Entry {
+    file: FileNo,
+    fd: RwLock<Option<OwnedFd>>,
+    is_open: AtomicBool,
+    /// When it was asked for last.
+    used: AtomicU64,
+    /// Written or cut since the last sync began. Set after that, before its lock is given up.
+    is_dirty: AtomicBool,
+    is_cut: AtomicBool,
+    /// Syncs that began.
+    begun: AtomicU64,
+    /// The last sync that was over well; whoever makes one has the lock.
+    done: Mutex<u64>,
+}
+
+/// The names in one of the directories.
+struct Names {
+    /// Changes of names. An earlier life may have left some that do not last: hence the first.
+    changes: AtomicU64,
+    synced: Mutex<Result<Option<u64>>>,
+}
+
+pub(super) struct Files {
+    dir: Dir,
+    names: Vec<Names>,
+    entries: Mutex<BTreeMap<FileNo, Arc<Entry>>>,
+    open: AtomicUsize,
+    open_max: usize,
+    clock: AtomicU64,
+    failed: Mutex<BTreeMap<FileNo, Errno>>,
+    sync: SyncCall,
+}
+
+fn place_of(file: FileNo) -> usize {
+    (file.0 % DIRS as u64) as usize
+}
+
+impl Files {
+    /// Makes the directories that are not there; that they are there lasts.
+    pub(super) fn open(dir: Dir, open_max: usize, sync: SyncCall) -> Result<Files> {
+        for place in 0..DIRS {
+            dir.make_sub(format!("{place:02x}"))?;
+        }
+        dir.sync()?;
+        Ok(Files {
+            dir,
+            names: (0..DIRS)
+                .map(|_| Names { changes: AtomicU64::new(0), synced: Mutex::new(Ok(None)) })
+                .collect(),
+            entries: Mutex::new(BTreeMap::new()),
+            open: AtomicUsize::new(0),
+            open_max,
+            clock: AtomicU64::new(0),
+            failed: Mutex::new(BTreeMap::new()),
+            sync,
+        })
+    }
+
+    fn dir_of(&self, file: FileNo) -> Result<Dir> {
+        self.dir.sub(format!("{:02x}", place_of(file)))
+    }
+
+    fn check(&self, file: FileNo) -> Result<()> {
+        let failed = lock(&self.failed);
+        match failed.get(&file) {
+            Some(errno) => Err(*errno),
+            None if failed.len() >= FAILED_MAX => Err(Errno::IO),
+            None => Ok(()),
+        }
+    }
+
+    fn entry(&self, file: FileNo) -> Arc<Entry> {
+        let mut entries = lock(&self.entries);
+        let entry = entries.entry(file).or_insert_with(|| {
+            Arc::new(Entry {
+                file,
+                fd: RwLock::new(None),
+                is_open: AtomicBool::new(false),
+                used: AtomicU64::new(0),
+                is_dirty: AtomicBool::new(false),
+                is_cut: AtomicBool::new(false),
+                begun: AtomicU64::new(0),
+                done: Mutex::new(0),
+            })
+        });
+        entry.used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        entry.clone()
+    }
+
+    /// A file that is not open and that nobody else wants is not remembered.
+    fn release(&self, entry: Arc<Entry>) {
+        let mut entries = lock(&self.entries);
+        // The table's and ours.
+        if !entry.is_open.load(Ordering::Relaxed) && Arc::strong_count(&entry) == 2 {
+            entries.remove(&entry.file);
+        }
+        drop(entry);
+        drop(entries);
+    }
+
+    /// Does something with the open file, and others may do so at the same time. `None`: there is no such
+    /// file, and it is not to be made.
+    fn with<T>(
+        &self,
+        file: FileNo,
+        makes: bool,
+        does: impl FnOnce(&Entry, BorrowedFd<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let entry = self.entry(file);
+        loop {
+            if let Some(fd) = &*entry.fd.read().unwrap_or_else(PoisonError::into_inner) {
+                return does(&entry, fd.as_fd()).map(Some);
+            }
+            while self.open.load(Ordering::Relaxed) >= self.open_max && self.close_one() {}
+            let mut fd = entry.fd.write().unwrap_or_else(PoisonError::into_inner);
+            if fd.is_some() {
+                continue;
+            }
+            match self.open_file(file, makes) {
+                Ok(Some(opened)) => {
+                    *fd = Some(opened);
+                    entry.is_open.store(true, Ordering::Relaxed);
+                    self.open.fetch_add(1, Ordering::Relaxed);
+                }
+                none_or_error => {
+                    drop(fd);
+                    // Others have opened so much.
+                    if matches!(none_or_error, Err(Errno::MFILE | Errno::NFILE)) && self.close_one() {
+                        continue;
+                    }
+                    self.release(entry);
+                    return none_or_error.map(|_| None);
+                }
+            }
+        }
+    }
+
+    fn open_file(&self, file: FileNo, makes: bool) -> Result<Option<OwnedFd>> {
+        let dir = self.dir_of(file)?;
+        let name = format!("{:016x}", file.0);
+        match dir.file(&name) {
+            Err(Errno::NOENT) if makes => {
+                let fd = dir.make_file(&name)?;
+                self.names[place_of(file)].changes.fetch_add(1, Ordering::SeqCst);
+                Ok(Some(fd))
+            }
+            Err(Errno::NOENT) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// Closes the file that was not asked for for longest, of those that can be closed at once if there are
+    /// any. Whether there was one.
+    fn close_one(&self) -> bool {
+        let oldest = {
+            let entries = lock(&self.entries);
+            let open = entries.values().filter(|entry| entry.is_open.load(Ordering::Relaxed));
+            let age = |entry: &&Arc<Entry>| {
+                (entry.is_dirty.load(Ordering::Relaxed), entry.used.load(Ordering::Relaxed))
+            };
+            open.min_by_key(age).cloned()
+        };
+        let Some(entry) = oldest else { return false };
+        {
+            let mut fd = entry.fd.write().unwrap_or_else(PoisonError::into_inner);
+            if let Some(open) = &*fd {
+                if entry.is_dirty.load(Ordering::SeqCst) {
+                    // An error is kept, and told to whoever syncs or writes next.
+                    let _ = self.sync_open(&entry, open.as_fd());
+                }
+                *fd = None;
+                entry.is_open.store(false, Ordering::Relaxed);
+                self.open.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.release(entry);
+        true
+    }
+
+    /// Makes last what was written and cut before. Whoever waits for another's sync that began after it was
+    /// called needs none of its own.
+    fn sync_open(&self, entry: &Entry, fd: BorrowedFd<'_>) -> Result<()> {
+        let begun = entry.begun.load(Ordering::SeqCst);
+        let mut done = lock(&entry.done);
+        self.check(entry.file)?;
+        if *done > begun {
+            return Ok(());
+        }
+        let this = entry.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        entry.is_dirty.store(false, Ordering::SeqCst);
+        let extent = if entry.is_cut.swap(false, Ordering::SeqCst) { Extent::All } else { Extent::Bytes };
+        if let Err(errno) = (self.sync)(fd, extent) {
+            lock(&self.failed).insert(entry.file, errno);
+            return Err(errno);
+        }
+        *done = this;
+        Ok(())
+    }
+
+    fn sync_names(&self, file: FileNo) -> Result<()> {
+        let names = &self.names[place_of(file)];
+        let mut synced = lock(&names.synced);
+        let changes = names.changes.load(Ordering::SeqCst);
+        if (*synced)? != Some(changes) {
+            *synced = self
+                .dir_of(file)
+                .and_then(|dir| (self.sync)(dir.as_fd(), Extent::All))
+                .map(|()| Some(changes));
+        }
+        (*synced).map(drop)
+    }
+
+    pub(super) fn write(&self, file: FileNo, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check(file)?;
+        self.with(file, true, |entry, fd| {
+            self.check(file)?;
+            let written = write_at(fd, &mut [IoSlice::new(bytes)], offset);
+            entry.is_dirty.store(true, Ordering::SeqCst);
+            written
+        })
+        .map(drop)
+    }
+
+    /// Fills `bytes`, with zeros where nothing was written.
+    pub(super) fn read(&self, file: FileNo, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let filled = self.with(file, false, |_, fd| read_at(fd, bytes, offset))?;
+        bytes[filled.unwrap_or(0)..].fill(0);
+        Ok(())
+    }
+
+    /// What was written and cut before lasts, and that there is such a file, or none.
+    pub(super) fn sync(&self, file: FileNo) -> Result<()> {
+        self.check(file)?;
+        self.with(file, false, |entry, fd| self.sync_open(entry, fd))?;
+        self.sync_names(file)
+    }
+
+    pub(super) fn cut(&self, file: FileNo, from: u64) -> Result<()> {
+        self.check(file)?;
+        self.with(file, false, |entry, fd| {
+            self.check(file)?;
+            if rustix::fs::fstat(fd)?.st_size as u64 <= from {
+                return Ok(());
+            }
+            let cut = retry_on_intr(|| rustix::fs::ftruncate(fd, from));
+            entry.is_cut.store(true, Ordering::SeqCst);
+            entry.is_dirty.store(true, Ordering::SeqCst);
+            cut
+        })
+        .map(drop)
+    }
+
+    pub(super) fn remove(&self, file: FileNo) -> Result<()> {
+        let entry = self.entry(file);
+        let removed = {
+            // Who opens it meanwhile would write to what has no name any more.
+            let mut fd = entry.fd.write().unwrap_or_else(PoisonError::into_inner);
+            let removed = self.dir_of(file).and_then(|dir| dir.remove(format!("{:016x}", file.0)));
+            if removed.is_ok() {
+                self.names[place_of(file)].changes.fetch_add(1, Ordering::SeqCst);
+                if fd.take().is_some() {
+                    entry.is_open.store(false, Ordering::Relaxed);
+                    entry.is_dirty.store(false, Ordering::SeqCst);
+                    self.open.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+            removed
+        };
+        self.release(entry);
+        match removed {
+            Err(Errno::NOENT) => Ok(()),
+            other => other,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn open_now(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+}
