@@ -11,3 +11,4 @@ pub mod line;
 pub mod log;
 pub mod server;
 pub mod shelf;
+pub mod sweep;

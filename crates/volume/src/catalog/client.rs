@@ -22,8 +22,9 @@ use haul_core::volume::wire::Message;
 use haul_core::volume::{ClientNo, FileNo, RequestNo, ServerNo, Session};
 use rustix::io::Errno;
 
+use super::SILENCE_MAX;
 use crate::dial::{Keys, connect};
-use crate::line::{Bytes, Mouth, SILENCE_MAX, speak};
+use crate::line::{Bytes, Mouth, speak};
 
 /// Between two tries to connect, at first and at most.
 const REST: Duration = Duration::from_millis(50);

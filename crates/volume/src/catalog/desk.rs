@@ -64,7 +64,12 @@ pub struct Desk {
 
 impl Desk {
     pub fn new(store: Store) -> Desk {
-        Desk { store, holds: Holds::default(), closed: BTreeSet::new(), looked: Some(EntryNo(0)), ill: None }
+        Desk::with_holds(store, Holds::default())
+    }
+
+    /// With nobody who has anything open yet, and a grace of its own.
+    pub fn with_holds(store: Store, holds: Holds) -> Desk {
+        Desk { store, holds, closed: BTreeSet::new(), looked: Some(EntryNo(0)), ill: None }
     }
 
     pub fn store(&self) -> &Store {

@@ -53,18 +53,29 @@ struct Client {
 }
 
 /// See the head of this module.
-#[derive(Default)]
 pub struct Holds {
+    grace: Duration,
     clients: HashMap<ClientNo, Client>,
     /// How many clients have it open; never 0.
     files: HashMap<EntryNo, u32>,
     total: usize,
 }
 
+impl Default for Holds {
+    fn default() -> Holds {
+        Holds::with_grace(GRACE)
+    }
+}
+
 impl Holds {
+    /// `grace`: see the head, in place of [`GRACE`].
+    pub fn with_grace(grace: Duration) -> Holds {
+        Holds { grace, clients: HashMap::new(), files: HashMap::new(), total: 0 }
+    }
+
     /// Whether everybody who had something open before the catalog started has had the time to say so.
     pub fn are_known(&self, now: Duration) -> bool {
-        now >= GRACE || haul_mutant::removed("catalog-grace-after-start")
+        now >= self.grace || haul_mutant::removed("catalog-grace-after-start")
     }
 
     pub fn is_open(&self, file: EntryNo) -> bool {
@@ -135,7 +146,8 @@ impl Holds {
 
     /// Ends those that are gone for too long; says what nobody has open any more.
     pub fn expire(&mut self, now: Duration) -> Vec<EntryNo> {
-        let is_over = |client: &Client| client.gone.is_some_and(|gone| now >= gone + GRACE);
+        let grace = self.grace;
+        let is_over = |client: &Client| client.gone.is_some_and(|gone| now >= gone + grace);
         let over: Vec<_> =
             self.clients.iter().filter(|(_, client)| is_over(client)).map(|(number, _)| *number).collect();
         over.into_iter().flat_map(|client| self.end(client)).collect()

@@ -22,11 +22,12 @@ use haul_core::volume::{ClientNo, RequestNo, Session};
 use haul_transport::{Link, tls};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::SILENCE_MAX;
 use super::desk::{Asked, Desk, Said};
-use super::holds::Clock;
+use super::holds::{Clock, GRACE, Holds};
 use super::store::Store;
 use crate::dial::Keys;
-use crate::line::{Bytes, Incoming, LineError, Mouth, SILENCE_MAX, speak};
+use crate::line::{Bytes, Incoming, LineError, Mouth, speak};
 
 /// Connections at a time; each has two threads.
 const CONNECTIONS_MAX: usize = 1024;
@@ -52,11 +53,13 @@ enum Event {
 pub struct Options {
     /// Most requests that share a transaction: 1 to [`GROUP_MAX`].
     pub group_max: usize,
+    /// A client that went has so long to come back, and everybody after a start.
+    pub grace: Duration,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { group_max: GROUP_MAX }
+        Options { group_max: GROUP_MAX, grace: GRACE }
     }
 }
 
@@ -242,7 +245,7 @@ struct Lines {
 
 fn own(store: Store, events: &Receiver<Event>, options: Options, over: &AtomicBool) {
     let facts = store.facts().clone();
-    let mut desk = Desk::new(store);
+    let mut desk = Desk::with_holds(store, Holds::with_grace(options.grace));
     let mut lines = Lines::default();
     let mut clock = Clock::start(Instant::now());
     while !over.load(Ordering::Acquire) {
