@@ -78,6 +78,8 @@ struct Sink {
     read: Box<dyn Fn(&[u8]) -> Option<Vec<u8>>>,
     /// What is published can be read.
     keeps: bool,
+    /// How the store is opened; `None`: as its scheme has it.
+    open: Option<Box<dyn Fn() -> Box<dyn SinkStore>>>,
     _dir: Option<tempfile::TempDir>,
 }
 
@@ -87,20 +89,23 @@ impl Sink {
         let root = dir.path().to_owned();
         let place = Place::file(root.join("dst/").into_os_string().into_encoded_bytes());
         let read = move |path: &[u8]| fs::read(root.join("dst").join(of_bytes(path))).ok();
-        Sink { place, read: Box::new(read), keeps: true, _dir: Some(dir) }
+        Sink { place, read: Box::new(read), keeps: true, open: None, _dir: Some(dir) }
     }
 
     fn shelf(scheme: &'static Scheme) -> Sink {
         let place = fresh(scheme);
         let shelf = Shelf::at(&place);
-        Sink { place, read: Box::new(move |path| shelf.file(path)), keeps: true, _dir: None }
+        Sink { place, read: Box::new(move |path| shelf.file(path)), keeps: true, open: None, _dir: None }
     }
 
     fn nowhere() -> Sink {
-        Sink { place: Place::root(&NULL), read: Box::new(|_| None), keeps: false, _dir: None }
+        Sink { place: Place::root(&NULL), read: Box::new(|_| None), keeps: false, open: None, _dir: None }
     }
 
     fn store(&self) -> Box<dyn SinkStore> {
+        if let Some(open) = &self.open {
+            return open();
+        }
         let (home, state, patience, stop) = (None, None, None, Stop::never());
         let ssh = (&[][..], false);
         let data_channel = Default::default();
@@ -451,6 +456,13 @@ struct Source {
 /// All that a source must keep: each entry is walked once and known by its path, every range and every small
 /// file reads as it is, with its digest, and every operation is answered once.
 fn source_conforms(source: &Source) {
+    source_conforms_with(source, stores::source);
+}
+
+fn source_conforms_with(
+    source: &Source,
+    open: impl Fn(&Sources<'_>) -> Result<Box<dyn SourceStore>, Failure>,
+) {
     let places = [source.place.clone()];
     let sources = Sources {
         places: &places,
@@ -465,7 +477,7 @@ fn source_conforms(source: &Source) {
         data_channel: DataChannel::default(),
         stop: Stop::never(),
     };
-    let store: Box<dyn SourceStore> = stores::source(&sources).expect("a store");
+    let store: Box<dyn SourceStore> = open(&sources).unwrap_or_else(|failure| panic!("{}", failure.text));
     assert_eq!(store.roots().expect("roots").len(), 1);
     let (post, posted) = unbounded();
     let parts = store.start(Reading {
@@ -583,7 +595,7 @@ fn servers_conform() {
             let _ = &server;
             fs::read(root.join(of_bytes(path))).ok()
         };
-        Sink { place, read: Box::new(read), keeps: true, _dir: Some(dir) }
+        Sink { place, read: Box::new(read), keeps: true, open: None, _dir: Some(dir) }
     });
     let dir = tempfile::tempdir().expect("tempdir");
     let files = some_files();
@@ -596,6 +608,27 @@ fn servers_conform() {
     }
     let (_server, place) = server(dir.path());
     source_conforms(&Source { place, files, _dir: Some(dir) });
+}
+
+#[cfg(feature = "volume")]
+#[test]
+fn volumes_conform() {
+    use super::vol::test_volume::TestVolume;
+    sink_conforms(&|| {
+        let volume = Arc::new(TestVolume::start(3));
+        let (seen, opened) = (volume.clone(), volume);
+        Sink {
+            place: Place::file("/dst/"),
+            read: Box::new(move |path| seen.read(&[b"/dst/", path].concat())),
+            keeps: true,
+            open: Some(Box::new(move || opened.sink(b"/dst/"))),
+            _dir: None,
+        }
+    });
+    let (volume, files) = (TestVolume::start(3), some_files());
+    files.iter().for_each(|(path, data)| volume.put(&[b"/src/", &path[..]].concat(), data));
+    let source = Source { place: Place::file("/src/"), files, _dir: None };
+    source_conforms_with(&source, |sources| volume.source(sources));
 }
 
 #[test]

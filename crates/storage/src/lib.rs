@@ -45,6 +45,8 @@ pub mod spill;
 pub mod store;
 pub mod stores;
 pub mod targets;
+#[cfg(feature = "volume")]
+pub mod vol;
 pub mod volume;
 pub mod walk;
 
