@@ -34,6 +34,8 @@ mod sink;
 mod source;
 #[cfg(test)]
 pub(crate) mod test_volume;
+#[cfg(test)]
+mod tests;
 mod tree;
 mod walk;
 mod writer;
