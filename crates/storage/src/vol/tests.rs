@@ -495,10 +495,11 @@ fn others_see_the_whole_file_at_once() {
     let volume = Arc::new(TestVolume::start(3));
     let sink = Sink::in_volume(&volume, b"/dst/");
     let mut run = sink.begin();
-    let data = bytes(5, 5 * OBJECT + 1);
+    // So long that they go to the storage servers, and not through the file's gatherer.
+    let (data, step) = (bytes(5, 5 << 20), 1 << 20);
     let one = file(1, DirId::ROOT, b"f", data.len());
-    for (at, part) in data.chunks(OBJECT).enumerate() {
-        run.write(&one, at * OBJECT, part).expect("written");
+    for (at, part) in data.chunks(step).enumerate() {
+        run.write(&one, at * step, part).expect("written");
     }
     let items = vec![CommitItem { id: one.id, publish: Some(publish(&one)) }];
     let SinkDone::Commit { results } = run.run(SinkOp::Commit { durable: false, items }, None) else {
