@@ -397,7 +397,8 @@ fn figures() {
     for (clients, group_max) in [(1, 256), (8, 256), (8, 1), (32, 256)] {
         let dir = tempfile::tempdir_in(&root).expect("a directory");
         let store = Store::create(&dir.path().join("c"), VOLUME, &facts()).expect("made");
-        let server = Server::start(store, keys(), listener().0, Options { group_max, ..Options::default() }).expect("started");
+        let server = Server::start(store, keys(), listener().0, Options { group_max, ..Options::default() })
+            .expect("started");
         let all: Vec<_> = (0..clients).map(|_| client(server.address())).collect();
         let len = 1600 / clients;
         let rate = |what: &str, call: &(dyn Fn(&Client, usize, usize) + Sync)| {
