@@ -93,8 +93,10 @@ pub mod volume_kind {
     pub const RECALL: u8 = 0x48;
     pub const STORE: u8 = 0x49;
     pub const STORED: u8 = 0x4a;
+    pub const VISIT: u8 = 0x4b;
+    pub const VISITED: u8 = 0x4c;
     /// The last that is known to this version.
-    pub const LAST: u8 = STORED;
+    pub const LAST: u8 = VISITED;
     pub const CATALOG_JOIN: u8 = 0x50;
     pub const CATALOG_JOINED: u8 = 0x51;
     pub const CATALOG_ASK: u8 = 0x52;

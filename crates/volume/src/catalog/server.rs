@@ -28,6 +28,7 @@ use super::holds::{Clock, GRACE, Holds};
 use super::store::Store;
 use crate::dial::Keys;
 use crate::line::{Bytes, Incoming, LineError, Mouth, speak};
+use crate::visit::Visits;
 
 /// Connections at a time; each has two threads.
 const CONNECTIONS_MAX: usize = 1024;
@@ -67,6 +68,7 @@ impl Default for Options {
 pub struct Server {
     over: Arc<AtomicBool>,
     address: SocketAddr,
+    visits: Visits,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -79,17 +81,23 @@ impl Server {
         let over = Arc::new(AtomicBool::new(false));
         let address = listener.local_addr()?;
         let (post, events) = bounded(WAITING_MAX);
-        let mut server = Server { over: over.clone(), address, threads: Vec::new() };
+        let visits = Visits::default();
+        let mut server = Server { over: over.clone(), address, visits: visits.clone(), threads: Vec::new() };
         let is_over = over.clone();
         let owner = thread::Builder::new().name("haul-cat-store".into());
         server.threads.push(owner.spawn(move || own(store, &events, options, &is_over))?);
         let listen = thread::Builder::new().name("haul-cat-listen".into());
-        server.threads.push(listen.spawn(move || listen_on(&listener, &keys, &post, &over))?);
+        server.threads.push(listen.spawn(move || listen_on(&listener, (&keys, &visits), &post, &over))?);
         Ok(server)
     }
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Whether somebody who holds the volume's key wants it to end, which is left to whoever runs it.
+    pub fn visits(&self) -> &Visits {
+        &self.visits
     }
 
     /// Whether it has ended by itself, which it does when its disk fails.
@@ -107,7 +115,12 @@ impl Drop for Server {
     }
 }
 
-fn listen_on(listener: &TcpListener, keys: &Keys, post: &Sender<Event>, over: &Arc<AtomicBool>) {
+fn listen_on(
+    listener: &TcpListener,
+    (keys, visits): (&Keys, &Visits),
+    post: &Sender<Event>,
+    over: &Arc<AtomicBool>,
+) {
     let open = Arc::new(AtomicUsize::new(0));
     let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
     let mut line = 0;
@@ -126,10 +139,11 @@ fn listen_on(listener: &TcpListener, keys: &Keys, post: &Sender<Event>, over: &A
             continue;
         }
         line += 1;
-        let (keys, post, counted) = (keys.clone(), post.clone(), Counted(open.clone()));
+        let (keys, visits, post) = (keys.clone(), visits.clone(), post.clone());
+        let counted = Counted(open.clone());
         let serve = move || {
             let _counted = counted;
-            hear(stream, &keys, line, &post);
+            hear(stream, (&keys, &visits), line, &post);
         };
         // Where no thread can be had the connection is dropped, and its client tries again.
         let _ = thread::Builder::new().name("haul-cat-line".into()).spawn(serve);
@@ -146,15 +160,17 @@ impl Drop for Counted {
 }
 
 /// One connection, from its handshake to its end.
-fn hear(stream: TcpStream, keys: &Keys, line: u64, post: &Sender<Event>) {
+fn hear(stream: TcpStream, (keys, visits): (&Keys, &Visits), line: u64, post: &Sender<Event>) {
     let _ = stream.set_nodelay(true);
     let Ok(socket) = stream.try_clone() else { return };
     let Ok(link) = tls::server(stream, &keys.identity, &keys.pin, JOIN_MAX) else { return };
     let Link { closer, .. } = &link;
     let closer = closer.clone();
     let Ok((mut incoming, mouth)) = speak(link, "haul-cat-say", Some(WAITING_MAX)) else { return };
-    let why = match joined(&mut incoming, &socket, keys, line, &mouth, post) {
-        Ok(()) => {
+    let why = match joined(&mut incoming, &socket, (keys, visits), line, &mouth, post) {
+        // It was a visitor; with the last mouth the connection ends.
+        Ok(false) => return,
+        Ok(true) => {
             let why = listen_to(&mut incoming, line, &mouth, post);
             let _ = post.send(Event::Gone { line });
             why
@@ -172,15 +188,15 @@ fn hear(stream: TcpStream, keys: &Keys, line: u64, post: &Sender<Event>) {
     }
 }
 
-/// Hears the join, which is the first of a connection.
+/// Hears the join, which is the first of a connection; or answers a visitor, and says that it was one.
 fn joined(
     incoming: &mut Incoming,
     socket: &TcpStream,
-    keys: &Keys,
+    (keys, visits): (&Keys, &Visits),
     line: u64,
     mouth: &Mouth,
     post: &Sender<Event>,
-) -> Result<(), LineError> {
+) -> Result<bool, LineError> {
     let timeout = |time| socket.set_read_timeout(Some(time)).map_err(LineError::Io);
     timeout(JOIN_MAX)?;
     socket.set_write_timeout(Some(SILENCE_MAX)).map_err(LineError::Io)?;
@@ -191,7 +207,12 @@ fn joined(
             }
             timeout(SILENCE_MAX)?;
             post.send(Event::Join { line, client, session, mouth: mouth.clone() })
-                .map_err(|_| LineError::Refused("the catalog ends".into()))
+                .map_err(|_| LineError::Refused("the catalog ends".into()))?;
+            Ok(true)
+        }
+        Some((Message::Visit(visit), _)) => {
+            mouth.say(visits.answer(keys.volume, None, &visit), Bytes::default());
+            Ok(false)
         }
         Some(_) => Err(LineError::Refused("who does not join is not heard".into())),
         None => Err(LineError::Cut),
@@ -201,7 +222,9 @@ fn joined(
 /// What a catalog hears, and nothing with bytes behind it.
 fn only_catalog(message: &Message) -> Result<(), String> {
     match message {
-        Message::Catalog(Catalog::Join { .. } | Catalog::Ask(..)) | Message::Ping(_) => Ok(()),
+        Message::Catalog(Catalog::Join { .. } | Catalog::Ask(..)) | Message::Ping(_) | Message::Visit(_) => {
+            Ok(())
+        }
         _ => Err("this is nothing that a catalog is told".into()),
     }
 }
