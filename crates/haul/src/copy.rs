@@ -460,12 +460,12 @@ const NO_STREAMS: &str = "they are connections between two hauls; what goes to o
                           sessions as it allows";
 
 fn has_server(request: &CopyRequest) -> bool {
-    request.sources.iter().chain([&request.destination]).any(|end| end.place().scheme().server)
+    request.sources.iter().chain([&request.destination]).any(|end| end.place().scheme().foreign)
 }
 
 /// Of two servers it is how many connections a file takes, where they move it themselves.
 fn are_servers(request: &CopyRequest) -> bool {
-    request.sources.iter().chain([&request.destination]).all(|end| end.place().scheme().server)
+    request.sources.iter().chain([&request.destination]).all(|end| end.place().scheme().foreign)
 }
 
 /// Starting values from the passport of this host's storage.

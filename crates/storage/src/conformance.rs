@@ -123,7 +123,8 @@ impl Sink {
         let data_channel = Default::default();
         let retry = Arc::new(Bounded);
         let (place, parts) = (&self.place, None);
-        let to = Destination { place, home, state, parts, ssh, data_channel, patience, retry, stop };
+        let volumes = None;
+        let to = Destination { place, home, state, parts, ssh, data_channel, volumes, patience, retry, stop };
         stores::sink(&to).expect("a store")
     }
 
@@ -492,6 +493,7 @@ fn source_conforms_with(
         ssh: (&[], false),
         patience: None,
         data_channel: DataChannel::default(),
+        volumes: None,
         stop: Stop::never(),
     };
     let store: Box<dyn SourceStore> = open(&sources).unwrap_or_else(|failure| panic!("{}", failure.text));

@@ -63,6 +63,8 @@ pub static SCHEMES: &[&place::Scheme] = &[
     &ftp::GSIFTP,
     #[cfg(feature = "ftp")]
     &ftp::SSHFTP,
+    #[cfg(feature = "volume")]
+    &vol::VOL,
 ];
 
 /// An operation with the buffers that it needs: `Read` and `ReadBundle` bring one to fill (its length is

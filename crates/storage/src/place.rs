@@ -199,6 +199,8 @@ pub struct Sources<'a> {
     pub patience: Option<Duration>,
     /// What is protected on data connections of servers that leave that open.
     pub data_channel: DataChannel,
+    /// The directory of this user in which accesses to volumes are kept, if there is one.
+    pub volumes: Option<&'a Path>,
     /// What an earlier run left of a file is gone on with where nothing but the length and time that a server
     /// tells says that it is the same file.
     pub trust: bool,
@@ -220,6 +222,8 @@ pub struct Destination<'a> {
     pub ssh: (&'a [String], bool),
     /// What a server's data connections show and hide, where its scheme has a choice.
     pub data_channel: DataChannel,
+    /// As of [`Sources::volumes`].
+    pub volumes: Option<&'a Path>,
     /// How long a server may be silent; `None`: as its scheme has it.
     pub patience: Option<Duration>,
     /// What becomes of what fails there, where it may go well again.

@@ -12,18 +12,24 @@
 //! zeros that they are.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
 use std::time::Duration;
 
+use haul_base::escape;
+use haul_core::entry::Name;
 use haul_core::volume::catalog::{Entry, Facts, Failure as Refusal, Kind, Place as At};
 use haul_core::volume::{ClientNo, FileNo};
 use haul_core::wire::{Failure, FailureKind};
+use haul_volume::access::{Access, AccessError};
 use haul_volume::catalog::client::Client as Catalog;
 use haul_volume::client::{self, Client, Read, VolumeError, Waiting};
 use haul_volume::dial::Keys;
 use rustix::io::Errno;
 
+use crate::place::{Destination, Form, Place, Scheme, read_path};
 use crate::source::failure::own_failure;
 use crate::store::Capabilities;
+use sink::VolumeSink;
 
 mod claim;
 mod names;
@@ -44,6 +50,64 @@ mod writer;
 const CAPABILITIES: Capabilities =
     Capabilities { in_place: false, append: false, journal: false, ..Capabilities::POSIX };
 
+/// Files of striped volumes.
+pub static VOL: Scheme = Scheme {
+    name: "vol",
+    source: Some(Form { written: "vol://NAME/PATH", example: "vol://scratch/data", sized: false }),
+    sink: Some(Form { written: "vol://NAME/PATH", example: "vol://scratch/data", sized: false }),
+    server: true,
+    foreign: false,
+    alone: false,
+    keeps: true,
+    resumes: false,
+    read: read_path,
+    open_source: Some(|sources| {
+        let first = sources.places.first().ok_or_else(|| usage("no source given".into()))?;
+        source::find(&reach(first, sources.volumes, sources.patience)?, sources)
+    }),
+    open_sink: Some(|to: &Destination<'_>| {
+        let reach = reach(to.place, to.volumes, to.patience)?;
+        Ok(Box::new(VolumeSink { reach, typed: to.place.path().to_vec(), state: to.state.is_some() }))
+    }),
+};
+
+/// How long a volume may be silent, if nobody says; and at least.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE_MIN: Duration = Duration::from_secs(1);
+
+fn usage(text: String) -> Failure {
+    Failure { kind: FailureKind::Usage, errno: 0, text: text.into() }
+}
+
+/// How the volume of a place is reached, as its access in that directory says.
+fn reach(place: &Place, dir: Option<&Path>, patience: Option<Duration>) -> Result<Reach, Failure> {
+    let name = place.server().unwrap_or_default();
+    let shown = escape::name(&place.shown());
+    let unknown = |why: String| usage(format!("{shown}: {why}"));
+    let Some(dir) = dir else {
+        let why = "nobody says where accesses to volumes are kept: set HOME or XDG_STATE_HOME";
+        return Err(unknown(why.into()));
+    };
+    let access = Access::read(dir, name).map_err(|why| unknown(why.to_string()))?;
+    let keys = access.keys().map_err(|why| unknown(haul_base::errno::with_causes(&why)))?;
+    let found = |why: AccessError| Failure { kind: FailureKind::Network, ..unknown(why.to_string()) };
+    let catalog = access.catalog.address().map_err(found)?;
+    let servers = access.addresses().map_err(found)?;
+    let patience = patience.map_or(PATIENCE, |asked| asked.max(PATIENCE_MIN));
+    Ok(Reach { name: name.to_owned(), keys, catalog, servers: Some(servers), patience })
+}
+
+/// What a source in a volume becomes at the destination, by its text alone: something of this name, or its
+/// contents (`None`). Nothing of a place that is in none.
+pub fn becomes(place: &Place) -> Option<Option<Name>> {
+    let last = path::last_part(place.path());
+    match () {
+        () if *place.scheme() != VOL => None,
+        () if path::is_dots(last) => Some(None),
+        () => Name::new(last).ok().map(Some),
+    }
+}
+
 /// How files lie in a volume, in the catalog's word: round and round. There is no other way yet.
 const ROUND_ROBIN: &str = "round-robin";
 
@@ -54,6 +118,8 @@ pub(crate) struct Reach {
     pub(crate) name: String,
     pub(crate) keys: Keys,
     pub(crate) catalog: SocketAddr,
+    /// Where its servers are; `None`: as the catalog has it.
+    pub(crate) servers: Option<Vec<SocketAddr>>,
     /// So long anything that is asked there may take.
     pub(crate) patience: Duration,
 }
@@ -74,7 +140,7 @@ impl Volume {
     /// Of this kind, unless it is the network's: the catalog is not there, or tells of a volume that cannot
     /// be used.
     fn connect(reach: &Reach, kind: FailureKind) -> Result<Volume, Failure> {
-        let Reach { name, keys, catalog: at, patience } = reach.clone();
+        let Reach { name, keys, catalog: at, servers, patience } = reach.clone();
         let said = |kind, errno, why: String| {
             let name = haul_base::escape::name(name.as_bytes());
             Failure { kind, errno, text: format!("volume {name}: {why}").into() }
@@ -89,8 +155,10 @@ impl Volume {
             );
             return Err(said(kind, 0, why));
         }
-        let mut servers = Vec::new();
-        for server in &facts.servers {
+        let known = servers.filter(|known| known.len() == facts.servers.len());
+        let is_known = known.is_some();
+        let mut servers = known.unwrap_or_default();
+        for server in facts.servers.iter().filter(|_| !is_known) {
             let found = server.to_socket_addrs().map(|mut all| all.next());
             let at = match found {
                 Ok(Some(at)) => at,

@@ -11,7 +11,7 @@ use super::names::Names;
 use super::path::{Led, is_dots, last_part, lead, name_of_dir};
 use super::reader::Reader;
 use super::walk;
-use super::{CAPABILITIES, Reach, Volume, is_dir};
+use super::{CAPABILITIES, Reach, Volume, is_dir, usage};
 use crate::place::Sources;
 use crate::store::{Capabilities, Reading, SourceParts, SourceStore};
 
@@ -31,10 +31,6 @@ struct VolumeSource {
     found: Vec<Found>,
     /// What of the only one comes, if not all.
     part: Option<FileRange>,
-}
-
-fn usage(text: String) -> Failure {
-    Failure { kind: FailureKind::Usage, errno: 0, text: text.into() }
 }
 
 /// Finds sources in a volume.

@@ -53,6 +53,7 @@ impl Reads {
             ssh: (&[], false),
             patience: None,
             data_channel: DataChannel::default(),
+            volumes: None,
             stop: Stop::never(),
         };
         let store = volume.source(&sources).unwrap_or_else(|failure| panic!("{}", failure.text));
