@@ -40,8 +40,8 @@ pub struct Scheme {
     /// Its words begin with a server that speaks the scheme, as `ftp://SERVER/PATH`. No haul is needed there;
     /// one before the word (`HOST:ftp://SERVER/PATH`) is the haul that speaks with it.
     pub server: bool,
-    /// Who keeps what lies there is no haul, but a server that says itself what lasts there, and takes files a
-    /// few at a time, each in ascending order.
+    /// Who keeps what lies there is no haul, but a server that says itself what lasts there, and takes files
+    /// a few at a time, each in ascending order.
     pub foreign: bool,
     /// One of its places is copied without other sources.
     pub alone: bool,

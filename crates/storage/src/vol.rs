@@ -130,7 +130,6 @@ pub(crate) struct Volume {
     catalog: Catalog,
     client: Client,
     facts: Facts,
-    patience: Duration,
 }
 
 impl Volume {
@@ -181,7 +180,7 @@ impl Volume {
         };
         let client = Client::start(config)
             .map_err(|error| said(FailureKind::Local, 0, haul_base::errno::text(&error)))?;
-        Ok(Volume { name, catalog, client, facts, patience })
+        Ok(Volume { name, catalog, client, facts })
     }
 
     /// A path in it, for people and for failures.

@@ -166,7 +166,7 @@ impl Claim {
         let mut after = None;
         loop {
             let Ok((page, more)) = volume.catalog.read_dir(dir, after) else {
-                return self.kept.store(true, Ordering::Relaxed);
+                return self.keep();
             };
             after = page.last().map(|(name, _)| name.clone());
             let left = |name: &Name| tag_of(name.as_bytes()).is_some_and(|tag| self.tags.contains(&tag));
@@ -174,7 +174,7 @@ impl Claim {
                 match volume.catalog.unlink(At { parent: dir, name }) {
                     Ok(()) => {}
                     Err(why) if is_missing(&why) => {}
-                    Err(_) => self.kept.store(true, Ordering::Relaxed),
+                    Err(_) => self.keep(),
                 }
             }
             if !more || after.is_none() {
@@ -183,19 +183,24 @@ impl Claim {
         }
     }
 
+    /// Something that this run, or one before, left may still be there: the next run looks for it.
+    pub(super) fn keep(&self) {
+        self.kept.store(true, Ordering::Relaxed);
+    }
+
     /// All is done: nothing of the job stays, nor of the runs before.
     pub(super) fn finish(&self) {
-        if self.shared.over.load(Ordering::Acquire) || self.shared.check().is_err() {
+        let is_kept = self.kept.load(Ordering::Relaxed);
+        if is_kept || self.shared.over.load(Ordering::Acquire) || self.shared.check().is_err() {
             return self.leave();
         }
         self.end();
-        let own = (!self.kept.load(Ordering::Relaxed)).then_some(&self.dead[..]).unwrap_or_default();
-        for name in own.iter().chain([&self.shared.name]) {
+        for name in self.dead.iter().chain([&self.shared.name]) {
             let at = At { parent: self.shared.dir, name: name.clone() };
             match self.shared.volume.catalog.unlink(at) {
                 Ok(()) => {}
                 Err(why) if is_missing(&why) => {}
-                Err(_) => self.kept.store(true, Ordering::Relaxed),
+                Err(_) => self.keep(),
             }
         }
     }

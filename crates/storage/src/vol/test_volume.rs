@@ -128,7 +128,13 @@ impl TestVolume {
     }
 
     pub(crate) fn reach(&self) -> Reach {
-        Reach { name: "v".into(), keys: self.keys.clone(), catalog: self.catalog_at, servers: None, patience: self.patience }
+        Reach {
+            name: "v".into(),
+            keys: self.keys.clone(),
+            catalog: self.catalog_at,
+            servers: None,
+            patience: self.patience,
+        }
     }
 
     pub(crate) fn sink(&self, typed: &[u8]) -> Box<dyn SinkStore> {

@@ -358,7 +358,7 @@ impl SinkEngine for Writer {
                 let owed = self.owed(FailureKind::Write, move |_| SinkDone::Discard { id });
                 let path = Path(file.parent, Some(file.name.clone()));
                 self.spawn(("remove", path, 0), owed, move |common, _| {
-                    common.remove(&file);
+                    let _ = common.remove(&file);
                     SinkDone::Discard { id }
                 });
             }
@@ -476,6 +476,7 @@ impl Common {
             }
             Err(why) => {
                 // It may have been made all the same: what stands there is not written into.
+                self.claim.keep();
                 let failure = self.volume.refused(FailureKind::Create, "create", &path(), &why);
                 *state = State::Failed(failure.clone());
                 Err(failure)
@@ -589,7 +590,7 @@ impl Common {
             (Ok(()), Some(_)) => drop(lock(&self.files).remove(&item.id)),
             (Ok(()), None) => {}
             (Err(failure), publish) => {
-                self.remove(&open);
+                let _ = self.remove(&open);
                 *lock(&open.state) = State::Failed(failure.clone());
                 // Nobody discards what was never written.
                 if publish.as_ref().is_some_and(|publish| publish.file.size == 0) {
@@ -607,26 +608,27 @@ impl Common {
         synced.map_err(|why| self.volume.broke(FailureKind::Sync, "sync", &path(), &why))
     }
 
-    /// Removes the temporary of a file, if it has one. Its name is of this run alone.
-    fn remove(&self, file: &OpenFile) {
+    /// Removes the temporary of a file, if it has one: its name is of this run alone. Whether it is gone;
+    /// otherwise the next run of the job finds it by its tag.
+    fn remove(&self, file: &OpenFile) -> bool {
         let mut state = lock(&file.state);
-        let State::Open(_) = &*state else { return };
-        if let Ok(parent) = self.tree.dir(file.parent) {
-            let gone = self.volume.catalog.unlink(At { parent, name: file.temp.clone() });
-            match gone {
-                Ok(()) => {}
-                Err(why) if is_missing(&why) => {}
-                // The next run of the job finds it by its tag.
-                Err(_) => {}
+        let State::Open(_) = &*state else { return true };
+        *state = State::New;
+        let Ok(parent) = self.tree.dir(file.parent) else { return false };
+        match self.volume.catalog.unlink(At { parent, name: file.temp.clone() }) {
+            Ok(()) => true,
+            Err(why) if is_missing(&why) => true,
+            Err(_) => {
+                self.claim.keep();
+                false
             }
         }
-        *state = State::New;
     }
 
-    /// What has no final name goes.
+    /// What has no final name goes; where the catalog does not do it, nobody waits for it again and again.
     fn abandon(&self) {
         let left: Vec<Arc<OpenFile>> = lock(&self.files).drain().map(|(_, file)| file).collect();
-        left.iter().for_each(|file| self.remove(file));
+        let _ = left.iter().all(|file| self.remove(file));
     }
 }
 
