@@ -68,5 +68,6 @@ mod storage;
 mod survive;
 mod top;
 mod trouble;
+mod volume;
 mod volume_copy;
 mod young;
