@@ -29,6 +29,7 @@ pub mod retry;
 pub mod rsync;
 pub mod storage;
 pub mod top;
+pub mod volume;
 
 /// Most data streams.
 const STREAMS_MAX: i64 = 64;
@@ -339,8 +340,9 @@ pub struct Paths {
     /// A colon before the first slash means a host, reached through your own ssh; [::1]:PATH for an IPv6
     /// address; ./NAME for a local file with a colon in its name. ftp://[USER[:PASSWORD]@]HOST[:PORT]/PATH is
     /// an FTP server's, which needs no haul; a login without a password is looked up in ~/.netrc. Where SRC
-    /// and DST are at FTP servers, these move the data between them. `data` gives DST/data, `data/` gives its
-    /// contents in DST, whether or not DST exists.
+    /// and DST are at FTP servers, these move the data between them. vol://NAME/PATH is in a volume that this
+    /// user knows (haul volume ls). `data` gives DST/data, `data/` gives its contents in DST, whether or not
+    /// DST exists.
     #[arg(value_name = "SRC", required = true, value_hint = ValueHint::AnyPath)]
     first: OsString,
 

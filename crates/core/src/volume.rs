@@ -35,8 +35,11 @@
 //! stands behind what was gathered, appended or synced by anybody and behind what its own client wrote, but
 //! not behind what others wrote directly and did not sync.
 //!
-//! Reading order: [`cost`], [`threshold`]; [`storage`], [`gather`], [`client`].
+//! Names are another matter: [`catalog`].
+//!
+//! Reading order: [`cost`], [`threshold`]; [`storage`], [`gather`], [`client`]; [`catalog`].
 
+pub mod catalog;
 pub mod client;
 pub mod cost;
 pub mod gather;

@@ -41,16 +41,16 @@ use haul_base::digest;
 use haul_base::meter::Meter;
 use haul_base::stop::Stop;
 
-const META: Meta =
+pub(crate) const META: Meta =
     Meta { mode: 0o640, uid: 0, gid: 0, mtime: Timestamp { secs: 1_600_000_000, nanos: 5_000 } };
-const OBJECT: usize = 64 * 1024;
+pub(crate) const OBJECT: usize = 64 * 1024;
 /// Everything is answered long before this.
-const PATIENCE: Duration = Duration::from_secs(60);
-fn name(text: &[u8]) -> Name {
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) fn name(text: &[u8]) -> Name {
     Name::new(text).expect("a legal name")
 }
 
-fn bytes(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     fastrand::Rng::with_seed(seed).fill(&mut out);
     out
@@ -63,7 +63,7 @@ fn fresh(scheme: &'static Scheme) -> Place {
 }
 
 /// Nobody waits for a job that another run has.
-struct Impatient;
+pub(crate) struct Impatient;
 
 impl Waiting for Impatient {
     fn say(&self, _: &str) {}
@@ -73,12 +73,14 @@ impl Waiting for Impatient {
 }
 
 /// A destination, and what stands there.
-struct Sink {
-    place: Place,
-    read: Box<dyn Fn(&[u8]) -> Option<Vec<u8>>>,
+pub(crate) struct Sink {
+    pub(crate) place: Place,
+    pub(crate) read: Box<dyn Fn(&[u8]) -> Option<Vec<u8>>>,
     /// What is published can be read.
-    keeps: bool,
-    _dir: Option<tempfile::TempDir>,
+    pub(crate) keeps: bool,
+    /// How the store is opened; `None`: as its scheme has it.
+    pub(crate) open: Option<Box<dyn Fn() -> Box<dyn SinkStore>>>,
+    pub(crate) _dir: Option<tempfile::TempDir>,
 }
 
 impl Sink {
@@ -87,26 +89,42 @@ impl Sink {
         let root = dir.path().to_owned();
         let place = Place::file(root.join("dst/").into_os_string().into_encoded_bytes());
         let read = move |path: &[u8]| fs::read(root.join("dst").join(of_bytes(path))).ok();
-        Sink { place, read: Box::new(read), keeps: true, _dir: Some(dir) }
+        Sink { place, read: Box::new(read), keeps: true, open: None, _dir: Some(dir) }
     }
 
     fn shelf(scheme: &'static Scheme) -> Sink {
         let place = fresh(scheme);
         let shelf = Shelf::at(&place);
-        Sink { place, read: Box::new(move |path| shelf.file(path)), keeps: true, _dir: None }
+        Sink { place, read: Box::new(move |path| shelf.file(path)), keeps: true, open: None, _dir: None }
+    }
+
+    #[cfg(feature = "volume")]
+    pub(crate) fn in_volume(volume: &Arc<super::vol::test_volume::TestVolume>, typed: &'static [u8]) -> Sink {
+        let (seen, opened) = (volume.clone(), volume.clone());
+        Sink {
+            place: Place::file(typed),
+            read: Box::new(move |path| seen.read(&[typed, path].concat())),
+            keeps: true,
+            open: Some(Box::new(move || opened.sink(typed))),
+            _dir: None,
+        }
     }
 
     fn nowhere() -> Sink {
-        Sink { place: Place::root(&NULL), read: Box::new(|_| None), keeps: false, _dir: None }
+        Sink { place: Place::root(&NULL), read: Box::new(|_| None), keeps: false, open: None, _dir: None }
     }
 
     fn store(&self) -> Box<dyn SinkStore> {
+        if let Some(open) = &self.open {
+            return open();
+        }
         let (home, state, patience, stop) = (None, None, None, Stop::never());
         let ssh = (&[][..], false);
         let data_channel = Default::default();
         let retry = Arc::new(Bounded);
         let (place, parts) = (&self.place, None);
-        let to = Destination { place, home, state, parts, ssh, data_channel, patience, retry, stop };
+        let volumes = None;
+        let to = Destination { place, home, state, parts, ssh, data_channel, volumes, patience, retry, stop };
         stores::sink(&to).expect("a store")
     }
 
@@ -114,7 +132,7 @@ impl Sink {
         self.store().capabilities()
     }
 
-    fn try_begin(&self) -> Result<Run, Failure> {
+    pub(crate) fn try_begin(&self) -> Result<Run, Failure> {
         self.try_begin_with(None)
     }
 
@@ -148,7 +166,7 @@ impl Sink {
         Ok(Run { engine, job, posted, pool: Pool::new(1 << 26), resume, resumed })
     }
 
-    fn begin(&self) -> Run {
+    pub(crate) fn begin(&self) -> Run {
         self.try_begin().unwrap_or_else(|failure| panic!("{}", failure.text))
     }
 }
@@ -158,9 +176,9 @@ fn of_bytes(path: &[u8]) -> &Path {
 }
 
 /// A job of a sink, and what its engine posts.
-struct Run {
-    engine: Box<dyn SinkEngine>,
-    job: Box<dyn HeldJob>,
+pub(crate) struct Run {
+    pub(crate) engine: Box<dyn SinkEngine>,
+    pub(crate) job: Box<dyn HeldJob>,
     posted: Receiver<SinkDone>,
     pool: Pool,
     resume: Resume,
@@ -168,7 +186,7 @@ struct Run {
 }
 
 impl Run {
-    fn submit(&mut self, op: SinkOp, payload: Option<&[u8]>) {
+    pub(crate) fn submit(&mut self, op: SinkOp, payload: Option<&[u8]>) {
         let buffer = payload.map(|payload| {
             let mut buffer = self.pool.take(payload.len()).expect("a buffer");
             buffer.as_mut_slice()[..payload.len()].copy_from_slice(payload);
@@ -177,12 +195,12 @@ impl Run {
         self.engine.submit(SinkJob { op, buffer });
     }
 
-    fn run(&mut self, op: SinkOp, payload: Option<&[u8]>) -> SinkDone {
+    pub(crate) fn run(&mut self, op: SinkOp, payload: Option<&[u8]>) -> SinkDone {
         self.submit(op, payload);
         self.posted.recv_timeout(PATIENCE).expect("an answer")
     }
 
-    fn write(&mut self, file: &SinkFile, offset: usize, part: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn write(&mut self, file: &SinkFile, offset: usize, part: &[u8]) -> Result<(), Failure> {
         let (offset, len, buffer) = (offset as u64, part.len() as u32, BufferId(0));
         let op = SinkOp::Write { file: file.clone(), offset, len, buffer, start: 0 };
         match self.run(op, Some(part)) {
@@ -191,7 +209,12 @@ impl Run {
         }
     }
 
-    fn commit(&mut self, file: &SinkFile, found: Option<Seen>, no_replace: bool) -> Result<(), Failure> {
+    pub(crate) fn commit(
+        &mut self,
+        file: &SinkFile,
+        found: Option<Seen>,
+        no_replace: bool,
+    ) -> Result<(), Failure> {
         let publish =
             Publish { file: file.clone(), meta: META, owner: false, found, no_replace, verify: None };
         let items = vec![CommitItem { id: file.id, publish: Some(publish) }];
@@ -202,14 +225,14 @@ impl Run {
     }
 
     /// Ends the engine and the job, and leaves the journal as it is.
-    fn end(mut self) -> Receiver<SinkDone> {
+    pub(crate) fn end(mut self) -> Receiver<SinkDone> {
         assert_eq!(self.engine.end(), Vec::<String>::new());
         self.job.leave();
         self.posted
     }
 }
 
-fn file(id: u64, parent: DirId, text: &[u8], size: usize) -> SinkFile {
+pub(crate) fn file(id: u64, parent: DirId, text: &[u8], size: usize) -> SinkFile {
     SinkFile { id: FileId(id), parent, name: name(text), number: id, size: size as u64, map: None }
 }
 
@@ -451,6 +474,13 @@ struct Source {
 /// All that a source must keep: each entry is walked once and known by its path, every range and every small
 /// file reads as it is, with its digest, and every operation is answered once.
 fn source_conforms(source: &Source) {
+    source_conforms_with(source, stores::source);
+}
+
+fn source_conforms_with(
+    source: &Source,
+    open: impl Fn(&Sources<'_>) -> Result<Box<dyn SourceStore>, Failure>,
+) {
     let places = [source.place.clone()];
     let sources = Sources {
         places: &places,
@@ -463,9 +493,10 @@ fn source_conforms(source: &Source) {
         ssh: (&[], false),
         patience: None,
         data_channel: DataChannel::default(),
+        volumes: None,
         stop: Stop::never(),
     };
-    let store: Box<dyn SourceStore> = stores::source(&sources).expect("a store");
+    let store: Box<dyn SourceStore> = open(&sources).unwrap_or_else(|failure| panic!("{}", failure.text));
     assert_eq!(store.roots().expect("roots").len(), 1);
     let (post, posted) = unbounded();
     let parts = store.start(Reading {
@@ -584,7 +615,7 @@ fn servers_conform() {
             let _ = &server;
             fs::read(root.join(of_bytes(path))).ok()
         };
-        Sink { place, read: Box::new(read), keeps: true, _dir: Some(dir) }
+        Sink { place, read: Box::new(read), keeps: true, open: None, _dir: Some(dir) }
     });
     let dir = tempfile::tempdir().expect("tempdir");
     let files = some_files();
@@ -597,6 +628,17 @@ fn servers_conform() {
     }
     let (_server, place) = server(dir.path());
     source_conforms(&Source { place, files, _dir: Some(dir) });
+}
+
+#[cfg(feature = "volume")]
+#[test]
+fn volumes_conform() {
+    use super::vol::test_volume::TestVolume;
+    sink_conforms(&|| Sink::in_volume(&Arc::new(TestVolume::start(3)), b"/dst/"));
+    let (volume, files) = (TestVolume::start(3), some_files());
+    files.iter().for_each(|(path, data)| volume.put(&[b"/src/", &path[..]].concat(), data));
+    let source = Source { place: Place::file("/src/"), files, _dir: None };
+    source_conforms_with(&source, |sources| volume.source(sources));
 }
 
 #[test]

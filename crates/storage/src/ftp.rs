@@ -129,6 +129,7 @@ const fn scheme(name: &'static str, form: Form) -> Scheme {
         source: Some(form),
         sink: Some(sink),
         server: true,
+        foreign: true,
         alone: false,
         keeps: true,
         resumes: false,

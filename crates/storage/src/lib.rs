@@ -45,6 +45,8 @@ pub mod spill;
 pub mod store;
 pub mod stores;
 pub mod targets;
+#[cfg(feature = "volume")]
+pub mod vol;
 pub mod volume;
 pub mod walk;
 
@@ -61,6 +63,8 @@ pub static SCHEMES: &[&place::Scheme] = &[
     &ftp::GSIFTP,
     #[cfg(feature = "ftp")]
     &ftp::SSHFTP,
+    #[cfg(feature = "volume")]
+    &vol::VOL,
 ];
 
 /// An operation with the buffers that it needs: `Read` and `ReadBundle` bring one to fill (its length is

@@ -225,6 +225,7 @@ const SHELF: Scheme = Scheme {
     source: Some(Form { written: "ftp-like://N", example: "ftp-like://1", sized: false }),
     sink: Some(Form { written: "ftp-like://N", example: "ftp-like://1", sized: false }),
     server: false,
+    foreign: false,
     alone: true,
     keeps: true,
     resumes: true,

@@ -40,6 +40,9 @@ pub struct Scheme {
     /// Its words begin with a server that speaks the scheme, as `ftp://SERVER/PATH`. No haul is needed there;
     /// one before the word (`HOST:ftp://SERVER/PATH`) is the haul that speaks with it.
     pub server: bool,
+    /// Who keeps what lies there is no haul, but a server that says itself what lasts there, and takes files
+    /// a few at a time, each in ascending order.
+    pub foreign: bool,
     /// One of its places is copied without other sources.
     pub alone: bool,
     /// What goes there can be found there.
@@ -82,6 +85,7 @@ pub static FILE: Scheme = Scheme {
     source: Some(PATH),
     sink: Some(PATH),
     server: false,
+    foreign: false,
     alone: false,
     keeps: true,
     resumes: true,
@@ -195,6 +199,8 @@ pub struct Sources<'a> {
     pub patience: Option<Duration>,
     /// What is protected on data connections of servers that leave that open.
     pub data_channel: DataChannel,
+    /// The directory of this user in which accesses to volumes are kept, if there is one.
+    pub volumes: Option<&'a Path>,
     /// What an earlier run left of a file is gone on with where nothing but the length and time that a server
     /// tells says that it is the same file.
     pub trust: bool,
@@ -216,6 +222,8 @@ pub struct Destination<'a> {
     pub ssh: (&'a [String], bool),
     /// What a server's data connections show and hide, where its scheme has a choice.
     pub data_channel: DataChannel,
+    /// As of [`Sources::volumes`].
+    pub volumes: Option<&'a Path>,
     /// How long a server may be silent; `None`: as its scheme has it.
     pub patience: Option<Duration>,
     /// What becomes of what fails there, where it may go well again.
@@ -457,7 +465,7 @@ pub fn replicas_fit<'a>(
     let (mut count, mut plain) = (0, None);
     for place in sources {
         count += 1;
-        plain = plain.or((!place.scheme.server).then_some(place));
+        plain = plain.or((!place.scheme.foreign).then_some(place));
     }
     let (mut most, mut seen) = (0, Vec::new());
     for place in replicas {
@@ -469,7 +477,7 @@ pub fn replicas_fit<'a>(
             let source = escape::name(&source.shown());
             return Err(format!("replica {shown}: of {source} there are none: only servers have them"));
         }
-        if !place.scheme.server {
+        if !place.scheme.foreign {
             return Err(format!("replica {shown}: a replica lies at a server, as ftp://SERVER/PATH"));
         }
         if seen.contains(&place) {
@@ -581,6 +589,7 @@ mod tests {
         source: Some(Form { written: "x-far://SERVER/PATH", example: "x-far://h/data", sized: false }),
         sink: None,
         server: true,
+        foreign: true,
         alone: false,
         keeps: true,
         resumes: true,

@@ -60,7 +60,7 @@ mod holes;
 mod mode;
 mod objects;
 mod open;
-mod read;
+pub(crate) mod read;
 mod read_config;
 pub mod roots;
 pub(crate) mod stat;

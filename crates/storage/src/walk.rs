@@ -168,7 +168,7 @@ impl Walk {
         Walk { items: batches, cancelled: Arc::default() }
     }
 
-    #[cfg(feature = "ftp")]
+    #[cfg(any(feature = "ftp", feature = "volume"))]
     /// A walk whose items come over a channel, from whoever else walks; it heeds `cancelled`.
     pub(crate) fn over(items: Receiver<Vec<WalkItem>>, cancelled: Arc<AtomicBool>) -> Walk {
         Walk { items, cancelled }

@@ -91,7 +91,8 @@ impl Drop for Dialler {
     }
 }
 
-fn connect(keys: &Keys, to: SocketAddr) -> Result<haul_transport::Link, TransportError> {
+/// One connection, on which nothing was said yet.
+pub(crate) fn connect(keys: &Keys, to: SocketAddr) -> Result<haul_transport::Link, TransportError> {
     let stream = tcp::connect(&to, None, None, CONNECT_MAX).map_err(|source| TransportError {
         what: format!("connecting to the volume's server {to}"),
         source: Some(source),

@@ -136,6 +136,11 @@ impl Dir {
         retry_on_intr(|| rustix::fs::unlinkat(&self.fd, name.as_ref(), AtFlags::empty()))
     }
 
+    /// Removes a directory that has nothing in it.
+    pub(crate) fn remove_dir(&self, name: impl AsRef<OsStr>) -> Result<()> {
+        retry_on_intr(|| rustix::fs::unlinkat(&self.fd, name.as_ref(), AtFlags::REMOVEDIR))
+    }
+
     /// What lies in it.
     pub(crate) fn names(&self) -> Result<Vec<OsString>> {
         let mut names = Vec::new();

@@ -37,6 +37,7 @@ use crate::dial::{Dialler, Keys, To};
 use crate::line::{Bytes, Incoming, LineError, Mouth, speak};
 use crate::log::Log;
 use crate::shelf::{Of, Shelf};
+use crate::visit::Visits;
 
 /// Bytes of requests of one connection that are not answered, at most. Clients have half as much under way.
 pub const ALLOWANCE: u64 = 128 << 20;
@@ -95,6 +96,7 @@ pub struct Server {
     events: Sender<Event>,
     over: Arc<AtomicBool>,
     at: SocketAddr,
+    visits: Visits,
     brain: Option<JoinHandle<()>>,
     accepts: Option<JoinHandle<()>>,
     _others: Vec<Dialler>,
@@ -142,21 +144,28 @@ impl Server {
         }
         let at = listener.local_addr().map_err(failed("its address"))?;
         let over = Arc::new(AtomicBool::new(false));
+        let visits = Visits::default();
         let door = Door {
             keys: config.keys.clone(),
             me: config.me,
             striping: striping.clone(),
             events: events.clone(),
+            visits: visits.clone(),
             over: over.clone(),
         };
         let thread = std::thread::Builder::new().name("haul-vol-accept".into());
         let accepts = thread.spawn(move || door.accept(&listener)).map_err(failed("its threads"))?;
-        Ok(Server { events, over, at, brain: Some(brain), accepts: Some(accepts), _others: others })
+        Ok(Server { events, over, at, visits, brain: Some(brain), accepts: Some(accepts), _others: others })
     }
 
     /// Where it listens.
     pub fn at(&self) -> SocketAddr {
         self.at
+    }
+
+    /// Whether somebody who holds the volume's key wants it to end, which is left to whoever runs it.
+    pub fn visits(&self) -> &Visits {
+        &self.visits
     }
 }
 
@@ -177,6 +186,7 @@ struct Door {
     me: ServerNo,
     striping: Striping,
     events: Sender<Event>,
+    visits: Visits,
     over: Arc<AtomicBool>,
 }
 
@@ -264,6 +274,10 @@ impl Door {
     /// Hears a connection until it ends; `None`: it was not joined.
     fn join(&self, incoming: &mut Incoming, line: LineNo, mouth: Mouth) -> Option<()> {
         let (message, _) = incoming.receive(|_| Ok(())).ok().flatten()?;
+        if let Message::Visit(visit) = message {
+            mouth.say(self.visits.answer(self.keys.volume, Some(self.me), &visit), Bytes::default());
+            return None;
+        }
         let Message::Join { volume, who, session, to, striping } = message else {
             mouth.say(Message::Refused("the first that is said is a join".into()), Bytes::default());
             return None;

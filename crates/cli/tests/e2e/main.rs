@@ -69,4 +69,6 @@ mod storage;
 mod survive;
 mod top;
 mod trouble;
+mod volume;
+mod volume_copy;
 mod young;

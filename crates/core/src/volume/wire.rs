@@ -14,6 +14,7 @@ mod tests;
 use std::ops::Range;
 use std::time::Duration;
 
+use super::catalog;
 use super::client::Striping;
 use super::gather::{self, AppendNo, Part, Seq};
 use super::storage;
@@ -53,6 +54,29 @@ pub struct Work {
     pub others: u16,
 }
 
+/// Who looks after a volume, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Visit {
+    pub volume: VolumeId,
+    /// A server; `None`: the catalog.
+    pub to: Option<ServerNo>,
+    /// It is to end, in order, once it has answered.
+    pub end: bool,
+}
+
+/// Who was visited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Visited {
+    /// The number of its process, on its host.
+    pub process: u32,
+    /// For how long it has run.
+    pub since: Duration,
+}
+
+/// Stands for the catalog where a server's number is told.
+const CATALOG: u16 = u16::MAX;
+const _: () = assert!(catalog::SERVERS_MAX <= CATALOG as usize, "no server has this number");
+
 /// How many bytes follow in a data frame.
 pub type Following = u32;
 
@@ -82,6 +106,11 @@ pub enum Message {
     Recall(FileNo, Range<u64>),
     Store(RequestNo, storage::Request<Following>),
     Stored(RequestNo, storage::Answer<Following>, Work),
+    /// In place of a join, and the answer, which is the last of a connection.
+    Visit(Visit),
+    Visited(Visited),
+    /// Between a client and the catalog, where only it, what ends a connection and pings are said.
+    Catalog(catalog::Message),
 }
 
 impl Message {
@@ -99,6 +128,9 @@ impl Message {
             Message::Recall(..) => kind::RECALL,
             Message::Store(..) => kind::STORE,
             Message::Stored(..) => kind::STORED,
+            Message::Visit(_) => kind::VISIT,
+            Message::Visited(_) => kind::VISITED,
+            Message::Catalog(message) => message.kind(),
         }
     }
 
@@ -239,11 +271,24 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
             write_work(w, work);
             write_stored(w, answer);
         }
+        Message::Visit(Visit { volume, to, end }) => {
+            w.raw(&volume.0);
+            w.u16(to.map_or(CATALOG, |server| server.0));
+            w.u8((*end).into());
+        }
+        Message::Visited(Visited { process, since }) => {
+            w.u32(*process);
+            w.u64(nanos(*since));
+        }
+        Message::Catalog(message) => catalog::wire::write(w, message),
     }
 }
 
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn write_work(w: &mut Writer<'_>, work: &Work) {
-    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     w.u64(nanos(work.busy));
     w.u64(nanos(work.stayed));
     w.u16(work.others);
@@ -444,6 +489,22 @@ pub fn decode(kind: u8, body: &[u8]) -> Result<Message, WireError> {
             let (number, work) = (RequestNo(r.u64("request")?), read_work(r)?);
             Message::Stored(number, read_stored(r)?, work)
         }
+        kind::VISIT => {
+            let (volume, to) = (VolumeId(r.array("volume")?), r.u16("who is visited")?);
+            let to = (to != CATALOG).then_some(ServerNo(to));
+            let end = match r.u8("whether it is to end")? {
+                0 => false,
+                1 => true,
+                other => return Err(bad("whether it is to end", other.into())),
+            };
+            Message::Visit(Visit { volume, to, end })
+        }
+        kind::VISITED => {
+            let process = r.u32("number of a process")?;
+            let since = Duration::from_nanos(r.u64("how long it has run")?);
+            Message::Visited(Visited { process, since })
+        }
+        kind::CATALOG_JOIN..=kind::CATALOG_LAST => Message::Catalog(catalog::wire::read(kind, r)?),
         other => return Err(WireError::UnknownKind(other)),
     };
     match r.remaining() {

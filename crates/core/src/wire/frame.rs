@@ -62,7 +62,7 @@ pub mod kind {
     pub const SOURCE_ROOTS: u8 = 0x2c;
     pub const NOT_HELD: u8 = 0x2d;
     pub const METADATA: u8 = 0x2e;
-    // 0x30 to 0x3f are for what several ends of one job say to each other, 0x40 to 0x4f for volumes.
+    // 0x30 to 0x3f are for what several ends of one job say to each other, 0x40 to 0x5f for volumes.
     /// First of the kinds that a receiver who does not know them reads and drops.
     pub const IGNORABLE: u8 = 0x80;
     pub const TARGET_HEALTH: u8 = 0x80;
@@ -80,7 +80,8 @@ pub mod kind {
     pub const TIME_GRAIN: u8 = 0x8f;
 }
 
-/// Kinds of the frames of volumes, 0x40 to 0x4f; see [`volume::wire`](crate::volume::wire).
+/// Kinds of the frames of volumes; see [`volume::wire`](crate::volume::wire). 0x40 to 0x4f are for the
+/// servers, 0x50 to 0x5f for the catalog.
 pub mod volume_kind {
     pub const JOIN: u8 = 0x40;
     pub const STORAGE_JOINED: u8 = 0x41;
@@ -93,8 +94,16 @@ pub mod volume_kind {
     pub const RECALL: u8 = 0x48;
     pub const STORE: u8 = 0x49;
     pub const STORED: u8 = 0x4a;
+    pub const VISIT: u8 = 0x4b;
+    pub const VISITED: u8 = 0x4c;
     /// The last that is known to this version.
-    pub const LAST: u8 = STORED;
+    pub const LAST: u8 = VISITED;
+    pub const CATALOG_JOIN: u8 = 0x50;
+    pub const CATALOG_JOINED: u8 = 0x51;
+    pub const CATALOG_ASK: u8 = 0x52;
+    pub const CATALOG_ANSWER: u8 = 0x53;
+    /// The last of the catalog's that is known to this version.
+    pub const CATALOG_LAST: u8 = CATALOG_ANSWER;
 }
 
 /// What a frame kind of the wire is to this version.
@@ -120,7 +129,9 @@ fn class_of(kind: u8) -> KindClass {
         kind::DATA => KindClass::Data,
         kind::DATA_END => KindClass::DataEnd,
         kind::HELLO..=kind::STREAMS | kind::FILE_LAYOUT..=kind::METADATA => KindClass::Control,
-        volume_kind::JOIN..=volume_kind::LAST => KindClass::Volume,
+        volume_kind::JOIN..=volume_kind::LAST | volume_kind::CATALOG_JOIN..=volume_kind::CATALOG_LAST => {
+            KindClass::Volume
+        }
         kind::IGNORABLE.. => KindClass::Ignorable,
         _ => KindClass::Unknown,
     }

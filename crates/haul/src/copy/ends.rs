@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use haul_core::tune::Choice;
 
+use super::passport::state_of;
 use crate::driver::sink::{self, SinkRequest};
 use crate::driver::source::{self, SourceRequest};
 use crate::driver::{Links, PATIENCE, Report, Watch, dry};
@@ -66,6 +67,7 @@ pub(super) fn source_request(
         retry: super::again::policy(options),
         ssh: (Vec::new(), false),
         options: options.clone(),
+        volumes: home.as_deref().map(state_of),
         home,
         memory,
         memory_why,
@@ -94,6 +96,7 @@ pub(super) fn sink_request(
         destination,
         state_dir: options.state_dir.clone(),
         parts_dir: None,
+        volumes: home.as_deref().map(state_of),
         home,
         data_channel: options.data_channel,
         ssh: (Vec::new(), false),

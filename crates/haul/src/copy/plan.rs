@@ -104,7 +104,8 @@ impl<'a> Plan<'a> {
             Role::Source => {
                 let from = source_request(self.sources(), options, None, memory, (&self.share, &self.pacer));
                 let (replicas, retry) = (self.replicas(), self.retry.clone());
-                End::Source(SourceRequest { replicas, retry, ssh: self.ssh(), ..from }.into())
+                let volumes = self.request.state_home.clone();
+                End::Source(SourceRequest { replicas, retry, ssh: self.ssh(), volumes, ..from }.into())
             }
             Role::Sink => {
                 let destination = self.request.destination.place().clone();
@@ -113,7 +114,9 @@ impl<'a> Plan<'a> {
                 let asked = self.host.map(|_| (self.sources(), policy(options)));
                 let parts_dir = self.request.state_home.as_ref().map(|dir| dir.join("uploads"));
                 let (sources_here, retry) = (self.sources_here(), self.retry.clone());
-                let to = SinkRequest { asked, ssh: self.ssh(), sources_here, retry, parts_dir, ..to };
+                let volumes = self.request.state_home.clone();
+                let to =
+                    SinkRequest { asked, ssh: self.ssh(), sources_here, retry, parts_dir, volumes, ..to };
                 End::sink(to, self.request.dry_run)
             }
         }
@@ -121,7 +124,7 @@ impl<'a> Plan<'a> {
 
     /// From storage that is no server's to a server.
     fn sends_to_server(&self) -> bool {
-        let is_server = |end: &Endpoint| end.place().scheme().server;
+        let is_server = |end: &Endpoint| end.place().scheme().foreign;
         is_server(&self.request.destination) && !self.request.sources.iter().any(is_server)
     }
 

@@ -151,7 +151,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
     // Where both ends are here, what counts is what goes to the server.
     let spared = local.as_ref().map_or(0, |far| far.spared.max(near.spared));
     // A server keeps parts of some files, and of others nothing.
-    let at_server = keeps && request.destination.place().scheme().server;
+    let at_server = keeps && request.destination.place().scheme().foreign;
     let resumes = resumes || at_server && near.kept.max(local.as_ref().map_or(0, |far| far.kept)) > 0;
     let would_resume_by_trust = keeps && !resumes && request.replicas.is_empty();
     let kept = match (&end, resumes) {
@@ -199,8 +199,8 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         in_place: request.options.is_in_place() && keeps,
         part: request.options.part().map(|part| part.known((tally.files == 1).then_some(tally.bytes))),
         durability: keeps.then_some(request.options.durability),
-        servers_word: request.destination.place().scheme().server,
-        from_server: request.sources.first().is_some_and(|source| source.place().scheme().server),
+        servers_word: request.destination.place().scheme().foreign,
+        from_server: request.sources.first().is_some_and(|source| source.place().scheme().foreign),
         stages,
         limited_by: verdict(&stages, processors, own_shares).filter(|_| !is_trifle),
         processors,

@@ -131,6 +131,7 @@ pub(super) fn run(
         retry: retry.clone(),
         ssh: (&request.remote.ssh, request.remote.interactive),
         data_channel: options.data_channel,
+        volumes: None,
         trust: options.resume == Resume::Trust,
         patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
         stop: handle.as_stop(),

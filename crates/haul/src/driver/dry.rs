@@ -506,7 +506,8 @@ mod tests {
         let data_channel = Default::default();
         let retry = std::sync::Arc::new(haul_core::reliability::Bounded);
         let (place, parts) = (&place, None);
-        let to = Destination { place, home, state, parts, ssh, data_channel, patience, retry, stop };
+        let volumes = None;
+        let to = Destination { place, home, state, parts, ssh, data_channel, volumes, patience, retry, stop };
         let policy = super::super::policy(&Default::default());
         let coming = Coming {
             roots: &[SourceRoot::Contents { of: None, meta: Meta::default() }],

@@ -67,6 +67,8 @@ pub(crate) struct SinkRequest {
     /// Where this host has on record what servers have of unfinished files.
     pub(crate) parts_dir: Option<PathBuf>,
     pub(crate) home: Option<PathBuf>,
+    /// The directory in which accesses to volumes are kept.
+    pub(crate) volumes: Option<PathBuf>,
     /// What a server's data connections show and hide, where there is a choice.
     pub(crate) data_channel: DataChannel,
     /// How a server is reached that ssh starts, and whether somebody can answer it.

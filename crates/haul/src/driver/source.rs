@@ -76,6 +76,8 @@ pub(crate) struct SourceRequest {
     pub(crate) ssh: (Vec<String>, bool),
     pub(crate) options: Options,
     pub(crate) home: Option<PathBuf>,
+    /// The directory in which accesses to volumes are kept.
+    pub(crate) volumes: Option<PathBuf>,
     /// Payload bytes in buffers, at most.
     pub(crate) memory: u64,
     pub(crate) readers: u16,

@@ -129,21 +129,21 @@ impl JobKey {
     pub(super) fn journal_new(&self, epoch: u32) -> Name {
         legal(format!(".haul~{}.new.{epoch}", self.0).as_bytes())
     }
-    pub(super) fn owner(&self, epoch: u32) -> Name {
+    pub(crate) fn owner(&self, epoch: u32) -> Name {
         legal(format!(".haul~{}.own.{epoch}", self.0).as_bytes())
     }
 }
 
 /// What a file of a job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum JobFile {
+pub(crate) enum JobFile {
     Journal,
     NewJournal { epoch: u32 },
     Owner { epoch: u32 },
 }
 
 /// Takes the name of a job's file apart.
-pub(super) fn job_file(name: &[u8]) -> Option<(JobKey, JobFile)> {
+pub(crate) fn job_file(name: &[u8]) -> Option<(JobKey, JobFile)> {
     let rest = name.strip_prefix(PREFIX)?;
     let key = JobKey::parse(rest.get(..KEY_LEN)?)?;
     let rest = &rest[KEY_LEN..];

@@ -600,7 +600,7 @@ fn severity(look: Look) -> u8 {
 }
 
 /// Whether a range is a subtree of a file's tree other than the whole.
-fn is_subtree(kind: DigestKind, offset: u64, len: u64, size: u64) -> bool {
+pub(crate) fn is_subtree(kind: DigestKind, offset: u64, len: u64, size: u64) -> bool {
     let Some(end) = offset.checked_add(len) else { return false };
     let chunk = kind.leaf_len();
     if len == 0 || end > size || !offset.is_multiple_of(chunk) {

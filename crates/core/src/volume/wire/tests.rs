@@ -56,6 +56,9 @@ fn all() -> Vec<Message> {
         stored(storage::Answer::Void(epoch)),
         stored(storage::Answer::Failed(5)),
         stored(storage::Answer::Gone),
+        Message::Visit(Visit { volume: VolumeId([5; 16]), to: Some(ServerNo(3)), end: false }),
+        Message::Visit(Visit { volume: VolumeId([0; 16]), to: None, end: true }),
+        Message::Visited(Visited { process: 7, since: Duration::from_secs(9) }),
     ]
 }
 

@@ -60,6 +60,7 @@ pub(crate) fn store_of(request: &SinkRequest, stop: Stop) -> Result<Box<dyn Sink
         parts: request.parts_dir.as_deref(),
         ssh: (&request.ssh.0, request.ssh.1),
         data_channel: request.data_channel,
+        volumes: request.volumes.as_deref(),
         patience: request.patience,
         retry: request.retry.clone(),
         stop,
@@ -138,6 +139,10 @@ fn hear_sources<T>(
 
 /// What a place at a server becomes, by its text; `None`: it is at none.
 fn at_server(place: &Place) -> Option<Option<Name>> {
+    #[cfg(feature = "volume")]
+    if let Some(becomes) = haul_storage::vol::becomes(place) {
+        return Some(becomes);
+    }
     #[cfg(feature = "ftp")]
     return haul_storage::ftp::becomes(place);
     #[cfg(not(feature = "ftp"))]

@@ -91,6 +91,7 @@ pub(super) fn set_up(
         ssh: (&request.ssh.0, request.ssh.1),
         patience: options.patience.map(|seconds| Duration::from_secs(seconds.into())),
         data_channel: options.data_channel,
+        volumes: request.volumes.as_deref(),
         trust: options.resume == Resume::Trust,
         stop: opening.stop(),
     };

@@ -1,0 +1,175 @@
+//! Copies to and from a volume, which haul itself makes of three servers on this host.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+
+use crate::support::compare::{ALL, assert_same};
+use crate::support::run::{Haul, Outcome};
+use crate::support::{Room, procs, read, tree};
+
+/// A user with a volume `v`, whose servers end with the test.
+struct User {
+    room: Room,
+    mark: String,
+}
+
+impl User {
+    fn new() -> User {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let user = User { room: Room::new(), mark: format!("volcopy-{}-{number}", std::process::id()) };
+        let dirs = ["a", "b", "c"].map(|name| user.room.at(name).to_str().expect("UTF-8").to_owned());
+        user.env(Haul::new(["volume", "create", "v", "--server", &dirs.join(",")])).run().sane().exits(0);
+        user
+    }
+
+    /// Servers that it starts bear the user's mark.
+    fn env(&self, haul: Haul) -> Haul {
+        haul.env("XDG_STATE_HOME", self.room.at("state")).env(procs::MARK, &self.mark)
+    }
+
+    fn cp(&self, args: &[&str], from: impl AsRef<Path>, to: impl AsRef<Path>) -> Haul {
+        let words = args.iter().map(|arg| PathBuf::from(*arg));
+        self.env(Haul::cp(words.chain([from.as_ref().to_owned(), to.as_ref().to_owned()])))
+    }
+
+    fn health(&self) -> Vec<Value> {
+        let ended = self.env(Haul::new(["volume", "health", "v", "--json"])).run().sane();
+        let told: Value = serde_json::from_slice(&ended.stdout).expect("JSON");
+        told["servers"].as_array().expect("a list").clone()
+    }
+
+    /// Kills a storage server.
+    fn kill(&self, number: usize) {
+        let process = self.health()[number]["process"].as_u64().expect("it runs");
+        let pid = Pid::from_raw(i32::try_from(process).expect("a number")).expect("a process");
+        rustix::process::kill_process(pid, Signal::KILL).expect("it is there");
+    }
+
+    /// Starts what does not run.
+    fn start(&self) {
+        self.env(Haul::new(["volume", "start", "v"])).run().sane().exits(0);
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        procs::signal_all(&procs::marked(&self.mark), Signal::KILL);
+    }
+}
+
+fn said(ended: &Outcome, text: &str) {
+    assert!(ended.describe().contains(text), "{}", ended.describe());
+}
+
+/// Goal: a tree with every size, name, mode, time and link goes into a volume and comes out as it was, byte
+/// for byte; a second run either way sends nothing and changes nothing.
+/// Method: one seeded tree, a sparse file and a long name beside it, compared by code that is not haul's.
+#[test]
+fn trees_go_in_and_come_out_as_they_were() {
+    let user = User::new();
+    let (data, out) = (user.room.dir("data"), user.room.dir("out"));
+    tree::everything(&data, 1);
+    let sparse = fs::File::create(data.join("sparse")).expect("made");
+    sparse.set_len(9_000_000).expect("a hole");
+    std::os::unix::fs::FileExt::write_all_at(&sparse, b"in the middle", 5_000_000).expect("written");
+    fs::write(data.join("n".repeat(255)), b"long").expect("written");
+    symlink("nowhere/at all", data.join("dangling")).expect("a link");
+    tree::settle(&data);
+    let (files, bytes) = tree::totals(&data);
+    let first = user.cp(&["-r"], &data, "vol://v/in/").run().sane().exits(0).summary();
+    assert_eq!((first.number("files"), first.number("bytes")), (files, bytes));
+    assert_eq!((first.text("status"), first.text("durability")), ("complete", "disk"));
+    user.cp(&["-r"], "vol://v/in/data", &out).run().sane().exits(0);
+    assert_same(&data, &out.join("data"), ALL);
+    for (from, to) in [(data.as_path(), Path::new("vol://v/in/")), (Path::new("vol://v/in/data"), &out)] {
+        let again = user.cp(&["-r"], from, to).run().sane().exits(0).summary();
+        assert_eq!((again.number("bytes_sent"), again.number("unchanged")), (0, files), "{again:?}");
+        assert_eq!((again.number("files"), again.number("dirs")), (0, 0), "{again:?}");
+    }
+    // The contents, and a single file by its new name; within the volume, too.
+    user.cp(&["-r"], "vol://v/in/data/", "vol://v/again").run().sane().exits(0);
+    user.cp(&["-r"], "vol://v/again/", user.room.at("third")).run().sane().exits(0);
+    assert_same(&data, &user.room.at("third"), ALL);
+    user.cp(&[], "vol://v/in/data/sparse", user.room.at("one")).run().sane().exits(0);
+    assert_eq!(read(user.room.at("one")), read(data.join("sparse")));
+    // What is asked for, and is not.
+    let ended = user.cp(&[], "vol://v/in/data", &out).run().sane().exits(2);
+    said(&ended, "is a directory");
+    let ended = user.cp(&[], "vol://v/none", &out).run().sane().exits(1);
+    said(&ended, "vol://v/none");
+    let ended = user.cp(&[], "vol://w/none", &out).run().sane();
+    said(&ended, "no volume w is known here");
+    let ended = user.cp(&["-r"], "vol://v/in", "vol://v/in/deeper/").run().sane().exits(2);
+    said(&ended, "lies inside the source");
+}
+
+/// Goal: a dry run says what a copy would do, and does nothing; a file that changed is copied again, and
+/// nothing but that.
+#[test]
+fn what_changed_is_copied_again() {
+    let user = User::new();
+    let data = user.room.dir("data");
+    tree::plain(&data, 2, 30, 3_000_000);
+    let (files, _) = tree::totals(&data);
+    let dry = user.cp(&["-r", "--dry-run"], &data, "vol://v/").run().sane().exits(0).summary();
+    assert_eq!(dry.number("files"), files, "{dry:?}");
+    let listed = user.env(Haul::new(["volume", "ls", "v"])).run().sane().exits(0);
+    assert!(listed.stdout.is_empty(), "{}", listed.describe());
+    user.cp(&["-r"], &data, "vol://v/").run().sane().exits(0);
+    fs::write(data.join("changed"), b"new").expect("written");
+    let one = fs::read_dir(&data).expect("read").map(|entry| entry.expect("an entry").path());
+    let one = one.filter(|path| path.is_file() && path.metadata().expect("stat").size() > 0).min();
+    let one = one.expect("a file");
+    let mut content = read(&one);
+    content[0] ^= 1;
+    fs::write(&one, content).expect("written");
+    tree::settle(&data);
+    let again = user.cp(&["-r", "--verify=disk"], &data, "vol://v/").run().sane().exits(0).summary();
+    assert!(again.number("files") <= 2 && again.number("unchanged") >= files - 1, "{again:?}");
+    user.cp(&["-r"], "vol://v/data", user.room.at("out")).run().sane().exits(0);
+    assert_same(&data, &user.room.at("out/data"), ALL);
+}
+
+/// Goal: a storage server that is killed in the middle of a copy, and started again, costs no byte: the copy
+/// ends, or names what failed, and the same command brings the rest.
+#[test]
+fn a_killed_server_costs_no_bytes() {
+    let user = User::new();
+    let (data, out) = (user.room.dir("data"), user.room.dir("out"));
+    tree::plain(&data, 3, 40, 24_000_000);
+    let (files, bytes) = tree::totals(&data);
+    let mut running = user.cp(&["-r", "--rate=10MB/s"], &data, "vol://v/").start();
+    let dir = user.room.at("b");
+    let holds = |dir: &Path| {
+        let mut all = 0;
+        let mut todo = vec![dir.to_owned()];
+        while let Some(dir) = todo.pop() {
+            for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+                match entry.metadata() {
+                    Ok(meta) if meta.is_dir() => todo.push(entry.path()),
+                    Ok(meta) => all += meta.len(),
+                    Err(_) => {}
+                }
+            }
+        }
+        all
+    };
+    assert!(running.until(|_| holds(&dir) > bytes / 8), "it begins");
+    user.kill(1);
+    user.start();
+    let first = running.wait().sane();
+    let again = user.cp(&["-r"], &data, "vol://v/").run().sane().exits(0).summary();
+    let arrived = again.number("files") + again.number("unchanged");
+    assert_eq!(arrived, files, "{}\n{again:?}", first.describe());
+    user.cp(&["-r"], "vol://v/data", &out).run().sane().exits(0);
+    assert_same(&data, &out.join("data"), ALL);
+    // Nothing but the tree is there.
+    let listed = user.env(Haul::new(["volume", "ls", "v"])).run().sane().exits(0);
+    assert_eq!(String::from_utf8_lossy(&listed.stdout).lines().count(), 1, "{}", listed.describe());
+}

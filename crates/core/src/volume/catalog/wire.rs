@@ -1,0 +1,453 @@
+//! The bytes of what is said to and by the catalog of a volume.
+//!
+//! In: bytes of a peer, or a message. Out: the other of the two. Invariants: as in
+//! [`volume::wire`](super::super::wire); names are legal, modes have permission bits only, no page is longer
+//! than a frame.
+//! Left out: whether an entry exists, which the catalog knows.
+
+pub use super::super::wire::VolumeId;
+use super::{
+    ADDRESS_LEN_MAX, Answer, ClientNo, Entry, EntryNo, Facts, Failure, FileNo, Kind, MODE_MAX, Message,
+    PAGE_MAX, PLACEMENT_LEN_MAX, Place, Request, RequestNo, SERVERS_MAX, ServerNo, Session, Setting,
+};
+use crate::entry::{LINK_LEN_MAX, Meta, NAME_LEN_MAX, Name, Timestamp};
+use crate::wire::codec::{Reader, Writer};
+use crate::wire::volume_kind as kind;
+use crate::wire::{CONTROL_LEN_MAX, WireError, object_size_is_legal};
+
+/// Longest entry of a page, bytes, without its target.
+const ENTRY_LEN_MAX: usize = 1 + NAME_LEN_MAX + 8 + 8 + 1 + META_LEN;
+const META_LEN: usize = 4 + 4 + 4 + 8 + 4;
+/// Targets of links in one page, bytes: the page ends with the one that reaches it.
+pub const PAGE_TARGETS_LEN_MAX: usize = 256 * 1024;
+/// What a failure says at most.
+pub const WORDS_LEN_MAX: usize = 512;
+
+const _: () =
+    assert!(16 + PAGE_MAX * (ENTRY_LEN_MAX + 2) + PAGE_TARGETS_LEN_MAX + LINK_LEN_MAX <= CONTROL_LEN_MAX);
+const _: () = assert!(16 + SERVERS_MAX * (ADDRESS_LEN_MAX + 2) <= CONTROL_LEN_MAX);
+
+impl Message {
+    /// The number of its frame.
+    pub fn kind(&self) -> u8 {
+        match self {
+            Message::Join { .. } => kind::CATALOG_JOIN,
+            Message::Joined { .. } => kind::CATALOG_JOINED,
+            Message::Ask(..) => kind::CATALOG_ASK,
+            Message::Answer(..) => kind::CATALOG_ANSWER,
+        }
+    }
+}
+
+/// Appends the body of a message.
+///
+/// # Panics
+/// If something is longer than its maximum: that is our own doing.
+pub(crate) fn write(w: &mut Writer<'_>, message: &Message) {
+    match message {
+        Message::Join { volume, client, session } => {
+            w.raw(&volume.0);
+            w.u64(client.map_or(0, |client| client.0));
+            w.u64(session.0);
+        }
+        Message::Joined { client, facts } => {
+            w.u64(client.0);
+            w.u32(facts.stripe);
+            w.bytes("placement", facts.placement.as_bytes(), PLACEMENT_LEN_MAX);
+            w.count("servers", facts.servers.len(), SERVERS_MAX);
+            for server in &facts.servers {
+                w.bytes("address of a server", server.as_bytes(), ADDRESS_LEN_MAX);
+            }
+        }
+        Message::Ask(number, request) => {
+            w.u64(number.0);
+            write_request(w, request);
+        }
+        Message::Answer(number, answer) => {
+            w.u64(number.0);
+            write_answer(w, answer);
+        }
+    }
+}
+
+/// The bytes of an answer, for who remembers it.
+pub fn encode_answer(answer: &Answer) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write_answer(&mut Writer::new(&mut bytes), answer);
+    bytes
+}
+
+/// What [`encode_answer`] made.
+///
+/// # Errors
+/// It did not make this.
+pub fn decode_answer(bytes: &[u8]) -> Result<Answer, WireError> {
+    let r = &mut Reader::new(bytes);
+    let answer = read_answer(r)?;
+    match r.remaining() {
+        0 => Ok(answer),
+        len => Err(WireError::Trailing { what: "an answer of a catalog", len: len as u64 }),
+    }
+}
+
+fn write_request(w: &mut Writer<'_>, request: &Request) {
+    match request {
+        Request::Mkdir { at, meta } => {
+            w.u8(0);
+            write_place(w, at);
+            write_meta(w, meta);
+        }
+        Request::Create { at, meta, exclusive, open } => {
+            w.u8(1);
+            write_place(w, at);
+            write_meta(w, meta);
+            w.bool(*exclusive);
+            w.bool(*open);
+        }
+        Request::Symlink { at, meta, target } => {
+            w.u8(2);
+            write_place(w, at);
+            write_meta(w, meta);
+            w.bytes("target", target, LINK_LEN_MAX);
+        }
+        Request::Lookup(place) => {
+            w.u8(3);
+            write_place(w, place);
+        }
+        Request::Stat(id) => {
+            w.u8(4);
+            w.u64(id.0);
+        }
+        Request::ReadDir { dir, after, max } => {
+            w.u8(5);
+            w.u64(dir.0);
+            w.bool(after.is_some());
+            if let Some(name) = after {
+                w.name(name);
+            }
+            w.u16(*max);
+        }
+        Request::SetAttr { id, set } => {
+            w.u8(6);
+            w.u64(id.0);
+            for value in [set.mode, set.uid, set.gid] {
+                w.bool(value.is_some());
+                w.u32(value.unwrap_or(0));
+            }
+            w.bool(set.mtime.is_some());
+            write_time(w, &set.mtime.unwrap_or_default());
+        }
+        Request::Rename { from, to, noreplace } => {
+            w.u8(7);
+            write_place(w, from);
+            write_place(w, to);
+            w.bool(*noreplace);
+        }
+        Request::Unlink(place) => {
+            w.u8(8);
+            write_place(w, place);
+        }
+        Request::Rmdir(place) => {
+            w.u8(9);
+            write_place(w, place);
+        }
+        Request::Open(files) => {
+            w.u8(10);
+            write_ids(w, files.iter().map(|id| id.0));
+        }
+        Request::Close(files) => {
+            w.u8(11);
+            write_ids(w, files.iter().map(|id| id.0));
+        }
+        Request::ToRemove { server, after } => {
+            w.u8(12);
+            w.u16(server.0);
+            w.u64(after.0);
+        }
+        Request::Removed { server, files } => {
+            w.u8(13);
+            w.u16(server.0);
+            write_ids(w, files.iter().map(|file| file.0));
+        }
+        Request::Leave => w.u8(14),
+    }
+}
+
+fn write_answer(w: &mut Writer<'_>, answer: &Answer) {
+    match answer {
+        Answer::Made { entry, new } => {
+            w.u8(0);
+            w.bool(*new);
+            write_entry(w, entry);
+        }
+        Answer::Entry(entry) => {
+            w.u8(1);
+            write_entry(w, entry);
+        }
+        Answer::Page { entries, more } => {
+            w.u8(2);
+            w.bool(*more);
+            w.count("entries", entries.len(), PAGE_MAX);
+            for (name, entry) in entries {
+                w.name(name);
+                write_entry(w, entry);
+            }
+        }
+        Answer::Done => w.u8(3),
+        Answer::Opened { lost } => {
+            w.u8(4);
+            write_ids(w, lost.iter().map(|id| id.0));
+        }
+        Answer::Files(files) => {
+            w.u8(5);
+            write_ids(w, files.iter().map(|file| file.0));
+        }
+        Answer::Failed(failure) => {
+            w.u8(6);
+            w.i32(failure.errno);
+            w.bytes("words", cut(&failure.words).as_bytes(), WORDS_LEN_MAX);
+        }
+    }
+}
+
+/// The longest start of `words` that fits.
+fn cut(words: &str) -> &str {
+    let mut end = words.len().min(WORDS_LEN_MAX);
+    while !words.is_char_boundary(end) {
+        end -= 1;
+    }
+    &words[..end]
+}
+
+fn write_place(w: &mut Writer<'_>, place: &Place) {
+    w.u64(place.parent.0);
+    w.name(&place.name);
+}
+
+fn write_time(w: &mut Writer<'_>, time: &Timestamp) {
+    w.i64(time.secs);
+    w.u32(time.nanos);
+}
+
+fn write_meta(w: &mut Writer<'_>, meta: &Meta) {
+    w.u32(meta.mode);
+    w.u32(meta.uid);
+    w.u32(meta.gid);
+    write_time(w, &meta.mtime);
+}
+
+fn write_entry(w: &mut Writer<'_>, entry: &Entry) {
+    w.u64(entry.id.0);
+    w.u64(entry.parent.map_or(0, |parent| parent.0));
+    match &entry.kind {
+        Kind::Directory => w.u8(0),
+        Kind::File => w.u8(1),
+        Kind::Link(target) => {
+            w.u8(2);
+            w.bytes("target", target, LINK_LEN_MAX);
+        }
+    }
+    write_meta(w, &entry.meta);
+}
+
+fn write_ids(w: &mut Writer<'_>, ids: impl ExactSizeIterator<Item = u64>) {
+    w.count("files", ids.len(), PAGE_MAX);
+    ids.for_each(|id| w.u64(id));
+}
+
+/// Reads the body of a message of this kind.
+pub(crate) fn read(kind: u8, r: &mut Reader<'_>) -> Result<Message, WireError> {
+    Ok(match kind {
+        kind::CATALOG_JOIN => {
+            let volume = VolumeId(r.array("volume")?);
+            let client = match r.u64("client")? {
+                0 => None,
+                number => Some(ClientNo(number)),
+            };
+            Message::Join { volume, client, session: Session(r.u64("session")?) }
+        }
+        kind::CATALOG_JOINED => {
+            let client = ClientNo(some("client", r.u64("client")?)?);
+            let stripe = r.u32("stripe")?;
+            if !object_size_is_legal(stripe) {
+                return Err(bad("stripe", stripe.into()));
+            }
+            let placement = read_text(r, "placement", PLACEMENT_LEN_MAX)?;
+            let servers =
+                r.list("servers", SERVERS_MAX, 2, |r| read_text(r, "address of a server", ADDRESS_LEN_MAX))?;
+            Message::Joined { client, facts: Facts { stripe, placement, servers } }
+        }
+        kind::CATALOG_ASK => Message::Ask(RequestNo(r.u64("request")?), read_request(r)?),
+        kind::CATALOG_ANSWER => Message::Answer(RequestNo(r.u64("request")?), read_answer(r)?),
+        other => return Err(WireError::UnknownKind(other)),
+    })
+}
+
+fn bad(what: &'static str, value: u64) -> WireError {
+    WireError::BadValue { what, value }
+}
+
+/// A number that SQLite can hold, and that is none of nothing.
+fn some(what: &'static str, number: u64) -> Result<u64, WireError> {
+    match (1..=i64::MAX as u64).contains(&number) {
+        true => Ok(number),
+        false => Err(bad(what, number)),
+    }
+}
+
+fn read_text(r: &mut Reader<'_>, what: &'static str, max: usize) -> Result<Box<str>, WireError> {
+    std::str::from_utf8(r.bytes(what, max)?).map(Box::from).map_err(|_| WireError::BadText { what })
+}
+
+fn read_id(r: &mut Reader<'_>) -> Result<EntryNo, WireError> {
+    some("entry", r.u64("entry")?).map(EntryNo)
+}
+
+fn read_ids<T>(r: &mut Reader<'_>, of: impl Fn(u64) -> T) -> Result<Vec<T>, WireError> {
+    r.list("files", PAGE_MAX, 8, |r| Ok(of(some("file", r.u64("file")?)?)))
+}
+
+fn read_place(r: &mut Reader<'_>) -> Result<Place, WireError> {
+    Ok(Place { parent: read_id(r)?, name: r.name("name")? })
+}
+
+fn read_mode(r: &mut Reader<'_>) -> Result<u32, WireError> {
+    match r.u32("mode")? {
+        mode if mode > MODE_MAX => Err(bad("mode", mode.into())),
+        mode => Ok(mode),
+    }
+}
+
+fn read_time(r: &mut Reader<'_>) -> Result<Timestamp, WireError> {
+    let time = Timestamp { secs: r.i64("mtime")?, nanos: r.u32("mtime")? };
+    match time.nanos < 1_000_000_000 {
+        true => Ok(time),
+        false => Err(bad("nanoseconds of mtime", time.nanos.into())),
+    }
+}
+
+fn read_meta(r: &mut Reader<'_>) -> Result<Meta, WireError> {
+    Ok(Meta { mode: read_mode(r)?, uid: r.u32("uid")?, gid: r.u32("gid")?, mtime: read_time(r)? })
+}
+
+fn read_target(r: &mut Reader<'_>) -> Result<Box<[u8]>, WireError> {
+    match r.bytes("target", LINK_LEN_MAX)? {
+        target if target.is_empty() || target.contains(&0) => Err(bad("target", target.len() as u64)),
+        target => Ok(target.into()),
+    }
+}
+
+fn read_entry(r: &mut Reader<'_>) -> Result<Entry, WireError> {
+    let id = read_id(r)?;
+    let parent = match r.u64("parent")? {
+        0 => None,
+        number => Some(EntryNo(some("parent", number)?)),
+    };
+    let kind = match r.u8("kind of an entry")? {
+        0 => Kind::Directory,
+        1 => Kind::File,
+        2 => Kind::Link(read_target(r)?),
+        other => return Err(bad("kind of an entry", other.into())),
+    };
+    Ok(Entry { id, parent, kind, meta: read_meta(r)? })
+}
+
+fn read_setting(r: &mut Reader<'_>) -> Result<Setting, WireError> {
+    let given = |given: bool, value: u32| match (given, value) {
+        (true, value) => Ok(Some(value)),
+        (false, 0) => Ok(None),
+        (false, value) => Err(bad("what is not set", value.into())),
+    };
+    let mode = given(r.bool("mode")?, read_mode(r)?)?;
+    let uid = given(r.bool("uid")?, r.u32("uid")?)?;
+    let gid = given(r.bool("gid")?, r.u32("gid")?)?;
+    let mtime = match (r.bool("mtime")?, read_time(r)?) {
+        (true, time) => Some(time),
+        (false, time) if time == Timestamp::default() => None,
+        (false, time) => return Err(bad("what is not set", time.nanos.into())),
+    };
+    Ok(Setting { mode, uid, gid, mtime })
+}
+
+fn read_request(r: &mut Reader<'_>) -> Result<Request, WireError> {
+    Ok(match r.u8("request of a catalog")? {
+        0 => Request::Mkdir { at: read_place(r)?, meta: read_meta(r)? },
+        1 => Request::Create {
+            at: read_place(r)?,
+            meta: read_meta(r)?,
+            exclusive: r.bool("exclusive")?,
+            open: r.bool("open")?,
+        },
+        2 => Request::Symlink { at: read_place(r)?, meta: read_meta(r)?, target: read_target(r)? },
+        3 => Request::Lookup(read_place(r)?),
+        4 => Request::Stat(read_id(r)?),
+        5 => {
+            let dir = read_id(r)?;
+            let after = match r.bool("name")? {
+                true => Some(r.name("name")?),
+                false => None,
+            };
+            match r.u16("length of a page")? {
+                max if max == 0 || usize::from(max) > PAGE_MAX => {
+                    return Err(bad("length of a page", max.into()));
+                }
+                max => Request::ReadDir { dir, after, max },
+            }
+        }
+        6 => Request::SetAttr { id: read_id(r)?, set: read_setting(r)? },
+        7 => {
+            let (from, to) = (read_place(r)?, read_place(r)?);
+            Request::Rename { from, to, noreplace: r.bool("noreplace")? }
+        }
+        8 => Request::Unlink(read_place(r)?),
+        9 => Request::Rmdir(read_place(r)?),
+        10 => Request::Open(read_ids(r, EntryNo)?),
+        11 => Request::Close(read_ids(r, EntryNo)?),
+        12 => {
+            let (server, after) = (ServerNo(r.u16("server")?), r.u64("file")?);
+            // 0 is before all of them.
+            match after <= i64::MAX as u64 {
+                true => Request::ToRemove { server, after: FileNo(after) },
+                false => return Err(bad("file", after)),
+            }
+        }
+        13 => Request::Removed { server: ServerNo(r.u16("server")?), files: read_ids(r, FileNo)? },
+        14 => Request::Leave,
+        other => return Err(bad("request of a catalog", other.into())),
+    })
+}
+
+fn read_answer(r: &mut Reader<'_>) -> Result<Answer, WireError> {
+    Ok(match r.u8("answer of a catalog")? {
+        0 => {
+            let new = r.bool("new")?;
+            Answer::Made { entry: read_entry(r)?, new }
+        }
+        1 => Answer::Entry(read_entry(r)?),
+        2 => {
+            let more = r.bool("more")?;
+            let mut before: Option<Name> = None;
+            let entries = r.list("entries", PAGE_MAX, 2 + 17 + META_LEN, |r| {
+                let name = r.name("name")?;
+                if before.as_ref().is_some_and(|before| *before >= name) {
+                    return Err(bad("order of names", 0));
+                }
+                before = Some(name.clone());
+                Ok((name, read_entry(r)?))
+            })?;
+            // Who asks for what is behind the last of none would ask for ever.
+            if more && entries.is_empty() {
+                return Err(bad("more", 1));
+            }
+            Answer::Page { entries, more }
+        }
+        3 => Answer::Done,
+        4 => Answer::Opened { lost: read_ids(r, EntryNo)? },
+        5 => Answer::Files(read_ids(r, FileNo)?),
+        6 => Answer::Failed(Failure { errno: r.i32("errno")?, words: read_text(r, "words", WORDS_LEN_MAX)? }),
+        other => return Err(bad("answer of a catalog", other.into())),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,253 @@
+//! Striped volumes as sources and destinations: `vol://NAME/PATH`.
+//!
+//! In: places of one volume, and how it is reached. Out: a [`SourceStore`] whose files are read from all
+//! servers at once, a [`SinkStore`] whose files are written to all of them at once.
+//! Invariants: what has no final name is not taken for a file: each file is written under a name of its own
+//! beside the final one, and renamed when all servers said that it lasts. What stands under a final name is
+//! replaced only if it is what was found there. Each wait ends with the patience of the run.
+//! A file is the same as long as its entry, its length and its mtime are: a volume has nothing else that
+//! tells of a change. Whoever writes into a file without changing its length, and sets no mtime, is not seen;
+//! nor is what somebody wrote and did not sync.
+//! Left out: journals, so that an interrupted file begins anew; writing in place; holes, which come as the
+//! zeros that they are.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::time::Duration;
+
+use haul_base::escape;
+use haul_core::entry::Name;
+use haul_core::volume::catalog::{Entry, Facts, Failure as Refusal, Kind, Place as At};
+use haul_core::volume::{ClientNo, FileNo};
+use haul_core::wire::{Failure, FailureKind};
+use haul_volume::access::{Access, AccessError};
+use haul_volume::catalog::client::Client as Catalog;
+use haul_volume::client::{self, Client, Read, VolumeError, Waiting};
+use haul_volume::dial::Keys;
+use rustix::io::Errno;
+
+use crate::place::{Destination, Form, Place, Scheme, read_path};
+use crate::source::failure::own_failure;
+use crate::store::Capabilities;
+use sink::VolumeSink;
+
+mod claim;
+mod names;
+mod path;
+mod publish;
+mod reader;
+mod sink;
+mod source;
+#[cfg(test)]
+pub(crate) mod test_volume;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod walk;
+mod writer;
+
+/// What stores in a volume are.
+const CAPABILITIES: Capabilities =
+    Capabilities { in_place: false, append: false, journal: false, ..Capabilities::POSIX };
+
+/// Files of striped volumes.
+pub static VOL: Scheme = Scheme {
+    name: "vol",
+    source: Some(Form { written: "vol://NAME/PATH", example: "vol://scratch/data", sized: false }),
+    sink: Some(Form { written: "vol://NAME/PATH", example: "vol://scratch/data", sized: false }),
+    server: true,
+    foreign: false,
+    alone: false,
+    keeps: true,
+    resumes: false,
+    read: read_path,
+    open_source: Some(|sources| {
+        let first = sources.places.first().ok_or_else(|| usage("no source given".into()))?;
+        source::find(&reach(first, sources.volumes, sources.patience)?, sources)
+    }),
+    open_sink: Some(|to: &Destination<'_>| {
+        let reach = reach(to.place, to.volumes, to.patience)?;
+        Ok(Box::new(VolumeSink { reach, typed: to.place.path().to_vec(), state: to.state.is_some() }))
+    }),
+};
+
+/// How long a volume may be silent, if nobody says; and at least.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE_MIN: Duration = Duration::from_secs(1);
+
+fn usage(text: String) -> Failure {
+    Failure { kind: FailureKind::Usage, errno: 0, text: text.into() }
+}
+
+/// How the volume of a place is reached, as its access in that directory says.
+fn reach(place: &Place, dir: Option<&Path>, patience: Option<Duration>) -> Result<Reach, Failure> {
+    let name = place.server().unwrap_or_default();
+    let shown = escape::name(&place.shown());
+    let unknown = |why: String| usage(format!("{shown}: {why}"));
+    let Some(dir) = dir else {
+        let why = "nobody says where accesses to volumes are kept: set HOME or XDG_STATE_HOME";
+        return Err(unknown(why.into()));
+    };
+    let access = Access::read(dir, name).map_err(|why| unknown(why.to_string()))?;
+    let keys = access.keys().map_err(|why| unknown(haul_base::errno::with_causes(&why)))?;
+    let found = |why: AccessError| Failure { kind: FailureKind::Network, ..unknown(why.to_string()) };
+    let catalog = access.catalog.address().map_err(found)?;
+    let servers = access.addresses().map_err(found)?;
+    let patience = patience.map_or(PATIENCE, |asked| asked.max(PATIENCE_MIN));
+    Ok(Reach { name: name.to_owned(), keys, catalog, servers: Some(servers), patience })
+}
+
+/// What a source in a volume becomes at the destination, by its text alone: something of this name, or its
+/// contents (`None`). Nothing of a place that is in none.
+pub fn becomes(place: &Place) -> Option<Option<Name>> {
+    let last = path::last_part(place.path());
+    match () {
+        () if *place.scheme() != VOL => None,
+        () if path::is_dots(last) => Some(None),
+        () => Name::new(last).ok().map(Some),
+    }
+}
+
+/// How files lie in a volume, in the catalog's word: round and round. There is no other way yet.
+const ROUND_ROBIN: &str = "round-robin";
+
+/// How a volume is reached.
+#[derive(Clone)]
+pub(crate) struct Reach {
+    /// What the user calls it.
+    pub(crate) name: String,
+    pub(crate) keys: Keys,
+    pub(crate) catalog: SocketAddr,
+    /// Where its servers are; `None`: as the catalog has it.
+    pub(crate) servers: Option<Vec<SocketAddr>>,
+    /// So long anything that is asked there may take.
+    pub(crate) patience: Duration,
+}
+
+/// A volume that is connected.
+pub(crate) struct Volume {
+    name: String,
+    catalog: Catalog,
+    client: Client,
+    facts: Facts,
+}
+
+impl Volume {
+    /// Connects to the catalog, and begins to connect to the servers.
+    ///
+    /// # Errors
+    /// Of this kind, unless it is the network's: the catalog is not there, or tells of a volume that cannot
+    /// be used.
+    fn connect(reach: &Reach, kind: FailureKind) -> Result<Volume, Failure> {
+        let Reach { name, keys, catalog: at, servers, patience } = reach.clone();
+        let said = |kind, errno, why: String| {
+            let name = haul_base::escape::name(name.as_bytes());
+            Failure { kind, errno, text: format!("volume {name}: {why}").into() }
+        };
+        let catalog = Catalog::connect(keys.clone(), at, patience)
+            .map_err(|why| said(of_network(&why, kind), why.errno, format!("its catalog at {at}: {why}")))?;
+        let facts = catalog.facts();
+        if &*facts.placement != ROUND_ROBIN {
+            let why = format!(
+                "its files lie in a way that this haul does not know ({}); use the haul that made it",
+                haul_base::escape::name(facts.placement.as_bytes())
+            );
+            return Err(said(kind, 0, why));
+        }
+        let known = servers.filter(|known| known.len() == facts.servers.len());
+        let is_known = known.is_some();
+        let mut servers = known.unwrap_or_default();
+        for server in facts.servers.iter().filter(|_| !is_known) {
+            let found = server.to_socket_addrs().map(|mut all| all.next());
+            let at = match found {
+                Ok(Some(at)) => at,
+                Ok(None) => return Err(said(kind, 0, format!("its server {server} has no address"))),
+                Err(error) => {
+                    let (errno, why) = (error.raw_os_error().unwrap_or(0), haul_base::errno::text(&error));
+                    return Err(said(FailureKind::Network, errno, format!("its server {server}: {why}")));
+                }
+            };
+            servers.push(at);
+        }
+        let ClientNo(number) = catalog.number();
+        let config = client::Config {
+            keys,
+            number: ClientNo(number),
+            servers,
+            stripe_size: facts.stripe.into(),
+            write_threshold: None,
+            patience,
+        };
+        let client = Client::start(config)
+            .map_err(|error| said(FailureKind::Local, 0, haul_base::errno::text(&error)))?;
+        Ok(Volume { name, catalog, client, facts })
+    }
+
+    /// A path in it, for people and for failures.
+    fn url(&self, path: &[u8]) -> Vec<u8> {
+        let slash: &[u8] = if path.is_empty() || path.starts_with(b"/") { b"" } else { b"/" };
+        [b"vol://", self.name.as_bytes(), slash, path].concat()
+    }
+
+    /// Something that we found ourselves.
+    fn failed(&self, kind: FailureKind, doing: &str, path: &[u8], errno: i32, why: &str) -> Failure {
+        Failure { errno, ..own_failure(kind, doing, &self.url(path), why) }
+    }
+
+    /// The catalog says no, or nothing.
+    fn refused(&self, kind: FailureKind, doing: &str, path: &[u8], why: &Refusal) -> Failure {
+        let told = format!("the volume's catalog: {}", why.words);
+        self.failed(of_network(why, kind), doing, path, why.errno, &told)
+    }
+
+    /// The servers did not do it.
+    fn broke(&self, kind: FailureKind, doing: &str, path: &[u8], why: &VolumeError) -> Failure {
+        let (kind, errno, then) = match why {
+            VolumeError::Late(..) => (FailureKind::Network, Errno::TIMEDOUT.raw_os_error(), ""),
+            VolumeError::Failed(_, errno) => (kind, *errno, ""),
+            VolumeError::Lost(_) => (kind, Errno::IO.raw_os_error(), "; the same command again brings it"),
+            VolumeError::Gone => (kind, Errno::NOENT.raw_os_error(), ""),
+            VolumeError::Range => (kind, Errno::INVAL.raw_os_error(), ""),
+            VolumeError::Closed => (kind, 0, ""),
+        };
+        self.failed(kind, doing, path, errno, &format!("{why}{then}"))
+    }
+
+    /// What is at a place; `None`: nothing, or its directory is not there either.
+    fn at(&self, at: &At) -> Result<Option<Entry>, Refusal> {
+        match self.catalog.lookup(at.clone()) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(why) if is_missing(&why) => Ok(None),
+            Err(why) => Err(why),
+        }
+    }
+
+    /// Begins to ask how long a file is: its gatherer knows what was gathered, cut, appended or synced, by
+    /// whomever. (A read of nothing asks nobody.)
+    fn ask_len(&self, file: FileNo) -> Waiting<Read> {
+        self.client.read(file, 0, 1)
+    }
+
+    /// For reports.
+    fn in_words(&self) -> String {
+        let servers = match self.facts.servers.len() {
+            1 => "1 server".to_owned(),
+            many => format!("{many} servers"),
+        };
+        let stripe = haul_core::tune::show_size(self.facts.stripe.into());
+        format!("volume {}: {servers}, stripes of {stripe}", haul_base::escape::name(self.name.as_bytes()))
+    }
+}
+
+/// Why nothing came: the network, or what it would be otherwise.
+fn of_network(why: &Refusal, kind: FailureKind) -> FailureKind {
+    if why.errno == Errno::TIMEDOUT.raw_os_error() { FailureKind::Network } else { kind }
+}
+
+fn is_missing(why: &Refusal) -> bool {
+    why.errno == Errno::NOENT.raw_os_error()
+}
+
+fn is_dir(entry: &Entry) -> bool {
+    entry.kind == Kind::Directory
+}

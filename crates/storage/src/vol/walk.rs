@@ -1,0 +1,265 @@
+//! Walks the sources in a volume: each directory is read in pages, and the lengths of the files of a page are
+//! asked for all at once.
+//!
+//! In: the sources as they were found. Out: [`WalkItem`]s, as of the walk of a file system.
+//! Invariants: a directory comes before what lies in it, and its end after all of that; one that could not be
+//! read whole fails by its path. A catalog that does not answer ends the walk.
+//! Left out: entries that come or go while a directory is read, which may be in it or not.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use crossbeam_channel::bounded;
+use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, Name, Version};
+use haul_core::ids::{DirId, FileId, Generation};
+use haul_core::volume::catalog::{Entry, EntryNo, Failure as Refusal, Kind, Place as At};
+use haul_core::wire::{Announced, Failure, FailureKind, Totals};
+use haul_volume::client::{Read, VolumeError, Waiting};
+use rustix::io::Errno;
+
+use super::names::{Above, Names, State};
+use super::path::{is_dots, last_part};
+use super::source::Found;
+use super::{Volume, is_dir, is_missing};
+use crate::walk::out::Out;
+use crate::walk::{BATCHES_MAX, CountsAs, Walk, WalkItem};
+
+/// A directory whose entries were announced.
+struct Level {
+    id: DirId,
+    above: Above,
+    entry: EntryNo,
+    dirs: std::vec::IntoIter<(Name, Entry)>,
+}
+
+struct Walker {
+    volume: Arc<Volume>,
+    names: Arc<Names>,
+    object_size: u32,
+    next_id: u64,
+    totals: Totals,
+    out: Out,
+    /// The catalog does not answer.
+    gone: bool,
+}
+
+/// Starts to walk.
+///
+/// # Errors
+/// The system gives no thread.
+pub(super) fn start(
+    volume: Arc<Volume>,
+    found: Vec<Found>,
+    names: Arc<Names>,
+    object_size: u32,
+) -> io::Result<Walk> {
+    let (sender, items) = bounded(BATCHES_MAX);
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let out = Out { sender, batch: Vec::new(), cancelled: cancelled.clone() };
+    let totals = Totals::default();
+    let mut walker = Walker { volume, names, object_size, next_id: 1, totals, out, gone: false };
+    // A panic closes the channel without an end, which is told as a walk that broke.
+    thread::Builder::new().name("haul-walk".into()).spawn(move || {
+        for found in found {
+            walker.root(found);
+        }
+        if !walker.out.cancelled() {
+            walker.out.push(WalkItem::End(walker.totals));
+        }
+        walker.out.flush();
+    })?;
+    Ok(Walk::over(items, cancelled))
+}
+
+impl Walker {
+    fn root(&mut self, found: Found) {
+        let Found { entry, name, parent, path } = found;
+        let Some(name) = name else {
+            let above = self.names.add_base(path);
+            return self.descend(DirId::ROOT, above, entry.id);
+        };
+        let last = last_part(&path);
+        let above = match is_dots(last) {
+            true => path.clone(),
+            false => path[..path.len() - last.len()].to_vec(),
+        };
+        let above = self.names.add_base(above);
+        let len = self.len_of(&entry);
+        let id = entry.id;
+        let at = At { parent, name };
+        if let Some(dir) = self.announce(DirId::ROOT, above, (at, entry), len) {
+            self.descend(dir, Above::Dir(dir), id);
+        }
+    }
+
+    /// Begins to ask how long a file is.
+    fn len_of(&self, entry: &Entry) -> Option<Waiting<Read>> {
+        entry.file().map(|file| self.volume.ask_len(file))
+    }
+
+    fn is_over(&self) -> bool {
+        self.gone || self.out.cancelled()
+    }
+
+    /// Walks a directory and everything below it.
+    fn descend(&mut self, id: DirId, above: Above, entry: EntryNo) {
+        let dirs = self.list(id, above, entry);
+        let mut way = vec![Level { id, above, entry, dirs: dirs.into_iter() }];
+        while let Some(level) = way.last_mut() {
+            if self.is_over() {
+                return;
+            }
+            let (parent, above, dir) = (level.id, level.above, level.entry);
+            let Some((name, entry)) = level.dirs.next() else {
+                way.pop();
+                if parent != DirId::ROOT {
+                    self.out.push(WalkItem::DirEnd(parent));
+                }
+                continue;
+            };
+            if way.len() >= DEPTH_MAX {
+                let why = format!("deeper than {DEPTH_MAX} directories: copy it as a source of its own");
+                let failure = self.failed(FailureKind::Walk, "walk", (above, Some(&name)), 0, &why);
+                self.fail((above, Some(&name)), failure, CountsAs::Subtree);
+                continue;
+            }
+            let (at, below) = (At { parent: dir, name }, entry.id);
+            if let Some(id) = self.announce(parent, above, (at, entry), None) {
+                let above = Above::Dir(id);
+                let dirs = self.list(id, above, below);
+                way.push(Level { id, above, entry: below, dirs: dirs.into_iter() });
+            }
+            if self.out.sender.is_empty() {
+                self.out.flush();
+            }
+        }
+    }
+
+    /// Announces what is in a directory but for the directories in it, which are returned.
+    fn list(&mut self, id: DirId, above: Above, dir: EntryNo) -> Vec<(Name, Entry)> {
+        let (mut dirs, mut after) = (Vec::new(), None);
+        loop {
+            if self.is_over() {
+                return dirs;
+            }
+            let (page, more) = match self.volume.catalog.read_dir(dir, after) {
+                Ok(page) => page,
+                Err(why) => {
+                    self.unread(above, &why);
+                    return dirs;
+                }
+            };
+            after = page.last().map(|(name, _)| name.clone());
+            let lens: Vec<_> = page.iter().map(|(_, entry)| self.len_of(entry)).collect();
+            for ((name, entry), len) in page.into_iter().zip(lens) {
+                match is_dir(&entry) {
+                    true => dirs.push((name, entry)),
+                    false => {
+                        let _ = self.announce(id, above, (At { parent: dir, name }, entry), len);
+                    }
+                }
+            }
+            // A page that is empty has nothing behind it.
+            if !more || after.is_none() {
+                return dirs;
+            }
+        }
+    }
+
+    /// A directory could not be read, or not to its end.
+    fn unread(&mut self, above: Above, why: &Refusal) {
+        let (kind, counts_as) = match is_missing(why) {
+            true => (FailureKind::Vanished, CountsAs::Vanished),
+            false => (FailureKind::Walk, CountsAs::Subtree),
+        };
+        let path = self.names.path_in(above, None, true);
+        let failure = self.volume.refused(kind, "read directory", &path, why);
+        self.fail((above, None), failure.clone(), counts_as);
+        if why.errno == Errno::TIMEDOUT.raw_os_error() {
+            self.gone = true;
+            self.out.push(WalkItem::Gone(failure));
+        }
+    }
+
+    /// Announces an entry; of a directory its number comes back.
+    fn announce(
+        &mut self,
+        parent: DirId,
+        above: Above,
+        (at, entry): (At, Entry),
+        len: Option<Waiting<Read>>,
+    ) -> Option<DirId> {
+        let mut file = None;
+        let kind = match entry.kind {
+            Kind::Directory => {
+                self.totals.dirs += 1;
+                EntryKind::Dir { version: Version::NONE }
+            }
+            Kind::Link(target) => {
+                self.totals.symlinks += 1;
+                EntryKind::Symlink { target }
+            }
+            Kind::File => {
+                let len = match len.map(Waiting::wait) {
+                    Some(Ok(Read { end, .. })) => end,
+                    Some(Err(why)) => {
+                        self.has_no_len((above, &at.name), &why);
+                        return None;
+                    }
+                    None => return None,
+                };
+                let is = State { id: entry.id, len, mtime: entry.meta.mtime };
+                file = Some(is);
+                self.totals.files += 1;
+                let fingerprint = self.names.fingerprint(&is);
+                self.totals.bytes = self.totals.bytes.saturating_add(fingerprint.size);
+                let object_size = self.object_size;
+                EntryKind::File { fingerprint, object_size, sparse: false, striped: false }
+            }
+        };
+        let id = FileId(self.next_id);
+        self.next_id += 1;
+        let is_dir = matches!(kind, EntryKind::Dir { .. });
+        let range = self.names.part().filter(|_| file.is_some());
+        let name = at.name.clone();
+        self.names.add(id, above, at, file);
+        self.out.push(WalkItem::Entry(Announced {
+            id,
+            generation: Generation(0),
+            parent,
+            name,
+            meta: entry.meta,
+            kind,
+            extras: Extras { range, metadata: false },
+        }));
+        is_dir.then(|| id.as_dir())
+    }
+
+    fn has_no_len(&mut self, (above, name): (Above, &Name), why: &VolumeError) {
+        let (kind, counts_as) = match why {
+            VolumeError::Gone => (FailureKind::Vanished, CountsAs::Vanished),
+            _ => (FailureKind::Walk, CountsAs::Entry),
+        };
+        let path = self.names.path_in(above, Some(name), true);
+        let failure = self.volume.broke(kind, "ask for the length of", &path, why);
+        self.fail((above, Some(name)), failure, counts_as);
+    }
+
+    fn failed(
+        &self,
+        kind: FailureKind,
+        doing: &str,
+        (above, name): (Above, Option<&Name>),
+        errno: i32,
+        why: &str,
+    ) -> Failure {
+        self.volume.failed(kind, doing, &self.names.path_in(above, name, true), errno, why)
+    }
+
+    fn fail(&mut self, (above, name): (Above, Option<&Name>), failure: Failure, counts_as: CountsAs) {
+        let path = self.names.path_in(above, name, false);
+        self.out.push(WalkItem::Failed { path, failure, counts_as });
+    }
+}

@@ -1,0 +1,648 @@
+//! Writes files of a volume: objects to all servers at once, many of them at a time.
+//!
+//! In: operations of the session machine. Out: their completions. A thread waits for each object; operations
+//! of many items are done by all threads that are idle, so that they share what the catalog's syncs cost.
+//! Invariants: each operation is answered once, also of a thread that panics, and its buffer is back in its
+//! pool before; a file that failed stays failed until it is discarded; what has no final name at the end of
+//! the run is removed.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use haul_core::change::Change;
+use haul_core::digest::{Cv, DigestKind};
+use haul_core::entry::{Meta, Name};
+use haul_core::ids::{DirId, FileId};
+use haul_core::stage::Stage;
+use haul_core::transfer::op::{
+    AmendItem, BundleWrite, CommitItem, Found, LinkItem, LookupItem, SinkDone, SinkFile, SinkOp, Took,
+};
+use haul_core::volume::FileNo;
+use haul_core::volume::catalog::{EntryNo, Place as At};
+use haul_core::wire::{Failure, FailureKind, SinkOptions};
+
+use super::claim::Claim;
+use super::publish::existing_at;
+use super::tree::Tree;
+use super::{Volume, is_missing};
+use crate::blocking_pool::{BlockingPool, BlockingPoolConfig, Doing, Turn, with_spare};
+use crate::io::IoTarget;
+use crate::owed::Owed;
+use crate::sink::temp_name;
+use crate::store::{NotKept, Writing};
+use crate::{Payload, Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
+use haul_base::buffer::Buffer;
+use haul_base::digest::Hasher;
+use haul_base::escape;
+use haul_base::meter::Meter;
+
+/// Threads that write, at least and at most.
+const THREADS_MIN: usize = 8;
+const THREADS_MAX: usize = 32;
+/// After so long something that was asked counts as stuck, and gives its place to another.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// How often it is looked whether the threads have ended.
+const END_TICK: Duration = Duration::from_secs(1);
+/// Bytes that are read back at a time.
+const STEP: u64 = 4 << 20;
+
+pub(super) struct Job(Box<dyn FnOnce(&Turn<Job>) + Send>);
+
+/// The engine of a destination in a volume.
+pub(super) struct Writer {
+    common: Arc<Common>,
+    pool: BlockingPool<Job>,
+    /// What hung at the end, once that was asked.
+    ended: Option<Vec<String>>,
+}
+
+/// What all threads share.
+pub(super) struct Common {
+    pub(super) volume: Arc<Volume>,
+    pub(super) tree: Tree,
+    pub(super) claim: Arc<Claim>,
+    pub(super) policy: SinkOptions,
+    tag: u32,
+    /// Of a temporary.
+    made: Meta,
+    files: Mutex<HashMap<FileId, Arc<OpenFile>>>,
+    meter: Arc<Meter>,
+    /// Files whose setuid or setgid was dropped.
+    pub(super) setid: AtomicU64,
+    post: Post<SinkCompletion>,
+}
+
+/// A file that is written.
+pub(super) struct OpenFile {
+    parent: DirId,
+    name: Name,
+    temp: Name,
+    size: u64,
+    written: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Clone)]
+enum State {
+    New,
+    /// Its temporary is there.
+    Open(EntryNo),
+    Failed(Failure),
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Writer {
+    /// Starts the threads. `made`: of temporaries.
+    ///
+    /// # Errors
+    /// The system gives none.
+    pub(super) fn start(
+        volume: Arc<Volume>,
+        tree: Tree,
+        (claim, tag): (Arc<Claim>, u32),
+        made: Meta,
+        writing: Writing,
+    ) -> std::io::Result<Writer> {
+        let Writing { policy, writers, meter, post, .. } = writing;
+        let (busy, idle) = (meter.clone(), meter.clone());
+        let threads = writers.clamp(THREADS_MIN, THREADS_MAX);
+        let config = BlockingPoolConfig {
+            name: "haul-volume",
+            threads,
+            threads_max: with_spare(threads),
+            deadline: DEADLINE,
+            on_busy: Arc::new(move |time| busy.add_busy(Stage::SinkStorage, time)),
+            on_idle: Arc::new(move |time| idle.add_idle(Stage::SinkStorage, time)),
+        };
+        let work = |(): &mut (), turn: &Turn<Job>, Job(work): Job| work(turn);
+        let pool = BlockingPool::start(config, || (), work)?;
+        let common = Arc::new(Common {
+            volume,
+            tree,
+            claim,
+            policy,
+            tag,
+            made,
+            files: Mutex::default(),
+            meter,
+            setid: AtomicU64::new(0),
+            post,
+        });
+        Ok(Writer { common, pool, ended: None })
+    }
+
+    fn owed(
+        &self,
+        kind: FailureKind,
+        refused: impl FnOnce(Failure) -> SinkDone + Send + 'static,
+    ) -> Owed<SinkDone> {
+        let post = self.common.post.clone();
+        Owed::new(kind, move |answer: Result<SinkDone, Failure>| {
+            post(SinkCompletion { done: answer.unwrap_or_else(refused) });
+        })
+    }
+
+    /// Has a thread do `work`, which is `what` with a file or directory.
+    fn spawn(
+        &self,
+        (what, path, offset): (&'static str, Path, u64),
+        owed: Owed<SinkDone>,
+        work: impl FnOnce(&Arc<Common>, &Turn<Job>) -> SinkDone + Send + 'static,
+    ) {
+        let (told, common) = (self.common.clone(), self.common.clone());
+        let label = move || told.doing(what, &path, offset);
+        let job = move |turn: &Turn<Job>| owed.settle(Ok(work(&common, turn)));
+        self.pool.submit(IoTarget::default(), label, Job(Box::new(job)));
+    }
+
+    /// Has the threads do `work` on each item; `done` makes the answer of the results, in the items' order.
+    fn spread<T: Send + Sync + Clone + 'static, R: Send + 'static>(
+        &self,
+        (what, kind): (&'static str, FailureKind),
+        items: Vec<T>,
+        path: impl Fn(&T) -> Path + Send + Sync + Copy + 'static,
+        work: impl Fn(&Common, &T) -> Result<R, Failure> + Send + Sync + 'static,
+        done: impl Fn(&[T], Vec<Result<R, Failure>>) -> SinkDone + Send + Sync + 'static,
+    ) {
+        let items = Arc::new(items);
+        let Some(first) = items.first() else {
+            return (self.common.post)(SinkCompletion { done: done(&[], Vec::new()) });
+        };
+        let first = path(first);
+        let done = Arc::new(done);
+        let owed = {
+            let (items, done) = (items.clone(), done.clone());
+            self.owed(kind, move |failure| {
+                let results = items.iter().map(|_| Err(failure.clone())).collect();
+                done(&items, results)
+            })
+        };
+        self.spawn((what, first, 0), owed, move |common, turn| {
+            let (told, worker) = (common.clone(), common.clone());
+            let label = move |item: &T| told.doing(what, &path(item), 0);
+            let results = turn.share(items.clone(), label, move |item| work(&worker, item));
+            let lost = || {
+                let text = "internal error: a thread panicked".into();
+                Err(Failure { kind, errno: 0, text })
+            };
+            done(&items, results.into_iter().map(|result| result.unwrap_or_else(lost)).collect())
+        });
+    }
+
+    fn write(&self, file: SinkFile, (offset, len): (u64, u32), job: Option<Payload>, op: SinkOp) {
+        let SinkOp::Write { buffer, start, .. } = op else { return };
+        let id = file.id;
+        let owed = self.owed(FailureKind::Write, move |failure| {
+            let (took, result) = (None, Err(failure));
+            SinkDone::Write { id, offset, len, buffer, took, result, again: false }
+        });
+        let path = Path::of(&file);
+        self.spawn(("write", path, offset), owed, move |common, _| {
+            let begun = Instant::now();
+            let payload = job.map(Payload::shared);
+            let result = common.write(&file, offset, payload.as_deref(), (start, len.into()));
+            // Back in its pool before it is told.
+            drop(payload);
+            let took = result.is_ok().then(|| Took { time: begun.elapsed(), cached: true });
+            SinkDone::Write { id, offset, len, buffer, took, result, again: false }
+        });
+    }
+
+    fn end_all(&mut self) -> Vec<String> {
+        if let Some(left) = &self.ended {
+            return left.clone();
+        }
+        let mut left = Vec::new();
+        while !self.pool.finish(END_TICK) {
+            if self.pool.hangs() {
+                left.extend(self.pool.stuck().iter().map(Stuck::in_words));
+                left.extend(left.is_empty().then(|| "threads that did not end".into()));
+                break;
+            }
+        }
+        if left.is_empty() {
+            self.common.abandon();
+        }
+        self.ended = Some(left.clone());
+        left
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.end_all();
+    }
+}
+
+/// What an operation goes to: a directory, or a name in one.
+#[derive(Clone)]
+pub(super) struct Path(DirId, Option<Name>);
+
+impl Path {
+    fn of(file: &SinkFile) -> Path {
+        Path(file.parent, Some(file.name.clone()))
+    }
+}
+
+impl SinkEngine for Writer {
+    fn submit(&mut self, SinkJob { op, buffer }: SinkJob) {
+        match op {
+            SinkOp::Write { ref file, offset, len, .. } => {
+                self.write(file.clone(), (offset, len), buffer, op);
+            }
+            SinkOp::WriteBundle { buffer: id, items, more } => {
+                let payload = Mutex::new(buffer.map(Payload::shared));
+                let holds = Arc::new(payload);
+                let lent = holds.clone();
+                let work = move |common: &Common, item: &BundleWrite| {
+                    let payload = lock(&lent).clone();
+                    let at = (item.start, item.file.size);
+                    common.write(&item.file, 0, payload.as_deref(), at)
+                };
+                let done = move |items: &[BundleWrite], results: Vec<Result<(), Failure>>| {
+                    // Back in its pool before it is told.
+                    drop(lock(&holds).take());
+                    let results = items.iter().map(|item| item.file.id).zip(results).collect();
+                    SinkDone::WriteBundle { buffer: id, results, more }
+                };
+                self.spread(("write", FailureKind::Write), items, |item| Path::of(&item.file), work, done);
+            }
+            SinkOp::MakeDirs { dirs } => self.spread(
+                ("create directory", FailureKind::Create),
+                dirs,
+                |dir| Path(*dir, None),
+                |common, dir| common.tree.dir(*dir).map(drop),
+                |dirs, results| SinkDone::MakeDirs { results: dirs.iter().copied().zip(results).collect() },
+            ),
+            SinkOp::Lookup { items } => self.spread(
+                ("look up", FailureKind::Open),
+                items,
+                |item: &LookupItem| Path::of(&item.file),
+                Common::look_up,
+                |items, results| SinkDone::Lookup {
+                    results: items.iter().map(|item| item.file.id).zip(results).collect(),
+                },
+            ),
+            SinkOp::Create { file, .. } => {
+                let id = file.id;
+                let owed = self
+                    .owed(FailureKind::Create, move |failure| SinkDone::Create { id, result: Err(failure) });
+                self.spawn(("create", Path::of(&file), 0), owed, move |common, _| {
+                    // Nobody counts by target here.
+                    SinkDone::Create { id, result: common.temp(&common.open(&file)).map(|_| None) }
+                });
+            }
+            SinkOp::Check { file, kind, ranges } => {
+                let (id, asked) = (file.id, ranges.clone());
+                let owed = self.owed(FailureKind::Read, move |failure| SinkDone::Check {
+                    id,
+                    ranges: asked,
+                    result: Err(failure),
+                });
+                self.spawn(("read", Path::of(&file), 0), owed, move |common, _| {
+                    let result = common.check(&file, kind, &ranges);
+                    SinkDone::Check { id, ranges, result }
+                });
+            }
+            SinkOp::Commit { durable, items } => self.spread(
+                ("publish", FailureKind::Publish),
+                items,
+                |item: &CommitItem| match &item.publish {
+                    Some(publish) => Path::of(&publish.file),
+                    None => Path(DirId::ROOT, None),
+                },
+                move |common, item| common.commit(item, durable),
+                |items, results| SinkDone::Commit {
+                    results: items.iter().map(|item| item.id).zip(results).collect(),
+                },
+            ),
+            SinkOp::Amend { items, .. } => self.spread(
+                ("set the mode of", FailureKind::Metadata),
+                items,
+                |item: &AmendItem| Path::of(&item.file),
+                Common::amend,
+                |items, results| SinkDone::Amend {
+                    results: items.iter().map(|item| item.file.id).zip(results).collect(),
+                },
+            ),
+            SinkOp::MakeLinks { items } => self.spread(
+                ("make the link", FailureKind::Create),
+                items,
+                |item: &LinkItem| Path::of(&item.file),
+                Common::make_link,
+                |items, results| SinkDone::MakeLinks {
+                    results: items.iter().map(|item| item.file.id).zip(results).collect(),
+                },
+            ),
+            SinkOp::FinishDirs { dirs, .. } => {
+                let common = self.common.clone();
+                let done = move |dirs: &[(DirId, Meta)], results: Vec<Result<Change, Failure>>| {
+                    // Not before: the way to one may lead through another.
+                    dirs.iter().for_each(|(dir, _)| common.tree.forget(*dir));
+                    let results = dirs.iter().map(|(dir, _)| *dir).zip(results).collect();
+                    SinkDone::FinishDirs { results }
+                };
+                let work = |common: &Common, (dir, meta): &(DirId, Meta)| common.finish_dir(*dir, meta);
+                let doing = ("set the mode of", FailureKind::Metadata);
+                self.spread(doing, dirs, |(dir, _)| Path(*dir, None), work, done);
+            }
+            SinkOp::Discard { id } => {
+                let Some(file) = lock(&self.common.files).remove(&id) else {
+                    return (self.common.post)(SinkCompletion { done: SinkDone::Discard { id } });
+                };
+                let owed = self.owed(FailureKind::Write, move |_| SinkDone::Discard { id });
+                let path = Path(file.parent, Some(file.name.clone()));
+                self.spawn(("remove", path, 0), owed, move |common, _| {
+                    let _ = common.remove(&file);
+                    SinkDone::Discard { id }
+                });
+            }
+            // What the catalog has answered lasts.
+            SinkOp::SyncDirs { dirs } => {
+                let results = dirs.into_iter().map(|dir| (dir, Ok(()))).collect();
+                (self.common.post)(SinkCompletion { done: SinkDone::SyncDirs { results } });
+            }
+            SinkOp::Journal { .. } => {
+                (self.common.post)(SinkCompletion { done: SinkDone::Journal { result: Ok(()) } });
+            }
+            SinkOp::Note { .. } => {
+                (self.common.post)(SinkCompletion { done: SinkDone::Note { result: Ok(()) } });
+            }
+            // No directory is closed to who has the volume's key.
+            SinkOp::RefuseNote { .. } => {}
+            SinkOp::RemoveJournal => {
+                let owed =
+                    self.owed(FailureKind::Write, |failure| SinkDone::RemoveJournal { result: Err(failure) });
+                self.spawn(("clean up", Path(DirId::ROOT, None), 0), owed, |common, _| {
+                    common.claim.sweep(common.tree.root().id);
+                    SinkDone::RemoveJournal { result: Ok(()) }
+                });
+            }
+        }
+    }
+
+    fn register(&self, id: DirId, parent: DirId, name: Name) {
+        self.common.tree.register(id, parent, name);
+    }
+
+    fn forget(&self, id: DirId) {
+        self.common.tree.forget(id);
+    }
+
+    fn set_width(&mut self, _: Option<u16>) -> Option<u16> {
+        None
+    }
+
+    fn fixed(&self) -> Option<&'static str> {
+        Some("what is under way at each server of a volume is its client's to say")
+    }
+
+    fn stuck(&self) -> Vec<Stuck> {
+        self.pool.stuck()
+    }
+
+    fn report(&self) -> Vec<(String, String)> {
+        vec![("sink storage".into(), self.common.volume.in_words())]
+    }
+
+    fn not_kept(&self) -> NotKept {
+        NotKept { setid: self.common.setid.load(Ordering::Relaxed), ..NotKept::default() }
+    }
+
+    fn left(&self) -> Option<String> {
+        self.common.claim.stays()
+    }
+
+    fn end(&mut self) -> Vec<String> {
+        self.end_all()
+    }
+}
+
+impl Common {
+    fn doing(&self, what: &'static str, Path(dir, name): &Path, offset: u64) -> Doing {
+        let name = escape::within(&self.volume.url(&self.tree.path(*dir, name.as_ref())));
+        Doing { what, name, offset }
+    }
+
+    /// To whom belongs what is made here.
+    pub(super) fn own(&self) -> &Meta {
+        &self.made
+    }
+
+    pub(super) fn path(&self, file: &SinkFile) -> Vec<u8> {
+        self.tree.path(file.parent, Some(&file.name))
+    }
+
+    /// The file, known from now on.
+    fn open(&self, file: &SinkFile) -> Arc<OpenFile> {
+        let new = || {
+            Arc::new(OpenFile {
+                parent: file.parent,
+                name: file.name.clone(),
+                temp: self.temp_name(file),
+                size: file.size,
+                written: AtomicU64::new(0),
+                state: Mutex::new(State::New),
+            })
+        };
+        lock(&self.files).entry(file.id).or_insert_with(new).clone()
+    }
+
+    pub(super) fn temp_name(&self, file: &SinkFile) -> Name {
+        temp_name(&file.name, self.tag, file.number)
+    }
+
+    /// The temporary of a file, made at the first call.
+    pub(super) fn temp(&self, file: &OpenFile) -> Result<EntryNo, Failure> {
+        let mut state = lock(&file.state);
+        match &*state {
+            State::Open(entry) => return Ok(*entry),
+            State::Failed(failure) => return Err(failure.clone()),
+            State::New => {}
+        }
+        let path = || self.tree.path(file.parent, Some(&file.name));
+        self.claim.check()?;
+        let parent = self.tree.dir(file.parent)?;
+        let at = At { parent, name: file.temp.clone() };
+        match self.volume.catalog.create(at, self.made, true, false) {
+            Ok((entry, _)) => {
+                *state = State::Open(entry.id);
+                Ok(entry.id)
+            }
+            Err(why) => {
+                // It may have been made all the same: what stands there is not written into.
+                self.claim.keep();
+                let failure = self.volume.refused(FailureKind::Create, "create", &path(), &why);
+                *state = State::Failed(failure.clone());
+                Err(failure)
+            }
+        }
+    }
+
+    fn write(
+        &self,
+        file: &SinkFile,
+        offset: u64,
+        payload: Option<&Buffer>,
+        (start, len): (u32, u64),
+    ) -> Result<(), Failure> {
+        let open = self.open(file);
+        if len == 0 {
+            return Ok(());
+        }
+        let entry = self.temp(&open)?;
+        let all = payload.map_or(&[][..], Buffer::as_slice);
+        let start = start as usize;
+        let Some(bytes) = usize::try_from(len).ok().and_then(|len| all.get(start..start.checked_add(len)?))
+        else {
+            let why = "its bytes are not in their buffer";
+            return Err(self.volume.failed(FailureKind::Local, "write", &self.path(file), 0, why));
+        };
+        let written = self.volume.client.write(FileNo(entry.0), offset, bytes.to_vec()).wait();
+        written.map_err(|why| self.volume.broke(FailureKind::Write, "write", &self.path(file), &why))?;
+        open.written.fetch_add(len, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// What stands at a name.
+    fn look_up(&self, item: &LookupItem) -> Result<Found, Failure> {
+        let file = &item.file;
+        let nothing = Found {
+            existing: haul_core::transfer::op::Existing::Nothing,
+            seen: None,
+            adopted: false,
+            len: 0,
+            begun: false,
+        };
+        // Nothing can stand in a directory that this run made; that spares a request for each new file.
+        if self.tree.was_made(file.parent) {
+            return Ok(nothing);
+        }
+        let parent = self.tree.dir(file.parent)?;
+        let at = At { parent, name: file.name.clone() };
+        let found = existing_at(&self.volume, &at, &|| self.path(file))?;
+        Ok(found.map_or(nothing, |(_, existing, seen)| Found { existing, seen: Some(seen), ..nothing }))
+    }
+
+    /// Reads back ranges of what was written, nodes of the file's tree.
+    fn check(
+        &self,
+        file: &SinkFile,
+        kind: DigestKind,
+        ranges: &[(u64, u64)],
+    ) -> Result<Vec<Option<Cv>>, Failure> {
+        let Some(open) = lock(&self.files).get(&file.id).cloned() else {
+            return Ok(ranges.iter().map(|_| None).collect());
+        };
+        let entry = self.temp(&open)?;
+        let value = |(offset, len): &(u64, u64)| {
+            let mut hasher = Hasher::new(kind, *offset);
+            let read = self.read_back(file, entry, (*offset, *len), &mut hasher);
+            let whole = *offset == 0 && *len == file.size;
+            // What cannot be read is not there.
+            read.ok().map(|()| if whole { hasher.root() } else { hasher.value() })
+        };
+        Ok(ranges.iter().map(value).collect())
+    }
+
+    /// Hashes a range of what the servers give back.
+    pub(super) fn read_back(
+        &self,
+        file: &SinkFile,
+        entry: EntryNo,
+        (offset, len): (u64, u64),
+        hasher: &mut Hasher,
+    ) -> Result<(), Failure> {
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let step = (end - at).min(STEP);
+            let read = self.volume.client.read(FileNo(entry.0), at, step).wait();
+            let read = read
+                .map_err(|why| self.volume.broke(FailureKind::Read, "read back", &self.path(file), &why))?;
+            self.meter.busy(Stage::SinkHost, || hasher.update(&read.bytes));
+            at += step;
+        }
+        Ok(())
+    }
+
+    /// Commits one file: what was written lasts, and a complete one gets its name.
+    fn commit(&self, item: &CommitItem, durable: bool) -> Result<(), Failure> {
+        let open = match &item.publish {
+            Some(publish) => Some(self.open(&publish.file)),
+            None => lock(&self.files).get(&item.id).cloned(),
+        };
+        let Some(open) = open else { return Ok(()) };
+        let result = match &item.publish {
+            Some(publish) => self.publish(&open, publish),
+            None => match (&*lock(&open.state), durable) {
+                (State::Open(entry), true) => Ok(Some(*entry)),
+                (State::Failed(failure), _) => Err(failure.clone()),
+                (State::New | State::Open(_), _) => Ok(None),
+            }
+            .and_then(|entry| entry.map_or(Ok(()), |entry| self.sync(&open, entry))),
+        };
+        match (&result, &item.publish) {
+            (Ok(()), Some(_)) => drop(lock(&self.files).remove(&item.id)),
+            (Ok(()), None) => {}
+            (Err(failure), publish) => {
+                let _ = self.remove(&open);
+                *lock(&open.state) = State::Failed(failure.clone());
+                // Nobody discards what was never written.
+                if publish.as_ref().is_some_and(|publish| publish.file.size == 0) {
+                    drop(lock(&self.files).remove(&item.id));
+                }
+            }
+        }
+        result
+    }
+
+    /// All servers say that what was written lasts, and others see how long the file is.
+    pub(super) fn sync(&self, file: &OpenFile, entry: EntryNo) -> Result<(), Failure> {
+        let path = || self.tree.path(file.parent, Some(&file.name));
+        let synced = self.volume.client.sync(FileNo(entry.0)).wait();
+        synced.map_err(|why| self.volume.broke(FailureKind::Sync, "sync", &path(), &why))
+    }
+
+    /// Removes the temporary of a file, if it has one: its name is of this run alone. Whether it is gone;
+    /// otherwise the next run of the job finds it by its tag.
+    fn remove(&self, file: &OpenFile) -> bool {
+        let mut state = lock(&file.state);
+        let State::Open(_) = &*state else { return true };
+        *state = State::New;
+        let Ok(parent) = self.tree.dir(file.parent) else { return false };
+        match self.volume.catalog.unlink(At { parent, name: file.temp.clone() }) {
+            Ok(()) => true,
+            Err(why) if is_missing(&why) => true,
+            Err(_) => {
+                self.claim.keep();
+                false
+            }
+        }
+    }
+
+    /// What has no final name goes; where the catalog does not do it, nobody waits for it again and again.
+    fn abandon(&self) {
+        let left: Vec<Arc<OpenFile>> = lock(&self.files).drain().map(|(_, file)| file).collect();
+        let _ = left.iter().all(|file| self.remove(file));
+    }
+}
+
+impl OpenFile {
+    pub(super) fn temp_name(&self) -> &Name {
+        &self.temp
+    }
+
+    /// So many bytes of it are not written.
+    pub(super) fn missing(&self, data_len: u64) -> u64 {
+        data_len.saturating_sub(self.written.load(Ordering::Acquire))
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+}

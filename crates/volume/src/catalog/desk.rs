@@ -1,0 +1,325 @@
+//! Where requests become answers: groups of them in one transaction.
+//!
+//! In: what clients ask, as it came, and the time. Out: an answer to each, to be said when this returns.
+//! Invariants: all of a group lasts before any of it is answered, or none of it was done; a request that must
+//! not be done twice is not; a file is released only when nobody has it open and everybody who could have had
+//! the time to say so.
+//! Left out: connections, which the [`server`](super::server) has.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use haul_core::volume::catalog::{Answer, EntryNo, Failure, Kind, OPEN_MAX, Request};
+use haul_core::volume::{ClientNo, RequestNo};
+use rustix::io::Errno;
+
+use super::holds::Holds;
+use super::store::{Recalled, Store, Trouble, disk_failure, failed, is_full};
+
+/// Files that are released with one group.
+const RELEASES_MAX: usize = 1024;
+
+/// What comes from a connection.
+#[derive(Clone, Debug)]
+pub enum Asked {
+    /// A client joins: with its number, or to get one.
+    Join(Option<ClientNo>),
+    Ask(ClientNo, RequestNo, Request),
+    /// Its connection is gone.
+    Gone(ClientNo),
+}
+
+/// What is to be said.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Said {
+    Joined(ClientNo),
+    /// No such number was ever given.
+    Unknown,
+    Answer(Answer),
+    Nothing,
+}
+
+/// A change of who has what open, made when its transaction lasts.
+enum Hold {
+    Come(ClientNo),
+    Go(ClientNo),
+    Open(ClientNo, EntryNo),
+    Close(ClientNo, EntryNo),
+    End(ClientNo),
+    /// It has no name any more.
+    Nameless(EntryNo),
+}
+
+/// See the head of this module.
+pub struct Desk {
+    store: Store,
+    holds: Holds,
+    /// Files that nobody had open when this was noted: they are released if they have no name.
+    closed: BTreeSet<EntryNo>,
+    /// Files without a name up to here were looked at since the start; `None`: all of them.
+    looked: Option<EntryNo>,
+    /// The disk failed; nothing is done any more.
+    ill: Option<Failure>,
+}
+
+impl Desk {
+    pub fn new(store: Store) -> Desk {
+        Desk::with_holds(store, Holds::default())
+    }
+
+    /// With nobody who has anything open yet, and a grace of its own.
+    pub fn with_holds(store: Store, holds: Holds) -> Desk {
+        Desk { store, holds, closed: BTreeSet::new(), looked: Some(EntryNo(0)), ill: None }
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Why nothing is done any more.
+    pub fn ill(&self) -> Option<&Failure> {
+        self.ill.as_ref()
+    }
+
+    /// Whether there is something to do though nobody asks for anything.
+    pub fn is_due(&self, now: Duration) -> bool {
+        self.holds.are_known(now) && (self.looked.is_some() || !self.closed.is_empty())
+    }
+
+    /// Answers all of a group, in its order.
+    pub fn serve(&mut self, now: Duration, group: &[Asked]) -> Vec<Said> {
+        let expired = self.holds.expire(now);
+        self.closed.extend(expired);
+        if let Some(failure) = &self.ill {
+            return group.iter().map(|_| Said::Answer(Answer::Failed(failure.clone()))).collect();
+        }
+        match self.together(now, group, true) {
+            Ok(said) => said,
+            // One that needs no room must not fail because another does, nor because of what is to be
+            // released.
+            Err(error) if is_full(&error) => group.iter().map(|asked| self.by_itself(now, asked)).collect(),
+            Err(error) => {
+                let failure = disk_failure(&error);
+                self.ill = Some(failure.clone());
+                group.iter().map(|_| Said::Answer(Answer::Failed(failure.clone()))).collect()
+            }
+        }
+    }
+
+    fn by_itself(&mut self, now: Duration, asked: &Asked) -> Said {
+        if let Some(failure) = &self.ill {
+            return Said::Answer(Answer::Failed(failure.clone()));
+        }
+        match self.together(now, std::slice::from_ref(asked), false) {
+            Ok(mut said) => said.pop().expect("one answer to one request"),
+            Err(error) => {
+                let failure = disk_failure(&error);
+                if !is_full(&error) {
+                    self.ill = Some(failure.clone());
+                }
+                Said::Answer(Answer::Failed(failure))
+            }
+        }
+    }
+
+    /// All in one transaction. After an error nothing is changed.
+    fn together(
+        &mut self,
+        now: Duration,
+        group: &[Asked],
+        releases: bool,
+    ) -> Result<Vec<Said>, rusqlite::Error> {
+        self.store.begin()?;
+        let mut later = Vec::new();
+        let done = self.release(now, releases).and_then(|released| {
+            let said: Result<Vec<_>, _> = group.iter().map(|asked| self.one(asked, &mut later)).collect();
+            said.map(|said| (released, said))
+        });
+        let (released, said) = match done {
+            Ok(done) => done,
+            Err(error) => {
+                self.store.rollback();
+                return Err(error);
+            }
+        };
+        self.store.commit()?;
+        self.looked = released.looked;
+        for file in released.files {
+            self.closed.remove(&file);
+        }
+        later.into_iter().for_each(|change| self.change(change, now));
+        Ok(said)
+    }
+
+    fn one(&self, asked: &Asked, later: &mut Vec<Hold>) -> Result<Said, rusqlite::Error> {
+        let result = match asked {
+            Asked::Join(None) => self.store.new_client().map(Said::Joined),
+            Asked::Join(Some(client)) => self.store.knows_client(*client).map(|knows| match knows {
+                true => {
+                    later.push(Hold::Come(*client));
+                    Said::Joined(*client)
+                }
+                false => Said::Unknown,
+            }),
+            Asked::Ask(client, number, request) => {
+                self.once(*client, *number, request, later).map(Said::Answer)
+            }
+            Asked::Gone(client) => {
+                later.push(Hold::Go(*client));
+                Ok(Said::Nothing)
+            }
+        };
+        match result {
+            Ok(said) => Ok(said),
+            Err(Trouble::Failed(failure)) => Ok(Said::Answer(Answer::Failed(failure))),
+            Err(Trouble::Disk(error)) => Err(error),
+        }
+    }
+
+    fn once(
+        &self,
+        client: ClientNo,
+        number: RequestNo,
+        request: &Request,
+        later: &mut Vec<Hold>,
+    ) -> Result<Answer, Trouble> {
+        if !request.is_once() {
+            return self.answer(client, request, later);
+        }
+        let answer = match self.store.recall(client, number)? {
+            Recalled::Stale => {
+                return Err(failed(Errno::STALE, "the request is older than what is remembered"));
+            }
+            Recalled::Done(answer) => answer,
+            Recalled::New => {
+                let answer = self.answer(client, request, later)?;
+                self.store.remember(client, number, &answer)?;
+                return Ok(answer);
+            }
+        };
+        // What it opened is open, also if the catalog was started anew since.
+        if let (Request::Create { open: true, .. }, Answer::Made { entry, .. }) = (request, &answer)
+            && self.store.can_open(entry.id)?
+        {
+            later.push(Hold::Open(client, entry.id));
+        }
+        Ok(answer)
+    }
+
+    fn answer(&self, client: ClientNo, request: &Request, later: &mut Vec<Hold>) -> Result<Answer, Trouble> {
+        let store = &self.store;
+        let room = |more| {
+            let words = "the client has as many files open as it may";
+            self.holds.have_room(client, more).map_err(|_| failed(Errno::MFILE, words))
+        };
+        Ok(match request {
+            Request::Mkdir { at, meta } => store.make(at, Kind::Directory, meta)?,
+            Request::Create { at, meta, exclusive, open } => {
+                if *open {
+                    room(1)?;
+                }
+                let answer = store.create_file(at, meta, *exclusive)?;
+                if let (true, Answer::Made { entry, .. }) = (open, &answer) {
+                    later.push(Hold::Open(client, entry.id));
+                }
+                answer
+            }
+            Request::Symlink { at, meta, target } => store.make(at, Kind::Link(target.clone()), meta)?,
+            Request::Lookup(place) => store.lookup(place)?,
+            Request::Stat(id) => store.stat(*id)?,
+            Request::ReadDir { dir, after, max } => store.read_dir(*dir, after.as_ref(), *max)?,
+            Request::SetAttr { id, set } => store.set(*id, set)?,
+            Request::Rename { from, to, noreplace } => {
+                later.extend(store.rename(from, to, *noreplace)?.map(Hold::Nameless));
+                Answer::Done
+            }
+            Request::Unlink(place) => {
+                later.extend(store.unlink(place)?.map(Hold::Nameless));
+                Answer::Done
+            }
+            Request::Rmdir(place) => {
+                store.rmdir(place)?;
+                Answer::Done
+            }
+            Request::Open(files) => {
+                room(files.len())?;
+                let mut lost = Vec::new();
+                for file in files {
+                    match store.can_open(*file)? {
+                        true => later.push(Hold::Open(client, *file)),
+                        false => lost.push(*file),
+                    }
+                }
+                Answer::Opened { lost }
+            }
+            Request::Close(files) => {
+                later.extend(files.iter().map(|file| Hold::Close(client, *file)));
+                Answer::Done
+            }
+            Request::ToRemove { server, after } => store.to_remove(*server, *after)?,
+            Request::Removed { server, files } => store.removed(*server, files)?,
+            Request::Leave => {
+                store.forget(client)?;
+                later.push(Hold::End(client));
+                Answer::Done
+            }
+        })
+    }
+
+    fn change(&mut self, change: Hold, now: Duration) {
+        match change {
+            Hold::Come(client) => self.holds.come(client),
+            Hold::Go(client) => self.holds.go(client, now),
+            Hold::Open(client, file) => self.holds.open(client, file),
+            Hold::Close(client, file) => {
+                if self.holds.close(client, file) {
+                    self.closed.insert(file);
+                }
+            }
+            Hold::End(client) => {
+                let files = self.holds.end(client);
+                self.closed.extend(files);
+            }
+            Hold::Nameless(file) => {
+                self.closed.insert(file);
+            }
+        }
+    }
+
+    /// Releases what nobody has open, some of it.
+    fn release(&self, now: Duration, releases: bool) -> Result<Released, rusqlite::Error> {
+        let mut released = Released { files: Vec::new(), looked: self.looked };
+        if !releases || !self.holds.are_known(now) {
+            return Ok(released);
+        }
+        let disk = |trouble| match trouble {
+            Trouble::Disk(error) => error,
+            Trouble::Failed(_) => unreachable!("nothing is asked of these that could fail"),
+        };
+        let mut files: Vec<EntryNo> = self.closed.iter().copied().take(RELEASES_MAX).collect();
+        released.files.clone_from(&files);
+        if let Some(after) = self.looked {
+            let page = self.store.unreleased(after).map_err(disk)?;
+            released.looked = page.last().copied();
+            files.extend(page);
+        }
+        let is_open =
+            |file: &EntryNo| self.holds.is_open(*file) && !haul_mutant::removed("catalog-open-stays");
+        for file in files.iter().filter(|file| !is_open(file)) {
+            self.store.release(*file).map_err(disk)?;
+        }
+        Ok(released)
+    }
+}
+
+/// What was looked at for releasing.
+struct Released {
+    files: Vec<EntryNo>,
+    looked: Option<EntryNo>,
+}
+
+const _: () = assert!(OPEN_MAX >= haul_core::volume::catalog::PAGE_MAX);
+
+#[cfg(test)]
+#[path = "desk_tests.rs"]
+mod tests;

@@ -1,0 +1,404 @@
+//! Serves a catalog over connections.
+//!
+//! In: a listener, the keys of the volume, an open [`Store`]. Out: answers. One thread has the store: it
+//! takes what has come from all connections, does it in one transaction, and answers when that lasts. So
+//! many clients share what a sync costs.
+//! Invariants: connections, what waits for the store, and what waits for a client that does not listen are
+//! bounded; who holds no key of the volume is not heard; of one client only the newest connection is heard,
+//! and nothing that an older one said later.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use haul_core::volume::catalog::{Answer, Failure, Message as Catalog, Request};
+use haul_core::volume::wire::Message;
+use haul_core::volume::{ClientNo, RequestNo, Session};
+use haul_transport::{Link, tls};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::SILENCE_MAX;
+use super::desk::{Asked, Desk, Said};
+use super::holds::{Clock, GRACE, Holds};
+use super::store::Store;
+use crate::dial::Keys;
+use crate::line::{Bytes, Incoming, LineError, Mouth, speak};
+use crate::visit::Visits;
+
+/// Connections at a time; each has two threads.
+const CONNECTIONS_MAX: usize = 1024;
+/// A client has so long to show its key and to join.
+const JOIN_MAX: Duration = Duration::from_secs(10);
+/// What waits for the store; who asks more waits.
+const WAITING_MAX: usize = 4096;
+/// Most requests that share a transaction.
+pub const GROUP_MAX: usize = 256;
+/// How often the store's thread looks at the clock when nobody asks anything, and the listener's whether it
+/// is over.
+const TICK: Duration = Duration::from_millis(250);
+
+/// What connections tell the thread of the store.
+enum Event {
+    Join { line: u64, client: Option<ClientNo>, session: Session, mouth: Mouth },
+    Ask { line: u64, number: RequestNo, request: Request },
+    Gone { line: u64 },
+}
+
+/// How a catalog is served.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Most requests that share a transaction: 1 to [`GROUP_MAX`].
+    pub group_max: usize,
+    /// A client that went has so long to come back, and everybody after a start.
+    pub grace: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { group_max: GROUP_MAX, grace: GRACE }
+    }
+}
+
+/// A catalog that is served until this is dropped.
+pub struct Server {
+    over: Arc<AtomicBool>,
+    address: SocketAddr,
+    visits: Visits,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts to serve.
+    ///
+    /// # Errors
+    /// No thread can be started, or the listener is none.
+    pub fn start(store: Store, keys: Keys, listener: TcpListener, options: Options) -> io::Result<Server> {
+        let over = Arc::new(AtomicBool::new(false));
+        let address = listener.local_addr()?;
+        let (post, events) = bounded(WAITING_MAX);
+        let visits = Visits::default();
+        let mut server = Server { over: over.clone(), address, visits: visits.clone(), threads: Vec::new() };
+        let is_over = over.clone();
+        let owner = thread::Builder::new().name("haul-cat-store".into());
+        server.threads.push(owner.spawn(move || own(store, &events, options, &is_over))?);
+        let listen = thread::Builder::new().name("haul-cat-listen".into());
+        server.threads.push(listen.spawn(move || listen_on(&listener, (&keys, &visits), &post, &over))?);
+        Ok(server)
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether somebody who holds the volume's key wants it to end, which is left to whoever runs it.
+    pub fn visits(&self) -> &Visits {
+        &self.visits
+    }
+
+    /// Whether it has ended by itself, which it does when its disk fails.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn listen_on(
+    listener: &TcpListener,
+    (keys, visits): (&Keys, &Visits),
+    post: &Sender<Event>,
+    over: &Arc<AtomicBool>,
+) {
+    let open = Arc::new(AtomicUsize::new(0));
+    let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
+    let mut line = 0;
+    while !over.load(Ordering::Acquire) {
+        let mut ready = [PollFd::new(listener, PollFlags::IN)];
+        if !matches!(poll(&mut ready, Some(&tick)), Ok(1..)) {
+            continue;
+        }
+        // What fails here was the connection's fault, or passes.
+        let Ok((stream, _)) = listener.accept() else {
+            thread::sleep(Duration::from_millis(10));
+            continue;
+        };
+        if open.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
+            open.fetch_sub(1, Ordering::AcqRel);
+            continue;
+        }
+        line += 1;
+        let (keys, visits, post) = (keys.clone(), visits.clone(), post.clone());
+        let counted = Counted(open.clone());
+        let serve = move || {
+            let _counted = counted;
+            hear(stream, (&keys, &visits), line, &post);
+        };
+        // Where no thread can be had the connection is dropped, and its client tries again.
+        let _ = thread::Builder::new().name("haul-cat-line".into()).spawn(serve);
+    }
+}
+
+/// Counts a connection as long as it lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// One connection, from its handshake to its end.
+fn hear(stream: TcpStream, (keys, visits): (&Keys, &Visits), line: u64, post: &Sender<Event>) {
+    let _ = stream.set_nodelay(true);
+    let Ok(socket) = stream.try_clone() else { return };
+    let Ok(link) = tls::server(stream, &keys.identity, &keys.pin, JOIN_MAX) else { return };
+    let Link { closer, .. } = &link;
+    let closer = closer.clone();
+    let Ok((mut incoming, mouth)) = speak(link, "haul-cat-say", Some(WAITING_MAX)) else { return };
+    let why = match joined(&mut incoming, &socket, (keys, visits), line, &mouth, post) {
+        // It was a visitor; with the last mouth the connection ends.
+        Ok(false) => return,
+        Ok(true) => {
+            let why = listen_to(&mut incoming, line, &mouth, post);
+            let _ = post.send(Event::Gone { line });
+            why
+        }
+        Err(error) => Err(error),
+    };
+    match why {
+        // The thread that says it ends the connection then.
+        Err(LineError::Refused(why)) => mouth.say(Message::Refused(why.into()), Bytes::default()),
+        Err(LineError::Bad(what)) => mouth.say(Message::Refused(what.into()), Bytes::default()),
+        Err(LineError::Wire(error)) => {
+            mouth.say(Message::Refused(error.to_string().into()), Bytes::default());
+        }
+        Err(LineError::Cut | LineError::Io(_)) | Ok(()) => closer(),
+    }
+}
+
+/// Hears the join, which is the first of a connection; or answers a visitor, and says that it was one.
+fn joined(
+    incoming: &mut Incoming,
+    socket: &TcpStream,
+    (keys, visits): (&Keys, &Visits),
+    line: u64,
+    mouth: &Mouth,
+    post: &Sender<Event>,
+) -> Result<bool, LineError> {
+    let timeout = |time| socket.set_read_timeout(Some(time)).map_err(LineError::Io);
+    timeout(JOIN_MAX)?;
+    socket.set_write_timeout(Some(SILENCE_MAX)).map_err(LineError::Io)?;
+    match incoming.receive(only_catalog)? {
+        Some((Message::Catalog(Catalog::Join { volume, client, session }), _)) => {
+            if volume != keys.volume {
+                return Err(LineError::Refused("this is the catalog of another volume".into()));
+            }
+            timeout(SILENCE_MAX)?;
+            post.send(Event::Join { line, client, session, mouth: mouth.clone() })
+                .map_err(|_| LineError::Refused("the catalog ends".into()))?;
+            Ok(true)
+        }
+        Some((Message::Visit(visit), _)) => {
+            mouth.say(visits.answer(keys.volume, None, &visit), Bytes::default());
+            Ok(false)
+        }
+        Some(_) => Err(LineError::Refused("who does not join is not heard".into())),
+        None => Err(LineError::Cut),
+    }
+}
+
+/// What a catalog hears, and nothing with bytes behind it.
+fn only_catalog(message: &Message) -> Result<(), String> {
+    match message {
+        Message::Catalog(Catalog::Join { .. } | Catalog::Ask(..)) | Message::Ping(_) | Message::Visit(_) => {
+            Ok(())
+        }
+        _ => Err("this is nothing that a catalog is told".into()),
+    }
+}
+
+fn listen_to(
+    incoming: &mut Incoming,
+    line: u64,
+    mouth: &Mouth,
+    post: &Sender<Event>,
+) -> Result<(), LineError> {
+    while let Some((message, _)) = incoming.receive(only_catalog)? {
+        match message {
+            Message::Ping(number) => mouth.say(Message::Pong(number), Bytes::default()),
+            Message::Catalog(Catalog::Ask(number, request)) => {
+                let event = Event::Ask { line, number, request };
+                post.send(event).map_err(|_| LineError::Refused("the catalog ends".into()))?;
+            }
+            _ => return Err(LineError::Refused("a connection joins once".into())),
+        }
+    }
+    Ok(())
+}
+
+/// A connection, as the thread of the store knows it.
+struct Line {
+    mouth: Mouth,
+    /// Known once it was given one.
+    client: Option<ClientNo>,
+}
+
+/// The connections of the thread that has the store.
+#[derive(Default)]
+struct Lines {
+    lines: HashMap<u64, Line>,
+    /// The newest session of each client, and its connection while it stands. Clients are as many as were
+    /// given numbers, each of which cost a sync.
+    clients: HashMap<ClientNo, (Session, Option<u64>)>,
+    /// Clients whose connection was gone before they could be told that they joined.
+    gone: Vec<ClientNo>,
+}
+
+fn own(store: Store, events: &Receiver<Event>, options: Options, over: &AtomicBool) {
+    let facts = store.facts().clone();
+    let mut desk = Desk::with_holds(store, Holds::with_grace(options.grace));
+    let mut lines = Lines::default();
+    let mut clock = Clock::start(Instant::now());
+    while !over.load(Ordering::Acquire) {
+        let first = match events.recv_timeout(TICK) {
+            Ok(event) => Some(event),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
+        let now = clock.look(Instant::now());
+        let rest = first.is_some().then(|| events.try_iter().take(options.group_max.max(1) - 1));
+        // Who asked; a group has none from connections that are not heard any more.
+        let mut group: Vec<_> = lines.gone.drain(..).map(Asked::Gone).collect();
+        let mut whose: Vec<_> = group.iter().map(|_| For::Nobody).collect();
+        for event in first.into_iter().chain(rest.into_iter().flatten()) {
+            if let Some((who, asked)) = lines.hear(event) {
+                whose.push(who);
+                group.push(asked);
+            }
+        }
+        if group.is_empty() && !desk.is_due(now) {
+            continue;
+        }
+        for (who, said) in whose.into_iter().zip(desk.serve(now, &group)) {
+            lines.say(who, said, &facts);
+        }
+        if let Some(Failure { words, .. }) = desk.ill() {
+            for line in lines.lines.values() {
+                line.mouth.say(Message::Refused(words.clone()), Bytes::default());
+            }
+            over.store(true, Ordering::Release);
+        }
+    }
+    lines.lines.values().for_each(|line| line.mouth.close());
+}
+
+/// Whom an answer is for.
+enum For {
+    /// A connection that joins, in this session.
+    Join(u64, Session),
+    Ask(u64, RequestNo, bool),
+    Nobody,
+}
+
+impl Lines {
+    fn hear(&mut self, event: Event) -> Option<(For, Asked)> {
+        match event {
+            Event::Join { line, client, session, mouth } => {
+                if let Some(client) = client {
+                    let known = self.clients.get(&client).copied();
+                    if known.is_some_and(|(newest, _)| session <= newest)
+                        && !haul_mutant::removed("catalog-older-sessions")
+                    {
+                        let why = "a newer connection of this client was heard";
+                        mouth.say(Message::Refused(why.into()), Bytes::default());
+                        return None;
+                    }
+                    if let Some((_, Some(old))) = known
+                        && let Some(old) = self.lines.remove(&old)
+                    {
+                        old.mouth.close();
+                    }
+                    // From here on nothing of the older one is heard.
+                    if known.is_some() {
+                        self.clients.insert(client, (session, None));
+                    }
+                }
+                self.lines.insert(line, Line { mouth, client: None });
+                Some((For::Join(line, session), Asked::Join(client)))
+            }
+            Event::Ask { line, number, request } => {
+                let client = self.lines.get(&line)?.client;
+                let Some(client) = client else {
+                    // It did not wait for its number.
+                    self.end(line, "who has not joined is not heard");
+                    return None;
+                };
+                let leaves = request == Request::Leave;
+                Some((For::Ask(line, number, leaves), Asked::Ask(client, number, request)))
+            }
+            Event::Gone { line } => {
+                let client = self.lines.remove(&line)?.client?;
+                if let Some((_, current)) = self.clients.get_mut(&client) {
+                    *current = None;
+                }
+                Some((For::Nobody, Asked::Gone(client)))
+            }
+        }
+    }
+
+    fn end(&mut self, line: u64, why: &str) {
+        if let Some(line) = self.lines.remove(&line) {
+            line.mouth.say(Message::Refused(why.into()), Bytes::default());
+        }
+    }
+
+    fn say(&mut self, who: For, said: Said, facts: &haul_core::volume::catalog::Facts) {
+        let say = |line: Option<&Line>, message| {
+            if let Some(line) = line {
+                line.mouth.say(Message::Catalog(message), Bytes::default());
+            }
+        };
+        match (who, said) {
+            (For::Join(line, session), Said::Joined(client)) => {
+                // Others of this client may have come with the same group.
+                match self.clients.get(&client).copied() {
+                    Some((newest, _)) if newest > session => {
+                        return self.end(line, "a newer connection of this client was heard");
+                    }
+                    Some((_, Some(old))) if old != line => self.end(old, "the client has a newer connection"),
+                    _ => {}
+                }
+                let current = self.lines.get_mut(&line).map(|there| {
+                    there.client = Some(client);
+                    line
+                });
+                if current.is_none() {
+                    self.gone.push(client);
+                }
+                self.clients.insert(client, (session, current));
+                say(self.lines.get(&line), Catalog::Joined { client, facts: facts.clone() });
+            }
+            (For::Join(line, _), Said::Answer(Answer::Failed(failure))) => self.end(line, &failure.words),
+            (For::Join(line, _), _) => self.end(line, "no client has this number"),
+            (For::Ask(line, number, leaves), Said::Answer(answer)) => {
+                say(self.lines.get(&line), Catalog::Answer(number, answer));
+                if leaves && let Some(line) = self.lines.get_mut(&line) {
+                    line.client = None;
+                }
+            }
+            (For::Ask(..) | For::Nobody, _) => {}
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Looking after a volume: whoever holds its key sees whether a server or the catalog is there, and has it
+//! end.
+//!
+//! In: where it listens. Out: that it answered, and how long that took. At the other end: what is answered,
+//! and that somebody wants an end.
+//! Invariants: a visit changes nothing but that; each wait has its end; whoever answers holds the volume's
+//! key, as whoever asks does.
+//! Left out: that it really has ended, which nobody can say of himself.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use haul_core::volume::ServerNo;
+use haul_core::volume::wire::{Message, Visit, Visited, VolumeId};
+use haul_transport::{Link, TransportError, tcp, tls};
+
+use crate::dial::Keys;
+use crate::disk::lock;
+use crate::line::{Incoming, LineError, Outgoing};
+
+/// Why nobody was met.
+#[derive(Debug, thiserror::Error)]
+pub enum VisitError {
+    /// Nobody listens there.
+    #[error("nobody listens at {0}")]
+    Nobody(SocketAddr),
+    #[error("connecting to {to}: {}", haul_base::errno::text(source))]
+    Connect { to: SocketAddr, source: io::Error },
+    /// Whoever listens there does not show this volume's key.
+    #[error("who listens at {to} is none of this volume: {}", haul_base::errno::with_causes(source))]
+    Stranger { to: SocketAddr, source: TransportError },
+    #[error("{to} did not answer within {} s", limit.as_secs())]
+    Silent { to: SocketAddr, limit: Duration },
+    #[error("asking {to}: {source}")]
+    Line { to: SocketAddr, source: LineError },
+    #[error("{to} refused: {why}")]
+    Refused { to: SocketAddr, why: Box<str> },
+}
+
+/// What was learnt by a visit.
+#[derive(Clone, Copy, Debug)]
+pub struct Met {
+    pub visited: Visited,
+    /// From the question to the answer.
+    pub round_trip: Duration,
+}
+
+/// Visits a server, or with `None` the catalog. `end`: it is to end. `limit` bounds each of a few waits.
+///
+/// # Errors
+/// It was not met; it may have been told to end all the same.
+pub fn visit(
+    keys: &Keys,
+    at: SocketAddr,
+    to: Option<ServerNo>,
+    end: bool,
+    limit: Duration,
+) -> Result<Met, VisitError> {
+    let stream = tcp::connect(&at, None, None, limit).map_err(|source| match source.kind() {
+        io::ErrorKind::ConnectionRefused => VisitError::Nobody(at),
+        _ => VisitError::Connect { to: at, source },
+    })?;
+    let broken = |source| VisitError::Connect { to: at, source };
+    let _ = stream.set_nodelay(true);
+    let socket = stream.try_clone().map_err(broken)?;
+    let link = tls::client(stream, &keys.identity, &keys.pin, limit)
+        .map_err(|source| VisitError::Stranger { to: at, source })?;
+    socket.set_read_timeout(Some(limit)).map_err(broken)?;
+    let Link { reader, writer, closer, .. } = link;
+    let asked = ask(Incoming::new(reader), Outgoing::new(writer), Visit { volume: keys.volume, to, end });
+    closer();
+    match asked {
+        Ok(Ok(met)) => Ok(met),
+        Ok(Err(why)) => Err(VisitError::Refused { to: at, why }),
+        Err(LineError::Io(error))
+            if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+        {
+            Err(VisitError::Silent { to: at, limit })
+        }
+        Err(source) => Err(VisitError::Line { to: at, source }),
+    }
+}
+
+fn ask(
+    mut incoming: Incoming,
+    mut outgoing: Outgoing,
+    visit: Visit,
+) -> Result<Result<Met, Box<str>>, LineError> {
+    let begun = Instant::now();
+    outgoing.send(&Message::Visit(visit), &[])?;
+    outgoing.flush()?;
+    match incoming.receive(|_| Ok(()))? {
+        Some((Message::Visited(visited), _)) => Ok(Ok(Met { visited, round_trip: begun.elapsed() })),
+        Some((Message::Refused(why), _)) => Ok(Err(why)),
+        Some(_) => Err(LineError::Bad("something else than who it is")),
+        None => Err(LineError::Cut),
+    }
+}
+
+/// What a server's visitors are told, and what they want of it.
+#[derive(Clone)]
+pub struct Visits {
+    started: Instant,
+    shared: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Default for Visits {
+    fn default() -> Visits {
+        Visits { started: Instant::now(), shared: Arc::default() }
+    }
+}
+
+impl Visits {
+    /// The answer to a visitor. `of`, `me`: the volume that this is of, and which server.
+    pub(crate) fn answer(&self, of: VolumeId, me: Option<ServerNo>, visit: &Visit) -> Message {
+        if visit.volume != of {
+            return Message::Refused("this is of another volume".into());
+        }
+        if visit.to != me {
+            let name = |who: Option<ServerNo>| {
+                who.map_or_else(|| "the catalog".to_owned(), |server| format!("server {}", server.0))
+            };
+            let why = format!("this is {} of the volume, and not {}", name(me), name(visit.to));
+            return Message::Refused(why.into());
+        }
+        if visit.end {
+            self.want_end();
+        }
+        Message::Visited(Visited { process: std::process::id(), since: self.started.elapsed() })
+    }
+
+    /// Somebody wants an end.
+    pub fn want_end(&self) {
+        *lock(&self.shared.0) = true;
+        self.shared.1.notify_all();
+    }
+
+    /// Waits until somebody wants an end, at most so long; whether one is wanted.
+    pub fn wait(&self, limit: Duration) -> bool {
+        let is_wanted = lock(&self.shared.0);
+        let waited = self.shared.1.wait_timeout_while(is_wanted, limit, |wanted| !*wanted);
+        *waited.unwrap_or_else(std::sync::PoisonError::into_inner).0
+    }
+}
