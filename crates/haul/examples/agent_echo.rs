@@ -50,7 +50,9 @@ fn serve() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let connected = match agent(input, output, env) {
-        Ok((_, connected)) => connected,
+        Ok(Some((_, connected))) => connected,
+        // Nobody asks it for anything else.
+        Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "{error}");
             return ExitCode::FAILURE;

@@ -65,6 +65,7 @@ impl Reads {
             memory: 1 << 26,
             object_size: OBJECT as u32,
             clock: wall_clock(),
+            kept: Duration::ZERO,
             changed,
             budget: budget(),
             meter: Arc::new(Meter::default()),

@@ -197,7 +197,7 @@ fn bootstrap(stay: bool, of_role: fn(Role) -> bool) -> i32 {
         let _ = rustix::stdio::dup2_stdin(&null);
         let _ = rustix::stdio::dup2_stdout(&null);
     }
-    let code = until_end(running, &*notice);
+    let code = until_end(*running, &*notice);
     drop(home);
     code
 }

@@ -59,6 +59,7 @@ fn readers_that_stand_still_are_given_nothing() {
         ssh: (&[], false),
         patience: Some(Duration::from_secs(3600)),
         data_channel: DataChannel::default(),
+        volumes: None,
         stop: Stop::never(),
     };
     let (post, posted) = unbounded();
@@ -70,6 +71,7 @@ fn readers_that_stand_still_are_given_nothing() {
         memory: 4 * u64::from(OBJECT),
         object_size: OBJECT,
         clock: wall_clock(),
+        kept: Duration::ZERO,
         changed: OnChange::Fail,
         budget: budget(),
         meter: Arc::new(Meter::default()),
