@@ -581,6 +581,11 @@ impl Queues {
         self.common.pop_front()
     }
 
+    /// What comes next of that helps with sums, for which nobody waits long.
+    pub(super) fn is_help_next(&self) -> bool {
+        self.homeless.is_empty() && matches!(self.common.front(), Some(Work::Sums(_)))
+    }
+
     /// What this thread would do next may be done by any.
     pub(super) fn waits_for_anybody(&self, index: usize) -> bool {
         self.own[index].is_empty()

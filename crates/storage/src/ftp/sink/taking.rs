@@ -2,7 +2,8 @@
 //!
 //! In: the queues, and what is known of the session. Out: something to do, or that the session is over.
 //! Invariants: what any session may do is not taken by one whose session is over and that gets no other, nor
-//! by one that may not be answered while others are; what a session has begun stays its own.
+//! by one that may not be answered while others are, but for help with sums; what a session has begun stays
+//! its own.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -56,7 +57,7 @@ impl Writer {
                         return None;
                     }
                     queues = common.lock();
-                } else if self.is_silent() && queues.has_others(self.index) {
+                } else if !queues.is_help_next() && self.is_silent() && queues.has_others(self.index) {
                     // Nor by one that may not be answered, while others are, or may be.
                     queues.asking[self.index] = true;
                     drop(queues);
