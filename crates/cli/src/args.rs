@@ -29,6 +29,7 @@ pub mod retry;
 pub mod rsync;
 pub mod storage;
 pub mod top;
+pub mod volume;
 
 /// Most data streams.
 const STREAMS_MAX: i64 = 64;

@@ -5,7 +5,7 @@ use std::io::Write;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::args::probe::Probe;
-use crate::args::{Clean, Cp, LayoutArgs, ctl::Ctl, top::Top};
+use crate::args::{Clean, Cp, LayoutArgs, ctl::Ctl, top::Top, volume::Volume};
 use crate::escape;
 use crate::typed::typed;
 
@@ -21,6 +21,7 @@ mod probe;
 mod serve;
 mod surroundings;
 mod top;
+mod volume;
 
 /// A run that failed.
 pub const FAILED: i32 = 1;
@@ -95,6 +96,9 @@ commands! {
     /// Serve a directory to clients of other protocols
     #[command(subcommand)]
     Serve(serve::Serve),
+    /// Make, look after and end striped volumes: the flash of several hosts as one
+    #[command(subcommand)]
+    Volume(Volume),
     /// Print the manual page, or write all pages into a directory
     Man(man::Pages),
     /// Print a completion script for a shell

@@ -50,7 +50,9 @@ fn serve() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let connected = match agent(input, output, env) {
-        Ok((_, connected)) => connected,
+        Ok(Some((_, connected))) => connected,
+        // It does no errands.
+        Ok(None) => return ExitCode::FAILURE,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "{error}");
             return ExitCode::FAILURE;

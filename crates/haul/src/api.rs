@@ -244,14 +244,15 @@ pub fn lists_are_apart(request: &CopyRequest, files: &[PathBuf]) -> Result<(), E
 ///
 /// `home`: the user's home directory; `ssh_connection`: what sshd says of the connection
 /// (`SSH_CONNECTION`), from which the address to listen on is taken; `prober`: what it does where it is asked
-/// to measure.
+/// to measure; `errands`: where it is asked for something else than a copy.
 #[doc(hidden)]
 pub fn agent(
     home: Option<PathBuf>,
     ssh_connection: Option<String>,
     prober: &'static dyn crate::trial::Prober,
+    errands: haul_launch::Errands,
 ) -> i32 {
-    crate::copy::serve(home, ssh_connection, prober)
+    crate::copy::serve(home, ssh_connection, prober, errands)
 }
 
 /// For the program `haul`. `haul agent --channel`: brings a further channel of an ssh connection to the agent

@@ -385,6 +385,7 @@ pub(crate) fn serve(
     home: Option<PathBuf>,
     ssh_connection: Option<String>,
     prober: &'static dyn trial::Prober,
+    errands: haul_launch::Errands,
 ) -> i32 {
     let least_protect = policy::least_protect(home.as_deref());
     let storage_rate = home.clone().map(passport::rate_at);
@@ -396,7 +397,9 @@ pub(crate) fn serve(
         }))
     };
     let answers = Some(answers);
-    let env = AgentEnv { ssh_connection, least_protect, storage_rate, answers, ..AgentEnv::default() };
+    let errands = Some(errands);
+    let env =
+        AgentEnv { ssh_connection, least_protect, storage_rate, answers, errands, ..AgentEnv::default() };
     // Bare descriptors: a buffer in between would hold back what the other end waits for.
     let pipe = || {
         Ok::<_, std::io::Error>((
@@ -406,7 +409,9 @@ pub(crate) fn serve(
     };
     let Ok((input, output)) = pipe() else { return 1 };
     let (mut request, connected) = match haul_launch::agent(File::from(input), File::from(output), env) {
-        Ok(served) => served,
+        Ok(Some(served)) => served,
+        // An errand, which is done.
+        Ok(None) => return 0,
         // The near end was told, or is gone.
         Err(_) => return 1,
     };

@@ -18,6 +18,7 @@ use haul_core::ids::StreamId;
 use haul_core::wire::{STREAMS_MAX, VERSION, VERSION_MIN};
 
 use super::arrived::{Arrived, Decided, JOIN_WAIT, watch_pipe};
+use super::errand::{ErrandLine, Errands};
 use super::happy_eyeballs::Caller;
 use super::join_handshake::Session;
 use super::listener::{At, Listener};
@@ -54,6 +55,8 @@ pub struct AgentEnv<R: Request> {
     pub storage_rate: Option<StorageRate<R>>,
     /// `None`: questions of the near end are not answered.
     pub answers: Option<Answers<R::Question>>,
+    /// `None`: it does nothing but copies.
+    pub errands: Option<Errands>,
     #[doc(hidden)]
     pub hooks: AgentHooks,
 }
@@ -61,7 +64,14 @@ pub struct AgentEnv<R: Request> {
 impl<R: Request> Default for AgentEnv<R> {
     fn default() -> Self {
         let (least_protect, hooks) = (Protect::default(), AgentHooks::default());
-        AgentEnv { ssh_connection: None, least_protect, storage_rate: None, answers: None, hooks }
+        AgentEnv {
+            ssh_connection: None,
+            least_protect,
+            storage_rate: None,
+            answers: None,
+            errands: None,
+            hooks,
+        }
     }
 }
 
@@ -127,6 +137,7 @@ pub struct AgentConnected {
 /// Give it the bare descriptors: with [`Path::Ssh`] all data goes through them, and the buffers of
 /// `std::io::stdin` and `stdout` only cost time there.
 /// stdout and stderr may be closed at any time once the session is up: do not panic on writing there.
+/// `None`: it was an errand, which is done.
 ///
 /// # Errors
 /// If the near end is gone, says something else than a near end does, or does not join in time. Where the
@@ -135,7 +146,7 @@ pub fn agent<R: Request, I, W>(
     mut input: I,
     mut output: W,
     env: AgentEnv<R>,
-) -> Result<(R, AgentConnected), BootstrapError>
+) -> Result<Option<(R, AgentConnected)>, BootstrapError>
 where
     I: Read + Send + 'static,
     W: Write + Send + 'static,
@@ -150,11 +161,18 @@ where
     output.write_all(&[MAGIC, &frame].concat()).and_then(|()| output.flush()).map_err(lost)?;
 
     message::skip_to_magic(&mut input).map_err(lost)?;
+    let said = message::read_frame::<serde_json::Value>(&mut input);
+    if let (Ok(said), Some(Errands(errand))) = (&said, &env.errands)
+        && let Some(name) = said.get("errand").and_then(serde_json::Value::as_str)
+    {
+        errand(name, &mut ErrandLine { input: &mut input, output: &mut output });
+        return Ok(None);
+    }
     let mut say = |reply: &AgentReply| {
         let frame = message::encode(reply).map_err(lost)?;
         output.write_all(&frame).and_then(|()| output.flush()).map_err(lost)
     };
-    let near: NearHello<R> = match message::read_frame(&mut input) {
+    let near: NearHello<R> = match said.and_then(|said| Ok(serde_json::from_value(said)?)) {
         Ok(near) => near,
         // A later haul may ask for what this one does not know, a scheme say.
         Err(e) if e.kind() == io::ErrorKind::InvalidData => {
@@ -291,7 +309,7 @@ where
         near_version: escape::line(program.as_bytes()),
         strays,
     };
-    Ok((near.request, connected))
+    Ok(Some((near.request, connected)))
 }
 
 /// Client and server address of `$SSH_CONNECTION`, as far as they are plain addresses. One with a scope

@@ -66,7 +66,7 @@ fn addresses_are_named_in_order() {
     assert!(matches!(place(&[ip("10.0.0.2")], None), Some(At::Only(one)) if one == [ip("10.0.0.2")]));
 }
 
-type Ended = Result<(Asked, AgentConnected), BootstrapError>;
+type Ended = Result<Option<(Asked, AgentConnected)>, BootstrapError>;
 
 /// Goal: the server's address is the third field, and what is no plain address is none.
 #[test]
@@ -134,7 +134,7 @@ fn pipe_may_end_when_control_is_up() {
     let _control = join(0);
     drop(near);
     let _data = [join(2), join(1)];
-    let connected = agent.join().unwrap().unwrap().1;
+    let connected = agent.join().unwrap().unwrap().expect("a session").1;
     assert_eq!((connected.protect, connected.streams), ("tls", 2));
     let Joins::Accept(door) = &connected.joins else { panic!("nothing can join later") };
     assert!(door.is_orphaned());
@@ -200,7 +200,7 @@ fn decision_for_the_pipe_closes_the_port() {
     let (mut near, reply, agent, _) = near_end(2);
     let AgentReply::Ready { listening: Ok(at), .. } = reply else { panic!("not listening") };
     near.write_all(&message::encode(&Decision::Mux).unwrap()).unwrap();
-    let connected = agent.join().unwrap().unwrap().1;
+    let connected = agent.join().unwrap().unwrap().expect("a session").1;
     assert_eq!((connected.path, connected.data.len()), (Path::Ssh, 2));
     assert!(TcpStream::connect((at.address, at.port)).is_err());
 }

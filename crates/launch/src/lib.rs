@@ -46,6 +46,7 @@ mod channel_listener;
 mod channels;
 mod clients;
 mod coming;
+mod errand;
 mod happy_eyeballs;
 mod join_handshake;
 mod listener;
@@ -65,6 +66,7 @@ mod strangers;
 
 pub use agent::{AgentConnected, AgentEnv, AgentHooks, AnswerFn, Answers, StorageRate, agent};
 pub use channel_listener::channel;
+pub use errand::{Errand, ErrandFn, ErrandLine, Errands};
 pub use message::ADDRESSES_MAX;
 #[doc(hidden)]
 pub use message::read_any;

@@ -66,6 +66,23 @@ pub(super) struct NearHello<R> {
     pub dial: Wish,
 }
 
+/// Near end to agent, in place of a [`NearHello`]: a haul that knows no errands says that it does not
+/// understand it.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ErrandHello {
+    pub errand: String,
+    pub protocol: u16,
+}
+
+/// Agent to near end, of an errand.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ErrandReply {
+    Answer(serde_json::Value),
+    /// The last; as that of an [`AgentReply`].
+    Error(String),
+}
+
 /// Which end opens the connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -313,7 +330,7 @@ pub fn read_any(bytes: &[u8]) {
     let _ = (read::<AgentHello>(frames), read::<AgentReply>(frames));
     let _ = read::<NearHello<serde_json::Value>>(frames).map(|near| near.vias().len());
     let _ = read::<Decision>(frames).map(|said| said.is_followed());
-    let _ = read::<FarDialled>(frames);
+    let _ = (read::<FarDialled>(frames), read::<ErrandHello>(frames), read::<ErrandReply>(frames));
 }
 
 #[cfg(test)]

@@ -1,9 +1,14 @@
-//! `haul agent`: the far end of a copy. It speaks to the near end over stdin and stdout, so nothing else is
+//! `haul agent`: the far end of a copy, or of what starts a server of a volume. It speaks to the near end over
+//! stdin and stdout, so nothing else is
 //! printed.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
+use haul_launch::{ErrandLine, Errands};
+
+use super::serve::volume;
 
 #[derive(Args, Debug)]
 pub struct Agent {
@@ -37,5 +42,9 @@ fn run(protocol: bool, channel: bool) -> i32 {
     // Without it the loss of ssh might cost more than it must, which is no reason not to start.
     let _ = crate::signals::outlive_hangup();
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
-    haul::api::agent(home, std::env::var("SSH_CONNECTION").ok(), &haul_probe::Here)
+    let errands = Errands(Arc::new(|name: &str, line: &mut ErrandLine<'_>| match name {
+        volume::ERRAND => volume::relay(line),
+        _ => drop(line.refuse("this haul does not know what it is asked for")),
+    }));
+    haul::api::agent(home, std::env::var("SSH_CONNECTION").ok(), &haul_probe::Here, errands)
 }

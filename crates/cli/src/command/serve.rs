@@ -11,11 +11,18 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::args::plain;
 
+mod manager;
+pub mod volume;
+
 #[derive(Subcommand, Debug)]
 pub enum Serve {
     /// Serve FTP and GridFTP
     #[command(name = "gridftp")]
     Gridftp(Box<Gridftp>),
+    /// Serve a directory as a storage server of a striped volume
+    Volume(volume::Volume),
+    /// Serve the catalog of a striped volume
+    Catalog(volume::Catalog),
     /// One session of a server; started by haul itself
     #[command(hide = true)]
     Session {
@@ -177,6 +184,8 @@ impl super::Run for Serve {
     fn run(&self) -> i32 {
         match self {
             Serve::Gridftp(args) => run(args),
+            Serve::Volume(args) => args.run(),
+            Serve::Catalog(args) => args.run(),
             Serve::Session { looks_at, looks_for_authorities } => {
                 session(looks_at.as_deref(), looks_for_authorities.as_deref())
             }
@@ -206,9 +215,7 @@ mod server {
     use std::io;
     use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
     use std::os::fd::{AsFd, OwnedFd};
-    use std::os::linux::net::SocketAddrExt as _;
-    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-    use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
+    use std::os::unix::ffi::OsStringExt as _;
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
@@ -221,6 +228,7 @@ mod server {
     use haul_ftpd::tls::Host;
 
     use super::super::{FAILED, USAGE, complain};
+    use super::manager::tell_manager;
     use super::{Anonymous, Gridftp, LogForm};
     use crate::signals;
 
@@ -511,19 +519,6 @@ mod server {
             }
         }
         Ok(listeners)
-    }
-
-    /// What the service manager is told, if there is one. (`sd_notify`)
-    fn tell_manager(state: &str) {
-        let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
-        let address = match path.as_bytes() {
-            [b'@', name @ ..] => UnixAddress::from_abstract_name(name),
-            _ => UnixAddress::from_pathname(&path),
-        };
-        // Who is not told waits, and says so himself.
-        if let (Ok(address), Ok(socket)) = (address, UnixDatagram::unbound()) {
-            let _ = socket.send_to_addr(state.as_bytes(), &address);
-        }
     }
 
     pub(super) fn session(looks_at: Option<&Path>, looks_for_authorities: Option<&Path>) -> i32 {

@@ -1,0 +1,147 @@
+//! `haul volume`: striped volumes, from their making to their end.
+//!
+//! In: options, and what is known of volumes in the state directory. Out: servers that run on their hosts,
+//! what is in a volume, or what is wrong with it.
+//! Invariant: what one command began and could not bring to its end is undone, or named.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use haul_core::volume::ServerNo;
+use haul_volume::access::{Access, AccessError, ServerAt};
+use haul_volume::dial::Keys;
+use haul_volume::home::Role;
+use haul_volume::visit::{Met, VisitError, visit};
+
+use super::surroundings::{Surroundings, state_dir};
+use super::{FAILED, USAGE, complain};
+use crate::args::volume::Volume;
+use crate::{escape, signals};
+
+mod create;
+mod life;
+mod names;
+mod show;
+mod talk;
+
+use talk::{Hosts, Limit};
+
+/// A server that is there answers within this.
+const VISIT_WITHIN: Duration = Duration::from_secs(5);
+
+/// Why a command ends, and its exit code.
+struct Trouble(String, i32);
+
+impl From<AccessError> for Trouble {
+    fn from(error: AccessError) -> Trouble {
+        let code = match error {
+            AccessError::Name(_) => USAGE,
+            _ => FAILED,
+        };
+        Trouble(error.to_string(), code)
+    }
+}
+
+impl From<String> for Trouble {
+    fn from(why: String) -> Trouble {
+        Trouble(why, FAILED)
+    }
+}
+
+impl super::Run for Volume {
+    fn run(&self) -> i32 {
+        haul::process::keep_secrets();
+        let done = match self {
+            Volume::Create(args) => create::run(args),
+            Volume::Ls(args) => match &args.path {
+                None => show::list(args.json),
+                Some(path) => names::list(path, args.json),
+            },
+            Volume::Stat(args) => names::stat(&args.path, args.json),
+            Volume::Rm(args) => names::remove(&args.paths, args.recursive),
+            Volume::Health(args) => show::health(&args.name, args.json),
+            Volume::Start(args) => life::start(args),
+            Volume::Stop(args) => life::stop(args),
+            Volume::Destroy(args) => life::destroy(args),
+        };
+        done.unwrap_or_else(|Trouble(why, code)| complain(&why, code))
+    }
+
+    fn works(&self) -> bool {
+        true
+    }
+}
+
+/// Where this user's volumes are known.
+fn known() -> Result<PathBuf, Trouble> {
+    let why = "there is no place for what is known of volumes: neither XDG_STATE_HOME nor HOME is set";
+    state_dir().ok_or_else(|| Trouble(why.into(), FAILED))
+}
+
+fn access(name: &str) -> Result<(PathBuf, Access), Trouble> {
+    let dir = known()?;
+    let access = Access::read(&dir, name)?;
+    Ok((dir, access))
+}
+
+fn keys(access: &Access) -> Result<Keys, Trouble> {
+    access.keys().map_err(|error| Trouble(error.to_string(), FAILED))
+}
+
+/// How the hosts of a volume are reached, until the limit or a signal ends it.
+fn hosts(access: &Access, within: Duration) -> Hosts {
+    let limit = Limit::new(within);
+    let ended = limit.clone();
+    // Without it a signal ends this at once, and what was begun undoes itself.
+    let _ = signals::watch(None, move |_| ended.end());
+    Hosts { reach: access.reach.clone(), binary: Surroundings::look().binary, limit }
+}
+
+/// What a server, or the catalog, is called.
+fn called(server: Option<ServerNo>) -> String {
+    server.map_or_else(|| "catalog".to_owned(), |server| format!("server {}", server.0))
+}
+
+fn role(server: Option<ServerNo>) -> Role {
+    server.map_or(Role::Catalog, |server| Role::Server(server.0))
+}
+
+/// Does the same with all of them at once; what came of it is in their order.
+fn each<A: Sync, T: Send>(all: &[A], work: impl Fn(&A) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let begun: Vec<_> = all.iter().map(|one| scope.spawn(|| work(one))).collect();
+        begun
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+/// Visits a server, or the catalog.
+fn meet(keys: &Keys, server: Option<ServerNo>, at: &ServerAt, end: bool) -> Result<Met, Absent> {
+    let address = at.address().map_err(|error| Absent { is_gone: false, why: error.to_string() })?;
+    visit(keys, address, server, end, VISIT_WITHIN).map_err(|error| Absent {
+        is_gone: matches!(error, VisitError::Nobody(_) | VisitError::Stranger { .. }),
+        why: escape::text(&error.to_string()),
+    })
+}
+
+/// Why a server was not met.
+struct Absent {
+    /// It does not run: nobody has its port, or somebody else has.
+    is_gone: bool,
+    why: String,
+}
+
+/// Says something to people, beside what a command is for.
+fn note(text: &str) {
+    let _ = writeln!(std::io::stderr(), "haul: {}", escape::text(text));
+}
+
+/// Prints what a command is for.
+fn print(text: &str) -> Result<(), Trouble> {
+    let written = std::io::stdout().write_all(text.as_bytes());
+    written.map_err(|error| Trouble(format!("cannot write to stdout: {}", haul::errno::text(error)), FAILED))
+}

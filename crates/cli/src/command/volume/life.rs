@@ -1,0 +1,189 @@
+//! `haul volume start`, `stop` and `destroy`: servers of a volume that is there.
+//!
+//! In: the access to a volume. Out: all of its servers run, or none does, or nothing is left of it.
+//! Servers are told to end over connections of the volume, which only those can make who hold its key, and
+//! which find a server whatever became of the shell that started it; a process number could be another's by
+//! now. What they had is removed by a haul on their host, when nobody serves it any more.
+//! Left out: files that were never brought elsewhere, beyond their names.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use haul_core::volume::ServerNo;
+use haul_volume::access::{Access, ServerAt};
+use haul_volume::boot::{Begin, Say, Told};
+use haul_volume::dial::Keys;
+
+use super::talk::{Hosts, Talk};
+use super::{Absent, FAILED, Trouble, access, called, each, keys, meet, names, note, print, role};
+use crate::args::volume::{Begins, Destroy};
+use crate::escape;
+use crate::progress::plural;
+
+/// How often it is looked whether a server has ended.
+const LOOK: Duration = Duration::from_millis(50);
+/// Names of files that are told before a volume goes.
+const NAMED_MAX: usize = 10;
+
+type One<'a> = (Option<ServerNo>, &'a ServerAt);
+
+pub(super) fn start(args: &Begins) -> Result<i32, Trouble> {
+    let (_, access) = access(&args.name)?;
+    let (keys, hosts) = (keys(&access)?, super::hosts(&access, args.within));
+    let all: Vec<One<'_>> = access.all().collect();
+    let started = each(&all, |(server, at)| match meet(&keys, *server, at, false) {
+        Ok(_) => Ok(false),
+        Err(_) => run_again(&hosts, &access, *server, at).map(|()| true),
+    });
+    let count = started.iter().filter(|started| matches!(started, Ok(true))).count();
+    let failed = tell_failures(&all, started.iter().map(|one| one.as_ref().err()), "does not start");
+    let ran = all.len() - count - failed;
+    print(&format!(
+        "volume {}: {} started, {ran} ran already\n",
+        access.name,
+        plural(count as u64, "server", "servers")
+    ))?;
+    Ok(if failed == 0 { 0 } else { FAILED })
+}
+
+fn run_again(hosts: &Hosts, access: &Access, server: Option<ServerNo>, at: &ServerAt) -> Result<(), String> {
+    let mut talk = Talk::begin(hosts, at, role(server))?;
+    let begin = Begin { volume: access.volume, role: role(server), dir: at.dir.clone(), listen: Vec::new() };
+    let odd = || "haul there says something else than it should".to_owned();
+    let Told::Listening { .. } = talk.ask(at, &Say::Begin(begin))? else { return Err(odd()) };
+    let Told::Ready { .. } = talk.ask(at, &Say::Start)? else { return Err(odd()) };
+    let Told::Kept = talk.ask(at, &Say::Keep)? else { return Err(odd()) };
+    Ok(())
+}
+
+/// Names each that failed; how many did.
+fn tell_failures<'a>(
+    all: &[One<'_>],
+    failures: impl Iterator<Item = Option<&'a String>>,
+    what: &str,
+) -> usize {
+    let failed: Vec<_> = all.iter().zip(failures).filter_map(|(one, why)| Some((one, why?))).collect();
+    for ((server, at), why) in &failed {
+        note(&format!("{} of the volume, {at}, {what}: {why}", called(*server)));
+    }
+    failed.len()
+}
+
+pub(super) fn stop(args: &Begins) -> Result<i32, Trouble> {
+    let (_, access) = access(&args.name)?;
+    let (keys, hosts) = (keys(&access)?, super::hosts(&access, args.within));
+    let all: Vec<One<'_>> = access.all().collect();
+    let ended = end_all(&hosts, &keys, &all);
+    let failed = tell_failures(&all, ended.iter().map(|one| one.as_ref().err()), "was not ended");
+    let count = ended.iter().filter(|ended| matches!(ended, Ok(true))).count() as u64;
+    print(&format!("volume {}: {} ended\n", access.name, plural(count, "server", "servers")))?;
+    Ok(if failed == 0 { 0 } else { FAILED })
+}
+
+/// Ends them all; of each whether it ran.
+fn end_all(hosts: &Hosts, keys: &Keys, all: &[One<'_>]) -> Vec<Result<bool, String>> {
+    each(all, |(server, at)| end(hosts, keys, *server, at))
+}
+
+fn end(hosts: &Hosts, keys: &Keys, server: Option<ServerNo>, at: &ServerAt) -> Result<bool, String> {
+    // Whoever was asked may have ended before his answer was heard.
+    if let Err(Absent { is_gone: true, .. }) = meet(keys, server, at, true) {
+        return Ok(false);
+    }
+    loop {
+        match meet(keys, server, at, true) {
+            Err(Absent { is_gone: true, .. }) => return Ok(true),
+            Ok(_) => {}
+            Err(Absent { why, .. }) if hosts.limit.left().is_zero() => return Err(why),
+            Err(_) => {}
+        }
+        if hosts.limit.is_ended() {
+            return Err("it was stopped".into());
+        }
+        if hosts.limit.left().is_zero() {
+            return Err("it was told to end, and still runs".into());
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+pub(super) fn destroy(args: &Destroy) -> Result<i32, Trouble> {
+    let (dir, access) = access(&args.name)?;
+    let (keys, hosts) = (keys(&access)?, super::hosts(&access, args.within));
+    if !args.yes {
+        is_empty(&access)?;
+    }
+    let all: Vec<One<'_>> = access.all().collect();
+    let ended = end_all(&hosts, &keys, &all);
+    if tell_failures(&all, ended.iter().map(|one| one.as_ref().err()), "was not ended") > 0 {
+        return Err(Trouble(kept(&access, &dir), FAILED));
+    }
+    // It may lie in the directory of the first server.
+    let (catalog, servers) = all.split_last().expect("there is a catalog");
+    let mut removed = vec![clear(&hosts, &access, catalog.0, catalog.1)];
+    removed.extend(each(servers, |(server, at)| clear(&hosts, &access, *server, at)));
+    let order: Vec<One<'_>> = [*catalog].into_iter().chain(servers.iter().copied()).collect();
+    if tell_failures(&order, removed.iter().map(|one| one.as_ref().err()), "was not removed") > 0 {
+        return Err(Trouble(kept(&access, &dir), FAILED));
+    }
+    for ((_, at), left) in order.iter().zip(removed.iter().flatten()) {
+        for path in left {
+            note(&format!("{at}: {} is none of haul's, and was left", escape::name(path.as_bytes())));
+        }
+    }
+    Access::remove(&dir, &access.name)?;
+    print(&format!("volume {}: destroyed\n", access.name)).map(|()| 0)
+}
+
+/// What remains where not all of it could be removed.
+fn kept(access: &Access, dir: &Path) -> String {
+    let file =
+        Access::path(dir, &access.name).map_or_else(|_| String::new(), |path| path.display().to_string());
+    format!(
+        "the volume {} is not all gone: the same command goes on; where a host never comes back, give it up by \
+         removing {file}",
+        access.name
+    )
+}
+
+/// Nobody loses a file that he did not mean to.
+fn is_empty(access: &Access) -> Result<(), Trouble> {
+    let yes = "--yes destroys it all the same";
+    match names::some(access, NAMED_MAX) {
+        Err(Trouble(why, _)) => {
+            let why = format!("what is in the volume {} cannot be known: {why}; {yes}", access.name);
+            Err(Trouble(why, FAILED))
+        }
+        Ok((_, 0)) => Ok(()),
+        Ok((some, count)) => {
+            let more = if count > some.len() as u64 { ", ..." } else { "" };
+            let why = format!(
+                "there {} in the volume {}: {}{more}; {yes}",
+                if count == 1 {
+                    "is 1 file".into()
+                } else {
+                    format!("are {}", plural(count, "file", "files"))
+                },
+                access.name,
+                some.join(", ")
+            );
+            Err(Trouble(why, FAILED))
+        }
+    }
+}
+
+/// Removes what one had; what is left and is none of haul's.
+fn clear(
+    hosts: &Hosts,
+    access: &Access,
+    server: Option<ServerNo>,
+    at: &ServerAt,
+) -> Result<Vec<String>, String> {
+    let mut talk = Talk::begin(hosts, at, role(server))?;
+    let begin = Begin { volume: access.volume, role: role(server), dir: at.dir.clone(), listen: Vec::new() };
+    match talk.ask(at, &Say::Remove(begin))? {
+        Told::Removed { left } => Ok(left),
+        _ => Err("haul there says something else than it should".into()),
+    }
+}

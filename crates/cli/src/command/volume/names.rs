@@ -1,0 +1,333 @@
+//! What is in a volume: `haul volume ls NAME/PATH`, `stat` and `rm`.
+//!
+//! In: a volume's name and a path in it. Out: entries as the catalog has them, lengths as the gatherers know
+//! them.
+//! Invariant: a path is walked name by name, and no link in it is followed.
+//! Left out: bytes, which `haul cp` brings.
+
+use std::fmt::Write as _;
+use std::time::{Duration, UNIX_EPOCH};
+
+use haul_core::entry::Name;
+use haul_core::volume::catalog::{Entry, EntryNo, Failure, Kind, Place, ROOT};
+use haul_volume::access::{Access, check_name};
+use haul_volume::catalog::client::Client as Catalog;
+use haul_volume::client::{Client, Config};
+use serde::Serialize;
+
+use super::{FAILED, Trouble, USAGE, access, keys, print};
+use crate::escape;
+use crate::progress::count;
+use crate::report::json::PathFields;
+
+/// The catalog, and servers that are asked for lengths, answer within this.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Lengths that are asked for at a time.
+const ASKED_MAX: usize = 256;
+/// Entries that are looked at to find some files.
+const LOOKED_MAX: u64 = 100_000;
+
+/// A volume whose names are looked at.
+struct Names {
+    name: String,
+    access: Access,
+    catalog: Catalog,
+}
+
+/// An entry, and the directory that it is in; the root is in none.
+struct Found {
+    entry: Entry,
+    place: Option<Place>,
+}
+
+#[derive(Serialize)]
+struct Line {
+    #[serde(flatten)]
+    path: PathFields,
+    kind: &'static str,
+    /// Of a file, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    mtime: i64,
+    number: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+}
+
+/// `NAME` and the names behind it.
+fn split(text: &str) -> Result<(&str, Vec<Name>), Trouble> {
+    let (volume, path) = text.split_once('/').unwrap_or((text, ""));
+    check_name(volume)?;
+    let shown = || escape::name(text.as_bytes());
+    let names = path.split('/').filter(|part| !part.is_empty() && *part != ".");
+    let names = names.map(|part| {
+        Name::new(part.as_bytes()).map_err(|error| Trouble(format!("{}: {error}", shown()), USAGE))
+    });
+    Ok((volume, names.collect::<Result<_, _>>()?))
+}
+
+impl Names {
+    fn open(volume: &str) -> Result<Names, Trouble> {
+        let (_, access) = access(volume)?;
+        Names::of(access)
+    }
+
+    fn of(access: Access) -> Result<Names, Trouble> {
+        let name = access.name.clone();
+        let failed = |failure: Failure| Trouble(format!("the catalog of {name}: {}", failure.words), FAILED);
+        let at = access.catalog.address()?;
+        let catalog = Catalog::connect(keys(&access)?, at, PATIENCE).map_err(failed)?;
+        Ok(Names { name, access, catalog })
+    }
+
+    /// Walks to an entry.
+    fn find(&self, names: &[Name]) -> Result<Found, Trouble> {
+        let mut found = self.catalog.stat(ROOT).map(|entry| Found { entry, place: None });
+        let mut path = self.name.clone();
+        for name in names {
+            let place = Place { parent: self.id(found, &path)?, name: name.clone() };
+            let _ = write!(path, "/{}", escape::name(name.as_bytes()));
+            found = self.catalog.lookup(place.clone()).map(|entry| Found { entry, place: Some(place) });
+        }
+        found.map_err(|failure| of_path(&path, &failure))
+    }
+
+    fn id(&self, found: Result<Found, Failure>, path: &str) -> Result<EntryNo, Trouble> {
+        found.map(|found| found.entry.id).map_err(|failure| of_path(path, &failure))
+    }
+
+    /// All that is in a directory, page by page, until `with` has enough.
+    fn read(
+        &self,
+        (dir, path): (EntryNo, &str),
+        mut with: impl FnMut(Vec<(Name, Entry)>) -> Result<bool, Trouble>,
+    ) -> Result<(), Trouble> {
+        let mut after = None;
+        loop {
+            let (page, more) =
+                self.catalog.read_dir(dir, after).map_err(|failure| of_path(path, &failure))?;
+            after = page.last().map(|(name, _)| name.clone());
+            if !with(page)? || !more || after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Asks for lengths.
+    fn lengths(&self) -> Result<Client, Trouble> {
+        let config = Config {
+            keys: keys(&self.access)?,
+            number: self.catalog.number(),
+            servers: self.access.addresses()?,
+            stripe_size: self.access.stripe.into(),
+            write_threshold: None,
+            patience: PATIENCE,
+        };
+        Client::start(config).map_err(|error| Trouble(haul::errno::text(error), FAILED))
+    }
+
+    /// Done with it: the catalog need not remember who looked.
+    fn leave(self) {
+        let _ = self.catalog.leave();
+    }
+}
+
+fn of_path(path: &str, failure: &Failure) -> Trouble {
+    Trouble(format!("{path}: {}", escape::text(&failure.words)), FAILED)
+}
+
+/// The lengths of those of these that are files, if a server says them.
+fn sizes(client: &Client, entries: &[(Name, Entry)]) -> Vec<Result<Option<u64>, String>> {
+    let mut all = Vec::new();
+    for some in entries.chunks(ASKED_MAX) {
+        let asked: Vec<_> =
+            some.iter().map(|(_, entry)| entry.file().map(|file| client.read(file, 0, 0))).collect();
+        all.extend(asked.into_iter().map(|asked| match asked {
+            None => Ok(None),
+            Some(waiting) => waiting.wait().map(|read| Some(read.end)).map_err(|error| error.to_string()),
+        }));
+    }
+    all
+}
+
+fn line(name: &[u8], entry: &Entry, size: Option<u64>) -> Line {
+    let target = match &entry.kind {
+        Kind::Link(target) => Some(String::from_utf8_lossy(target).into_owned()),
+        _ => None,
+    };
+    Line {
+        path: PathFields::new(name),
+        kind: match entry.kind {
+            Kind::Directory => "directory",
+            Kind::File => "file",
+            Kind::Link(_) => "link",
+        },
+        size,
+        mode: entry.meta.mode,
+        uid: entry.meta.uid,
+        gid: entry.meta.gid,
+        mtime: entry.meta.mtime.secs,
+        number: entry.id.0,
+        target,
+    }
+}
+
+/// As `ls -l` has it.
+fn human(name: &[u8], entry: &Entry, size: Option<u64>) -> String {
+    let kind = match entry.kind {
+        Kind::Directory => 'd',
+        Kind::File => '-',
+        Kind::Link(_) => 'l',
+    };
+    let bit = |shift: u32, letter| if entry.meta.mode >> shift & 1 == 1 { letter } else { '-' };
+    let mode: String =
+        (0..9).rev().zip("rwxrwxrwx".chars()).map(|(shift, letter)| bit(shift, letter)).collect();
+    let size = match (&entry.kind, size) {
+        (Kind::File, None) => "?".into(),
+        (_, size) => size.map_or_else(|| "-".into(), count),
+    };
+    let seconds = u64::try_from(entry.meta.mtime.secs).unwrap_or(0);
+    let time = UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).filter(|_| seconds < 253_402_300_800);
+    let time = time.map_or_else(|| "?".into(), |time| humantime::format_rfc3339_seconds(time).to_string());
+    let target = match &entry.kind {
+        Kind::Link(target) => format!(" -> {}", escape::name(target)),
+        _ => String::new(),
+    };
+    format!("{kind}{mode}  {size:>15}  {time}  {}{target}\n", escape::name(name))
+}
+
+pub(super) fn list(text: &str, json: bool) -> Result<i32, Trouble> {
+    let (volume, names) = split(text)?;
+    let volume = Names::open(volume)?;
+    let found = volume.find(&names)?;
+    let client = volume.lengths()?;
+    let mut code = 0;
+    let mut show = |entries: Vec<(Name, Entry)>| {
+        let mut shown = String::new();
+        for ((name, entry), size) in entries.iter().zip(sizes(&client, &entries)) {
+            let size = size.unwrap_or_else(|why| {
+                code = FAILED;
+                super::note(&format!("{}: its length: {why}", escape::name(name.as_bytes())));
+                None
+            });
+            match json {
+                true => shown += &super::super::ctl::to_json(&line(name.as_bytes(), entry, size))?,
+                false => shown += &human(name.as_bytes(), entry, size),
+            }
+        }
+        print(&shown).map(|()| true)
+    };
+    match (&found.entry.kind, found.place) {
+        (Kind::Directory, _) | (_, None) => volume.read((found.entry.id, text), show)?,
+        (_, Some(place)) => drop(show(vec![(place.name, found.entry)])?),
+    }
+    volume.leave();
+    Ok(code)
+}
+
+pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
+    let (name, names) = split(text)?;
+    let volume = Names::open(name)?;
+    let found = volume.find(&names)?;
+    let size = match found.entry.file() {
+        None => None,
+        Some(file) => {
+            let read = volume.lengths()?.read(file, 0, 0).wait();
+            Some(read.map_err(|error| Trouble(format!("{text}: its length: {error}"), FAILED))?.end)
+        }
+    };
+    volume.leave();
+    match json {
+        true => print(&super::super::ctl::to_json(&line(text.as_bytes(), &found.entry, size))?),
+        false => print(&human(text.as_bytes(), &found.entry, size)),
+    }
+    .map(|()| 0)
+}
+
+pub(super) fn remove(paths: &[String], recursive: bool) -> Result<i32, Trouble> {
+    for text in paths {
+        let (name, names) = split(text)?;
+        let volume = Names::open(name)?;
+        let found = volume.find(&names)?;
+        match (found.place, &found.entry.kind) {
+            (None, _) => {
+                let why = format!("{text} is the whole volume; `haul volume destroy {name}` ends that");
+                return Err(Trouble(why, USAGE));
+            }
+            (Some(_), Kind::Directory) if !recursive => {
+                return Err(Trouble(
+                    format!("{text} is a directory: -r removes it with all that is in it"),
+                    FAILED,
+                ));
+            }
+            (Some(place), Kind::Directory) => {
+                volume.clear(found.entry.id, text, 0)?;
+                volume.catalog.rmdir(place).map_err(|failure| of_path(text, &failure))?;
+            }
+            (Some(place), _) => volume.catalog.unlink(place).map_err(|failure| of_path(text, &failure))?,
+        }
+        volume.leave();
+    }
+    Ok(0)
+}
+
+impl Names {
+    /// Removes all that is in a directory.
+    fn clear(&self, dir: EntryNo, path: &str, depth: usize) -> Result<(), Trouble> {
+        if depth > haul_core::entry::DEPTH_MAX {
+            return Err(Trouble(format!("{path}: too deep"), FAILED));
+        }
+        loop {
+            // From the start each time: what was there is gone.
+            let (page, more) = self.catalog.read_dir(dir, None).map_err(|failure| of_path(path, &failure))?;
+            for (name, entry) in page {
+                let below = format!("{path}/{}", escape::name(name.as_bytes()));
+                let place = Place { parent: dir, name };
+                let removed = match entry.kind {
+                    Kind::Directory => {
+                        self.clear(entry.id, &below, depth + 1)?;
+                        self.catalog.rmdir(place)
+                    }
+                    _ => self.catalog.unlink(place),
+                };
+                removed.map_err(|failure| of_path(&below, &failure))?;
+            }
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The first few files of a volume, and how many there are at least.
+pub(super) fn some(access: &Access, most: usize) -> Result<(Vec<String>, u64), Trouble> {
+    let volume = Names::of(access.clone())?;
+    let (mut files, mut all, mut looked) = (Vec::new(), 0, 0);
+    let mut open = vec![(ROOT, access.name.clone())];
+    while let Some((dir, path)) = open.pop() {
+        volume.read((dir, &path), |page| {
+            for (name, entry) in page {
+                looked += 1;
+                let below = format!("{path}/{}", escape::name(name.as_bytes()));
+                match entry.kind {
+                    Kind::Directory => open.push((entry.id, below)),
+                    _ => {
+                        all += 1;
+                        if files.len() < most {
+                            files.push(below);
+                        }
+                    }
+                }
+            }
+            Ok(looked < LOOKED_MAX)
+        })?;
+        if looked >= LOOKED_MAX {
+            break;
+        }
+    }
+    volume.leave();
+    Ok((files, all))
+}
