@@ -7,9 +7,10 @@
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, unbounded};
 use haul_base::digest;
 use haul_base::errno;
 use haul_core::ids::{FileId, Generation, SessionEpoch, SinkTarget, StreamId};
@@ -218,13 +219,18 @@ impl Outgoing {
 #[derive(Clone)]
 pub struct Mouth {
     to: Sender<(Message, Bytes)>,
+    /// What waits to be written, and how many that may be. Not a bounded channel, which takes the memory for as
+    /// many at once.
+    waiting: Arc<AtomicUsize>,
+    waiting_max: usize,
     closer: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Mouth {
     /// Says it. To who does not listen nothing is said: the connection ends, which its reader hears.
     pub fn say(&self, message: Message, bytes: Bytes) {
-        if self.to.try_send((message, bytes)).is_err() {
+        let before = self.waiting.fetch_add(1, Ordering::AcqRel);
+        if before >= self.waiting_max || self.to.send((message, bytes)).is_err() {
             self.close();
         }
     }
@@ -247,11 +253,13 @@ impl Mouth {
 /// No thread can be started.
 pub fn speak(link: Link, name: &str, waiting: Option<usize>) -> io::Result<(Incoming, Mouth)> {
     let Link { reader, writer, closer, .. } = link;
-    let (to, said) = waiting.map_or_else(unbounded, bounded);
-    let mouth = Mouth { to, closer: closer.clone() };
+    let (to, said) = unbounded();
+    let waiting_max = waiting.unwrap_or(usize::MAX);
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let mouth = Mouth { to, waiting: waiting.clone(), waiting_max, closer: closer.clone() };
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         // With the writer gone the other end hears that it is over, after all that was said.
-        if write_all(Outgoing::new(writer), &said).is_ok() {
+        if write_all(Outgoing::new(writer), &said, &waiting).is_ok() {
             std::thread::sleep(LINGER);
         }
         closer();
@@ -259,7 +267,11 @@ pub fn speak(link: Link, name: &str, waiting: Option<usize>) -> io::Result<(Inco
     Ok((Incoming::new(reader), mouth))
 }
 
-fn write_all(mut outgoing: Outgoing, said: &Receiver<(Message, Bytes)>) -> Result<(), LineError> {
+fn write_all(
+    mut outgoing: Outgoing,
+    said: &Receiver<(Message, Bytes)>,
+    waiting: &AtomicUsize,
+) -> Result<(), LineError> {
     loop {
         let next = match said.try_recv() {
             Ok(next) => next,
@@ -272,6 +284,7 @@ fn write_all(mut outgoing: Outgoing, said: &Receiver<(Message, Bytes)>) -> Resul
             }
             Err(TryRecvError::Disconnected) => return outgoing.flush(),
         };
+        waiting.fetch_sub(1, Ordering::AcqRel);
         let (message, bytes) = next;
         outgoing.send(&message, &bytes)?;
         if matches!(message, Message::Refused(_)) {
@@ -309,6 +322,19 @@ mod tests {
         let mut next = || incoming.receive(|_| Ok(())).expect("it is good");
         assert_eq!(next(), Some((join, Bytes::default())));
         assert_eq!(next(), Some((write(&big), Arc::new(big))));
+    }
+
+    /// Goal: to who does not listen so much is said and no more, and then the connection ends.
+    #[test]
+    fn who_does_not_listen_is_cut_off() {
+        let (here, there) = memory::pair(1 << 16);
+        let (_, mouth) = speak(here, "test", Some(8)).expect("a thread");
+        let big = Arc::new(vec![7; 300_000]);
+        // More than the pipe and what may wait.
+        (0..20).for_each(|_| mouth.say(write(&big), big.clone()));
+        let mut incoming = Incoming::new(there.reader);
+        let heard = (0..20).take_while(|_| matches!(incoming.receive(|_| Ok(())), Ok(Some(_)))).count();
+        assert!(heard < 20, "all of it was kept for who did not listen");
     }
 
     /// Goal: what was changed on its way, what is not allowed, and what is cut off ends the connection.
