@@ -50,6 +50,11 @@ impl Wish {
 pub struct Asked(Arc<AtomicUsize>);
 
 impl Asked {
+    /// Whether one has.
+    pub fn is_asked(&self) -> bool {
+        self.0.load(Ordering::Acquire) != 0
+    }
+
     /// The exit code of an interrupted run. A time limit counts as SIGTERM, which is what a batch system
     /// sends.
     pub fn exit_code(&self) -> i32 {

@@ -24,6 +24,7 @@ const PAGES: &[&str] = &[
     "docs/stable.md",
     "docs/gridftp-server.md",
     "docs/interop.md",
+    "docs/volumes.md",
 ];
 
 /// The crates of the product.

@@ -204,3 +204,40 @@ fn decision_for_the_pipe_closes_the_port() {
     assert_eq!((connected.path, connected.data.len()), (Path::Ssh, 2));
     assert!(TcpStream::connect((at.address, at.port)).is_err());
 }
+
+/// Goal: an errand is done by its name, in words and answers, until the near end says no more; a haul that
+/// does none says so instead of finding something wrong.
+#[test]
+fn errands_are_done() {
+    let count = |name: &str, line: &mut ErrandLine<'_>| {
+        while let Some(said) = line.hear() {
+            let answer = serde_json::json!([name, said.as_u64().unwrap() + 1]);
+            line.say(answer).unwrap();
+        }
+    };
+    let errand = |env: AgentEnv<Asked>| {
+        let (mut near, far) = UnixStream::pair().unwrap();
+        let agent = thread::spawn(move || agent::<Asked, _, _>(far.try_clone().unwrap(), far, env));
+        message::skip_to_magic(&mut near).unwrap();
+        let hello: AgentHello = message::read_frame(&mut near).unwrap();
+        let errand = message::ErrandHello { errand: "count".into(), protocol: hello.protocol_max };
+        near.write_all(&[MAGIC, &message::encode(&errand).unwrap()].concat()).unwrap();
+        (near, agent)
+    };
+    let (mut near, agent) =
+        errand(AgentEnv { errands: Some(Errands(Arc::new(count))), ..AgentEnv::default() });
+    for number in [1, 7] {
+        near.write_all(&message::encode(&number).unwrap()).unwrap();
+        let message::ErrandReply::Answer(answer) = message::read_frame(&mut near).unwrap() else {
+            panic!("refused")
+        };
+        assert_eq!(answer, serde_json::json!(["count", number + 1]));
+    }
+    drop(near);
+    assert!(agent.join().unwrap().unwrap().is_none());
+
+    let (mut near, agent) = errand(AgentEnv::default());
+    let message::ErrandReply::Error(why) = message::read_frame(&mut near).unwrap() else { panic!("done") };
+    assert!(why.contains("does not understand"), "{why}");
+    assert!(agent.join().unwrap().is_err());
+}

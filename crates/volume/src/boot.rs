@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::home::{Home, HomeError, Role, Running, Setup};
 use crate::key::volume_id;
+use crate::private::PrivateError;
 
 /// Longest line, bytes.
 pub const LINE_LEN_MAX: usize = 1 << 20;
@@ -111,11 +112,16 @@ pub fn boot(
     of_role: impl Fn(Role) -> bool,
     notice: Arc<dyn Fn(&str) + Send + Sync>,
 ) -> Result<Booted, BootError> {
-    let booted = try_boot(input, output, of_role, notice);
+    let mut made = None;
+    let booted = try_boot(input, output, of_role, notice, &mut made);
     if let Err(error) = &booted
         && !matches!(error, BootError::Gone | BootError::Say(_))
     {
         let _ = say(output, &Told::Failed(error.to_string()));
+    }
+    // Whoever has it now may go only when he hears of this.
+    if let Some(made) = made {
+        Home::unmake(&made);
     }
     booted
 }
@@ -125,6 +131,7 @@ fn try_boot(
     output: &mut dyn Write,
     of_role: impl Fn(Role) -> bool,
     notice: Arc<dyn Fn(&str) + Send + Sync>,
+    unmakes: &mut Option<PathBuf>,
 ) -> Result<Booted, BootError> {
     let (begin, removes) = match hear(input)? {
         Say::Begin(begin) => (begin, false),
@@ -146,7 +153,14 @@ fn try_boot(
     // A new one is told where to listen; one that is set up knows.
     let is_new = !begin.listen.is_empty();
     let (home, known) = match is_new {
-        true => (Home::claim(&path)?, None),
+        true => {
+            let made = Home::make(&path)?;
+            let claimed = Home::claim(&path, made);
+            if claimed.is_err() && made {
+                *unmakes = Some(path);
+            }
+            (claimed?, None)
+        }
         false => {
             let (home, setup) = Home::open(&path, Some(begin.volume))?;
             is_role(&path, setup.role, begin.role)?;
@@ -204,7 +218,11 @@ fn remove(output: &mut dyn Write, path: &Path, begin: &Begin) -> Result<Booted, 
         }
         // It was removed before.
         Err(HomeError::NoHome(_)) => Vec::new(),
-        Err(HomeError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(HomeError::Io { source, .. } | HomeError::Private(PrivateError::Io { source, .. }))
+            if source.kind() == io::ErrorKind::NotFound =>
+        {
+            Vec::new()
+        }
         Err(error) => return Err(error.into()),
     };
     let left = left.iter().map(|path| path.to_string_lossy().into_owned()).collect();

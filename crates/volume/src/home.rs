@@ -20,7 +20,7 @@ use std::{io, thread};
 use haul_core::volume::ServerNo;
 use haul_core::volume::catalog::Facts;
 use haul_core::volume::wire::VolumeId;
-use rustix::fs::Mode;
+use rustix::fs::{AtFlags, Mode};
 use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -45,7 +45,7 @@ pub const CATALOG: &str = "catalog";
 /// What the root of a file system has.
 const OF_THE_SYSTEM: &str = "lost+found";
 /// What is set up by another version is not served.
-const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 1;
 /// Threads for a server's disk.
 const THREADS: usize = 4;
 /// Whoever had the directory before and was told to end has so long to be gone.
@@ -95,7 +95,10 @@ pub struct Setup {
 pub enum HomeError {
     #[error("cannot {op} {}: {}", path.display(), haul_base::errno::text(source))]
     Io { op: &'static str, path: PathBuf, source: io::Error },
-    #[error("{} is not empty ({name} lies in it): name an empty directory, or one that is not there", path.display())]
+    #[error(
+        "{} is not empty ({name} lies in it): name an empty directory, or one that is not there",
+        path.display()
+    )]
     NotEmpty { path: PathBuf, name: String },
     #[error("{} is of the user {uid}: name a directory of your own", path.display())]
     Owner { path: PathBuf, uid: u32 },
@@ -171,24 +174,34 @@ impl Running {
 }
 
 impl Home {
-    /// Takes a directory that is to become one of a volume: an empty one, or one that is not there yet.
+    /// Makes a directory, unless it is there; whether it was made.
+    ///
+    /// # Errors
+    /// The system says no.
+    pub fn make(path: &Path) -> Result<bool, HomeError> {
+        match retry_on_intr(|| rustix::fs::mkdir(path, Mode::RWXU)) {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            Err(errno) => Err(failed("make", path)(errno)),
+        }
+    }
+
+    /// Removes a directory that was made and could not be taken, as soon as whoever took it meanwhile, and
+    /// did not make it, has left it.
+    pub fn unmake(path: &Path) {
+        let until = Instant::now() + GONE_WITHIN;
+        while matches!(retry_on_intr(|| rustix::fs::rmdir(path)), Err(Errno::NOTEMPTY | Errno::EXIST))
+            && Instant::now() < until
+        {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Takes an empty directory, which is to become one of a volume. `made`: it was made for that.
     ///
     /// # Errors
     /// What is in it stays as it is.
-    pub fn claim(path: &Path) -> Result<Home, HomeError> {
-        let made = match retry_on_intr(|| rustix::fs::mkdir(path, Mode::RWXU)) {
-            Ok(()) => true,
-            Err(Errno::EXIST) => false,
-            Err(errno) => return Err(failed("make", path)(errno)),
-        };
-        let claimed = Home::claim_dir(path, made);
-        if claimed.is_err() && made {
-            let _ = retry_on_intr(|| rustix::fs::rmdir(path));
-        }
-        claimed
-    }
-
-    fn claim_dir(path: &Path, made: bool) -> Result<Home, HomeError> {
+    pub fn claim(path: &Path, made: bool) -> Result<Home, HomeError> {
         let dir = Dir::open(path).map_err(failed("open", path))?;
         let stat = rustix::fs::fstat(&dir).map_err(failed("look at", path))?;
         if stat.st_uid != rustix::process::geteuid().as_raw() {
@@ -213,10 +226,14 @@ impl Home {
         let dir = Dir::open(path).map_err(failed("open", path))?;
         // Before anything is made in what may be somebody else's.
         let file = dir.path_of(SETUP);
-        let is_there = rustix::fs::statat(&dir, SETUP, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
-        if matches!(is_there, Err(Errno::NOENT)) {
-            return Err(HomeError::NoHome(path.into()));
-        }
+        let is_home = || {
+            let is_there = rustix::fs::statat(&dir, SETUP, AtFlags::SYMLINK_NOFOLLOW);
+            match is_there {
+                Err(Errno::NOENT) => Err(HomeError::NoHome(path.into())),
+                _ => Ok(()),
+            }
+        };
+        is_home()?;
         let bytes = private::read(&file)?;
         let bad = |why: String| HomeError::Bad { path: file.clone(), why };
         let setup: Setup = serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;
@@ -227,6 +244,8 @@ impl Home {
             return Err(HomeError::Other(path.into()));
         }
         let lock = lock(&dir, GONE_WITHIN)?;
+        // Whoever had it may have removed all meanwhile.
+        is_home()?;
         let made = setup.made;
         Ok((Home { dir, made, _lock: lock }, setup))
     }
@@ -465,19 +484,19 @@ mod tests {
         let dir = room.path().join("d");
         std::fs::create_dir(&dir).expect("made");
         std::fs::write(dir.join("x"), b"precious").expect("written");
-        assert!(matches!(Home::claim(&dir), Err(HomeError::NotEmpty { name, .. }) if name == "x"));
+        assert!(matches!(Home::claim(&dir, false), Err(HomeError::NotEmpty { name, .. }) if name == "x"));
         assert_eq!(std::fs::read_dir(&dir).expect("read").count(), 1);
         std::fs::remove_file(dir.join("x")).expect("removed");
-        let home = Home::claim(&dir).expect("empty");
-        assert!(matches!(Home::claim(&dir), Err(HomeError::InUse(_))));
+        let home = Home::claim(&dir, false).expect("empty");
+        assert!(matches!(Home::claim(&dir, false), Err(HomeError::InUse(_))));
         assert!(matches!(Home::open(&dir, None), Err(HomeError::NoHome(_))));
         home.settle(&setup(Role::Server(0))).expect("settled");
         drop(home);
-        assert!(matches!(Home::claim(&dir), Err(HomeError::Taken(_))));
+        assert!(matches!(Home::claim(&dir, false), Err(HomeError::Taken(_))));
         assert!(matches!(Home::open(&dir, Some(VolumeId([4; 16]))), Err(HomeError::Other(_))));
         let (home, read) = Home::open(&dir, Some(VolumeId([3; 16]))).expect("its own");
         assert_eq!((read.role, home.is_made()), (Role::Server(0), false));
-        assert!(matches!(Home::claim(&room.path().join("no/d")), Err(HomeError::Io { op: "make", .. })));
+        assert!(matches!(Home::make(&room.path().join("no/d")), Err(HomeError::Io { op: "make", .. })));
     }
 
     /// Goal: clearing removes what haul keeps there and nothing else, and names what else is there.
@@ -486,7 +505,7 @@ mod tests {
         let room = tempfile::tempdir().expect("a directory");
         for role in [Role::Server(0), Role::Catalog] {
             let dir = room.path().join("d");
-            let home = Home::claim(&dir).expect("made");
+            let home = Home::claim(&dir, Home::make(&dir).expect("made")).expect("taken");
             let setup = Setup { made: home.is_made(), role, ..setup(role) };
             home.settle(&setup).expect("settled");
             let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -502,7 +521,7 @@ mod tests {
             assert_eq!((all(&dir), all(&dir.join("data"))), (vec!["data".into()], vec!["mine".into()]));
             std::fs::remove_dir_all(&dir).expect("removed");
             // And all of it, with the directory that was made.
-            let home = Home::claim(&dir).expect("made");
+            let home = Home::claim(&dir, Home::make(&dir).expect("made")).expect("taken");
             home.settle(&setup).expect("settled");
             assert!(home.clear().expect("cleared").is_empty());
             assert!(!dir.exists());

@@ -219,8 +219,8 @@ impl Outgoing {
 #[derive(Clone)]
 pub struct Mouth {
     to: Sender<(Message, Bytes)>,
-    /// What waits to be written, and how many that may be. Not a bounded channel, which takes the memory for as
-    /// many at once.
+    /// What waits to be written, and how many that may be. Not a bounded channel, which takes the memory for
+    /// as many at once.
     waiting: Arc<AtomicUsize>,
     waiting_max: usize,
     closer: Arc<dyn Fn() + Send + Sync>,

@@ -67,6 +67,10 @@ mod tests {
             ("probe show @", "haul probe show"),
             ("probe show --html @", "--html"),
             ("man @", "haul man"),
+            ("volume create v --hosts n --root @", "--root"),
+            ("volume create v --server /a --remote-haul @", "--remote-haul"),
+            ("serve volume --root @", "--root"),
+            ("serve catalog --dir @", "--dir"),
         ] {
             let words = |word: &str| {
                 let words = line.split(' ').map(|part| if part == "@" { word } else { part });

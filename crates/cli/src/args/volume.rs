@@ -37,8 +37,13 @@ pub enum Volume {
 }
 
 #[derive(ClapArgs, Debug)]
+#[command(after_help = CREATE_AFTER)]
 pub struct Create {
     /// What the volume is called here: letters of ASCII, digits, `-`, `_`, `.`
+    ///
+    /// What whoever uses it holds, its key among it, is written to $XDG_STATE_HOME/haul/volumes/NAME, else to
+    /// ~/.local/state/haul/volumes/NAME: whoever can read that can do everything with the volume. See
+    /// docs/volumes.md.
     #[arg(value_name = "NAME", value_parser = parse_name)]
     pub name: String,
 
@@ -91,6 +96,9 @@ pub struct Create {
     pub within: Duration,
 }
 
+const CREATE_AFTER: &str = "\
+Exit codes: 0 done; 1 failed, and nothing is left of what was begun; 2 wrong usage; 130 or 143 interrupted, as 1.";
+
 #[derive(ClapArgs, Debug)]
 pub struct Ls {
     /// A volume, or a directory in one [default: all volumes that are known here]
@@ -125,6 +133,7 @@ pub struct Rm {
 }
 
 #[derive(ClapArgs, Debug)]
+#[command(after_help = "Exit codes: 0 all of them answer; 1 one does not, or it failed; 2 wrong usage.")]
 pub struct One {
     /// The volume
     #[arg(value_name = "NAME", value_parser = parse_name)]

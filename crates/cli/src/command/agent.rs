@@ -1,6 +1,5 @@
-//! `haul agent`: the far end of a copy, or of what starts a server of a volume. It speaks to the near end over
-//! stdin and stdout, so nothing else is
-//! printed.
+//! `haul agent`: the far end of a copy, or of what starts a server of a volume. It speaks to the near end
+//! over stdin and stdout, so nothing else is printed.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -22,7 +22,10 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "HAUL_CTL_DIR",
         "Where copies have their control sockets, an absolute path; else $XDG_RUNTIME_DIR/haul, or /tmp/haul-ctl-UID.",
     ),
-    ("XDG_STATE_HOME", "What probes found is kept in its directory haul; else in ~/.local/state/haul."),
+    (
+        "XDG_STATE_HOME",
+        "What probes found, and accesses to volumes, are kept in its directory haul; else in ~/.local/state/haul.",
+    ),
     (
         "XDG_CACHE_HOME",
         "At a far host: in its directory haul lies the program that was sent there; else in ~/.cache/haul.",
@@ -52,6 +55,7 @@ const FILES: &[(&str, &str)] = &[
         "Logins of FTP servers, as other clients of FTP read them; nobody else may be able to read it.",
     ),
     ("~/.local/state/haul", "What haul-probe(1) found of storage and networks."),
+    ("~/.local/state/haul/volumes/NAME", "Where a volume is, and its key: haul-volume(1)."),
     ("~/.cache/haul", "At a far host: the program, where there was none."),
 ];
 

@@ -6,6 +6,7 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
@@ -30,6 +31,9 @@ use talk::{Hosts, Limit};
 
 /// A server that is there answers within this.
 const VISIT_WITHIN: Duration = Duration::from_secs(5);
+
+/// Which signal asked for an end.
+static ASKED: OnceLock<signals::Asked> = OnceLock::new();
 
 /// Why a command ends, and its exit code.
 struct Trouble(String, i32);
@@ -66,7 +70,10 @@ impl super::Run for Volume {
             Volume::Stop(args) => life::stop(args),
             Volume::Destroy(args) => life::destroy(args),
         };
-        done.unwrap_or_else(|Trouble(why, code)| complain(&why, code))
+        done.unwrap_or_else(|Trouble(why, code)| {
+            let asked = ASKED.get().filter(|asked| asked.is_asked());
+            complain(&why, asked.map_or(code, signals::Asked::exit_code))
+        })
     }
 
     fn works(&self) -> bool {
@@ -95,7 +102,9 @@ fn hosts(access: &Access, within: Duration) -> Hosts {
     let limit = Limit::new(within);
     let ended = limit.clone();
     // Without it a signal ends this at once, and what was begun undoes itself.
-    let _ = signals::watch(None, move |_| ended.end());
+    if let Ok(asked) = signals::watch(None, move |_| ended.end()) {
+        let _ = ASKED.set(asked);
+    }
     Hosts { reach: access.reach.clone(), binary: Surroundings::look().binary, limit }
 }
 
@@ -121,18 +130,30 @@ fn each<A: Sync, T: Send>(all: &[A], work: impl Fn(&A) -> T + Sync) -> Vec<T> {
 
 /// Visits a server, or the catalog.
 fn meet(keys: &Keys, server: Option<ServerNo>, at: &ServerAt, end: bool) -> Result<Met, Absent> {
-    let address = at.address().map_err(|error| Absent { is_gone: false, why: error.to_string() })?;
+    let address = at.address().map_err(|error| Absent { kind: Kind::Unknown, why: error.to_string() })?;
     visit(keys, address, server, end, VISIT_WITHIN).map_err(|error| Absent {
-        is_gone: matches!(error, VisitError::Nobody(_) | VisitError::Stranger { .. }),
+        kind: match error {
+            VisitError::Nobody(_) => Kind::Gone,
+            VisitError::Stranger { .. } => Kind::Stranger,
+            _ => Kind::Unknown,
+        },
         why: escape::text(&error.to_string()),
     })
 }
 
 /// Why a server was not met.
 struct Absent {
-    /// It does not run: nobody has its port, or somebody else has.
-    is_gone: bool,
+    kind: Kind,
     why: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Nobody listens there.
+    Gone,
+    /// Who listens there does not show this volume's key.
+    Stranger,
+    Unknown,
 }
 
 /// Says something to people, beside what a command is for.

@@ -68,4 +68,5 @@ mod storage;
 mod survive;
 mod top;
 mod trouble;
+mod volume;
 mod young;

@@ -79,8 +79,8 @@ pub mod kind {
     pub const PROCESSORS: u8 = 0x8e;
 }
 
-/// Kinds of the frames of volumes; see [`volume::wire`](crate::volume::wire). 0x40 to 0x4f are for the servers,
-/// 0x50 to 0x5f for the catalog.
+/// Kinds of the frames of volumes; see [`volume::wire`](crate::volume::wire). 0x40 to 0x4f are for the
+/// servers, 0x50 to 0x5f for the catalog.
 pub mod volume_kind {
     pub const JOIN: u8 = 0x40;
     pub const STORAGE_JOINED: u8 = 0x41;

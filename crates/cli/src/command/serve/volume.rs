@@ -1,7 +1,7 @@
 //! `haul serve volume` and `haul serve catalog`: a storage server of a volume, and its catalog.
 //!
-//! In: a directory that was set up, or, from `haul volume create` and `start`, on stdin what it is to be. Out:
-//! a server, until a signal or somebody who holds the volume's key ends it.
+//! In: a directory that was set up, or, from `haul volume create` and `start`, on stdin what it is to be.
+//! Out: a server, until a signal or somebody who holds the volume's key ends it.
 //! Invariants: no key is on a command line or in the environment; a server that was started by another haul
 //! goes on without it, and holds nothing of it open; its log is bounded.
 
@@ -76,8 +76,8 @@ struct How {
 }
 
 const AFTER: &str = "\
-`haul volume create` and `haul volume start` start these by themselves. By hand it runs in the foreground until SIGTERM or Ctrl-C, \
-for a service manager say. See docs/volumes.md.";
+`haul volume create` and `haul volume start` start these by themselves. By hand it runs in the foreground until SIGTERM or \
+Ctrl-C, for a service manager say. See docs/volumes.md.";
 
 impl Volume {
     pub(super) fn run(&self) -> i32 {

@@ -2,15 +2,16 @@
 //!
 //! In: which directories of which hosts. Out: a volume that runs, and an access to it in the state directory.
 //! Each step is taken with all of them before the next one begins: directories are taken and ports had, each
-//! is set up with all addresses and runs, the access is written, all are kept. Whoever is not kept undoes what
-//! it did as soon as this process says no more, however it ends.
+//! is set up with all addresses and runs, the access is written, all are kept. Whoever is not kept undoes
+//! what it did as soon as this process says no more, however it ends.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 
 use haul_core::volume::ServerNo;
 use haul_volume::access::{Access, Reach, ServerAt, check_name};
 use haul_volume::boot::{Begin, Say, Told};
-use haul_volume::home::{CATALOG, Setup};
+use haul_volume::home::{CATALOG, FORMAT, Setup};
 use haul_volume::key::{Key, new_volume};
 
 use super::talk::{Hosts, Talk, this_host};
@@ -65,7 +66,7 @@ pub(super) fn run(args: &Create) -> Result<i32, Trouble> {
 }
 
 fn places(args: &Create) -> Result<Vec<Place>, Trouble> {
-    let utf8 = |path: &std::path::Path| {
+    let utf8 = |path: &Path| {
         let why = || Trouble(format!("the path {} is not UTF-8", path.display()), USAGE);
         path.to_str().map(str::to_owned).ok_or_else(why)
     };
@@ -77,7 +78,9 @@ fn places(args: &Create) -> Result<Vec<Place>, Trouble> {
         _ => args.server.clone(),
     };
     for (number, place) in places.iter().enumerate() {
-        if places[..number].contains(place) {
+        let is_same =
+            |other: &Place| other.host == place.host && Path::new(&other.dir) == Path::new(&place.dir);
+        if places[..number].iter().any(is_same) {
             return Err(Trouble(format!("the directory {} is named twice", shown(place)), USAGE));
         }
     }
@@ -222,7 +225,7 @@ fn first_failure<'a>(
     failures: impl Iterator<Item = Option<&'a String>>,
 ) -> Option<Trouble> {
     let failed: Vec<_> = all.iter().zip(failures).filter_map(|(one, why)| Some((one, why?))).collect();
-    let is_reason = |why: &str| !why.is_empty() && !why.starts_with("it was stopped");
+    let is_reason = |why: &str| !why.is_empty() && !why.ends_with("it was stopped");
     let ((server, at), why) = failed.iter().find(|(_, why)| is_reason(why)).or(failed.first())?;
     let why = if why.is_empty() { "it was stopped" } else { why };
     Some(Trouble(format!("{} of the volume, {at}: {why}; nothing was made", called(*server)), FAILED))
@@ -231,7 +234,7 @@ fn first_failure<'a>(
 /// Sets all up, so that they run.
 fn settle_all(access: &Access, talks: &mut Vec<Begun>) -> Result<(), Trouble> {
     let setup = |server: Option<ServerNo>| Setup {
-        format: 1,
+        format: FORMAT,
         volume: access.volume,
         key: access.key.clone(),
         role: role(server),
@@ -330,7 +333,8 @@ mod tests {
     fn the_reason_is_told() {
         let at = ServerAt { host: None, on: None, dir: "/a".into(), at: String::new() };
         let all = [(Some(ServerNo(0)), &at), (Some(ServerNo(1)), &at), (None, &at)];
-        let failures = [Some("it was stopped".to_owned()), Some("no room".to_owned()), Some(String::new())];
+        let failures =
+            [Some("hearing it: it was stopped".to_owned()), Some("no room".to_owned()), Some(String::new())];
         let why = first_failure(&all, failures.iter().map(Option::as_ref)).expect("it failed").0;
         assert_eq!(why, "server 1 of the volume, /a: no room; nothing was made");
         assert!(first_failure(&all, [None, None, None].into_iter()).is_none());

@@ -16,7 +16,7 @@ use haul_volume::boot::{Begin, Say, Told};
 use haul_volume::dial::Keys;
 
 use super::talk::{Hosts, Talk};
-use super::{Absent, FAILED, Trouble, access, called, each, keys, meet, names, note, print, role};
+use super::{Absent, FAILED, Kind, Trouble, access, called, each, keys, meet, names, note, print, role};
 use crate::args::volume::{Begins, Destroy};
 use crate::escape;
 use crate::progress::plural;
@@ -74,26 +74,28 @@ pub(super) fn stop(args: &Begins) -> Result<i32, Trouble> {
     let (_, access) = access(&args.name)?;
     let (keys, hosts) = (keys(&access)?, super::hosts(&access, args.within));
     let all: Vec<One<'_>> = access.all().collect();
-    let ended = end_all(&hosts, &keys, &all);
+    let ended = end_all(&hosts, &keys, &all, false);
     let failed = tell_failures(&all, ended.iter().map(|one| one.as_ref().err()), "was not ended");
     let count = ended.iter().filter(|ended| matches!(ended, Ok(true))).count() as u64;
     print(&format!("volume {}: {} ended\n", access.name, plural(count, "server", "servers")))?;
     Ok(if failed == 0 { 0 } else { FAILED })
 }
 
-/// Ends them all; of each whether it ran.
-fn end_all(hosts: &Hosts, keys: &Keys, all: &[One<'_>]) -> Vec<Result<bool, String>> {
-    each(all, |(server, at)| end(hosts, keys, *server, at))
+/// Ends them all; of each whether it ran. `taken`: one whose port somebody else has does not run.
+fn end_all(hosts: &Hosts, keys: &Keys, all: &[One<'_>], taken: bool) -> Vec<Result<bool, String>> {
+    each(all, |(server, at)| match meet(keys, *server, at, true) {
+        Err(Absent { kind: Kind::Gone, .. }) => Ok(false),
+        Err(Absent { kind: Kind::Stranger, .. }) if taken => Ok(false),
+        Err(Absent { kind: Kind::Stranger, why }) => Err(why),
+        // Whoever was asked may have ended before his answer was heard.
+        _ => wait_for_end(hosts, keys, *server, at),
+    })
 }
 
-fn end(hosts: &Hosts, keys: &Keys, server: Option<ServerNo>, at: &ServerAt) -> Result<bool, String> {
-    // Whoever was asked may have ended before his answer was heard.
-    if let Err(Absent { is_gone: true, .. }) = meet(keys, server, at, true) {
-        return Ok(false);
-    }
+fn wait_for_end(hosts: &Hosts, keys: &Keys, server: Option<ServerNo>, at: &ServerAt) -> Result<bool, String> {
     loop {
         match meet(keys, server, at, true) {
-            Err(Absent { is_gone: true, .. }) => return Ok(true),
+            Err(Absent { kind: Kind::Gone | Kind::Stranger, .. }) => return Ok(true),
             Ok(_) => {}
             Err(Absent { why, .. }) if hosts.limit.left().is_zero() => return Err(why),
             Err(_) => {}
@@ -115,7 +117,8 @@ pub(super) fn destroy(args: &Destroy) -> Result<i32, Trouble> {
         is_empty(&access)?;
     }
     let all: Vec<One<'_>> = access.all().collect();
-    let ended = end_all(&hosts, &keys, &all);
+    // One that runs all the same has its directory, and is found there.
+    let ended = end_all(&hosts, &keys, &all, true);
     if tell_failures(&all, ended.iter().map(|one| one.as_ref().err()), "was not ended") > 0 {
         return Err(Trouble(kept(&access, &dir), FAILED));
     }

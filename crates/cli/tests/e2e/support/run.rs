@@ -250,6 +250,11 @@ impl Running {
         came_true
     }
 
+    /// Sends a signal to the process that was started, and to none of those that it started.
+    pub fn signal_one(&self, signal: Signal) {
+        procs::signal_all(&Pid::from_raw(self.id() as i32).into_iter().collect::<Vec<_>>(), signal);
+    }
+
     /// Sends a signal to the program.
     pub fn signal(&self, signal: Signal) {
         procs::signal_all(&self.near(), signal);
