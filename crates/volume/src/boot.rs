@@ -97,7 +97,7 @@ pub enum BootError {
 /// What became of it.
 pub enum Booted {
     /// It runs; it was not told yet that it is kept. In the order in which they are dropped.
-    Runs { running: Running, setup: Box<Setup>, home: Home },
+    Runs { running: Box<Running>, setup: Box<Setup>, home: Home },
     /// There is nothing to run.
     Removed,
 }
@@ -191,7 +191,7 @@ fn try_boot(
         }
     };
     match heard() {
-        Ok((setup, running)) => Ok(Booted::Runs { home, setup: setup.into(), running }),
+        Ok((setup, running)) => Ok(Booted::Runs { home, setup: setup.into(), running: running.into() }),
         Err(error) => {
             // What ran has ended with `heard`.
             if is_new && let Err(why) = home.clear() {
