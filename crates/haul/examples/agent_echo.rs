@@ -51,8 +51,8 @@ fn serve() -> ExitCode {
     };
     let connected = match agent(input, output, env) {
         Ok(Some((_, connected))) => connected,
-        // Nobody asks it for anything else.
-        Ok(None) => return ExitCode::SUCCESS,
+        // It does no errands.
+        Ok(None) => return ExitCode::FAILURE,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "{error}");
             return ExitCode::FAILURE;

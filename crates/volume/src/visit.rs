@@ -144,3 +144,26 @@ impl Visits {
         *waited.unwrap_or_else(std::sync::PoisonError::into_inner).0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: who means another volume or another server ends nothing; who means this one does.
+    #[test]
+    fn only_who_is_meant_ends() {
+        let (volume, me) = (VolumeId([3; 16]), Some(ServerNo(1)));
+        let visits = Visits::default();
+        let visit =
+            |volume, to, end| visits.answer(volume, me, &Visit { volume: VolumeId([3; 16]), to, end });
+        assert!(matches!(visit(VolumeId([4; 16]), me, true), Message::Refused(_)));
+        for other in [None, Some(ServerNo(2))] {
+            assert!(matches!(visit(volume, other, true), Message::Refused(_)));
+        }
+        assert!(matches!(visit(volume, me, false), Message::Visited(_)));
+        assert!(!visits.wait(Duration::ZERO));
+        let Message::Visited(visited) = visit(volume, me, true) else { panic!("refused") };
+        assert_eq!(visited.process, std::process::id());
+        assert!(visits.wait(Duration::ZERO) && visits.wait(Duration::from_secs(60)));
+    }
+}

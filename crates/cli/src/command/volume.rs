@@ -17,7 +17,7 @@ use haul_volume::home::Role;
 use haul_volume::visit::{Met, VisitError, visit};
 
 use super::surroundings::{Surroundings, state_dir};
-use super::{FAILED, USAGE, complain};
+use super::{FAILED, USAGE, complain, on_one_line};
 use crate::args::volume::Volume;
 use crate::{escape, signals};
 
@@ -130,11 +130,16 @@ fn each<A: Sync, T: Send>(all: &[A], work: impl Fn(&A) -> T + Sync) -> Vec<T> {
 
 /// Visits a server, or the catalog.
 fn meet(keys: &Keys, server: Option<ServerNo>, at: &ServerAt, end: bool) -> Result<Met, Absent> {
-    let address = at.address().map_err(|error| Absent { kind: Kind::Unknown, why: error.to_string() })?;
+    let away = |why| Absent { kind: Kind::Away, why };
+    if let Some(on) = talk::elsewhere(at) {
+        return Err(away(format!("it is on the host {on}, and reached there alone")));
+    }
+    let address = at.address().map_err(|error| away(error.to_string()))?;
     visit(keys, address, server, end, VISIT_WITHIN).map_err(|error| Absent {
         kind: match error {
             VisitError::Nobody(_) => Kind::Gone,
             VisitError::Stranger { .. } => Kind::Stranger,
+            VisitError::Connect { .. } => Kind::Away,
             _ => Kind::Unknown,
         },
         why: escape::text(&error.to_string()),
@@ -153,12 +158,15 @@ enum Kind {
     Gone,
     /// Who listens there does not show this volume's key.
     Stranger,
+    /// Its host cannot be reached, or is not known.
+    Away,
+    /// It was reached, and then nothing came of it.
     Unknown,
 }
 
 /// Says something to people, beside what a command is for.
 fn note(text: &str) {
-    let _ = writeln!(std::io::stderr(), "haul: {}", escape::text(text));
+    let _ = writeln!(std::io::stderr(), "haul: {}", on_one_line(text));
 }
 
 /// Prints what a command is for.

@@ -457,6 +457,19 @@ fn a_volume_is_its_keys() {
     fs::write(user.access_file(), &whole).expect("written");
     assert!(user.health().1, "a stranger ended it");
 
+    // On another host the same addresses are other servers'.
+    let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let here = format!("\"on\": \"{node}\"");
+    assert_eq!(whole.matches(&here).count(), 4);
+    fs::write(user.access_file(), whole.replace(&here, "\"on\": \"elsewhere\"")).expect("written");
+    for words in
+        [&["volume", "stop", "v"][..], &["volume", "start", "v"], &["volume", "destroy", "v", "--yes"]]
+    {
+        user.haul(words).run().sane().exits(1).says("on the host elsewhere");
+    }
+    fs::write(user.access_file(), &whole).expect("written");
+    assert!(user.health().1);
+
     // The key is nobody's to see but in files of its owner.
     for process in user.processes() {
         for name in ["cmdline", "environ"] {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use haul::errno;
@@ -24,8 +24,8 @@ use haul_volume::home::{Home, LOG, OLD_LOG, Role, Running, Setup};
 
 use super::manager::tell_manager;
 use crate::args::plain;
-use crate::command::{FAILED, USAGE, complain};
-use crate::{escape, signals};
+use crate::command::{FAILED, USAGE, complain, on_one_line};
+use crate::signals;
 
 /// The name of the errand that starts one over ssh.
 pub const ERRAND: &str = "volume";
@@ -120,7 +120,7 @@ fn foreground(
         return Err((format!("--listen {at}: the volume knows this server by its port {port}"), USAGE));
     }
     let listener = boot::listen(at).map_err(|error| (error.to_string(), FAILED))?;
-    let notice = Arc::new(|text: &str| drop(writeln!(io::stderr(), "haul: {}", escape::text(text))));
+    let notice = Arc::new(|text: &str| drop(writeln!(io::stderr(), "haul: {}", on_one_line(text))));
     let running =
         home.serve(&setup, false, listener, notice.clone()).map_err(|error| (error.to_string(), FAILED))?;
     notice(&format!("{} at {at} serves {}", name(&setup), dir.display()));
@@ -189,7 +189,7 @@ fn bootstrap(stay: bool, of_role: fn(Role) -> bool) -> i32 {
         Err(error) => return complain(&error.to_string(), FAILED),
     };
     // From here on nothing is left of who started this: where ssh did, it waits for the end of its pipes.
-    log.open(home.path());
+    log.open(home.path(), true);
     notice(&format!("{} listens at {}", name(&setup), setup.listen));
     let _ = std::env::set_current_dir("/");
     let _ = boot::say_kept(&mut io::stdout().lock());
@@ -204,45 +204,54 @@ fn bootstrap(stay: bool, of_role: fn(Role) -> bool) -> i32 {
 
 /// The log of a server that nobody else hears; before it is opened, words go to stderr.
 #[derive(Default)]
-struct Log(Mutex<Option<(PathBuf, File, u64)>>);
+struct Log(Mutex<Option<Open>>);
+
+struct Open {
+    dir: PathBuf,
+    file: File,
+    len: u64,
+    /// What the runtime says goes there, too.
+    stderr: bool,
+}
 
 impl Log {
-    /// What is said from now on, and what the runtime says, goes to the log of that directory.
-    fn open(&self, dir: &Path) {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *open = open_log(dir).map(|(file, len)| (dir.to_owned(), file, len));
+    /// What is said from now on goes to the log of that directory.
+    fn open(&self, dir: &Path, stderr: bool) {
+        let opened = open_log(dir, stderr).map(|(file, len)| Open { dir: dir.to_owned(), file, len, stderr });
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = opened;
     }
 
     fn say(&self, text: &str) {
+        let now = humantime::format_rfc3339_seconds(SystemTime::now());
+        let line = format!("{now} {}\n", on_one_line(text));
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = format!(
-            "{} {}\n",
-            humantime::format_rfc3339_seconds(std::time::SystemTime::now()),
-            escape::text(text)
-        );
-        let Some((dir, file, len)) = &mut *open else {
+        let Some(open) = &mut *open else {
             let _ = io::stderr().write_all(line.as_bytes());
             return;
         };
-        if *len + line.len() as u64 > LOG_LEN_MAX {
-            let _ = std::fs::rename(dir.join(LOG), dir.join(OLD_LOG));
-            if let Some((new, at)) = open_log(dir) {
-                (*file, *len) = (new, at);
+        if open.len + line.len() as u64 > LOG_LEN_MAX {
+            let _ = std::fs::rename(open.dir.join(LOG), open.dir.join(OLD_LOG));
+            match open_log(&open.dir, open.stderr) {
+                Some((file, len)) if len == 0 => (open.file, open.len) = (file, len),
+                // It could not be put aside: what is said is lost, and no disk is filled.
+                _ => return,
             }
         }
         // A disk that is full must not end a server; nobody else could be told.
-        if file.write_all(line.as_bytes()).is_ok() {
-            *len += line.len() as u64;
+        if open.file.write_all(line.as_bytes()).is_ok() {
+            open.len += line.len() as u64;
         }
     }
 }
 
-fn open_log(dir: &Path) -> Option<(File, u64)> {
+fn open_log(dir: &Path, stderr: bool) -> Option<(File, u64)> {
     let nofollow = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
     let mut options = File::options();
-    let file =
-        options.append(true).create(true).mode(0o600).custom_flags(nofollow).open(dir.join(LOG)).ok()?;
-    let _ = rustix::stdio::dup2_stderr(&file);
+    let options = options.append(true).create(true).mode(0o600).custom_flags(nofollow);
+    let file = options.open(dir.join(LOG)).ok()?;
+    if stderr {
+        let _ = rustix::stdio::dup2_stderr(&file);
+    }
     let len = file.metadata().ok()?.len();
     Some((file, len))
 }
@@ -298,4 +307,32 @@ fn try_relay(line: &mut ErrandLine<'_>) -> Result<(), String> {
         thread::sleep(Duration::from_millis(5));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a log keeps what was said last, for its owner alone, and does not fill a disk.
+    #[test]
+    fn logs_are_bounded() {
+        use std::os::unix::fs::MetadataExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::default();
+        log.open(dir.path(), false);
+        let word = "x".repeat(1000);
+        (0..3000).for_each(|number| log.say(&format!("{number} {word}\n")));
+        for name in [LOG, OLD_LOG] {
+            let meta = dir.path().join(name).metadata().unwrap();
+            assert!(meta.len() > 0 && meta.len() <= LOG_LEN_MAX && meta.mode() & 0o777 == 0o600, "{meta:?}");
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+        let text = std::fs::read_to_string(dir.path().join(LOG)).unwrap();
+        assert!(text.lines().last().unwrap().contains(" 2999 x"));
+        // One that goes on begins where it was.
+        let again = Log::default();
+        again.open(dir.path(), false);
+        again.say("more");
+        assert!(std::fs::read_to_string(dir.path().join(LOG)).unwrap().starts_with(&text));
+    }
 }

@@ -86,7 +86,7 @@ fn end_all(hosts: &Hosts, keys: &Keys, all: &[One<'_>], taken: bool) -> Vec<Resu
     each(all, |(server, at)| match meet(keys, *server, at, true) {
         Err(Absent { kind: Kind::Gone, .. }) => Ok(false),
         Err(Absent { kind: Kind::Stranger, .. }) if taken => Ok(false),
-        Err(Absent { kind: Kind::Stranger, why }) => Err(why),
+        Err(Absent { kind: Kind::Stranger | Kind::Away, why }) => Err(why),
         // Whoever was asked may have ended before his answer was heard.
         _ => wait_for_end(hosts, keys, *server, at),
     })

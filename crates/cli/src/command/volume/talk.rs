@@ -114,6 +114,11 @@ pub fn this_host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
+/// The host of a server that is reached without a host's name, if it is not this one.
+pub fn elsewhere(at: &ServerAt) -> Option<&str> {
+    at.on.as_deref().filter(|on| at.host.is_none() && *on != this_host())
+}
+
 impl Talk {
     /// Starts haul where a server is to be.
     pub fn begin(hosts: &Hosts, at: &ServerAt, role: Role) -> Result<Talk, String> {
@@ -124,10 +129,9 @@ impl Talk {
         let what = if role == Role::Catalog { "catalog" } else { "volume" };
         let way = match &at.host {
             None => {
-                if let Some(on) = at.on.as_ref().filter(|on| **on != this_host()) {
-                    return Err(format!(
-                        "it is on the host {on}, which this volume has no remote shell for; do this there"
-                    ));
+                if let Some(on) = elsewhere(at) {
+                    let why = "which this volume has no remote shell for; do this there";
+                    return Err(format!("it is on the host {on}, {why}"));
                 }
                 // This program, also if its file has been replaced.
                 let mut command = Command::new("/proc/self/exe");
