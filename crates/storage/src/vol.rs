@@ -32,6 +32,7 @@ use crate::store::Capabilities;
 use sink::VolumeSink;
 
 mod claim;
+mod look;
 mod names;
 mod path;
 mod publish;

@@ -18,8 +18,8 @@ use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 
 use super::claim::Claim;
+use super::look::{existing_at, link_change, mode_of};
 use super::path::{Led, is_dots, last_part, lead};
-use super::publish::{existing_at, link_change, mode_of};
 use super::tree::{Root, Tree, UNFINISHED, stood_of};
 use super::writer::Writer;
 use super::{CAPABILITIES, Reach, Volume, is_dir};

@@ -4,27 +4,16 @@ use std::sync::Arc;
 
 use haul_base::escape;
 use haul_core::entry::{FileRange, Name, Part};
-use haul_core::volume::catalog::{Entry, EntryNo, Kind, ROOT};
+use haul_core::volume::catalog::{Kind, ROOT};
 use haul_core::wire::{Failure, FailureKind, SourceRoot};
 
 use super::names::Names;
 use super::path::{Led, is_dots, last_part, lead, name_of_dir};
 use super::reader::Reader;
-use super::walk;
+use super::walk::{self, Found};
 use super::{CAPABILITIES, Reach, Volume, is_dir, usage};
 use crate::place::Sources;
 use crate::store::{Capabilities, Reading, SourceParts, SourceStore};
-
-/// A source as it was found.
-pub(super) struct Found {
-    pub(super) entry: Entry,
-    /// The name that it gets; `None`: its contents go into the destination itself.
-    pub(super) name: Option<Name>,
-    /// The directory that it is in.
-    pub(super) parent: EntryNo,
-    /// As typed.
-    pub(super) path: Vec<u8>,
-}
 
 struct VolumeSource {
     volume: Arc<Volume>,

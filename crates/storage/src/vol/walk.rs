@@ -21,10 +21,20 @@ use rustix::io::Errno;
 
 use super::names::{Above, Names, State};
 use super::path::{is_dots, last_part};
-use super::source::Found;
 use super::{Volume, is_dir, is_missing};
 use crate::walk::out::Out;
 use crate::walk::{BATCHES_MAX, CountsAs, Walk, WalkItem};
+
+/// A source as it was found.
+pub(super) struct Found {
+    pub(super) entry: Entry,
+    /// The name that it gets; `None`: its contents go into the destination itself.
+    pub(super) name: Option<Name>,
+    /// The directory that it is in.
+    pub(super) parent: EntryNo,
+    /// As typed.
+    pub(super) path: Vec<u8>,
+}
 
 /// A directory whose entries were announced.
 struct Level {

@@ -24,7 +24,7 @@ use haul_core::volume::catalog::{EntryNo, Place as At};
 use haul_core::wire::{Failure, FailureKind, SinkOptions};
 
 use super::claim::Claim;
-use super::publish::existing_at;
+use super::look::existing_at;
 use super::tree::Tree;
 use super::{Volume, is_missing};
 use crate::blocking_pool::{BlockingPool, BlockingPoolConfig, Doing, Turn, with_spare};
