@@ -10,10 +10,10 @@ use haul_core::volume::ServerNo;
 use haul_core::volume::catalog::{Entry, EntryNo, Facts, Kind, Place as At, ROOT};
 use haul_core::volume::wire::VolumeId;
 use haul_core::wire::{Failure, FailureKind};
-use haul_transport::tls::{Identity, Pin};
 use haul_volume::catalog::server::{Options, Server as CatalogServer};
 use haul_volume::catalog::store::Store;
 use haul_volume::dial::Keys;
+use haul_volume::key::Key;
 use haul_volume::server::{Config, Server};
 
 use super::path::lead;
@@ -61,9 +61,7 @@ impl TestVolume {
 
     /// `patience`: of those who use it.
     pub(crate) fn start_with(servers: usize, patience: Duration) -> TestVolume {
-        let identity = Identity::generate().expect("randomness");
-        let pin = Pin(identity.public());
-        let keys = Keys { volume: VolumeId([9; 16]), identity, pin };
+        let keys = Key::generate().expect("randomness").keys(VolumeId([9; 16])).expect("a key");
         let dir = tempfile::tempdir().expect("a directory");
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let listeners: Vec<TcpListener> = (0..servers).map(|_| listener(any)).collect();
