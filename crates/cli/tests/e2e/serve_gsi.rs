@@ -271,7 +271,7 @@ fn a_session_is_the_user_of_the_map() {
         format!("Uid: {id} {id} {id} {id} Gid: {id} {id} {id} {id} CapPrm: 0000000000000000 NoNewPrivs: 1")
     };
     let big = server.room.at("big");
-    fs::File::create(&big).and_then(|file| file.set_len(20 << 30)).expect("make a large file");
+    fs::File::create(&big).and_then(|file| file.set_len(4 << 30)).expect("make a large file");
     let mut copy = Command::new("globus-url-copy")
         .args([file_url(&big), server.url("big")])
         .env("X509_CERT_DIR", server.room.at("authorities"))
