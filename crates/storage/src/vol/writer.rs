@@ -358,7 +358,7 @@ impl SinkEngine for Writer {
                 let owed = self.owed(FailureKind::Write, move |_| SinkDone::Discard { id });
                 let path = Path(file.parent, Some(file.name.clone()));
                 self.spawn(("remove", path, 0), owed, move |common, _| {
-                    let _ = common.remove(&file);
+                    let _ = common.remove(&file, common.given_up(&file));
                     SinkDone::Discard { id }
                 });
             }
@@ -590,8 +590,7 @@ impl Common {
             (Ok(()), Some(_)) => drop(lock(&self.files).remove(&item.id)),
             (Ok(()), None) => {}
             (Err(failure), publish) => {
-                let _ = self.remove(&open);
-                *lock(&open.state) = State::Failed(failure.clone());
+                let _ = self.remove(&open, failure.clone());
                 // Nobody discards what was never written.
                 if publish.as_ref().is_some_and(|publish| publish.file.size == 0) {
                     drop(lock(&self.files).remove(&item.id));
@@ -608,12 +607,12 @@ impl Common {
         synced.map_err(|why| self.volume.broke(FailureKind::Sync, "sync", &path(), &why))
     }
 
-    /// Removes the temporary of a file, if it has one: its name is of this run alone. Whether it is gone;
-    /// otherwise the next run of the job finds it by its tag.
-    fn remove(&self, file: &OpenFile) -> bool {
-        let mut state = lock(&file.state);
-        let State::Open(_) = &*state else { return true };
-        *state = State::New;
+    /// Gives a file up, for this reason, and removes its temporary, if it has one: its name is of this run
+    /// alone. Whether it is gone; otherwise the next run of the job finds it by its tag. In one step: a write
+    /// that is under way must not make the temporary again.
+    fn remove(&self, file: &OpenFile, why: Failure) -> bool {
+        let before = std::mem::replace(&mut *lock(&file.state), State::Failed(why));
+        let State::Open(_) = before else { return true };
         let Ok(parent) = self.tree.dir(file.parent) else { return false };
         match self.volume.catalog.unlink(At { parent, name: file.temp.clone() }) {
             Ok(()) => true,
@@ -625,10 +624,16 @@ impl Common {
         }
     }
 
+    /// Nobody wants the file any more.
+    fn given_up(&self, file: &OpenFile) -> Failure {
+        let path = self.tree.path(file.parent, Some(&file.name));
+        self.volume.failed(FailureKind::Local, "write", &path, 0, "it was given up")
+    }
+
     /// What has no final name goes; where the catalog does not do it, nobody waits for it again and again.
     fn abandon(&self) {
         let left: Vec<Arc<OpenFile>> = lock(&self.files).drain().map(|(_, file)| file).collect();
-        let _ = left.iter().all(|file| self.remove(file));
+        let _ = left.iter().all(|file| self.remove(file, self.given_up(file)));
     }
 }
 
