@@ -18,6 +18,8 @@ const B: [u8; 4] = [127, 0, 0, 3];
 /// What each needs to hear of other hosts than its client's.
 const OPEN_PROFTPD: &str = "AllowForeignAddress on\n";
 const OPEN_VSFTPD: &str = "pasv_promiscuous=YES\nport_promiscuous=YES\n";
+/// Files of a copy of which one server goes away.
+const FILES_GONE: u64 = 3_000;
 
 fn open(software: Software) -> &'static str {
     match software {
@@ -392,7 +394,7 @@ fn what_the_destination_has_is_not_moved_again() {
         let half = running.until(|_| slow.passed.load(std::sync::atomic::Ordering::Relaxed) > LEN as u64 / 2);
         assert!(half, "{}", running.wait().describe());
         b.kill();
-        running.wait().sane().exits(3);
+        running.wait().sane().exits(1).says("the destination's server is gone");
         b.start_again();
         match meddle {
             "source" => file(&data, &mut fastrand::Rng::with_seed(14), LEN),
@@ -422,6 +424,51 @@ fn what_the_destination_has_is_not_moved_again() {
         assert_eq!(third(&ended, "compared"), 1);
         let kept = fs::read_dir(state.join("pairs")).expect("list it").count();
         assert_eq!(kept, 0, "nothing is kept of what is whole");
+    });
+}
+
+/// Goal: where one of the two is gone for good the copy ends as a whole, and not one file after the other: it
+/// is said which one, each file that was not moved is counted, and the same command goes on when it is back.
+/// Method: all processes of a server are killed in the middle.
+#[test]
+fn a_pair_of_which_one_is_gone_ends_the_run() {
+    need!("proftpd", "gridftp");
+    beside(["source", "destination"], |whose| {
+        let (mut a, mut b, room) = (
+            Node::start(Software::Proftpd, A, OPEN_PROFTPD),
+            Node::start(Software::Globus, B, ""),
+            Room::new(),
+        );
+        let (data, copy, list) = (a.place("data"), b.place("copy"), room.at("list"));
+        let mut rng = fastrand::Rng::with_seed(29);
+        [&data, &copy].iter().for_each(|dir| fs::create_dir(dir).expect("make a directory"));
+        (0..FILES_GONE).for_each(|n| file(&data.join(format!("f{n}")), &mut rng, 2_000));
+        let named = || {
+            let names = fs::read_dir(&copy).expect("list it").flatten().map(|entry| entry.file_name());
+            names.filter(|name| name.as_encoded_bytes().starts_with(b"f")).count() as u64
+        };
+        let (failures, state) = (format!("--failures={}", list.display()), room.at("state"));
+        let run = |options: &[&str]| cp(&state, options, &(a.url(&data) + "/"), &b.url(&copy));
+        let (first, second) = (run(&["--patience=2s", &failures]), run(&[]));
+        let mut running = first.start();
+        assert!(running.until(|_| named() > 30), "{}", running.wait().describe());
+        let gone = if whose == "source" { &mut a } else { &mut b };
+        gone.kill();
+        let ended = running.wait().sane().exits(1).says(&format!("the {whose}'s server is gone"));
+        let told = read(&list).split(|byte| *byte == b'\n').count() as u64 - 1;
+        let summary = ended.summary();
+        assert!(told > 0 && summary.number("failed") == told, "{told}: {}", ended.describe());
+        assert!(summary.number("files") <= named() && named() < FILES_GONE, "{}", ended.describe());
+        gone.start_again();
+        second.run().sane().exits(0);
+        if whose == "destination" {
+            // It was not there to have them removed.
+            let all = fs::read_dir(&copy).expect("list it").flatten().map(|entry| entry.path());
+            let parts = all.filter(|path| path.to_string_lossy().contains(".haul~"));
+            parts.for_each(|part| fs::remove_file(part).expect("remove a part"));
+        }
+        assert_arrived(&data, &copy, true);
+        assert_no_debris(&copy);
     });
 }
 

@@ -197,9 +197,16 @@ fn not_made(why: &str) -> Failure {
     Failure { kind: FailureKind::Create, errno: 95, text: why.into() }
 }
 
-/// There was no room, and nothing more was tried.
-fn not_moved(full: &Failure) -> Failure {
-    Failure { text: format!("it was not moved, for there was no room: {}", full.text).into(), ..full.clone() }
+/// There was no room, or one of the two is gone, and nothing more was tried.
+fn not_moved(fatal: &Failure) -> Failure {
+    let why = if is_full(fatal) { "there was no room" } else { "a server is gone" };
+    Failure { text: format!("it was not moved, for {why}: {}", fatal.text).into(), ..fatal.clone() }
+}
+
+fn is_full(failure: &Failure) -> bool {
+    const ENOSPC: i32 = 28;
+    const EDQUOT: i32 = 122;
+    matches!(failure.errno, ENOSPC | EDQUOT)
 }
 
 /// An entry that did not end.
@@ -235,10 +242,11 @@ struct Run<'a> {
     /// The walk told its end.
     whole: bool,
     broke: bool,
-    /// Nothing more is taken or begun: somebody wants an end, there is no way between the two, or no room.
+    /// Nothing more is taken or begun: somebody wants an end, there is no way between the two, or what
+    /// `fatal` says.
     stopped: bool,
-    /// The destination has no room: nothing more goes there.
-    full: Option<Failure>,
+    /// The destination has no room, or one of the two is gone: nothing more can be moved.
+    fatal: Option<Failure>,
     /// The two cannot move data between them. It is decided once: what has its name keeps it, and the copy
     /// that goes by this host finds it unchanged.
     no_way: Option<String>,
@@ -273,7 +281,7 @@ impl<'a> Run<'a> {
             whole: false,
             broke: false,
             stopped: false,
-            full: None,
+            fatal: None,
             no_way: None,
             bytes_done: 0,
             bytes_sent: 0,
@@ -304,7 +312,7 @@ impl<'a> Run<'a> {
             if self.walked || self.looks.len() >= LOOK_MAX {
                 self.look();
             }
-            let ends = self.watch.handle.stopped() || self.no_way.is_some() || self.full.is_some();
+            let ends = self.watch.handle.stopped() || self.no_way.is_some() || self.fatal.is_some();
             if ends && stopping.is_none() {
                 self.stopped = true;
                 stopping = Some(Instant::now());
@@ -321,9 +329,9 @@ impl<'a> Run<'a> {
             }
         }
         self.look();
-        if let Some(full) = self.full.clone() {
+        if let Some(fatal) = self.fatal.clone() {
             for (_, Open { path, size, .. }) in std::mem::take(&mut self.open) {
-                self.count(Kind::File, &Ended::Failed(not_moved(&full)), Change::NONE, size, &path);
+                self.count(Kind::File, &Ended::Failed(not_moved(&fatal)), Change::NONE, size, &path);
             }
         }
         if !self.dry_run && !self.stopped {
@@ -334,7 +342,7 @@ impl<'a> Run<'a> {
 
     /// Why somebody else has to carry the data. Nothing of it is under way any more then.
     fn relay(&self) -> Option<String> {
-        let goes = !self.watch.handle.stopped() && self.open.is_empty() && self.full.is_none();
+        let goes = !self.watch.handle.stopped() && self.open.is_empty() && self.fatal.is_none();
         self.no_way.clone().filter(|_| goes)
     }
 
@@ -475,10 +483,8 @@ impl<'a> Run<'a> {
 
     /// Where the destination has no room for one, it has none for all.
     fn note_full(&mut self, failure: &Failure) {
-        const ENOSPC: i32 = 28;
-        const EDQUOT: i32 = 122;
-        if matches!(failure.errno, ENOSPC | EDQUOT) {
-            self.full.get_or_insert_with(|| failure.clone());
+        if is_full(failure) {
+            self.fatal.get_or_insert_with(|| failure.clone());
         }
     }
 
@@ -499,12 +505,15 @@ impl<'a> Run<'a> {
             Marker::NoWay(why) => {
                 self.no_way.get_or_insert(why);
             }
+            Marker::Gone(failure) => {
+                self.fatal.get_or_insert(failure);
+            }
             Marker::Ended { id, result } => {
                 let Some(Open { path, size, sent, .. }) = self.open.remove(&id) else { return };
                 self.grew = Instant::now();
                 match result {
-                    Err(_) if let Some(full) = &self.full => {
-                        let failure = not_moved(full);
+                    Err(_) if let Some(fatal) = &self.fatal => {
+                        let failure = not_moved(fatal);
                         self.count(Kind::File, &Ended::Failed(failure), Change::NONE, size, &path)
                     }
                     // Nobody wants to hear of each file that a stop ended.
@@ -571,7 +580,7 @@ impl<'a> Run<'a> {
     fn summary(&self, request: &CopyRequest) -> Summary {
         let stopped = self.watch.handle.stopped();
         let broken = match (&self.no_way, self.broke || !self.whole) {
-            _ if let Some(full) = &self.full => Some(Error::failed(full)),
+            _ if let Some(fatal) = &self.fatal => Some(Error::failed(fatal)),
             (Some(why), _) => Some(Error::new(ErrorKind::Network, why.clone())),
             (None, true) => Some(Error::local("internal error: the walk ended without its end")),
             (None, false) if self.stopped || !self.open.is_empty() => {

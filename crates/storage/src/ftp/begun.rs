@@ -14,11 +14,12 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::ops::RangeInclusive;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use haul_base::way::{self, Blocked, Manner};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 /// From this length on a file's line is on media before the file begins.
@@ -255,7 +256,8 @@ impl Inner {
         let Some(dir) = &self.dir else { return Ok(()) };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         if !is_mine(dir)? {
-            let why = "records of unfinished files lie in a directory that is another user's, or that others may write to";
+            let why = "records of unfinished files lie in a directory that is another user's, or that others may \
+                       change, or change the way to";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         let (path, new) = (dir.join(format!("{:08x}", self.tag)), dir.join(format!("{:08x}.new", self.tag)));
@@ -332,9 +334,14 @@ fn parse(line: &[u8]) -> Option<(u8, Part)> {
     Some((*sign, (*key, Span { start: place(start)?, end: place(end)? })))
 }
 
+/// Whether nobody else can change what lies in this directory, nor what the way to it leads to.
 fn is_mine(dir: &Path) -> io::Result<bool> {
-    let dir = fs::metadata(dir)?;
-    Ok(dir.uid() == rustix::process::geteuid().as_raw() && dir.mode() & 0o022 == 0)
+    let dir = match way::open_dir(dir, Manner { makes: false, own_groups: true }) {
+        Err(Blocked::ByOthers { .. }) => return Ok(false),
+        Err(Blocked::BySystem { source, .. }) => return Err(source),
+        Ok(dir) => rustix::fs::fstat(dir)?,
+    };
+    Ok(dir.st_uid == rustix::process::geteuid().as_raw() && dir.st_mode & 0o022 == 0)
 }
 
 fn letters(text: &str) -> String {
@@ -349,6 +356,8 @@ fn key(shown: &str) -> Key {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     /// Goal: what a dead run began is known until somebody proves it, also through runs that end between;
@@ -382,6 +391,30 @@ mod tests {
         assert_eq!((known(&nowhere), nowhere.missed()), ([false; 3], None));
         nowhere.begins("x", Span::WHOLE, 1);
         assert!(nowhere.missed().is_some_and(|words| words.starts_with("1 file begun in place: ")));
+    }
+
+    /// Goal: lists that others could have put there are not believed, and none is left to them. Method: the
+    /// directory itself, and one above it, in which everybody may rename what is there.
+    #[test]
+    fn lists_that_others_can_change_are_no_word() {
+        let home = tempfile::tempdir().expect("a directory");
+        let above = home.path().join("above");
+        let open = |tag| Begun::open(Some(&above), "ftp://a", tag);
+        fs::create_dir(&above).expect("made");
+        open(1).begins("x", Span::WHOLE, 1);
+        let dir = above.join("in-place").join(letters("ftp://a"));
+        for changed in [dir.as_path(), above.as_path()] {
+            let set = |mode| fs::set_permissions(changed, fs::Permissions::from_mode(mode)).expect("set");
+            set(0o777);
+            let run = open(2);
+            assert!(!run.is_unproved("x"), "{}", changed.display());
+            run.begins("y", Span::WHOLE, 1);
+            assert!(run.missed().is_some_and(|words| words.contains("others may change")));
+            drop(run);
+            set(0o700);
+            let later = open(3);
+            assert_eq!(["x", "y"].map(|name| later.is_unproved(name)), [true, false]);
+        }
     }
 
     /// Goal: a list does not grow with what has ended.

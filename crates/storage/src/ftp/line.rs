@@ -173,7 +173,10 @@ impl Retry {
                 tries.looks += 1;
                 return Some(pause);
             }
-            Verdict::Gone => format!("the destination's server is gone: {url}: {why}"),
+            Verdict::Gone => {
+                let whose = if self.kind == FailureKind::Read { "source" } else { "destination" };
+                format!("the {whose}'s server is gone: {url}: {why}")
+            }
             Verdict::Barred(ever) => {
                 let so_far = if ever {
                     "no data connection to it comes up any more"
@@ -186,7 +189,7 @@ impl Retry {
                 )
             }
         };
-        tell(Failure { kind: FailureKind::Write, errno: error.errno(), text: text.into() });
+        tell(Failure { kind: self.kind, errno: error.errno(), text: text.into() });
         None
     }
 
@@ -201,20 +204,24 @@ impl Retry {
 
     /// Opens a session, unless nobody wants more than the end of what is under way, and the server was not
     /// there for that.
-    fn open(&self, server: &Server, settings: &Settings) -> Result<Session, Error> {
+    pub(super) fn open(&self, server: &Server, settings: &Settings) -> Result<Session, Error> {
         if self.left.load(Ordering::Relaxed) && self.over.is_asked() {
             let cause = haul_base::stop::Stopped.into();
             return Err(Error::Lost { doing: "connecting again", cause });
         }
         let begun = Instant::now();
         let opened = Session::open(server, settings);
-        let is_unreached = opened.as_ref().is_err_and(Error::is_network);
-        match is_unreached {
-            true => self.there().unreached(begun),
-            false => self.there().heard(),
-        }
-        if is_unreached && self.over.is_asked() {
-            self.left.store(true, Ordering::Relaxed);
+        if opened.as_ref().is_err_and(Error::is_network) {
+            if settings.stop.is_asked() {
+                // It was not waited for: that says nothing of the server.
+                return opened;
+            }
+            self.there().unreached(begun);
+            if self.over.is_asked() {
+                self.left.store(true, Ordering::Relaxed);
+            }
+        } else {
+            self.there().heard();
         }
         opened
     }

@@ -357,6 +357,10 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
         queue: Mutex::new(Queue { alive: PAIRS_MAX, ..Queue::default() }),
         ready: Condvar::new(),
     });
+    for retry in &shared.retries {
+        let post = shared.post.clone();
+        retry.tell_when_gone(move |failure| post(Marker::Gone(failure)));
+    }
     for _ in 0..PAIRS_MAX {
         let shared = shared.clone();
         let spawned =

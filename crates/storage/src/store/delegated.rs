@@ -78,6 +78,8 @@ pub enum Marker {
     Note(String),
     /// The two cannot move anything between them, and why: everything that is submitted ends so.
     NoWay(String),
+    /// One of the two is gone: nothing more can be had of it, by whatever way.
+    Gone(Failure),
 }
 
 /// What is asked of a pair.

@@ -14,7 +14,7 @@ use haul_base::stop::Stop;
 use haul_core::reliability::Step;
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::pair::{End, Fault, Heard, Manner, Move, Pair};
-use haul_ftp::{Asked, Error, Facts, Session, Settings, steer};
+use haul_ftp::{Asked, Error, Facts, Settings, steer};
 use haul_gridftp::command::StripeLayout;
 use haul_gridftp::ranges::Ranges;
 
@@ -85,6 +85,8 @@ pub(super) struct Worker {
     counted: bool,
     /// Looks how far a file is, where its server does not say so.
     watcher: Option<Line>,
+    /// Removes what is of no use, whatever was stopped.
+    cleaner: Line,
     /// The server takes no more sessions, and other workers have theirs.
     left_out: bool,
 }
@@ -92,10 +94,13 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn new(shared: Arc<Shared>) -> Worker {
         let (server, settings) = shared.end(End::To).clone();
-        let patience = settings.patience.min(WATCHING);
         let retry = &shared.retries[End::To as usize];
+        let patience = settings.patience.min(CLEANING);
+        let cleaning = Settings { stop: Stop::never(), patience, ..settings.clone() };
+        let cleaner = Line::new(server.clone(), cleaning, retry);
+        let patience = settings.patience.min(WATCHING);
         let watcher = Some(Line::new(server, Settings { patience, ..settings }, retry));
-        Worker { shared, pair: None, counted: false, watcher, left_out: false }
+        Worker { shared, pair: None, counted: false, watcher, cleaner, left_out: false }
     }
 
     pub(super) fn run(mut self) {
@@ -160,6 +165,8 @@ impl Worker {
                 self.pair = None;
                 self.meet(trouble, jobs);
             }
+            // Servers count sessions.
+            self.cleaner.close();
         }
     }
 
@@ -171,6 +178,7 @@ impl Worker {
             let failure = own_failure(FailureKind::Local, "copy", &job.entry.to, "a stop was asked for");
             self.end(job, Err(failure));
         }
+        self.cleaner.close();
     }
 
     /// What is done about trouble: the sessions are gone already.
@@ -321,7 +329,7 @@ impl Worker {
         let open = |end| {
             let (server, settings) = shared.end(end);
             let at = |error| Trouble { scope: Scope::All, fault: Fault::At { end, error, other: None } };
-            Session::open(server, settings).map_err(at)
+            shared.retries[end as usize].open(server, settings).map_err(at)
         };
         let (from, to) = (open(End::From)?, open(End::To)?);
         for (end, shuns) in [(End::From, from.shuns(&to)), (End::To, to.shuns(&from))] {
@@ -423,6 +431,10 @@ impl Worker {
                 .collect();
             let mut hear = |heard: Heard<'_>| match heard {
                 Heard::Moved(index, len) => {
+                    if len > moved[index] {
+                        // Both live, whether or not they take further sessions.
+                        shared.retries.iter().for_each(|retry| retry.heard());
+                    }
                     moved[index] = moved[index].max(len);
                     let held = before[index].total();
                     let len = (held + len).min(jobs[index].entry.size);
@@ -490,12 +502,10 @@ impl Worker {
         if !job.stored || is_kept {
             return;
         }
-        let (server, settings) = self.shared.end(End::To);
-        // Whatever was stopped.
-        let patience = settings.patience.min(CLEANING);
-        let settings = Settings { stop: Stop::never(), patience, ..settings.clone() };
-        let mut line = Line::new(server.clone(), settings, &self.shared.retries[End::To as usize]);
-        let removed = line.open().and_then(|session| steer::remove(session, &job.temp));
+        let removed = self.cleaner.open().and_then(|session| steer::remove(session, &job.temp));
+        if removed.as_ref().is_err_and(Error::wants_another_session) {
+            self.cleaner.close();
+        }
         if removed.is_ok()
             && let Some(record) = job.record.take()
         {
