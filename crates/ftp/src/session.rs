@@ -177,7 +177,7 @@ impl Session {
         // A server without FEAT has said nothing.
         let told = Features::parse(&reply).ok();
         let features = told.clone().unwrap_or_default();
-        set_up(&mut control, features.has("SPAS"))?;
+        set_up(&mut control, &features)?;
         let has_mlsd = told.as_ref().is_none_or(|told| told.mlst().next().is_some());
         let knows_mlst = features.mlst().next().is_some();
         let has_mdtm = told.as_ref().is_none_or(|told| told.has("MDTM"));
@@ -203,29 +203,11 @@ impl Session {
             banner,
             round_trip,
         };
-        session.want_facts()?;
         if session.control.tls().is_some() && session.features.has_stor_tickets() {
             // Each is good for one data connection, and this end hears them out (`Wire::hear_out`).
             session.control.ask(&Command::OptsStorTickets)?;
         }
         Ok(session)
-    }
-
-    /// Asks for the facts that are off unless somebody asks.
-    fn want_facts(&mut self) -> Result<(), Error> {
-        const WANTED: [&str; 8] =
-            ["Type", "Size", "Modify", "UNIX.mode", "UNIX.slink", "Unique", "Perm", "X.count"];
-        let known =
-            |fact: &&str| self.features.mlst().any(|told| told.name.eq_ignore_ascii_case(fact.as_bytes()));
-        let is_off = |fact: &&str| {
-            self.features.mlst().any(|told| !told.is_on && told.name.eq_ignore_ascii_case(fact.as_bytes()))
-        };
-        if WANTED.iter().any(is_off) {
-            let all: Vec<&str> = WANTED.iter().filter(|fact| known(fact)).copied().collect();
-            // Without it the facts are those that are told anyway.
-            self.control.ask(&Command::OptsMlst(&all))?;
-        }
-        Ok(())
     }
 
     /// It takes no data connection from the other one, and makes none to it: by its own word it serves hosts
@@ -489,18 +471,38 @@ fn protect_data(control: &mut Control, logged_in: bool) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Bytes are to come as they are; and where a GridFTP server has its data, if it says so.
-fn set_up(control: &mut Control, has_spas: bool) -> Result<(), Error> {
+/// Facts to ask for, if one of them is off unless somebody asks.
+fn facts_to_want(features: &Features) -> Option<Vec<&'static str>> {
+    const WANTED: [&str; 8] =
+        ["Type", "Size", "Modify", "UNIX.mode", "UNIX.slink", "Unique", "Perm", "X.count"];
+    let told = |fact: &str, may_be_on: bool| {
+        let is_it = |told: &[u8]| told.eq_ignore_ascii_case(fact.as_bytes());
+        features.mlst().any(|told| (may_be_on || !told.is_on) && is_it(told.name))
+    };
+    let is_any_off = WANTED.iter().any(|fact| told(fact, false));
+    is_any_off.then(|| WANTED.into_iter().filter(|fact| told(fact, true)).collect())
+}
+
+/// Bytes are to come as they are; which facts are wanted; and where a GridFTP server has its data, if it says
+/// so. All is asked in one round trip.
+fn set_up(control: &mut Control, features: &Features) -> Result<(), Error> {
     let as_they_are = Command::Type(b'I');
     let ends =
         control.peer().and_then(|peer| Ok((peer.ip().to_canonical(), control.local()?.ip().to_canonical())));
     // Under TLS and by ssh data go to one place alone.
-    let ends = ends.ok().filter(|_| has_spas && control.tls().is_none());
-    let Some(ends) = ends else { return control.want(&as_they_are).map(drop) };
-    let spas = if ends.0.is_ipv6() { Command::Spas6 } else { Command::Bare("SPAS") };
-    control.send(&[as_they_are, spas])?;
+    let ends = ends.ok().filter(|_| features.has("SPAS") && control.tls().is_none());
+    let spas = ends.map(|ends| if ends.0.is_ipv6() { Command::Spas6 } else { Command::Bare("SPAS") });
+    let wanted = facts_to_want(features);
+    let facts = wanted.as_ref().map(|wanted| Command::OptsMlst(wanted));
+    let all: Vec<Command<'_>> = [Some(as_they_are), facts, spas].into_iter().flatten().collect();
+    control.send(&all)?;
     let reply = control.last_reply()?;
     control.done(&as_they_are, reply)?;
+    if facts.is_some() {
+        // Without it the facts are those that are told anyway.
+        control.last_reply()?;
+    }
+    let (Some(ends), Some(spas)) = (ends, spas) else { return Ok(()) };
     let reply = control.last_reply()?;
     match reply.code() {
         229 => control.nodes = Nodes::of(&reply, ends),
