@@ -18,7 +18,7 @@ use super::catalog;
 use super::client::Striping;
 use super::gather::{self, AppendNo, Part, Seq};
 use super::storage;
-use super::{ClientNo, Epoch, FileNo, Incarnation, RequestNo, ServerNo, Session};
+use super::{ClientNo, ContentVersion, Epoch, FileNo, Incarnation, RequestNo, ServerNo, Session};
 use crate::wire::codec::{Reader, Writer};
 use crate::wire::volume_kind as kind;
 use crate::wire::{FILE_LEN_MAX, OBJECT_LEN_MAX, WireError};
@@ -169,6 +169,8 @@ impl<B> gather::Request<B> {
             }
             gather::Request::Truncate { file, len } => gather::Request::Truncate { file, len },
             gather::Request::Remove { file } => gather::Request::Remove { file },
+            gather::Request::Look { file } => gather::Request::Look { file },
+            gather::Request::Told { file, version } => gather::Request::Told { file, version },
         }
     }
 }
@@ -217,6 +219,8 @@ impl<B> gather::Record<B> {
             gather::Record::Gone { file } => gather::Record::Gone { file },
             gather::Record::LastCut { file, epoch } => gather::Record::LastCut { file, epoch },
             gather::Record::Client(client) => gather::Record::Client(client),
+            gather::Record::Untold { file } => gather::Record::Untold { file },
+            gather::Record::Told { file } => gather::Record::Told { file },
         }
     }
 }
@@ -304,6 +308,11 @@ fn write_epoch(w: &mut Writer<'_>, epoch: Epoch) {
     w.u32(epoch.fence);
 }
 
+fn write_version(w: &mut Writer<'_>, version: ContentVersion) {
+    w.u32(version.gatherer);
+    w.u64(version.changes);
+}
+
 fn write_gather(w: &mut Writer<'_>, request: &gather::Request<Following>) {
     match request {
         gather::Request::Write { file, offset, bytes, .. } => {
@@ -353,6 +362,15 @@ fn write_gather(w: &mut Writer<'_>, request: &gather::Request<Following>) {
             w.u8(8);
             w.u64(file.0);
         }
+        gather::Request::Look { file } => {
+            w.u8(9);
+            w.u64(file.0);
+        }
+        gather::Request::Told { file, version } => {
+            w.u8(10);
+            w.u64(file.0);
+            write_version(w, *version);
+        }
     }
 }
 
@@ -389,6 +407,13 @@ fn write_gathered(w: &mut Writer<'_>, answer: &gather::Answer) {
         gather::Answer::Truncated => w.u8(7),
         gather::Answer::Removed => w.u8(8),
         gather::Answer::Gone => w.u8(9),
+        gather::Answer::Looked { version, end, untold } => {
+            w.u8(10);
+            write_version(w, *version);
+            w.u64(*end);
+            w.bool(*untold);
+        }
+        gather::Answer::Told => w.u8(11),
     }
 }
 
@@ -552,6 +577,10 @@ fn read_epoch(r: &mut Reader<'_>) -> Result<Epoch, WireError> {
     Ok(Epoch { gatherer: r.u32("epoch")?, fence: r.u32("fence of an epoch")? })
 }
 
+fn read_version(r: &mut Reader<'_>) -> Result<ContentVersion, WireError> {
+    Ok(ContentVersion { gatherer: r.u32("life of a version")?, changes: r.u64("version of a file")? })
+}
+
 fn read_end(r: &mut Reader<'_>) -> Result<u64, WireError> {
     let end = r.u64("end of a file")?;
     match end <= FILE_LEN_MAX {
@@ -585,6 +614,8 @@ fn read_gather(r: &mut Reader<'_>) -> Result<gather::Request<Following>, WireErr
         }
         7 => gather::Request::Truncate { file, len: read_end(r)? },
         8 => gather::Request::Remove { file },
+        9 => gather::Request::Look { file },
+        10 => gather::Request::Told { file, version: read_version(r)? },
         other => return Err(bad("request of a gatherer", other.into())),
     })
 }
@@ -619,6 +650,11 @@ fn read_gathered(r: &mut Reader<'_>) -> Result<gather::Answer, WireError> {
         7 => gather::Answer::Truncated,
         8 => gather::Answer::Removed,
         9 => gather::Answer::Gone,
+        10 => {
+            let (version, end) = (read_version(r)?, read_end(r)?);
+            gather::Answer::Looked { version, end, untold: r.bool("whether the catalog knows")? }
+        }
+        11 => gather::Answer::Told,
         other => return Err(bad("answer of a gatherer", other.into())),
     })
 }

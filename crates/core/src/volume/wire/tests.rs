@@ -5,6 +5,7 @@ use super::*;
 fn all() -> Vec<Message> {
     let (file, number) = (FileNo(7), RequestNo(9));
     let epoch = Epoch { gatherer: 3, fence: 4 };
+    let version = ContentVersion { gatherer: 3, changes: u64::MAX };
     let part = |offset, len, from| Part { offset, len, seq: Seq(0), from };
     let gather = |request| Message::Gather(number, request);
     let join = |volume, who| {
@@ -33,6 +34,8 @@ fn all() -> Vec<Message> {
         gather(gather::Request::Append { file, number: AppendNo(4), len: 16, bytes: 16 }),
         gather(gather::Request::Truncate { file, len: 0 }),
         gather(gather::Request::Remove { file }),
+        gather(gather::Request::Look { file }),
+        gather(gather::Request::Told { file, version }),
         gathered(gather::Answer::Written),
         gathered(gather::Answer::Leased { stripes: 1..3, epoch }),
         gathered(gather::Answer::Read { parts: vec![part(3, 4, 0), part(7, 1, 4)], end: 12 }),
@@ -44,6 +47,8 @@ fn all() -> Vec<Message> {
         gathered(gather::Answer::Truncated),
         gathered(gather::Answer::Removed),
         gathered(gather::Answer::Gone),
+        gathered(gather::Answer::Told),
+        gathered(gather::Answer::Looked { version, end: FILE_LEN_MAX, untold: true }),
         Message::Recall(file, 2..3),
         store(storage::Request::Write { file, epoch, offset: 1 << 40, bytes: 1 }),
         store(storage::Request::Read { file, offset: 1 << 40, len: 1 }),
