@@ -215,6 +215,12 @@ impl Client {
         self.want(|reply| Want::Threshold { reply }).wait()
     }
 
+    /// What is smaller is gathered from here on, and the threshold does not move any more: 0 gathers nothing,
+    /// `u64::MAX` everything.
+    pub fn pin_threshold(&self, threshold: u64) {
+        let _ = self.to.send(Event::Want(Want::Pin { threshold }));
+    }
+
     /// Begins to make last what this client wrote to a file before. If it fails, what was not synced before
     /// may be lost, in part or whole.
     pub fn sync(&self, file: FileNo) -> Waiting<()> {

@@ -8,12 +8,15 @@
 //! allocated beyond what the bytes at hand can fill; ranges do not overflow, and are not empty where that
 //! would say nothing. Left out: whether somebody may say it, which the driver knows before.
 
+mod costs;
 #[cfg(test)]
 mod tests;
 
 use std::ops::Range;
 use std::time::Duration;
 
+pub use self::costs::{Costs, Heard};
+use self::costs::{read_costs, write_costs};
 use super::catalog;
 use super::client::Striping;
 use super::gather::{self, AppendNo, Part, Seq};
@@ -65,12 +68,14 @@ pub struct Visit {
 }
 
 /// Who was visited.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Visited {
     /// The number of its process, on its host.
     pub process: u32,
     /// For how long it has run.
     pub since: Duration,
+    /// Of a server: what writes to it cost, if any client said so.
+    pub heard: Option<Box<Heard>>,
 }
 
 /// Stands for the catalog where a server's number is told.
@@ -109,6 +114,8 @@ pub enum Message {
     /// In place of a join, and the answer, which is the last of a connection.
     Visit(Visit),
     Visited(Visited),
+    /// From a client, now and then; there is no answer.
+    Costs(Costs),
     /// Between a client and the catalog, where only it, what ends a connection and pings are said.
     Catalog(catalog::Message),
 }
@@ -130,6 +137,7 @@ impl Message {
             Message::Stored(..) => kind::STORED,
             Message::Visit(_) => kind::VISIT,
             Message::Visited(_) => kind::VISITED,
+            Message::Costs(_) => kind::COSTS,
             Message::Catalog(message) => message.kind(),
         }
     }
@@ -280,10 +288,17 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
             w.u16(to.map_or(CATALOG, |server| server.0));
             w.u8((*end).into());
         }
-        Message::Visited(Visited { process, since }) => {
+        Message::Visited(Visited { process, since, heard }) => {
             w.u32(*process);
             w.u64(nanos(*since));
+            w.bool(heard.is_some());
+            if let Some(heard) = heard {
+                w.u64(nanos(heard.age));
+                w.u16(heard.clients);
+                write_costs(w, &heard.costs);
+            }
         }
+        Message::Costs(costs) => write_costs(w, costs),
         Message::Catalog(message) => catalog::wire::write(w, message),
     }
 }
@@ -527,8 +542,17 @@ pub fn decode(kind: u8, body: &[u8]) -> Result<Message, WireError> {
         kind::VISITED => {
             let process = r.u32("number of a process")?;
             let since = Duration::from_nanos(r.u64("how long it has run")?);
-            Message::Visited(Visited { process, since })
+            let heard = match r.bool("whether clients told of costs")? {
+                true => {
+                    let age = Duration::from_nanos(r.u64("age of costs")?);
+                    let clients = r.u16("clients that told of costs")?;
+                    Some(Box::new(Heard { age, clients, costs: read_costs(r)? }))
+                }
+                false => None,
+            };
+            Message::Visited(Visited { process, since, heard })
         }
+        kind::COSTS => Message::Costs(read_costs(r)?),
         kind::CATALOG_JOIN..=kind::CATALOG_LAST => Message::Catalog(catalog::wire::read(kind, r)?),
         other => return Err(WireError::UnknownKind(other)),
     };

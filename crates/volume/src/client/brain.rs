@@ -3,6 +3,8 @@
 //! Invariants: each thing that is wanted is answered once; over a connection no more bytes are under way than
 //! its server allows; an answer counts only over the connection over which it was asked.
 
+mod costs;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,6 +43,7 @@ pub(super) enum Want {
     Look { file: FileNo, reply: Reply<Look> },
     Told { file: FileNo, version: ContentVersion, reply: Reply<()> },
     Threshold { reply: Reply<(u64, u64, u64)> },
+    Pin { threshold: u64 },
 }
 
 pub(super) enum Event {
@@ -108,6 +111,8 @@ pub(super) struct Brain {
     /// and nothing else may have the number there.
     next_request: u64,
     pinged: Instant,
+    /// When servers heard of costs last, and of how many writes.
+    told: (Option<Instant>, u64),
 }
 
 impl Brain {
@@ -128,6 +133,7 @@ impl Brain {
             next: 0,
             next_request: 0,
             pinged: Instant::now(),
+            told: (None, 0),
         }
     }
 
@@ -141,7 +147,7 @@ impl Brain {
             let due = self.dues.front();
             let pause = due.map_or(PING_EVERY, |(due, _)| due.saturating_duration_since(Instant::now()));
             match events.recv_timeout(pause.clamp(Duration::from_millis(1), PING_EVERY)) {
-                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return self.tell_costs(),
                 Ok(Event::Want(want)) => self.want(want),
                 Ok(Event::Line(server, line)) => self.line(server, line),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -156,6 +162,7 @@ impl Brain {
             let now = self.now();
             let joined = self.connections.values().filter(|connection| connection.gatherer_joined);
             joined.for_each(|connection| connection.mouth.say(Message::Ping(now.0), Bytes::default()));
+            self.tell_costs_now_and_then();
         }
         let now = Instant::now();
         while let Some((due, no)) = self.dues.front().copied()
@@ -291,6 +298,7 @@ impl Brain {
                 let op = self.op(machine, wanted, (0, 0));
                 self.machines[machine].told(now, op, file, version);
             }
+            Want::Pin { threshold } => self.threshold.pin(threshold),
             Want::Threshold { reply } => {
                 let (begun, explored) = self.threshold.counts();
                 let _ = reply.send(Ok((self.threshold.threshold(), begun, explored)));

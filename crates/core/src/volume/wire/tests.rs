@@ -1,6 +1,12 @@
 //! What is said over a connection of a volume survives its bytes, and nothing else is taken.
 
 use super::*;
+use crate::volume::cost::CLASSES;
+
+fn costs() -> Costs {
+    let direct = (0..CLASSES as u64).map(|class| (1 << class, 5 + class)).collect();
+    Costs { threshold: u64::MAX, pinned: true, writes: 9, direct, gather: vec![(16, 0)] }
+}
 
 fn all() -> Vec<Message> {
     let (file, number) = (FileNo(7), RequestNo(9));
@@ -63,7 +69,14 @@ fn all() -> Vec<Message> {
         stored(storage::Answer::Gone),
         Message::Visit(Visit { volume: VolumeId([5; 16]), to: Some(ServerNo(3)), end: false }),
         Message::Visit(Visit { volume: VolumeId([0; 16]), to: None, end: true }),
-        Message::Visited(Visited { process: 7, since: Duration::from_secs(9) }),
+        Message::Visited(Visited { process: 7, since: Duration::from_secs(9), heard: None }),
+        Message::Visited(Visited {
+            process: 7,
+            since: Duration::from_secs(9),
+            heard: Some(Box::new(Heard { costs: costs(), age: Duration::from_secs(3), clients: 2 })),
+        }),
+        Message::Costs(costs()),
+        Message::Costs(Costs::default()),
     ]
 }
 
@@ -98,6 +111,9 @@ fn ranges_are_sound() {
     #[expect(clippy::reversed_empty_ranges, reason = "that is what is refused")]
     for stripes in [3..3, 4..3, 0..u64::MAX] {
         refused(Message::Gather(number, gather::Request::Lease { file, stripes }));
+    }
+    for direct in [vec![(0, 1)], vec![(5, 1), (5, 1)], vec![(5, 1), (4, 1)]] {
+        refused(Message::Costs(Costs { direct, ..Costs::default() }));
     }
     let part = |offset, len| Part { offset, len, seq: Seq(0), from: 0 };
     for parts in
