@@ -35,6 +35,10 @@
 //! stands behind what was gathered, appended or synced by anybody and behind what its own client wrote, but
 //! not behind what others wrote directly and did not sync.
 //!
+//! Whether a file's bytes are still what they were, its gatherer tells by a [`ContentVersion`], see
+//! [`gather::Request::Look`]: it waits until nobody can write the file directly, whoever has sent what, and
+//! says whether anything was written since somebody told the catalog so.
+//!
 //! Names are another matter: [`catalog`].
 //!
 //! Reading order: [`cost`], [`threshold`]; [`storage`], [`gather`], [`client`]; [`catalog`].
@@ -70,6 +74,19 @@ pub struct Session(pub u64);
 /// One life of a server's process: what it knew and had not written ends with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
+
+/// A version of a file's bytes, of one life of its gatherer. Of two looks at a file that gave the same one the
+/// bytes were the same at both, and at each moment between them.
+///
+/// It moves with each write that was gathered, each append and cut, and each lease, under which bytes come
+/// that the gatherer does not see. No file ever had or will have another's number, nor a life another's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContentVersion {
+    /// The gatherer's life.
+    pub gatherer: u32,
+    /// Changes of the file in this life.
+    pub changes: u64,
+}
 
 /// Who may write a file directly: leases of an older epoch are void.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,9 +5,9 @@
 //! Invariants: what has no final name is not taken for a file: each file is written under a name of its own
 //! beside the final one, and renamed when all servers said that it lasts. What stands under a final name is
 //! replaced only if it is what was found there. Each wait ends with the patience of the run.
-//! A file is the same as long as its entry, its length and its mtime are: a volume has nothing else that
-//! tells of a change. Whoever writes into a file without changing its length, and sets no mtime, is not seen;
-//! nor is what somebody wrote and did not sync.
+//! A file is the same as long as its entry, its length, its mtime and the version of its bytes are, which its
+//! gatherer tells ([`look`]). Of what somebody wrote and told nobody of, whoever looks first tells the catalog,
+//! which sets the file's time.
 //! Left out: journals, so that an interrupted file begins anew; writing in place; holes, which come as the
 //! zeros that they are.
 
@@ -208,6 +208,7 @@ impl Volume {
             VolumeError::Failed(_, errno) => (kind, *errno, ""),
             VolumeError::Lost(_) => (kind, Errno::IO.raw_os_error(), "; the same command again brings it"),
             VolumeError::Gone => (kind, Errno::NOENT.raw_os_error(), ""),
+            VolumeError::Busy => (kind, Errno::BUSY.raw_os_error(), ""),
             VolumeError::Range => (kind, Errno::INVAL.raw_os_error(), ""),
             VolumeError::Closed => (kind, 0, ""),
         };

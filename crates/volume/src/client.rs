@@ -16,7 +16,7 @@ use std::time::Duration;
 use crossbeam_channel::{Sender, bounded, unbounded};
 use haul_core::volume::client::{Striping, Where};
 use haul_core::volume::wire::{BYTES_MAX, Who};
-use haul_core::volume::{ClientNo, FileNo, ServerNo};
+use haul_core::volume::{ClientNo, ContentVersion, FileNo, ServerNo};
 use haul_core::wire::FILE_LEN_MAX;
 
 use self::brain::{Brain, Event, Want};
@@ -52,6 +52,9 @@ pub enum VolumeError {
     /// The file was removed.
     #[error("the file was removed from the volume")]
     Gone,
+    /// A look came to no end.
+    #[error("somebody writes into the file all the time, or a server that has a part of it is away")]
+    Busy,
     /// Nothing came of it in time.
     #[error("no answer within {} s; {}", .0.as_secs(), .1)]
     Late(Duration, String),
@@ -74,6 +77,17 @@ pub struct Read {
     pub bytes: Vec<u8>,
     /// Where the file ends, as far as its gatherer knows.
     pub end: u64,
+}
+
+/// What a look at a file showed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// Of its bytes.
+    pub version: ContentVersion,
+    /// Where it ends.
+    pub end: u64,
+    /// It was written since somebody told the catalog: see [`contents`](crate::contents).
+    pub untold: bool,
 }
 
 /// A client that is connected, or tries to be. Many threads may use it.
@@ -181,6 +195,17 @@ impl Client {
         self.want(|reply| Want::Remove { file, reply })
     }
 
+    /// Begins to look which version of its bytes a file has, and how long it is. All of that lasts; who could
+    /// write it directly gives that up for it. [`VolumeError::Busy`]: somebody writes all the time.
+    pub fn look(&self, file: FileNo) -> Waiting<Look> {
+        self.want(|reply| Want::Look { file, reply })
+    }
+
+    /// Begins to say that the catalog knows of all that was written to a file up to this version of it.
+    pub fn told(&self, file: FileNo, version: ContentVersion) -> Waiting<()> {
+        self.want(|reply| Want::Told { file, version, reply })
+    }
+
     /// The write threshold as it is now, bytes; and how many writes began, and how many of them went the
     /// other way to see what that costs.
     ///
@@ -188,6 +213,12 @@ impl Client {
     /// The client is closed.
     pub fn threshold(&self) -> Result<(u64, u64, u64), VolumeError> {
         self.want(|reply| Want::Threshold { reply }).wait()
+    }
+
+    /// What is smaller is gathered from here on, and the threshold does not move any more: 0 gathers nothing,
+    /// `u64::MAX` everything.
+    pub fn pin_threshold(&self, threshold: u64) {
+        let _ = self.to.send(Event::Want(Want::Pin { threshold }));
     }
 
     /// Begins to make last what this client wrote to a file before. If it fails, what was not synced before

@@ -7,6 +7,7 @@ pub mod access;
 pub mod boot;
 pub mod catalog;
 pub mod client;
+pub mod contents;
 pub mod dial;
 mod disk;
 pub mod home;

@@ -312,6 +312,11 @@ impl Door {
         };
         loop {
             match incoming.receive(allow) {
+                // For whoever looks after it, and for nothing that it decides.
+                Ok(Some((Message::Costs(costs), _))) => match who {
+                    Who::Client(client) => self.visits.hear(client, costs),
+                    Who::Gatherer(_) => return Some(()),
+                },
                 Ok(Some((message, bytes))) => self.events.send(Event::Said(line, message, bytes)).ok()?,
                 // Who says what cannot be heard is told so.
                 Err(LineError::Refused(why)) => {

@@ -7,13 +7,14 @@
 //! key, as whoever asks does.
 //! Left out: that it really has ended, which nobody can say of himself.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use haul_core::volume::ServerNo;
-use haul_core::volume::wire::{Message, Visit, Visited, VolumeId};
+use haul_core::volume::wire::{Costs, Heard, Message, Visit, Visited, VolumeId};
+use haul_core::volume::{ClientNo, ServerNo};
 use haul_transport::{Link, TransportError, tcp, tls};
 
 use crate::dial::Keys;
@@ -39,8 +40,14 @@ pub enum VisitError {
     Refused { to: SocketAddr, why: Box<str> },
 }
 
+/// So many clients are remembered by what they said of costs, and for so long.
+const CLIENTS_MAX: usize = 64;
+const COSTS_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Who said something within this is there.
+const LATELY: Duration = Duration::from_secs(60);
+
 /// What was learnt by a visit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Met {
     pub visited: Visited,
     /// From the question to the answer.
@@ -104,11 +111,13 @@ fn ask(
 pub struct Visits {
     started: Instant,
     shared: Arc<(Mutex<bool>, Condvar)>,
+    /// What clients said of costs, and when, the newest last.
+    costs: Arc<Mutex<VecDeque<(Instant, ClientNo, Costs)>>>,
 }
 
 impl Default for Visits {
     fn default() -> Visits {
-        Visits { started: Instant::now(), shared: Arc::default() }
+        Visits { started: Instant::now(), shared: Arc::default(), costs: Arc::default() }
     }
 }
 
@@ -128,7 +137,29 @@ impl Visits {
         if visit.end {
             self.want_end();
         }
-        Message::Visited(Visited { process: std::process::id(), since: self.started.elapsed() })
+        let heard = self.heard(Instant::now()).map(Box::new);
+        Message::Visited(Visited { process: std::process::id(), since: self.started.elapsed(), heard })
+    }
+
+    /// A client says what writes cost it.
+    pub(crate) fn hear(&self, client: ClientNo, costs: Costs) {
+        let mut all = lock(&self.costs);
+        all.retain(|(_, other, _)| *other != client);
+        all.push_back((Instant::now(), client, costs));
+        while all.len() > CLIENTS_MAX {
+            all.pop_front();
+        }
+    }
+
+    /// What was said of costs, if it is not too old.
+    fn heard(&self, now: Instant) -> Option<Heard> {
+        let all = lock(&self.costs);
+        let (at, _, costs) = all.back()?;
+        let age_of = |at: &Instant| now.saturating_duration_since(*at);
+        let (age, costs) = (age_of(at), costs.clone());
+        let lately = all.iter().filter(|(at, ..)| age_of(at) <= LATELY).count();
+        let clients = u16::try_from(lately).unwrap_or(u16::MAX);
+        (age <= COSTS_MAX).then_some(Heard { costs, age, clients })
     }
 
     /// Somebody wants an end.
@@ -148,6 +179,25 @@ impl Visits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: the newest of what clients said of costs is told, with its age; what is remembered is bounded, and
+    /// what is old goes.
+    #[test]
+    fn costs_are_bounded_and_aged() {
+        let visits = Visits::default();
+        assert_eq!(visits.heard(Instant::now()), None);
+        for client in 0..200 {
+            let costs = Costs { writes: client, ..Costs::default() };
+            visits.hear(ClientNo(client % 150), costs);
+        }
+        assert_eq!(lock(&visits.costs).len(), CLIENTS_MAX);
+        let now = Instant::now();
+        let heard = visits.heard(now).expect("clients said so");
+        assert_eq!((heard.costs.writes, usize::from(heard.clients)), (199, CLIENTS_MAX));
+        let later = visits.heard(now + 2 * LATELY).expect("it is not too old");
+        assert!(later.clients == 0 && later.age >= LATELY, "{later:?}");
+        assert_eq!(visits.heard(now + 2 * COSTS_MAX), None);
+    }
 
     /// Goal: who means another volume or another server ends nothing; who means this one does.
     #[test]

@@ -13,7 +13,9 @@ use aws_lc_rs::signature::Ed25519KeyPair;
 use data_encoding::HEXLOWER;
 use haul_core::volume::client::Striping;
 use haul_core::volume::wire::{Message, VolumeId, Who};
-use haul_core::volume::{ClientNo, Epoch, FileNo, RequestNo, ServerNo, Session, gather, storage};
+use haul_core::volume::{
+    ClientNo, ContentVersion, Epoch, FileNo, RequestNo, ServerNo, Session, gather, storage,
+};
 use haul_transport::tls::{self, Identity, Pin};
 use haul_volume::client::{self, Client, VolumeError};
 use haul_volume::dial::Keys;
@@ -243,6 +245,53 @@ fn what_is_removed_is_gone() {
     let read = client.read(kept, 0, 103).wait().expect("it is there");
     assert!(read.bytes[3..103] == [2; 100]);
     assert_eq!(lies(&volume), 0);
+}
+
+/// Goal: each change of a file is another version of its bytes, whoever made it over whichever path; looks
+/// alone make none, and who held leases writes on after them. That it was written is known over a restart,
+/// until the catalog was told, and so is that it was told.
+#[test]
+fn versions_tell_of_changes() {
+    let mut volume = Volume::new(3);
+    let (small, large) = (volume.client(u64::MAX), volume.client(0));
+    let other = volume.client(None);
+    let file = FileNo(7);
+    let mut seen = Vec::new();
+    let look = |client: &Client| client.look(file).wait().expect("looked at");
+    let is_new = |seen: &mut Vec<ContentVersion>, look: client::Look| {
+        assert!(look.untold && !seen.contains(&look.version), "{look:?} {seen:?}");
+        seen.push(look.version);
+    };
+    let nothing = look(&other);
+    assert_eq!((nothing.end, nothing.untold), (0, false));
+    for round in 0..3 {
+        large.write(file, 0, vec![round; 3 * STRIPE as usize]).wait().expect("written");
+        is_new(&mut seen, look(&other));
+        small.write(file, 5, vec![round]).wait().expect("written");
+        is_new(&mut seen, look(&small));
+        small.append(file, vec![round; 10]).wait().expect("appended");
+        is_new(&mut seen, look(&large));
+        large.append(file, vec![round; STRIPE as usize]).wait().expect("appended");
+        is_new(&mut seen, look(&other));
+        large.truncate(file, 2 * STRIPE).wait().expect("cut");
+        is_new(&mut seen, look(&other));
+    }
+    let last = look(&other);
+    assert_eq!((look(&small), last.end), (last, 2 * STRIPE), "looks change nothing");
+    assert_eq!(other.read(file, 0, 2 * STRIPE).wait().expect("read").bytes[STRIPE as usize], 2);
+    // The version of before tells nobody of the last change.
+    other.told(file, seen[0]).wait().expect("heard");
+    assert!(look(&other).untold);
+    volume.restart(7 % 3);
+    let restarted = look(&other);
+    assert!(restarted.untold && restarted.version.gatherer > last.version.gatherer, "{restarted:?}");
+    other.told(file, restarted.version).wait().expect("heard");
+    let told = look(&other);
+    assert_eq!((told.version, told.untold), (restarted.version, false));
+    volume.restart(7 % 3);
+    assert!(!look(&other).untold, "the log remembers");
+    small.write(file, 9, vec![9]).wait().expect("written");
+    is_new(&mut seen, look(&other));
 }
 
 /// Goal: disjoint writes of many clients inside one page never clobber each other, on either path.

@@ -98,6 +98,13 @@ pub struct Storage {
     /// then, and a full disk is noticed before data moves.
     #[arg(long)]
     pub no_preallocate: bool,
+
+    /// Into a volume: gather what is smaller than this, a size, 0 or all
+    ///
+    /// Small writes go through one server of a volume, which gathers them, and large ones to where their stripes lie. Where that
+    /// changes over is measured all the time; with this it stands still. 0 gathers nothing. No other destination knows it.
+    #[arg(long, value_name = "SIZE", value_parser = write_threshold)]
+    pub write_threshold: Option<u64>,
 }
 
 impl Storage {
@@ -117,6 +124,7 @@ impl Storage {
             engine: last(&self.engine, side).unwrap_or_default(),
             deadline_ms: last(&self.io_deadline, side),
             no_preallocate: self.no_preallocate,
+            write_threshold: self.write_threshold.filter(|_| side == Side::Sink),
         }
     }
 }
@@ -140,6 +148,14 @@ where
             Some((other, _)) => return Err(format!("'{other}' is no side: write source= or sink=")),
         };
         Ok(Sided { side, value: parse(value)? })
+    }
+}
+
+fn write_threshold(text: &str) -> Result<u64, String> {
+    match text {
+        "0" => Ok(0),
+        "all" => Ok(u64::MAX),
+        size => parse_size(size),
     }
 }
 
@@ -240,6 +256,10 @@ mod tests {
         assert_eq!((source.deadline_ms, sink.deadline_ms), (Some(2000), Some(2000)));
         assert_eq!((source.in_flight, sink.in_flight), (Some(9), None));
         assert!(sink.no_preallocate);
+        for (text, bytes) in [("0", 0), ("64KiB", 64 << 10), ("all", u64::MAX)] {
+            let (source, sink) = options(&format!("--write-threshold {text}")).unwrap();
+            assert_eq!((source.write_threshold, sink.write_threshold), (None, Some(bytes)));
+        }
     }
 
     /// Goal: what no engine could do is refused where it is typed.

@@ -158,6 +158,64 @@ impl Opened {
     }
 }
 
+/// Goal: `health` says what writes to each server cost, directly and gathered, as a client that writes
+/// measured it, and the threshold between them; and that nobody did where nobody wrote. A threshold that is
+/// pinned for a copy is told as such.
+#[test]
+fn health_tells_what_writes_cost() {
+    let user = User::new();
+    user.create();
+    let text = |user: &User| out(&user.haul(&["volume", "health", "v"]).run().sane().exits(0));
+    assert!(text(&user).contains("no client has said"), "{}", text(&user));
+    let opened = Opened::new(&user.access());
+    // Of files of all gatherers, on both sides of the threshold that it begins with.
+    for number in 0..6 {
+        opened.write(&format!("f{number}"), &vec![number; 3_000_000]);
+        let file = opened.catalog.lookup(Opened::place(&format!("f{number}"))).expect("there").file();
+        let file = file.expect("a file");
+        for at in 0..40 {
+            opened.client.write(file, at * 5_000, vec![1; 700]).wait().expect("written");
+        }
+    }
+    let told = |server: &Value, path: &str| {
+        server["costs"][path]["points"].as_array().is_some_and(|all| !all.is_empty())
+    };
+    let mut servers = Vec::new();
+    assert!(
+        procs::wait_until(PATIENCE, || {
+            servers = user.health().0;
+            // Which of them gather is the threshold's to say, which moves.
+            servers[..3].iter().all(|server| told(server, "direct"))
+                && servers[..3].iter().any(|server| told(server, "gathered"))
+        }),
+        "{servers:?}"
+    );
+    for server in &servers[..3] {
+        let costs = &server["costs"];
+        assert!(
+            costs["clients"] == 1 && costs["pinned"] == false && costs["writes"].as_u64() > Some(200),
+            "{costs}"
+        );
+        assert!(costs["age_seconds"].is_u64(), "{costs}");
+        let points = costs["direct"]["points"].as_array().expect("a list");
+        assert!(
+            points.iter().all(|point| point[0].as_u64() > Some(0) && point[1].as_f64() >= Some(0.0)),
+            "{costs}"
+        );
+    }
+    assert!(servers[3].get("costs").is_none(), "the catalog has no writes: {}", servers[3]);
+    let said = text(&user);
+    assert_eq!(said.matches("writes to server").count(), 3, "{said}");
+    assert!(said.contains("directly") && said.contains("1 client in the last minute"), "{said}");
+    // Pinned: everything goes where it is told to.
+    std::fs::write(user.room.at("data"), vec![7; 2_000_000]).expect("written");
+    let (from, to) = (user.at("data"), "vol://v/pinned");
+    let copied =
+        user.haul(&["cp", "--json", "--write-threshold", "all", &from, to]).run().sane().exits(0).summary();
+    assert_eq!(copied.chosen("write threshold"), "pinned: everything is gathered");
+    assert_eq!(opened.read("pinned"), vec![7; 2_000_000]);
+}
+
 /// Goal: a volume is made, answers, keeps its bytes over an end of all its servers, is not destroyed by
 /// accident, and leaves nothing when it is.
 /// Method: three servers on this host; a file of several stripes, its bytes held against what was written.

@@ -4,13 +4,22 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
+use haul_core::entry::Name;
+use haul_core::volume::FileNo;
+use haul_core::volume::catalog::{Place, ROOT};
+use haul_volume::access::Access;
+use haul_volume::catalog::client::Client as Catalog;
+use haul_volume::client::{Client, Config};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use crate::support::compare::{ALL, assert_same};
 use crate::support::run::{Haul, Outcome};
 use crate::support::{Room, procs, read, tree};
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A user with a volume `v`, whose servers end with the test.
 struct User {
@@ -60,6 +69,40 @@ impl User {
 impl Drop for User {
     fn drop(&mut self) {
         procs::signal_all(&procs::marked(&self.mark), Signal::KILL);
+    }
+}
+
+/// Writes into files of a volume by their paths, as a program does that knows nothing of copies.
+struct Pen {
+    catalog: Catalog,
+    client: Client,
+}
+
+impl Pen {
+    fn new(user: &User) -> Pen {
+        let access = Access::read(&user.room.at("state/haul"), "v").expect("it is known");
+        let keys = access.keys().expect("a key");
+        let at = access.catalog.address().expect("an address");
+        let catalog = Catalog::connect(keys.clone(), at, PATIENCE).expect("it answers");
+        let config = Config {
+            keys,
+            number: catalog.number(),
+            servers: access.addresses().expect("addresses"),
+            stripe_size: access.stripe.into(),
+            write_threshold: None,
+            patience: PATIENCE,
+        };
+        Pen { client: Client::start(config).expect("threads"), catalog }
+    }
+
+    /// Puts bytes into a file that is there, and neither syncs it nor tells anybody.
+    fn write(&self, path: &str, offset: u64, bytes: &[u8]) {
+        let mut at = ROOT;
+        for name in path.split('/') {
+            let place = Place { parent: at, name: Name::new(name.as_bytes()).expect("a name") };
+            at = self.catalog.lookup(place).expect("there").id;
+        }
+        self.client.write(FileNo(at.0), offset, bytes.to_vec()).wait().expect("written");
     }
 }
 
@@ -134,6 +177,67 @@ fn what_changed_is_copied_again() {
     assert!(again.number("files") <= 2 && again.number("unchanged") >= files - 1, "{again:?}");
     user.cp(&["-r"], "vol://v/data", user.room.at("out")).run().sane().exits(0);
     assert_same(&data, &user.room.at("out/data"), ALL);
+}
+
+/// Goal: bytes that a program wrote into a file of a volume, without another length, a sync or a word to
+/// anybody, are in the next copy out, and go with the next copy in; and that is found unchanged then.
+#[test]
+fn what_was_written_into_is_copied_again() {
+    let user = User::new();
+    let (data, out) = (user.room.dir("data"), user.room.dir("out"));
+    tree::plain(&data, 4, 6, 6_000_000);
+    fs::write(data.join("small"), vec![7; 5_000]).expect("written");
+    fs::write(data.join("large"), vec![7; 3_000_000]).expect("written");
+    tree::settle(&data);
+    let (files, _) = tree::totals(&data);
+    user.cp(&["-r"], &data, "vol://v/").run().sane().exits(0);
+    user.cp(&["-r"], "vol://v/data", &out).run().sane().exits(0);
+    let pen = Pen::new(&user);
+    pen.write("data/small", 4_000, b"small");
+    pen.write("data/large", 1_000_000, &[9; 200_000]);
+    let again = user.cp(&["-r"], "vol://v/data", &out).run().sane().exits(0).summary();
+    assert_eq!((again.number("files"), again.number("unchanged")), (2, files - 2), "{again:?}");
+    assert_eq!(&read(out.join("data/small"))[4_000..4_005], b"small");
+    assert!(read(out.join("data/large"))[1_000_000..1_200_000].iter().all(|byte| *byte == 9));
+    let again = user.cp(&["-r"], "vol://v/data", &out).run().sane().exits(0).summary();
+    assert_eq!((again.number("files"), again.number("unchanged")), (0, files), "{again:?}");
+    // What stands at a destination is looked at likewise.
+    let back = user.cp(&["-r"], &data, "vol://v/").run().sane().exits(0).summary();
+    assert_eq!((back.number("files"), back.number("unchanged")), (2, files - 2), "{back:?}");
+    user.cp(&["-r"], "vol://v/data", user.room.at("third")).run().sane().exits(0);
+    assert_same(&data, &user.room.at("third/data"), ALL);
+}
+
+/// Goal: a file that is written into while it is copied out arrives as it was at one time, or fails by its name.
+/// Method: all of it is written anew, byte after byte of another value, while a slow copy is in the middle.
+#[test]
+fn what_changes_under_a_copy_is_not_mixed() {
+    let user = User::new();
+    let (data, out) = (user.room.dir("data"), user.room.dir("out"));
+    let len = 12_000_000;
+    fs::write(data.join("f"), vec![1; len]).expect("written");
+    tree::settle(&data);
+    user.cp(&["-r"], &data, "vol://v/").run().sane().exits(0);
+    let pen = Pen::new(&user);
+    let mut running = user.cp(&["-r", "--rate=4MB/s"], "vol://v/data", &out).start();
+    let begun = |dir: &Path| {
+        let inside = fs::read_dir(dir.join("data")).into_iter().flatten().flatten();
+        inside.filter_map(|entry| entry.metadata().ok()).any(|meta| meta.is_file())
+    };
+    assert!(running.until(|_| begun(&out)), "it begins");
+    for at in (0..len).step_by(1 << 20) {
+        pen.write("data/f", at as u64, &vec![2; (1 << 20).min(len - at)]);
+    }
+    let ended = running.wait().sane();
+    match fs::read(out.join("data/f")) {
+        Ok(bytes) => {
+            assert_eq!(bytes.len(), len);
+            assert!(bytes.iter().all(|byte| *byte == bytes[0]), "{}", ended.describe());
+        }
+        Err(_) => said(&ended, "changed while it was read"),
+    }
+    user.cp(&["-r"], "vol://v/data", &out).run().sane().exits(0);
+    assert!(read(out.join("data/f")).iter().all(|byte| *byte == 2));
 }
 
 /// Goal: a storage server that is killed in the middle of a copy, and started again, costs no byte: the copy

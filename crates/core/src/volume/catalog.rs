@@ -12,7 +12,8 @@
 //! - The bytes of a file that has no name any more stay as long as a client has it open.
 //!
 //! Left out: permissions, which nobody who has the key of a volume is bound by; the length of a file, which
-//! its gatherer knows; hard links; times that nobody set: a directory's changes only when it is told to.
+//! its gatherer knows; hard links; times that nobody set: a directory's changes only when it is told to, and a
+//! file's when somebody says that it was written.
 
 pub mod wire;
 
@@ -172,6 +173,9 @@ pub struct Setting {
     pub uid: Option<u32>,
     pub gid: Option<u32>,
     pub mtime: Option<Timestamp>,
+    /// It was written: where no `mtime` is given the catalog sets that to its time, or to a nanosecond after
+    /// the last one where its clock is not beyond that. So each time is another, whatever the clock does.
+    pub written: bool,
 }
 
 /// What is answered.

@@ -11,6 +11,7 @@
 //! ([`threshold`](super::threshold)), small writes put together, and waiting with an end: the driver gives
 //! up what takes too long.
 
+mod look;
 mod sync;
 mod turns;
 
@@ -22,7 +23,7 @@ use self::turns::Turn;
 use super::gather::{self, LEASE};
 use super::storage;
 use super::threshold::Path;
-use super::{Epoch, FileNo, Incarnation, RequestNo, ServerNo};
+use super::{ContentVersion, Epoch, FileNo, Incarnation, RequestNo, ServerNo};
 use crate::ids::Time;
 
 /// What the application asked.
@@ -54,6 +55,14 @@ pub enum Outcome<B> {
         stored: B,
         end: u64,
     },
+    /// The file is of that version, and ends there; `untold`: it was written since the catalog was told.
+    Looked {
+        version: ContentVersion,
+        end: u64,
+        untold: bool,
+    },
+    /// The gatherer heard what the catalog knows.
+    Told,
     /// A server ended a life with writes that no sync was for.
     Lost(Where),
     /// The disk says no.
@@ -181,6 +190,15 @@ enum Asked<B> {
     Sync {
         file: FileNo,
         op: OpNo,
+    },
+    Look {
+        op: OpNo,
+        file: FileNo,
+    },
+    Told {
+        op: OpNo,
+        file: FileNo,
+        version: ContentVersion,
     },
     Gathered {
         op: OpNo,
@@ -332,7 +350,10 @@ impl<B: Clone> Client<B> {
                 }
                 Asked::Sync { file, op } => self.sync_answered(file, op, of, None),
                 Asked::Change { file } => self.file(file).is_turning = false,
-                asked @ (Asked::Gathered { .. } | Asked::Stored { .. }) => self.reads.push_front(asked),
+                asked @ (Asked::Look { .. }
+                | Asked::Told { .. }
+                | Asked::Gathered { .. }
+                | Asked::Stored { .. }) => self.reads.push_front(asked),
                 Asked::Lease { .. } => {}
             }
         }
@@ -398,6 +419,12 @@ impl<B: Clone> Client<B> {
             match read {
                 Asked::Gathered { file, offset, len, .. } if self.gatherer.is_some() => {
                     self.ask_gatherer(read, gather::Request::Read { file, offset, len });
+                }
+                Asked::Look { file, .. } if self.gatherer.is_some() => {
+                    self.ask_gatherer(read, gather::Request::Look { file });
+                }
+                Asked::Told { file, version, .. } if self.gatherer.is_some() => {
+                    self.ask_gatherer(read, gather::Request::Told { file, version });
                 }
                 Asked::Stored { file, offset, len, .. } => {
                     let server = self.striping.server(offset / self.striping.stripe_size);
@@ -531,6 +558,7 @@ impl<B: Clone> Client<B> {
                 self.written(file, stripe, &piece, Outcome::Gone);
             }
             (Asked::Gathered { op, .. }, gather::Answer::Gone) => self.done(op, Outcome::Gone),
+            (Asked::Look { op, .. } | Asked::Told { op, .. }, answer) => self.looked(op, answer),
             (Asked::Change { file }, answer) => self.changed(file, answer),
             (Asked::Lease { file, at: said, .. }, gather::Answer::Leased { stripes, epoch }) => {
                 self.heard(now, said);

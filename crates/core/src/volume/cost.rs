@@ -138,6 +138,15 @@ impl Curve {
     }
 }
 
+/// What a request costs for itself, and for each byte, by points of a curve, shortest first: those between
+/// the first and the last may lie off that line. `None`: there are fewer than two.
+pub fn straight(points: &[(u64, u64)]) -> Option<(f64, f64)> {
+    let [(low, low_cost), .., (high, high_cost)] = points else { return None };
+    let (low, high) = ((*low as f64, *low_cost as f64), (*high as f64, *high_cost as f64));
+    let each = ((high.1 - low.1) / (high.0 - low.0)).max(0.0);
+    Some(((low.1 - low.0 * each).max(0.0), each))
+}
+
 /// The straight line through two points, at `x`.
 fn line(low: (f64, f64), high: (f64, f64), x: f64) -> f64 {
     low.1 + (x - low.0) * (high.1 - low.1) / (high.0 - low.0)
@@ -176,6 +185,17 @@ mod tests {
             let (is, told) = (cost(len), curve.cost(len).expect("it is known"));
             assert!((told / is - 1.0).abs() < 0.01, "{len}: {told} for {is}");
         }
+    }
+
+    /// Goal: a cost of so much a request and so much a byte is told as these two, and never as less than
+    /// nothing.
+    #[test]
+    fn a_line_is_told_as_one() {
+        let cost = |len: u64| (len, 5000 + 2 * len);
+        assert_eq!(straight(&[cost(16), cost(4096), cost(1 << 20)]), Some((5000.0, 2.0)));
+        assert_eq!(straight(&[(16, 10), (1 << 20, 4)]), Some((10.0, 0.0)));
+        assert_eq!(straight(&[(16, 10)]), None);
+        assert_eq!(straight(&[]), None);
     }
 
     /// Goal: what syncs took is laid on the requests before them, and not on those of another size.

@@ -14,6 +14,7 @@ mod append;
 mod cut;
 mod leases;
 mod log;
+mod look;
 mod stripe;
 mod words;
 
@@ -24,8 +25,10 @@ pub use self::append::AppendNo;
 use self::append::LastAppend;
 pub use self::cut::CutNo;
 use self::cut::Cutting;
+use self::look::Contents;
+pub use self::look::{BUSY, LOOK_MAX};
 use self::stripe::{Queued, Stripe, WantedLease, cut, within};
-pub use self::words::{Action, Answer, Part, PushNo, Record, Request, Seq, Settings};
+pub use self::words::{Action, Answer, Part, PushNo, Record, Request, Seq, Settings, is_mute};
 
 use super::{ClientNo, Epoch, FileNo, RequestNo, Session};
 use crate::ids::Time;
@@ -48,6 +51,7 @@ struct File<B> {
     cutting: Option<Cutting>,
     /// The epoch from which on lengths count, and where the log says so.
     last_cut: Option<(Epoch, Seq)>,
+    contents: Contents,
     /// What waits for a cut, in the order in which it came.
     later: VecDeque<(ClientNo, RequestNo, Request<B>)>,
 }
@@ -88,6 +92,10 @@ enum Syncing {
     IsCut(FileNo),
     /// It is removed.
     Gone(FileNo),
+    /// The log says since that record that a file is written.
+    Untold(FileNo, Seq),
+    /// What was looked at lasts; the answer, and who asked.
+    Looked(Vec<(ClientNo, RequestNo)>, Answer),
     /// Records before this one are of no use when this sync is over: what replaced them lasts then.
     Forget(Seq),
 }
@@ -128,8 +136,11 @@ pub struct Gatherer<B> {
     next_push: u64,
     cuts: BTreeMap<CutNo, FileNo>,
     next_cut: u64,
-    /// Files whose cut came to nothing.
+    /// Files whose cut or fence came to nothing.
     cut_again: VecDeque<(Time, FileNo)>,
+    fences: BTreeMap<CutNo, FileNo>,
+    /// Looks that wait, and until when, in that order; some are over.
+    looking: VecDeque<(Time, FileNo)>,
     forgotten: Seq,
     failed: Option<i32>,
     actions: VecDeque<Action<B>>,
@@ -171,6 +182,8 @@ impl<B> Gatherer<B> {
             cuts: BTreeMap::new(),
             next_cut: 0,
             cut_again: VecDeque::new(),
+            fences: BTreeMap::new(),
+            looking: VecDeque::new(),
             forgotten: first,
             failed: None,
             actions: VecDeque::new(),
@@ -203,6 +216,8 @@ impl<B> Gatherer<B> {
                 Record::Gone { file } => _ = gatherer.forget_file(*file),
                 Record::LastCut { file, epoch } => gatherer.file(*file).last_cut = Some((*epoch, seq)),
                 Record::Client(client) => _ = gatherer.earlier.insert(*client, seq),
+                Record::Untold { file } => gatherer.file(*file).contents.was_untold(seq),
+                Record::Told { file } => gatherer.file(*file).contents.was_told(),
             }
         }
         let cut = gatherer.files.iter().filter(|(_, state)| state.cutting.is_some());
@@ -227,6 +242,7 @@ impl<B> Gatherer<B> {
             stripes: BTreeMap::new(),
             cutting: None,
             last_cut: None,
+            contents: Contents::default(),
             later: VecDeque::new(),
         })
     }
@@ -252,6 +268,7 @@ impl<B> Gatherer<B> {
             self.end_grace();
         }
         self.cut_those_left();
+        self.end_late_looks();
         let gone: Vec<ClientNo> =
             self.clients.iter().filter(|(_, client)| client.until <= now).map(|(no, _)| *no).collect();
         for client in gone {
@@ -268,7 +285,8 @@ impl<B> Gatherer<B> {
     /// When [`Gatherer::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Time> {
         let again = self.cut_again.front().map(|(when, _)| *when);
-        self.clients.values().map(|client| client.until).chain(self.grace).chain(again).min()
+        let looks = self.looking.front().map(|(until, _)| *until);
+        self.clients.values().map(|client| client.until).chain(self.grace).chain(again).chain(looks).min()
     }
 
     fn is_of_now(&self, client: ClientNo, session: Session) -> bool {
@@ -323,6 +341,7 @@ impl<B> Gatherer<B> {
         }
         appends.into_iter().for_each(|file| self.leave_append(client, file));
         self.leave_cuts(client);
+        self.leave_looks(client);
         // What it wrote under a lease may be under way still.
         self.void_leases(client);
     }
@@ -336,6 +355,7 @@ impl<B> Gatherer<B> {
         for (client, number, request) in std::mem::take(&mut self.held) {
             self.take(client, number, request);
         }
+        self.go_on_all_looks();
     }
 
     /// A client asks for something.
@@ -362,7 +382,7 @@ impl<B> Gatherer<B> {
 
     fn take(&mut self, client: ClientNo, number: RequestNo, request: Request<B>) {
         if let Some(errno) = self.failed
-            && !matches!(request, Request::Read { .. } | Request::Release { .. })
+            && !matches!(request, Request::Read { .. } | Request::Release { .. } | Request::Look { .. })
         {
             return match request {
                 Request::Grow { .. } => {}
@@ -392,6 +412,7 @@ impl<B> Gatherer<B> {
                 }
                 self.wanted.insert(wanted, WantedLease { client, number, file, stripes: stripes.clone() });
                 self.make_known(client);
+                self.make_untold(file);
                 stripes.for_each(|at| self.go_on(file, at));
             }
             Request::Release { file, stripes } => {
@@ -413,7 +434,9 @@ impl<B> Gatherer<B> {
                 let state = self.file(file);
                 let counts = state.last_cut.is_none_or(|(last, _)| epoch >= last);
                 if counts && end > state.end {
+                    self.note_untold(file);
                     self.grow(file, end);
+                    self.changes(file);
                     self.note_end(file);
                 }
             }
@@ -423,6 +446,11 @@ impl<B> Gatherer<B> {
             }
             Request::Truncate { file, len } => self.begin_cut(client, number, file, len),
             Request::Remove { file } => self.begin_removal(client, number, file),
+            Request::Look { file } => self.look(client, number, file),
+            Request::Told { file, version } => {
+                self.is_told(file, version);
+                self.answer(client, number, Answer::Told);
+            }
         }
     }
 
@@ -434,6 +462,7 @@ impl<B> Gatherer<B> {
         if self.file(file).cutting.is_some() {
             return self.go_on_cut(file);
         }
+        self.go_on_looks(file);
         loop {
             let stripe = self.stripe(file, at);
             match stripe.queue.front() {
@@ -450,6 +479,7 @@ impl<B> Gatherer<B> {
                         unreachable!("it was just looked at")
                     };
                     stripe.appending += 1;
+                    self.note_untold(file);
                     let state = self.file(file);
                     state.tail = state.tail.max(offset + len);
                     let part = Part { offset, len, seq: Seq(self.next_seq), from: 0 };
@@ -489,9 +519,10 @@ impl<B> Gatherer<B> {
         let epoch = self.epoch(file);
         let is_cut = self.first_cut(file).is_some_and(|first| first <= at);
         let stripe = self.stripe(file, at);
-        if is_cut || stripe.pushing || stripe.parts.is_empty() {
+        if is_cut || stripe.pushing || stripe.parts.is_empty() || !self.may_push(file) {
             return;
         }
+        let stripe = self.stripe(file, at);
         stripe.pushing = true;
         let parts: Vec<Part> = stripe.parts.values().copied().collect();
         let push = PushNo(self.next_push);

@@ -272,6 +272,16 @@ impl Threshold {
         })
     }
 
+    /// It stands still from here on: 0 gathers nothing, `u64::MAX` everything.
+    pub fn pin(&mut self, threshold: u64) {
+        self.pinned = Some(threshold);
+    }
+
+    /// Whether it stands still.
+    pub fn is_pinned(&self) -> bool {
+        self.pinned.is_some()
+    }
+
     /// What a server needs for requests on a path.
     pub fn curve(&self, path: Path, server: usize) -> &Curve {
         &self.lane(path).servers[server]

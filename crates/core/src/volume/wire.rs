@@ -8,17 +8,20 @@
 //! allocated beyond what the bytes at hand can fill; ranges do not overflow, and are not empty where that
 //! would say nothing. Left out: whether somebody may say it, which the driver knows before.
 
+mod costs;
 #[cfg(test)]
 mod tests;
 
 use std::ops::Range;
 use std::time::Duration;
 
+pub use self::costs::{Costs, Heard};
+use self::costs::{read_costs, write_costs};
 use super::catalog;
 use super::client::Striping;
 use super::gather::{self, AppendNo, Part, Seq};
 use super::storage;
-use super::{ClientNo, Epoch, FileNo, Incarnation, RequestNo, ServerNo, Session};
+use super::{ClientNo, ContentVersion, Epoch, FileNo, Incarnation, RequestNo, ServerNo, Session};
 use crate::wire::codec::{Reader, Writer};
 use crate::wire::volume_kind as kind;
 use crate::wire::{FILE_LEN_MAX, OBJECT_LEN_MAX, WireError};
@@ -65,12 +68,14 @@ pub struct Visit {
 }
 
 /// Who was visited.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Visited {
     /// The number of its process, on its host.
     pub process: u32,
     /// For how long it has run.
     pub since: Duration,
+    /// Of a server: what writes to it cost, if any client said so.
+    pub heard: Option<Box<Heard>>,
 }
 
 /// Stands for the catalog where a server's number is told.
@@ -109,6 +114,8 @@ pub enum Message {
     /// In place of a join, and the answer, which is the last of a connection.
     Visit(Visit),
     Visited(Visited),
+    /// From a client, now and then; there is no answer.
+    Costs(Costs),
     /// Between a client and the catalog, where only it, what ends a connection and pings are said.
     Catalog(catalog::Message),
 }
@@ -130,6 +137,7 @@ impl Message {
             Message::Stored(..) => kind::STORED,
             Message::Visit(_) => kind::VISIT,
             Message::Visited(_) => kind::VISITED,
+            Message::Costs(_) => kind::COSTS,
             Message::Catalog(message) => message.kind(),
         }
     }
@@ -169,6 +177,8 @@ impl<B> gather::Request<B> {
             }
             gather::Request::Truncate { file, len } => gather::Request::Truncate { file, len },
             gather::Request::Remove { file } => gather::Request::Remove { file },
+            gather::Request::Look { file } => gather::Request::Look { file },
+            gather::Request::Told { file, version } => gather::Request::Told { file, version },
         }
     }
 }
@@ -217,6 +227,8 @@ impl<B> gather::Record<B> {
             gather::Record::Gone { file } => gather::Record::Gone { file },
             gather::Record::LastCut { file, epoch } => gather::Record::LastCut { file, epoch },
             gather::Record::Client(client) => gather::Record::Client(client),
+            gather::Record::Untold { file } => gather::Record::Untold { file },
+            gather::Record::Told { file } => gather::Record::Told { file },
         }
     }
 }
@@ -276,10 +288,17 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
             w.u16(to.map_or(CATALOG, |server| server.0));
             w.u8((*end).into());
         }
-        Message::Visited(Visited { process, since }) => {
+        Message::Visited(Visited { process, since, heard }) => {
             w.u32(*process);
             w.u64(nanos(*since));
+            w.bool(heard.is_some());
+            if let Some(heard) = heard {
+                w.u64(nanos(heard.age));
+                w.u16(heard.clients);
+                write_costs(w, &heard.costs);
+            }
         }
+        Message::Costs(costs) => write_costs(w, costs),
         Message::Catalog(message) => catalog::wire::write(w, message),
     }
 }
@@ -302,6 +321,11 @@ fn write_range(w: &mut Writer<'_>, range: &Range<u64>) {
 fn write_epoch(w: &mut Writer<'_>, epoch: Epoch) {
     w.u32(epoch.gatherer);
     w.u32(epoch.fence);
+}
+
+fn write_version(w: &mut Writer<'_>, version: ContentVersion) {
+    w.u32(version.gatherer);
+    w.u64(version.changes);
 }
 
 fn write_gather(w: &mut Writer<'_>, request: &gather::Request<Following>) {
@@ -353,6 +377,15 @@ fn write_gather(w: &mut Writer<'_>, request: &gather::Request<Following>) {
             w.u8(8);
             w.u64(file.0);
         }
+        gather::Request::Look { file } => {
+            w.u8(9);
+            w.u64(file.0);
+        }
+        gather::Request::Told { file, version } => {
+            w.u8(10);
+            w.u64(file.0);
+            write_version(w, *version);
+        }
     }
 }
 
@@ -389,6 +422,13 @@ fn write_gathered(w: &mut Writer<'_>, answer: &gather::Answer) {
         gather::Answer::Truncated => w.u8(7),
         gather::Answer::Removed => w.u8(8),
         gather::Answer::Gone => w.u8(9),
+        gather::Answer::Looked { version, end, untold } => {
+            w.u8(10);
+            write_version(w, *version);
+            w.u64(*end);
+            w.bool(*untold);
+        }
+        gather::Answer::Told => w.u8(11),
     }
 }
 
@@ -502,8 +542,17 @@ pub fn decode(kind: u8, body: &[u8]) -> Result<Message, WireError> {
         kind::VISITED => {
             let process = r.u32("number of a process")?;
             let since = Duration::from_nanos(r.u64("how long it has run")?);
-            Message::Visited(Visited { process, since })
+            let heard = match r.bool("whether clients told of costs")? {
+                true => {
+                    let age = Duration::from_nanos(r.u64("age of costs")?);
+                    let clients = r.u16("clients that told of costs")?;
+                    Some(Box::new(Heard { age, clients, costs: read_costs(r)? }))
+                }
+                false => None,
+            };
+            Message::Visited(Visited { process, since, heard })
         }
+        kind::COSTS => Message::Costs(read_costs(r)?),
         kind::CATALOG_JOIN..=kind::CATALOG_LAST => Message::Catalog(catalog::wire::read(kind, r)?),
         other => return Err(WireError::UnknownKind(other)),
     };
@@ -552,6 +601,10 @@ fn read_epoch(r: &mut Reader<'_>) -> Result<Epoch, WireError> {
     Ok(Epoch { gatherer: r.u32("epoch")?, fence: r.u32("fence of an epoch")? })
 }
 
+fn read_version(r: &mut Reader<'_>) -> Result<ContentVersion, WireError> {
+    Ok(ContentVersion { gatherer: r.u32("life of a version")?, changes: r.u64("version of a file")? })
+}
+
 fn read_end(r: &mut Reader<'_>) -> Result<u64, WireError> {
     let end = r.u64("end of a file")?;
     match end <= FILE_LEN_MAX {
@@ -585,6 +638,8 @@ fn read_gather(r: &mut Reader<'_>) -> Result<gather::Request<Following>, WireErr
         }
         7 => gather::Request::Truncate { file, len: read_end(r)? },
         8 => gather::Request::Remove { file },
+        9 => gather::Request::Look { file },
+        10 => gather::Request::Told { file, version: read_version(r)? },
         other => return Err(bad("request of a gatherer", other.into())),
     })
 }
@@ -619,6 +674,11 @@ fn read_gathered(r: &mut Reader<'_>) -> Result<gather::Answer, WireError> {
         7 => gather::Answer::Truncated,
         8 => gather::Answer::Removed,
         9 => gather::Answer::Gone,
+        10 => {
+            let (version, end) = (read_version(r)?, read_end(r)?);
+            gather::Answer::Looked { version, end, untold: r.bool("whether the catalog knows")? }
+        }
+        11 => gather::Answer::Told,
         other => return Err(bad("answer of a gatherer", other.into())),
     })
 }

@@ -96,8 +96,9 @@ pub mod volume_kind {
     pub const STORED: u8 = 0x4a;
     pub const VISIT: u8 = 0x4b;
     pub const VISITED: u8 = 0x4c;
+    pub const COSTS: u8 = 0x4d;
     /// The last that is known to this version.
-    pub const LAST: u8 = VISITED;
+    pub const LAST: u8 = COSTS;
     pub const CATALOG_JOIN: u8 = 0x50;
     pub const CATALOG_JOINED: u8 = 0x51;
     pub const CATALOG_ASK: u8 = 0x52;

@@ -6,7 +6,8 @@ impl World {
     pub(super) fn poll_gatherer(&mut self) {
         while let Some(action) = self.gatherer.machine.as_mut().and_then(|machine| machine.poll_action()) {
             // What has to be read from the log first may come late, and after what was asked for later.
-            let is_slow = matches!(action, gather::Action::Push { .. }) && self.random.u32(0..12) == 0;
+            let is_slow = matches!(action, gather::Action::Push { .. } | gather::Action::Fence { .. });
+            let is_slow = is_slow && self.random.u32(0..12) == 0;
             match is_slow {
                 true => self.after(0, 15_000 * MS, Event::Later(self.gatherer.life, action)),
                 false => self.gatherer_does(action),
@@ -72,6 +73,20 @@ impl World {
             gather::Action::Remove { cut, file, epoch } => {
                 let request = storage::Request::Remove { file, epoch };
                 self.begin_cut(cut, file, request, action);
+            }
+            gather::Action::Fence { cut, file, epoch, ref stripes } => {
+                let servers = self.storages.len() as u64;
+                let count = (stripes.end - stripes.start).min(servers);
+                let of: Vec<u16> = (0..count).map(|nth| ((stripes.start + nth) % servers) as u16).collect();
+                let lives = of.iter().map(|server| Some((*server, *self.gatherer.servers.get(server)?)));
+                let Some(lives) = lives.collect::<Option<Vec<_>>>() else {
+                    return self.gatherer.waiting.push(action);
+                };
+                self.gatherer.cuts.insert(cut, (count as u16, true));
+                for (server, incarnation) in lives {
+                    let request = storage::Request::Cut { file, epoch, from: 2 * NOWHERE };
+                    self.begin_task(Task::Cut(cut), server, file, incarnation, vec![request]);
+                }
             }
             gather::Action::Forget(seq) => {
                 self.gatherer.first = seq;

@@ -7,6 +7,8 @@ use haul_core::volume::gather::{self, CutNo, Gatherer, Part, PushNo, Record, Seq
 use haul_core::volume::storage::{self, Storage};
 use haul_core::volume::{FileNo, Incarnation, RequestNo};
 
+use super::world::Probe;
+
 pub type Bytes = Vec<u32>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,6 +117,8 @@ pub enum Op {
     Sync { writes: Vec<u32> },
     Cut(u32),
     Append(u32),
+    Probe(Probe),
+    Told,
 }
 
 pub fn host_of(event: &Event) -> Option<Host> {

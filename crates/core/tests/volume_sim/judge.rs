@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use haul_core::volume::Epoch;
+use haul_core::volume::{ContentVersion, Epoch};
 
 /// A write, by the number that its bytes are.
 #[derive(Clone, Debug)]
@@ -87,9 +87,55 @@ pub struct Judge {
     expired: BTreeMap<u64, u64>,
     /// What reads showed of a place: when each began, was over, and what.
     reads: BTreeMap<(u64, u64), Vec<(u64, u64, u32)>>,
+    /// How often the catalog was told that a file was written.
+    told: BTreeMap<u64, u64>,
+    /// What was read of a place between two looks that showed one version; and while the catalog was told
+    /// nothing.
+    of_version: BTreeMap<(u64, u64, ContentVersion), u32>,
+    of_told: BTreeMap<(u64, u64, u64), u32>,
+    /// How many of such reads there were of places that had been read so before.
+    pub compared: u64,
 }
 
 impl Judge {
+    /// How often the catalog was told that a file was written; with `more` it is told once more.
+    pub fn told(&mut self, file: u64, more: bool) -> u64 {
+        let told = self.told.entry(file).or_default();
+        *told += u64::from(more);
+        *told
+    }
+
+    /// These bytes were read from there on between two looks.
+    pub fn probed(
+        &mut self,
+        (file, offset): (u64, u64),
+        bytes: &[u32],
+        first: (ContentVersion, u64),
+        last: (ContentVersion, u64),
+    ) {
+        if self.removed.contains(&file) || first.0 != last.0 {
+            return;
+        }
+        for (at, byte) in (offset..).zip(bytes) {
+            let before = self.of_version.insert((file, at, last.0), *byte);
+            self.compared += u64::from(before.is_some());
+            assert!(
+                before.is_none_or(|before| before == *byte),
+                "{file} at {at} is {byte} and was {before:?} in the same version {:?}",
+                last.0
+            );
+            if first.1 != last.1 {
+                continue;
+            }
+            let before = self.of_told.insert((file, at, last.1), *byte);
+            assert!(
+                before.is_none_or(|before| before == *byte),
+                "{file} at {at} is {byte} and was {before:?}, and the catalog was told {} times each time",
+                last.1
+            );
+        }
+    }
+
     pub fn expired(&mut self, client: u64, now: u64) {
         self.expired.insert(client, now);
     }

@@ -32,7 +32,8 @@ impl World {
             let len = self.random.u64(1..=STRIPE - from);
             let offset = stripe * STRIPE + from;
             let machine = client.machine.as_mut().expect("it is up");
-            match self.random.u32(0..27) {
+            let looks = self.probes && self.random.u32(0..10) < 8;
+            match if looks { 27 } else { self.random.u32(0..30) } {
                 0..2 => {
                     let number = self.next_write;
                     self.next_write += 1;
@@ -71,6 +72,11 @@ impl World {
                     let machine = client.machine.as_mut().expect("it is up");
                     machine.append(Time(now), op, FileNo(file), len, vec![number; len as usize]);
                     self.say(|| format!("client {no} appends {number}: {len} to {file}"));
+                }
+                27..30 => {
+                    let (offset, len) = (stripe * STRIPE, STRIPE);
+                    client.ops.insert(op, Op::Probe(Probe { file, offset, len, first: None, bytes: None }));
+                    machine.look(Time(now), op, FileNo(file));
                 }
                 14..18 => {
                     client.ops.insert(op, Op::Read { file, offset, len, begun: now });
@@ -240,6 +246,8 @@ impl World {
                     }
                 }
             }
+            (Op::Told, Outcome::Told | Outcome::Gone) => {}
+            (Op::Probe(probe), outcome) => self.probed(no, probe, outcome),
             (what, outcome) => panic!("{what:?} came to {outcome:?}"),
         }
     }

@@ -6,6 +6,7 @@
 
 mod gathering;
 mod ops;
+mod probe;
 mod trouble;
 
 use std::cmp::Reverse;
@@ -22,6 +23,8 @@ use super::hosts::{
     Bytes, ClientHost, Event, GathererHost, Host, Message, Op, Push, StorageHost, Task, host_of, part_bytes,
 };
 use super::judge::{Cut, Judge, NOWHERE, Place, Write};
+
+pub use probe::Probe;
 
 const MS: u64 = 1_000_000;
 const STRIPE: u64 = 8;
@@ -59,12 +62,15 @@ pub struct World {
     next_op: u64,
     next_client: u64,
     ops_max: u32,
+    /// Most of what clients do is to look whether anything changed.
+    probes: bool,
     log: VecDeque<String>,
     steps: u64,
     calm: bool,
 }
 
-pub fn run(clients: u16, servers: u16, seed: u64) -> u64 {
+/// Returns how many events there were, and how many places were read twice in one version.
+pub fn run(clients: u16, servers: u16, seed: u64) -> (u64, u64) {
     let mut world = World::new(clients, servers, seed);
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
     if let Err(panic) = result {
@@ -74,7 +80,7 @@ pub fn run(clients: u16, servers: u16, seed: u64) -> u64 {
         let last: Vec<String> = world.log.iter().cloned().collect();
         panic!("{text}\n{}", last.join("\n"));
     }
-    world.steps
+    (world.steps, world.judge.compared)
 }
 
 impl World {
@@ -90,7 +96,11 @@ impl World {
             done: 0,
         };
         let mut random = fastrand::Rng::with_seed(seed);
-        let (stripes, files) = (random.u64(1..=4), random.u64(1..=2));
+        let probes = seed % 3 == 2;
+        let (stripes, files) = match probes {
+            true => (random.u64(1..=2), 1),
+            false => (random.u64(1..=4), random.u64(1..=2)),
+        };
         World {
             stripes,
             names: (0..files).collect(),
@@ -123,7 +133,8 @@ impl World {
             next_write: 1,
             next_op: 0,
             next_client: 1,
-            ops_max: 120,
+            ops_max: if probes { 400 } else { 120 },
+            probes,
             log: VecDeque::new(),
             steps: 0,
             calm: false,

@@ -1,22 +1,67 @@
 //! What stands in a volume already, as a copy sees it.
 //!
-//! In: a place. Out: what is there, how long it is, and what a link there would change.
+//! In: a place. Out: what is there, how long it is, which version of its bytes it has, and what a link there
+//! would change. Whoever looks at a file tells the catalog if it was written and nobody did.
 
 use haul_core::change::Change;
-use haul_core::entry::Meta;
+use haul_core::entry::{Meta, Timestamp};
 use haul_core::transfer::op::{Existing, Inode, Seen};
-use haul_core::volume::catalog::{Entry, Kind, Place as At};
+use haul_core::volume::catalog::{Entry, Failure as Refusal, Kind, Place as At, Setting};
+use haul_core::volume::{ContentVersion, FileNo};
 use haul_core::wire::{Failure, FailureKind};
-use haul_volume::client::VolumeError;
+use haul_volume::client::{Look, VolumeError};
+use haul_volume::contents;
 
-use super::Volume;
+use super::names::State;
 use super::tree::rights_of;
+use super::{Volume, is_missing};
 
 const SETID: u32 = 0o6000;
 
 /// The permissions that an entry gets: setuid and setgid go with their owner.
 pub(super) fn mode_of(mode: u32, owner: bool) -> u32 {
     mode & if owner { 0o7777 } else { 0o7777 & !SETID }
+}
+
+/// Why nothing is known of a file.
+pub(super) enum Unknown {
+    Servers(VolumeError),
+    Catalog(Refusal),
+}
+
+impl Unknown {
+    /// It was removed.
+    pub(super) fn is_gone(&self) -> bool {
+        match self {
+            Unknown::Servers(why) => *why == VolumeError::Gone,
+            Unknown::Catalog(why) => is_missing(why),
+        }
+    }
+}
+
+impl Volume {
+    /// What a file is by a look at it and an entry that was asked for after that, or before; and the entry,
+    /// whose time tells then of all that the look showed.
+    pub(super) fn state(
+        &self,
+        entry: &mut Entry,
+        looked: Result<Look, VolumeError>,
+    ) -> Result<State, Unknown> {
+        let file = FileNo(entry.id.0);
+        let (len, version) = match looked {
+            Ok(look) => {
+                if look.untold && !haul_mutant::removed("volume-writes-are-told") {
+                    let set = Setting::default();
+                    *entry = contents::tell(&self.catalog, &self.client, file, &look, set)
+                        .map_err(Unknown::Catalog)?;
+                }
+                (look.end, Some(look.version))
+            }
+            Err(VolumeError::Busy) => (self.ask_len(file).wait().map_err(Unknown::Servers)?.end, None),
+            Err(why) => return Err(Unknown::Servers(why)),
+        };
+        Ok(State { id: entry.id, len, mtime: entry.meta.mtime, version })
+    }
 }
 
 /// What stands at a place, as a copy sees it.
@@ -29,15 +74,27 @@ pub(super) fn existing_at(
     path: &dyn Fn() -> Vec<u8>,
 ) -> Result<Option<(Entry, Existing, Seen)>, Failure> {
     let entry = volume.at(at).map_err(|why| volume.refused(FailureKind::Open, "look up", &path(), &why))?;
-    let Some(entry) = entry else { return Ok(None) };
-    let (existing, size) = match (&entry.kind, entry.file()) {
-        (Kind::Directory, _) => (Existing::Dir, 0),
+    let Some(mut entry) = entry else { return Ok(None) };
+    let mut changed = entry.meta.mtime;
+    let (existing, size) = match (entry.kind == Kind::Directory, entry.file()) {
+        (true, _) => (Existing::Dir, 0),
         (_, Some(file)) => {
-            let size = match volume.ask_len(file).wait() {
-                Ok(read) => read.end,
+            let looked = volume.client.look(file).wait();
+            let size = match looked.map_err(Unknown::Servers).and_then(|look| {
+                // In the place of a ctime, which a volume does not have: it is compared, and nothing else.
+                let ContentVersion { gatherer, changes } = look.version;
+                changed = Timestamp { secs: changes as i64, nanos: gatherer };
+                volume.state(&mut entry, Ok(look))
+            }) {
+                Ok(is) => is.len,
                 // It was removed a moment ago.
-                Err(VolumeError::Gone) => return Ok(None),
-                Err(why) => return Err(volume.broke(FailureKind::Open, "look at", &path(), &why)),
+                Err(why) if why.is_gone() => return Ok(None),
+                Err(Unknown::Servers(why)) => {
+                    return Err(volume.broke(FailureKind::Open, "look at", &path(), &why));
+                }
+                Err(Unknown::Catalog(why)) => {
+                    return Err(volume.refused(FailureKind::Open, "look at", &path(), &why));
+                }
             };
             let (mtime, rights) = (entry.meta.mtime, rights_of(&entry.meta));
             (Existing::File { size, mtime, grain: 1, rights }, size)
@@ -47,7 +104,7 @@ pub(super) fn existing_at(
     let mtime = entry.meta.mtime;
     // No other entry ever has its number.
     let inode = Inode { dev: 0, ino: entry.id.0 };
-    let seen = Seen { inode, size, mtime, ctime: mtime, links: 1 };
+    let seen = Seen { inode, size, mtime, ctime: changed, links: 1 };
     Ok(Some((entry, existing, seen)))
 }
 

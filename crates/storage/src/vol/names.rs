@@ -5,16 +5,22 @@
 //! Invariant: an entry is known from before it is announced until the session forgets it.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use haul_core::entry::{FileRange, Fingerprint, Name, Timestamp, Version};
+use haul_core::entry::{FileRange, Fingerprint, Name, Timestamp, VERSION_LEN_MAX, Version};
 use haul_core::ids::{DirId, FileId, Generation, TargetId};
 use haul_core::layout::TargetName;
 use haul_core::transfer::source::Lies;
+use haul_core::volume::ContentVersion;
 use haul_core::volume::catalog::{EntryNo, Place as At};
 
 use crate::store::{SourceNames, Stamp};
 use crate::targets::Targets;
+
+/// Number of the entry, and version of its bytes.
+const VERSION_LEN: usize = 20;
+const _: () = assert!(VERSION_LEN <= VERSION_LEN_MAX);
 
 /// Where an entry lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +37,8 @@ pub(super) struct State {
     /// Of all of it, whatever part comes.
     pub(super) len: u64,
     pub(super) mtime: Timestamp,
+    /// Of its bytes; `None`: somebody wrote all the time, and there was none.
+    pub(super) version: Option<ContentVersion>,
 }
 
 /// A file as who reads it needs it.
@@ -66,13 +74,16 @@ pub(super) struct Names {
     target: TargetId,
     /// What of the only file comes, if not all.
     part: Option<FileRange>,
+    /// In place of a version that nobody knows: another one in each session.
+    salt: u64,
 }
 
 impl Names {
     pub(super) fn new(volume: &str, part: Option<FileRange>) -> Names {
         let targets = Targets::new();
         let target = targets.id(&TargetName::new(&format!("volume {volume}")));
-        Names { inner: Mutex::default(), targets, target, part }
+        let salt = RandomState::new().build_hasher().finish();
+        Names { inner: Mutex::default(), targets, target, part, salt }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -136,7 +147,20 @@ impl Names {
 
     /// What others are told of a file.
     pub(super) fn fingerprint(&self, file: &State) -> Fingerprint {
-        let version = Version::new(&file.id.0.to_le_bytes()).expect("eight bytes are few");
+        let ContentVersion { gatherer, changes } =
+            file.version.unwrap_or(ContentVersion { gatherer: 0, changes: self.salt });
+        let mut bytes = [0; VERSION_LEN];
+        bytes[..8].copy_from_slice(&file.id.0.to_le_bytes());
+        bytes[8..12].copy_from_slice(&gatherer.to_le_bytes());
+        bytes[12..].copy_from_slice(&changes.to_le_bytes());
+        if let Some(part) = &self.part {
+            // Another part is another version.
+            let numbers = [file.len, part.source, part.len].map(u64::to_le_bytes).concat();
+            let hash =
+                blake3::hash(&[b"haul part of a volume's file ".as_slice(), &bytes, &numbers].concat());
+            bytes.copy_from_slice(&hash.as_bytes()[..VERSION_LEN]);
+        }
+        let version = Version::new(&bytes).expect("VERSION_LEN is below the maximum");
         let size = self.part.map_or(file.len, |part| part.len);
         Fingerprint { size, mtime: file.mtime, version }
     }

@@ -39,6 +39,7 @@ impl Common {
             uid: owner.then_some(meta.uid),
             gid: owner.then_some(meta.gid),
             mtime: Some(meta.mtime),
+            written: false,
         }
     }
 
@@ -64,13 +65,14 @@ impl Common {
         if !haul_mutant::removed("volume-files-are-synced") {
             self.sync(open, entry)?;
         }
-        let len = match file.size {
-            0 => 0,
-            _ => {
-                let read = self.volume.ask_len(FileNo(entry.0)).wait();
-                read.map_err(|why| self.volume.broke(FailureKind::Publish, "look at", &path(), &why))?.end
-            }
+        // Of what was never written nobody is asked.
+        let look = match file.size {
+            0 if file.map.is_none() => None,
+            _ => Some(self.volume.client.look(FileNo(entry.0)).wait()),
         };
+        let look = look.transpose();
+        let look = look.map_err(|why| self.volume.broke(FailureKind::Publish, "look at", &path(), &why))?;
+        let len = look.map_or(0, |look| look.end);
         if len != file.size {
             let why = format!("the volume has {len} of {} bytes, and it was not published", file.size);
             return Err(failed(FailureKind::Publish, 0, &why));
@@ -87,7 +89,14 @@ impl Common {
             .catalog
             .set_attr(entry, set)
             .map_err(|why| self.volume.refused(FailureKind::Metadata, "set the mode of", &path(), &why))?;
-        self.give_name(file, open.temp_name(), publish.found, publish.no_replace)
+        // It has the time of its source, which tells of all that was written.
+        let told = look.map(|look| self.volume.client.told(FileNo(entry.0), look.version));
+        let named = self.give_name(file, open.temp_name(), publish.found, publish.no_replace);
+        if let Some(told) = told {
+            // Who does not hear it has the catalog told once more, and the file is copied once more.
+            let _ = told.wait();
+        }
+        named
     }
 
     /// The digest of what the servers give back.

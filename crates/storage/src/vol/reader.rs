@@ -3,7 +3,9 @@
 //! In: operations of the session machine. Out: their completions. A thread waits for each object, and hashes
 //! it; the volume's client has the windows of the servers.
 //! Invariants: each operation is answered once, also of a thread that panics; what is read counts only if the
-//! file has its length and its mtime after the last read, as it was announced, and still has a name.
+//! file has its length, its mtime and the version of its bytes after the last read, as it was announced, and
+//! still has a name. Where the version alone is another, as after a restart of the server that tells it, a digest
+//! of all bytes decides, made of one version.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,9 +20,10 @@ use haul_core::transfer::op::{BundleFile, BundleOk, HashOk, Look, ReadOk, Source
 use haul_core::transfer::source::{Lies, OnChange};
 use haul_core::volume::FileNo;
 use haul_core::wire::{Failure, FailureKind};
-use haul_volume::client::VolumeError;
+use haul_volume::client::{Look as Looked, VolumeError, Waiting};
 use rustix::io::Errno;
 
+use super::look::Unknown;
 use super::names::{Names, State, View};
 use super::{Volume, is_missing};
 use crate::blocking_pool::{BlockingPool, BlockingPoolConfig, Doing, with_spare};
@@ -149,9 +152,7 @@ impl SourceEngine for Reader {
     }
 
     fn report(&self) -> Vec<(String, String)> {
-        let seen = "a file is the same as long as its entry, length and mtime are: what somebody writes into one \
-                    meanwhile, and neither lengthens it nor sets its time, is not seen";
-        vec![("source storage".into(), self.common.volume.in_words()), ("source changes".into(), seen.into())]
+        vec![("source storage".into(), self.common.volume.in_words())]
     }
 }
 
@@ -235,8 +236,8 @@ impl Common {
                 let result = self.verify(id, generation, size, &subtrees);
                 SourceDone::Verify { id, generation, result }
             }
-            SourceOp::HashFile { id, generation, parts, .. } => {
-                let result = self.hash_file(id, generation, &parts);
+            SourceOp::HashFile { id, generation, seen, parts, .. } => {
+                let result = self.hash_file(id, generation, seen.as_deref(), &parts);
                 SourceDone::HashFile { id, generation, result }
             }
             SourceOp::Refresh { id, generation } => {
@@ -353,21 +354,20 @@ impl Common {
             read.push(result);
         }
         // After all of them were read; of the payload of those that changed since nobody takes anything.
-        let lens: Vec<_> = read
+        let looks: Vec<_> = read
             .iter()
             .map(|read| match read {
-                Ok(Some((view, _))) => Some(self.volume.ask_len(FileNo(view.is.id.0))),
+                Ok(Some((view, _))) => Some(self.volume.client.look(FileNo(view.is.id.0))),
                 _ => None,
             })
             .collect();
         let mut items = Vec::with_capacity(files.len());
         let (mut kept, mut at) = (0, 0);
-        for ((file, read), len) in files.into_iter().zip(read).zip(lens) {
+        for ((file, read), look) in files.into_iter().zip(read).zip(looks) {
             let size = file.size as usize;
-            let result = match (read, len) {
-                (Ok(Some((view, root))), Some(len)) => {
-                    let look = len.wait().map_err(|why| self.broke("look at", file.id, &why));
-                    let look = look.and_then(|read| self.judge(file.id, &view, read.end));
+            let result = match (read, look) {
+                (Ok(Some((view, root))), Some(look)) => {
+                    let look = self.judge(file.id, &view, look);
                     // It lies behind those that are kept, and moves up to them.
                     let from = at;
                     at += size;
@@ -393,33 +393,48 @@ impl Common {
 
     fn look(&self, id: FileId, generation: Generation) -> Result<Look, Failure> {
         let view = self.view(id, generation)?;
-        match self.volume.ask_len(FileNo(view.is.id.0)).wait() {
-            Ok(read) => self.judge(id, &view, read.end),
-            Err(VolumeError::Gone) if self.changed == OnChange::Retry => Ok(Look::Changed),
-            Err(why) => Err(self.broke("look at", id, &why)),
-        }
+        self.judge(id, &view, self.volume.client.look(FileNo(view.is.id.0)))
     }
 
-    /// Holds what the catalog says of a file, and how long it is, against what it was.
-    fn judge(&self, id: FileId, view: &View, len: u64) -> Result<Look, Failure> {
+    /// Holds what gatherer and catalog say of a file against what it was.
+    fn judge(&self, id: FileId, view: &View, look: Waiting<Looked>) -> Result<Look, Failure> {
+        let looked = look.wait();
         if haul_mutant::removed("volume-changes-are-seen") {
             return Ok(Look::Same);
         }
-        let mtime = match self.volume.catalog.stat(view.is.id) {
+        let mut entry = match self.volume.catalog.stat(view.is.id) {
             // Without a name it may lose its bytes at any time.
-            Ok(entry) if entry.parent.is_some() => entry.meta.mtime,
+            Ok(entry) if entry.parent.is_some() => entry,
             Ok(_) => return self.is_gone(id),
             Err(why) if is_missing(&why) => return self.is_gone(id),
             Err(why) => {
                 return Err(self.volume.refused(FailureKind::Read, "look at", &self.names.path(id), &why));
             }
         };
+        let now = match self.volume.state(&mut entry, looked) {
+            Ok(now) => now,
+            Err(why) if why.is_gone() => return self.is_gone(id),
+            Err(why) => return Err(self.unknown(id, &why)),
+        };
         let is = view.is;
-        Ok(match (len, mtime) == (is.len, is.mtime) {
-            true => Look::Same,
-            false if self.changed == OnChange::Prefix && len >= is.len => Look::Grown { size: len },
-            false => Look::Changed,
+        Ok(match (now.len, now.mtime) == (is.len, is.mtime) {
+            true if now.version.is_some() && now.version == is.version => Look::Same,
+            true if haul_mutant::removed("volume-versions-are-seen") => Look::Same,
+            true if now.version.is_some() => {
+                Look::MetaOnly { seen: self.names.fingerprint(&now), settle: Duration::ZERO }
+            }
+            _ if self.changed == OnChange::Prefix && now.len >= is.len => Look::Grown { size: now.len },
+            _ => Look::Changed,
         })
+    }
+
+    fn unknown(&self, id: FileId, why: &Unknown) -> Failure {
+        match why {
+            Unknown::Servers(why) => self.broke("look at", id, why),
+            Unknown::Catalog(why) => {
+                self.volume.refused(FailureKind::Read, "look at", &self.names.path(id), why)
+            }
+        }
     }
 
     /// It has no name any more. Where what changed is tried again, that shows whether it came back.
@@ -472,8 +487,15 @@ impl Common {
     }
 
     /// The root of the file as it was announced, whatever lies behind that, and the values of parts of it.
-    fn hash_file(&self, id: FileId, generation: Generation, parts: &[(u64, u64)]) -> Result<HashOk, Failure> {
+    fn hash_file(
+        &self,
+        id: FileId,
+        generation: Generation,
+        seen: Option<&Fingerprint>,
+        parts: &[(u64, u64)],
+    ) -> Result<HashOk, Failure> {
         let view = self.view(id, generation)?;
+        self.must_be(id, &view, seen)?;
         let mut whole = Hasher::new(self.kind, 0);
         let mut each: Vec<(u64, u64, Hasher)> = Vec::with_capacity(parts.len());
         for (offset, len) in parts.iter().copied() {
@@ -493,6 +515,7 @@ impl Common {
                 }
             }
         })?;
+        self.must_be(id, &view, seen)?;
         let value = |(from, to, hasher): &(u64, u64, Hasher)| match (*from, *to) == (0, view.size) {
             true => hasher.root(),
             false => hasher.value(),
@@ -500,18 +523,40 @@ impl Common {
         Ok(HashOk { root: whole.root(), cvs: each.iter().map(value).collect() })
     }
 
+    /// Errors: the file is not what was `seen` of it.
+    fn must_be(&self, id: FileId, view: &View, seen: Option<&Fingerprint>) -> Result<(), Failure> {
+        let Some(seen) = seen else { return Ok(()) };
+        let changed = || Err(self.failed(FailureKind::Changed, "hash", id, "it changed while it was hashed"));
+        match self.volume.client.look(FileNo(view.is.id.0)).wait() {
+            Ok(look) => {
+                // While its version stays nobody wrote it; its time is another's business.
+                let version = Some(look.version);
+                let now = State { len: look.end, mtime: seen.mtime, version, ..view.is };
+                match !look.untold && self.names.fingerprint(&now) == *seen {
+                    true => Ok(()),
+                    false => changed(),
+                }
+            }
+            Err(VolumeError::Busy) => changed(),
+            Err(why) => Err(self.broke("look at", id, &why)),
+        }
+    }
+
     fn refresh(&self, id: FileId, generation: Generation) -> Result<(Fingerprint, Meta, Duration), Failure> {
         // By its name: another file may have taken it.
         let Some(at) = self.names.at(id) else { return Err(self.vanished("look at", id)) };
         let refused = |why| self.volume.refused(FailureKind::Open, "look at", &self.names.path(id), &why);
-        let Some(entry) = self.volume.at(&at).map_err(refused)? else {
+        let Some(mut entry) = self.volume.at(&at).map_err(refused)? else {
             return Err(self.vanished("look at", id));
         };
         let Some(file) = entry.file() else {
             return Err(self.failed(FailureKind::Changed, "look at", id, "is no regular file any more"));
         };
-        let read = self.volume.ask_len(file).wait().map_err(|why| self.broke("look at", id, &why))?;
-        let is = State { id: entry.id, len: read.end, mtime: entry.meta.mtime };
+        let is = match self.volume.state(&mut entry, self.volume.client.look(file).wait()) {
+            Ok(is) => is,
+            Err(why) if why.is_gone() => return Err(self.vanished("look at", id)),
+            Err(why) => return Err(self.unknown(id, &why)),
+        };
         self.names.renew(id, generation, is);
         Ok((self.names.fingerprint(&is), entry.meta, Duration::ZERO))
     }

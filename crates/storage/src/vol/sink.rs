@@ -235,6 +235,7 @@ impl HeldJob for HeldVolume {
                 uid: owner.then_some(like.uid),
                 gid: owner.then_some(like.gid),
                 mtime: Some(like.mtime),
+                written: false,
             };
             if let Err(why) = self.volume.catalog.set_attr(self.root.id, set) {
                 let failure =

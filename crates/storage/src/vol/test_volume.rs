@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::volume::ServerNo;
-use haul_core::volume::catalog::{Entry, EntryNo, Facts, Kind, Place as At, ROOT};
+use haul_core::volume::catalog::{Entry, EntryNo, Facts, Kind, Place as At, ROOT, Setting};
 use haul_core::volume::wire::VolumeId;
 use haul_core::wire::{Failure, FailureKind};
 use haul_volume::catalog::server::{Options, Server as CatalogServer};
 use haul_volume::catalog::store::Store;
+use haul_volume::contents;
 use haul_volume::dial::Keys;
 use haul_volume::key::Key;
 use haul_volume::server::{Config, Server};
@@ -202,6 +203,9 @@ impl TestVolume {
             volume.client.write(file, (n as u64) << 20, part.to_vec()).wait().expect("written");
         }
         volume.client.sync(file).wait().expect("synced");
+        let look = volume.client.look(file).wait().expect("looked at");
+        let set = Setting { mtime: Some(META.mtime), ..Setting::default() };
+        contents::tell(&volume.catalog, &volume.client, file, &look, set).expect("told");
     }
 
     pub(crate) fn link(&self, path: &[u8], target: &[u8]) {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, unbounded};
-use haul_core::digest::DigestKind;
-use haul_core::entry::{EntryKind, Meta, Timestamp};
+use haul_core::digest::{DigestKind, Root};
+use haul_core::entry::{EntryKind, Fingerprint, Meta, Timestamp};
 use haul_core::ids::{DirId, FileId, Generation, TargetId};
 use haul_core::reliability::Bounded;
 use haul_core::transfer::op::{
@@ -16,6 +16,7 @@ use haul_core::transfer::source::OnChange;
 use haul_core::volume::FileNo;
 use haul_core::volume::catalog::{Kind, Setting};
 use haul_core::wire::{Agreed, Failure, FailureKind};
+use haul_volume::contents;
 
 use super::test_volume::TestVolume;
 use crate::conformance::{META, OBJECT, PATIENCE, Run, Sink, bytes, file, name};
@@ -107,6 +108,16 @@ impl Reads {
         }
     }
 
+    /// Has a file hashed of which that was seen.
+    fn hash(&mut self, id: FileId, seen: Fingerprint) -> Result<Root, Failure> {
+        let (generation, seen) = (Generation(0), Some(Box::new(seen)));
+        let op = SourceOp::HashFile { id, generation, map: None, seen, parts: Box::new([]) };
+        match self.ask(op, None).0 {
+            SourceDone::HashFile { result, .. } => result.map(|hashed| hashed.root),
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn read(&mut self, id: FileId, offset: u64, len: u32) -> Result<Vec<u8>, Failure> {
         let (generation, target) = (Generation(0), TargetId(0));
         let op = SourceOp::Read { id, generation, offset, len, tail: false, whole: false, target };
@@ -153,23 +164,40 @@ fn publish(file: &SinkFile) -> Publish {
     Publish { file: file.clone(), meta: META, owner: false, found: None, no_replace: false, verify: None }
 }
 
-/// Goal: what a source shows of a change is seen by the look after the last read: another length, another
-/// time, no name any more; and what somebody writes without any of these is not, as the docs say.
+/// Goal: each change of a source is seen by the look after the last read: another length, another time, no
+/// name any more; bytes that somebody wrote, over either path, whether he tells of it, dies before, or sets
+/// the time back; and a file that nobody wrote is the same, after its gatherer was started anew too.
 #[test]
 fn changes_of_a_source_are_seen() {
     let volume = TestVolume::start(3);
     let data = bytes(1, 3 * OBJECT);
-    for path in [&b"/s/longer"[..], b"/s/shorter", b"/s/touched", b"/s/gone", b"/s/unseen", b"/s/same"] {
+    for path in [
+        &b"/s/longer"[..],
+        b"/s/shorter",
+        b"/s/touched",
+        b"/s/gone",
+        b"/s/gathered",
+        b"/s/direct",
+        b"/s/restored",
+        b"/s/same",
+    ] {
         volume.put(path, &data);
     }
     let mut reads = Reads::of(&volume, "/s/", OnChange::Fail);
     let v = volume.volume();
     let no = |path: &[u8]| volume.entry(path).expect("there").file().expect("a file");
-    let (longer, shorter, unseen) = (no(b"/s/longer"), no(b"/s/shorter"), no(b"/s/unseen"));
+    let (longer, shorter) = (no(b"/s/longer"), no(b"/s/shorter"));
+    let (gathered, direct, restored) = (no(b"/s/gathered"), no(b"/s/direct"), no(b"/s/restored"));
     v.client.write(longer, data.len() as u64, vec![1]).wait().expect("written");
     v.client.sync(longer).wait().expect("synced");
     v.client.truncate(shorter, 10).wait().expect("cut");
-    v.client.write(unseen, 5, vec![1]).wait().expect("written");
+    // Nobody syncs or tells of these.
+    v.client.write(gathered, 5, vec![1]).wait().expect("written");
+    v.client.write(direct, OBJECT as u64, vec![1; OBJECT]).wait().expect("written");
+    v.client.write(restored, 5, vec![1]).wait().expect("written");
+    let set = Setting { mtime: Some(super::test_volume::META.mtime), ..Setting::default() };
+    let look = v.client.look(restored).wait().expect("looked at");
+    contents::tell(&v.catalog, &v.client, restored, &look, set).expect("told");
     let later = Timestamp { secs: 1_600_000_000, nanos: 1 };
     let touched = volume.entry(b"/s/touched").expect("there").id;
     v.catalog.set_attr(touched, Setting { mtime: Some(later), ..Setting::default() }).expect("set");
@@ -178,12 +206,27 @@ fn changes_of_a_source_are_seen() {
         (&b"longer"[..], Look::Changed),
         (b"shorter", Look::Changed),
         (b"touched", Look::Changed),
-        (b"unseen", Look::Same),
+        (b"gathered", Look::Changed),
+        (b"direct", Look::Changed),
         (b"same", Look::Same),
     ] {
         let (id, _) = reads.file(path);
         assert_eq!(reads.look(id), Ok(look), "{}", String::from_utf8_lossy(path));
     }
+    // Where its time is as it was, all of its bytes tell.
+    let (id, _) = reads.file(b"restored");
+    let Ok(Look::MetaOnly { seen, .. }) = reads.look(id) else { panic!("nobody sees it") };
+    assert_ne!(reads.hash(id, seen).expect("hashed"), digest::root(DigestKind::Blake3, &data));
+    let gatherer = (no(b"/s/same").0 % 3) as usize;
+    volume.kill(gatherer);
+    volume.revive(gatherer);
+    let (id, _) = reads.file(b"same");
+    let Ok(Look::MetaOnly { seen, .. }) = reads.look(id) else { panic!("it is another life") };
+    assert_eq!(reads.hash(id, seen).expect("hashed"), digest::root(DigestKind::Blake3, &data));
+    // What was seen is not there any more when it is hashed.
+    v.client.write(no(b"/s/same"), 5, vec![1]).wait().expect("written");
+    let failure = reads.hash(id, seen).expect_err("it changed");
+    assert_eq!(failure.kind, FailureKind::Changed, "{}", failure.text);
     let (gone, _) = reads.file(b"gone");
     let failure = reads.look(gone).expect_err("it is gone");
     assert_eq!(failure.kind, FailureKind::Vanished);
@@ -192,7 +235,7 @@ fn changes_of_a_source_are_seen() {
     let (id, _) = reads.file(b"shorter");
     let failure = reads.read(id, OBJECT as u64, OBJECT as u32).expect_err("it is shorter");
     assert_eq!(failure.kind, FailureKind::Changed, "{}", failure.text);
-    let (id, _) = reads.file(b"same");
+    let (id, _) = reads.file(b"touched");
     assert_eq!(reads.read(id, OBJECT as u64, 100).expect("read"), data[OBJECT..OBJECT + 100]);
 }
 
@@ -458,7 +501,14 @@ fn a_server_that_dies_costs_no_bytes() {
             }
             assert!(reads.read(id, (at * OBJECT) as u64, part.len() as u32).expect("read") == part);
         }
-        assert_eq!(reads.look(id), Ok(Look::Same));
+        match reads.look(id) {
+            Ok(Look::Same) => {}
+            // Who gathers it was started anew: all of its bytes tell.
+            Ok(Look::MetaOnly { seen, .. }) => {
+                assert_eq!(reads.hash(id, seen).expect("hashed"), digest::root(DigestKind::Blake3, data));
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Walks the sources in a volume: each directory is read in pages, and the lengths of the files of a page are
-//! asked for all at once.
+//! Walks the sources in a volume: each directory is read in pages, and the files of a page are looked at
+//! all at once.
 //!
 //! In: the sources as they were found. Out: [`WalkItem`]s, as of the walk of a file system.
 //! Invariants: a directory comes before what lies in it, and its end after all of that; one that could not be
@@ -16,10 +16,11 @@ use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, Name, Version};
 use haul_core::ids::{DirId, FileId, Generation};
 use haul_core::volume::catalog::{Entry, EntryNo, Failure as Refusal, Kind, Place as At};
 use haul_core::wire::{Announced, Failure, FailureKind, Totals};
-use haul_volume::client::{Read, VolumeError, Waiting};
+use haul_volume::client::{Look, Waiting};
 use rustix::io::Errno;
 
-use super::names::{Above, Names, State};
+use super::look::Unknown;
+use super::names::{Above, Names};
 use super::path::{is_dots, last_part};
 use super::{Volume, is_dir, is_missing};
 use crate::walk::out::Out;
@@ -96,17 +97,17 @@ impl Walker {
             false => path[..path.len() - last.len()].to_vec(),
         };
         let above = self.names.add_base(above);
-        let len = self.len_of(&entry);
+        let look = self.looks_at(&entry);
         let id = entry.id;
         let at = At { parent, name };
-        if let Some(dir) = self.announce(DirId::ROOT, above, (at, entry), len) {
+        if let Some(dir) = self.announce(DirId::ROOT, above, (at, entry), look) {
             self.descend(dir, Above::Dir(dir), id);
         }
     }
 
-    /// Begins to ask how long a file is.
-    fn len_of(&self, entry: &Entry) -> Option<Waiting<Read>> {
-        entry.file().map(|file| self.volume.ask_len(file))
+    /// Begins to look how long a file is, and of which version.
+    fn looks_at(&self, entry: &Entry) -> Option<Waiting<Look>> {
+        entry.file().map(|file| self.volume.client.look(file))
     }
 
     fn is_over(&self) -> bool {
@@ -162,12 +163,12 @@ impl Walker {
                 }
             };
             after = page.last().map(|(name, _)| name.clone());
-            let lens: Vec<_> = page.iter().map(|(_, entry)| self.len_of(entry)).collect();
-            for ((name, entry), len) in page.into_iter().zip(lens) {
+            let looks: Vec<_> = page.iter().map(|(_, entry)| self.looks_at(entry)).collect();
+            for ((name, entry), look) in page.into_iter().zip(looks) {
                 match is_dir(&entry) {
                     true => dirs.push((name, entry)),
                     false => {
-                        let _ = self.announce(id, above, (At { parent: dir, name }, entry), len);
+                        let _ = self.announce(id, above, (At { parent: dir, name }, entry), look);
                     }
                 }
             }
@@ -198,11 +199,11 @@ impl Walker {
         &mut self,
         parent: DirId,
         above: Above,
-        (at, entry): (At, Entry),
-        len: Option<Waiting<Read>>,
+        (at, mut entry): (At, Entry),
+        look: Option<Waiting<Look>>,
     ) -> Option<DirId> {
         let mut file = None;
-        let kind = match entry.kind {
+        let kind = match entry.kind.clone() {
             Kind::Directory => {
                 self.totals.dirs += 1;
                 EntryKind::Dir { version: Version::NONE }
@@ -212,15 +213,13 @@ impl Walker {
                 EntryKind::Symlink { target }
             }
             Kind::File => {
-                let len = match len.map(Waiting::wait) {
-                    Some(Ok(Read { end, .. })) => end,
-                    Some(Err(why)) => {
-                        self.has_no_len((above, &at.name), &why);
+                let is = match self.volume.state(&mut entry, look?.wait()) {
+                    Ok(is) => is,
+                    Err(why) => {
+                        self.is_unknown((above, &at.name), &why);
                         return None;
                     }
-                    None => return None,
                 };
-                let is = State { id: entry.id, len, mtime: entry.meta.mtime };
                 file = Some(is);
                 self.totals.files += 1;
                 let fingerprint = self.names.fingerprint(&is);
@@ -247,13 +246,16 @@ impl Walker {
         is_dir.then(|| id.as_dir())
     }
 
-    fn has_no_len(&mut self, (above, name): (Above, &Name), why: &VolumeError) {
-        let (kind, counts_as) = match why {
-            VolumeError::Gone => (FailureKind::Vanished, CountsAs::Vanished),
-            _ => (FailureKind::Walk, CountsAs::Entry),
+    fn is_unknown(&mut self, (above, name): (Above, &Name), why: &Unknown) {
+        let (kind, counts_as) = match why.is_gone() {
+            true => (FailureKind::Vanished, CountsAs::Vanished),
+            false => (FailureKind::Walk, CountsAs::Entry),
         };
         let path = self.names.path_in(above, Some(name), true);
-        let failure = self.volume.broke(kind, "ask for the length of", &path, why);
+        let failure = match why {
+            Unknown::Servers(why) => self.volume.broke(kind, "look at", &path, why),
+            Unknown::Catalog(why) => self.volume.refused(kind, "look at", &path, why),
+        };
         self.fail((above, Some(name)), failure, counts_as);
     }
 

@@ -54,6 +54,8 @@ pub(super) struct Job(Box<dyn FnOnce(&Turn<Job>) + Send>);
 pub(super) struct Writer {
     common: Arc<Common>,
     pool: BlockingPool<Job>,
+    /// The write threshold, where it is pinned.
+    threshold: Option<u64>,
     /// What hung at the end, once that was asked.
     ended: Option<Vec<String>>,
 }
@@ -92,6 +94,14 @@ enum State {
     Failed(Failure),
 }
 
+fn pinned_in_words(threshold: u64) -> String {
+    match threshold {
+        0 => "pinned: nothing is gathered".into(),
+        u64::MAX => "pinned: everything is gathered".into(),
+        size => format!("pinned: what is below {} is gathered", haul_core::tune::show_size(size)),
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -108,7 +118,11 @@ impl Writer {
         made: Meta,
         writing: Writing,
     ) -> std::io::Result<Writer> {
-        let Writing { policy, writers, meter, post, .. } = writing;
+        let Writing { policy, writers, storage, meter, post, .. } = writing;
+        let threshold = storage.write_threshold;
+        if let Some(threshold) = threshold {
+            volume.client.pin_threshold(threshold);
+        }
         let (busy, idle) = (meter.clone(), meter.clone());
         let threads = writers.clamp(THREADS_MIN, THREADS_MAX);
         let config = BlockingPoolConfig {
@@ -133,7 +147,7 @@ impl Writer {
             setid: AtomicU64::new(0),
             post,
         });
-        Ok(Writer { common, pool, ended: None })
+        Ok(Writer { common, pool, threshold, ended: None })
     }
 
     fn owed(
@@ -407,7 +421,9 @@ impl SinkEngine for Writer {
     }
 
     fn report(&self) -> Vec<(String, String)> {
-        vec![("sink storage".into(), self.common.volume.in_words())]
+        let mut said = vec![("sink storage".into(), self.common.volume.in_words())];
+        said.extend(self.threshold.map(|threshold| ("write threshold".into(), pinned_in_words(threshold))));
+        said
     }
 
     fn not_kept(&self) -> NotKept {

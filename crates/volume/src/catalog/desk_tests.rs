@@ -116,7 +116,8 @@ fn some_request(rng: &mut fastrand::Rng, next: u64) -> Request {
         }
         12 => {
             let mut some = |value: u32| rng.bool().then_some(value);
-            let set = Setting { mode: some(0o600), uid: some(77), gid: some(78), mtime: None };
+            let set =
+                Setting { mode: some(0o600), uid: some(77), gid: some(78), mtime: None, written: false };
             Request::SetAttr { id: id(rng), set }
         }
         13..17 => Request::Rename { from: at(rng), to: at(rng), noreplace: rng.u8(..4) == 0 },
@@ -220,6 +221,30 @@ fn what_was_done_is_not_done_twice() {
     assert_eq!(ask(&mut desk, now, A, 0, Request::Leave), Answer::Done);
     let count = "SELECT count(*) FROM answers WHERE client = 1";
     assert_eq!(desk.store.db.query_row(count, [], |row| row.get::<_, i64>(0)).expect("sql"), 0);
+}
+
+/// Goal: a file that is written again and again has another time each time, a later one, whatever the clock
+/// says; who sets a time has it as he set it.
+#[test]
+fn times_of_what_is_written_go_on() {
+    let (_dir, mut desk) = fresh();
+    let create = Request::Create { at: place(ROOT, "f"), meta: meta(0o600), exclusive: true, open: false };
+    let id = made(ask(&mut desk, Duration::ZERO, A, 1, create)).id;
+    let at = |secs, nanos| Timestamp { secs, nanos };
+    let written = Setting { written: true, ..Setting::default() };
+    let set = |set: &Setting, now| match desk.store().alone(|store| store.set_at(id, set, now)) {
+        Ok(Answer::Entry(entry)) => entry.meta.mtime,
+        other => panic!("{other:?}"),
+    };
+    let mut last = meta(0).mtime;
+    for now in [at(100, 5), at(100, 5), at(50, 0), at(100, 999_999_999), at(-9, 1), at(101, 7)] {
+        let time = set(&written, now);
+        assert!(time > last && time >= now, "{time:?} after {last:?} at {now:?}");
+        last = time;
+    }
+    assert_eq!(last, at(101, 7));
+    assert_eq!(set(&Setting { mtime: Some(at(3, 4)), ..written }, at(200, 0)), at(3, 4));
+    assert_eq!(set(&Setting { mode: Some(0o644), ..Setting::default() }, at(300, 0)), at(3, 4));
 }
 
 /// Goal: a number of a client is given once, also after a crash; one that was not given is not known.

@@ -3,6 +3,8 @@
 //! Invariants: each thing that is wanted is answered once; over a connection no more bytes are under way than
 //! its server allows; an answer counts only over the connection over which it was asked.
 
+mod costs;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,9 +16,9 @@ use haul_core::volume::gather::{self, Part};
 use haul_core::volume::storage;
 use haul_core::volume::threshold::{self, Path, Served, Threshold};
 use haul_core::volume::wire::{Message, Work};
-use haul_core::volume::{FileNo, RequestNo, ServerNo};
+use haul_core::volume::{ContentVersion, FileNo, RequestNo, ServerNo};
 
-use super::{Config, Read, VolumeError};
+use super::{Config, Look, Read, VolumeError};
 use crate::dial::Line;
 use crate::line::{Bytes, Mouth};
 use crate::server::{ALLOWANCE, held_by};
@@ -38,7 +40,10 @@ pub(super) enum Want {
     Append { file: FileNo, bytes: Bytes, reply: Reply<u64> },
     Truncate { file: FileNo, len: u64, reply: Reply<()> },
     Remove { file: FileNo, reply: Reply<()> },
+    Look { file: FileNo, reply: Reply<Look> },
+    Told { file: FileNo, version: ContentVersion, reply: Reply<()> },
     Threshold { reply: Reply<(u64, u64, u64)> },
+    Pin { threshold: u64 },
 }
 
 pub(super) enum Event {
@@ -50,6 +55,7 @@ pub(super) enum Event {
 enum Answer {
     Done(Reply<()>),
     Read(Reply<Read>, Read, u64),
+    Look(Reply<Look>, Look),
     /// With the bytes, until they stand there, and where that is.
     Append(Reply<u64>, Option<(FileNo, Bytes)>, u64),
 }
@@ -76,7 +82,6 @@ struct Connection {
     mouth: Mouth,
     /// What was asked, of which machine and by what number there, and the bytes that it holds.
     asked: BTreeMap<RequestNo, (usize, RequestNo, u64)>,
-    next: u64,
     held: u64,
     /// What waits for the window.
     waiting: VecDeque<(usize, RequestNo, Message, Bytes, u64)>,
@@ -102,7 +107,12 @@ pub(super) struct Brain {
     /// The bytes of a read that the gatherer has, until the storage server's are there.
     gathered: BTreeMap<(usize, RequestNo), (Vec<Part>, Bytes)>,
     next: u64,
+    /// Numbers of requests, over all connections: what a gatherer answers late it answers over the newest one,
+    /// and nothing else may have the number there.
+    next_request: u64,
     pinged: Instant,
+    /// When servers heard of costs last, and of how many writes.
+    told: (Option<Instant>, u64),
 }
 
 impl Brain {
@@ -121,7 +131,9 @@ impl Brain {
             pieces: BTreeMap::new(),
             gathered: BTreeMap::new(),
             next: 0,
+            next_request: 0,
             pinged: Instant::now(),
+            told: (None, 0),
         }
     }
 
@@ -135,7 +147,7 @@ impl Brain {
             let due = self.dues.front();
             let pause = due.map_or(PING_EVERY, |(due, _)| due.saturating_duration_since(Instant::now()));
             match events.recv_timeout(pause.clamp(Duration::from_millis(1), PING_EVERY)) {
-                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return self.tell_costs(),
                 Ok(Event::Want(want)) => self.want(want),
                 Ok(Event::Line(server, line)) => self.line(server, line),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -150,6 +162,7 @@ impl Brain {
             let now = self.now();
             let joined = self.connections.values().filter(|connection| connection.gatherer_joined);
             joined.for_each(|connection| connection.mouth.say(Message::Ping(now.0), Bytes::default()));
+            self.tell_costs_now_and_then();
         }
         let now = Instant::now();
         while let Some((due, no)) = self.dues.front().copied()
@@ -167,6 +180,7 @@ impl Brain {
                 match wanted.answer.take() {
                     Some(Answer::Done(reply)) => _ = reply.send(Err(error)),
                     Some(Answer::Read(reply, ..)) => _ = reply.send(Err(error)),
+                    Some(Answer::Look(reply, _)) => _ = reply.send(Err(error)),
                     Some(Answer::Append(reply, ..)) => _ = reply.send(Err(error)),
                     None => {}
                 }
@@ -269,6 +283,22 @@ impl Brain {
                 let op = self.op(machine, wanted, (0, 0));
                 self.machines[machine].remove(now, op, file);
             }
+            Want::Look { file, reply } => {
+                let machine = self.machine_of(file);
+                // All of them may have to say that nothing more comes.
+                let of = (0..self.machines.len()).map(|server| ServerNo(server as u16)).collect();
+                let wanted = self.wants(1, Answer::Look(reply, Look::default()), of);
+                let op = self.op(machine, wanted, (0, 0));
+                self.machines[machine].look(now, op, file);
+            }
+            Want::Told { file, version, reply } => {
+                let machine = self.machine_of(file);
+                let of = self.servers_of(machine, &[]);
+                let wanted = self.wants(1, Answer::Done(reply), of);
+                let op = self.op(machine, wanted, (0, 0));
+                self.machines[machine].told(now, op, file, version);
+            }
+            Want::Pin { threshold } => self.threshold.pin(threshold),
             Want::Threshold { reply } => {
                 let (begun, explored) = self.threshold.counts();
                 let _ = reply.send(Ok((self.threshold.threshold(), begun, explored)));
@@ -295,6 +325,7 @@ impl Brain {
         }
         match (wanted.answer, wanted.failed) {
             (Some(Answer::Done(reply)), failed) => _ = reply.send(failed.map_or(Ok(()), Err)),
+            (Some(Answer::Look(reply, look)), failed) => _ = reply.send(failed.map_or(Ok(look), Err)),
             (Some(Answer::Read(reply, read, _)), failed) => _ = reply.send(failed.map_or(Ok(read), Err)),
             (Some(Answer::Append(reply, _, at)), failed) => _ = reply.send(failed.map_or(Ok(at), Err)),
             (None, _) => {}
@@ -308,7 +339,6 @@ impl Brain {
                 let connection = Connection {
                     mouth,
                     asked: BTreeMap::new(),
-                    next: 0,
                     held: 0,
                     waiting: VecDeque::new(),
                     storage_joined: false,
@@ -436,8 +466,8 @@ impl Brain {
     ) {
         // The machine hears that the connection is gone, and asks again.
         let Some(connection) = self.connections.get_mut(&server) else { return };
-        let number = RequestNo(connection.next);
-        connection.next += 1;
+        let number = RequestNo(self.next_request);
+        self.next_request += 1;
         let message = message(number);
         let held = held_by(&message);
         if held == 0 {
@@ -487,6 +517,11 @@ impl Brain {
         }
     }
 
+    /// Whether a look is what the application waits for there.
+    fn looks(&self, no: u64) -> bool {
+        self.wanted.get(&no).is_some_and(|wanted| matches!(wanted.answer, Some(Answer::Look(..))))
+    }
+
     fn done(&mut self, machine: usize, op: OpNo, outcome: Outcome<Bytes>) {
         let Some(Piece { wanted: no, offset: at, len }) = self.pieces.remove(&(machine, op)) else { return };
         let mut over = None;
@@ -498,7 +533,9 @@ impl Brain {
             served.push(Served { server, len, busy: work.busy, stayed: work.stayed, others });
         }
         let failed = match outcome {
-            Outcome::Written | Outcome::Synced | Outcome::Truncated | Outcome::Removed => None,
+            Outcome::Written | Outcome::Synced | Outcome::Truncated | Outcome::Removed | Outcome::Told => {
+                None
+            }
             Outcome::Gone => Some(VolumeError::Gone),
             Outcome::Appended { offset } => {
                 if let Some(Wanted { answer: Some(Answer::Append(_, bytes, at)), .. }) =
@@ -509,11 +546,18 @@ impl Brain {
                 None
             }
             Outcome::Reserved { offset } => return self.write_appended(machine, no, offset),
+            Outcome::Looked { version, end, untold } => {
+                if let Some(Wanted { answer: Some(Answer::Look(_, look)), .. }) = self.wanted.get_mut(&no) {
+                    *look = Look { version, end, untold };
+                }
+                None
+            }
             Outcome::Read { gathered, stored, end } => {
                 over = Some((gathered, stored, end));
                 None
             }
             Outcome::Lost(of) => Some(VolumeError::Lost(of)),
+            Outcome::Failed(_, gather::BUSY) if self.looks(no) => Some(VolumeError::Busy),
             Outcome::Failed(of, errno) => Some(VolumeError::Failed(of, errno)),
         };
         let of_gatherer =
@@ -563,10 +607,7 @@ impl Connection {
         held: u64,
     ) {
         // These are not answered.
-        let is_mute = matches!(
-            message,
-            Message::Gather(_, gather::Request::Release { .. } | gather::Request::Grow { .. })
-        );
+        let is_mute = matches!(&message, Message::Gather(_, request) if gather::is_mute(request));
         if !is_mute {
             self.asked.insert(number, (machine, of, held));
         }

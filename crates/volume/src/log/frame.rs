@@ -35,6 +35,8 @@ const IS_CUT: u8 = 6;
 const LAST_CUT: u8 = 7;
 const REMOVE: u8 = 8;
 const GONE: u8 = 9;
+const UNTOLD: u8 = 10;
+const TOLD: u8 = 11;
 
 /// What the checks of one log are made with.
 #[derive(Clone)]
@@ -89,6 +91,8 @@ impl Header {
             Record::Remove { file } => (REMOVE, 0, [file.0, 0, 0]),
             Record::Gone { file } => (GONE, 0, [file.0, 0, 0]),
             Record::LastCut { file, epoch } => (LAST_CUT, 0, [file.0, packed(*epoch), 0]),
+            Record::Untold { file } => (UNTOLD, 0, [file.0, 0, 0]),
+            Record::Told { file } => (TOLD, 0, [file.0, 0, 0]),
         };
         Some(Header { kind, len, seq, synced, fields })
     }
@@ -125,7 +129,7 @@ impl Header {
             fields: [number(bytes, 32), number(bytes, 40), number(bytes, 48)],
         };
         // The check too: its encoding is the only one.
-        (header.kind <= GONE && u64::from(header.len) <= BYTES_MAX && header.encode(key) == *bytes)
+        (header.kind <= TOLD && u64::from(header.len) <= BYTES_MAX && header.encode(key) == *bytes)
             .then_some(header)
     }
 
@@ -150,6 +154,8 @@ impl Header {
             REMOVE => Some(Record::Remove { file: FileNo(a) }),
             GONE => Some(Record::Gone { file: FileNo(a) }),
             LAST_CUT => Some(Record::LastCut { file: FileNo(a), epoch: unpacked(b) }),
+            UNTOLD => Some(Record::Untold { file: FileNo(a) }),
+            TOLD => Some(Record::Told { file: FileNo(a) }),
             _ => None,
         }
     }

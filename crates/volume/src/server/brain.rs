@@ -16,6 +16,7 @@ use haul_core::volume::gather::{self, CutNo, Gatherer, Part, PushNo, Seq};
 use haul_core::volume::storage::{self, Peer, Storage};
 use haul_core::volume::wire::{Message, PARTS_MAX, Who, Work};
 use haul_core::volume::{ClientNo, Incarnation, RequestNo, ServerNo, Session};
+use haul_core::wire::FILE_LEN_MAX;
 
 use super::disk::{Disk, Job, LogJob};
 use super::event::{Asker, Event, LineNo};
@@ -306,7 +307,7 @@ impl Brain {
             }
             (Who::Client(client), Message::Gather(number, request)) => {
                 let request = request.map(|_| bytes);
-                if matches!(request, gather::Request::Release { .. } | gather::Request::Grow { .. }) {
+                if gather::is_mute(&request) {
                     // They have no answer.
                     from.asked.remove(&number);
                 }
@@ -417,6 +418,16 @@ impl Brain {
                 self.cuts.insert(cut, (self.servers, true));
                 for server in 0..self.servers {
                     let begins = self.tasks.remove(cut, ServerNo(server), file, epoch);
+                    self.begin(begins);
+                }
+            }
+            gather::Action::Fence { cut, file, epoch, stripes } => {
+                let servers = u64::from(self.servers);
+                let count = (stripes.end - stripes.start).min(servers);
+                self.cuts.insert(cut, (count as u16, true));
+                for nth in 0..count {
+                    let server = ServerNo(((stripes.start + nth) % servers) as u16);
+                    let begins = self.tasks.cut(cut, server, file, epoch, FILE_LEN_MAX);
                     self.begin(begins);
                 }
             }

@@ -136,6 +136,7 @@ fn write_request(w: &mut Writer<'_>, request: &Request) {
             }
             w.bool(set.mtime.is_some());
             write_time(w, &set.mtime.unwrap_or_default());
+            w.bool(set.written);
         }
         Request::Rename { from, to, noreplace } => {
             w.u8(7);
@@ -366,7 +367,7 @@ fn read_setting(r: &mut Reader<'_>) -> Result<Setting, WireError> {
         (false, time) if time == Timestamp::default() => None,
         (false, time) => return Err(bad("what is not set", time.nanos.into())),
     };
-    Ok(Setting { mode, uid, gid, mtime })
+    Ok(Setting { mode, uid, gid, mtime, written: r.bool("whether it was written")? })
 }
 
 fn read_request(r: &mut Reader<'_>) -> Result<Request, WireError> {

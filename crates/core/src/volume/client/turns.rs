@@ -8,7 +8,7 @@ use crate::volume::gather::{self, AppendNo};
 use crate::volume::{Epoch, FileNo};
 
 /// `EPROTO`: what was answered is no answer to what was asked.
-const NO_ANSWER: i32 = 71;
+pub(super) const NO_ANSWER: i32 = 71;
 
 #[derive(Debug)]
 pub(super) enum Turn<B> {

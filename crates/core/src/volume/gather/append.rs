@@ -72,7 +72,9 @@ impl<B> Gatherer<B> {
             return self.go_on(file, tail / size);
         }
         self.is_under_way(client, file);
+        self.note_untold(file);
         self.grow(file, end);
+        self.changes(file);
         self.note_end(file);
         self.sync(Syncing::Reserved { client, file, offset: tail });
     }
@@ -86,6 +88,7 @@ impl<B> Gatherer<B> {
             return self.place_append(client, file, len, bytes);
         }
         self.is_under_way(client, file);
+        self.note_untold(file);
         self.file(file).tail = offset + len;
         self.stripe(file, at).appending += 1;
         let part = Part { offset, len, seq: Seq(self.next_seq), from: 0 };

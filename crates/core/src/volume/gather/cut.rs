@@ -20,7 +20,7 @@ use super::{Action, Answer, Appending, File, Gatherer, Record, Request, Seq, Syn
 use crate::volume::{ClientNo, Epoch, FileNo, RequestNo};
 
 /// Servers that did not cut are asked again so much later.
-const CUT_AGAIN: Duration = Duration::from_millis(500);
+pub(super) const CUT_AGAIN: Duration = Duration::from_millis(500);
 
 /// A cut by all servers, until it is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,6 +111,7 @@ impl<B> Gatherer<B> {
             return;
         }
         // What was written under older ones came before it.
+        self.note_untold(file);
         self.file(file).fence += 1;
         let epoch = self.epoch(file);
         let cutting = self.file(file).cutting.as_mut().expect("it was just there");
@@ -147,6 +148,9 @@ impl<B> Gatherer<B> {
     /// # Panics
     /// There was no such cut.
     pub fn was_cut(&mut self, cut: CutNo, is_durable: bool) {
+        if let Some(file) = self.fences.remove(&cut) {
+            return self.was_fenced(file, is_durable);
+        }
         let file = self.cuts.remove(&cut).expect("a cut is over once");
         let Some(cutting) = &mut self.file(file).cutting else { return };
         let (from, removes, epoch) = (cutting.from, cutting.removes, cutting.epoch);
@@ -173,6 +177,7 @@ impl<B> Gatherer<B> {
             && let Some((_, file)) = self.cut_again.pop_front()
         {
             self.ask_to_cut(file);
+            self.go_on_looks(file);
         }
     }
 
@@ -184,6 +189,7 @@ impl<B> Gatherer<B> {
             cut(&mut stripe.parts, from, u64::MAX, |_| true);
         }
         (state.end, state.tail) = (from, from);
+        state.contents.changes += 1;
         state.noted = Some((from, seq));
         state.last_cut = Some((epoch, seq));
     }
@@ -221,6 +227,9 @@ impl<B> Gatherer<B> {
         for (client, number, request) in state.later {
             self.take(client, number, request);
         }
+        for (client, number) in state.contents.looks() {
+            self.answer(client, number, Answer::Gone);
+        }
     }
 
     /// Nothing is known of a file but that it was removed.
@@ -250,6 +259,7 @@ impl<B> Gatherer<B> {
         {
             self.take(client, number, request);
         }
+        self.go_on_looks(file);
     }
 
     /// Something that has to wait for a cut of its file.

@@ -28,7 +28,7 @@ impl<B> Gatherer<B> {
                     && matches!(stripe.queue.front(), Some(Queued::Lease(first)) if *first == number)
             })
         };
-        if !is_known || !stripes.clone().all(is_ready) {
+        if !is_known || !stripes.clone().all(is_ready) || !self.may_lease(file) {
             return false;
         }
         let wanted = self.wanted.remove(&number).expect("it was just there");
@@ -38,6 +38,7 @@ impl<B> Gatherer<B> {
             stripe.leases.insert(client);
             stripe.recalled.remove(&client);
         }
+        self.is_leased(file, &stripes);
         let epoch = self.epoch(file);
         self.answer(client, wanted.number, Answer::Leased { stripes: stripes.clone(), epoch });
         // What waited behind it in other stripes.

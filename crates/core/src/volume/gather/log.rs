@@ -68,6 +68,7 @@ impl<B> Gatherer<B> {
         if result.is_ok() {
             stripe.cover(part);
             self.grow(file, part.offset + part.len);
+            self.changes(file);
         }
         match (appending, result) {
             (Appending::Bytes { client, number, .. }, Ok(())) => self.answer(client, number, Answer::Written),
@@ -123,6 +124,9 @@ impl<B> Gatherer<B> {
                 }
                 (Syncing::Cut(file), Ok(())) => self.ask_to_cut(file),
                 (Syncing::Gone(file), Ok(())) => self.end_removal(file),
+                (Syncing::Untold(file, since), Ok(())) => self.untold_lasts(file, since),
+                (Syncing::Looked(looks, answer), Ok(())) => self.is_looked(looks, &answer),
+                (Syncing::Looked(looks, _), Err(errno)) => self.is_looked(looks, &Answer::Failed(errno)),
                 (Syncing::IsCut(file), Ok(())) => self.end_cut(file),
                 (Syncing::Forget(first), Ok(())) => self.actions.push_back(Action::Forget(first)),
                 (
@@ -131,6 +135,7 @@ impl<B> Gatherer<B> {
                     | Syncing::Cut(_)
                     | Syncing::IsCut(_)
                     | Syncing::Gone(_)
+                    | Syncing::Untold(..)
                     | Syncing::Forget(_),
                     Err(_),
                 ) => {}
@@ -191,6 +196,7 @@ impl<B> Gatherer<B> {
             let seq = self.append(Record::LastCut { file, epoch }, Appending::Other);
             self.file(file).last_cut = Some((epoch, seq));
         }
+        self.note_untold_again(first);
         let known = self.clients.iter().filter(|(_, state)| state.noted.is_some_and(|seq| seq < first));
         let known: Vec<ClientNo> = known.map(|(client, _)| *client).collect();
         for client in known {

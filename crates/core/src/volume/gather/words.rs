@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{AppendNo, CutNo};
-use crate::volume::{ClientNo, Epoch, FileNo, RequestNo};
+use crate::volume::{ClientNo, ContentVersion, Epoch, FileNo, RequestNo};
 
 /// A record's place in the log; later ones are higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,6 +34,11 @@ pub enum Request<B> {
     Truncate { file: FileNo, len: u64 },
     /// Removes the file, which nobody has open and no name leads to.
     Remove { file: FileNo },
+    /// Which version of its bytes it has. It is answered when nobody has a lease on it and nothing that was
+    /// written under one can come any more; all of it lasts then.
+    Look { file: FileNo },
+    /// The catalog knows that the file was written, up to this version of it.
+    Told { file: FileNo, version: ContentVersion },
 }
 
 impl<B> Request<B> {
@@ -48,19 +53,29 @@ impl<B> Request<B> {
             | Request::Sync { file }
             | Request::Append { file, .. }
             | Request::Truncate { file, .. }
-            | Request::Remove { file } => *file,
+            | Request::Remove { file }
+            | Request::Look { file }
+            | Request::Told { file, .. } => *file,
         }
     }
 
     /// The file, if it is one that changes it or may do so.
     pub(super) fn changes(&self) -> Option<FileNo> {
         match self {
-            Request::Release { .. } | Request::Read { .. } | Request::Grow { .. } | Request::Sync { .. } => {
-                None
-            }
+            Request::Release { .. }
+            | Request::Read { .. }
+            | Request::Grow { .. }
+            | Request::Sync { .. }
+            | Request::Look { .. }
+            | Request::Told { .. } => None,
             _ => Some(self.file()),
         }
     }
+}
+
+/// Whether a request has no answer.
+pub fn is_mute<B>(request: &Request<B>) -> bool {
+    matches!(request, Request::Release { .. } | Request::Grow { .. })
 }
 
 /// What the gatherer says.
@@ -85,6 +100,10 @@ pub enum Answer {
     Removed,
     /// It was removed before.
     Gone,
+    /// The file is of that version, and ends there. `untold`: it was written since somebody told the catalog.
+    Looked { version: ContentVersion, end: u64, untold: bool },
+    /// It was heard. Where the file is of another version by now it counts for nothing.
+    Told,
     /// The disk says no; nothing is gathered any more.
     Failed(i32),
 }
@@ -123,6 +142,10 @@ pub enum Record<B> {
     LastCut { file: FileNo, epoch: Epoch },
     /// That client may have leases from now on.
     Client(ClientNo),
+    /// The file is written from here on, or may be, and nobody has told the catalog.
+    Untold { file: FileNo },
+    /// The catalog knows of all that was written to it before.
+    Told { file: FileNo },
 }
 
 /// What the driver is to do.
@@ -146,6 +169,9 @@ pub enum Action<B> {
     Cut { cut: CutNo, file: FileNo, epoch: Epoch, from: u64 },
     /// Have all servers remove a file, under this epoch, and sync that; then [`Gatherer::was_cut`].
     Remove { cut: CutNo, file: FileNo, epoch: Epoch },
+    /// Have the servers of these stripes take nothing more under an older epoch than this, and sync the file;
+    /// then [`Gatherer::was_cut`]. A cut behind everything does it.
+    Fence { cut: CutNo, file: FileNo, epoch: Epoch, stripes: Range<u64> },
     /// Records before this one are of no use any more.
     Forget(Seq),
 }

@@ -1,10 +1,17 @@
 //! What is said over a connection of a volume survives its bytes, and nothing else is taken.
 
 use super::*;
+use crate::volume::cost::CLASSES;
+
+fn costs() -> Costs {
+    let direct = (0..CLASSES as u64).map(|class| (1 << class, 5 + class)).collect();
+    Costs { threshold: u64::MAX, pinned: true, writes: 9, direct, gather: vec![(16, 0)] }
+}
 
 fn all() -> Vec<Message> {
     let (file, number) = (FileNo(7), RequestNo(9));
     let epoch = Epoch { gatherer: 3, fence: 4 };
+    let version = ContentVersion { gatherer: 3, changes: u64::MAX };
     let part = |offset, len, from| Part { offset, len, seq: Seq(0), from };
     let gather = |request| Message::Gather(number, request);
     let join = |volume, who| {
@@ -33,6 +40,8 @@ fn all() -> Vec<Message> {
         gather(gather::Request::Append { file, number: AppendNo(4), len: 16, bytes: 16 }),
         gather(gather::Request::Truncate { file, len: 0 }),
         gather(gather::Request::Remove { file }),
+        gather(gather::Request::Look { file }),
+        gather(gather::Request::Told { file, version }),
         gathered(gather::Answer::Written),
         gathered(gather::Answer::Leased { stripes: 1..3, epoch }),
         gathered(gather::Answer::Read { parts: vec![part(3, 4, 0), part(7, 1, 4)], end: 12 }),
@@ -44,6 +53,8 @@ fn all() -> Vec<Message> {
         gathered(gather::Answer::Truncated),
         gathered(gather::Answer::Removed),
         gathered(gather::Answer::Gone),
+        gathered(gather::Answer::Told),
+        gathered(gather::Answer::Looked { version, end: FILE_LEN_MAX, untold: true }),
         Message::Recall(file, 2..3),
         store(storage::Request::Write { file, epoch, offset: 1 << 40, bytes: 1 }),
         store(storage::Request::Read { file, offset: 1 << 40, len: 1 }),
@@ -58,7 +69,14 @@ fn all() -> Vec<Message> {
         stored(storage::Answer::Gone),
         Message::Visit(Visit { volume: VolumeId([5; 16]), to: Some(ServerNo(3)), end: false }),
         Message::Visit(Visit { volume: VolumeId([0; 16]), to: None, end: true }),
-        Message::Visited(Visited { process: 7, since: Duration::from_secs(9) }),
+        Message::Visited(Visited { process: 7, since: Duration::from_secs(9), heard: None }),
+        Message::Visited(Visited {
+            process: 7,
+            since: Duration::from_secs(9),
+            heard: Some(Box::new(Heard { costs: costs(), age: Duration::from_secs(3), clients: 2 })),
+        }),
+        Message::Costs(costs()),
+        Message::Costs(Costs::default()),
     ]
 }
 
@@ -93,6 +111,9 @@ fn ranges_are_sound() {
     #[expect(clippy::reversed_empty_ranges, reason = "that is what is refused")]
     for stripes in [3..3, 4..3, 0..u64::MAX] {
         refused(Message::Gather(number, gather::Request::Lease { file, stripes }));
+    }
+    for direct in [vec![(0, 1)], vec![(5, 1), (5, 1)], vec![(5, 1), (4, 1)]] {
+        refused(Message::Costs(Costs { direct, ..Costs::default() }));
     }
     let part = |offset, len| Part { offset, len, seq: Seq(0), from: 0 };
     for parts in

@@ -33,7 +33,13 @@ fn requests() -> Vec<Request> {
         Request::SetAttr { id: ROOT, set: Setting::default() },
         Request::SetAttr {
             id: ROOT,
-            set: Setting { mode: Some(0), uid: Some(1), gid: Some(2), mtime: Some(Timestamp::default()) },
+            set: Setting {
+                mode: Some(0),
+                uid: Some(1),
+                gid: Some(2),
+                mtime: Some(Timestamp::default()),
+                written: true,
+            },
         },
         Request::Rename { from: place("a"), to: place("b"), noreplace: true },
         Request::Unlink(place("a")),
