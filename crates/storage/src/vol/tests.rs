@@ -144,7 +144,7 @@ fn names(volume: &TestVolume, path: &[u8]) -> Vec<Vec<u8>> {
 fn published(run: &mut Run, publish: Publish) -> Result<(), Failure> {
     let items = vec![CommitItem { id: publish.file.id, publish: Some(publish) }];
     match run.run(SinkOp::Commit { durable: true, items }, None) {
-        SinkDone::Commit { mut results } => results.remove(0).1,
+        SinkDone::Commit { mut results, .. } => results.remove(0).1,
         other => panic!("{other:?}"),
     }
 }
@@ -504,7 +504,7 @@ fn others_see_the_whole_file_at_once() {
         run.write(&one, at * step, part).expect("written");
     }
     let items = vec![CommitItem { id: one.id, publish: Some(publish(&one)) }];
-    let SinkDone::Commit { results } = run.run(SinkOp::Commit { durable: false, items }, None) else {
+    let SinkDone::Commit { results, .. } = run.run(SinkOp::Commit { durable: false, items }, None) else {
         panic!()
     };
     results[0].1.as_ref().expect("published");

@@ -319,6 +319,7 @@ impl SinkEngine for Writer {
                 move |common, item| common.commit(item, durable),
                 |items, results| SinkDone::Commit {
                     results: items.iter().map(|item| item.id).zip(results).collect(),
+                    lost: Vec::new(),
                 },
             ),
             SinkOp::Amend { items, .. } => self.spread(
