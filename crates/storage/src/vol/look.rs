@@ -33,8 +33,8 @@ pub(super) fn existing_at(
     let (existing, size) = match (&entry.kind, entry.file()) {
         (Kind::Directory, _) => (Existing::Dir, 0),
         (_, Some(file)) => {
-            let size = match volume.ask_len(file).wait() {
-                Ok(read) => read.end,
+            let size = match volume.len(file) {
+                Ok(len) => len,
                 // It was removed a moment ago.
                 Err(VolumeError::Gone) => return Ok(None),
                 Err(why) => return Err(volume.broke(FailureKind::Open, "look at", &path(), &why)),

@@ -20,10 +20,10 @@ use haul_core::volume::catalog::{EntryNo, Place as At, Setting};
 use haul_core::wire::{Failure, FailureKind};
 use rustix::io::Errno;
 
+use super::files::{Common, OpenFile};
 use super::is_missing;
 use super::look::{existing_at, link_change, mode_of};
 use super::path::lead;
-use super::writer::{Common, OpenFile};
 use crate::store::DIRECTORY;
 
 impl Common {
@@ -57,8 +57,8 @@ impl Common {
         }
         if file.map.is_some() {
             // It may end in a hole.
-            let cut = self.volume.client.truncate(FileNo(entry.0), file.size).wait();
-            cut.map_err(|why| self.volume.broke(FailureKind::Publish, "set the length of", &path(), &why))?;
+            let cut = self.volume.wait_once(&self.volume.client.truncate(FileNo(entry.0), file.size));
+            cut.map_err(|why| self.broke(open, (FailureKind::Publish, "set the length of"), &why))?;
         }
         // Also where nothing need last: others do not see how long it is before.
         if !haul_mutant::removed("volume-files-are-synced") {
@@ -67,8 +67,8 @@ impl Common {
         let len = match file.size {
             0 => 0,
             _ => {
-                let read = self.volume.ask_len(FileNo(entry.0)).wait();
-                read.map_err(|why| self.volume.broke(FailureKind::Publish, "look at", &path(), &why))?.end
+                let len = self.volume.len(FileNo(entry.0));
+                len.map_err(|why| self.volume.broke(FailureKind::Publish, "look at", &path(), &why))?
             }
         };
         if len != file.size {

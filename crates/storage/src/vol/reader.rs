@@ -87,6 +87,10 @@ impl Reader {
                 idle.add_idle(Stage::SourceHost, waited);
             }),
         };
+        let told = common.post.clone();
+        common.volume.tell_when_gone(move |failure| {
+            told(SourceCompletion { done: SourceDone::Gone { failure }, buffer: None });
+        });
         let worker = common.clone();
         let work = move |(): &mut (), _: &_, Job { op, buffer, owed }: Job| {
             owed.settle(Ok(worker.work(op, buffer)));
@@ -280,7 +284,7 @@ impl Common {
     fn bytes(&self, id: FileId, view: &View, offset: u64, len: u64) -> Result<Vec<u8>, Failure> {
         let from = view.base + offset;
         let begun = Instant::now();
-        let read = self.volume.client.read(FileNo(view.is.id.0), from, len).wait();
+        let read = self.volume.wait(|| self.volume.client.read(FileNo(view.is.id.0), from, len));
         self.meter.add_busy(Stage::SourceStorage, begun.elapsed());
         let read = read.map_err(|why| self.broke("read", id, &why))?;
         match read.end >= from + len || haul_mutant::removed("volume-reads-end-at-the-end") {
@@ -332,7 +336,8 @@ impl Common {
                 if view.size != u64::from(file.size) {
                     return Ok(None);
                 }
-                let got = waiting.map(|waiting| waiting.wait()).transpose();
+                let again = || self.volume.client.read(FileNo(view.is.id.0), view.base, file.size.into());
+                let got = waiting.map(|waiting| self.volume.wait_for(waiting, again)).transpose();
                 let got = got.map_err(|why| self.broke("read", file.id, &why))?;
                 let end = view.base + u64::from(file.size);
                 let bytes = match got {
@@ -356,7 +361,10 @@ impl Common {
         let lens: Vec<_> = read
             .iter()
             .map(|read| match read {
-                Ok(Some((view, _))) => Some(self.volume.ask_len(FileNo(view.is.id.0))),
+                Ok(Some((view, _))) => {
+                    let at = FileNo(view.is.id.0);
+                    Some((at, self.volume.ask_len(at)))
+                }
                 _ => None,
             })
             .collect();
@@ -365,8 +373,9 @@ impl Common {
         for ((file, read), len) in files.into_iter().zip(read).zip(lens) {
             let size = file.size as usize;
             let result = match (read, len) {
-                (Ok(Some((view, root))), Some(len)) => {
-                    let look = len.wait().map_err(|why| self.broke("look at", file.id, &why));
+                (Ok(Some((view, root))), Some((at_volume, len))) => {
+                    let look = self.volume.wait_for(len, || self.volume.ask_len(at_volume));
+                    let look = look.map_err(|why| self.broke("look at", file.id, &why));
                     let look = look.and_then(|read| self.judge(file.id, &view, read.end));
                     // It lies behind those that are kept, and moves up to them.
                     let from = at;
@@ -393,8 +402,8 @@ impl Common {
 
     fn look(&self, id: FileId, generation: Generation) -> Result<Look, Failure> {
         let view = self.view(id, generation)?;
-        match self.volume.ask_len(FileNo(view.is.id.0)).wait() {
-            Ok(read) => self.judge(id, &view, read.end),
+        match self.volume.len(FileNo(view.is.id.0)) {
+            Ok(len) => self.judge(id, &view, len),
             Err(VolumeError::Gone) if self.changed == OnChange::Retry => Ok(Look::Changed),
             Err(why) => Err(self.broke("look at", id, &why)),
         }
@@ -510,8 +519,8 @@ impl Common {
         let Some(file) = entry.file() else {
             return Err(self.failed(FailureKind::Changed, "look at", id, "is no regular file any more"));
         };
-        let read = self.volume.ask_len(file).wait().map_err(|why| self.broke("look at", id, &why))?;
-        let is = State { id: entry.id, len: read.end, mtime: entry.meta.mtime };
+        let len = self.volume.len(file).map_err(|why| self.broke("look at", id, &why))?;
+        let is = State { id: entry.id, len, mtime: entry.meta.mtime };
         self.names.renew(id, generation, is);
         Ok((self.names.fingerprint(&is), entry.meta, Duration::ZERO))
     }

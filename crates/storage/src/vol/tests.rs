@@ -31,12 +31,17 @@ use haul_base::digest;
 use haul_base::meter::Meter;
 use haul_base::stop::Stop;
 
+mod gone;
+mod ours;
+
 /// A source that is read, and what it posts.
 struct Reads {
     parts: SourceParts,
     posted: Receiver<SourceCompletion>,
     items: Vec<WalkItem>,
     pool: Pool,
+    /// How often the source was said to be gone, and why.
+    gone: Vec<Failure>,
 }
 
 impl Reads {
@@ -76,7 +81,7 @@ impl Reads {
         while !matches!(items.last(), Some(WalkItem::End(_))) {
             items.extend(parts.walk.items().recv_timeout(PATIENCE).expect("the walk ends"));
         }
-        Reads { parts, posted, items, pool: Pool::new(1 << 26) }
+        Reads { parts, posted, items, pool: Pool::new(1 << 26), gone: Vec::new() }
     }
 
     /// The only file of this path, and its length.
@@ -96,7 +101,12 @@ impl Reads {
     fn ask(&mut self, op: SourceOp, len: Option<usize>) -> (SourceDone, Vec<u8>) {
         let buffer = len.map(|len| self.pool.take(len).expect("a buffer"));
         self.parts.engine.submit(SourceJob { op, buffer });
-        let SourceCompletion { done, buffer } = self.posted.recv_timeout(PATIENCE).expect("an answer");
+        let (done, buffer) = loop {
+            match self.posted.recv_timeout(PATIENCE).expect("an answer") {
+                SourceCompletion { done: SourceDone::Gone { failure }, .. } => self.gone.push(failure),
+                SourceCompletion { done, buffer } => break (done, buffer),
+            }
+        };
         (done, buffer.map_or_else(Vec::new, |buffer| buffer.as_slice().to_vec()))
     }
 
