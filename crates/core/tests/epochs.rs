@@ -41,6 +41,8 @@ struct Bench {
     freed: Vec<BufferId>,
     journal: Vec<u8>,
     refused: Vec<u64>,
+    /// What was asked for again.
+    resent: Vec<Extent>,
 }
 
 /// The way to the other end is lost.
@@ -119,6 +121,7 @@ impl Bench {
             freed,
             journal,
             refused: Vec::new(),
+            resent: Vec::new(),
         };
         bench.act();
         bench
@@ -206,6 +209,10 @@ impl Bench {
                     self.done.extend(items.iter().map(|item| item.id));
                     continue;
                 }
+                SinkAction::Send(Message::Resend(extents)) => {
+                    self.resent.extend(extents);
+                    continue;
+                }
                 SinkAction::Finished(end) => {
                     self.end = Some(end);
                     continue;
@@ -279,7 +286,16 @@ impl Bench {
     fn commit(&mut self, at: usize) {
         let items = self.commits.remove(at);
         let results = items.into_iter().map(|item| (item.id, Ok(()))).collect();
-        self.sink.handle_done(SinkDone::Commit { results }, self.now);
+        self.sink.handle_done(SinkDone::Commit { results, lost: Vec::new() }, self.now);
+        self.act();
+    }
+
+    /// The store lost what it had of the files of this commit.
+    fn lose(&mut self, at: usize) {
+        let lost: Vec<FileId> = self.commits.remove(at).into_iter().map(|item| item.id).collect();
+        let failed = Failure { kind: FailureKind::Sync, errno: 5, text: "lost".into() };
+        let results = lost.iter().map(|id| (*id, Err(failed.clone()))).collect();
+        self.sink.handle_done(SinkDone::Commit { results, lost }, self.now);
         self.act();
     }
 
@@ -655,4 +671,65 @@ fn the_second_of_a_name_keeps_what_was_said_of_it() {
         bench.settle();
         assert_eq!(of_second(&bench), 2 * OBJECT, "earlier: {earlier}, begun: {begun}, {published}");
     }
+}
+
+/// Goal: a file that its store lost is sent once more, in the same session: what had come of it is asked for,
+/// once; what had not is waited for; and it has its name only behind a seal that is of its last read. That
+/// ends, where the store loses it again and again.
+#[test]
+fn what_a_store_loses_is_sent_again() {
+    const LEN: u64 = 4 * OBJECT;
+    let id = FileId(5000);
+    let mut bench = Bench::new(800);
+    bench.announce(5000..5001, LEN);
+    for object in 0..3 {
+        bench.frame(vec![entry(5000, LEN, object * OBJECT, false)]);
+    }
+    bench.pass(Duration::from_secs(1));
+    bench.lose(0);
+    let asked: Vec<u64> = bench.resent.drain(..).map(|extent| extent.offset).collect();
+    assert_eq!(asked, [0, OBJECT, 2 * OBJECT]);
+    for object in [3, 0, 1, 2] {
+        bench.frame(vec![entry(5000, LEN, object * OBJECT, false)]);
+    }
+    bench.sink.handle_message(Message::Sealed(vec![(id, Generation(0), 0)]), bench.now);
+    // It was committed by half, or whole.
+    for pass in 1..=16 {
+        bench.pass(Duration::from_secs(1));
+        while bench.commits[0].iter().all(|item| item.publish.is_none()) {
+            bench.commit(0);
+            bench.pass(Duration::from_secs(1));
+        }
+        assert!(bench.done.is_empty(), "it ended at {pass}");
+        bench.lose(0);
+        if pass == 16 {
+            break;
+        }
+        assert_eq!(std::mem::take(&mut bench.resent).len(), 4, "{pass}");
+        for object in 0..4 {
+            let mut entry = entry(5000, LEN, object * OBJECT, false);
+            entry.pass = pass;
+            bench.frame(vec![entry]);
+        }
+        bench.pass(Duration::from_secs(1));
+        let published = bench.commits.iter().flatten().any(|item| item.publish.is_some());
+        assert!(!published, "it was not looked at after its last read");
+        bench.sink.handle_message(Message::Sealed(vec![(id, Generation(0), pass)]), bench.now);
+        if pass == 9 {
+            // Small files are lost as well.
+            bench.small(6001..6101);
+            bench.pass(Duration::from_secs(1));
+            let small =
+                bench.commits.iter().position(|items| Bench::is_small(items)).expect("they are synced");
+            bench.lose(small);
+            assert_eq!(std::mem::take(&mut bench.resent).len(), 100);
+            bench.frame((6001..6101).map(|id| entry(id, SMALL, 0, true)).collect());
+            bench.pass(Duration::from_secs(1));
+            let small = bench.commits.iter().position(|items| Bench::is_small(items)).expect("they came");
+            bench.commit(small);
+            assert_eq!(std::mem::take(&mut bench.done).len(), 100);
+        }
+    }
+    assert_eq!(bench.done, [id], "it is not tried for ever");
+    assert!(bench.resent.is_empty());
 }

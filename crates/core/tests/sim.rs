@@ -156,6 +156,11 @@ fn nothing_promised_is_lost() {
     assert!(grown >= count / 100, "{grown} files grew: what is said of it here is said of nothing");
     let lost = source::LOST.get();
     assert!(lost >= count / 100, "{lost} sources were lost: what is said of it here is said of nothing");
+    let forgotten = sink::FORGOTTEN.get();
+    assert!(
+        forgotten >= count / 1000,
+        "{forgotten} files were lost by their store: what is said of them here is said of nothing"
+    );
     let twice = source::TWICE.get();
     assert!(
         twice >= count / 1000,

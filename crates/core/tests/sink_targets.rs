@@ -445,7 +445,7 @@ impl World {
                     }
                 }
                 let results = items.iter().map(|item| (item.id, Ok(()))).collect();
-                self.at(end, Event::Done(SinkDone::Commit { results }));
+                self.at(end, Event::Done(SinkDone::Commit { results, lost: Vec::new() }));
             }
             SinkOp::SyncDirs { dirs } => {
                 let results = dirs.into_iter().map(|dir| (dir, Ok(()))).collect();

@@ -16,7 +16,7 @@ use haul_base::escape;
 use haul_base::role::Role;
 pub use haul_storage::place::without_password;
 pub use haul_storage::place::{Place, PlaceError, Scheme};
-use haul_storage::place::{half_login, half_scheme, replicas_fit, sources_fit, split_scheme};
+use haul_storage::place::{half_login, half_scheme, named_behind, replicas_fit, sources_fit, split_scheme};
 
 /// Longest `user@host`, bytes: a host name has at most 253, a user name at most 256.
 const HOST_LEN_MAX: usize = 512;
@@ -74,8 +74,9 @@ pub enum EndpointError {
     )]
     Daemon { typed: Vec<u8>, host: Vec<u8>, path: Vec<u8> },
     #[error(
-        "'{name}:/{}' has one slash: for a server write {name}://{}, for a path at a host called {name} {name}:/./{}",
+        "'{name}:/{}' has one slash: for a {} write {name}://{}, for a path at a host called {name} {name}:/./{}",
         escape::name(rest),
+        named_behind(name),
         escape::name(rest),
         escape::name(rest)
     )]

@@ -163,7 +163,8 @@ impl Sink {
             post: Arc::new(move |SinkCompletion { done }| drop(post.send(done))),
         })?;
         let (resume, resumed) = (claimed.resume, claimed.resumed);
-        Ok(Run { engine, job, posted, pool: Pool::new(1 << 26), resume, resumed })
+        let (pool, gone) = (Pool::new(1 << 26), Vec::new());
+        Ok(Run { engine, job, posted, pool, resume, resumed, gone })
     }
 
     pub(crate) fn begin(&self) -> Run {
@@ -183,6 +184,8 @@ pub(crate) struct Run {
     pool: Pool,
     resume: Resume,
     resumed: bool,
+    /// How often the destination was said to be gone, and why.
+    pub(crate) gone: Vec<Failure>,
 }
 
 impl Run {
@@ -197,7 +200,12 @@ impl Run {
 
     pub(crate) fn run(&mut self, op: SinkOp, payload: Option<&[u8]>) -> SinkDone {
         self.submit(op, payload);
-        self.posted.recv_timeout(PATIENCE).expect("an answer")
+        loop {
+            match self.posted.recv_timeout(PATIENCE).expect("an answer") {
+                SinkDone::Gone { failure } => self.gone.push(failure),
+                done => return done,
+            }
+        }
     }
 
     pub(crate) fn write(&mut self, file: &SinkFile, offset: usize, part: &[u8]) -> Result<(), Failure> {
@@ -219,7 +227,7 @@ impl Run {
             Publish { file: file.clone(), meta: META, owner: false, found, no_replace, verify: None };
         let items = vec![CommitItem { id: file.id, publish: Some(publish) }];
         match self.run(SinkOp::Commit { durable: true, items }, None) {
-            SinkDone::Commit { mut results } => results.remove(0).1,
+            SinkDone::Commit { mut results, .. } => results.remove(0).1,
             other => panic!("{other:?}"),
         }
     }

@@ -477,7 +477,7 @@ impl SinkEngine for ShelfWriter {
             }
             SinkOp::Commit { items, .. } => {
                 let results = items.into_iter().map(|item| (item.id, self.commit(item))).collect();
-                SinkDone::Commit { results }
+                SinkDone::Commit { results, lost: Vec::new() }
             }
             SinkOp::Amend { items, .. } => {
                 let results = items.into_iter().map(|item| (item.file.id, Ok(Change::NONE))).collect();

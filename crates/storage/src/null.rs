@@ -393,7 +393,8 @@ impl SinkEngine for NullSink {
                 SinkDone::Check { id: file.id, ranges, result }
             }
             SinkOp::Commit { items, .. } => {
-                SinkDone::Commit { results: items.into_iter().map(|item| (item.id, Ok(()))).collect() }
+                let results = items.into_iter().map(|item| (item.id, Ok(()))).collect();
+                SinkDone::Commit { results, lost: Vec::new() }
             }
             SinkOp::Amend { items, .. } => {
                 let results = items.into_iter().map(|item| (item.file.id, Ok(Change::NONE))).collect();

@@ -291,7 +291,7 @@ impl Place {
         let (server, rest) = match scheme.server {
             true => {
                 let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
-                let server = check_server(&rest[..end]).map_err(|why| unread(why.to_owned()))?;
+                let server = check_server(scheme, &rest[..end]).map_err(unread)?;
                 (Some(server), &rest[end..])
             }
             false => (None, rest),
@@ -318,11 +318,12 @@ impl Place {
     /// # Errors
     /// It cannot be one, or the scheme has none.
     pub fn at_server(&self, server: &str) -> Result<Place, PlaceError> {
-        let unread = |why: &str| PlaceError::Unread { typed: self.shown(), why: why.to_owned() };
+        let unread = |why: String| PlaceError::Unread { typed: self.shown(), why };
         if self.server.is_none() {
-            return Err(unread("it has no server"));
+            return Err(unread("it has no server".into()));
         }
-        Ok(Place { server: Some(check_server(server.as_bytes()).map_err(unread)?), ..self.clone() })
+        let server = check_server(self.scheme, server.as_bytes()).map_err(unread)?;
+        Ok(Place { server: Some(server), ..self.clone() })
     }
 
     /// What its scheme calls a path. Of a file: as typed.
@@ -475,7 +476,9 @@ pub fn replicas_fit<'a>(
         }
         if let Some(source) = plain {
             let source = escape::name(&source.shown());
-            return Err(format!("replica {shown}: of {source} there are none: only servers have them"));
+            return Err(format!(
+                "replica {shown}: of {source} there are none: only files at FTP and GridFTP servers have them"
+            ));
         }
         if !place.scheme.foreign {
             return Err(format!("replica {shown}: a replica lies at a server, as ftp://SERVER/PATH"));
@@ -512,15 +515,21 @@ pub fn half_scheme(typed: &[u8]) -> Option<(&str, &[u8])> {
     (SCHEMES.iter().any(is_named) && !is_hosts).then_some((name, rest))
 }
 
+/// What is named behind the slashes of this scheme, for people: a server, or a volume.
+pub fn named_behind(scheme: &str) -> &'static str {
+    if scheme.eq_ignore_ascii_case("vol") { "volume" } else { "server" }
+}
+
 /// The server of a place, as its scheme takes it.
-fn check_server(bytes: &[u8]) -> Result<String, &'static str> {
-    let text = std::str::from_utf8(bytes).map_err(|_| "the server's name is not UTF-8")?;
+fn check_server(scheme: &Scheme, bytes: &[u8]) -> Result<String, String> {
+    let named = named_behind(scheme.name);
+    let text = std::str::from_utf8(bytes).map_err(|_| format!("the {named}'s name is not UTF-8"))?;
     match text {
-        "" => Err("there is no server behind the slashes"),
-        text if text.contains('/') => Err("a server's name holds no slash"),
-        text if text.len() > SERVER_LEN_MAX => Err("the server's name is too long"),
+        "" => Err(format!("there is no {named} behind the slashes")),
+        text if text.contains('/') => Err(format!("a {named}'s name holds no slash")),
+        text if text.len() > SERVER_LEN_MAX => Err(format!("the {named}'s name is too long")),
         text if text.chars().any(|c| c.is_control() || c.is_whitespace()) => {
-            Err("a server must not hold blanks or control characters")
+            Err(format!("a {named}'s name must not hold blanks or control characters"))
         }
         text => Ok(text.to_owned()),
     }
@@ -569,7 +578,8 @@ impl<'de> Deserialize<'de> for Place {
         };
         let server = match (scheme.server, server) {
             (true, server) => {
-                Some(check_server(server.unwrap_or_default().as_bytes()).map_err(D::Error::custom)?)
+                let server = check_server(scheme, server.unwrap_or_default().as_bytes());
+                Some(server.map_err(D::Error::custom)?)
             }
             (false, None) => None,
             (false, Some(_)) => return Err(D::Error::custom(format!("{name}:// has no server"))),

@@ -29,9 +29,13 @@ use rustix::io::Errno;
 use crate::place::{Destination, Form, Place, Scheme, read_path};
 use crate::source::failure::own_failure;
 use crate::store::Capabilities;
+use gone::Gone;
 use sink::VolumeSink;
 
 mod claim;
+mod files;
+mod gone;
+mod here;
 mod look;
 mod names;
 mod path;
@@ -129,8 +133,12 @@ pub(crate) struct Reach {
 pub(crate) struct Volume {
     name: String,
     catalog: Catalog,
+    catalog_at: SocketAddr,
     client: Client,
     facts: Facts,
+    /// So long anything may take.
+    patience: Duration,
+    gone: Gone,
 }
 
 impl Volume {
@@ -181,7 +189,7 @@ impl Volume {
         };
         let client = Client::start(config)
             .map_err(|error| said(FailureKind::Local, 0, haul_base::errno::text(&error)))?;
-        Ok(Volume { name, catalog, client, facts })
+        Ok(Volume { name, catalog, catalog_at: at, client, facts, patience, gone: Gone::default() })
     }
 
     /// A path in it, for people and for failures.
@@ -197,7 +205,13 @@ impl Volume {
 
     /// The catalog says no, or nothing.
     fn refused(&self, kind: FailureKind, doing: &str, path: &[u8], why: &Refusal) -> Failure {
-        let told = format!("the volume's catalog: {}", why.words);
+        if why.errno == Errno::TIMEDOUT.raw_os_error() {
+            self.lose_catalog(&why.words);
+        }
+        let told = match self.gone() {
+            Some(gone) if why.errno == Errno::TIMEDOUT.raw_os_error() => gone.text.into(),
+            _ => format!("the volume's catalog: {}", why.words),
+        };
         self.failed(of_network(why, kind), doing, path, why.errno, &told)
     }
 
@@ -212,7 +226,10 @@ impl Volume {
             VolumeError::Range => (kind, Errno::INVAL.raw_os_error(), ""),
             VolumeError::Closed => (kind, 0, ""),
         };
-        self.failed(kind, doing, path, errno, &format!("{why}{then}"))
+        match self.gone().filter(|_| matches!(why, VolumeError::Late(..))) {
+            Some(gone) => self.failed(kind, doing, path, errno, &gone.text),
+            None => self.failed(kind, doing, path, errno, &format!("{why}{then}")),
+        }
     }
 
     /// What is at a place; `None`: nothing, or its directory is not there either.
@@ -225,9 +242,14 @@ impl Volume {
     }
 
     /// Begins to ask how long a file is: its gatherer knows what was gathered, cut, appended or synced, by
-    /// whomever. (A read of nothing asks nobody.)
+    /// whomever.
     fn ask_len(&self, file: FileNo) -> Waiting<Read> {
-        self.client.read(file, 0, 1)
+        self.client.read(file, 0, 0)
+    }
+
+    /// How long a file is.
+    fn len(&self, file: FileNo) -> Result<u64, VolumeError> {
+        self.wait(|| self.ask_len(file)).map(|read| read.end)
     }
 
     /// For reports.

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Sender, bounded, unbounded};
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded, unbounded};
 use haul_core::volume::client::{Striping, Where};
 use haul_core::volume::wire::{BYTES_MAX, Who};
 use haul_core::volume::{ClientNo, ContentVersion, FileNo, ServerNo};
@@ -90,6 +90,16 @@ pub struct Look {
     pub untold: bool,
 }
 
+/// A server that is not heard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Away {
+    pub server: ServerNo,
+    /// Since it was heard last, or since the client was started.
+    pub time: Duration,
+    /// Why, as far as anybody knows.
+    pub why: String,
+}
+
 /// A client that is connected, or tries to be. Many threads may use it.
 pub struct Client {
     to: Sender<Event>,
@@ -108,6 +118,15 @@ impl<T> Waiting<T> {
     /// See [`VolumeError`].
     pub fn wait(self) -> Result<T, VolumeError> {
         self.0.recv().unwrap_or(Err(VolumeError::Closed))
+    }
+
+    /// The same, if it is over within `time`.
+    pub fn wait_for(&self, time: Duration) -> Option<Result<T, VolumeError>> {
+        match self.0.recv_timeout(time) {
+            Ok(result) => Some(result),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Err(VolumeError::Closed)),
+        }
     }
 }
 
@@ -164,7 +183,8 @@ impl Client {
         self.want(|reply| Want::Write { file, offset, bytes: Arc::new(bytes), reply })
     }
 
-    /// Begins to read a range of a file: what was written before, by whoever heard that it was.
+    /// Begins to read a range of a file: what was written before, by whoever heard that it was. Of no bytes
+    /// the server that gathers the file is asked alone, and what comes is where the file ends.
     pub fn read(&self, file: FileNo, offset: u64, len: u64) -> Waiting<Read> {
         if !Client::is_sound(offset, len) {
             return Client::refuse();
@@ -219,6 +239,14 @@ impl Client {
     /// `u64::MAX` everything.
     pub fn pin_threshold(&self, threshold: u64) {
         let _ = self.to.send(Event::Want(Want::Pin { threshold }));
+    }
+
+    /// Which servers are not there at the moment, or are connected and say nothing for some seconds.
+    ///
+    /// # Errors
+    /// The client is closed.
+    pub fn away(&self) -> Result<Vec<Away>, VolumeError> {
+        self.want(|reply| Want::Away { reply }).wait()
     }
 
     /// Begins to make last what this client wrote to a file before. If it fails, what was not synced before

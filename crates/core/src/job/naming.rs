@@ -100,7 +100,7 @@ impl<A: Copy + PartialEq> Naming<A> {
     }
 
     /// `at` is gone. True if it had the right, or used it and nobody wrote that down.
-    pub(super) fn take_back(&mut self, at: A) -> bool {
+    pub(crate) fn take_back(&mut self, at: A) -> bool {
         let had = matches!(self.right, Right::Has(by) | Right::Gave(by) if by == at);
         if had {
             self.right = Right::Nobody;

@@ -394,8 +394,11 @@ pub enum SinkDone {
         ranges: Vec<(u64, u64)>,
         result: Result<Vec<Option<Cv>>, Failure>,
     },
+    /// `lost`: of these, which failed, the store lost what it had taken and not synced, and takes them once
+    /// more.
     Commit {
         results: Vec<(FileId, Result<(), Failure>)>,
+        lost: Vec<FileId>,
     },
     /// What each changed; nothing, where it was not allowed to.
     Amend {

@@ -10,7 +10,8 @@
 //! Left out: a file's way, which is in the modules by its steps: `announce`, `map`, `lookup`, `check`,
 //! `data`, `epoch`, `end`, `drain`; directories that were closed to us (`widened`); a destination that cannot
 //! be reached any more (`gone`); one of several storage targets (`targets`); one that takes bytes in
-//! ascending order alone (`turns`); how much is granted (`window`).
+//! ascending order alone (`turns`); one that loses what was not synced (`lost`); how much is granted
+//! (`window`).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -38,6 +39,7 @@ mod epoch;
 mod file;
 mod gone;
 mod lookup;
+mod lost;
 mod map;
 mod targets;
 mod turns;
@@ -51,6 +53,7 @@ use data::Frame;
 use drain::Drain;
 use epoch::Epochs;
 use file::{File, SinkPhase};
+use lost::Lost;
 use targets::Targets;
 use turns::Turns;
 use window::{Credit, Window};
@@ -191,6 +194,7 @@ pub struct Sink {
     checks: Checks,
     targets: Option<Targets>,
     turns: Option<Turns>,
+    lost: HashMap<FileId, Lost>,
     waiting: HashMap<FileId, Vec<Frame>>,
     waiting_count: u64,
     /// Frames that wait for descriptors; those of small files apart.
@@ -251,6 +255,7 @@ impl Sink {
                 Targets::new(limits, config.memory, config.round_trip.unwrap_or(ROUND_TRIP_UNKNOWN))
             }),
             turns: config.ascending.map(Turns::new),
+            lost: HashMap::new(),
             waiting: HashMap::new(),
             waiting_count: 0,
             deferred: VecDeque::new(),
@@ -532,7 +537,7 @@ impl Sink {
                 Err(failure) => self.begin_stop(SessionEnd::Failed(failure)),
             },
             SinkDone::Check { id, ranges, result } => self.handle_checked(id, ranges, result),
-            SinkDone::Commit { results } => self.epoch_committed(results),
+            SinkDone::Commit { results, lost } => self.epoch_committed(results, &lost),
             SinkDone::SyncDirs { results } => self.epoch_dirs_synced(results),
             SinkDone::Journal { result } => self.epoch_journaled(result),
             SinkDone::Widen { ask, id, dir } => self.handle_widen(ask, id, dir),

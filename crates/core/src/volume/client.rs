@@ -63,6 +63,11 @@ pub enum Outcome<B> {
     },
     /// The gatherer heard what the catalog knows.
     Told,
+    /// Where the file ends, and what the gatherer said besides.
+    Length {
+        gathered: Vec<gather::Part>,
+        end: u64,
+    },
     /// A server ended a life with writes that no sync was for.
     Lost(Where),
     /// The disk says no.
@@ -199,6 +204,10 @@ enum Asked<B> {
         op: OpNo,
         file: FileNo,
         version: ContentVersion,
+    },
+    Length {
+        op: OpNo,
+        file: FileNo,
     },
     Gathered {
         op: OpNo,
@@ -352,6 +361,7 @@ impl<B: Clone> Client<B> {
                 Asked::Change { file } => self.file(file).is_turning = false,
                 asked @ (Asked::Look { .. }
                 | Asked::Told { .. }
+                | Asked::Length { .. }
                 | Asked::Gathered { .. }
                 | Asked::Stored { .. }) => self.reads.push_front(asked),
                 Asked::Lease { .. } => {}
@@ -414,9 +424,20 @@ impl<B: Clone> Client<B> {
         self.begin_reads();
     }
 
+    /// The application wants to know where a file ends: its gatherer knows that alone.
+    pub fn length(&mut self, now: Time, op: OpNo, file: FileNo) {
+        self.now = self.now.max(now);
+        self.reads.push_back(Asked::Length { op, file });
+        self.begin_reads();
+    }
+
     fn begin_reads(&mut self) {
         for read in std::mem::take(&mut self.reads) {
             match read {
+                // A range of no bytes cannot be asked for.
+                Asked::Length { file, .. } if self.gatherer.is_some() => {
+                    self.ask_gatherer(read, gather::Request::Read { file, offset: 0, len: 1 });
+                }
                 Asked::Gathered { file, offset, len, .. } if self.gatherer.is_some() => {
                     self.ask_gatherer(read, gather::Request::Read { file, offset, len });
                 }
@@ -557,7 +578,12 @@ impl<B: Clone> Client<B> {
             (Asked::Write { file, stripe, piece, .. }, gather::Answer::Gone) => {
                 self.written(file, stripe, &piece, Outcome::Gone);
             }
-            (Asked::Gathered { op, .. }, gather::Answer::Gone) => self.done(op, Outcome::Gone),
+            (Asked::Length { op, .. } | Asked::Gathered { op, .. }, gather::Answer::Gone) => {
+                self.done(op, Outcome::Gone);
+            }
+            (Asked::Length { op, .. }, gather::Answer::Read { parts: gathered, end }) => {
+                self.done(op, Outcome::Length { gathered, end });
+            }
             (Asked::Look { op, .. } | Asked::Told { op, .. }, answer) => self.looked(op, answer),
             (Asked::Change { file }, answer) => self.changed(file, answer),
             (Asked::Lease { file, at: said, .. }, gather::Answer::Leased { stripes, epoch }) => {

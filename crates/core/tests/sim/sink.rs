@@ -23,6 +23,11 @@ use super::frozen::Midway;
 use super::model::{BLOCK, GARBAGE, KEYS, NOTHING, ZERO, blocks_of, entry_of, mixed_node};
 use super::world::World;
 
+thread_local! {
+    /// How often a file was lost that is taken once more.
+    pub static FORGOTTEN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 pub struct OpenFile {
     dir: DirKey,
     entry: usize,
@@ -379,8 +384,10 @@ impl World {
                 SinkDone::Check { id: file.id, ranges, result }
             }
             SinkOp::Commit { durable, items } => {
-                let results = items.iter().map(|item| (item.id, self.commit(item, durable))).collect();
-                SinkDone::Commit { results }
+                let results: Vec<_> =
+                    items.iter().map(|item| (item.id, self.commit(item, durable))).collect();
+                let lost = self.lost(&results);
+                SinkDone::Commit { results, lost }
             }
             SinkOp::Amend { items, .. } => {
                 let mut results = Vec::new();
@@ -615,6 +622,17 @@ impl World {
             }
         }
         result
+    }
+
+    /// Of these, which failed, the store takes some once more.
+    fn lost(&mut self, results: &[(FileId, Result<(), Failure>)]) -> Vec<FileId> {
+        let Some(rng) = &mut self.forgets else { return Vec::new() };
+        let is_sync =
+            |result: &Result<(), Failure>| result.as_ref().is_err_and(|why| why.kind == FailureKind::Sync);
+        let failed = results.iter().filter(|(_, result)| is_sync(result));
+        let lost: Vec<FileId> = failed.map(|(id, _)| *id).filter(|_| rng.u8(..4) > 0).collect();
+        FORGOTTEN.set(FORGOTTEN.get() + lost.len() as u64);
+        lost
     }
 
     fn commit_part(&mut self, id: FileId, durable: bool) -> Result<(), Failure> {

@@ -25,6 +25,8 @@ use super::targets::Targets;
 
 /// Steps that one session may take. The longest ones of good code take a tenth of it.
 const STEPS_MAX: u32 = 60_000;
+/// In worlds of these seeds the sink's store takes files once more that it lost.
+const FORGETS: u64 = 6;
 /// Events that are kept for a failure's report.
 const TRACE_MAX: usize = 400;
 
@@ -130,6 +132,8 @@ pub struct World {
     pub sink_targets: Option<Rng>,
     /// The sink's store takes bytes in ascending order alone. Likewise.
     pub ascending: Option<Rng>,
+    /// The sink's store takes once more what it lost with a sync that failed. Likewise.
+    pub forgets: Option<Rng>,
     /// Both ends know how striped files are cut.
     pub layouts: bool,
     /// What the user chose for files that change; where that is to copy the beginning of those that grow,
@@ -248,6 +252,9 @@ pub fn run(seed: u64) -> u64 {
     if seed % 11 == 8 {
         world.ascend(seed);
     }
+    if seed % 13 == FORGETS {
+        world.forgets = Some(Rng::with_seed(!seed));
+    }
     let mut steps = 0;
     let mut targets = (seed % 8 >= 4).then(|| Rng::with_seed(!seed));
     for _ in 0..world.rng.u8(..8) {
@@ -283,6 +290,7 @@ impl World {
             targets: None,
             sink_targets: (seed % 4 == 2).then(|| Rng::with_seed(!seed)),
             ascending: None,
+            forgets: None,
             layouts: !seed.is_multiple_of(3),
             changed: match seed % 10 {
                 1 | 4 => OnChange::Prefix,

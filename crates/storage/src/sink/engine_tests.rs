@@ -158,7 +158,7 @@ impl Bench {
         ids: Vec<FileId>,
     ) -> Vec<Result<(), Failure>> {
         match self.run(SinkOp::Commit { durable: true, items }, b"") {
-            SinkDone::Commit { results } => {
+            SinkDone::Commit { results, .. } => {
                 assert_eq!(results.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ids);
                 results.into_iter().map(|(_, result)| result).collect()
             }

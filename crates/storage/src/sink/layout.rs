@@ -255,7 +255,7 @@ mod tests {
         armed.store(true, Ordering::SeqCst);
         bench.submit(publish(&slow), b"");
         hangs.recv_timeout(Duration::from_secs(60)).expect("it hangs");
-        let SinkDone::Commit { results } = bench.run(publish(&other), b"") else { panic!("a commit") };
+        let SinkDone::Commit { results, .. } = bench.run(publish(&other), b"") else { panic!("a commit") };
         assert_eq!(results, [(other.id, Ok(()))]);
         drop(go);
         let (done, _) = bench.posted.recv_timeout(Duration::from_secs(60)).expect("the other too");

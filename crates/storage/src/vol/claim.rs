@@ -35,6 +35,8 @@ const _: () = assert!(LEASE.as_millis() > 3 * BEAT.as_millis());
 const WATCH: Duration = Duration::from_millis(500);
 /// What the text of an entry begins with.
 const HEAD: &str = "haul-run ";
+/// What stands between the tag and the number of the directory that the entry was made in.
+const IN: &str = " in ";
 /// Modes of the entry: of a run that has the job, and of one that left it.
 const HELD: u32 = 0o777;
 const LEFT: u32 = 0;
@@ -103,7 +105,7 @@ impl Claim {
             let name = key.owner(epoch);
             let begun = Instant::now();
             let meta = Meta { mode: HELD, uid: 0, gid: 0, mtime: wall_clock()() };
-            let mut text = format!("{HEAD}{tag} {what}");
+            let mut text = format!("{HEAD}{tag}{IN}{} {what}", dir.0);
             let cut = (0..=text.len().min(TEXT_MAX)).rev().find(|at| text.is_char_boundary(*at));
             text.truncate(cut.unwrap_or(0));
             let at = At { parent: dir, name: name.clone() };
@@ -289,6 +291,16 @@ impl Shared {
     }
 }
 
+/// What the text of an entry says: the tag of its run's temporaries, and the directory that it was made in.
+/// One that does not tell the latter proves nothing to who walks there.
+pub(super) fn said(text: &[u8]) -> Option<(u32, Option<EntryNo>)> {
+    let text = std::str::from_utf8(text).ok()?.strip_prefix(HEAD)?;
+    let number = |text: &str| text.split(' ').next().map(str::to_owned);
+    let tag = number(text)?.parse().ok()?;
+    let dir = text.split_once(IN).and_then(|(_, rest)| number(rest)?.parse().ok());
+    Some((tag, dir.map(EntryNo)))
+}
+
 /// The runs of a job that have an entry, in their order.
 fn runs(volume: &Volume, dir: EntryNo, key: &JobKey) -> Result<Vec<Run>, Refusal> {
     let head = [b".haul~".as_slice(), key.as_str().as_bytes(), b".own"].concat();
@@ -308,8 +320,7 @@ fn runs(volume: &Volume, dir: EntryNo, key: &JobKey) -> Result<Vec<Run>, Refusal
                 _ => continue,
             };
             let Kind::Link(text) = &entry.kind else { continue };
-            let tag = std::str::from_utf8(text).ok().and_then(|text| text.strip_prefix(HEAD));
-            let tag = tag.and_then(|rest| rest.split(' ').next()?.parse().ok());
+            let tag = said(text).map(|(tag, _)| tag);
             all.push(Run { epoch, entry: entry.id, name, meta: entry.meta, tag });
         }
         if !more || is_behind || after.is_none() {

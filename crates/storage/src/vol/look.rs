@@ -57,7 +57,7 @@ impl Volume {
                 }
                 (look.end, Some(look.version))
             }
-            Err(VolumeError::Busy) => (self.ask_len(file).wait().map_err(Unknown::Servers)?.end, None),
+            Err(VolumeError::Busy) => (self.len(file).map_err(Unknown::Servers)?, None),
             Err(why) => return Err(Unknown::Servers(why)),
         };
         Ok(State { id: entry.id, len, mtime: entry.meta.mtime, version })
@@ -79,7 +79,7 @@ pub(super) fn existing_at(
     let (existing, size) = match (entry.kind == Kind::Directory, entry.file()) {
         (true, _) => (Existing::Dir, 0),
         (_, Some(file)) => {
-            let looked = volume.client.look(file).wait();
+            let looked = volume.wait(|| volume.client.look(file));
             let size = match looked.map_err(Unknown::Servers).and_then(|look| {
                 // In the place of a ctime, which a volume does not have: it is compared, and nothing else.
                 let ContentVersion { gatherer, changes } = look.version;

@@ -20,10 +20,10 @@ use haul_core::volume::catalog::{EntryNo, Place as At, Setting};
 use haul_core::wire::{Failure, FailureKind};
 use rustix::io::Errno;
 
+use super::files::{Common, OpenFile};
 use super::is_missing;
 use super::look::{existing_at, link_change, mode_of};
 use super::path::lead;
-use super::writer::{Common, OpenFile};
 use crate::store::DIRECTORY;
 
 impl Common {
@@ -58,8 +58,8 @@ impl Common {
         }
         if file.map.is_some() {
             // It may end in a hole.
-            let cut = self.volume.client.truncate(FileNo(entry.0), file.size).wait();
-            cut.map_err(|why| self.volume.broke(FailureKind::Publish, "set the length of", &path(), &why))?;
+            let cut = self.volume.wait_once(&self.volume.client.truncate(FileNo(entry.0), file.size));
+            cut.map_err(|why| self.broke(open, (FailureKind::Publish, "set the length of"), &why))?;
         }
         // Also where nothing need last: others do not see how long it is before.
         if !haul_mutant::removed("volume-files-are-synced") {
@@ -68,7 +68,7 @@ impl Common {
         // Of what was never written nobody is asked.
         let look = match file.size {
             0 if file.map.is_none() => None,
-            _ => Some(self.volume.client.look(FileNo(entry.0)).wait()),
+            _ => Some(self.volume.wait(|| self.volume.client.look(FileNo(entry.0)))),
         };
         let look = look.transpose();
         let look = look.map_err(|why| self.volume.broke(FailureKind::Publish, "look at", &path(), &why))?;
@@ -94,7 +94,7 @@ impl Common {
         let named = self.give_name(file, open.temp_name(), publish.found, publish.no_replace);
         if let Some(told) = told {
             // Who does not hear it has the catalog told once more, and the file is copied once more.
-            let _ = told.wait();
+            let _ = self.volume.wait_once(&told);
         }
         named
     }

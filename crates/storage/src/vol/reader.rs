@@ -20,7 +20,7 @@ use haul_core::transfer::op::{BundleFile, BundleOk, HashOk, Look, ReadOk, Source
 use haul_core::transfer::source::{Lies, OnChange};
 use haul_core::volume::FileNo;
 use haul_core::wire::{Failure, FailureKind};
-use haul_volume::client::{Look as Looked, VolumeError, Waiting};
+use haul_volume::client::{Look as Looked, VolumeError};
 use rustix::io::Errno;
 
 use super::look::Unknown;
@@ -90,6 +90,10 @@ impl Reader {
                 idle.add_idle(Stage::SourceHost, waited);
             }),
         };
+        let told = common.post.clone();
+        common.volume.tell_when_gone(move |failure| {
+            told(SourceCompletion { done: SourceDone::Gone { failure }, buffer: None });
+        });
         let worker = common.clone();
         let work = move |(): &mut (), _: &_, Job { op, buffer, owed }: Job| {
             owed.settle(Ok(worker.work(op, buffer)));
@@ -281,7 +285,7 @@ impl Common {
     fn bytes(&self, id: FileId, view: &View, offset: u64, len: u64) -> Result<Vec<u8>, Failure> {
         let from = view.base + offset;
         let begun = Instant::now();
-        let read = self.volume.client.read(FileNo(view.is.id.0), from, len).wait();
+        let read = self.volume.wait(|| self.volume.client.read(FileNo(view.is.id.0), from, len));
         self.meter.add_busy(Stage::SourceStorage, begun.elapsed());
         let read = read.map_err(|why| self.broke("read", id, &why))?;
         match read.end >= from + len || haul_mutant::removed("volume-reads-end-at-the-end") {
@@ -333,7 +337,8 @@ impl Common {
                 if view.size != u64::from(file.size) {
                     return Ok(None);
                 }
-                let got = waiting.map(|waiting| waiting.wait()).transpose();
+                let again = || self.volume.client.read(FileNo(view.is.id.0), view.base, file.size.into());
+                let got = waiting.map(|waiting| self.volume.wait_for(waiting, again)).transpose();
                 let got = got.map_err(|why| self.broke("read", file.id, &why))?;
                 let end = view.base + u64::from(file.size);
                 let bytes = match got {
@@ -357,7 +362,10 @@ impl Common {
         let looks: Vec<_> = read
             .iter()
             .map(|read| match read {
-                Ok(Some((view, _))) => Some(self.volume.client.look(FileNo(view.is.id.0))),
+                Ok(Some((view, _))) => {
+                    let at = FileNo(view.is.id.0);
+                    Some((at, self.volume.client.look(at)))
+                }
                 _ => None,
             })
             .collect();
@@ -366,7 +374,8 @@ impl Common {
         for ((file, read), look) in files.into_iter().zip(read).zip(looks) {
             let size = file.size as usize;
             let result = match (read, look) {
-                (Ok(Some((view, root))), Some(look)) => {
+                (Ok(Some((view, root))), Some((at_volume, look))) => {
+                    let look = self.volume.wait_for(look, || self.volume.client.look(at_volume));
                     let look = self.judge(file.id, &view, look);
                     // It lies behind those that are kept, and moves up to them.
                     let from = at;
@@ -393,12 +402,12 @@ impl Common {
 
     fn look(&self, id: FileId, generation: Generation) -> Result<Look, Failure> {
         let view = self.view(id, generation)?;
-        self.judge(id, &view, self.volume.client.look(FileNo(view.is.id.0)))
+        let looked = self.volume.wait(|| self.volume.client.look(FileNo(view.is.id.0)));
+        self.judge(id, &view, looked)
     }
 
     /// Holds what gatherer and catalog say of a file against what it was.
-    fn judge(&self, id: FileId, view: &View, look: Waiting<Looked>) -> Result<Look, Failure> {
-        let looked = look.wait();
+    fn judge(&self, id: FileId, view: &View, looked: Result<Looked, VolumeError>) -> Result<Look, Failure> {
         if haul_mutant::removed("volume-changes-are-seen") {
             return Ok(Look::Same);
         }
@@ -527,7 +536,7 @@ impl Common {
     fn must_be(&self, id: FileId, view: &View, seen: Option<&Fingerprint>) -> Result<(), Failure> {
         let Some(seen) = seen else { return Ok(()) };
         let changed = || Err(self.failed(FailureKind::Changed, "hash", id, "it changed while it was hashed"));
-        match self.volume.client.look(FileNo(view.is.id.0)).wait() {
+        match self.volume.wait(|| self.volume.client.look(FileNo(view.is.id.0))) {
             Ok(look) => {
                 // While its version stays nobody wrote it; its time is another's business.
                 let version = Some(look.version);
@@ -552,7 +561,8 @@ impl Common {
         let Some(file) = entry.file() else {
             return Err(self.failed(FailureKind::Changed, "look at", id, "is no regular file any more"));
         };
-        let is = match self.volume.state(&mut entry, self.volume.client.look(file).wait()) {
+        let looked = self.volume.wait(|| self.volume.client.look(file));
+        let is = match self.volume.state(&mut entry, looked) {
             Ok(is) => is,
             Err(why) if why.is_gone() => return Err(self.vanished("look at", id)),
             Err(why) => return Err(self.unknown(id, &why)),

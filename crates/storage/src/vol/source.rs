@@ -81,8 +81,7 @@ fn range_of(volume: &Volume, found: &[Found], part: &Part) -> Result<FileRange, 
             return Err(usage(text));
         }
     };
-    let read = volume.ask_len(file).wait();
-    let size = read.map_err(|why| volume.broke(FailureKind::Walk, "look at", path, &why))?.end;
+    let size = volume.len(file).map_err(|why| volume.broke(FailureKind::Walk, "look at", path, &why))?;
     let rest = size.saturating_sub(part.source);
     match part.len.unwrap_or(rest) {
         len @ 1.. if len <= rest => Ok(part.of_len(len)),

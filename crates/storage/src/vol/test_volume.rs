@@ -109,6 +109,11 @@ impl TestVolume {
         Server::start(&config, listener).expect("it starts")
     }
 
+    /// Where a server listens.
+    pub(crate) fn at(&self, number: usize) -> SocketAddr {
+        self.at[number]
+    }
+
     /// Ends a server without a word.
     pub(crate) fn kill(&self, number: usize) {
         let server = self.servers.lock().unwrap_or_else(PoisonError::into_inner)[number].take();

@@ -32,12 +32,17 @@ use haul_base::digest;
 use haul_base::meter::Meter;
 use haul_base::stop::Stop;
 
+mod gone;
+mod ours;
+
 /// A source that is read, and what it posts.
 struct Reads {
     parts: SourceParts,
     posted: Receiver<SourceCompletion>,
     items: Vec<WalkItem>,
     pool: Pool,
+    /// How often the source was said to be gone, and why.
+    gone: Vec<Failure>,
 }
 
 impl Reads {
@@ -77,7 +82,7 @@ impl Reads {
         while !matches!(items.last(), Some(WalkItem::End(_))) {
             items.extend(parts.walk.items().recv_timeout(PATIENCE).expect("the walk ends"));
         }
-        Reads { parts, posted, items, pool: Pool::new(1 << 26) }
+        Reads { parts, posted, items, pool: Pool::new(1 << 26), gone: Vec::new() }
     }
 
     /// The only file of this path, and its length.
@@ -97,7 +102,12 @@ impl Reads {
     fn ask(&mut self, op: SourceOp, len: Option<usize>) -> (SourceDone, Vec<u8>) {
         let buffer = len.map(|len| self.pool.take(len).expect("a buffer"));
         self.parts.engine.submit(SourceJob { op, buffer });
-        let SourceCompletion { done, buffer } = self.posted.recv_timeout(PATIENCE).expect("an answer");
+        let (done, buffer) = loop {
+            match self.posted.recv_timeout(PATIENCE).expect("an answer") {
+                SourceCompletion { done: SourceDone::Gone { failure }, .. } => self.gone.push(failure),
+                SourceCompletion { done, buffer } => break (done, buffer),
+            }
+        };
         (done, buffer.map_or_else(Vec::new, |buffer| buffer.as_slice().to_vec()))
     }
 
@@ -155,7 +165,7 @@ fn names(volume: &TestVolume, path: &[u8]) -> Vec<Vec<u8>> {
 fn published(run: &mut Run, publish: Publish) -> Result<(), Failure> {
     let items = vec![CommitItem { id: publish.file.id, publish: Some(publish) }];
     match run.run(SinkOp::Commit { durable: true, items }, None) {
-        SinkDone::Commit { mut results } => results.remove(0).1,
+        SinkDone::Commit { mut results, .. } => results.remove(0).1,
         other => panic!("{other:?}"),
     }
 }
@@ -554,7 +564,7 @@ fn others_see_the_whole_file_at_once() {
         run.write(&one, at * step, part).expect("written");
     }
     let items = vec![CommitItem { id: one.id, publish: Some(publish(&one)) }];
-    let SinkDone::Commit { results } = run.run(SinkOp::Commit { durable: false, items }, None) else {
+    let SinkDone::Commit { results, .. } = run.run(SinkOp::Commit { durable: false, items }, None) else {
         panic!()
     };
     results[0].1.as_ref().expect("published");

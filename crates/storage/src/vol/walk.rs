@@ -4,6 +4,7 @@
 //! In: the sources as they were found. Out: [`WalkItem`]s, as of the walk of a file system.
 //! Invariants: a directory comes before what lies in it, and its end after all of that; one that could not be
 //! read whole fails by its path. A catalog that does not answer ends the walk.
+//! What runs of haul have there that are not done, or died, is left out, and named.
 //! Left out: entries that come or go while a directory is read, which may be in it or not.
 
 use std::io;
@@ -14,17 +15,18 @@ use std::thread;
 use crossbeam_channel::bounded;
 use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, Name, Version};
 use haul_core::ids::{DirId, FileId, Generation};
+use haul_core::volume::FileNo;
 use haul_core::volume::catalog::{Entry, EntryNo, Failure as Refusal, Kind, Place as At};
 use haul_core::wire::{Announced, Failure, FailureKind, Totals};
 use haul_volume::client::{Look, Waiting};
-use rustix::io::Errno;
 
+use super::here::Jobs;
 use super::look::Unknown;
 use super::names::{Above, Names};
 use super::path::{is_dots, last_part};
 use super::{Volume, is_dir, is_missing};
 use crate::walk::out::Out;
-use crate::walk::{BATCHES_MAX, CountsAs, Walk, WalkItem};
+use crate::walk::{BATCHES_MAX, CountsAs, NotKept, NotKeptWhat, Walk, WalkItem};
 
 /// A source as it was found.
 pub(super) struct Found {
@@ -52,7 +54,7 @@ struct Walker {
     next_id: u64,
     totals: Totals,
     out: Out,
-    /// The catalog does not answer.
+    /// A server is gone, and that was told.
     gone: bool,
 }
 
@@ -111,7 +113,7 @@ impl Walker {
     }
 
     fn is_over(&self) -> bool {
-        self.gone || self.out.cancelled()
+        self.gone || self.volume.is_gone() || self.out.cancelled()
     }
 
     /// Walks a directory and everything below it.
@@ -163,8 +165,18 @@ impl Walker {
                 }
             };
             after = page.last().map(|(name, _)| name.clone());
+            let page = match self.keep_users(above, dir, page) {
+                Ok(page) => page,
+                Err(why) => {
+                    self.unread(above, &why);
+                    return dirs;
+                }
+            };
             let looks: Vec<_> = page.iter().map(|(_, entry)| self.looks_at(entry)).collect();
             for ((name, entry), look) in page.into_iter().zip(looks) {
+                if self.is_over() {
+                    return dirs;
+                }
                 match is_dir(&entry) {
                     true => dirs.push((name, entry)),
                     false => {
@@ -179,6 +191,26 @@ impl Walker {
         }
     }
 
+    /// Leaves out what runs of haul have in a directory of which they are not done, and names it.
+    fn keep_users(
+        &mut self,
+        above: Above,
+        dir: EntryNo,
+        page: Vec<(Name, Entry)>,
+    ) -> Result<Vec<(Name, Entry)>, Refusal> {
+        let Some(jobs) = Jobs::of_names(&self.volume, dir, page.iter().map(|(name, _)| name))? else {
+            return Ok(page);
+        };
+        let owns =
+            |name: &Name| jobs.own(name.as_bytes()) && !haul_mutant::removed("volume-walks-leave-out-ours");
+        let (ours, users) = page.into_iter().partition::<Vec<_>, _>(|(name, _)| owns(name));
+        for (name, _) in ours {
+            let path = self.names.path_in(above, Some(&name), false);
+            self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::Debris }));
+        }
+        Ok(users)
+    }
+
     /// A directory could not be read, or not to its end.
     fn unread(&mut self, above: Above, why: &Refusal) {
         let (kind, counts_as) = match is_missing(why) {
@@ -187,8 +219,13 @@ impl Walker {
         };
         let path = self.names.path_in(above, None, true);
         let failure = self.volume.refused(kind, "read directory", &path, why);
-        self.fail((above, None), failure.clone(), counts_as);
-        if why.errno == Errno::TIMEDOUT.raw_os_error() {
+        self.fail((above, None), failure, counts_as);
+        self.tell_gone();
+    }
+
+    /// Nothing more is walked of a volume of which a server is gone.
+    fn tell_gone(&mut self) {
+        if let Some(failure) = self.volume.gone().filter(|_| !self.gone) {
             self.gone = true;
             self.out.push(WalkItem::Gone(failure));
         }
@@ -213,7 +250,9 @@ impl Walker {
                 EntryKind::Symlink { target }
             }
             Kind::File => {
-                let is = match self.volume.state(&mut entry, look?.wait()) {
+                let file_no = FileNo(entry.id.0);
+                let looked = self.volume.wait_for(look?, || self.volume.client.look(file_no));
+                let is = match self.volume.state(&mut entry, looked) {
                     Ok(is) => is,
                     Err(why) => {
                         self.is_unknown((above, &at.name), &why);
@@ -257,6 +296,7 @@ impl Walker {
             Unknown::Catalog(why) => self.volume.refused(kind, "look at", &path, why),
         };
         self.fail((above, Some(name)), failure, counts_as);
+        self.tell_gone();
     }
 
     fn failed(

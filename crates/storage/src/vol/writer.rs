@@ -6,48 +6,41 @@
 //! pool before; a file that failed stays failed until it is discarded; what has no final name at the end of
 //! the run is removed.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use haul_core::change::Change;
-use haul_core::digest::{Cv, DigestKind};
 use haul_core::entry::{Meta, Name};
-use haul_core::ids::{DirId, FileId};
+use haul_core::ids::DirId;
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{
     AmendItem, BundleWrite, CommitItem, Found, LinkItem, LookupItem, SinkDone, SinkFile, SinkOp, Took,
 };
-use haul_core::volume::FileNo;
-use haul_core::volume::catalog::{EntryNo, Place as At};
-use haul_core::wire::{Failure, FailureKind, SinkOptions};
+use haul_core::volume::catalog::Place as At;
+use haul_core::wire::{Failure, FailureKind};
 
+use super::Volume;
 use super::claim::Claim;
+use super::files::{Committed, Common, lock};
 use super::look::existing_at;
 use super::tree::Tree;
-use super::{Volume, is_missing};
 use crate::blocking_pool::{BlockingPool, BlockingPoolConfig, Doing, Turn, with_spare};
 use crate::io::IoTarget;
 use crate::owed::Owed;
-use crate::sink::temp_name;
 use crate::store::{NotKept, Writing};
-use crate::{Payload, Post, SinkCompletion, SinkEngine, SinkJob, Stuck};
-use haul_base::buffer::Buffer;
-use haul_base::digest::Hasher;
+use crate::{Payload, SinkCompletion, SinkEngine, SinkJob, Stuck};
 use haul_base::escape;
-use haul_base::meter::Meter;
 
 /// Threads that write, at least and at most.
 const THREADS_MIN: usize = 8;
 const THREADS_MAX: usize = 32;
 /// After so long something that was asked counts as stuck, and gives its place to another.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// Why files were sent again, for people.
+const LOST: &str = ", of which a server had lost what was not synced";
 /// How often it is looked whether the threads have ended.
 const END_TICK: Duration = Duration::from_secs(1);
-/// Bytes that are read back at a time.
-const STEP: u64 = 4 << 20;
-
 pub(super) struct Job(Box<dyn FnOnce(&Turn<Job>) + Send>);
 
 /// The engine of a destination in a volume.
@@ -60,50 +53,12 @@ pub(super) struct Writer {
     ended: Option<Vec<String>>,
 }
 
-/// What all threads share.
-pub(super) struct Common {
-    pub(super) volume: Arc<Volume>,
-    pub(super) tree: Tree,
-    pub(super) claim: Arc<Claim>,
-    pub(super) policy: SinkOptions,
-    tag: u32,
-    /// Of a temporary.
-    made: Meta,
-    files: Mutex<HashMap<FileId, Arc<OpenFile>>>,
-    meter: Arc<Meter>,
-    /// Files whose setuid or setgid was dropped.
-    pub(super) setid: AtomicU64,
-    post: Post<SinkCompletion>,
-}
-
-/// A file that is written.
-pub(super) struct OpenFile {
-    parent: DirId,
-    name: Name,
-    temp: Name,
-    size: u64,
-    written: AtomicU64,
-    state: Mutex<State>,
-}
-
-#[derive(Clone)]
-enum State {
-    New,
-    /// Its temporary is there.
-    Open(EntryNo),
-    Failed(Failure),
-}
-
 fn pinned_in_words(threshold: u64) -> String {
     match threshold {
         0 => "pinned: nothing is gathered".into(),
         u64::MAX => "pinned: everything is gathered".into(),
         size => format!("pinned: what is below {} is gathered", haul_core::tune::show_size(size)),
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Writer {
@@ -145,8 +100,13 @@ impl Writer {
             files: Mutex::default(),
             meter,
             setid: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
             post,
         });
+        let told = common.post.clone();
+        common
+            .volume
+            .tell_when_gone(move |failure| told(SinkCompletion { done: SinkDone::Gone { failure } }));
         Ok(Writer { common, pool, threshold, ended: None })
     }
 
@@ -331,8 +291,17 @@ impl SinkEngine for Writer {
                     None => Path(DirId::ROOT, None),
                 },
                 move |common, item| common.commit(item, durable),
-                |items, results| SinkDone::Commit {
-                    results: items.iter().map(|item| item.id).zip(results).collect(),
+                |items, results| {
+                    let mut lost = Vec::new();
+                    let results = items.iter().map(|item| item.id).zip(results);
+                    let results = results.map(|(id, result)| match result {
+                        Ok(Committed::Lost(failure)) => {
+                            lost.push(id);
+                            (id, Err(failure))
+                        }
+                        result => (id, result.map(drop)),
+                    });
+                    SinkDone::Commit { results: results.collect(), lost }
                 },
             ),
             SinkOp::Amend { items, .. } => self.spread(
@@ -421,9 +390,14 @@ impl SinkEngine for Writer {
     }
 
     fn report(&self) -> Vec<(String, String)> {
-        let mut said = vec![("sink storage".into(), self.common.volume.in_words())];
-        said.extend(self.threshold.map(|threshold| ("write threshold".into(), pinned_in_words(threshold))));
-        said
+        let mut all = vec![("sink storage".into(), self.common.volume.in_words())];
+        all.extend(self.threshold.map(|threshold| ("write threshold".into(), pinned_in_words(threshold))));
+        match self.common.lost.load(Ordering::Relaxed) {
+            0 => {}
+            1 => all.push(("sent again".into(), format!("once a file{LOST}"))),
+            times => all.push(("sent again".into(), format!("{times} times a file{LOST}"))),
+        }
+        all
     }
 
     fn not_kept(&self) -> NotKept {
@@ -445,86 +419,6 @@ impl Common {
         Doing { what, name, offset }
     }
 
-    /// To whom belongs what is made here.
-    pub(super) fn own(&self) -> &Meta {
-        &self.made
-    }
-
-    pub(super) fn path(&self, file: &SinkFile) -> Vec<u8> {
-        self.tree.path(file.parent, Some(&file.name))
-    }
-
-    /// The file, known from now on.
-    fn open(&self, file: &SinkFile) -> Arc<OpenFile> {
-        let new = || {
-            Arc::new(OpenFile {
-                parent: file.parent,
-                name: file.name.clone(),
-                temp: self.temp_name(file),
-                size: file.size,
-                written: AtomicU64::new(0),
-                state: Mutex::new(State::New),
-            })
-        };
-        lock(&self.files).entry(file.id).or_insert_with(new).clone()
-    }
-
-    pub(super) fn temp_name(&self, file: &SinkFile) -> Name {
-        temp_name(&file.name, self.tag, file.number)
-    }
-
-    /// The temporary of a file, made at the first call.
-    pub(super) fn temp(&self, file: &OpenFile) -> Result<EntryNo, Failure> {
-        let mut state = lock(&file.state);
-        match &*state {
-            State::Open(entry) => return Ok(*entry),
-            State::Failed(failure) => return Err(failure.clone()),
-            State::New => {}
-        }
-        let path = || self.tree.path(file.parent, Some(&file.name));
-        self.claim.check()?;
-        let parent = self.tree.dir(file.parent)?;
-        let at = At { parent, name: file.temp.clone() };
-        match self.volume.catalog.create(at, self.made, true, false) {
-            Ok((entry, _)) => {
-                *state = State::Open(entry.id);
-                Ok(entry.id)
-            }
-            Err(why) => {
-                // It may have been made all the same: what stands there is not written into.
-                self.claim.keep();
-                let failure = self.volume.refused(FailureKind::Create, "create", &path(), &why);
-                *state = State::Failed(failure.clone());
-                Err(failure)
-            }
-        }
-    }
-
-    fn write(
-        &self,
-        file: &SinkFile,
-        offset: u64,
-        payload: Option<&Buffer>,
-        (start, len): (u32, u64),
-    ) -> Result<(), Failure> {
-        let open = self.open(file);
-        if len == 0 {
-            return Ok(());
-        }
-        let entry = self.temp(&open)?;
-        let all = payload.map_or(&[][..], Buffer::as_slice);
-        let start = start as usize;
-        let Some(bytes) = usize::try_from(len).ok().and_then(|len| all.get(start..start.checked_add(len)?))
-        else {
-            let why = "its bytes are not in their buffer";
-            return Err(self.volume.failed(FailureKind::Local, "write", &self.path(file), 0, why));
-        };
-        let written = self.volume.client.write(FileNo(entry.0), offset, bytes.to_vec()).wait();
-        written.map_err(|why| self.volume.broke(FailureKind::Write, "write", &self.path(file), &why))?;
-        open.written.fetch_add(len, Ordering::AcqRel);
-        Ok(())
-    }
-
     /// What stands at a name.
     fn look_up(&self, item: &LookupItem) -> Result<Found, Failure> {
         let file = &item.file;
@@ -543,127 +437,5 @@ impl Common {
         let at = At { parent, name: file.name.clone() };
         let found = existing_at(&self.volume, &at, &|| self.path(file))?;
         Ok(found.map_or(nothing, |(_, existing, seen)| Found { existing, seen: Some(seen), ..nothing }))
-    }
-
-    /// Reads back ranges of what was written, nodes of the file's tree.
-    fn check(
-        &self,
-        file: &SinkFile,
-        kind: DigestKind,
-        ranges: &[(u64, u64)],
-    ) -> Result<Vec<Option<Cv>>, Failure> {
-        let Some(open) = lock(&self.files).get(&file.id).cloned() else {
-            return Ok(ranges.iter().map(|_| None).collect());
-        };
-        let entry = self.temp(&open)?;
-        let value = |(offset, len): &(u64, u64)| {
-            let mut hasher = Hasher::new(kind, *offset);
-            let read = self.read_back(file, entry, (*offset, *len), &mut hasher);
-            let whole = *offset == 0 && *len == file.size;
-            // What cannot be read is not there.
-            read.ok().map(|()| if whole { hasher.root() } else { hasher.value() })
-        };
-        Ok(ranges.iter().map(value).collect())
-    }
-
-    /// Hashes a range of what the servers give back.
-    pub(super) fn read_back(
-        &self,
-        file: &SinkFile,
-        entry: EntryNo,
-        (offset, len): (u64, u64),
-        hasher: &mut Hasher,
-    ) -> Result<(), Failure> {
-        let (mut at, end) = (offset, offset + len);
-        while at < end {
-            let step = (end - at).min(STEP);
-            let read = self.volume.client.read(FileNo(entry.0), at, step).wait();
-            let read = read
-                .map_err(|why| self.volume.broke(FailureKind::Read, "read back", &self.path(file), &why))?;
-            self.meter.busy(Stage::SinkHost, || hasher.update(&read.bytes));
-            at += step;
-        }
-        Ok(())
-    }
-
-    /// Commits one file: what was written lasts, and a complete one gets its name.
-    fn commit(&self, item: &CommitItem, durable: bool) -> Result<(), Failure> {
-        let open = match &item.publish {
-            Some(publish) => Some(self.open(&publish.file)),
-            None => lock(&self.files).get(&item.id).cloned(),
-        };
-        let Some(open) = open else { return Ok(()) };
-        let result = match &item.publish {
-            Some(publish) => self.publish(&open, publish),
-            None => match (&*lock(&open.state), durable) {
-                (State::Open(entry), true) => Ok(Some(*entry)),
-                (State::Failed(failure), _) => Err(failure.clone()),
-                (State::New | State::Open(_), _) => Ok(None),
-            }
-            .and_then(|entry| entry.map_or(Ok(()), |entry| self.sync(&open, entry))),
-        };
-        match (&result, &item.publish) {
-            (Ok(()), Some(_)) => drop(lock(&self.files).remove(&item.id)),
-            (Ok(()), None) => {}
-            (Err(failure), publish) => {
-                let _ = self.remove(&open, failure.clone());
-                // Nobody discards what was never written.
-                if publish.as_ref().is_some_and(|publish| publish.file.size == 0) {
-                    drop(lock(&self.files).remove(&item.id));
-                }
-            }
-        }
-        result
-    }
-
-    /// All servers say that what was written lasts, and others see how long the file is.
-    pub(super) fn sync(&self, file: &OpenFile, entry: EntryNo) -> Result<(), Failure> {
-        let path = || self.tree.path(file.parent, Some(&file.name));
-        let synced = self.volume.client.sync(FileNo(entry.0)).wait();
-        synced.map_err(|why| self.volume.broke(FailureKind::Sync, "sync", &path(), &why))
-    }
-
-    /// Gives a file up, for this reason, and removes its temporary, if it has one: its name is of this run
-    /// alone. Whether it is gone; otherwise the next run of the job finds it by its tag. In one step: a write
-    /// that is under way must not make the temporary again.
-    fn remove(&self, file: &OpenFile, why: Failure) -> bool {
-        let before = std::mem::replace(&mut *lock(&file.state), State::Failed(why));
-        let State::Open(_) = before else { return true };
-        let Ok(parent) = self.tree.dir(file.parent) else { return false };
-        match self.volume.catalog.unlink(At { parent, name: file.temp.clone() }) {
-            Ok(()) => true,
-            Err(why) if is_missing(&why) => true,
-            Err(_) => {
-                self.claim.keep();
-                false
-            }
-        }
-    }
-
-    /// Nobody wants the file any more.
-    fn given_up(&self, file: &OpenFile) -> Failure {
-        let path = self.tree.path(file.parent, Some(&file.name));
-        self.volume.failed(FailureKind::Local, "write", &path, 0, "it was given up")
-    }
-
-    /// What has no final name goes; where the catalog does not do it, nobody waits for it again and again.
-    fn abandon(&self) {
-        let left: Vec<Arc<OpenFile>> = lock(&self.files).drain().map(|(_, file)| file).collect();
-        let _ = left.iter().all(|file| self.remove(file, self.given_up(file)));
-    }
-}
-
-impl OpenFile {
-    pub(super) fn temp_name(&self) -> &Name {
-        &self.temp
-    }
-
-    /// So many bytes of it are not written.
-    pub(super) fn missing(&self, data_len: u64) -> u64 {
-        data_len.saturating_sub(self.written.load(Ordering::Acquire))
-    }
-
-    pub(super) fn size(&self) -> u64 {
-        self.size
     }
 }

@@ -69,6 +69,8 @@ struct State {
     lost: BTreeSet<EntryNo>,
     /// Why there is no connection.
     why: String,
+    /// Since when calls have to end sooner, and how soon.
+    hurry: Option<(Instant, Duration)>,
     over: bool,
 }
 
@@ -97,10 +99,10 @@ impl Client {
         let named = |name: &str| thread::Builder::new().name(name.into());
         named("haul-cat-dial").spawn(move || line.keep_connected()).map_err(failure)?;
         named("haul-cat-ping").spawn(move || shared.ping()).map_err(failure)?;
-        let until = Instant::now() + patience;
+        let limit = (Instant::now(), patience);
         let mut state = client.shared.lock();
         while state.me.is_none() {
-            state = client.shared.wait(state, until)?;
+            state = client.shared.wait(state, limit)?;
         }
         drop(state);
         Ok(client)
@@ -119,13 +121,13 @@ impl Client {
     /// # Errors
     /// The catalog's, or ETIMEDOUT.
     pub fn call(&self, request: Request) -> Result<Answer, Failure> {
-        let until = Instant::now() + self.patience;
+        let limit = (Instant::now(), self.patience);
         let mut state = self.shared.lock();
         while request.is_once() && !state.has_slot() {
-            state = self.shared.wait(state, until)?;
+            state = self.shared.wait(state, limit)?;
         }
         let number = state.ask(request);
-        self.wait_for(state, number, until)
+        self.wait_for(state, number, limit)
     }
 
     /// Waits for the answer to what was asked under this number.
@@ -133,11 +135,11 @@ impl Client {
         &'a self,
         mut state: MutexGuard<'a, State>,
         number: u64,
-        until: Instant,
+        limit: (Instant, Duration),
     ) -> Result<Answer, Failure> {
         let mut late = None;
         while state.waiting.get(&number).is_some_and(|waiting| waiting.answer.is_none()) && late.is_none() {
-            state = match self.shared.wait(state, until) {
+            state = match self.shared.wait(state, limit) {
                 Ok(state) => state,
                 Err(failure) => {
                     late = Some(failure);
@@ -265,7 +267,7 @@ impl Client {
         // Under one lock with the count: who opens it from here on is heard later than this.
         state.note_closed(&[file]);
         let number = state.ask(Request::Close(vec![file]));
-        self.wait_for(state, number, Instant::now() + self.patience).map(drop)
+        self.wait_for(state, number, (Instant::now(), self.patience)).map(drop)
     }
 
     /// Whether a file that was opened is not open any more, because the catalog did not hear this client for
@@ -285,6 +287,13 @@ impl Client {
     /// This server has removed the bytes of these files; at most [`PAGE_MAX`] of them.
     pub fn removed(&self, server: ServerNo, files: Vec<FileNo>) -> Result<(), Failure> {
         self.done(Request::Removed { server, files })
+    }
+
+    /// From now on a call that is not answered ends within so long, and so does each that waits: nobody has any
+    /// more patience with this catalog.
+    pub fn hurry(&self, patience: Duration) {
+        self.shared.lock().hurry.get_or_insert((Instant::now(), patience));
+        self.shared.changed.notify_all();
     }
 
     /// Ends for good: the catalog forgets this client at once.
@@ -330,12 +339,16 @@ impl Shared {
         self.lock().me.clone().expect("it has joined once")
     }
 
-    /// Waits for anything to change.
+    /// Waits for anything to change, no longer than until so long after `begun`.
     fn wait<'a>(
         &self,
         state: MutexGuard<'a, State>,
-        until: Instant,
+        (begun, patience): (Instant, Duration),
     ) -> Result<MutexGuard<'a, State>, Failure> {
+        let mut until = begun + patience;
+        if let Some((since, hurry)) = state.hurry {
+            until = until.min(begun.max(since) + hurry);
+        }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(state.late());

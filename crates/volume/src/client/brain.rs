@@ -18,7 +18,7 @@ use haul_core::volume::threshold::{self, Path, Served, Threshold};
 use haul_core::volume::wire::{Message, Work};
 use haul_core::volume::{ContentVersion, FileNo, RequestNo, ServerNo};
 
-use super::{Config, Look, Read, VolumeError};
+use super::{Away, Config, Look, Read, VolumeError};
 use crate::dial::Line;
 use crate::line::{Bytes, Mouth};
 use crate::server::{ALLOWANCE, held_by};
@@ -29,6 +29,9 @@ const WINDOW: u64 = ALLOWANCE / 2;
 const PING_EVERY: Duration = Duration::from_secs(1);
 /// A read asks for so much at a time: so that what the gatherer has of it fits one answer.
 const READ_MAX: u64 = 256 * 1024;
+/// Each server is heard every [`PING_EVERY`]; one that is not heard for so long says nothing.
+const SILENT: Duration = Duration::from_secs(5);
+const _: () = assert!(SILENT.as_millis() > 3 * PING_EVERY.as_millis());
 
 type Reply<T> = Sender<Result<T, VolumeError>>;
 
@@ -44,6 +47,7 @@ pub(super) enum Want {
     Told { file: FileNo, version: ContentVersion, reply: Reply<()> },
     Threshold { reply: Reply<(u64, u64, u64)> },
     Pin { threshold: u64 },
+    Away { reply: Reply<Vec<Away>> },
 }
 
 pub(super) enum Event {
@@ -100,6 +104,8 @@ pub(super) struct Brain {
     connections: BTreeMap<ServerNo, Connection>,
     /// Why a server is not there.
     down: BTreeMap<ServerNo, String>,
+    /// When each server was heard last.
+    heard: Vec<Instant>,
     wanted: BTreeMap<u64, Wanted>,
     /// When each of them is late, in that order; some are over.
     dues: VecDeque<(Instant, u64)>,
@@ -126,6 +132,7 @@ impl Brain {
             striping,
             connections: BTreeMap::new(),
             down: BTreeMap::new(),
+            heard: vec![Instant::now(); config.servers.len()],
             wanted: BTreeMap::new(),
             dues: VecDeque::new(),
             pieces: BTreeMap::new(),
@@ -254,6 +261,11 @@ impl Brain {
                 let pieces = cut(self.striping.stripe_size, offset, len, READ_MAX);
                 let read = Read { bytes: vec![0; len as usize], end: 0 };
                 let of = self.servers_of(machine, &pieces);
+                if pieces.is_empty() {
+                    let wanted = self.wants(1, Answer::Read(reply, read, offset), of);
+                    let op = self.op(machine, wanted, (offset, 0));
+                    return self.machines[machine].length(now, op, file);
+                }
                 let wanted = self.wants(pieces.len(), Answer::Read(reply, read, offset), of);
                 for (at, len) in pieces {
                     let op = self.op(machine, wanted, (at, len));
@@ -303,6 +315,7 @@ impl Brain {
                 let (begun, explored) = self.threshold.counts();
                 let _ = reply.send(Ok((self.threshold.threshold(), begun, explored)));
             }
+            Want::Away { reply } => _ = reply.send(Ok(self.away())),
             Want::Sync { file, reply } => {
                 let machine = self.machine_of(file);
                 let of = (0..self.machines.len()).map(|server| ServerNo(server as u16)).collect();
@@ -359,6 +372,9 @@ impl Brain {
             }
             Line::Said(message, bytes) => {
                 let Some(connection) = self.connections.get_mut(&server) else { return };
+                if let Some(heard) = self.heard.get_mut(usize::from(server.0)) {
+                    *heard = Instant::now();
+                }
                 match message {
                     Message::StorageJoined(life) => {
                         connection.storage_joined = true;
@@ -395,6 +411,22 @@ impl Brain {
                 }
             }
         }
+    }
+
+    /// Which servers are not heard.
+    fn away(&self) -> Vec<Away> {
+        let servers = self.heard.iter().enumerate().map(|(server, heard)| (ServerNo(server as u16), heard));
+        let away = servers.filter_map(|(server, heard)| {
+            let joined = |one: &&Connection| one.storage_joined && one.gatherer_joined;
+            let why = match (self.connections.get(&server).filter(joined), self.down.get(&server)) {
+                (Some(_), _) if heard.elapsed() < SILENT => return None,
+                (Some(_), _) => "it is connected, and says nothing".into(),
+                (None, Some(why)) => why.clone(),
+                (None, None) => "it took no connection yet".into(),
+            };
+            Some(Away { server, time: heard.elapsed(), why })
+        });
+        away.collect()
     }
 
     /// Of which machine it was asked, and by what number.
@@ -554,6 +586,17 @@ impl Brain {
             }
             Outcome::Read { gathered, stored, end } => {
                 over = Some((gathered, stored, end));
+                None
+            }
+            Outcome::Length { gathered, end } => {
+                // What came with it is nobody's.
+                if let Some(number) = gathered.first().map(|part| RequestNo(part.seq.0)) {
+                    self.gathered.remove(&(machine, number));
+                }
+                if let Some(Wanted { answer: Some(Answer::Read(_, read, _)), .. }) = self.wanted.get_mut(&no)
+                {
+                    read.end = read.end.max(end);
+                }
                 None
             }
             Outcome::Lost(of) => Some(VolumeError::Lost(of)),

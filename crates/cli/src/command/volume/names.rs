@@ -144,7 +144,7 @@ fn sizes(client: &Client, entries: &[(Name, Entry)]) -> Vec<Result<Option<u64>, 
     let mut all = Vec::new();
     for some in entries.chunks(ASKED_MAX) {
         let asked: Vec<_> =
-            some.iter().map(|(_, entry)| entry.file().map(|file| client.read(file, 0, 1))).collect();
+            some.iter().map(|(_, entry)| entry.file().map(|file| client.read(file, 0, 0))).collect();
         all.extend(asked.into_iter().map(|asked| match asked {
             None => Ok(None),
             Some(waiting) => waiting.wait().map(|read| Some(read.end)).map_err(|error| error.to_string()),
@@ -235,7 +235,7 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
     let size = match found.entry.file() {
         None => None,
         Some(file) => {
-            let read = volume.lengths()?.read(file, 0, 1).wait();
+            let read = volume.lengths()?.read(file, 0, 0).wait();
             Some(read.map_err(|error| Trouble(format!("{text}: its length: {error}"), FAILED))?.end)
         }
     };

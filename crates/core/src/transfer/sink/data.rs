@@ -212,7 +212,7 @@ impl Sink {
             let Some(file) = self.files.get_mut(&entry.id) else { continue };
             if file.kept.generation != entry.generation || file.phase != SinkPhase::Open {
                 if file.kept.generation == entry.generation && file.phase == SinkPhase::Again {
-                    self.missed(entry.id, entry.offset);
+                    self.came_too_early(entry.id, entry.offset);
                 }
                 continue;
             }

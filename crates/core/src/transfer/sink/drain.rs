@@ -65,6 +65,7 @@ impl Sink {
         self.expect_nothing(id);
         if self.files.get(&id).is_some_and(|file| file.phase != SinkPhase::Again) {
             self.leave_turns(id);
+            self.ask_nothing_again(id);
         }
         let Some(file) = self.files.get_mut(&id) else { return };
         file.written.clear();
@@ -99,7 +100,10 @@ impl Sink {
             self.dirs.release(dir);
         }
         if self.files.get(&id).is_some_and(|f| f.phase == SinkPhase::Again) {
-            self.begin_in_turn(id);
+            match self.turns {
+                Some(_) => self.begin_in_turn(id),
+                None => self.begin_anew(id),
+            }
         } else if self
             .files
             .get(&id)

@@ -63,6 +63,7 @@ impl Sink {
         self.drop_map(id);
         self.leave_targets(id);
         self.leave_turns(id);
+        self.lost.remove(&id);
         self.expect_nothing(id);
         let Some(file) = self.files.remove(&id) else { return };
         if file.is(Mark::HasTemp) {

@@ -357,7 +357,7 @@ impl Sink {
     }
 
     /// Files of the closing epoch are synced and renamed.
-    pub(super) fn epoch_committed(&mut self, results: Vec<(FileId, Result<(), Failure>)>) {
+    pub(super) fn epoch_committed(&mut self, results: Vec<(FileId, Result<(), Failure>)>, lost: &[FileId]) {
         let first = results.first().map(|(id, _)| *id);
         let closing = first.and_then(|id| self.epochs.syncing.remove(&id));
         let mut closing = closing.expect("a commit belongs to a closing epoch");
@@ -380,6 +380,9 @@ impl Sink {
             let Err(failure) = result else { continue };
             failed.insert(id);
             if failure.kind == FailureKind::Digest && self.begin_again(id, &failure) {
+                continue;
+            }
+            if lost.contains(&id) && self.lose(id, &failure) {
                 continue;
             }
             let leaves = self.is_of_the_stop(&failure);

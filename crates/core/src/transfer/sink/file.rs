@@ -31,7 +31,7 @@ pub(super) enum SinkPhase {
     Committing,
     /// The source withdrew this generation; another comes.
     Withdrawn,
-    /// The store lost what was written; it is begun again in its turn.
+    /// The store lost what was written; it is begun again, in its turn where there are turns.
     Again,
 }
 

@@ -177,9 +177,14 @@ impl Sink {
 
     /// The journal promises nothing of this file any more: it begins afresh.
     pub(super) fn begin(&mut self, id: FileId, generation: Generation) {
-        let waits = |f: &&mut File| f.kept.generation == generation && f.phase == SinkPhase::Looking;
+        let waits = |f: &&mut File| {
+            f.kept.generation == generation && matches!(f.phase, SinkPhase::Looking | SinkPhase::Again)
+        };
         let Some(file) = self.files.get_mut(&id).filter(waits) else { return };
         file.unmark(Mark::WaitsJournal);
+        if file.phase == SinkPhase::Again {
+            return self.begin_anew(id);
+        }
         if self.stop.is_none() && !self.drains.contains_key(&id) {
             self.look_up_or_open(id);
         }

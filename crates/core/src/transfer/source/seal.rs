@@ -135,9 +135,9 @@ impl Source {
             return self.finish(SessionEnd::Failed(protocol(text)));
         }
         file.resends += 1;
-        // What came damaged, and what a store lost that takes files in ascending order alone.
-        let lost = file.size().div_ceil(u64::from(file.object_size.max(1))).saturating_mul(LOST_MAX.into());
+        // What came damaged, and what a store lost, with all that had come of the file.
         let most = resends_max(file.size(), file.digest.map(), file.object_size);
+        let lost = most.saturating_mul(LOST_MAX.into());
         if file.resends > most.saturating_add(lost) {
             let text =
                 "the sink asked for it again and again; look for bad memory or a broken network device";

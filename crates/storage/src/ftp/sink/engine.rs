@@ -216,7 +216,7 @@ impl SinkEngine for FtpWriter {
                 let ids: Vec<_> = items.iter().map(|item| item.id).collect();
                 let owed = self.owed(FailureKind::Publish, move |failure| {
                     let results = ids.into_iter().map(|id| (id, Err(failure.clone()))).collect();
-                    SinkDone::Commit { results }
+                    SinkDone::Commit { results, lost: Vec::new() }
                 });
                 let batch = Batch::new(items, PUBLISHED_TOGETHER, None, owed);
                 let times = batch.items.len().div_ceil(PUBLISHED_TOGETHER).clamp(1, sessions);

@@ -560,7 +560,7 @@ impl Writer {
 
 fn committed(batch: &Batch<CommitItem>, results: Vec<Result<(), Failure>>) -> SinkDone {
     let ids = batch.items.iter().map(|item| item.id);
-    SinkDone::Commit { results: ids.zip(results).collect() }
+    SinkDone::Commit { results: ids.zip(results).collect(), lost: Vec::new() }
 }
 
 /// What became of a temporary that was to be removed.

@@ -48,7 +48,7 @@ impl Sink {
                 move |sink, item| sink.commit(item, durable),
                 |sink, items, results| {
                     sink.data.choice.on_commit();
-                    SinkDone::Commit { results: pair(items, |item| item.id, results) }
+                    SinkDone::Commit { results: pair(items, |item| item.id, results), lost: Vec::new() }
                 },
             ),
             SinkOp::Amend { durable, items } => self.split(

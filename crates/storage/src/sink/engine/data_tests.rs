@@ -537,7 +537,7 @@ fn a_commit_hears_of_another_syncs_error() {
     let mut failed = 0;
     for _ in 0..2 {
         match bench.posted.recv_timeout(Duration::from_secs(60)).expect("a completion").0 {
-            SinkDone::Commit { results } => failed += usize::from(results[0].1.is_err()),
+            SinkDone::Commit { results, .. } => failed += usize::from(results[0].1.is_err()),
             SinkDone::Write { result, .. } => failed += usize::from(result.is_err()),
             other => panic!("{other:?}"),
         }

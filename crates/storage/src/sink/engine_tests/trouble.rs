@@ -102,7 +102,7 @@ fn an_item_that_hangs_holds_no_other() {
     assert!(matches!(bench.run(bundle(&[more]), b"abc"), SinkDone::WriteBundle { .. }));
     drop(gate);
     match bench.posted.recv_timeout(Duration::from_secs(60)).expect("it completes").0 {
-        SinkDone::Commit { results } => assert!(results.iter().all(|(_, result)| result.is_ok())),
+        SinkDone::Commit { results, .. } => assert!(results.iter().all(|(_, result)| result.is_ok())),
         other => panic!("{other:?}"),
     }
 }
@@ -134,7 +134,7 @@ fn an_engine_that_hangs_can_be_ended() {
     drop(gate);
     came_back.recv_timeout(Duration::from_secs(60)).expect("it comes back");
     let done = bench.posted.recv_timeout(Duration::from_secs(60)).expect("it tells, to nobody").0;
-    assert!(matches!(done, SinkDone::Commit { results } if results[0].1.is_err()));
+    assert!(matches!(done, SinkDone::Commit { results, .. } if results[0].1.is_err()));
     assert!(!bench.root.join("f").exists());
 }
 
