@@ -75,8 +75,8 @@ pub struct Session(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 
-/// A version of a file's bytes, of one life of its gatherer. Of two looks at a file that gave the same one the
-/// bytes were the same at both, and at each moment between them.
+/// A version of a file's bytes, of one life of its gatherer. Of two looks at a file that gave the same one
+/// the bytes were the same at both, and at each moment between them.
 ///
 /// It moves with each write that was gathered, each append and cut, and each lease, under which bytes come
 /// that the gatherer does not see. No file ever had or will have another's number, nor a life another's.

@@ -31,6 +31,13 @@
 //! of a session stays (39), a cut that failed is not made again (63), removed numbers are not remembered
 //! (724).
 //!
+//! And of looks (of 1,500): a lease moves no version (63), nor does a gathered write (102) or a cut (19); a
+//! look waits for no cut (4) and no lease (1), or there is no fence (9), or one that came to nothing counts
+//! (1), or none after a start (1); the log says too late that a file is written (145), does not say so again
+//! (12), or the catalog's word counts for another version (3) or while a write is under way (1); a fence that
+//! came to nothing has a cut made twice (1). Not seen to fail: a fence under the epoch of before, a look
+//! whose log is not synced or that waits for no grace, a push before the log says that the file is written.
+//!
 //! A byte is a number here: which write it came from.
 
 #[path = "volume_sim/hosts.rs"]

@@ -70,8 +70,8 @@ pub struct StorageOptions {
     pub deadline_ms: Option<u32>,
     /// Sink: allocate a file's blocks before it is written.
     pub no_preallocate: bool,
-    /// Sink, in a volume: writes that are smaller go through the server that gathers them, bytes; 0: none does,
-    /// `u64::MAX`: all do. `None`: it sets itself.
+    /// Sink, in a volume: writes that are smaller go through the server that gathers them, bytes; 0: none
+    /// does, `u64::MAX`: all do. `None`: it sets itself.
     pub write_threshold: Option<u64>,
 }
 

@@ -6,8 +6,8 @@
 //! beside the final one, and renamed when all servers said that it lasts. What stands under a final name is
 //! replaced only if it is what was found there. Each wait ends with the patience of the run.
 //! A file is the same as long as its entry, its length, its mtime and the version of its bytes are, which its
-//! gatherer tells ([`look`]). Of what somebody wrote and told nobody of, whoever looks first tells the catalog,
-//! which sets the file's time.
+//! gatherer tells ([`look`]). Of what somebody wrote and told nobody of, whoever looks first tells the
+//! catalog, which sets the file's time.
 //! Left out: journals, so that an interrupted file begins anew; writing in place; holes, which come as the
 //! zeros that they are.
 

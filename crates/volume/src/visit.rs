@@ -180,8 +180,8 @@ impl Visits {
 mod tests {
     use super::*;
 
-    /// Goal: the newest of what clients said of costs is told, with its age; what is remembered is bounded, and
-    /// what is old goes.
+    /// Goal: the newest of what clients said of costs is told, with its age; what is remembered is bounded,
+    /// and what is old goes.
     #[test]
     fn costs_are_bounded_and_aged() {
         let visits = Visits::default();

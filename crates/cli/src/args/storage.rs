@@ -101,8 +101,9 @@ pub struct Storage {
 
     /// Into a volume: gather what is smaller than this, a size, 0 or all
     ///
-    /// Small writes go through one server of a volume, which gathers them, and large ones to where their stripes lie. Where that
-    /// changes over is measured all the time; with this it stands still. 0 gathers nothing. No other destination knows it.
+    /// Small writes go through one server of a volume, which gathers them, and large ones to where their
+    /// stripes lie. Where that changes over is measured all the time; with this it stands still. 0 gathers
+    /// nothing. No other destination knows it.
     #[arg(long, value_name = "SIZE", value_parser = write_threshold)]
     pub write_threshold: Option<u64>,
 }

@@ -208,7 +208,8 @@ fn what_was_written_into_is_copied_again() {
     assert_same(&data, &user.room.at("third/data"), ALL);
 }
 
-/// Goal: a file that is written into while it is copied out arrives as it was at one time, or fails by its name.
+/// Goal: a file that is written into while it is copied out arrives as it was at one time, or fails by its
+/// name.
 /// Method: all of it is written anew, byte after byte of another value, while a slow copy is in the middle.
 #[test]
 fn what_changes_under_a_copy_is_not_mixed() {

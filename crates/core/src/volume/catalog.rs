@@ -12,8 +12,8 @@
 //! - The bytes of a file that has no name any more stay as long as a client has it open.
 //!
 //! Left out: permissions, which nobody who has the key of a volume is bound by; the length of a file, which
-//! its gatherer knows; hard links; times that nobody set: a directory's changes only when it is told to, and a
-//! file's when somebody says that it was written.
+//! its gatherer knows; hard links; times that nobody set: a directory's changes only when it is told to, and
+//! a file's when somebody says that it was written.
 
 pub mod wire;
 

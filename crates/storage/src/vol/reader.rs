@@ -4,8 +4,8 @@
 //! it; the volume's client has the windows of the servers.
 //! Invariants: each operation is answered once, also of a thread that panics; what is read counts only if the
 //! file has its length, its mtime and the version of its bytes after the last read, as it was announced, and
-//! still has a name. Where the version alone is another, as after a restart of the server that tells it, a digest
-//! of all bytes decides, made of one version.
+//! still has a name. Where the version alone is another, as after a restart of the server that tells it, a
+//! digest of all bytes decides, made of one version.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -249,6 +249,31 @@ fn changes_of_a_source_are_seen() {
     assert_eq!(reads.read(id, OBJECT as u64, 100).expect("read"), data[OBJECT..OBJECT + 100]);
 }
 
+/// Goal: who syncs as a program should has moved the file's time when that returns, each time to a later one,
+/// and the gatherer knows that; who wrote nothing moves nothing.
+#[test]
+fn who_syncs_moves_the_time() {
+    let volume = TestVolume::start(2);
+    volume.put(b"/f", &bytes(1, 3 * OBJECT));
+    let v = volume.volume();
+    let file = volume.entry(b"/f").expect("there").file().expect("a file");
+    let sync = || {
+        contents::sync(&v.catalog, &v.client, file).expect("synced");
+        assert!(!v.client.look(file).wait().expect("looked at").untold);
+        volume.entry(b"/f").expect("there").meta.mtime
+    };
+    let mut last = super::test_volume::META.mtime;
+    assert_eq!(sync(), last);
+    for round in 0..4 {
+        let written = vec![round; if round % 2 == 0 { 5 } else { OBJECT }];
+        v.client.write(file, 0, written).wait().expect("written");
+        let time = sync();
+        assert!(time > last, "{time:?} after {last:?}");
+        assert_eq!(sync(), time);
+        last = time;
+    }
+}
+
 /// Goal: a tree is walked whole: links, empty directories, names of bytes, more entries than a page has.
 #[test]
 fn trees_are_walked_whole() {

@@ -113,8 +113,8 @@ pub(super) struct Brain {
     /// The bytes of a read that the gatherer has, until the storage server's are there.
     gathered: BTreeMap<(usize, RequestNo), (Vec<Part>, Bytes)>,
     next: u64,
-    /// Numbers of requests, over all connections: what a gatherer answers late it answers over the newest one,
-    /// and nothing else may have the number there.
+    /// Numbers of requests, over all connections: what a gatherer answers late it answers over the newest
+    /// one, and nothing else may have the number there.
     next_request: u64,
     pinged: Instant,
     /// When servers heard of costs last, and of how many writes.

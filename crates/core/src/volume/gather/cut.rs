@@ -176,7 +176,11 @@ impl<B> Gatherer<B> {
         while self.cut_again.front().is_some_and(|(when, _)| *when <= self.now)
             && let Some((_, file)) = self.cut_again.pop_front()
         {
-            self.ask_to_cut(file);
+            // It may be here for a fence, with a cut under way that must not be made twice.
+            let cutting = self.files.get(&file).and_then(|state| state.cutting.as_ref());
+            if cutting.is_some_and(|cutting| matches!(cutting.stage, Stage::Again(_))) {
+                self.ask_to_cut(file);
+            }
             self.go_on_looks(file);
         }
     }

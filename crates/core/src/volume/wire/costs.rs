@@ -28,8 +28,8 @@ pub struct Costs {
     pub pinned: bool,
     /// Writes that it began, to whichever server.
     pub writes: u64,
-    /// Mean length in bytes and cost in nanoseconds, for each power of two that something is known of; at most
-    /// [`CLASSES`].
+    /// Mean length in bytes and cost in nanoseconds, for each power of two that something is known of; at
+    /// most [`CLASSES`].
     pub direct: Vec<(u64, u64)>,
     pub gather: Vec<(u64, u64)>,
 }
