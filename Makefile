@@ -69,7 +69,8 @@ lab: ## a tour of the lab: networks, modelled disks, peers (root; takes less tha
 	exit $$code
 
 EXPERIMENTS := overhead protect emulator disk-order wan-threads peers-large peers-10k peers-100k gridftp gridftp-far gridftp-put gridftp-put-far gridftp-server gridftp-server-far gridftp-private gridftp-private-far gridftp-striped
-bench: ## measure against the machine's roofline, fio, rsync and others (root; takes half a day)
+VOLUMES := volume-sizes volume-clients volume-random volume-atlas volume-postmark volume-dpss volume-dpss-far volume-catalog volume-start volume-memory
+bench: ## measure against the machine's roofline, fio, rsync and others (root; takes a day)
 	@scripts/needs.sh bench
 	@scripts/bench-roofline.sh
 	@scripts/bench-tree.sh
@@ -83,7 +84,7 @@ bench: ## measure against the machine's roofline, fio, rsync and others (root; t
 	@scripts/bench-order.sh
 	@scripts/bench-cache.sh
 	@scripts/bench-frag.sh
-	@code=0; for name in $(EXPERIMENTS); do lab/lab run $$name --wait 5m || code=1; done; exit $$code
+	@code=0; for name in $(EXPERIMENTS) $(VOLUMES); do lab/lab run $$name --wait 5m || code=1; done; exit $$code
 
 # Each test twice, in a build of its own: with its protection it passes, without it fails.
 mutants: ## show that the test of each protection fails without it (ONLY=NAME for one; root)

@@ -8,8 +8,8 @@
 //! the result says so.
 //! Read in this order: `file` and `storage` (what is asked), `session` (the rounds), `site` (on what), `once`
 //! (a run), `result`, `table`, `runs`, `plot` (what is told), `watch` and `flow` (what happens meanwhile),
-//! `bound` (what would have been possible), `machine`, `build` (whether it counts), `own` (what is measured
-//! besides peers). A measurement that was stopped keeps its finished rounds; `--add` measures more of them
+//! `bound` (what would have been possible), `machine`, `build` (whether it counts), `own` and `volume` (what is
+//! measured besides peers). A measurement that was stopped keeps its finished rounds; `--add` measures more of them
 //! with the very same program.
 
 use std::fs;
@@ -27,7 +27,7 @@ mod bound;
 mod build;
 mod file;
 mod flow;
-mod machine;
+pub mod machine;
 mod once;
 mod own;
 mod plot;
@@ -37,6 +37,7 @@ mod session;
 mod site;
 mod storage;
 mod table;
+mod volume;
 mod watch;
 mod words;
 

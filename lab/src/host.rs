@@ -293,6 +293,11 @@ impl Bench {
         process::end_marked(&[&self.near().mark, &self.far().mark, &session_mark(self.far())])
     }
 
+    /// What people have started at the far host by ssh, and runs.
+    pub fn sessions(&self) -> Vec<u32> {
+        process::marked(&[&session_mark(self.far())])
+    }
+
     /// The ssh program and its options as one word.
     pub fn ssh_words(&self) -> String {
         self.ssh.join(" ")

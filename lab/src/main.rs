@@ -1,11 +1,13 @@
 //! The lab: long networks, storage targets, parallel file systems and peers, all on one Linux machine.
 //!
-//! Tooling around haul: it uses the built program, and nothing of its insides. What it starts it ends, by
+//! Tooling around haul: it uses the built program, and nothing of its insides; `drive` alone is an application
+//! over the API of volumes. What it starts it ends, by
 //! process id; what it makes (namespaces, mounts, loop devices) it removes, also what an earlier run left
 //! after a crash.
 
 use clap::{Parser, Subcommand};
 
+mod drive;
 mod experiment;
 mod host;
 mod kernel;
@@ -27,6 +29,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    #[command(hide = true)]
+    Drive(drive::Drive),
     #[command(subcommand)]
     Kernel(kernel::Kernel),
     #[command(subcommand)]
@@ -56,6 +60,7 @@ fn main() -> std::process::ExitCode {
 
 fn run() -> anyhow::Result<()> {
     match Args::parse().command {
+        Command::Drive(drive) => drive::run(&drive),
         Command::Kernel(kernel) => kernel::run(kernel),
         Command::Peers(peers) => peers::run(peers),
         Command::List => experiment::list(),

@@ -125,12 +125,12 @@ pub struct Job<'a> {
 
 impl Job<'_> {
     /// The value of a setting: the job's, or else this one.
-    fn setting(&self, name: &str, best: impl Into<String>) -> String {
+    pub fn setting(&self, name: &str, best: impl Into<String>) -> String {
         self.settings.get(name).cloned().unwrap_or_else(|| best.into())
     }
 
     /// A setting that is `yes` or `no`; no if it is not set.
-    fn flag(&self, name: &str) -> anyhow::Result<bool> {
+    pub fn flag(&self, name: &str) -> anyhow::Result<bool> {
         match self.settings.get(name).map_or("no", String::as_str) {
             "yes" => Ok(true),
             "no" => Ok(false),
@@ -139,7 +139,7 @@ impl Job<'_> {
     }
 
     /// Refuses settings that are not `known`: a misspelt one would be measured as the best one.
-    fn check_settings(&self, known: &[&str]) -> anyhow::Result<()> {
+    pub fn check_settings(&self, known: &[&str]) -> anyhow::Result<()> {
         for name in self.settings.keys() {
             ensure!(
                 known.contains(&name.as_str()),
@@ -188,8 +188,16 @@ pub struct Said {
     pub seconds: Option<f64>,
     /// Bytes that it moved, if it moves no files.
     pub bytes: Option<u64>,
+    /// Its own figure for what the machine's processors did in these seconds.
+    pub cpu_seconds: Option<f64>,
+    /// What it counts in place of files: transactions, names.
+    pub operations: Option<u64>,
+    /// The least time in which its devices can take or give the bytes, s.
+    pub bound: Option<f64>,
     /// Nothing lies at the far end, so that there is nothing to check.
     pub memory_only: bool,
+    /// It has compared every byte itself.
+    pub checked: bool,
     /// What else is worth keeping, as JSON: kept with the raw figures.
     pub more: Value,
 }

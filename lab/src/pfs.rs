@@ -31,7 +31,8 @@ use crate::targets::devices;
 use crate::targets::spec::parse_size;
 use crate::targets::state::mounts_below;
 use crate::wan::netns;
-use kind::{Kind, Which};
+use kind::Kind;
+pub use kind::Which;
 use state::{PfsState, Server};
 
 /// Most servers of a file system; each takes a process or more, and memory for it.
@@ -41,7 +42,7 @@ const MOUNT_WAIT: Duration = Duration::from_secs(60);
 /// The smallest device: room for chunks of MooseFS, and for what BlueStore keeps for itself.
 const SIZE_MIN: u64 = 1 << 30;
 /// Written bytes that the kernel may hold back for a device with a write rate.
-const DIRTY_MAX: u64 = 16 << 20;
+pub const DIRTY_MAX: u64 = 16 << 20;
 
 /// A real parallel file system
 #[derive(Subcommand)]
@@ -181,7 +182,7 @@ fn up(kind: Kind, servers: u32, common: &Common) -> anyhow::Result<Value> {
     let size = common.size.unwrap_or(kind.size());
     ensure!(size >= SIZE_MIN, "a device of {size} bytes is too small: {SIZE_MIN} at least");
     ensure!(Path::new("/dev/fuse").exists(), "there is no /dev/fuse, so nothing can be mounted");
-    let version = kind.version()?;
+    let version = kind.which().version()?;
     let name = common.name.clone().unwrap_or_else(|| kind.which().name().to_owned());
     fs::create_dir_all(&common.dir).with_context(|| format!("create {}", common.dir.display()))?;
     let dir = common.dir.canonicalize().with_context(|| format!("find {}", common.dir.display()))?;

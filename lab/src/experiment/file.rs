@@ -59,6 +59,11 @@ pub struct Experiment {
     /// Labels of competitors that all others are held against.
     #[serde(default)]
     pub ratio: Vec<String>,
+    /// Labels of competitors: against the better one of these all others are held too.
+    #[serde(default)]
+    pub better: Vec<String>,
+    /// What is counted, where it is not files: `transactions`.
+    pub counts: Option<String>,
     pub plot: Plot,
     /// What `--quick` leaves of it.
     #[serde(default)]
@@ -149,6 +154,8 @@ pub enum Figure {
     Bound,
     /// Rate of the other targets while one is frozen, of their rate before.
     Rest,
+    /// Bytes of each thing that is counted: memory.
+    Each,
 }
 
 /// In place of what the experiment says; what is not said stays.
@@ -200,6 +207,7 @@ impl Experiment {
         if let Some(labels) = quick.competitors {
             self.competitors.retain(|competitor| labels.iter().any(|label| label == competitor.label()));
             self.ratio.retain(|label| labels.contains(label));
+            self.better.retain(|label| labels.contains(label));
         }
         for axis in &mut self.axes {
             if let Some(values) = quick.axes.get(&axis.name) {
@@ -249,6 +257,9 @@ impl Experiment {
         }
         for label in &self.ratio {
             ensure!(self.has_label(label), "ratio: no competitor is called {label:?}");
+        }
+        for label in &self.better {
+            ensure!(self.has_label(label), "better: no competitor is called {label:?}");
         }
         for label in self.quick.competitors.iter().flatten() {
             ensure!(self.has_label(label), "[quick] competitors: none is called {label:?}");
@@ -314,7 +325,7 @@ impl Experiment {
         let plot = &self.plot;
         ensure!(
             (1..=4).contains(&plot.y.len()),
-            "y: one to four of rate, cpu, seconds, files, share, steady, sustained, reach, bound, rest"
+            "y: one to four of rate, cpu, seconds, files, share, steady, sustained, reach, bound, rest, each"
         );
         let shown: Vec<&String> =
             [Some(&plot.x), Some(&plot.series), plot.panels.as_ref()].into_iter().flatten().collect();

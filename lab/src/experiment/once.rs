@@ -31,6 +31,11 @@ pub struct End {
     pub stolen: f64,
     /// Nothing lies at the far end.
     pub memory_only: bool,
+    /// The program has compared every byte itself.
+    pub checked: bool,
+    /// What it counts in place of files, and the least time that its devices allow.
+    pub operations: Option<u64>,
+    pub bound: Option<f64>,
     pub said: Value,
 }
 
@@ -70,10 +75,13 @@ pub fn run(
         wall_seconds,
         seconds,
         bytes: said.bytes.unwrap_or_else(|| job.workload.bytes()),
-        cpu_seconds: (busy - emulator_seconds).max(0.0) * part,
+        cpu_seconds: said.cpu_seconds.unwrap_or((busy - emulator_seconds).max(0.0) * part),
         emulator_seconds,
         stolen,
         memory_only: said.memory_only,
+        checked: said.checked,
+        operations: said.operations,
+        bound: said.bound,
         said: said.more,
     })
 }
@@ -93,6 +101,9 @@ fn failed(error: anyhow::Error, wall_seconds: f64) -> anyhow::Result<End> {
         emulator_seconds: 0.0,
         stolen: 0.0,
         memory_only: false,
+        checked: false,
+        operations: None,
+        bound: None,
         said: Value::Null,
     })
 }

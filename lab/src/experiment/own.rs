@@ -1,4 +1,5 @@
-//! What experiments measure of haul besides copies between two hosts: one end's storage alone.
+//! What experiments measure besides copies between two hosts: one end's storage alone, and volumes
+//! (`volume`).
 //!
 //! They stand beside the peers and are called like them, but no files arrive that were there before, so that
 //! there is nothing to check. Settings are haul's own options, without the dashes.
@@ -9,6 +10,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
+use super::volume;
 use crate::host::Bench;
 use crate::peers::{Job, PEERS, Peer, Said};
 
@@ -34,7 +36,8 @@ static OWN: [Own; 2] = [
 
 /// All that a competitor may be.
 pub fn all() -> impl Iterator<Item = &'static dyn Peer> {
-    PEERS.iter().copied().chain(OWN.iter().map(|own| own as &dyn Peer))
+    let own = OWN.iter().map(|own| own as &dyn Peer);
+    PEERS.iter().copied().chain(own).chain(volume::ALL.iter().map(|one| one as &dyn Peer))
 }
 
 pub fn find(name: &str) -> Option<&'static dyn Peer> {
@@ -46,6 +49,8 @@ pub fn find(name: &str) -> Option<&'static dyn Peer> {
 pub fn ends(peer: &dyn Peer, settings: &BTreeMap<String, toml::Value>) -> [bool; 2] {
     match OWN.iter().find(|own| own.name == peer.name()) {
         Some(own) => [own.reads, !own.reads],
+        // Their devices are files there.
+        None if volume::ALL.iter().any(|one| one.name() == peer.name()) => [false, true],
         None if peer.limit() == Some("network") => [false; 2],
         None => ["from", "to"].map(|end| !settings.contains_key(end)),
     }
@@ -92,6 +97,12 @@ impl Peer for Own {
         }
         let kept = ["seconds", "cpu_seconds", "rss", "limited_by", "processors", "stages", "chosen"];
         let more = kept.iter().map(|key| ((*key).to_owned(), json!(summary[*key]))).collect();
-        Ok(Said { seconds: summary["seconds"].as_f64(), bytes: Some(bytes), memory_only: true, more })
+        Ok(Said {
+            seconds: summary["seconds"].as_f64(),
+            bytes: Some(bytes),
+            memory_only: true,
+            more,
+            ..Said::default()
+        })
     }
 }

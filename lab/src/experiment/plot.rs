@@ -210,10 +210,11 @@ fn panel(
         );
     }
     let middle = (TOP + bottom) / 2.0;
+    let title = if y == Figure::Files { results.unit(y) } else { y.title().to_owned() };
     let _ = write!(
         out,
         r#"<text transform="translate(12 {middle:.0}) rotate(-90)" text-anchor="middle">{}</text>"#,
-        y.title()
+        escape(&title)
     );
     let _ = write!(
         out,

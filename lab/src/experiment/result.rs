@@ -25,6 +25,12 @@ pub struct Results {
     pub note: Option<String>,
     pub plot: Plot,
     pub ratio: Vec<String>,
+    /// The better one of these, all others are held against too.
+    #[serde(default)]
+    pub better: Vec<String>,
+    /// What `files` of a run are, where they are none.
+    #[serde(default)]
+    pub counts: Option<String>,
     /// The limit of a run, as in the file.
     pub limit: String,
     pub rounds: u32,
@@ -185,6 +191,8 @@ impl Run {
             Figure::Reach => self.steady.map_or(f64::NAN, |steady| steady.reach),
             Figure::Bound => self.bound.unwrap_or(f64::NAN) / self.seconds * 100.0,
             Figure::Rest => self.rest.map_or(f64::NAN, |rest| rest.during / rest.before * 100.0),
+            Figure::Each if self.files == 0 => f64::NAN,
+            Figure::Each => self.bytes as f64 / self.files as f64 / 1024.0,
         }
     }
 
@@ -223,6 +231,7 @@ impl Figure {
             Figure::Reach => "s to reach it",
             Figure::Bound => "% of the bound",
             Figure::Rest => "% in the frost",
+            Figure::Each => "KiB each",
         }
     }
 
@@ -239,6 +248,7 @@ impl Figure {
             Figure::Reach => "time to reach it, s",
             Figure::Bound => "share of the bound's rate, %",
             Figure::Rest => "rate of the others in the frost, %",
+            Figure::Each => "memory, KiB each",
         }
     }
 }
@@ -310,6 +320,14 @@ impl Results {
     pub fn groups(&self) -> Vec<Group<'_>> {
         let runs = |key: &Key| self.runs.iter().filter(|run| run.key == *key).collect();
         self.cells.iter().map(|key| Group { key, runs: runs(key) }).collect()
+    }
+
+    /// Of figures, what one is called in a table.
+    pub fn unit(&self, figure: Figure) -> String {
+        match &self.counts {
+            Some(counts) if figure == Figure::Files => format!("{counts}/s"),
+            _ => figure.unit().to_owned(),
+        }
     }
 
     /// Whether anything failed: then the whole ends with an error, whatever was written.

@@ -52,8 +52,14 @@ pub fn table(results: &Results) -> String {
     head.extend(networks.then(|| "network".to_owned()));
     head.push("competitor".into());
     head.extend(axes.iter().cloned());
-    head.push(Figure::Rate.unit().into());
-    head.extend(files.then(|| Figure::Files.unit().to_owned()));
+    // Where nothing but names and starts is measured, no bytes are.
+    let each = results.plot.y.contains(&Figure::Each);
+    let moved = results.runs.is_empty() || results.runs.iter().any(|run| run.bytes > 0);
+    let bytes = moved && !each;
+    let files = files && !each;
+    head.extend(each.then(|| Figure::Each.unit().to_owned()));
+    head.extend(bytes.then(|| Figure::Rate.unit().to_owned()));
+    head.extend(files.then(|| results.unit(Figure::Files)));
     let lines = results.runs.iter().any(|run| run.steady.is_some());
     const OF_LINES: [Figure; 3] = [Figure::Share, Figure::Steady, Figure::Reach];
     head.extend(OF_LINES.iter().filter(|_| lines).map(|figure| figure.unit().to_owned()));
@@ -63,12 +69,16 @@ pub fn table(results: &Results) -> String {
     let frost = results.runs.iter().any(|run| run.rest.is_some());
     const OF_BOUND: [Figure; 2] = [Figure::Seconds, Figure::Bound];
     head.extend(OF_BOUND.iter().filter(|_| bound).map(|figure| figure.unit().to_owned()));
+    let timed = !bound && !bytes;
+    head.extend(timed.then(|| Figure::Seconds.unit().to_owned()));
     head.extend(frost.then(|| Figure::Rest.unit().to_owned()));
     let emulated = results.runs.iter().any(|run| run.emulator_seconds > 0.0);
     head.extend((lines || bound).then(|| "CPUs busy, %".to_owned()));
-    head.push(Figure::Cpu.unit().into());
+    head.extend(bytes.then(|| Figure::Cpu.unit().to_owned()));
     head.extend(emulated.then(|| "emulator, CPUs".to_owned()));
     head.extend(results.ratio.iter().map(|label| format!("of {label}")));
+    let better = !results.better.is_empty();
+    head.extend(better.then(|| format!("of the better of {}", results.better.join(", "))));
     head.push("n".into());
     head.push("remarks".into());
     let groups = results.groups();
@@ -79,20 +89,23 @@ pub fn table(results: &Results) -> String {
         row.extend(networks.then(|| key.network.clone()));
         row.push(key.competitor.clone());
         row.extend(axes.iter().map(|axis| key.get(axis).unwrap_or_default().to_owned()));
-        row.push(spread(group.spread(Figure::Rate)));
+        row.extend(each.then(|| spread(group.spread(Figure::Each))));
+        row.extend(bytes.then(|| spread(group.spread(Figure::Rate))));
         row.extend(files.then(|| spread(group.spread(Figure::Files))));
         row.extend(OF_LINES.iter().filter(|_| lines).map(|figure| spread(group.spread(*figure))));
         row.extend(peaks.then(|| spread(group.spread(Figure::Sustained))));
         let good = || group.runs.iter().filter(|run| run.outcome == Outcome::Ok);
         let busy = Spread::of(good().map(|run| run.busy(results.machine.processors) * 100.0));
         row.extend(OF_BOUND.iter().filter(|_| bound).map(|figure| spread(group.spread(*figure))));
+        row.extend(timed.then(|| spread(group.spread(Figure::Seconds))));
         row.extend(frost.then(|| spread(group.spread(Figure::Rest))));
         row.extend((lines || bound).then(|| busy.map_or_else(|| "-".into(), |busy| figure(busy.median))));
-        row.push(spread(group.spread(Figure::Cpu)));
+        row.extend(bytes.then(|| spread(group.spread(Figure::Cpu))));
         let emulator = Spread::of(good().map(|run| run.emulator_seconds / run.wall_seconds));
         row.extend(emulated.then(|| emulator.map_or_else(String::new, |share| figure(share.median))));
         row.extend(results.ratio.iter().map(|label| ratio(group, &groups, label)));
-        row.push(group.spread(Figure::Rate).map_or(0, |spread| spread.n).to_string());
+        row.extend(better.then(|| best_ratio(group, &groups, &results.better)));
+        row.push(group.spread(Figure::Seconds).map_or(0, |spread| spread.n).to_string());
         row.push(remark(results, group));
         row
     });
@@ -164,11 +177,33 @@ fn ratio(group: &Group<'_>, groups: &[Group<'_>], label: &str) -> String {
         let (a, b) = (group.key, other.key);
         b.competitor == label && a.network == b.network && a.workload == b.workload
     };
-    let rate = |group: &Group<'_>| group.spread(Figure::Rate).map(|spread| spread.median);
     let exact = groups.iter().filter(same).find(|other| other.key.axes == group.key.axes);
     let best = || groups.iter().filter(same).filter_map(rate).max_by(f64::total_cmp);
     match (rate(group), exact.map_or_else(best, rate)) {
         (Some(own), Some(other)) if other > 0.0 => figure(own / other),
+        _ => "-".into(),
+    }
+}
+
+/// Median of its bytes a second; where it moves none, of what it counts.
+fn rate(group: &Group<'_>) -> Option<f64> {
+    let median = |figure| group.spread(figure).map(|spread| spread.median);
+    median(Figure::Rate).filter(|rate| *rate > 0.0).or_else(|| median(Figure::Files))
+}
+
+/// Its rate as a part of that of the best one of these labels, at the very same values.
+fn best_ratio(group: &Group<'_>, groups: &[Group<'_>], labels: &[String]) -> String {
+    if labels.contains(&group.key.competitor) {
+        return String::new();
+    }
+    let is_one = |other: &&Group<'_>| {
+        let (a, b) = (group.key, other.key);
+        labels.contains(&b.competitor)
+            && (&a.network, &a.workload, &a.axes) == (&b.network, &b.workload, &b.axes)
+    };
+    let best = groups.iter().filter(is_one).filter_map(rate).max_by(f64::total_cmp);
+    match (rate(group), best) {
+        (Some(own), Some(best)) if best > 0.0 => figure(own / best),
         _ => "-".into(),
     }
 }
@@ -262,12 +297,17 @@ fn remarks(results: &Results) -> String {
     let mut text = String::new();
     let mut bounds: Vec<(&str, f64)> = Vec::new();
     for run in &results.runs {
-        if let Some(bound) = run.bound.filter(|_| bounds.iter().all(|(known, _)| *known != run.key.workload))
+        if let Some(bound) = run.bound
+            && !bounds.contains(&(run.key.workload.as_str(), bound))
         {
-            bounds.push((&run.key.workload, bound));
+            bounds.push((run.key.workload.as_str(), bound));
         }
     }
-    if !bounds.is_empty() {
+    let one_each =
+        (1..).zip(&bounds).all(|(at, (name, _))| bounds[at..].iter().all(|(other, _)| other != name));
+    if !bounds.is_empty() && !one_each {
+        text += "\nThe bound is the least time in which all targets and the line can move their part of the bytes.\n";
+    } else if !bounds.is_empty() {
         text += "\nThe bound is the least time in which all targets, as congestion leaves them, and the line can move their part: ";
         let each = bounds.iter().map(|(workload, bound)| format!("{} s for {workload}", figure(*bound)));
         text += &each.collect::<Vec<_>>().join(", ");

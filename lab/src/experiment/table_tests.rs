@@ -66,3 +66,44 @@ fn figures_have_three_digits() {
         assert_eq!(figure(value), text);
     }
 }
+
+/// Goal: who is held against the better one of several has its part of that, at the same values alone; where
+/// nothing but names is counted, the columns say so.
+/// Method: a recorded result, in which two are held against the limit and one that failed; the same without
+/// bytes.
+#[test]
+fn the_better_of_several_is_the_measure() {
+    let mut results: Results = serde_json::from_str(RECORDED).unwrap();
+    let rows = |results: &Results| -> Vec<Vec<String>> {
+        let page = page(results, false);
+        let lines = page.lines().filter(|line| line.starts_with("| "));
+        lines.map(|line| line.split('|').map(|cell| cell.trim().to_owned()).collect()).collect()
+    };
+    results.better = vec!["iperf3".into(), "rsync".into()];
+    let axes: std::collections::BTreeMap<String, String> = [("threads".into(), "2".into())].into();
+    results.cells.iter_mut().filter(|key| key.competitor == "iperf3").for_each(|key| key.axes = axes.clone());
+    results
+        .runs
+        .iter_mut()
+        .filter(|run| run.key.competitor == "iperf3")
+        .for_each(|run| run.key.axes = axes.clone());
+    let table = rows(&results);
+    let at = table[0].iter().position(|cell| cell == "of the better of iperf3, rsync").unwrap();
+    let cell = |competitor: &str, threads: &str| {
+        let row = table.iter().find(|row| row[1] == competitor && row[2] == threads).unwrap();
+        row[at].clone()
+    };
+    assert_eq!(cell("haul", "2"), "0.250");
+    assert_eq!(cell("haul", "1"), "-");
+    assert_eq!(cell("iperf3", "2"), "");
+    results.counts = Some("names".into());
+    for run in &mut results.runs {
+        (run.bytes, run.files) = (0, 10);
+    }
+    let table = rows(&results);
+    let has = |head: &str| table[0].iter().any(|cell| cell == head);
+    assert!(has("names/s") && has("s") && !has("MB/s") && !has("CPU s/GB"), "{:?}", table[0]);
+    // Ten in 2, 1 and 4 s, beside ten in 0.5 s.
+    let at = table[0].iter().position(|cell| cell == "of the better of iperf3, rsync").unwrap();
+    assert!(table.iter().any(|row| row[1] == "haul" && row[2] == "2" && row[at] == "0.250"), "{table:?}");
+}

@@ -114,7 +114,7 @@ fn result(said: &str, way: &str) -> anyhow::Result<Said> {
     // It counts whole milliseconds.
     let seconds = milliseconds.max(1.0) / 1e3;
     let more = json!({ way: job[way], "fio version": all["fio version"] });
-    Ok(Said { seconds: Some(seconds), bytes: Some(bytes), memory_only: true, more })
+    Ok(Said { seconds: Some(seconds), bytes: Some(bytes), memory_only: true, more, ..Said::default() })
 }
 
 #[cfg(test)]

@@ -93,6 +93,7 @@ pub(super) fn summary(events: &str, memory_only: bool) -> anyhow::Result<Said> {
         bytes: memory_only.then(|| more["bytes"].as_u64()).flatten(),
         memory_only,
         more,
+        ..Said::default()
     })
 }
 

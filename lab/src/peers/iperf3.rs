@@ -90,7 +90,7 @@ fn result(said: &str) -> anyhow::Result<Said> {
         "cpu": end["cpu_utilization_percent"],
         "congestion": end["sender_tcp_congestion"],
     });
-    Ok(Said { seconds: Some(seconds), bytes: Some(bytes), memory_only: true, more })
+    Ok(Said { seconds: Some(seconds), bytes: Some(bytes), memory_only: true, more, ..Said::default() })
 }
 
 #[cfg(test)]

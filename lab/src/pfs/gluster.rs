@@ -17,10 +17,13 @@ use serde::{Deserialize, Serialize};
 
 use super::kind::{ADDRESS, make, said, write};
 use super::state::PfsState;
+use crate::targets::parse_size;
 
 pub const PROGRAMS: &[&str] = &["glusterd", "gluster", "glusterfsd", "glusterfs"];
 /// The name that the volume has in its own namespace.
 const VOLUME: &str = "vol";
+/// GlusterFS takes no smaller shards.
+const SHARD_MIN: u64 = 4 << 20;
 /// How long glusterd may take to answer.
 const START_WAIT: Duration = Duration::from_secs(30);
 
@@ -30,9 +33,12 @@ pub struct Options {
     /// How files lie on bricks
     #[arg(long, value_enum, default_value = "distribute")]
     kind: VolumeKind,
-    /// Cut files into shards of 64 MiB, each on a brick of its own
+    /// Cut files into shards, each on a brick of its own
     #[arg(long)]
     shard: bool,
+    /// Bytes of a shard, from 4 MiB on
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64MiB", requires = "shard")]
+    shard_size: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -55,6 +61,7 @@ impl Options {
             }
             VolumeKind::Disperse => ensure!(bricks >= 3, "disperse takes at least 3 bricks"),
         }
+        ensure!(self.shard_size >= SHARD_MIN, "shards have {SHARD_MIN} bytes at least");
         Ok(())
     }
 }
@@ -100,7 +107,8 @@ pub fn start(state: &PfsState, options: &Options) -> anyhow::Result<()> {
     gluster(&[&["volume", "create", VOLUME], kind, &bricks, &["force"]].concat())?;
     if options.shard {
         gluster(&["volume", "set", VOLUME, "features.shard", "on"])?;
-        gluster(&["volume", "set", VOLUME, "features.shard-block-size", "64MB"])?;
+        let size = options.shard_size.to_string();
+        gluster(&["volume", "set", VOLUME, "features.shard-block-size", &size])?;
     }
     gluster(&["volume", "start", VOLUME]).map(drop)
 }

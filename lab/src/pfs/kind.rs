@@ -45,6 +45,26 @@ impl Which {
             Which::Ceph => "ceph",
         }
     }
+
+    /// What its version command says.
+    ///
+    /// # Errors
+    /// If one of its programs is missing, with how to get it.
+    pub fn version(self) -> anyhow::Result<String> {
+        let (programs, version): (&[&str], &[&str]) = match self {
+            Which::Gluster => (gluster::PROGRAMS, &["glusterfs", "--version"]),
+            Which::Moosefs => (moosefs::PROGRAMS, &["mfsmaster", "-v"]),
+            Which::Ceph => (ceph::PROGRAMS, &["ceph-osd", "--version"]),
+        };
+        for program in programs {
+            ensure!(
+                found(program),
+                "{program} is not installed: `lab pfs install {}` brings it",
+                self.name()
+            );
+        }
+        Ok(said(version[0], &version[1..])?.lines().next().unwrap_or_default().trim().to_owned())
+    }
 }
 
 impl Kind {
@@ -63,26 +83,6 @@ impl Kind {
             Kind::Moosefs(options) => options.check(servers),
             Kind::Ceph(options) => options.check(),
         }
-    }
-
-    /// What its version command says.
-    ///
-    /// # Errors
-    /// If one of its programs is missing, with how to get it.
-    pub fn version(&self) -> anyhow::Result<String> {
-        let (programs, version): (&[&str], &[&str]) = match self {
-            Kind::Gluster(_) => (gluster::PROGRAMS, &["glusterfs", "--version"]),
-            Kind::Moosefs(_) => (moosefs::PROGRAMS, &["mfsmaster", "-v"]),
-            Kind::Ceph(_) => (ceph::PROGRAMS, &["ceph-osd", "--version"]),
-        };
-        for program in programs {
-            ensure!(
-                found(program),
-                "{program} is not installed: `lab pfs install {}` brings it",
-                self.which().name()
-            );
-        }
-        Ok(said(version[0], &version[1..])?.lines().next().unwrap_or_default().trim().to_owned())
     }
 
     /// Bytes of a device that are enough for a first test.
