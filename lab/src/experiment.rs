@@ -8,9 +8,9 @@
 //! the result says so.
 //! Read in this order: `file` and `storage` (what is asked), `session` (the rounds), `site` (on what), `once`
 //! (a run), `result`, `table`, `runs`, `plot` (what is told), `watch` and `flow` (what happens meanwhile),
-//! `bound` (what would have been possible), `machine`, `build` (whether it counts), `own` and `volume` (what is
-//! measured besides peers). A measurement that was stopped keeps its finished rounds; `--add` measures more of them
-//! with the very same program.
+//! `bound` (what would have been possible), `machine`, `build` (whether it counts), `own` and `volume` (what
+//! is measured besides peers). A measurement that was stopped keeps its finished rounds; `--add` measures
+//! more of them with the very same program.
 
 use std::fs;
 use std::io::Write as _;

@@ -1,7 +1,7 @@
 //! The lab: long networks, storage targets, parallel file systems and peers, all on one Linux machine.
 //!
-//! Tooling around haul: it uses the built program, and nothing of its insides; `drive` alone is an application
-//! over the API of volumes. What it starts it ends, by
+//! Tooling around haul: it uses the built program, and nothing of its insides; `drive` alone is an
+//! application over the API of volumes. What it starts it ends, by
 //! process id; what it makes (namespaces, mounts, loop devices) it removes, also what an earlier run left
 //! after a crash.
 

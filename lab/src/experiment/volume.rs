@@ -27,8 +27,8 @@ use crate::process;
 use crate::targets::devices;
 use crate::targets::state::VolumeState;
 
-/// The block layer counts in such times, s, and what fits one is taken as soon as it begins: nothing is slower
-/// by that than its rate, and all of it may be over by so much earlier.
+/// The block layer counts in such times, s, and what fits one is taken as soon as it begins: all of it may be
+/// over by so much earlier than the rate says.
 const SLICE: f64 = 0.1;
 /// How long it may take to make or to end one.
 const LIFE_MAX: Duration = Duration::from_secs(60);
