@@ -15,7 +15,7 @@ use haul_volume::client::{Client, Config};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-use crate::support::compare::{ALL, assert_same};
+use crate::support::compare::{ALL, assert_none_torn, assert_same};
 use crate::support::run::{Haul, Outcome};
 use crate::support::{Room, procs, read, tree};
 
@@ -53,11 +53,48 @@ impl User {
         told["servers"].as_array().expect("a list").clone()
     }
 
+    /// The process of a storage server; `None`: of the catalog.
+    fn process(&self, server: Option<u64>) -> Pid {
+        let all = self.health();
+        let one = all.iter().find(|one| one["server"].as_u64() == server).expect("the volume has it");
+        let process = one["process"].as_u64().expect("it runs");
+        Pid::from_raw(i32::try_from(process).expect("a number")).expect("a process")
+    }
+
     /// Kills a storage server.
-    fn kill(&self, number: usize) {
-        let process = self.health()[number]["process"].as_u64().expect("it runs");
-        let pid = Pid::from_raw(i32::try_from(process).expect("a number")).expect("a process");
-        rustix::process::kill_process(pid, Signal::KILL).expect("it is there");
+    fn kill(&self, number: u64) {
+        signal(self.process(Some(number)), Signal::KILL);
+    }
+
+    /// Bytes that the storage servers have on disk.
+    fn holds(&self) -> u64 {
+        let mut all = 0;
+        let mut todo = ["a", "b", "c"].map(|dir| self.room.at(dir)).to_vec();
+        while let Some(dir) = todo.pop() {
+            for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+                match entry.metadata() {
+                    Ok(meta) if meta.is_dir() => todo.push(entry.path()),
+                    Ok(meta) => all += meta.len(),
+                    Err(_) => {}
+                }
+            }
+        }
+        all
+    }
+
+    /// The names in a directory of the volume.
+    fn names(&self, path: &str) -> Vec<String> {
+        let listed = self.env(Haul::new(["volume", "ls", path])).run().sane().exits(0);
+        let lines = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let name = |line: &str| line.split(" -> ").next()?.split_whitespace().last().map(str::to_owned);
+        lines.lines().filter_map(name).collect()
+    }
+
+    /// Whether the volume has this tree and nothing beside it.
+    fn has(&self, data: &Path, out: &str) {
+        assert_eq!(self.names("v"), ["data"]);
+        self.cp(&["-r"], "vol://v/data", self.room.dir(out)).run().sane().exits(0);
+        assert_same(data, &self.room.at(out).join("data"), ALL);
     }
 
     /// Starts what does not run.
@@ -106,6 +143,10 @@ impl Pen {
     }
 }
 
+fn signal(process: Pid, signal: Signal) {
+    rustix::process::kill_process(process, signal).expect("it is there");
+}
+
 fn said(ended: &Outcome, text: &str) {
     assert!(ended.describe().contains(text), "{}", ended.describe());
 }
@@ -148,6 +189,10 @@ fn trees_go_in_and_come_out_as_they_were() {
     said(&ended, "vol://v/none");
     let ended = user.cp(&[], "vol://w/none", &out).run().sane();
     said(&ended, "no volume w is known here");
+    let ended = user.cp(&[], "vol:///none", &out).run().sane().exits(2);
+    said(&ended, "there is no volume behind the slashes");
+    let ended = user.cp(&[], "vol:/v/none", &out).run().sane().exits(2);
+    said(&ended, "for a volume write vol://v/none");
     let ended = user.cp(&["-r"], "vol://v/in", "vol://v/in/deeper/").run().sane().exits(2);
     said(&ended, "lies inside the source");
 }
@@ -241,40 +286,110 @@ fn what_changes_under_a_copy_is_not_mixed() {
     assert!(read(out.join("data/f")).iter().all(|byte| *byte == 2));
 }
 
-/// Goal: a storage server that is killed in the middle of a copy, and started again, costs no byte: the copy
-/// ends, or names what failed, and the same command brings the rest.
+/// Files that are there.
+fn files_in(dir: &Path) -> u64 {
+    if dir.exists() { tree::totals(dir).0 } else { 0 }
+}
+
+/// Goal: storage servers that are killed in the middle of a copy, and started again, cost no byte and no
+/// file: what they had taken and not synced is sent once more by the same run, which says so and ends well.
 #[test]
 fn a_killed_server_costs_no_bytes() {
     let user = User::new();
-    let (data, out) = (user.room.dir("data"), user.room.dir("out"));
-    tree::plain(&data, 3, 40, 24_000_000);
+    let data = user.room.dir("data");
+    tree::plain(&data, 3, 40, 40_000_000);
+    tree::plain(&data.join("more"), 4, 0, 20_000_000);
+    tree::settle(&data);
     let (files, bytes) = tree::totals(&data);
     let mut running = user.cp(&["-r", "--rate=10MB/s"], &data, "vol://v/").start();
-    let dir = user.room.at("b");
-    let holds = |dir: &Path| {
-        let mut all = 0;
-        let mut todo = vec![dir.to_owned()];
-        while let Some(dir) = todo.pop() {
-            for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-                match entry.metadata() {
-                    Ok(meta) if meta.is_dir() => todo.push(entry.path()),
-                    Ok(meta) => all += meta.len(),
-                    Err(_) => {}
-                }
-            }
-        }
-        all
-    };
-    assert!(running.until(|_| holds(&dir) > bytes / 8), "it begins");
-    user.kill(1);
-    user.start();
-    let first = running.wait().sane();
+    for (server, part) in [(1, 8), (2, 4), (0, 2)] {
+        assert!(running.until(|_| user.holds() > bytes / part), "it goes on");
+        user.kill(server);
+        user.start();
+    }
+    let first = running.wait().sane().exits(0);
+    let summary = first.summary();
+    assert_eq!((summary.number("files"), summary.number("failed")), (files, 0), "{}", first.describe());
+    assert!(summary.chosen("sent again").contains("had lost"), "{}", first.describe());
     let again = user.cp(&["-r"], &data, "vol://v/").run().sane().exits(0).summary();
-    let arrived = again.number("files") + again.number("unchanged");
-    assert_eq!(arrived, files, "{}\n{again:?}", first.describe());
+    assert_eq!((again.number("files"), again.number("unchanged")), (0, files), "{again:?}");
+    user.has(&data, "out");
+}
+
+/// Goal: a storage server that is away for one patience ends a copy into the volume, and one out of it, with
+/// one error that names it and what to do: no file waits for it anew. When it is there again, the same
+/// command brings what is left.
+/// Method: it is killed in the middle, and not started; then it stands still, which no connection shows.
+#[test]
+fn a_server_that_is_gone_ends_the_copy() {
+    let user = User::new();
+    let (data, out, list) = (user.room.dir("data"), user.room.dir("out"), user.room.at("list"));
+    (0..84).for_each(|n| drop(user.room.file(&format!("data/f{n}"), vec![n; 700_000])));
+    tree::settle(&data);
+    let (files, bytes) = tree::totals(&data);
+    let failures = format!("--failures={}", list.display());
+    let options = ["-r", "--rate=20MB/s", "--patience=6s", &failures];
+    let is_over = |ended: Outcome| {
+        let ended = ended.sane().exits(1);
+        for part in ["its server 1, ", "is gone", "`haul volume start v`"] {
+            said(&ended, part);
+        }
+        let told = fs::read_to_string(&list).expect("a list");
+        let (failed, summary) = (told.lines().count() as u64, ended.summary());
+        assert!(failed > 0 && summary.number("failed") == failed, "{failed}: {}", ended.describe());
+        assert!(summary.number("files") + failed <= files, "{failed}: {}", ended.describe());
+        // What met it first, and what was left.
+        assert!(told.lines().all(|line| line.contains("is gone")), "{told}");
+        assert_eq!(summary.text("status"), "failed", "{}", ended.describe());
+    };
+    let mut into = user.cp(&options, &data, "vol://v/").start();
+    assert!(into.until(|_| user.holds() > bytes / 8), "it begins");
+    user.kill(1);
+    is_over(into.wait());
+    user.start();
+    let again = user.cp(&["-r"], &data, "vol://v/").run().sane().exits(0).summary();
+    assert_eq!(again.number("files") + again.number("unchanged"), files, "{again:?}");
+    user.has(&data, "whole");
+
+    let mut from = user.cp(&options, "vol://v/data", &out).start();
+    assert!(from.until(|_| files_in(&out) > 5), "it begins");
+    let frozen = user.process(Some(1));
+    signal(frozen, Signal::STOP);
+    is_over(from.wait());
+    assert_none_torn(&data, &out.join("data"));
+    signal(frozen, Signal::KILL);
+    user.start();
+    let again = user.cp(&["-r"], "vol://v/data", &out).run().sane().exits(0).summary();
+    assert_eq!(again.number("files") + again.number("unchanged"), files, "{again:?}");
+    assert_same(&data, &out.join("data"), ALL);
+}
+
+/// Goal: the same of the catalog, which names everything.
+#[test]
+fn a_catalog_that_is_gone_ends_the_copy() {
+    let user = User::new();
+    let (data, out) = (user.room.dir("data"), user.room.dir("out"));
+    (0..84).for_each(|n| drop(user.room.file(&format!("data/f{n}"), vec![n; 700_000])));
+    tree::settle(&data);
+    let (files, bytes) = tree::totals(&data);
+    let options = ["-r", "--rate=20MB/s", "--patience=5s"];
+    let is_over = |ended: Outcome| {
+        let ended = ended.sane().exits(1);
+        ["its catalog, ", "is gone", "`haul volume start v`"].iter().for_each(|part| said(&ended, part));
+    };
+    let mut into = user.cp(&options, &data, "vol://v/").start();
+    assert!(into.until(|_| user.holds() > bytes / 8), "it begins");
+    signal(user.process(None), Signal::KILL);
+    is_over(into.wait());
+    user.start();
+    let again = user.cp(&["-r"], &data, "vol://v/").run().sane().exits(0).summary();
+    assert_eq!(again.number("files") + again.number("unchanged"), files, "{again:?}");
+    user.has(&data, "whole");
+    let mut from = user.cp(&options, "vol://v/data", &out).start();
+    assert!(from.until(|_| files_in(&out) > 5), "it begins");
+    signal(user.process(None), Signal::KILL);
+    is_over(from.wait());
+    user.start();
     user.cp(&["-r"], "vol://v/data", &out).run().sane().exits(0);
     assert_same(&data, &out.join("data"), ALL);
-    // Nothing but the tree is there.
-    let listed = user.env(Haul::new(["volume", "ls", "v"])).run().sane().exits(0);
-    assert_eq!(String::from_utf8_lossy(&listed.stdout).lines().count(), 1, "{}", listed.describe());
 }

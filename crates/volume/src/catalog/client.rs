@@ -289,8 +289,8 @@ impl Client {
         self.done(Request::Removed { server, files })
     }
 
-    /// From now on a call that is not answered ends within so long, and so does each that waits: nobody has any
-    /// more patience with this catalog.
+    /// From now on a call that is not answered ends within so long, and so does each that waits: nobody has
+    /// any more patience with this catalog.
     pub fn hurry(&self, patience: Duration) {
         self.shared.lock().hurry.get_or_insert((Instant::now(), patience));
         self.shared.changed.notify_all();
