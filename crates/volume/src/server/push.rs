@@ -2,7 +2,7 @@
 //! there.
 //!
 //! Invariant: something is durable only if all that it asks of a server and then the sync were answered in
-//! one life of that server, over one connection.
+//! one life of that server, over one connection; nothing that is over has anything under way there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,6 +38,8 @@ struct Running {
     /// What is not answered.
     open: BTreeSet<RequestNo>,
     syncing: bool,
+    /// It comes to nothing; but what is not answered may still be done.
+    failed: bool,
 }
 
 /// What is said to which server.
@@ -102,8 +104,8 @@ impl Tasks {
     }
 
     fn begin(&mut self, task: Task, server: ServerNo, file: FileNo, epoch: Epoch, what: What) -> Begins {
-        let new = Running { server, file, epoch, what, life: None, open: BTreeSet::new(), syncing: false };
-        self.all.insert(task, new);
+        let (open, syncing, failed) = (BTreeSet::new(), false, false);
+        self.all.insert(task, Running { server, file, epoch, what, life: None, open, syncing, failed });
         let mut begins = Begins::default();
         if let Some(life) = self.servers.get(&server).copied() {
             self.go(task, life, &mut begins);
@@ -196,11 +198,13 @@ impl Tasks {
             Answer::Gone => true,
             Answer::Void(_) | Answer::Read(_) | Answer::Failed(_) => false,
         };
-        if !is_well {
-            return (None, Some((task, false)));
-        }
+        running.failed |= !is_well;
+        // What is under way would go over what is written there after this.
         if !running.open.is_empty() {
             return (None, None);
+        }
+        if running.failed {
+            return (None, Some((task, false)));
         }
         if running.syncing {
             return (None, Some((task, true)));
@@ -215,6 +219,32 @@ impl Tasks {
     pub(super) fn is_over(&mut self, task: Task) {
         if let Some(running) = self.all.remove(&task) {
             running.open.iter().for_each(|number| _ = self.of.remove(number));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a push that a disk refused in part is over only when all of it was answered: else what is still
+    /// under way would go over what a client writes there next.
+    /// Method: of three pieces the first one is refused, then the others are written, or refused as well.
+    #[test]
+    fn nothing_that_is_over_is_under_way() {
+        let (server, life, push) = (ServerNo(1), Incarnation(5), PushNo(3));
+        for last in [Answer::Written(life), Answer::Failed(28)] {
+            let mut tasks = Tasks::new();
+            let _ = tasks.joined(server, life);
+            let begins = tasks.push(push, server, FileNo(9), Epoch::default(), Vec::new());
+            assert_eq!(begins.reads.len(), 1);
+            let pieces = (0..3).map(|at| (at * 10, Bytes::default())).collect();
+            let said: Vec<RequestNo> = tasks.read(push, pieces).into_iter().map(|(_, no, _)| no).collect();
+            let over = |(next, over): (Option<Said>, Option<(Task, bool)>)| (next.is_some(), over);
+            assert_eq!(over(tasks.answered(said[0], &Answer::Failed(5))), (false, None), "two are under way");
+            assert_eq!(over(tasks.answered(said[2], &Answer::Written(life))), (false, None));
+            let ended = over(tasks.answered(said[1], &last));
+            assert_eq!(ended, (false, Some((Task::Push(push), false))), "it is not synced, nor durable");
         }
     }
 }
