@@ -189,7 +189,7 @@ fn replicas_that_make_no_sense_are_refused() {
     room.file("here", "x");
     let here = room.at("here").display().to_string();
     for (sources, replica, why) in [
-        (vec![here.clone()], "ftp://u:geheim@127.0.0.1:1/f", "only servers"),
+        (vec![here.clone()], "ftp://u:geheim@127.0.0.1:1/f", "at FTP and GridFTP servers"),
         (vec![format!("{NOBODY}/a"), format!("{NOBODY}/b")], "ftp://u:geheim@127.0.0.1:1/f", "one source"),
         (vec![format!("{NOBODY}/a")], here.as_str(), "lies at a server"),
         (vec![format!("{NOBODY}/a")], "ftp://u:geheim@127.0.0.1:1/~/f", "whole path"),

@@ -281,7 +281,7 @@ fn a_pair_waits_for_a_server_that_is_away() {
         assert!(half, "{}", run.stderr());
         b.kill();
         if !asks {
-            let ended = run.wait().sane().exits(3);
+            let ended = run.wait().sane().exits(1).says("the destination's server is gone");
             assert!(!copy.join("big").exists(), "{}", ended.describe());
             return;
         }
