@@ -25,7 +25,9 @@ demo=("${build[@]}" ssh:openssh-client ssh-keygen:openssh-client sshd:openssh-se
 # by peers.sh.
 ftp=(proftpd:proftpd-mod-crypto globus-gridftp-server:globus-gridftp-server-progs openssl:openssl
     globus-url-copy:globus-gass-copy-progs lftp:lftp curl:curl python3:python3)
-test=("${demo[@]}" "${kernel[@]}" "${ftp[@]}" strace:strace b3sum:b3sum setpriv:util-linux script:bsdutils
+# A batch system whose jobs start the servers of volumes: 6 MB to fetch, 20 MB installed.
+slurm=(slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge)
+test=("${demo[@]}" "${kernel[@]}" "${ftp[@]}" "${slurm[@]}" strace:strace b3sum:b3sum setpriv:util-linux script:bsdutils
     prlimit:util-linux mkfs.xfs:xfsprogs xfs_io:xfsprogs mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs
     ip:iproute2 ping:iputils-ping iperf3:iperf3 fusermount3:fuse3 rsync:rsync
     "${gluster[@]}" "${moosefs[@]}")

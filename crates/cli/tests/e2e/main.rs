@@ -71,4 +71,5 @@ mod top;
 mod trouble;
 mod volume;
 mod volume_copy;
+mod volume_slurm;
 mod young;

@@ -23,6 +23,7 @@ pub mod node;
 pub mod procs;
 pub mod run;
 pub mod serve;
+pub mod slurm;
 pub mod sshd;
 pub mod steered;
 pub mod striped;

@@ -15,7 +15,8 @@ use super::ftpd;
 /// processes), `rsync`, `b3sum`, `xfs` and `ext4` (a loop device with it that can be shut down), `overlay`,
 /// `btrfs`, `prlimit`, `targets` (the model of `lab`, for which it must be built), `script`, `setsid`,
 /// `setarch`, `proftpd`, `proftpd-tls`, `vsftpd` (fetched by `scripts/peers.sh`), `gridftp` (the server of
-/// Globus); `curl`, `lftp`, `python3`, `globus-url-copy`, which are clients of ours.
+/// Globus), `slurm` (its daemons, and munge); `curl`, `lftp`, `python3`, `globus-url-copy`, which are clients
+/// of ours.
 macro_rules! need {
     ($($need:literal),+) => {
         if !$crate::support::needs::all_here(&[$($need),+]) {
@@ -80,6 +81,7 @@ fn probe(need: &str) -> bool {
         "globus-url-copy" => exists(need),
         "b3sum" => works("b3sum", &["--version"]),
         "proftpd" | "proftpd-tls" | "vsftpd" | "gridftp" => ftpd::is_here(need),
+        "slurm" => super::slurm::is_here(),
         _ => panic!("no need is called {need}"),
     }
 }
