@@ -41,9 +41,10 @@
 //!
 //! Names are another matter: [`catalog`].
 //!
-//! Reading order: [`cost`], [`threshold`]; [`storage`], [`gather`], [`client`]; [`catalog`].
+//! Reading order: [`cost`], [`threshold`]; [`storage`], [`gather`], [`client`]; [`catalog`]; [`check`].
 
 pub mod catalog;
+pub mod check;
 pub mod client;
 pub mod cost;
 pub mod gather;
@@ -86,6 +87,18 @@ pub struct ContentVersion {
     pub gatherer: u32,
     /// Changes of the file in this life.
     pub changes: u64,
+}
+
+/// A file or a link of a volume that a copy may bring out of it, as it was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Below where the copy begins.
+    pub path: Vec<u8>,
+    pub entry: catalog::EntryNo,
+    /// Of a file, if it was told.
+    pub version: Option<ContentVersion>,
+    /// It is a link, which has no bytes.
+    pub is_link: bool,
 }
 
 /// Who may write a file directly: leases of an older epoch are void.

@@ -28,6 +28,7 @@ pub use haul_base::role::Role;
 pub use haul_launch::protocol_line;
 pub use haul_launch::{Dialler, SSH_CHANNELS_MAX};
 pub use haul_storage::sink::clean::age_in_words;
+pub use haul_storage::store::Picks;
 
 /// Runs a copy to its end; see [`Copy`], which asks for one step by step. What goes wrong is in the summary.
 pub fn copy(request: CopyRequest, observer: Arc<dyn Observer>, handle: Handle) -> Summary {

@@ -583,5 +583,6 @@ fn bare(sources: Vec<Endpoint>, destination: Endpoint) -> CopyRequest {
         verbose: false,
         targets: false,
         state_home: None,
+        picks: None,
     }
 }

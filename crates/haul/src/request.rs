@@ -2,8 +2,10 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use haul_launch::Dialler;
+use haul_storage::store::Picks;
 
 use crate::endpoint::Endpoint;
 use crate::options::Options;
@@ -30,6 +32,9 @@ pub struct CopyRequest {
     pub targets: bool,
     /// Where storage passports are kept on this host, `~/.local/state/haul` say; `None`: none is looked for.
     pub state_home: Option<PathBuf>,
+    /// What of a source in a volume comes, where the source is read by this process; `None`: all of it. All
+    /// of other sources comes.
+    pub picks: Option<Arc<dyn Picks>>,
 }
 
 impl CopyRequest {
@@ -45,6 +50,7 @@ impl CopyRequest {
             verbose: false,
             targets: false,
             state_home: None,
+            picks: None,
         }
     }
 }

@@ -508,6 +508,7 @@ fn source_conforms_with(
     assert_eq!(store.roots().expect("roots").len(), 1);
     let (post, posted) = unbounded();
     let parts = store.start(Reading {
+        picks: None,
         agreed: Agreed::plain(1000),
         readers: 2,
         storage: StorageOptions::default(),

@@ -20,6 +20,8 @@ use haul_core::ids::{DirId, FileId, Holder};
 use haul_core::journal::Resume;
 use haul_core::transfer::op::Existing;
 use haul_core::transfer::source::{Lies, OnChange};
+use haul_core::volume::Candidate;
+use haul_core::volume::catalog::Failure as Refusal;
 use haul_core::wire::{Agreed, Failure, FailureKind, SinkOptions, SourceRoot};
 
 pub use super::source::{Stamp, WallClock};
@@ -174,8 +176,21 @@ pub trait NetworkFacet: Send + Sync {
     fn set_connections(&self, connections: u16) -> u16;
 }
 
+/// Whoever wants some entries of a volume alone, and has to know of which version they are read.
+pub trait Picks: std::fmt::Debug + Send + Sync {
+    /// Which of these come, in their order. They were looked at before.
+    ///
+    /// # Errors
+    /// The volume's catalog does not say.
+    fn pick(&self, entries: &[Candidate]) -> Result<Vec<bool>, Refusal>;
+    /// One that was picked changed, and is read anew as this.
+    fn is_another(&self, entry: &Candidate);
+}
+
 /// How a source is read.
 pub struct Reading {
+    /// What of a volume comes, if not all; of other sources all does.
+    pub picks: Option<Arc<dyn Picks>>,
     pub agreed: Agreed,
     /// Threads for all that is no object.
     pub readers: usize,

@@ -38,6 +38,7 @@ mod gone;
 mod here;
 mod look;
 mod names;
+mod noted;
 mod path;
 mod publish;
 mod reader;

@@ -12,6 +12,7 @@ pub mod holds;
 #[cfg(test)]
 mod model;
 pub mod server;
+mod states;
 pub mod store;
 pub mod tree;
 

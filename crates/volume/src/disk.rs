@@ -155,6 +155,16 @@ impl Dir {
         Ok(names)
     }
 
+    /// How long a file is, if it is there.
+    pub(crate) fn len_of(&self, name: impl AsRef<OsStr>) -> Result<Option<u64>> {
+        match retry_on_intr(|| rustix::fs::statat(&self.fd, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW)) {
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile => Err(Errno::NOTSUP),
+            Ok(stat) => Ok(Some(stat.st_size as u64)),
+        }
+    }
+
     /// Makes last which names are in it.
     pub(crate) fn sync(&self) -> Result<()> {
         retry_on_intr(|| rustix::fs::fsync(&self.fd))

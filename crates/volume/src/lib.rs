@@ -6,10 +6,13 @@
 pub mod access;
 pub mod boot;
 pub mod catalog;
+pub mod check;
 pub mod client;
 pub mod contents;
 pub mod dial;
 mod disk;
+pub mod drain;
+pub mod fsck;
 pub mod home;
 pub mod key;
 pub mod line;

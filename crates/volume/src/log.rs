@@ -15,6 +15,7 @@
 //!    /0000000000000000.log    a segment, by its first record
 //! ```
 
+mod check;
 mod frame;
 mod scan;
 #[cfg(test)]
@@ -31,6 +32,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use haul_core::volume::gather::{Part, Record, Seq};
 use rustix::io::{Errno, retry_on_intr};
 
+pub use self::check::WeakReader;
 use self::frame::{CHECK_LEN, HEAD_LEN, HEADER_LEN, Head, Header, Key};
 use crate::disk::{Dir, Extent, Lock, SyncCall, lock, read_at, sync_call, write_at};
 

@@ -9,6 +9,7 @@
 //! reads and one that writes; one accepts, and one for each other server connects to it.
 
 mod brain;
+mod check;
 mod disk;
 mod event;
 mod push;
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Sender, unbounded};
 use haul_core::ids::Time;
 use haul_core::volume::ServerNo;
+use haul_core::volume::check::Check;
 use haul_core::volume::client::Striping;
 use haul_core::volume::gather::{self, Gatherer, Record, Seq, Settings};
 use haul_core::volume::storage;
@@ -31,6 +33,7 @@ use haul_core::volume::wire::{Message, Who};
 use haul_transport::{Link, TransportError, tls};
 
 use self::brain::Brain;
+use self::check::Checks;
 use self::disk::Disk;
 use self::event::{Event, LineNo};
 use crate::dial::{Dialler, Keys, To};
@@ -117,6 +120,7 @@ impl Server {
         let shelf = Arc::new(Shelf::open(&config.root, &of)?);
         let (log, first, records) = Log::open(&config.root.join("log"), crate::log::Settings::default())?;
         shelf.bind_log(&log.id())?;
+        let (log_id, weak_log) = (log.id(), log.reader().downgrade());
         let life = shelf.begin_life()?;
         let started = Instant::now();
         let settings = Settings { stripe_size: config.stripe_size, forget_records: FORGET_RECORDS };
@@ -145,9 +149,18 @@ impl Server {
         let at = listener.local_addr().map_err(failed("its address"))?;
         let over = Arc::new(AtomicBool::new(false));
         let visits = Visits::default();
+        let checks = Checks {
+            me: config.me,
+            striping: striping.clone(),
+            shelf: Arc::downgrade(&shelf),
+            log: weak_log,
+            log_id,
+            events: events.clone(),
+        };
         let door = Door {
             keys: config.keys.clone(),
             me: config.me,
+            checks,
             striping: striping.clone(),
             events: events.clone(),
             visits: visits.clone(),
@@ -184,6 +197,7 @@ impl Drop for Server {
 struct Door {
     keys: Keys,
     me: ServerNo,
+    checks: Checks,
     striping: Striping,
     events: Sender<Event>,
     visits: Visits,
@@ -271,11 +285,31 @@ impl Door {
         }
     }
 
+    /// Answers who checks, one question after the other, until he has no more.
+    fn check_for(&self, first: Check, incoming: &mut Incoming, mouth: &Mouth) {
+        let mut next = Some(first);
+        while let Some(Check { volume, to, ask }) = next {
+            if volume != self.keys.volume || to != self.me {
+                let why = format!("this is server {} of another volume, or of this one", self.me.0);
+                return mouth.say(Message::Refused(why.into()), Bytes::default());
+            }
+            mouth.say(Message::Found(self.checks.answer(ask)), Bytes::default());
+            next = match incoming.receive(|_| Ok(())) {
+                Ok(Some((Message::Check(check), _))) => Some(check),
+                _ => None,
+            };
+        }
+    }
+
     /// Hears a connection until it ends; `None`: it was not joined.
     fn join(&self, incoming: &mut Incoming, line: LineNo, mouth: Mouth) -> Option<()> {
         let (message, _) = incoming.receive(|_| Ok(())).ok().flatten()?;
         if let Message::Visit(visit) = message {
             mouth.say(self.visits.answer(self.keys.volume, Some(self.me), &visit), Bytes::default());
+            return None;
+        }
+        if let Message::Check(check) = message {
+            self.check_for(check, incoming, &mouth);
             return None;
         }
         let Message::Join { volume, who, session, to, striping } = message else {

@@ -30,6 +30,7 @@ use haul_core::wire::FILE_LEN_MAX;
 use rustix::fs::Mode;
 use rustix::io::{Errno, retry_on_intr};
 
+pub(crate) use self::files::Page;
 use self::files::{Files, OPEN_MAX};
 pub use self::identity::Of;
 use self::identity::{LEN_MAX, decode_lives, encode_lives, encode_log};
@@ -174,6 +175,34 @@ impl Shelf {
         *lives = next;
         write_small(&self.root, LIVES, &encode_lives(next))?;
         Ok(next)
+    }
+
+    /// How many bytes lie here of a file, its stripes one behind the other; `None`: there is none.
+    pub(crate) fn len(&self, file: FileNo) -> Result<Option<u64>, Errno> {
+        self.files.len(file)
+    }
+
+    /// See [`Files::page`].
+    pub(crate) fn page(&self, after: Option<FileNo>, max: usize) -> Result<Page, Errno> {
+        self.files.page(after, max)
+    }
+
+    /// What is not any more as it was when the directory was opened, in words. `log`: the id of its log.
+    pub(crate) fn check(&self, log: &[u8; 16]) -> Vec<String> {
+        let mut faults = Vec::new();
+        let lives = *lock(&self.lives);
+        let of = |name: &'static str, is: bool, read: Result<bool, ShelfError>| match read {
+            Ok(true) => None,
+            Ok(false) if is => Some(format!("{} is another than it was", self.root.path_of(name).display())),
+            Ok(false) => Some(format!("{} is missing", self.root.path_of(name).display())),
+            Err(error) => Some(haul_base::errno::with_causes(&error)),
+        };
+        let log_id = self.root.read_small(LOG, LEN_MAX).map_err(failed("read", self.root.path_of(LOG)));
+        let (there, own) = (log_id.as_ref().is_ok_and(Option::is_some), encode_log(log));
+        faults.extend(of(IDENTITY, false, is_of(&self.root, &self.of)));
+        faults.extend(of(LIVES, true, lives_of(&self.root).map(|read| read == Some(lives))));
+        faults.extend(of(LOG, there, log_id.map(|read| read == Some(own))));
+        faults
     }
 
     /// Where in what lies here a request of `len` bytes begins.

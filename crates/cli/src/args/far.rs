@@ -9,7 +9,7 @@ use clap::Args as ClapArgs;
 /// Longest remote shell command, words.
 const SSH_WORDS_MAX: usize = 256;
 
-#[derive(ClapArgs, Debug)]
+#[derive(ClapArgs, Clone, Debug)]
 pub struct Far {
     /// Remote shell and its arguments, as one word: -e 'ssh -p 2222 -i key'
     ///

@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{ArgAction, Args as ClapArgs, Subcommand};
 use haul_volume::access::check_name;
 
-use super::far::{SshCommand, parse_ssh};
-use super::{parse_duration, parse_object_size, plain};
+use super::far::{self, SshCommand, parse_ssh};
+use super::{parse_duration, parse_object_size, parse_patience, parse_size, plain, protect, rate};
 
 /// Most servers of a volume.
 const SERVERS_MAX: usize = haul_core::volume::catalog::SERVERS_MAX;
@@ -28,6 +28,10 @@ pub enum Volume {
     Rm(Rm),
     /// Look whether the servers of a volume answer
     Health(One),
+    /// Bring what has no home outside of a volume to a file system
+    Drain(Box<Drain>),
+    /// Hold the catalog of a volume against what its servers have
+    Fsck(Fsck),
     /// Start those servers of a volume that do not run
     Start(Begins),
     /// End the servers of a volume; what is in it stays
@@ -145,6 +149,97 @@ pub struct One {
 }
 
 #[derive(ClapArgs, Debug)]
+#[command(after_help = DRAIN_AFTER)]
+pub struct Drain {
+    /// The volume, which may be in use
+    #[arg(value_name = "NAME", value_parser = parse_name)]
+    pub name: String,
+
+    /// Where to: its files come into that directory by the names that they have in the volume
+    ///
+    /// As the destination of `haul cp`: PATH, HOST:PATH or ftp://SERVER/PATH; not a volume.
+    #[arg(long, value_name = "DST")]
+    pub to: std::ffi::OsString,
+
+    /// Also what has a home already, here or elsewhere
+    #[arg(long)]
+    pub all: bool,
+
+    /// Say what would be brought, and how much; change nothing
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+
+    /// Keep owner and group where that is allowed
+    #[arg(short, long)]
+    pub archive: bool,
+
+    /// Name each entry that was brought and, at the end, the values that haul chose
+    #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
+    pub verbose: u8,
+
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Write events as JSON lines to stdout, as `haul cp` does
+    #[arg(long)]
+    pub json: bool,
+
+    /// Write one JSON line per entry that failed: path, stage, errno, text
+    #[arg(long, value_name = "FILE", value_parser = plain::path())]
+    pub failures: Option<std::path::PathBuf>,
+
+    /// Send no faster than this, as 100MiB/s or 1Gbit/s
+    #[arg(long, visible_alias = "bwlimit", value_name = "RATE", value_parser = rate::parse_rate)]
+    pub rate: Option<u64>,
+
+    /// Data connections, 1 to 64
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub streams: Option<u16>,
+
+    /// Most payload in memory at each end, as 512MiB or 2G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
+
+    /// How long a network or a server that is down is waited for, as 90s or 5m
+    #[arg(long, value_name = "TIME", value_parser = parse_patience)]
+    pub patience: Option<u32>,
+
+    /// Stop after this time, as 3h50m, as Ctrl-C would; the same command goes on later
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub stop_after: Option<Duration>,
+
+    #[command(flatten)]
+    pub far: far::Far,
+
+    #[command(flatten)]
+    pub protection: protect::Protection,
+}
+
+const DRAIN_AFTER: &str = "\
+Exit codes: as of `haul cp`. A file that is written while it is brought has no home, and the same command brings it once more. What is not \
+in the volume any more is not removed at DST.";
+
+#[derive(ClapArgs, Debug)]
+#[command(after_help = FSCK_AFTER)]
+pub struct Fsck {
+    /// The volume, which may be in use
+    #[arg(value_name = "NAME", value_parser = parse_name)]
+    pub name: String,
+
+    /// Remove bytes that no entry of the catalog has, and nothing else
+    #[arg(long)]
+    pub repair: bool,
+
+    /// Print one JSON object a line: of each fault, and of what was looked at
+    #[arg(long)]
+    pub json: bool,
+}
+
+const FSCK_AFTER: &str = "\
+Exit codes: 0 nothing is wrong; 1 something is, or somebody was not reached; 2 wrong usage. See docs/volumes.md.";
+
+#[derive(ClapArgs, Debug)]
 pub struct Begins {
     /// The volume
     #[arg(value_name = "NAME", value_parser = parse_name)]
@@ -161,7 +256,7 @@ pub struct Destroy {
     #[arg(value_name = "NAME", value_parser = parse_name)]
     pub name: String,
 
-    /// Also if there are files in it
+    /// Also if there are files in it that have no home outside of it
     #[arg(long)]
     pub yes: bool,
 

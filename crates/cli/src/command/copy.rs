@@ -5,7 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use haul::api::{CopyRequest, Dialler, Endpoint, ErrorKind, Handle, RemoteOptions, Summary};
+use haul::api::{
+    CopyRequest, Dialler, Endpoint, ErrorKind, Event, Handle, Observer, Picks, RemoteOptions, Summary,
+};
 use haul::ctl::Server;
 use haul::endpoint;
 use haul::errno;
@@ -14,7 +16,7 @@ use haul::options;
 use super::surroundings::{self, Surroundings};
 use super::{FAILED, USAGE, complain};
 use crate::args::{Changed, Cp, Dial, Durability};
-use crate::manifest::Part;
+use crate::manifest::Part as OfPart;
 use crate::report::human::Manner;
 use crate::report::{Reporter, Settings, lists};
 use crate::signals;
@@ -25,9 +27,34 @@ const WHAT_MAX: usize = 1000;
 const NO_TERMINAL: &str = "--watch draws on a terminal, and stderr is none here, or --json writes to the same one: `haul top` \
                            shows the storage targets of this copy from elsewhere, and --json tells of them";
 
+/// What a copy is for besides, where it is a part of another command.
+pub struct Part {
+    /// What of its source comes.
+    pub picks: Arc<dyn Picks>,
+    /// Hears all that happens, and must not block.
+    pub hears: Arc<dyn Fn(&Event) + Send + Sync>,
+}
+
+/// Tells the reporter what it wants to show, and a part all.
+struct Both {
+    reporter: Arc<Reporter>,
+    part: Part,
+    /// Entries that ended well are shown.
+    shows: bool,
+}
+
+impl Observer for Both {
+    fn event(&self, event: Event) {
+        (self.part.hears)(&event);
+        if self.shows || !matches!(event, Event::Entry { .. }) {
+            self.reporter.event(event);
+        }
+    }
+}
+
 impl super::Run for Cp {
     fn run(&self) -> i32 {
-        run(self)
+        run(self, None)
     }
 
     fn works(&self) -> bool {
@@ -35,7 +62,8 @@ impl super::Run for Cp {
     }
 }
 
-fn run(args: &Cp) -> i32 {
+/// Copies, and says what came of it.
+pub fn run(args: &Cp, part: Option<Part>) -> i32 {
     let handle = Handle::new();
     // First of all: a signal that comes before has the system's way, and no exit code of ours.
     let (stopper, teller) = (handle.clone(), Arc::new(OnceLock::<Arc<Reporter>>::new()));
@@ -47,7 +75,7 @@ fn run(args: &Cp) -> i32 {
         }
     });
     let surroundings = Surroundings::look();
-    let request = match request(args, &surroundings) {
+    let mut request = match request(args, &surroundings) {
         Ok(request) => request,
         Err(error) => return complain(&error, USAGE),
     };
@@ -55,7 +83,11 @@ fn run(args: &Cp) -> i32 {
         haul::process::keep_secrets();
     }
     let mut settings = settings(args, &surroundings);
-    settings.part = request.options.range.zip(request.sources.first()).map(|(range, source)| Part {
+    let shows = request.verbose;
+    if let Some(part) = &part {
+        (request.picks, request.verbose) = (Some(part.picks.clone()), true);
+    }
+    settings.part = request.options.range.zip(request.sources.first()).map(|(range, source)| OfPart {
         source: source.shown(),
         offset: range.offset,
         len: range.len,
@@ -79,7 +111,11 @@ fn run(args: &Cp) -> i32 {
         if args.dry_run { None } else { open_socket(&request, &handle, args.verbose > 0, &reporter) };
     match watched {
         Ok(asked) => {
-            let summary = haul::api::copy(request, reporter.clone(), handle);
+            let observer: Arc<dyn Observer> = match part {
+                None => reporter.clone(),
+                Some(part) => Arc::new(Both { reporter: reporter.clone(), part, shows }),
+            };
+            let summary = haul::api::copy(request, observer, handle);
             reporter.finish(summary, asked.exit_code())
         }
         Err(error) => {
@@ -228,6 +264,7 @@ fn request(args: &Cp, surroundings: &Surroundings) -> Result<CopyRequest, String
         verbose: args.verbose > 0 || args.itemize_changes > 0 || args.print0,
         targets: args.json || args.watch,
         state_home: surroundings::state_dir(),
+        picks: None,
     })
 }
 

@@ -22,6 +22,8 @@ use crate::args::volume::Volume;
 use crate::{escape, signals};
 
 mod create;
+mod drain;
+mod fsck;
 mod life;
 mod names;
 mod show;
@@ -66,6 +68,8 @@ impl super::Run for Volume {
             Volume::Stat(args) => names::stat(&args.path, args.json),
             Volume::Rm(args) => names::remove(&args.paths, args.recursive),
             Volume::Health(args) => show::health(&args.name, args.json),
+            Volume::Drain(args) => drain::run(args),
+            Volume::Fsck(args) => fsck::run(args),
             Volume::Start(args) => life::start(args),
             Volume::Stop(args) => life::stop(args),
             Volume::Destroy(args) => life::destroy(args),

@@ -78,6 +78,7 @@ fn request() -> CopyRequest {
         verbose: true,
         targets: true,
         state_home: None,
+        picks: None,
     }
 }
 

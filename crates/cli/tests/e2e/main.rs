@@ -71,5 +71,7 @@ mod top;
 mod trouble;
 mod volume;
 mod volume_copy;
+mod volume_drain;
+mod volume_fsck;
 mod volume_slurm;
 mod young;

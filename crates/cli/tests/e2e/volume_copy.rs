@@ -22,13 +22,13 @@ use crate::support::{Room, procs, read, tree};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A user with a volume `v`, whose servers end with the test.
-struct User {
-    room: Room,
+pub struct User {
+    pub room: Room,
     mark: String,
 }
 
 impl User {
-    fn new() -> User {
+    pub fn new() -> User {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let user = User { room: Room::new(), mark: format!("volcopy-{}-{number}", std::process::id()) };
@@ -38,23 +38,23 @@ impl User {
     }
 
     /// Servers that it starts bear the user's mark.
-    fn env(&self, haul: Haul) -> Haul {
+    pub fn env(&self, haul: Haul) -> Haul {
         haul.env("XDG_STATE_HOME", self.room.at("state")).env(procs::MARK, &self.mark)
     }
 
-    fn cp(&self, args: &[&str], from: impl AsRef<Path>, to: impl AsRef<Path>) -> Haul {
+    pub fn cp(&self, args: &[&str], from: impl AsRef<Path>, to: impl AsRef<Path>) -> Haul {
         let words = args.iter().map(|arg| PathBuf::from(*arg));
         self.env(Haul::cp(words.chain([from.as_ref().to_owned(), to.as_ref().to_owned()])))
     }
 
-    fn health(&self) -> Vec<Value> {
+    pub fn health(&self) -> Vec<Value> {
         let ended = self.env(Haul::new(["volume", "health", "v", "--json"])).run().sane();
         let told: Value = serde_json::from_slice(&ended.stdout).expect("JSON");
         told["servers"].as_array().expect("a list").clone()
     }
 
     /// The process of a storage server; `None`: of the catalog.
-    fn process(&self, server: Option<u64>) -> Pid {
+    pub fn process(&self, server: Option<u64>) -> Pid {
         let all = self.health();
         let one = all.iter().find(|one| one["server"].as_u64() == server).expect("the volume has it");
         let process = one["process"].as_u64().expect("it runs");
@@ -62,12 +62,12 @@ impl User {
     }
 
     /// Kills a storage server.
-    fn kill(&self, number: u64) {
+    pub fn kill(&self, number: u64) {
         signal(self.process(Some(number)), Signal::KILL);
     }
 
     /// Bytes that the storage servers have on disk.
-    fn holds(&self) -> u64 {
+    pub fn holds(&self) -> u64 {
         let mut all = 0;
         let mut todo = ["a", "b", "c"].map(|dir| self.room.at(dir)).to_vec();
         while let Some(dir) = todo.pop() {
@@ -83,7 +83,7 @@ impl User {
     }
 
     /// The names in a directory of the volume.
-    fn names(&self, path: &str) -> Vec<String> {
+    pub fn names(&self, path: &str) -> Vec<String> {
         let listed = self.env(Haul::new(["volume", "ls", path])).run().sane().exits(0);
         let lines = String::from_utf8_lossy(&listed.stdout).into_owned();
         let name = |line: &str| line.split(" -> ").next()?.split_whitespace().last().map(str::to_owned);
@@ -91,14 +91,14 @@ impl User {
     }
 
     /// Whether the volume has this tree and nothing beside it.
-    fn has(&self, data: &Path, out: &str) {
+    pub fn has(&self, data: &Path, out: &str) {
         assert_eq!(self.names("v"), ["data"]);
         self.cp(&["-r"], "vol://v/data", self.room.dir(out)).run().sane().exits(0);
         assert_same(data, &self.room.at(out).join("data"), ALL);
     }
 
     /// Starts what does not run.
-    fn start(&self) {
+    pub fn start(&self) {
         self.env(Haul::new(["volume", "start", "v"])).run().sane().exits(0);
     }
 }
@@ -110,13 +110,13 @@ impl Drop for User {
 }
 
 /// Writes into files of a volume by their paths, as a program does that knows nothing of copies.
-struct Pen {
-    catalog: Catalog,
-    client: Client,
+pub struct Pen {
+    pub catalog: Catalog,
+    pub client: Client,
 }
 
 impl Pen {
-    fn new(user: &User) -> Pen {
+    pub fn new(user: &User) -> Pen {
         let access = Access::read(&user.room.at("state/haul"), "v").expect("it is known");
         let keys = access.keys().expect("a key");
         let at = access.catalog.address().expect("an address");
@@ -133,7 +133,7 @@ impl Pen {
     }
 
     /// Puts bytes into a file that is there, and neither syncs it nor tells anybody.
-    fn write(&self, path: &str, offset: u64, bytes: &[u8]) {
+    pub fn write(&self, path: &str, offset: u64, bytes: &[u8]) {
         let mut at = ROOT;
         for name in path.split('/') {
             let place = Place { parent: at, name: Name::new(name.as_bytes()).expect("a name") };
@@ -143,11 +143,11 @@ impl Pen {
     }
 }
 
-fn signal(process: Pid, signal: Signal) {
+pub fn signal(process: Pid, signal: Signal) {
     rustix::process::kill_process(process, signal).expect("it is there");
 }
 
-fn said(ended: &Outcome, text: &str) {
+pub fn said(ended: &Outcome, text: &str) {
     assert!(ended.describe().contains(text), "{}", ended.describe());
 }
 

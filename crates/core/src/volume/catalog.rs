@@ -17,7 +17,7 @@
 
 pub mod wire;
 
-use super::{ClientNo, FileNo, RequestNo, ServerNo, Session};
+use super::{ClientNo, ContentVersion, FileNo, RequestNo, ServerNo, Session};
 use crate::entry::{Meta, Name, Timestamp};
 use wire::VolumeId;
 
@@ -41,6 +41,11 @@ pub const SERVERS_MAX: usize = 1024;
 pub const ADDRESS_LEN_MAX: usize = 300;
 /// Longest word for how files are placed.
 pub const PLACEMENT_LEN_MAX: usize = 64;
+/// Longest text for where a home is, bytes.
+pub const PLACE_LEN_MAX: usize = 256;
+/// Most faults that one look at the catalog tells, and the longest of their texts, bytes.
+pub const FAULTS_MAX: usize = 64;
+pub const FAULT_LEN_MAX: usize = 512;
 
 /// What was settled when the volume was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +82,67 @@ impl Entry {
     pub fn file(&self) -> Option<FileNo> {
         (self.kind == Kind::File).then_some(FileNo(self.id.0))
     }
+}
+
+/// Where the contents of a file, or a symbolic link, lie outside of the volume, as they were told.
+///
+/// It counts only while nobody has written since, and the entry has the names still under which it was
+/// brought: the catalog forgets it with the first write that it is told of, and with each new name of the
+/// entry or of a directory above it. Of what nobody told yet the gatherer knows: so it is asked for after a
+/// look at the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    /// For people.
+    pub place: Box<str>,
+    /// What its gatherer told of its bytes then; of a link nothing.
+    pub version: ContentVersion,
+}
+
+/// How an entry came to have a home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Brought {
+    /// It was copied into the volume.
+    In,
+    /// It was copied out of it, by this path: BLAKE3 of the names from the root on, with slashes between.
+    Out([u8; 32]),
+}
+
+/// What the catalog knows of an entry beside its attributes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// It rises with each write that the catalog is told of, each time that is set of a file, and each time
+    /// that it gets another name.
+    pub state: u64,
+    /// Each byte up to there was written, and lies on its server or in the log of its gatherer.
+    pub whole: Option<u64>,
+    pub home: Option<Home>,
+}
+
+/// What is to be known of an entry, if its state is this one still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Noting {
+    pub id: EntryNo,
+    pub state: u64,
+    pub version: ContentVersion,
+    pub whole: Option<u64>,
+    /// It has a home; one that was brought out only if that is its path still.
+    pub home: Option<Brought>,
+}
+
+/// What a look at all of the catalog showed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// What is not as it should be, in words; at most [`FAULTS_MAX`].
+    pub faults: Vec<Box<str>>,
+    /// The last number that an entry got.
+    pub last: u64,
+    /// Entries that have a name, and files that have none and whose bytes are not removed everywhere yet.
+    pub named: u64,
+    pub nameless: u64,
+    /// Files that clients have open, each as often as clients have it so; and those of clients that are gone
+    /// and may still come back.
+    pub open: u64,
+    pub open_of_gone: u64,
 }
 
 /// One name of one directory.
@@ -141,6 +207,16 @@ pub enum Request {
     },
     /// The client is done: what it has open is closed, and its number is not used again.
     Leave,
+    /// What is known of these entries beside their attributes.
+    Known(Vec<EntryNo>),
+    /// Notes what is to be known of entries, of each only if its state is still the one that is told.
+    Note {
+        /// Where homes are, for people.
+        place: Box<str>,
+        files: Vec<Noting>,
+    },
+    /// Looks at all that the catalog has. Nobody else is answered meanwhile.
+    Check,
 }
 
 impl Request {
@@ -161,7 +237,10 @@ impl Request {
             | Request::Close(_)
             | Request::ToRemove { .. }
             | Request::Removed { .. }
-            | Request::Leave => false,
+            | Request::Leave
+            | Request::Known(_)
+            | Request::Note { .. }
+            | Request::Check => false,
         }
     }
 }
@@ -197,8 +276,12 @@ pub enum Answer {
     Opened {
         lost: Vec<EntryNo>,
     },
+    /// Of what was noted: those of which it was.
     Files(Vec<FileNo>),
     Failed(Failure),
+    /// In the order in which they were asked for; `None`: there is no such entry, not even a nameless one.
+    Known(Vec<Option<Known>>),
+    Checked(Checked),
 }
 
 /// Why something was not done.

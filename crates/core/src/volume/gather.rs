@@ -12,6 +12,7 @@
 
 mod append;
 mod cut;
+mod facts;
 mod leases;
 mod log;
 mod look;
@@ -25,6 +26,7 @@ pub use self::append::AppendNo;
 use self::append::LastAppend;
 pub use self::cut::CutNo;
 use self::cut::Cutting;
+pub use self::facts::Facts;
 use self::look::Contents;
 pub use self::look::{BUSY, LOOK_MAX};
 use self::stripe::{Queued, Stripe, WantedLease, cut, within};

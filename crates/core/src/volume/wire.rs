@@ -8,6 +8,7 @@
 //! allocated beyond what the bytes at hand can fill; ranges do not overflow, and are not empty where that
 //! would say nothing. Left out: whether somebody may say it, which the driver knows before.
 
+mod check;
 mod costs;
 #[cfg(test)]
 mod tests;
@@ -15,9 +16,11 @@ mod tests;
 use std::ops::Range;
 use std::time::Duration;
 
+use self::check::{read_check, read_found, write_check, write_found};
 pub use self::costs::{Costs, Heard};
 use self::costs::{read_costs, write_costs};
 use super::catalog;
+use super::check::{Check, Found};
 use super::client::Striping;
 use super::gather::{self, AppendNo, Part, Seq};
 use super::storage;
@@ -116,6 +119,9 @@ pub enum Message {
     Visited(Visited),
     /// From a client, now and then; there is no answer.
     Costs(Costs),
+    /// In place of a join, and again and again; and the answers.
+    Check(Check),
+    Found(Found),
     /// Between a client and the catalog, where only it, what ends a connection and pings are said.
     Catalog(catalog::Message),
 }
@@ -138,6 +144,8 @@ impl Message {
             Message::Visit(_) => kind::VISIT,
             Message::Visited(_) => kind::VISITED,
             Message::Costs(_) => kind::COSTS,
+            Message::Check(_) => kind::CHECK,
+            Message::Found(_) => kind::FOUND,
             Message::Catalog(message) => message.kind(),
         }
     }
@@ -299,6 +307,8 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
             }
         }
         Message::Costs(costs) => write_costs(w, costs),
+        Message::Check(check) => write_check(w, check),
+        Message::Found(found) => write_found(w, found),
         Message::Catalog(message) => catalog::wire::write(w, message),
     }
 }
@@ -553,6 +563,8 @@ pub fn decode(kind: u8, body: &[u8]) -> Result<Message, WireError> {
             Message::Visited(Visited { process, since, heard })
         }
         kind::COSTS => Message::Costs(read_costs(r)?),
+        kind::CHECK => Message::Check(read_check(r)?),
+        kind::FOUND => Message::Found(read_found(r)?),
         kind::CATALOG_JOIN..=kind::CATALOG_LAST => Message::Catalog(catalog::wire::read(kind, r)?),
         other => return Err(WireError::UnknownKind(other)),
     };

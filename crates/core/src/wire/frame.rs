@@ -105,6 +105,10 @@ pub mod volume_kind {
     pub const CATALOG_ANSWER: u8 = 0x53;
     /// The last of the catalog's that is known to this version.
     pub const CATALOG_LAST: u8 = CATALOG_ANSWER;
+    pub const CHECK: u8 = 0x54;
+    pub const FOUND: u8 = 0x55;
+    /// The last of those who look after a volume.
+    pub const CHECK_LAST: u8 = FOUND;
 }
 
 /// What a frame kind of the wire is to this version.
@@ -130,9 +134,9 @@ fn class_of(kind: u8) -> KindClass {
         kind::DATA => KindClass::Data,
         kind::DATA_END => KindClass::DataEnd,
         kind::HELLO..=kind::STREAMS | kind::FILE_LAYOUT..=kind::METADATA => KindClass::Control,
-        volume_kind::JOIN..=volume_kind::LAST | volume_kind::CATALOG_JOIN..=volume_kind::CATALOG_LAST => {
-            KindClass::Volume
-        }
+        volume_kind::JOIN..=volume_kind::LAST
+        | volume_kind::CATALOG_JOIN..=volume_kind::CATALOG_LAST
+        | volume_kind::CHECK..=volume_kind::CHECK_LAST => KindClass::Volume,
         kind::IGNORABLE.. => KindClass::Ignorable,
         _ => KindClass::Unknown,
     }

@@ -68,6 +68,7 @@ pub(super) fn source_request(
         ssh: (Vec::new(), false),
         options: options.clone(),
         volumes: home.as_deref().map(state_of),
+        picks: None,
         home,
         memory,
         memory_why,

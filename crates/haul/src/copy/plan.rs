@@ -105,7 +105,8 @@ impl<'a> Plan<'a> {
                 let from = source_request(self.sources(), options, None, memory, (&self.share, &self.pacer));
                 let (replicas, retry) = (self.replicas(), self.retry.clone());
                 let volumes = self.request.state_home.clone();
-                End::Source(SourceRequest { replicas, retry, ssh: self.ssh(), volumes, ..from }.into())
+                let (ssh, picks) = (self.ssh(), self.request.picks.clone());
+                End::Source(SourceRequest { replicas, retry, ssh, volumes, picks, ..from }.into())
             }
             Role::Sink => {
                 let destination = self.request.destination.place().clone();

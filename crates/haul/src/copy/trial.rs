@@ -118,6 +118,7 @@ impl Call<'_> {
             verbose: false,
             targets: false,
             state_home: None,
+            picks: None,
         };
         let (links, remote) =
             super::connect_and_hear((&request, self.host), &ask, observer, handle, self.hear)?;

@@ -30,7 +30,7 @@ use haul_base::role::Role;
 use haul_storage::descriptors::Claim;
 use haul_storage::place::Place;
 use haul_storage::spill::SpillDone;
-use haul_storage::store::WallClock;
+use haul_storage::store::{Picks, WallClock};
 use haul_storage::walk::WalkItem;
 use haul_storage::{SourceCompletion, SourceJob, Stuck};
 use haul_transport::Link;
@@ -78,6 +78,8 @@ pub(crate) struct SourceRequest {
     pub(crate) home: Option<PathBuf>,
     /// The directory in which accesses to volumes are kept.
     pub(crate) volumes: Option<PathBuf>,
+    /// What of a volume comes, if not all.
+    pub(crate) picks: Option<Arc<dyn Picks>>,
     /// Payload bytes in buffers, at most.
     pub(crate) memory: u64,
     pub(crate) readers: u16,

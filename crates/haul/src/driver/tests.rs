@@ -238,6 +238,7 @@ fn source_request(sources: &[PathBuf]) -> SourceRequest {
         options,
         home: None,
         volumes: None,
+        picks: None,
         memory: MEMORY,
         memory_why,
         readers: 2,

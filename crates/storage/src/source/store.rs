@@ -108,6 +108,7 @@ impl SourceStore for Paths {
 
     fn start(self: Box<Self>, reading: Reading) -> Result<SourceParts, Failure> {
         let Reading {
+            picks: _,
             agreed,
             readers,
             storage,

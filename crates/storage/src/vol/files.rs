@@ -20,6 +20,7 @@ use haul_core::wire::{Failure, FailureKind, SinkOptions};
 use haul_volume::client::VolumeError;
 
 use super::claim::Claim;
+use super::noted::Noted;
 use super::tree::Tree;
 use super::{Volume, is_missing};
 use crate::sink::temp_name;
@@ -41,6 +42,7 @@ pub(super) struct Common {
     /// Of a temporary.
     pub(super) made: Meta,
     pub(super) files: Mutex<HashMap<FileId, Arc<OpenFile>>>,
+    pub(super) noted: Noted,
     pub(super) meter: Arc<Meter>,
     /// Files whose setuid or setgid was dropped.
     pub(super) setid: AtomicU64,
@@ -334,6 +336,7 @@ mod tests {
             tag: 5,
             made: META,
             files: Mutex::default(),
+            noted: Noted::default(),
             meter: Arc::new(Meter::default()),
             setid: AtomicU64::new(0),
             lost: AtomicU64::new(0),

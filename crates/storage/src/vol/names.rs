@@ -6,16 +6,16 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use haul_core::entry::{FileRange, Fingerprint, Name, Timestamp, VERSION_LEN_MAX, Version};
 use haul_core::ids::{DirId, FileId, Generation, TargetId};
 use haul_core::layout::TargetName;
 use haul_core::transfer::source::Lies;
-use haul_core::volume::ContentVersion;
 use haul_core::volume::catalog::{EntryNo, Place as At};
+use haul_core::volume::{Candidate, ContentVersion};
 
-use crate::store::{SourceNames, Stamp};
+use crate::store::{Picks, SourceNames, Stamp};
 use crate::targets::Targets;
 
 /// Number of the entry, and version of its bytes.
@@ -76,14 +76,16 @@ pub(super) struct Names {
     part: Option<FileRange>,
     /// In place of a version that nobody knows: another one in each session.
     salt: u64,
+    /// Who has to know what is read.
+    picks: Option<Arc<dyn Picks>>,
 }
 
 impl Names {
-    pub(super) fn new(volume: &str, part: Option<FileRange>) -> Names {
+    pub(super) fn new(volume: &str, part: Option<FileRange>, picks: Option<Arc<dyn Picks>>) -> Names {
         let targets = Targets::new();
         let target = targets.id(&TargetName::new(&format!("volume {volume}")));
         let salt = RandomState::new().build_hasher().finish();
-        Names { inner: Mutex::default(), targets, target, part, salt }
+        Names { inner: Mutex::default(), targets, target, part, salt, picks }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -140,6 +142,10 @@ impl Names {
 
     /// It was looked at again, and later reads of this generation hold against this.
     pub(super) fn renew(&self, id: FileId, generation: Generation, file: State) {
+        if let Some(picks) = &self.picks {
+            let (path, entry) = (self.path_of(id), file.id);
+            picks.is_another(&Candidate { path, entry, version: file.version, is_link: false });
+        }
         if let Some(entry) = self.lock().entries.get_mut(&id) {
             (entry.generation, entry.file) = (generation, Some(file));
         }

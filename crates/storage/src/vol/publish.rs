@@ -15,14 +15,15 @@ use haul_core::digest::{SubtreeSet, subtrees};
 use haul_core::entry::{Meta, Name};
 use haul_core::ids::DirId;
 use haul_core::transfer::op::{AmendItem, Existing, LinkItem, Publish, Seen, SinkFile};
-use haul_core::volume::FileNo;
 use haul_core::volume::catalog::{EntryNo, Place as At, Setting};
+use haul_core::volume::{ContentVersion, FileNo};
 use haul_core::wire::{Failure, FailureKind};
 use rustix::io::Errno;
 
 use super::files::{Common, OpenFile};
 use super::is_missing;
 use super::look::{existing_at, link_change, mode_of};
+use super::noted;
 use super::path::lead;
 use crate::store::DIRECTORY;
 
@@ -95,6 +96,12 @@ impl Common {
         if let Some(told) = told {
             // Who does not hear it has the catalog told once more, and the file is copied once more.
             let _ = self.volume.wait_once(&told);
+        }
+        if named.is_ok() {
+            // Where holes were not written the servers need not have anything.
+            let whole = file.map.is_none().then_some(file.size);
+            let version = look.map_or_else(ContentVersion::default, |look| look.version);
+            self.noted.add(&self.volume, (entry, noted::FILE), version, whole);
         }
         named
     }
@@ -249,7 +256,8 @@ impl Common {
             mtime: meta.mtime,
         };
         let from = At { parent, name: temp.clone() };
-        self.volume
+        let made = self
+            .volume
             .catalog
             .symlink(from.clone(), made, target)
             .map_err(|why| refused("make the link", why))?;
@@ -257,6 +265,9 @@ impl Common {
         if named.is_err() {
             // The next run of the job finds it by its tag, where this fails.
             let _ = self.volume.catalog.unlink(from);
+        }
+        if named.is_ok() {
+            self.noted.add(&self.volume, (made.id, noted::LINK), ContentVersion::default(), None);
         }
         named.map(|()| change)
     }

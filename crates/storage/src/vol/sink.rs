@@ -49,6 +49,10 @@ fn ours(mode: u32) -> Meta {
     Meta { mode, uid: geteuid().as_raw(), gid: getegid().as_raw(), mtime: wall_clock()() }
 }
 
+fn this_host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 impl VolumeSink {
     fn check(&self) -> Result<(), Failure> {
         if self.state {
@@ -162,8 +166,12 @@ impl SinkStore for VolumeSink {
         let names = names_of(roots, rename.as_ref());
         let wait = !root.made;
         let like = root.made.then(|| root_like(roots)).flatten().map(|like| (like, policy));
+        // What lies on this host is there when the volume is not; a part of a file is not all of it.
+        let home = coming.sources_here.first().filter(|_| coming.part.is_none());
+        let home = home.map(|path| format!("{}:{}", this_host(), path.display()));
         let held = HeldVolume {
             volume,
+            home,
             root: root.clone(),
             claim: Arc::new(claim),
             tag,
@@ -197,6 +205,8 @@ fn root_like(roots: &[SourceRoot]) -> Option<Meta> {
 /// A job in a volume.
 struct HeldVolume {
     volume: Arc<Volume>,
+    /// Where what comes has a home, for people.
+    home: Option<String>,
     root: Root,
     claim: Arc<Claim>,
     tag: u32,
@@ -219,7 +229,13 @@ impl HeldJob for HeldVolume {
         }
         let tree = Tree::new(self.volume.clone(), self.root.clone(), Some(ours(UNFINISHED)));
         let made = ours(0o600);
-        let writer = Writer::start(self.volume.clone(), tree, (self.claim.clone(), self.tag), made, writing);
+        let writer = Writer::start(
+            self.volume.clone(),
+            tree,
+            (self.claim.clone(), self.tag),
+            (made, self.home.clone()),
+            writing,
+        );
         Ok(Box::new(writer.map_err(|why| failed(haul_base::errno::text(why)))?))
     }
 

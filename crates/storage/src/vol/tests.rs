@@ -32,6 +32,7 @@ use haul_base::digest;
 use haul_base::meter::Meter;
 use haul_base::stop::Stop;
 
+mod drains;
 mod gone;
 mod ours;
 
@@ -65,6 +66,7 @@ impl Reads {
         let store = volume.source(&sources).unwrap_or_else(|failure| panic!("{}", failure.text));
         let (post, posted) = unbounded();
         let parts = store.start(Reading {
+            picks: None,
             agreed: Agreed::plain(1000),
             readers: 2,
             storage: StorageOptions::default(),

@@ -15,16 +15,17 @@ use std::thread;
 use crossbeam_channel::bounded;
 use haul_core::entry::{DEPTH_MAX, EntryKind, Extras, Name, Version};
 use haul_core::ids::{DirId, FileId, Generation};
-use haul_core::volume::FileNo;
 use haul_core::volume::catalog::{Entry, EntryNo, Failure as Refusal, Kind, Place as At};
+use haul_core::volume::{Candidate, FileNo};
 use haul_core::wire::{Announced, Failure, FailureKind, Totals};
 use haul_volume::client::{Look, Waiting};
 
 use super::here::Jobs;
 use super::look::Unknown;
-use super::names::{Above, Names};
+use super::names::{Above, Names, State};
 use super::path::{is_dots, last_part};
 use super::{Volume, is_dir, is_missing};
+use crate::store::Picks;
 use crate::walk::out::Out;
 use crate::walk::{BATCHES_MAX, CountsAs, NotKept, NotKeptWhat, Walk, WalkItem};
 
@@ -39,6 +40,9 @@ pub(super) struct Found {
     pub(super) path: Vec<u8>,
 }
 
+/// An entry of a page, and what is known of it if it is a file.
+type Listed = ((Name, Entry), Option<Looked>);
+
 /// A directory whose entries were announced.
 struct Level {
     id: DirId,
@@ -47,9 +51,17 @@ struct Level {
     dirs: std::vec::IntoIter<(Name, Entry)>,
 }
 
+/// A file that was looked at, or is being.
+enum Looked {
+    Asked(Waiting<Look>),
+    Known(State),
+}
+
 struct Walker {
     volume: Arc<Volume>,
     names: Arc<Names>,
+    /// Who wants some of what is found alone.
+    picks: Option<Arc<dyn Picks>>,
     object_size: u32,
     next_id: u64,
     totals: Totals,
@@ -64,7 +76,7 @@ struct Walker {
 /// The system gives no thread.
 pub(super) fn start(
     volume: Arc<Volume>,
-    found: Vec<Found>,
+    (found, picks): (Vec<Found>, Option<Arc<dyn Picks>>),
     names: Arc<Names>,
     object_size: u32,
 ) -> io::Result<Walk> {
@@ -72,7 +84,7 @@ pub(super) fn start(
     let cancelled = Arc::new(AtomicBool::new(false));
     let out = Out { sender, batch: Vec::new(), cancelled: cancelled.clone() };
     let totals = Totals::default();
-    let mut walker = Walker { volume, names, object_size, next_id: 1, totals, out, gone: false };
+    let mut walker = Walker { volume, names, picks, object_size, next_id: 1, totals, out, gone: false };
     // A panic closes the channel without an end, which is told as a walk that broke.
     thread::Builder::new().name("haul-walk".into()).spawn(move || {
         for found in found {
@@ -99,7 +111,7 @@ impl Walker {
             false => path[..path.len() - last.len()].to_vec(),
         };
         let above = self.names.add_base(above);
-        let look = self.looks_at(&entry);
+        let look = self.looks_at(&entry).map(Looked::Asked);
         let id = entry.id;
         let at = At { parent, name };
         if let Some(dir) = self.announce(DirId::ROOT, above, (at, entry), look) {
@@ -172,8 +184,19 @@ impl Walker {
                     return dirs;
                 }
             };
-            let looks: Vec<_> = page.iter().map(|(_, entry)| self.looks_at(entry)).collect();
-            for ((name, entry), look) in page.into_iter().zip(looks) {
+            let looks = page.iter().map(|(_, entry)| self.looks_at(entry).map(Looked::Asked));
+            let looks: Vec<_> = looks.collect();
+            let mut page: Vec<_> = page.into_iter().zip(looks).collect();
+            if let Some(picks) = self.picks.clone() {
+                page = match self.picked(&*picks, above, page) {
+                    Ok(page) => page,
+                    Err(why) => {
+                        self.unread(above, &why);
+                        return dirs;
+                    }
+                };
+            }
+            for ((name, entry), look) in page {
                 if self.is_over() {
                     return dirs;
                 }
@@ -189,6 +212,40 @@ impl Walker {
                 return dirs;
             }
         }
+    }
+
+    /// Leaves out what is not wanted: all looks are over before anybody says what is.
+    fn picked(&mut self, picks: &dyn Picks, above: Above, page: Vec<Listed>) -> Result<Vec<Listed>, Refusal> {
+        let (mut kept, mut candidates) = (Vec::with_capacity(page.len()), Vec::new());
+        for ((name, mut entry), look) in page {
+            let file = FileNo(entry.id.0);
+            let mut version = None;
+            let look = match look {
+                Some(Looked::Asked(look)) => {
+                    let looked = self.volume.wait_for(look, || self.volume.client.look(file));
+                    match self.volume.state(&mut entry, looked) {
+                        Ok(state) => {
+                            version = state.version;
+                            Some(Looked::Known(state))
+                        }
+                        Err(why) => {
+                            self.is_unknown((above, &name), &why);
+                            continue;
+                        }
+                    }
+                }
+                look => look,
+            };
+            if !is_dir(&entry) {
+                let path = self.names.path_in(above, Some(&name), false);
+                let is_link = entry.kind != Kind::File;
+                candidates.push(Candidate { path, entry: entry.id, version, is_link });
+            }
+            kept.push(((name, entry), look));
+        }
+        let mut wanted = picks.pick(&candidates)?.into_iter();
+        kept.retain(|((_, entry), _)| is_dir(entry) || wanted.next().unwrap_or(true));
+        Ok(kept)
     }
 
     /// Leaves out what runs of haul have in a directory of which they are not done, and names it.
@@ -237,7 +294,7 @@ impl Walker {
         parent: DirId,
         above: Above,
         (at, mut entry): (At, Entry),
-        look: Option<Waiting<Look>>,
+        look: Option<Looked>,
     ) -> Option<DirId> {
         let mut file = None;
         let kind = match entry.kind.clone() {
@@ -251,8 +308,14 @@ impl Walker {
             }
             Kind::File => {
                 let file_no = FileNo(entry.id.0);
-                let looked = self.volume.wait_for(look?, || self.volume.client.look(file_no));
-                let is = match self.volume.state(&mut entry, looked) {
+                let is = match look? {
+                    Looked::Known(state) => Ok(state),
+                    Looked::Asked(look) => {
+                        let looked = self.volume.wait_for(look, || self.volume.client.look(file_no));
+                        self.volume.state(&mut entry, looked)
+                    }
+                };
+                let is = match is {
                     Ok(is) => is,
                     Err(why) => {
                         self.is_unknown((above, &at.name), &why);

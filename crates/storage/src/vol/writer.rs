@@ -24,6 +24,7 @@ use super::Volume;
 use super::claim::Claim;
 use super::files::{Committed, Common, lock};
 use super::look::existing_at;
+use super::noted::Noted;
 use super::tree::Tree;
 use crate::blocking_pool::{BlockingPool, BlockingPoolConfig, Doing, Turn, with_spare};
 use crate::io::IoTarget;
@@ -62,7 +63,7 @@ fn pinned_in_words(threshold: u64) -> String {
 }
 
 impl Writer {
-    /// Starts the threads. `made`: of temporaries.
+    /// Starts the threads. `made`: of temporaries. `home`: where all that comes has one, for people.
     ///
     /// # Errors
     /// The system gives none.
@@ -70,7 +71,7 @@ impl Writer {
         volume: Arc<Volume>,
         tree: Tree,
         (claim, tag): (Arc<Claim>, u32),
-        made: Meta,
+        (made, home): (Meta, Option<String>),
         writing: Writing,
     ) -> std::io::Result<Writer> {
         let Writing { policy, writers, storage, meter, post, .. } = writing;
@@ -98,6 +99,7 @@ impl Writer {
             tag,
             made,
             files: Mutex::default(),
+            noted: Noted::new(home),
             meter,
             setid: AtomicU64::new(0),
             lost: AtomicU64::new(0),
@@ -200,6 +202,7 @@ impl Writer {
             }
         }
         if left.is_empty() {
+            self.common.noted.tell_all(&self.common.volume);
             self.common.abandon();
         }
         self.ended = Some(left.clone());
@@ -362,6 +365,7 @@ impl SinkEngine for Writer {
                 let owed =
                     self.owed(FailureKind::Write, |failure| SinkDone::RemoveJournal { result: Err(failure) });
                 self.spawn(("clean up", Path(DirId::ROOT, None), 0), owed, |common, _| {
+                    common.noted.tell_all(&common.volume);
                     common.claim.sweep(common.tree.root().id);
                     SinkDone::RemoveJournal { result: Ok(()) }
                 });

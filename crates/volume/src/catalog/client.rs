@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use haul_core::entry::{Meta, Name};
 use haul_core::volume::catalog::{
-    Answer, Entry, EntryNo, Facts, Failure, Message as Catalog, PAGE_MAX, Place, Request, Setting, WINDOW,
+    Answer, Checked, Entry, EntryNo, Facts, Failure, Known, Message as Catalog, Noting, PAGE_MAX, Place,
+    Request, Setting, WINDOW,
 };
 use haul_core::volume::wire::Message;
 use haul_core::volume::{ClientNo, FileNo, RequestNo, ServerNo, Session};
@@ -287,6 +288,33 @@ impl Client {
     /// This server has removed the bytes of these files; at most [`PAGE_MAX`] of them.
     pub fn removed(&self, server: ServerNo, files: Vec<FileNo>) -> Result<(), Failure> {
         self.done(Request::Removed { server, files })
+    }
+
+    /// What is known of entries beside their attributes, at most [`PAGE_MAX`] of them, in their order.
+    /// Whether a file has a home is asked after a look at it, and not before: see
+    /// [`contents`](crate::contents).
+    pub fn known(&self, ids: Vec<EntryNo>) -> Result<Vec<Option<Known>>, Failure> {
+        let asked = ids.len();
+        match self.call(Request::Known(ids))? {
+            Answer::Known(all) if all.len() == asked => Ok(all),
+            other => Err(nonsense(&other)),
+        }
+    }
+
+    /// Notes what is to be known of entries, at most [`PAGE_MAX`] of them; of which of them it was noted.
+    pub fn note(&self, place: &str, files: Vec<Noting>) -> Result<Vec<FileNo>, Failure> {
+        match self.call(Request::Note { place: place.into(), files })? {
+            Answer::Files(noted) => Ok(noted),
+            other => Err(nonsense(&other)),
+        }
+    }
+
+    /// Has the catalog look at all that it has. Nobody else is answered meanwhile.
+    pub fn check(&self) -> Result<Checked, Failure> {
+        match self.call(Request::Check)? {
+            Answer::Checked(checked) => Ok(checked),
+            other => Err(nonsense(&other)),
+        }
     }
 
     /// From now on a call that is not answered ends within so long, and so does each that waits: nobody has

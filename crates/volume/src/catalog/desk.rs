@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use haul_core::volume::catalog::{Answer, EntryNo, Failure, Kind, OPEN_MAX, Request};
+use haul_core::volume::catalog::{Answer, Checked, EntryNo, Failure, Kind, OPEN_MAX, Request};
 use haul_core::volume::{ClientNo, RequestNo};
 use rustix::io::Errno;
 
@@ -258,6 +258,12 @@ impl Desk {
             }
             Request::ToRemove { server, after } => store.to_remove(*server, *after)?,
             Request::Removed { server, files } => store.removed(*server, files)?,
+            Request::Known(ids) => store.known(ids)?,
+            Request::Note { place, files } => store.note(place, files)?,
+            Request::Check => {
+                let (open, open_of_gone) = self.holds.count();
+                Answer::Checked(Checked { open, open_of_gone, ..store.look_at_all()? })
+            }
             Request::Leave => {
                 store.forget(client)?;
                 later.push(Hold::End(client));

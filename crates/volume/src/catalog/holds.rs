@@ -96,6 +96,13 @@ impl Holds {
         }
     }
 
+    /// How many files clients have open, each as often as clients have it so; and how many of those are of
+    /// clients that have no connection.
+    pub fn count(&self) -> (u64, u64) {
+        let gone = self.clients.values().filter(|client| client.gone.is_some());
+        (self.total as u64, gone.map(|client| client.files.len() as u64).sum())
+    }
+
     /// Whether it could have so many files more.
     ///
     /// # Errors

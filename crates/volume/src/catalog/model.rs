@@ -193,6 +193,9 @@ impl Model {
                 self.open.retain(|(who, _)| *who != client);
                 Ok(Answer::Done)
             }
+            Request::Known(_) | Request::Note { .. } | Request::Check => {
+                unreachable!("what is known beside names is tested where it is kept")
+            }
         }
     }
 

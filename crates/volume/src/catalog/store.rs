@@ -32,7 +32,7 @@ const LOCK: &str = "catalog.lock";
 /// Marks a database as a catalog of haul: "hcat".
 const APPLICATION: i64 = 0x6863_6174;
 /// The version of the tables.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 /// Statements that stay prepared.
 const STATEMENTS: usize = 64;
 
@@ -40,8 +40,9 @@ const STATEMENTS: usize = 64;
 ///
 /// `entries`: kind 0 directory, 1 file, 2 link. Without parent and name: the root, or a file that was
 /// unlinked. `unlinked`: files without a name; once `released`, nobody can open them any more and servers
-/// remove them. `removed`: which server has done so. `answers`: see [`Store::recall`].
-const TABLES: [(&str, &str); 6] = [
+/// remove them. `removed`: which server has done so. `answers`: see [`Store::recall`]. `states`: of what was
+/// written or renamed, see [`states`](super::states); version 1 had none of it.
+const TABLES: [(&str, &str); 7] = [
     (
         "volume",
         "CREATE TABLE volume (one INTEGER PRIMARY KEY CHECK (one = 1), id BLOB NOT NULL, \
@@ -71,7 +72,16 @@ const TABLES: [(&str, &str); 6] = [
         "CREATE TABLE answers (client INTEGER NOT NULL, slot INTEGER NOT NULL, request INTEGER NOT NULL, \
          answer BLOB NOT NULL, PRIMARY KEY (client, slot)) STRICT, WITHOUT ROWID",
     ),
+    STATES,
 ];
+
+/// The last of [`TABLES`], which came with version 2.
+const STATES: (&str, &str) = (
+    "states",
+    "CREATE TABLE states (entry INTEGER PRIMARY KEY, state INTEGER NOT NULL, whole INTEGER, place TEXT, \
+     way BLOB, life INTEGER, changes BLOB, CHECK ((place IS NULL) = (way IS NULL)), \
+     CHECK ((place IS NULL) = (life IS NULL)), CHECK ((place IS NULL) = (changes IS NULL))) STRICT",
+);
 
 /// Why a catalog cannot be made or opened.
 #[derive(Debug, thiserror::Error)]
@@ -419,15 +429,18 @@ fn open_locked(dir: &Path, lock: File, volume: VolumeId) -> Result<Store, StoreE
     if application != APPLICATION {
         return Err(unknown("it is not marked as one".into()));
     }
-    if version != VERSION {
+    if !(1..=VERSION).contains(&version) {
         return Err(unknown(format!("its version is {version}, this one's {VERSION}")));
     }
-    whole(&db).map_err(damaged)?.map_err(|why| StoreError::Damaged { path: path.clone(), why })?;
+    whole(&db, version).map_err(damaged)?.map_err(|why| StoreError::Damaged { path: path.clone(), why })?;
     let (id, facts) = settled(&db).map_err(damaged)?;
     if id != volume.0 && !haul_mutant::removed("catalog-of-this-volume") {
         return Err(StoreError::AnotherVolume(dir.into()));
     }
     check(&facts).map_err(|why| StoreError::Damaged { path: path.clone(), why: why.into() })?;
+    if version < VERSION {
+        renew(&db).map_err(damaged)?;
+    }
     let mode: String =
         db.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)).map_err(damaged)?;
     if mode != "wal" {
@@ -436,12 +449,20 @@ fn open_locked(dir: &Path, lock: File, volume: VolumeId) -> Result<Store, StoreE
     Ok(Store { db, volume, facts, _lock: lock })
 }
 
+/// Brings a catalog of version 1 to this one: nothing is known of what was written before.
+fn renew(db: &Connection) -> Result<(), rusqlite::Error> {
+    db.execute_batch("BEGIN IMMEDIATE")?;
+    db.execute_batch(STATES.1)?;
+    db.pragma_update(None, "user_version", VERSION)?;
+    db.execute_batch("COMMIT")
+}
+
 /// Whether tables and indexes are what they should be and fit each other; else the first thing that does not.
-fn whole(db: &Connection) -> Result<Result<(), String>, rusqlite::Error> {
+fn whole(db: &Connection, version: i64) -> Result<Result<(), String>, rusqlite::Error> {
     if haul_mutant::removed("catalog-whole") {
         return Ok(Ok(()));
     }
-    for (name, sql) in TABLES {
+    for (name, sql) in TABLES.into_iter().filter(|table| version == VERSION || *table != STATES) {
         let there: Option<String> = db
             .query_row("SELECT sql FROM sqlite_schema WHERE name = ?1", [name], |row| row.get(0))
             .optional()?;

@@ -15,6 +15,7 @@ use rusqlite::{OptionalExtension, Row, params};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::states::Became;
 use super::store::{Store, Trouble, failed};
 
 /// A directory that lies deeper is not moved: the way up from it is walked for each move.
@@ -211,6 +212,9 @@ impl Store {
         let Meta { mode, uid, gid, mtime } = *meta;
         let row = params![number(id), mode, uid, gid, mtime.secs, mtime.nanos];
         self.db.prepare_cached(sql)?.execute(row)?;
+        if entry.kind == Kind::File && (set.written || set.mtime.is_some()) {
+            self.became(id, if set.written { Became::Written } else { Became::Another })?;
+        }
         Ok(Answer::Entry(entry))
     }
 
@@ -250,6 +254,9 @@ impl Store {
         let sql = "UPDATE entries SET parent = ?2, name = ?3 WHERE id = ?1";
         let row = params![number(entry.id), number(to.parent), to.name.as_bytes()];
         self.db.prepare_cached(sql)?.execute(row)?;
+        if !haul_mutant::removed("catalog-names-end-homes") {
+            self.became(entry.id, Became::Another)?;
+        }
         Ok(nameless)
     }
 
@@ -306,6 +313,7 @@ impl Store {
         let id = [number(entry.id)];
         if entry.kind != Kind::File {
             self.db.prepare_cached("DELETE FROM entries WHERE id = ?1")?.execute(id)?;
+            self.forget_state(entry.id)?;
             return Ok(None);
         }
         let sql = "UPDATE entries SET parent = NULL, name = NULL WHERE id = ?1";
@@ -410,6 +418,7 @@ impl Store {
                     "DELETE FROM removed WHERE file = ?1",
                     "DELETE FROM unlinked WHERE file = ?1",
                     "DELETE FROM entries WHERE id = ?1",
+                    "DELETE FROM states WHERE entry = ?1",
                 ] {
                     self.db.prepare_cached(sql)?.execute([file])?;
                 }
@@ -450,6 +459,10 @@ impl Store {
                 "WITH RECURSIVE reached (id) AS (SELECT 1 UNION \
               SELECT e.id FROM entries e JOIN reached r ON e.parent = r.id) SELECT count(*) FROM entries \
               WHERE parent IS NOT NULL AND id NOT IN (SELECT id FROM reached)",
+            ),
+            (
+                "known of and not there",
+                "SELECT count(*) FROM states WHERE entry NOT IN (SELECT id FROM entries)",
             ),
             (
                 "removed without being released",

@@ -220,6 +220,14 @@ impl Brain {
                 self.say_to(said);
             }
             Event::Other(server, line) => self.other(server, line),
+            // Nobody waits any more where the answer cannot be sent.
+            Event::Facts(files, reply) => {
+                let facts = files.into_iter().map(|file| self.gatherer.facts(file)).collect();
+                let _ = reply.send(facts);
+            }
+            Event::GatheredBehind(after, max, reply) => {
+                let _ = reply.send(self.gatherer.gathered_behind(after, max));
+            }
             Event::Trouble(text) => (self.notice)(&text),
             Event::Stop => {}
         }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use haul_core::volume::gather::{Part, PushNo, Seq};
+use crossbeam_channel::Sender;
+use haul_core::volume::gather::{Facts, Part, PushNo, Seq};
 use haul_core::volume::storage::{self, OpNo};
 use haul_core::volume::wire::{Message, Who};
-use haul_core::volume::{RequestNo, ServerNo, Session};
+use haul_core::volume::{FileNo, RequestNo, ServerNo, Session};
 
 use crate::dial::Line;
 use crate::line::{Bytes, Mouth};
@@ -44,6 +45,10 @@ pub(super) enum Event {
     PushRead(PushNo, Result<Vec<(u64, Bytes)>, i32>),
     /// Of this server's own connection to another.
     Other(ServerNo, Line),
+    /// What is known of files at this moment.
+    Facts(Vec<FileNo>, Sender<Vec<Facts>>),
+    /// Files above one of which the log has bytes, at most so many.
+    GatheredBehind(FileNo, usize, Sender<Vec<FileNo>>),
     Trouble(String),
     Stop,
 }

@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -48,6 +49,14 @@ struct Names {
     /// Changes of names. An earlier life may have left some that do not last: hence the first.
     changes: AtomicU64,
     synced: Mutex<Result<Option<u64>>>,
+}
+
+/// Some of what lies here.
+#[derive(Debug, Default)]
+pub(crate) struct Page {
+    pub(crate) files: Vec<(FileNo, u64)>,
+    pub(crate) odd: Vec<PathBuf>,
+    pub(crate) more: bool,
 }
 
 pub(super) struct Files {
@@ -301,6 +310,47 @@ impl Files {
             Err(Errno::NOENT) => Ok(()),
             other => other,
         }
+    }
+
+    /// How long what lies here of a file is; `None`: nothing of it does.
+    pub(super) fn len(&self, file: FileNo) -> Result<Option<u64>> {
+        self.dir_of(file)?.len_of(format!("{:016x}", file.0))
+    }
+
+    /// Files and their lengths behind this one in the order of the directories, at most `max`; paths of
+    /// names that are none of ours; whether there are more.
+    pub(super) fn page(&self, after: Option<FileNo>, max: usize) -> Result<Page> {
+        let mut page = Page::default();
+        for place in after.map_or(0, place_of)..DIRS {
+            let dir = self.dir.sub(format!("{place:02x}"))?;
+            for name in dir.names()? {
+                let number = name.to_str().and_then(|name| u64::from_str_radix(name, 16).ok()).map(FileNo);
+                let ours =
+                    number.filter(|file| name == *format!("{:016x}", file.0) && place_of(*file) == place);
+                let Some(file) = ours else {
+                    // They are told with the directory's first page.
+                    if after.is_none_or(|after| place_of(after) != place) {
+                        page.odd.push(dir.path_of(&name));
+                    }
+                    continue;
+                };
+                if after.is_some_and(|after| place_of(after) == place && after >= file) {
+                    continue;
+                }
+                if page.files.len() == max {
+                    page.more = true;
+                    return Ok(page);
+                }
+                match dir.len_of(&name) {
+                    Ok(Some(len)) => page.files.push((file, len)),
+                    // It went meanwhile.
+                    Ok(None) => {}
+                    Err(Errno::NOTSUP) => page.odd.push(dir.path_of(&name)),
+                    Err(errno) => return Err(errno),
+                }
+            }
+        }
+        Ok(page)
     }
 
     #[cfg(test)]

@@ -4,7 +4,7 @@
 //! Servers are told to end over connections of the volume, which only those can make who hold its key, and
 //! which find a server whatever became of the shell that started it; a process number could be another's by
 //! now. What they had is removed by a haul on their host, when nobody serves it any more.
-//! Left out: files that were never brought elsewhere, beyond their names.
+//! Left out: what a drain brings (`drain.rs`), beyond the names of what it never brought.
 
 use std::path::Path;
 use std::thread;
@@ -14,6 +14,7 @@ use haul_core::volume::ServerNo;
 use haul_volume::access::{Access, ServerAt};
 use haul_volume::boot::{Begin, Say, Told};
 use haul_volume::dial::Keys;
+use haul_volume::drain::Homeless;
 
 use super::talk::{Hosts, Talk};
 use super::{Absent, FAILED, Kind, Trouble, access, called, each, keys, meet, names, note, print, role};
@@ -113,9 +114,7 @@ fn wait_for_end(hosts: &Hosts, keys: &Keys, server: Option<ServerNo>, at: &Serve
 pub(super) fn destroy(args: &Destroy) -> Result<i32, Trouble> {
     let (dir, access) = access(&args.name)?;
     let (keys, hosts) = (keys(&access)?, super::hosts(&access, args.within));
-    if !args.yes {
-        is_empty(&access)?;
-    }
+    let homes = if args.yes { String::new() } else { may_go(&access)? };
     let all: Vec<One<'_>> = access.all().collect();
     // One that runs all the same has its directory, and is found there.
     let ended = end_all(&hosts, &keys, &all, true);
@@ -136,7 +135,7 @@ pub(super) fn destroy(args: &Destroy) -> Result<i32, Trouble> {
         }
     }
     Access::remove(&dir, &access.name)?;
-    print(&format!("volume {}: destroyed\n", access.name)).map(|()| 0)
+    print(&format!("volume {}: destroyed{homes}\n", access.name)).map(|()| 0)
 }
 
 /// What remains where not all of it could be removed.
@@ -150,30 +149,38 @@ fn kept(access: &Access, dir: &Path) -> String {
     )
 }
 
-/// Nobody loses a file that he did not mean to.
-fn is_empty(access: &Access) -> Result<(), Trouble> {
+/// Nobody loses a file that he did not mean to: says where those are that have a home.
+fn may_go(access: &Access) -> Result<String, Trouble> {
     let yes = "--yes destroys it all the same";
-    match names::some(access, NAMED_MAX) {
+    let Homeless { some, count, at_home, places, is_all, .. } = match names::homeless(access, NAMED_MAX) {
+        Ok(found) => found,
         Err(Trouble(why, _)) => {
             let why = format!("what is in the volume {} cannot be known: {why}; {yes}", access.name);
-            Err(Trouble(why, FAILED))
+            return Err(Trouble(why, FAILED));
         }
-        Ok((_, 0)) => Ok(()),
-        Ok((some, count)) => {
-            let more = if count > some.len() as u64 { ", ..." } else { "" };
-            let why = format!(
-                "there {} in the volume {}: {}{more}; {yes}",
-                if count == 1 {
-                    "is 1 file".into()
-                } else {
-                    format!("are {}", plural(count, "file", "files"))
-                },
-                access.name,
-                some.join(", ")
-            );
-            Err(Trouble(why, FAILED))
-        }
+    };
+    if count == 0 {
+        let places: Vec<String> = places.iter().map(|place| escape::text(place)).collect();
+        return Ok(match at_home {
+            0 => String::new(),
+            1 => format!("; 1 file is at home in {}", places.join(", ")),
+            many => format!("; {} are at home in {}", plural(many, "file", "files"), places.join(", ")),
+        });
     }
+    let some: Vec<String> =
+        some.iter().map(|path| format!("{}/{}", access.name, escape::name(path))).collect();
+    let more = if count > some.len() as u64 { ", ..." } else { "" };
+    let why = format!(
+        "there {}{} in the volume {} that {} no home outside of it: {}{more}; `haul volume drain {} --to DST` brings them to one, and \
+         {yes}",
+        if count == 1 { "is 1 file".into() } else { format!("are {}", plural(count, "file", "files")) },
+        if is_all { "" } else { " at least" },
+        access.name,
+        if count == 1 { "has" } else { "have" },
+        some.join(", "),
+        access.name,
+    );
+    Err(Trouble(why, FAILED))
 }
 
 /// Removes what one had; what is left and is none of haul's.

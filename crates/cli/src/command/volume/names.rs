@@ -13,6 +13,7 @@ use haul_core::volume::catalog::{Entry, EntryNo, Failure, Kind, Place, ROOT};
 use haul_volume::access::{Access, check_name};
 use haul_volume::catalog::client::Client as Catalog;
 use haul_volume::client::{Client, Config};
+use haul_volume::drain::{self, Homeless};
 use serde::Serialize;
 
 use super::{FAILED, Trouble, USAGE, access, keys, print};
@@ -24,7 +25,7 @@ use crate::report::json::PathFields;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Lengths that are asked for at a time. A gatherer tells them with bytes, of which it sends one at least.
 const ASKED_MAX: usize = 256;
-/// Entries that are looked at to find some files.
+/// Entries that are looked at where there are files without a home, to say how many.
 const LOOKED_MAX: u64 = 100_000;
 
 /// A volume whose names are looked at.
@@ -55,6 +56,9 @@ struct Line {
     number: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
+    /// Of `stat`: where it lies outside of the volume as it is here, if anywhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    home: Option<Option<String>>,
 }
 
 /// `NAME` and the names behind it.
@@ -172,6 +176,7 @@ fn line(name: &[u8], entry: &Entry, size: Option<u64>) -> Line {
         mtime: entry.meta.mtime.secs,
         number: entry.id.0,
         target,
+        home: None,
     }
 }
 
@@ -232,17 +237,32 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
     let (name, names) = split(text)?;
     let volume = Names::open(name)?;
     let found = volume.find(&names)?;
-    let size = match found.entry.file() {
-        None => None,
-        Some(file) => {
-            let read = volume.lengths()?.read(file, 0, 0).wait();
-            Some(read.map_err(|error| Trouble(format!("{text}: its length: {error}"), FAILED))?.end)
+    let (mut size, mut home) = (None, None);
+    if found.entry.kind != Kind::Directory {
+        let client = volume.lengths()?;
+        if let Some(file) = found.entry.file() {
+            let read = client.read(file, 0, 0).wait();
+            size = Some(read.map_err(|error| Trouble(format!("{text}: its length: {error}"), FAILED))?.end);
         }
-    };
+        let is_file = found.entry.kind == Kind::File;
+        let at = drain::home(&volume.catalog, &client, found.entry.id, is_file);
+        home = Some(at.map_err(|failure| of_path(text, &failure))?);
+    }
     volume.leave();
     match json {
-        true => print(&super::super::ctl::to_json(&line(text.as_bytes(), &found.entry, size))?),
-        false => print(&human(text.as_bytes(), &found.entry, size)),
+        true => {
+            let home = home.map(|home| home.map(Into::into));
+            let line = Line { home, ..line(text.as_bytes(), &found.entry, size) };
+            print(&super::super::ctl::to_json(&line)?)
+        }
+        false => {
+            let home = match home {
+                None => String::new(),
+                Some(None) => "no home outside of the volume\n".into(),
+                Some(Some(place)) => format!("at home: {}\n", escape::text(&place)),
+            };
+            print(&(human(text.as_bytes(), &found.entry, size) + &home))
+        }
     }
     .map(|()| 0)
 }
@@ -302,32 +322,12 @@ impl Names {
     }
 }
 
-/// The first few files of a volume, and how many there are at least.
-pub(super) fn some(access: &Access, most: usize) -> Result<(Vec<String>, u64), Trouble> {
+/// What in a volume has no home outside of it, and what has one.
+pub(super) fn homeless(access: &Access, most: usize) -> Result<Homeless, Trouble> {
     let volume = Names::of(access.clone())?;
-    let (mut files, mut all, mut looked) = (Vec::new(), 0, 0);
-    let mut open = vec![(ROOT, access.name.clone())];
-    while let Some((dir, path)) = open.pop() {
-        volume.read((dir, &path), |page| {
-            for (name, entry) in page {
-                looked += 1;
-                let below = format!("{path}/{}", escape::name(name.as_bytes()));
-                match entry.kind {
-                    Kind::Directory => open.push((entry.id, below)),
-                    _ => {
-                        all += 1;
-                        if files.len() < most {
-                            files.push(below);
-                        }
-                    }
-                }
-            }
-            Ok(looked < LOOKED_MAX)
-        })?;
-        if looked >= LOOKED_MAX {
-            break;
-        }
-    }
+    let client = volume.lengths()?;
+    let found = drain::homeless(&volume.catalog, &client, (most, LOOKED_MAX));
+    let found = found.map_err(|failure| of_path(&volume.name, &failure))?;
     volume.leave();
-    Ok((files, all))
+    Ok(found)
 }

@@ -7,8 +7,9 @@
 
 pub use super::super::wire::VolumeId;
 use super::{
-    ADDRESS_LEN_MAX, Answer, ClientNo, Entry, EntryNo, Facts, Failure, FileNo, Kind, MODE_MAX, Message,
-    PAGE_MAX, PLACEMENT_LEN_MAX, Place, Request, RequestNo, SERVERS_MAX, ServerNo, Session, Setting,
+    ADDRESS_LEN_MAX, Answer, Brought, Checked, ClientNo, ContentVersion, Entry, EntryNo, FAULT_LEN_MAX,
+    FAULTS_MAX, Facts, Failure, FileNo, Home, Kind, Known, MODE_MAX, Message, Noting, PAGE_MAX,
+    PLACE_LEN_MAX, PLACEMENT_LEN_MAX, Place, Request, RequestNo, SERVERS_MAX, ServerNo, Session, Setting,
 };
 use crate::entry::{LINK_LEN_MAX, Meta, NAME_LEN_MAX, Name, Timestamp};
 use crate::wire::codec::{Reader, Writer};
@@ -25,6 +26,9 @@ pub const WORDS_LEN_MAX: usize = 512;
 
 const _: () =
     assert!(16 + PAGE_MAX * (ENTRY_LEN_MAX + 2) + PAGE_TARGETS_LEN_MAX + LINK_LEN_MAX <= CONTROL_LEN_MAX);
+const _: () = assert!(16 + PAGE_MAX * (3 + 8 + 8 + PLACE_LEN_MAX + 2 + 12) <= CONTROL_LEN_MAX);
+const _: () = assert!(16 + PLACE_LEN_MAX + PAGE_MAX * (8 + 8 + 12 + 9 + 33) <= CONTROL_LEN_MAX);
+const _: () = assert!(64 + FAULTS_MAX * (FAULT_LEN_MAX + 2) <= CONTROL_LEN_MAX);
 const _: () = assert!(16 + SERVERS_MAX * (ADDRESS_LEN_MAX + 2) <= CONTROL_LEN_MAX);
 
 impl Message {
@@ -171,7 +175,43 @@ fn write_request(w: &mut Writer<'_>, request: &Request) {
             write_ids(w, files.iter().map(|file| file.0));
         }
         Request::Leave => w.u8(14),
+        Request::Known(ids) => {
+            w.u8(15);
+            write_ids(w, ids.iter().map(|id| id.0));
+        }
+        Request::Note { place, files } => {
+            w.u8(16);
+            w.bytes("place", place.as_bytes(), PLACE_LEN_MAX);
+            w.count("files", files.len(), PAGE_MAX);
+            for Noting { id, state, version, whole, home } in files {
+                w.u64(id.0);
+                w.u64(*state);
+                write_version(w, *version);
+                write_given(w, whole.as_ref(), |w, whole| w.u64(*whole));
+                match home {
+                    None => w.u8(0),
+                    Some(Brought::In) => w.u8(1),
+                    Some(Brought::Out(path)) => {
+                        w.u8(2);
+                        w.raw(path);
+                    }
+                }
+            }
+        }
+        Request::Check => w.u8(17),
     }
+}
+
+fn write_given<T>(w: &mut Writer<'_>, value: Option<&T>, write: impl FnOnce(&mut Writer<'_>, &T)) {
+    w.bool(value.is_some());
+    if let Some(value) = value {
+        write(w, value);
+    }
+}
+
+fn write_version(w: &mut Writer<'_>, version: ContentVersion) {
+    w.u32(version.gatherer);
+    w.u64(version.changes);
 }
 
 fn write_answer(w: &mut Writer<'_>, answer: &Answer) {
@@ -207,6 +247,28 @@ fn write_answer(w: &mut Writer<'_>, answer: &Answer) {
             w.u8(6);
             w.i32(failure.errno);
             w.bytes("words", cut(&failure.words).as_bytes(), WORDS_LEN_MAX);
+        }
+        Answer::Known(all) => {
+            w.u8(7);
+            w.count("entries", all.len(), PAGE_MAX);
+            for known in all {
+                write_given(w, known.as_ref(), |w, Known { state, whole, home }| {
+                    w.u64(*state);
+                    write_given(w, whole.as_ref(), |w, whole| w.u64(*whole));
+                    write_given(w, home.as_ref(), |w, Home { place, version }| {
+                        w.bytes("place", place.as_bytes(), PLACE_LEN_MAX);
+                        write_version(w, *version);
+                    });
+                });
+            }
+        }
+        Answer::Checked(Checked { faults, last, named, nameless, open, open_of_gone }) => {
+            w.u8(8);
+            w.count("faults", faults.len(), FAULTS_MAX);
+            for fault in faults {
+                w.bytes("fault", cut(fault).as_bytes(), FAULT_LEN_MAX);
+            }
+            [last, named, nameless, open, open_of_gone].into_iter().for_each(|number| w.u64(*number));
         }
     }
 }
@@ -293,6 +355,33 @@ fn some(what: &'static str, number: u64) -> Result<u64, WireError> {
     match (1..=i64::MAX as u64).contains(&number) {
         true => Ok(number),
         false => Err(bad(what, number)),
+    }
+}
+
+/// A number that SQLite can hold.
+fn read_count(r: &mut Reader<'_>, what: &'static str) -> Result<u64, WireError> {
+    match r.u64(what)? {
+        number if number <= i64::MAX as u64 => Ok(number),
+        number => Err(bad(what, number)),
+    }
+}
+
+fn read_len(r: &mut Reader<'_>) -> Result<u64, WireError> {
+    read_count(r, "length of a file")
+}
+
+fn read_version(r: &mut Reader<'_>) -> Result<ContentVersion, WireError> {
+    Ok(ContentVersion { gatherer: r.u32("life of a version")?, changes: r.u64("version of a file")? })
+}
+
+fn read_given<T>(
+    r: &mut Reader<'_>,
+    what: &'static str,
+    read: impl FnOnce(&mut Reader<'_>) -> Result<T, WireError>,
+) -> Result<Option<T>, WireError> {
+    match r.bool(what)? {
+        true => read(r).map(Some),
+        false => Ok(None),
     }
 }
 
@@ -414,6 +503,22 @@ fn read_request(r: &mut Reader<'_>) -> Result<Request, WireError> {
         }
         13 => Request::Removed { server: ServerNo(r.u16("server")?), files: read_ids(r, FileNo)? },
         14 => Request::Leave,
+        15 => Request::Known(read_ids(r, EntryNo)?),
+        16 => Request::Note {
+            place: read_text(r, "place", PLACE_LEN_MAX)?,
+            files: r.list("files", PAGE_MAX, 30, |r| {
+                let (id, state) = (read_id(r)?, read_count(r, "state of an entry")?);
+                let (version, whole) = (read_version(r)?, read_given(r, "length", read_len)?);
+                let home = match r.u8("home")? {
+                    0 => None,
+                    1 => Some(Brought::In),
+                    2 => Some(Brought::Out(r.array("path")?)),
+                    other => return Err(bad("home", other.into())),
+                };
+                Ok(Noting { id, state, version, whole, home })
+            })?,
+        },
+        17 => Request::Check,
         other => return Err(bad("request of a catalog", other.into())),
     })
 }
@@ -446,6 +551,30 @@ fn read_answer(r: &mut Reader<'_>) -> Result<Answer, WireError> {
         4 => Answer::Opened { lost: read_ids(r, EntryNo)? },
         5 => Answer::Files(read_ids(r, FileNo)?),
         6 => Answer::Failed(Failure { errno: r.i32("errno")?, words: read_text(r, "words", WORDS_LEN_MAX)? }),
+        7 => Answer::Known(r.list("entries", PAGE_MAX, 1, |r| {
+            read_given(r, "entry", |r| {
+                let (state, whole) =
+                    (read_count(r, "state of an entry")?, read_given(r, "length", read_len)?);
+                let home = read_given(r, "home", |r| {
+                    let place = read_text(r, "place", PLACE_LEN_MAX)?;
+                    Ok(Home { place, version: read_version(r)? })
+                })?;
+                Ok(Known { state, whole, home })
+            })
+        })?),
+        8 => {
+            let faults = r.list("faults", FAULTS_MAX, 2, |r| read_text(r, "fault", FAULT_LEN_MAX))?;
+            let (last, named) = (r.u64("last number")?, r.u64("entries")?);
+            let (nameless, open) = (r.u64("files without a name")?, r.u64("open files")?);
+            Answer::Checked(Checked {
+                faults,
+                last,
+                named,
+                nameless,
+                open,
+                open_of_gone: r.u64("open files")?,
+            })
+        }
         other => return Err(bad("answer of a catalog", other.into())),
     })
 }

@@ -68,6 +68,11 @@ impl Contents {
         (self.untold, self.unsettled) = (None, None);
     }
 
+    /// The catalog knows of all that was written, and nothing can come that nobody sees.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.untold.is_none() && self.unsettled.is_none() && self.fencing.is_none()
+    }
+
     /// Who waits for a look.
     pub(super) fn looks(self) -> impl Iterator<Item = (ClientNo, RequestNo)> {
         self.looks.into_iter().map(|(_, client, number)| (client, number))

@@ -1,6 +1,7 @@
 //! What is said over a connection of a volume survives its bytes, and nothing else is taken.
 
 use super::*;
+use crate::volume::check::{Ask, Gathered, Has};
 use crate::volume::cost::CLASSES;
 
 fn costs() -> Costs {
@@ -77,7 +78,26 @@ fn all() -> Vec<Message> {
         }),
         Message::Costs(costs()),
         Message::Costs(Costs::default()),
+        check(Ask::Itself),
+        check(Ask::Shelf { after: None }),
+        check(Ask::Shelf { after: Some(file) }),
+        check(Ask::Log { after: FileNo(0) }),
+        check(Ask::Files(vec![file, FileNo(1)])),
+        Message::Found(Found::Itself { faults: vec!["no".into()] }),
+        Message::Found(Found::Shelf { files: vec![(file, 9)], odd: vec!["x".into()], more: true }),
+        Message::Found(Found::Log { files: vec![file], faults: vec![], more: false }),
+        Message::Found(Found::Files(vec![Has::default(), has(vec![0..1, 2..FILE_LEN_MAX])])),
+        Message::Found(Found::Failed(5)),
     ]
+}
+
+fn check(ask: Ask) -> Message {
+    Message::Check(Check { volume: VolumeId([5; 16]), to: ServerNo(1), ask })
+}
+
+fn has(ranges: Vec<Range<u64>>) -> Has {
+    let version = ContentVersion { gatherer: 3, changes: 4 };
+    Has { len: Some(7), gathered: Some(Gathered { version, end: 9, quiet: true, ranges, more: true }) }
 }
 
 /// Goal: each message survives its bytes, and no shorter or longer bytes are it.
@@ -115,6 +135,12 @@ fn ranges_are_sound() {
     for direct in [vec![(0, 1)], vec![(5, 1), (5, 1)], vec![(5, 1), (4, 1)]] {
         refused(Message::Costs(Costs { direct, ..Costs::default() }));
     }
+    for ranges in [&[(3, 3)][..], &[(4, 3)], &[(0, u64::MAX)], &[(0, 4), (4, 5)], &[(5, 6), (0, 1)]] {
+        let ranges = ranges.iter().map(|(start, end)| *start..*end).collect();
+        refused(Message::Found(Found::Files(vec![has(ranges)])));
+    }
+    refused(Message::Found(Found::Shelf { files: vec![], odd: vec![], more: true }));
+    refused(Message::Found(Found::Log { files: vec![], faults: vec![], more: true }));
     let part = |offset, len| Part { offset, len, seq: Seq(0), from: 0 };
     for parts in
         [vec![part(0, 4), part(3, 1)], vec![part(0, 0)], vec![part(0, BYTES_MAX), part(BYTES_MAX, 1)]]

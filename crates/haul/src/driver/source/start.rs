@@ -36,6 +36,7 @@ pub(super) fn start(
     let object_size = setup.object_size;
     let chosen = setup.chosen(request);
     let SourceParts { names, engine, walk } = setup.store.start(Reading {
+        picks: request.picks.clone(),
         agreed,
         readers: usize::from(request.readers),
         storage: options.source_storage.clone(),

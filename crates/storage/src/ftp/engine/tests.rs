@@ -64,6 +64,7 @@ fn readers_that_stand_still_are_given_nothing() {
     };
     let (post, posted) = unbounded();
     let parts = stores::source(&sources).expect("a store").start(Reading {
+        picks: None,
         agreed: Agreed::plain(1000),
         readers: 2,
         storage: StorageOptions::default(),

@@ -49,7 +49,17 @@ fn requests() -> Vec<Request> {
         Request::ToRemove { server: ServerNo(1), after: FileNo(0) },
         Request::Removed { server: ServerNo(1), files: vec![FileNo(2)] },
         Request::Leave,
+        Request::Known(vec![EntryNo(2)]),
+        Request::Note { place: "n1:/home/me".into(), files: notings() },
+        Request::Check,
     ]
+}
+
+fn notings() -> Vec<Noting> {
+    let version = ContentVersion { gatherer: 3, changes: u64::MAX };
+    let noting = Noting { id: EntryNo(4), state: i64::MAX as u64, version, whole: None, home: None };
+    let homes = [None, Some(Brought::In), Some(Brought::Out([7; 32]))];
+    homes.into_iter().map(|home| Noting { whole: home.map(|_| 9), home, ..noting }).collect()
 }
 
 fn answers() -> Vec<Answer> {
@@ -66,6 +76,26 @@ fn answers() -> Vec<Answer> {
         Answer::Opened { lost: vec![EntryNo(4)] },
         Answer::Files(vec![FileNo(4), FileNo(5)]),
         Answer::Failed(Failure { errno: 2, words: "no".into() }),
+        Answer::Known(vec![
+            None,
+            Some(Known::default()),
+            Some(Known {
+                state: 3,
+                whole: Some(0),
+                home: Some(Home {
+                    place: "n1:/home/me".into(),
+                    version: ContentVersion { gatherer: 1, changes: 2 },
+                }),
+            }),
+        ]),
+        Answer::Checked(Checked {
+            faults: vec!["no".into(), "nor this".into()],
+            last: 9,
+            named: 1,
+            nameless: 2,
+            open: 3,
+            open_of_gone: 4,
+        }),
     ]
 }
 

@@ -1,0 +1,164 @@
+//! `haul volume drain`: brings what has no home outside of a volume to a file system.
+//!
+//! In: the access to a volume, where to. Out: a copy of what has no home, as `haul cp` makes it, and homes
+//! for what of it is durable. Left out: what `haul cp` decides; when a home counts (`haul_volume::drain`).
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args as _, FromArgMatches as _};
+use haul::api::{Endpoint, EntryEnd, EntryKind, Event, Picks};
+use haul_core::volume::Candidate;
+use haul_core::volume::catalog::{Failure, Request};
+use haul_volume::catalog::client::Client as Catalog;
+use haul_volume::client::{Client, Config};
+use haul_volume::drain::{Drain, Sum};
+
+use super::{FAILED, Trouble, USAGE, access, keys, note, talk};
+use crate::args::Cp;
+use crate::args::volume::Drain as Args;
+use crate::command::copy::{self, Part};
+use crate::escape;
+use crate::progress::plural;
+
+/// The catalog and servers answer within this, if nobody says.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A drain as the copy asks it.
+#[derive(Debug)]
+struct Of(Drain);
+
+impl Picks for Of {
+    fn pick(&self, entries: &[Candidate]) -> Result<Vec<bool>, Failure> {
+        self.0.pick(entries)
+    }
+
+    fn is_another(&self, entry: &Candidate) {
+        self.0.is_another(entry);
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
+    let (_, access) = access(&args.name)?;
+    let source = format!("vol://{}/", args.name);
+    let place = place(args, &source)?;
+    let (keys, servers) = (keys(&access)?, access.addresses()?);
+    let patience = args.patience.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.max(1).into()));
+    let catalog = Catalog::connect(keys.clone(), access.catalog.address()?, patience).map_err(|failure| {
+        Trouble(format!("the catalog of {}: {}", args.name, escape::text(&failure.words)), FAILED)
+    })?;
+    let config = Config {
+        keys,
+        number: catalog.number(),
+        servers,
+        stripe_size: access.stripe.into(),
+        write_threshold: None,
+        patience,
+    };
+    let failed = |error: std::io::Error| Trouble(haul::errno::text(error), FAILED);
+    let client = Client::start(config).map_err(failed)?;
+    let catalog = Arc::new(catalog);
+    let drain = Drain::new(catalog.clone(), client, place.clone(), args.all).map_err(failed)?;
+    let drain = Arc::new(Of(drain));
+    let (hears, dry_run) = (drain.clone(), args.dry_run);
+    let part = Part {
+        picks: drain.clone(),
+        hears: Arc::new(move |event| match event {
+            Event::Entry { path, end: EntryEnd::Skipped, .. } => hears.0.is_not_brought(path),
+            // Of a link its text was compared; of a file nothing that would do.
+            Event::Entry { path, kind: EntryKind::File, end: EntryEnd::Unchanged, .. }
+                if !haul_mutant::removed("drains-believe-no-times") =>
+            {
+                hears.0.is_not_brought(path);
+            }
+            Event::Entry { path, .. } if !dry_run => hears.0.is_brought(path),
+            Event::Failed { path, .. } => hears.0.is_not_brought(path),
+            _ => {}
+        }),
+    };
+    let code = copy::run(&cp(args, &source)?, Some(part));
+    let done = drain.0.finish();
+    // The catalog need not remember who drained.
+    let _ = catalog.call(Request::Leave);
+    let done = done.map_err(|why| {
+        let why = escape::text(&why);
+        Trouble(
+            format!("what was brought to {place} has no home there yet, the same command finds it: {why}"),
+            FAILED,
+        )
+    })?;
+    if !args.quiet && !dry_run && (code == 0 || done != Sum::default()) {
+        note(&in_words(&args.name, &place, done));
+    }
+    Ok(code)
+}
+
+fn in_words(name: &str, place: &str, Sum { noted, changed }: Sum) -> String {
+    if noted == 0 && changed == 0 {
+        return format!("volume {name}: nothing had to be brought to {place}");
+    }
+    let has = if noted == 1 { "has its home" } else { "have their home" };
+    let mut text = format!("volume {name}: {} {has} in {place} now", plural(noted, "file", "files"));
+    if changed > 0 {
+        let was = if changed == 1 { "was another" } else { "were others" };
+        text += &format!(
+            "; {} {was} by then, and the same command brings them once more",
+            plural(changed, "one", "more")
+        );
+    }
+    text
+}
+
+/// Where to, for people; what is no place that lasts is refused.
+fn place(args: &Args, source: &str) -> Result<String, Trouble> {
+    let usage = |why: String| Trouble(format!("--to: {why}"), USAGE);
+    let words = [OsString::from(source), args.to.clone()];
+    let (_, destination) = haul::endpoint::resolve(&words).map_err(|error| usage(error.to_string()))?;
+    let scheme = destination.place().scheme();
+    if scheme.name == "vol" || !scheme.keeps {
+        let shown = escape::name(args.to.as_bytes());
+        return Err(usage(format!("{shown} is no file system: what is brought there is not at home")));
+    }
+    Ok(shown(&destination))
+}
+
+fn shown(destination: &Endpoint) -> String {
+    match (destination.host(), destination.place().as_file()) {
+        (None, Ok(path)) => {
+            let path = std::path::absolute(Path::new(OsStr::from_bytes(path)));
+            let path = path.unwrap_or_else(|_| Path::new(".").into());
+            format!("{}:{}", talk::this_host(), escape::name(path.as_os_str().as_bytes()))
+        }
+        _ => escape::name(&destination.shown()),
+    }
+}
+
+/// The copy that it is.
+fn cp(args: &Args, source: &str) -> Result<Cp, Trouble> {
+    let command = Cp::augment_args(clap::Command::new("cp").no_binary_name(true));
+    let words = [OsStr::new("-r"), OsStr::new("--"), OsStr::new(source), &args.to];
+    let matches = command.try_get_matches_from(words);
+    let cp = matches.and_then(|matches| Cp::from_arg_matches(&matches));
+    let cp = cp.map_err(|error| Trouble(error.to_string(), USAGE))?;
+    Ok(Cp {
+        archive: args.archive,
+        dry_run: args.dry_run,
+        // Equal length and time prove nothing of a file that was written since, nor that it lasts.
+        force: !haul_mutant::removed("drains-believe-no-times"),
+        verbose: args.verbose,
+        quiet: args.quiet,
+        json: args.json,
+        failures: args.failures.clone(),
+        rate: args.rate,
+        streams: args.streams,
+        memory: args.memory,
+        patience: args.patience,
+        stop_after: args.stop_after,
+        far: args.far.clone(),
+        protection: args.protection,
+        ..cp
+    })
+}

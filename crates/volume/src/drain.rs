@@ -1,0 +1,358 @@
+//! What of a volume has no home outside of it: which files a drain brings out, and what becomes known of
+//! those that it brought.
+//!
+//! In: files as a copy out of the volume looked at them, word of those whose copy is durable. Out: which of
+//! them are wanted; homes, noted in the catalog.
+//! Invariants: a file has a home only if what the copy read is what the file has still: of the version of its
+//! bytes that was looked at before the first byte, told by its gatherer anew when the copy is durable, and in
+//! the state that the catalog had then, which is compared once more when the home is noted. So of what was
+//! written, cut, renamed or replaced meanwhile nothing is noted, and a drain that dies has noted nothing that
+//! was not durable. Whether a file has a home is asked of the catalog after the look at it.
+//! Left out: what becomes of the copies outside, which nobody here knows.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use haul_core::entry::DEPTH_MAX;
+use haul_core::volume::catalog::{
+    Brought, EntryNo, Failure, Kind, Known, Noting, PAGE_MAX, PLACE_LEN_MAX, ROOT,
+};
+use haul_core::volume::{Candidate, ContentVersion, FileNo};
+use rustix::io::Errno;
+
+use crate::catalog::client::Client as Catalog;
+use crate::client::{Client, Look, VolumeError};
+use crate::disk::lock;
+
+/// So many that were brought are noted at a time.
+const NOTED_AT: usize = 256;
+const _: () = assert!(NOTED_AT <= PAGE_MAX);
+
+/// Whether what a look showed of a file has a home, by what the catalog said after it.
+pub fn has_home(look: &Look, known: &Known) -> bool {
+    known.home.as_ref().is_some_and(|home| {
+        !look.untold
+            // Within one life of its gatherer the version tells; a server that was brought back from an older
+            // copy of it is in an older one.
+            && (home.version == look.version || home.version.gatherer < look.version.gatherer)
+    })
+}
+
+/// A file that comes.
+#[derive(Clone, Debug)]
+struct Coming {
+    entry: EntryNo,
+    state: u64,
+    /// `None`: nobody knew it.
+    version: Option<ContentVersion>,
+    is_link: bool,
+}
+
+/// What a drain came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// Files and links that have a home by this drain.
+    pub noted: u64,
+    /// Those that were brought and are another by now.
+    pub changed: u64,
+}
+
+struct Shared {
+    catalog: Arc<Catalog>,
+    client: Client,
+    place: String,
+    all: bool,
+    coming: Mutex<HashMap<Vec<u8>, Coming>>,
+    noted: AtomicU64,
+    changed: AtomicU64,
+    /// The first thing that went wrong.
+    failed: Mutex<Option<String>>,
+}
+
+/// A drain under way.
+pub struct Drain {
+    shared: Arc<Shared>,
+    done: Mutex<Option<Sender<(Vec<u8>, Coming)>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Drain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Drain").field("place", &self.shared.place).finish_non_exhaustive()
+    }
+}
+
+impl Drain {
+    /// `place`: where to, for people. `all`: also what has a home.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn new(catalog: Arc<Catalog>, client: Client, mut place: String, all: bool) -> io::Result<Drain> {
+        while place.len() > PLACE_LEN_MAX {
+            place.pop();
+        }
+        let shared = Arc::new(Shared {
+            catalog,
+            client,
+            place,
+            all,
+            coming: Mutex::default(),
+            noted: AtomicU64::new(0),
+            changed: AtomicU64::new(0),
+            failed: Mutex::default(),
+        });
+        let (done, brought) = unbounded();
+        let of = shared.clone();
+        let thread = thread::Builder::new().name("haul-vol-drain".into());
+        let thread = thread.spawn(move || of.note_all(&brought))?;
+        Ok(Drain { shared, done: Mutex::new(Some(done)), thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Which of these come, in their order: those that have no home. They were looked at before.
+    ///
+    /// # Errors
+    /// The catalog's.
+    pub fn pick(&self, entries: &[Candidate]) -> Result<Vec<bool>, Failure> {
+        let mut wanted = Vec::with_capacity(entries.len());
+        for page in entries.chunks(PAGE_MAX) {
+            let known = self.shared.catalog.known(page.iter().map(|one| one.entry).collect())?;
+            let mut coming = lock(&self.shared.coming);
+            for (one, known) in page.iter().zip(known) {
+                // What is gone by now the copy finds so.
+                let known = known.unwrap_or_default();
+                // What was looked at was told.
+                let look = one.version.map(|version| Look { version, end: 0, untold: false });
+                let has = match one.is_link {
+                    true => known.home.is_some(),
+                    false => look.is_some_and(|look| has_home(&look, &known)),
+                };
+                let wants = self.shared.all || !has;
+                if wants {
+                    let (entry, state, version) = (one.entry, known.state, one.version);
+                    coming.insert(one.path.clone(), Coming { entry, state, version, is_link: one.is_link });
+                }
+                wanted.push(wants);
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// What comes by this path is another, and read anew. It was looked at before.
+    pub fn is_another(&self, one: &Candidate) {
+        // Where nobody says in which state it is nothing is noted of it.
+        let known =
+            self.shared.catalog.known(vec![one.entry]).ok().and_then(|mut known| known.pop().flatten());
+        let mut coming = lock(&self.shared.coming);
+        match known {
+            Some(known) => {
+                let Candidate { path, entry, version, is_link } = one.clone();
+                coming.insert(path, Coming { entry, state: known.state, version, is_link });
+            }
+            None => drop(coming.remove(&one.path)),
+        }
+    }
+
+    /// What came by this path is durable outside, or was found there as it is.
+    pub fn is_brought(&self, path: &[u8]) {
+        let one = lock(&self.shared.coming).remove(path);
+        if let (Some(one), Some(done)) = (one, &*lock(&self.done)) {
+            let _ = done.send((path.to_vec(), one));
+        }
+    }
+
+    /// What should have come by this path did not.
+    pub fn is_not_brought(&self, path: &[u8]) {
+        lock(&self.shared.coming).remove(path);
+    }
+
+    /// Waits until all that was brought is noted. What is told to have been brought later is not.
+    ///
+    /// # Errors
+    /// Why some of it could not be: in words. It is brought by the next drain, which finds it outside.
+    pub fn finish(&self) -> Result<Sum, String> {
+        drop(lock(&self.done).take());
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
+            thread.join().map_err(|_| "a thread panicked")?;
+        }
+        if let Some(why) = lock(&self.shared.failed).take() {
+            return Err(why);
+        }
+        let count = |of: &AtomicU64| of.load(Ordering::Acquire);
+        Ok(Sum { noted: count(&self.shared.noted), changed: count(&self.shared.changed) })
+    }
+}
+
+impl Shared {
+    fn note_all(&self, brought: &Receiver<(Vec<u8>, Coming)>) {
+        while let Ok(first) = brought.recv() {
+            let more = brought.try_iter().take(NOTED_AT - 1);
+            let all: Vec<_> = std::iter::once(first).chain(more).collect();
+            let failed = self.note(&all).err();
+            if let Some(why) = failed {
+                lock(&self.failed).get_or_insert(why.words.into());
+            }
+        }
+    }
+
+    /// Notes homes of what is still what was brought.
+    fn note(&self, all: &[(Vec<u8>, Coming)]) -> Result<(), Failure> {
+        let looks: Vec<_> = all
+            .iter()
+            .map(|(_, one)| (!one.is_link).then(|| self.client.look(FileNo(one.entry.0))))
+            .collect();
+        let mut files = Vec::new();
+        for ((path, one), look) in all.iter().zip(looks) {
+            let version = match look.map(|look| look.wait()) {
+                None => ContentVersion::default(),
+                Some(Ok(look))
+                    if (!look.untold && one.version == Some(look.version))
+                        || haul_mutant::removed("drain-notes-what-was-read") =>
+                {
+                    look.version
+                }
+                // It was written, or nobody says that it was not.
+                Some(_) => continue,
+            };
+            let home = Some(Brought::Out(*blake3::hash(path).as_bytes()));
+            files.push(Noting { id: one.entry, state: one.state, version, whole: None, home });
+        }
+        let noted = if files.is_empty() { 0 } else { self.catalog.note(&self.place, files)?.len() as u64 };
+        self.noted.fetch_add(noted, Ordering::AcqRel);
+        self.changed.fetch_add(all.len() as u64 - noted, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+/// What has no home in a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Homeless {
+    /// The first few, by their paths.
+    pub some: Vec<Vec<u8>>,
+    pub count: u64,
+    /// Files and links that have one, and some of the places.
+    pub at_home: u64,
+    pub places: Vec<Box<str>>,
+    /// Entries that were looked at, and whether those are all.
+    pub looked: u64,
+    pub is_all: bool,
+}
+
+/// Looks for files and links without a home: for all of them, or until there is one and so many entries were
+/// looked at. Who may write one gives that up for the look. A file whose gatherer does not say what became of
+/// it has none; where a server is away nobody waits for it more than once.
+///
+/// # Errors
+/// The catalog's.
+pub fn homeless(
+    catalog: &Catalog,
+    client: &Client,
+    (some_max, looked_max): (usize, u64),
+) -> Result<Homeless, Failure> {
+    let mut found = Homeless { is_all: true, ..Homeless::default() };
+    let mut asks = true;
+    let mut open = vec![(ROOT, Vec::new(), 0)];
+    while let Some((dir, path, depth)) = open.pop() {
+        let mut after = None;
+        loop {
+            if found.count > 0 && found.looked >= looked_max {
+                found.is_all = false;
+                return Ok(found);
+            }
+            let (page, more) = match catalog.read_dir(dir, after) {
+                Err(failure) if failure.errno == Errno::NOENT.raw_os_error() => break,
+                other => other?,
+            };
+            after = page.last().map(|(name, _)| name.clone());
+            found.looked += page.len() as u64;
+            let mut files = Vec::new();
+            for (name, entry) in page {
+                let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
+                let below = [&path[..], slash, name.as_bytes()].concat();
+                match entry.kind {
+                    Kind::Directory if depth < DEPTH_MAX => open.push((entry.id, below, depth + 1)),
+                    Kind::Directory => {}
+                    Kind::File => files.push((entry.id, below, true)),
+                    Kind::Link(_) => files.push((entry.id, below, false)),
+                }
+            }
+            for ((_, path, _), home) in files.iter().zip(homes(catalog, client, &files, &mut asks)?) {
+                match home {
+                    Some(place) => {
+                        found.at_home += 1;
+                        if found.places.len() < some_max && !found.places.contains(&place) {
+                            found.places.push(place);
+                        }
+                    }
+                    None => {
+                        found.count += 1;
+                        if found.some.len() < some_max {
+                            found.some.push(path.clone());
+                        }
+                    }
+                }
+            }
+            if !more || after.is_none() {
+                break;
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Where each of these entries of one page has its home.
+fn homes(
+    catalog: &Catalog,
+    client: &Client,
+    files: &[(EntryNo, Vec<u8>, bool)],
+    asks: &mut bool,
+) -> Result<Vec<Option<Box<str>>>, Failure> {
+    let ids = || files.iter().map(|(id, ..)| *id).collect();
+    // Those of which the catalog knows no home have none, whatever a look would show.
+    let before = catalog.known(ids())?;
+    let looks: Vec<_> = files
+        .iter()
+        .zip(&before)
+        .map(|((id, _, is_file), known)| {
+            let may = known.as_ref().is_some_and(|known| known.home.is_some());
+            (may && *is_file).then(|| asks.then(|| client.look(FileNo(id.0))))
+        })
+        .collect();
+    let looks = looks.into_iter().map(|look| {
+        look.map(|look| {
+            let looked = look?.wait();
+            *asks &= !matches!(looked, Err(VolumeError::Late(..)));
+            looked.ok()
+        })
+    });
+    let looks: Vec<Option<Option<Look>>> = looks.collect();
+    let after = catalog.known(ids())?;
+    let each = files.iter().zip(before.iter().zip(&after)).zip(looks);
+    Ok(each
+        .map(|(((_, _, is_file), (before, after)), look)| {
+            let (before, known) = (before.as_ref()?, after.as_ref()?);
+            let has = match look {
+                Some(look) => has_home(&look?, known),
+                None => !is_file && before.home.is_some() && known.home.is_some(),
+            };
+            known.home.as_ref().filter(|_| has).map(|home| home.place.clone())
+        })
+        .collect())
+}
+
+/// Where one file or link has its home; `None`: it has none.
+///
+/// # Errors
+/// The catalog's.
+pub fn home(
+    catalog: &Catalog,
+    client: &Client,
+    id: EntryNo,
+    is_file: bool,
+) -> Result<Option<Box<str>>, Failure> {
+    Ok(homes(catalog, client, &[(id, Vec::new(), is_file)], &mut true)?.pop().flatten())
+}
