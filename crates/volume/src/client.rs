@@ -43,9 +43,9 @@ pub enum VolumeError {
     /// Its bytes end behind what a file may have, or there are too many at a time.
     #[error("a range of a volume's file ends at most at 2^63 - 1 and has at most 64 MiB")]
     Range,
-    /// A server's disk says no.
-    #[error("{}: {}", server(.0), haul_base::errno::text(io::Error::from_raw_os_error(*.1)))]
-    Failed(Where, i32),
+    /// A server's disk says no, as a gatherer's or a storage server's.
+    #[error("server {} of the volume: {}", .0.0, haul_base::errno::text(io::Error::from_raw_os_error(*.1)))]
+    Failed(ServerNo, i32),
     /// A server was started anew, or its host was, with what no sync was for.
     #[error("{} was lost with what was not synced", server(.0))]
     Lost(Where),

@@ -31,6 +31,7 @@ use crate::catalog::store::{Store, StoreError};
 use crate::disk::{Dir, Lock};
 use crate::key::{Key, volume_id};
 use crate::private::{self, PrivateError};
+use crate::reserve;
 use crate::server::{Config, Server, ServerError};
 use crate::sweep::{self, Sweeper};
 use crate::visit::Visits;
@@ -428,7 +429,7 @@ impl Place {
             Place::Home => [LOG, OLD_LOG].contains(&name) || is_unfinished(name),
             Place::Data => {
                 let of_catalog = ["catalog.lock", "catalog.new-journal", "catalog.db-wal", "catalog.db-shm"];
-                ["volume", "lives", "lock", "log-id", "catalog.db", "catalog"].contains(&plain)
+                ["volume", "lives", "lock", "log-id", "catalog.db", "catalog", reserve::NAME].contains(&plain)
                     || of_catalog.contains(&name)
             }
             Place::Log => ["head", "lock"].contains(&plain) || name.strip_suffix(".log").is_some_and(hex),

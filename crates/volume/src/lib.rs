@@ -18,7 +18,13 @@ pub mod key;
 pub mod line;
 pub mod log;
 pub mod private;
+mod reserve;
 pub mod server;
 pub mod shelf;
 pub mod sweep;
 pub mod visit;
+
+/// Whether the number of an error says that room lacks, and that nothing is broken.
+pub fn is_full(errno: i32) -> bool {
+    reserve::is_full_raw(errno)
+}

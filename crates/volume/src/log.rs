@@ -3,7 +3,8 @@
 //! In: records of the gatherer's machine, in their order. Out: the same after a restart, and bytes of them.
 //! Invariants: what was synced is there when the log is opened again, or the opening fails and says where it
 //! is not; what was not is there up to some record, and nothing behind that; bytes that are not those of the
-//! record are never given out; a log whose sync failed takes nothing more.
+//! record are never given out; a log whose sync failed takes nothing more; what has bytes leaves room for
+//! records without any, so that a full disk refuses the former alone.
 //! Left out: which records are of use, which `haul_core::volume::gather` knows.
 //!
 //! Every header says what was synced when it was written. What was synced last nothing later may ever say: so
@@ -17,6 +18,7 @@
 
 mod check;
 mod frame;
+mod room;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -34,7 +36,9 @@ use rustix::io::{Errno, retry_on_intr};
 
 pub use self::check::WeakReader;
 use self::frame::{CHECK_LEN, HEAD_LEN, HEADER_LEN, Head, Header, Key};
+use self::room::blocks_to;
 use crate::disk::{Dir, Extent, Lock, SyncCall, lock, read_at, sync_call, write_at};
+use crate::reserve::is_full;
 
 const HEAD: &str = "head";
 const LOCK: &str = "lock";
@@ -46,13 +50,18 @@ const SEGMENT_LEN_MAX: u64 = 1 << 30;
 pub struct Settings {
     /// A segment is full when the next record would make it longer, bytes; not above 1 GiB.
     pub segment_len: u64,
-    /// All segments together, bytes. What would make them longer is refused as on a full disk.
+    /// All segments together, bytes. A record with bytes that would make them longer is refused as on a full
+    /// disk.
     pub limit: u64,
+    /// Bytes that are taken in advance for records without bytes, where the file system does that.
+    pub room: u64,
 }
 
+/// What a server takes in advance, bytes.
+pub(crate) const ROOM: u64 = 512 << 10;
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { segment_len: 64 << 20, limit: 4 << 30 }
+        Settings { segment_len: 64 << 20, limit: 4 << 30, room: ROOM }
     }
 }
 
@@ -138,6 +147,10 @@ struct Tail {
     end: u64,
     /// Bytes of all segments.
     bytes: u64,
+    /// The current segment has blocks up to there.
+    room_to: u64,
+    /// The file system gives no blocks in advance.
+    no_room: bool,
     /// Segments that have records which were not synced; the current one always counts as such.
     unsynced: Vec<Arc<Segment>>,
     has_new_names: bool,
@@ -227,6 +240,8 @@ impl Log {
             synced: scan.next,
             end: scan.end,
             bytes: scan.bytes,
+            room_to: blocks_to(&current).max(scan.end),
+            no_room: settings.room == 0,
             unsynced: vec![current.clone()],
             current,
             has_new_names: false,
@@ -247,26 +262,51 @@ impl Log {
         Ok((log, Seq(head.first), records))
     }
 
+    /// Takes the room in advance that records without bytes may need.
+    ///
+    /// # Errors
+    /// There is none, or the log has all bytes that it may have.
+    pub fn take_room(&mut self) -> io::Result<()> {
+        let mut tail = lock(&self.shared.tail);
+        if tail.bytes >= self.settings.limit {
+            return Err(Errno::NOSPC.into());
+        }
+        let end = tail.end;
+        self.shared.take_room(&mut tail, end, self.settings.room)?;
+        Ok(())
+    }
+
     /// What no other log has, and this one for good.
     pub fn id(&self) -> [u8; 16] {
         lock(&self.shared.tail).head.id
     }
 
-    /// Appends a record, whose number is the next. It lasts after the next sync.
+    /// Appends a record, whose number is the next. It lasts after the next sync. One without bytes takes the
+    /// room that was taken in advance where the disk is full.
     ///
     /// # Errors
-    /// The log is as it was, and the record can be appended again.
+    /// The log is as it was, and this record can be appended again, or another one in its place.
     pub fn append(&mut self, seq: Seq, record: &Record<&[u8]>) -> io::Result<()> {
         let mut tail = lock(&self.shared.tail);
         tail.check()?;
         let header = Header::of(seq.0, tail.synced, record).filter(|header| header.seq == tail.next);
         let header = header.ok_or(Errno::INVAL)?;
         let frame_len = header.frame_len();
-        if tail.bytes + frame_len > self.settings.limit {
+        let has_bytes = matches!(record, Record::Bytes { .. });
+        if has_bytes && tail.bytes + frame_len > self.settings.limit {
             return Err(Errno::NOSPC.into());
         }
         if tail.end > 0 && tail.end + frame_len > self.settings.segment_len {
-            self.shared.begin_segment(&mut tail)?;
+            let stays = tail.end + frame_len <= SEGMENT_LEN_MAX && !has_bytes;
+            match self.shared.begin_segment(&mut tail, self.settings.room) {
+                // There may be room in this one.
+                Err(errno) if is_full(errno) && stays => {}
+                begun => begun?,
+            }
+        }
+        if has_bytes && !haul_mutant::removed("volume-logs-keep-room") {
+            let to = tail.end + frame_len;
+            self.shared.take_room(&mut tail, to, self.settings.room)?;
         }
         let payload = if let Record::Bytes { bytes, .. } = record { bytes } else { &[][..] };
         let bytes = header.encode(&self.shared.key);
@@ -275,6 +315,7 @@ impl Log {
         if let Err(errno) = write_at(&tail.current.fd, &mut slices, tail.end) {
             // If that fails as well, the next one is written over it.
             let _ = retry_on_intr(|| rustix::fs::ftruncate(&tail.current.fd, tail.end));
+            tail.room_to = tail.end;
             self.shared.mark(&tail);
             return Err(errno.into());
         }
@@ -346,21 +387,31 @@ impl Log {
         let mut tail = lock(&shared.tail);
         tail.check()?;
         if first.0 == tail.next && tail.end > 0 {
-            shared.begin_segment(&mut tail)?;
-            (shared.sync)(shared.dir.as_fd(), Extent::All)?;
+            match shared.begin_segment(&mut tail, self.settings.room) {
+                // The current one goes on where it ends.
+                Err(errno) if is_full(errno) => {}
+                begun => begun.and_then(|()| (shared.sync)(shared.dir.as_fd(), Extent::All))?,
+            }
         }
         // Only who has the log changes them.
         let segments: Vec<Arc<Segment>> = shared.segments().iter().cloned().collect();
         let kept = segments.iter().position(|segment| segment.next() > first.0);
-        // All are forgotten: the last one is empty.
+        // All are forgotten: the last one has none behind its end.
         let kept = kept.unwrap_or(segments.len() - 1);
         let head = Head {
             first: first.0,
             segment: segments[kept].first,
-            offset: segments[kept].offset_of(first.0).unwrap_or(0),
+            offset: segments[kept].offset_of(first.0).unwrap_or(tail.end),
             ..tail.head
         };
-        shared.dir.replace(HEAD, &head.encode())?;
+        match shared.dir.replace(HEAD, &head.encode()) {
+            // What was taken in advance makes room for it, and what is removed then makes more.
+            Err(errno) if is_full(errno) => {
+                shared.give_room(&mut tail)?;
+                shared.dir.replace(HEAD, &head.encode())?;
+            }
+            replaced => replaced?,
+        }
         tail.head = head;
         shared.segments.write().unwrap_or_else(PoisonError::into_inner).drain(..kept);
         let gone = &segments[..kept];
@@ -372,6 +423,8 @@ impl Log {
         if !gone.is_empty() {
             (shared.sync)(shared.dir.as_fd(), Extent::All)?;
         }
+        let end = tail.end;
+        let _ = shared.take_room(&mut tail, end, self.settings.room);
         Ok(())
     }
 }
@@ -402,19 +455,6 @@ impl Tail {
 impl Shared {
     fn segments(&self) -> RwLockReadGuard<'_, VecDeque<Arc<Segment>>> {
         self.segments.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The next record begins a segment.
-    fn begin_segment(&self, tail: &mut Tail) -> Result<(), Errno> {
-        // An attempt that failed may have left one.
-        let fd = self.dir.empty_file(segment_name(tail.next))?;
-        let segment = Arc::new(Segment::new(tail.next, tail.next, fd, Vec::new(), 0));
-        self.segments.write().unwrap_or_else(PoisonError::into_inner).push_back(segment.clone());
-        tail.unsynced.push(segment.clone());
-        tail.has_new_names = true;
-        tail.current = segment;
-        tail.end = 0;
-        Ok(())
     }
 
     /// Leaves word of what was synced behind the last record. It need not last, and may fail.

@@ -9,6 +9,7 @@
 //! reads and one that writes; one accepts, and one for each other server connects to it.
 
 mod brain;
+mod care;
 mod check;
 mod disk;
 mod event;
@@ -39,6 +40,7 @@ use self::event::{Event, LineNo};
 use crate::dial::{Dialler, Keys, To};
 use crate::line::{Bytes, Incoming, LineError, Mouth, speak};
 use crate::log::Log;
+use crate::reserve::Reserve;
 use crate::shelf::{Of, Shelf};
 use crate::visit::Visits;
 
@@ -56,6 +58,10 @@ const CONNECTIONS_MAX: usize = 1024;
 const JOIN_MAX: Duration = Duration::from_secs(10);
 /// The log's beginning is given up when so many records are of no use.
 const FORGET_RECORDS: u64 = 4096;
+/// Kept on its disk for its next start, bytes: so that it has a life, and its log room, where there is no
+/// other.
+const RESERVE: u64 = 1 << 20;
+const _: () = assert!(RESERVE > crate::log::ROOM);
 
 /// How much of the allowance a request holds until it is answered: what came with it, or what is to be read.
 pub(crate) fn held_by(message: &Message) -> u64 {
@@ -118,10 +124,26 @@ impl Server {
         let of =
             Of { volume: config.keys.volume, server: config.me, servers, stripe_size: config.stripe_size };
         let shelf = Arc::new(Shelf::open(&config.root, &of)?);
-        let (log, first, records) = Log::open(&config.root.join("log"), crate::log::Settings::default())?;
+        let (mut log, first, records) = Log::open(&config.root.join("log"), crate::log::Settings::default())?;
         shelf.bind_log(&log.id())?;
         let (log_id, weak_log) = (log.id(), log.reader().downgrade());
-        let life = shelf.begin_life()?;
+        let reserve =
+            Reserve::of(&config.root, RESERVE).map_err(|errno| failed("its directory")(errno.into()))?;
+        let life = match shelf.begin_life() {
+            Err(why)
+                if why.is_full()
+                    && !haul_mutant::removed("volume-starts-on-a-full-disk")
+                    && reserve.give_up() =>
+            {
+                shelf.begin_life()?
+            }
+            begun => begun?,
+        };
+        // Where there is none, what has no bytes may have to wait for it.
+        if log.take_room().is_err() && reserve.give_up() {
+            let _ = log.take_room();
+        }
+        let _ = reserve.fill();
         let started = Instant::now();
         let settings = Settings { stripe_size: config.stripe_size, forget_records: FORGET_RECORDS };
         let records: Vec<(Seq, Record<Bytes>)> =
@@ -129,8 +151,11 @@ impl Server {
         let replay = records.iter().map(|(seq, record)| (*seq, record));
         let gatherer = Gatherer::new(settings, life, Time::default(), first, replay);
         let (events, heard) = unbounded();
-        let disk = Disk::start(&shelf, log, config.threads.max(1), &events).map_err(failed("its threads"))?;
-        let brain = Brain::new((config.me, servers, life), started, gatherer, disk, config.notice.clone());
+        let disk = Disk::start((&shelf, reserve), log, config.threads.max(1), &events);
+        let disk = disk.map_err(failed("its threads"))?;
+        let visits = Visits::default();
+        let tells = (config.notice.clone(), visits.clone());
+        let brain = Brain::new((config.me, servers, life), started, gatherer, disk, tells);
         let thread = std::thread::Builder::new().name("haul-vol-brain".into());
         let brain = thread.spawn(move || brain.run(&heard)).map_err(failed("its threads"))?;
         let mut others = Vec::new();
@@ -148,7 +173,6 @@ impl Server {
         }
         let at = listener.local_addr().map_err(failed("its address"))?;
         let over = Arc::new(AtomicBool::new(false));
-        let visits = Visits::default();
         let checks = Checks {
             me: config.me,
             striping: striping.clone(),

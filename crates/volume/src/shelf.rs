@@ -11,6 +11,7 @@
 //!     /lives    how many lives there were
 //!     /lock     held by whoever serves
 //!     /log-id   which log belongs to it
+//!     /reserve  room for the next start
 //!     /files/5a/000000000000015a    stripes of file 0x15a that lie here, one behind the other
 //! ```
 
@@ -35,6 +36,7 @@ use self::files::{Files, OPEN_MAX};
 pub use self::identity::Of;
 use self::identity::{LEN_MAX, decode_lives, encode_lives, encode_log};
 use crate::disk::{Dir, Lock, SyncCall, lock, sync_call};
+use crate::reserve::is_full_raw;
 
 const IDENTITY: &str = "volume";
 const LIVES: &str = "lives";
@@ -82,6 +84,13 @@ pub enum ShelfError {
     InUse { path: PathBuf },
     #[error("{} had its last life", path.display())]
     LastLife { path: PathBuf },
+}
+
+impl ShelfError {
+    /// Whether it is room that lacks, and nothing is broken.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, ShelfError::Io { source, .. } if source.raw_os_error().is_some_and(is_full_raw))
+    }
 }
 
 fn failed(op: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(Errno) -> ShelfError {

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use haul_core::volume::wire::{Costs, Heard, Message, Visit, Visited, VolumeId};
+use haul_core::volume::wire::{Costs, Heard, ILLS_MAX, Ill, Message, Visit, Visited, VolumeId};
 use haul_core::volume::{ClientNo, ServerNo};
 use haul_transport::{Link, TransportError, tcp, tls};
 
@@ -113,11 +113,18 @@ pub struct Visits {
     shared: Arc<(Mutex<bool>, Condvar)>,
     /// What clients said of costs, and when, the newest last.
     costs: Arc<Mutex<VecDeque<(Instant, ClientNo, Costs)>>>,
+    /// What disks did not take, as it was then.
+    ills: Arc<Mutex<Vec<(Instant, Ill)>>>,
 }
 
 impl Default for Visits {
     fn default() -> Visits {
-        Visits { started: Instant::now(), shared: Arc::default(), costs: Arc::default() }
+        Visits {
+            started: Instant::now(),
+            shared: Arc::default(),
+            costs: Arc::default(),
+            ills: Arc::default(),
+        }
     }
 }
 
@@ -137,8 +144,17 @@ impl Visits {
         if visit.end {
             self.want_end();
         }
-        let heard = self.heard(Instant::now()).map(Box::new);
-        Message::Visited(Visited { process: std::process::id(), since: self.started.elapsed(), heard })
+        let now = Instant::now();
+        let heard = self.heard(now).map(Box::new);
+        let older = |(at, ill): &(Instant, Ill)| Ill { since: ill.since + (now - *at), ..ill.clone() };
+        let ills = lock(&self.ills).iter().map(older).collect();
+        Message::Visited(Visited { process: std::process::id(), since: self.started.elapsed(), heard, ills })
+    }
+
+    /// This is what disks do not take now.
+    pub(crate) fn tell(&self, ills: Vec<Ill>) {
+        let now = Instant::now();
+        *lock(&self.ills) = ills.into_iter().take(ILLS_MAX).map(|ill| (now, ill)).collect();
     }
 
     /// A client says what writes cost it.

@@ -152,6 +152,8 @@ struct File<B> {
     /// Where it ends by what was written directly under an epoch, as far as the gatherer is not known to
     /// have that on media. Of two the newer says less.
     ends: BTreeMap<Epoch, u64>,
+    /// The last write that is over, of those that began.
+    written: Option<OpNo>,
     /// Who lost what was not synced; told by the next sync.
     lost: Option<Where>,
     /// In their order; the first is under way, or waits for writes.
@@ -169,6 +171,7 @@ impl<B> Default for File<B> {
             dirty: BTreeMap::new(),
             gathered: None,
             ends: BTreeMap::new(),
+            written: None,
             lost: None,
             syncs: VecDeque::new(),
         }
@@ -598,6 +601,12 @@ impl<B: Clone> Client<B> {
             (Asked::Lease { file, stripes, .. }, gather::Answer::Failed(errno)) => {
                 self.no_lease(file, stripes, &Outcome::Failed(Where::Gatherer, errno));
             }
+            (Asked::Lease { file, stripes, .. }, gather::Answer::Refused(errno)) => {
+                for at in stripes {
+                    let of = Where::Storage(self.striping.server(at));
+                    self.no_lease(file, at..at + 1, &Outcome::Failed(of, errno));
+                }
+            }
             (Asked::Lease { file, stripes, .. }, gather::Answer::Gone) => {
                 self.no_lease(file, stripes, &Outcome::Gone);
             }
@@ -689,6 +698,9 @@ impl<B: Clone> Client<B> {
         let state = self.file(file);
         state.writes.remove(&op);
         state.in_stripes -= 1;
+        if matches!(outcome, Outcome::Written) {
+            state.written = state.written.max(Some(op));
+        }
         self.done(op, outcome);
         self.take_turns(file);
         self.begin_syncs(file);

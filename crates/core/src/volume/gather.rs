@@ -220,6 +220,7 @@ impl<B> Gatherer<B> {
                 Record::Client(client) => _ = gatherer.earlier.insert(*client, seq),
                 Record::Untold { file } => gatherer.file(*file).contents.was_untold(seq),
                 Record::Told { file } => gatherer.file(*file).contents.was_told(),
+                Record::Nothing => {}
             }
         }
         let cut = gatherer.files.iter().filter(|(_, state)| state.cutting.is_some());
@@ -500,8 +501,8 @@ impl<B> Gatherer<B> {
                     self.do_append(client, (file, at), len, bytes);
                 }
                 Some(Queued::Lease(wanted)) => {
-                    let wanted = *wanted;
-                    if !stripe.is_clean() {
+                    let (wanted, is_clean) = (*wanted, stripe.is_clean());
+                    if !is_clean && self.wanted.contains_key(&wanted) {
                         return self.push(file, at);
                     }
                     if !self.lease(wanted) {
@@ -541,16 +542,40 @@ impl<B> Gatherer<B> {
         }
     }
 
-    /// The stripe that the log's oldest bytes are of.
-    pub fn oldest(&self) -> Option<(FileNo, u64)> {
-        let stripes = self
-            .files
-            .iter()
-            .flat_map(|(file, state)| state.stripes.iter().map(move |(at, stripe)| (*file, *at, stripe)));
-        let with_seq = stripes.filter_map(|(file, at, stripe)| {
+    /// The stripe that the log's oldest bytes are of, among those that `may` be brought.
+    pub fn oldest(&self, may: impl Fn(FileNo, u64) -> bool) -> Option<(FileNo, u64)> {
+        let with_seq = self.stripes().filter(|(file, at, _)| may(*file, *at));
+        let with_seq = with_seq.filter_map(|(file, at, stripe)| {
             stripe.parts.values().map(|part| part.seq).min().map(|seq| (seq, file, at))
         });
         with_seq.min().map(|(_, file, at)| (file, at))
+    }
+
+    fn stripes(&self) -> impl Iterator<Item = (FileNo, u64, &Stripe<B>)> {
+        self.files
+            .iter()
+            .flat_map(|(file, state)| state.stripes.iter().map(move |(at, stripe)| (*file, *at, stripe)))
+    }
+
+    /// What the log has and is not brought: of which file and stripe, and how many bytes.
+    pub fn waiting(&self) -> impl Iterator<Item = (FileNo, u64, u64)> {
+        let with_len = self.stripes().map(|(file, at, stripe)| {
+            let len: u64 = stripe.parts.values().map(|part| part.len).sum();
+            (file, at, len)
+        });
+        with_len.filter(|(.., len)| *len > 0)
+    }
+
+    /// A push came to nothing because the server's disk refused it: it is brought again when asked, and who
+    /// waits for a lease there hears why.
+    ///
+    /// # Panics
+    /// There was no such push.
+    pub fn push_refused(&mut self, push: PushNo, errno: i32) {
+        let pushing = self.pushes.get(&push).expect("a push is over once");
+        let (file, stripe) = (pushing.file, pushing.stripe);
+        self.refuse_leases(file, stripe, errno);
+        self.pushed(push, false);
     }
 
     /// What a push brought is on media where it lies, or it came to nothing and is brought again when asked.

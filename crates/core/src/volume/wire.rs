@@ -10,6 +10,7 @@
 
 mod check;
 mod costs;
+mod ills;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,8 @@ use std::time::Duration;
 use self::check::{read_check, read_found, write_check, write_found};
 pub use self::costs::{Costs, Heard};
 use self::costs::{read_costs, write_costs};
+pub use self::ills::{ILLS_MAX, Ill, Illness};
+use self::ills::{read_ills, write_ills};
 use super::catalog;
 use super::check::{Check, Found};
 use super::client::Striping;
@@ -79,6 +82,8 @@ pub struct Visited {
     pub since: Duration,
     /// Of a server: what writes to it cost, if any client said so.
     pub heard: Option<Box<Heard>>,
+    /// What its disk, or others' for it, do not take; at most [`ILLS_MAX`].
+    pub ills: Vec<Ill>,
 }
 
 /// Stands for the catalog where a server's number is told.
@@ -237,6 +242,7 @@ impl<B> gather::Record<B> {
             gather::Record::Client(client) => gather::Record::Client(client),
             gather::Record::Untold { file } => gather::Record::Untold { file },
             gather::Record::Told { file } => gather::Record::Told { file },
+            gather::Record::Nothing => gather::Record::Nothing,
         }
     }
 }
@@ -296,7 +302,7 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
             w.u16(to.map_or(CATALOG, |server| server.0));
             w.u8((*end).into());
         }
-        Message::Visited(Visited { process, since, heard }) => {
+        Message::Visited(Visited { process, since, heard, ills }) => {
             w.u32(*process);
             w.u64(nanos(*since));
             w.bool(heard.is_some());
@@ -305,6 +311,7 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
                 w.u16(heard.clients);
                 write_costs(w, &heard.costs);
             }
+            write_ills(w, ills);
         }
         Message::Costs(costs) => write_costs(w, costs),
         Message::Check(check) => write_check(w, check),
@@ -439,6 +446,10 @@ fn write_gathered(w: &mut Writer<'_>, answer: &gather::Answer) {
             w.bool(*untold);
         }
         gather::Answer::Told => w.u8(11),
+        gather::Answer::Refused(errno) => {
+            w.u8(12);
+            w.i32(*errno);
+        }
     }
 }
 
@@ -560,7 +571,7 @@ pub fn decode(kind: u8, body: &[u8]) -> Result<Message, WireError> {
                 }
                 false => None,
             };
-            Message::Visited(Visited { process, since, heard })
+            Message::Visited(Visited { process, since, heard, ills: read_ills(r)? })
         }
         kind::COSTS => Message::Costs(read_costs(r)?),
         kind::CHECK => Message::Check(read_check(r)?),
@@ -691,6 +702,7 @@ fn read_gathered(r: &mut Reader<'_>) -> Result<gather::Answer, WireError> {
             gather::Answer::Looked { version, end, untold: r.bool("whether the catalog knows")? }
         }
         11 => gather::Answer::Told,
+        12 => gather::Answer::Refused(r.i32("errno")?),
         other => return Err(bad("answer of a gatherer", other.into())),
     })
 }

@@ -130,16 +130,18 @@ impl World {
             open.insert(number);
             self.send(Host::Gatherer, Host::Storage(server), Message::ToStorage(number, request));
         }
-        let push = Push { task, server, file, open, incarnation, syncing: false };
+        let push = Push { task, server, file, open, incarnation, syncing: false, failed: None };
         self.gatherer.pushes.push(push);
     }
 
     /// A storage server did what it was asked for and synced it, or did not.
-    pub(super) fn end_task(&mut self, task: Task, is_well: bool) {
+    pub(super) fn end_task(&mut self, task: Task, failed: Option<Option<i32>>) {
         let Some(machine) = &mut self.gatherer.machine else { return };
-        match task {
-            Task::Push(push) => machine.pushed(push, is_well),
-            Task::Cut(cut) => {
+        let is_well = failed.is_none();
+        match (task, failed) {
+            (Task::Push(push), Some(Some(errno))) => machine.push_refused(push, errno),
+            (Task::Push(push), _) => machine.pushed(push, is_well),
+            (Task::Cut(cut), _) => {
                 let (left, all_well) = self.gatherer.cuts.get_mut(&cut).expect("it was begun");
                 *left -= 1;
                 *all_well &= is_well;
@@ -157,19 +159,26 @@ impl World {
         };
         let push = &mut self.gatherer.pushes[at];
         push.open.remove(&number);
-        let is_well = match answer {
-            storage::Answer::Written(incarnation) | storage::Answer::Durable(incarnation) => {
-                incarnation == push.incarnation
+        let failed = match answer {
+            storage::Answer::Written(incarnation) | storage::Answer::Durable(incarnation)
+                if incarnation == push.incarnation =>
+            {
+                None
             }
-            storage::Answer::Void(_) => false,
+            storage::Answer::Written(_) | storage::Answer::Durable(_) | storage::Answer::Void(_) => {
+                Some(None)
+            }
+            storage::Answer::Failed(errno) => Some(Some(errno)),
             // Nobody wants the bytes; there may be nothing to sync either, but that is well too.
-            storage::Answer::Gone => true,
+            storage::Answer::Gone => None,
             other => panic!("{:?} is answered by {other:?}", push.task),
         };
-        if is_well && !push.open.is_empty() {
+        push.failed = push.failed.flatten().map(Some).or(failed).or(push.failed);
+        // What is under way would go over what is written there after this.
+        if !push.open.is_empty() {
             return;
         }
-        if is_well && !push.syncing {
+        if push.failed.is_none() && !push.syncing {
             push.syncing = true;
             let number = RequestNo(self.gatherer.next);
             self.gatherer.next += 1;
@@ -178,7 +187,7 @@ impl World {
             return self.send(Host::Gatherer, Host::Storage(server), Message::ToStorage(number, request));
         }
         let push = self.gatherer.pushes.remove(at);
-        self.end_task(push.task, is_well);
+        self.end_task(push.task, push.failed);
     }
 
     pub(super) fn host_of(&self, client: ClientNo) -> Option<Host> {

@@ -55,6 +55,8 @@ pub enum Event {
     /// The gatherer's driver comes to something.
     Later(u32, gather::Action<Bytes>),
     Trouble,
+    /// A disk has room again.
+    Room(Host),
     Thaw(Host),
     Restart(Host),
 }
@@ -65,7 +67,17 @@ pub struct StorageHost {
     /// What lasts, and what does not yet.
     pub kept: BTreeMap<(FileNo, u64), u32>,
     pub cached: BTreeMap<(FileNo, u64), u32>,
+    /// There is no room: a write ends in its middle.
+    pub full: bool,
+    /// The next sync fails.
+    pub sick: bool,
+    /// Files of which a sync failed in this life: nothing of them is written or synced any more.
+    pub failed: BTreeSet<FileNo>,
 }
+
+/// `ENOSPC` and `EIO`.
+pub const FULL: i32 = 28;
+pub const BROKEN: i32 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
@@ -83,6 +95,8 @@ pub struct Push {
     pub open: BTreeSet<RequestNo>,
     pub incarnation: Incarnation,
     pub syncing: bool,
+    /// It comes to nothing, and what the disk said if it did; but what is not answered may still be done.
+    pub failed: Option<Option<i32>>,
 }
 
 pub struct GathererHost {
@@ -92,6 +106,8 @@ pub struct GathererHost {
     /// So many records of the log last; those before the first of it were forgotten.
     pub synced: u64,
     pub first: Seq,
+    /// There is no room for bytes.
+    pub full: bool,
     pub servers: BTreeMap<u16, Incarnation>,
     pub pushes: Vec<Push>,
     /// Servers that have not cut yet, and whether the others did.
@@ -113,8 +129,17 @@ pub struct ClientHost {
 #[derive(Clone, Debug)]
 pub enum Op {
     Write(u32),
-    Read { file: u64, offset: u64, len: u64, begun: u64 },
-    Sync { writes: Vec<u32> },
+    Read {
+        file: u64,
+        offset: u64,
+        len: u64,
+        begun: u64,
+    },
+    /// Writes that are over, for which it is, and all that were begun before: if it fails these may be lost.
+    Sync {
+        writes: Vec<u32>,
+        begun: Vec<u32>,
+    },
     Cut(u32),
     Append(u32),
     Probe(Probe),
@@ -132,7 +157,7 @@ pub fn host_of(event: &Event) -> Option<Host> {
         | Event::Later(..) => Some(Host::Gatherer),
         Event::Act(client, _) | Event::Ping(client, _) => Some(Host::Client(*client)),
         Event::Connect(from, ..) | Event::Lost(from, ..) => Some(*from),
-        Event::Trouble | Event::Thaw(_) | Event::Restart(_) => None,
+        Event::Trouble | Event::Room(_) | Event::Thaw(_) | Event::Restart(_) => None,
     }
 }
 

@@ -12,6 +12,8 @@ pub struct Write {
     pub begun: u64,
     /// When it was told to be written.
     pub over: Option<u64>,
+    /// When it was told to have failed: it may stand there in part, and comes no more.
+    pub failed: Option<u64>,
     /// A sync was made for it, and when that was told.
     pub synced: Option<u64>,
     /// It may be gone, with a host that had it and was not asked to keep it.
@@ -318,7 +320,7 @@ impl Judge {
                     return Err(format!("{file} at {at} shows {number} and was cut\n{write:?}\n{cut:?}"));
                 }
                 // One that was never over may come at any time.
-                write.over.unwrap_or(u64::MAX)
+                write.over.or(write.failed).unwrap_or(u64::MAX)
             }
         };
         let newer = of_it().find(|(number, write)| {

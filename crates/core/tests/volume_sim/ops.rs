@@ -84,10 +84,14 @@ impl World {
                 }
                 _ => {
                     let of = client.number;
-                    let is_its =
-                        |write: &Write| write.client == of && write.file == file && write.over.is_some();
-                    let writes = self.judge.writes.iter().filter(|(_, write)| is_its(write));
-                    client.ops.insert(op, Op::Sync { writes: writes.map(|(number, _)| *number).collect() });
+                    let is_its = |write: &Write| write.client == of && write.file == file;
+                    let all = self.judge.writes.iter().filter(|(_, write)| is_its(write));
+                    let (mut writes, mut begun) = (Vec::new(), Vec::new());
+                    for (number, write) in all {
+                        begun.push(*number);
+                        writes.extend(write.over.map(|_| *number));
+                    }
+                    client.ops.insert(op, Op::Sync { writes, begun });
                     machine.sync(Time(now), op, FileNo(file));
                     self.say(|| format!("client {no} syncs {file}"));
                 }
@@ -106,6 +110,7 @@ impl World {
             client: self.clients[no as usize].number,
             begun: self.now,
             over: None,
+            failed: None,
             synced: None,
             may_be_lost: false,
             is_given_up: false,
@@ -192,6 +197,20 @@ impl World {
                 self.judge.writes.get_mut(&number).expect("it was begun").over = Some(now);
                 self.say(|| format!("client {no} has written {number}"));
             }
+            (Op::Write(number) | Op::Append(number), Outcome::Failed(of, errno)) => {
+                assert!(matches!(errno, FULL | BROKEN), "{number} fails with {errno} at {of:?}");
+                self.judge.writes.get_mut(&number).expect("it was begun").failed = Some(now);
+                self.say(|| format!("client {no}: {number} fails at {of:?}"));
+            }
+            (Op::Sync { begun, .. }, Outcome::Failed(of, BROKEN)) => {
+                // An append that was only reserved is none any more.
+                for number in begun {
+                    if let Some(write) = self.judge.writes.get_mut(&number) {
+                        write.is_given_up |= write.synced.is_none();
+                    }
+                }
+                self.say(|| format!("client {no} hears that {of:?} did not sync"));
+            }
             (Op::Append(number), Outcome::Appended { offset }) => self.appended(no, number, offset, false),
             (Op::Append(number), Outcome::Reserved { offset }) => self.appended(no, number, offset, true),
             (Op::Write(number) | Op::Append(number), Outcome::Gone) => {
@@ -209,7 +228,7 @@ impl World {
                 self.judge.cuts.get_mut(&number).expect("it was begun").over = Some(now);
                 self.say(|| format!("client {no} has cut {number}"));
             }
-            (Op::Sync { writes }, Outcome::Synced) => {
+            (Op::Sync { writes, .. }, Outcome::Synced) => {
                 for number in writes {
                     let write = self.judge.writes.get_mut(&number).expect("it was begun");
                     if !write.is_given_up {
@@ -219,7 +238,7 @@ impl World {
                 }
                 self.say(|| format!("client {no} has synced"));
             }
-            (Op::Sync { writes }, Outcome::Lost(of)) => {
+            (Op::Sync { writes, .. }, Outcome::Lost(of)) => {
                 // What was not synced before is not promised by a later one either.
                 for number in writes {
                     let write = self.judge.writes.get_mut(&number).expect("it was begun");

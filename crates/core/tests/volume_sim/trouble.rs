@@ -92,7 +92,7 @@ impl World {
                 self.gatherer.pushes = kept;
                 let lost: Vec<Push> = lost;
                 for push in lost {
-                    self.end_task(push.task, false);
+                    self.end_task(push.task, Some(None));
                 }
                 self.poll_gatherer();
             }
@@ -105,6 +105,15 @@ impl World {
     pub(super) fn trouble(&mut self) {
         if self.now > TROUBLE {
             self.calm = true;
+            self.has_room(Host::Gatherer);
+            for server in 0..self.storages.len() as u16 {
+                let host = Host::Storage(server);
+                self.has_room(host);
+                // What a disk did not sync nobody believes before the server starts anew.
+                if !self.storages[server as usize].failed.is_empty() {
+                    self.crash(host, false);
+                }
+            }
             for host in std::mem::take(&mut self.frozen) {
                 self.at(self.now, Event::Thaw(host));
                 self.frozen.insert(host);
@@ -116,7 +125,7 @@ impl World {
             1 => Host::Gatherer,
             _ => Host::Storage(self.random.u16(0..self.storages.len() as u16)),
         };
-        match self.random.u32(0..11) {
+        match self.random.u32(0..14) {
             0 => self.crash(any, false),
             1 => self.crash(any, true),
             2 | 3 if self.is_up(any) && self.frozen.insert(any) => {
@@ -140,9 +149,39 @@ impl World {
                     self.lines.keys().copied().filter(|(from, _)| *from == client).collect();
                 lines.into_iter().for_each(|(from, to)| self.stall(from, to));
             }
+            10 | 11 => self.fill(any),
+            12 => {
+                let server = self.random.u16(0..self.storages.len() as u16);
+                self.say(|| format!("the next sync of storage {server} fails"));
+                self.storages[server as usize].sick = true;
+            }
             _ => {}
         }
         self.after(0, 4000 * MS, Event::Trouble);
+    }
+
+    /// The disk of a host has no room for a while.
+    fn fill(&mut self, host: Host) {
+        match host {
+            Host::Client(_) => return,
+            Host::Gatherer => self.gatherer.full = true,
+            Host::Storage(server) => self.storages[server as usize].full = true,
+        }
+        self.say(|| format!("{host:?} is full"));
+        self.after(MS, 20_000 * MS, Event::Room(host));
+    }
+
+    /// And it has room again, and is as well as before.
+    pub(super) fn has_room(&mut self, host: Host) {
+        self.say(|| format!("{host:?} has room"));
+        match host {
+            Host::Client(_) => {}
+            Host::Gatherer => self.gatherer.full = false,
+            Host::Storage(server) => {
+                let storage = &mut self.storages[server as usize];
+                (storage.full, storage.sick) = (false, storage.sick && !self.calm);
+            }
+        }
     }
 
     /// What goes that way arrives late.

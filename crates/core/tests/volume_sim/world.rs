@@ -14,13 +14,14 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use haul_core::ids::Time;
 use haul_core::volume::client::{self, Client, OpNo, Outcome, Striping};
-use haul_core::volume::gather::{self, CutNo, Gatherer, Seq, Settings};
+use haul_core::volume::gather::{self, CutNo, Gatherer, Record, Seq, Settings};
 use haul_core::volume::storage::{self, Done, Peer, Storage};
 use haul_core::volume::threshold::Path;
 use haul_core::volume::{ClientNo, FileNo, Incarnation, RequestNo, ServerNo, Session};
 
 use super::hosts::{
-    Bytes, ClientHost, Event, GathererHost, Host, Message, Op, Push, StorageHost, Task, host_of, part_bytes,
+    BROKEN, Bytes, ClientHost, Event, FULL, GathererHost, Host, Message, Op, Push, StorageHost, Task,
+    host_of, part_bytes,
 };
 use super::judge::{Cut, Judge, NOWHERE, Place, Write};
 
@@ -85,8 +86,15 @@ pub fn run(clients: u16, servers: u16, seed: u64) -> (u64, u64) {
 
 impl World {
     fn new(clients: u16, servers: u16, seed: u64) -> World {
-        let storage =
-            || StorageHost { life: 0, machine: None, kept: BTreeMap::new(), cached: BTreeMap::new() };
+        let storage = || StorageHost {
+            life: 0,
+            machine: None,
+            kept: BTreeMap::new(),
+            cached: BTreeMap::new(),
+            full: false,
+            sick: false,
+            failed: BTreeSet::new(),
+        };
         let client = || ClientHost {
             life: 0,
             machine: None,
@@ -117,6 +125,7 @@ impl World {
                 log: VecDeque::new(),
                 synced: 0,
                 first: Seq(0),
+                full: false,
                 servers: BTreeMap::new(),
                 pushes: Vec::new(),
                 cuts: BTreeMap::new(),
@@ -259,6 +268,7 @@ impl World {
             Host::Storage(server) => {
                 let storage = &mut self.storages[server as usize];
                 storage.life += 1;
+                storage.failed.clear();
                 storage.machine = Some(Storage::new(Incarnation(u64::from(storage.life))));
             }
             Host::Gatherer => {
@@ -331,12 +341,43 @@ impl World {
                 if storage.life != life || storage.machine.is_none() {
                     return;
                 }
+                let is_failed = |file: &FileNo| storage.failed.contains(file);
                 let done = match what {
+                    storage::Op::Write { file, .. }
+                    | storage::Op::Cut { file, .. }
+                    | storage::Op::Sync { file }
+                        if is_failed(&file) =>
+                    {
+                        Done::Failed(BROKEN)
+                    }
                     storage::Op::Write { file, offset, bytes } => {
-                        for (i, byte) in bytes.into_iter().enumerate() {
+                        let (len, full) = (bytes.len(), storage.full);
+                        let written = if full { self.random.usize(0..len) } else { len };
+                        for (i, byte) in bytes.into_iter().take(written).enumerate() {
                             storage.cached.insert((file, offset + i as u64), byte);
                         }
-                        Done::Written
+                        if full { Done::Failed(FULL) } else { Done::Written }
+                    }
+                    storage::Op::Sync { file } if std::mem::take(&mut storage.sick) => {
+                        storage.failed.insert(file);
+                        let behind = (file, 0)..=(file, u64::MAX);
+                        let of_it: Vec<(FileNo, u64)> =
+                            storage.cached.range(behind).map(|(key, _)| *key).collect();
+                        for key in of_it {
+                            let byte = storage.cached.remove(&key).expect("it was just there");
+                            if self.random.bool() {
+                                storage.kept.insert(key, byte);
+                            }
+                        }
+                        let servers = self.storages.len() as u64;
+                        let is_here = |write: &Write| {
+                            write.file == file.0 && write.offset / STRIPE % servers == u64::from(server)
+                        };
+                        self.judge.loses(|write| write.is_direct && is_here(write));
+                        self.say(|| format!("storage {server} fails to sync {file:?}"));
+                        let storage = &mut self.storages[server as usize];
+                        storage.machine.as_mut().expect("it is up").done(op, Done::Failed(BROKEN));
+                        return self.poll_storage(server);
                     }
                     storage::Op::Cut { .. } | storage::Op::Remove { .. } => {
                         let (file, from) = match what {
@@ -376,8 +417,14 @@ impl World {
                 if self.gatherer.life != life || self.gatherer.machine.is_none() {
                     return;
                 }
+                let is_refused = self.gatherer.full && matches!(record, Record::Bytes { .. });
+                let record = if is_refused { Record::Nothing } else { record };
                 self.gatherer.log.push_back((seq, record));
-                self.gatherer.machine.as_mut().expect("it is up").appended(seq, Ok(()));
+                let machine = self.gatherer.machine.as_mut().expect("it is up");
+                match is_refused {
+                    true => machine.refused(seq, FULL),
+                    false => machine.appended(seq, Ok(())),
+                }
                 self.poll_gatherer();
             }
             Event::LogSynced(life, upto) => {
@@ -410,7 +457,7 @@ impl World {
                     match self.random.bool() {
                         true => machine.push_stripe(FileNo(file), stripe),
                         false => {
-                            if let Some((file, stripe)) = machine.oldest() {
+                            if let Some((file, stripe)) = machine.oldest(|_, _| true) {
                                 machine.push_stripe(file, stripe);
                             }
                         }
@@ -446,6 +493,7 @@ impl World {
                 }
             }
             Event::Trouble => self.trouble(),
+            Event::Room(host) => self.has_room(host),
             Event::Thaw(host) => {
                 if self.frozen.remove(&host) {
                     self.say(|| format!("{host:?} thaws"));

@@ -3,7 +3,8 @@
 //! In: what clients ask, as it came, and the time. Out: an answer to each, to be said when this returns.
 //! Invariants: all of a group lasts before any of it is answered, or none of it was done; a request that must
 //! not be done twice is not; a file is released only when nobody has it open and everybody who could have had
-//! the time to say so.
+//! the time to say so; where there was no room, nothing that needs some is done before there is, so that what
+//! is kept is there for what makes room.
 //! Left out: connections, which the [`server`](super::server) has.
 
 use std::collections::BTreeSet;
@@ -14,7 +15,7 @@ use haul_core::volume::{ClientNo, RequestNo};
 use rustix::io::Errno;
 
 use super::holds::Holds;
-use super::store::{Recalled, Store, Trouble, disk_failure, failed, is_full};
+use super::store::{Recalled, Store, Trouble, disk_failure, failed, full_failure, is_full};
 
 /// Files that are released with one group.
 const RELEASES_MAX: usize = 1024;
@@ -60,6 +61,8 @@ pub struct Desk {
     looked: Option<EntryNo>,
     /// The disk failed; nothing is done any more.
     ill: Option<Failure>,
+    /// Since when there is no room.
+    full: Option<Duration>,
 }
 
 impl Desk {
@@ -69,7 +72,9 @@ impl Desk {
 
     /// With nobody who has anything open yet, and a grace of its own.
     pub fn with_holds(store: Store, holds: Holds) -> Desk {
-        Desk { store, holds, closed: BTreeSet::new(), looked: Some(EntryNo(0)), ill: None }
+        // What is kept is not there, so there is no room.
+        let full = (!store.keep_room()).then_some(Duration::ZERO);
+        Desk { store, holds, closed: BTreeSet::new(), looked: Some(EntryNo(0)), ill: None, full }
     }
 
     pub fn store(&self) -> &Store {
@@ -79,6 +84,19 @@ impl Desk {
     /// Why nothing is done any more.
     pub fn ill(&self) -> Option<&Failure> {
         self.ill.as_ref()
+    }
+
+    /// Since when there is no room, by the clock of [`Desk::serve`].
+    pub fn full(&self) -> Option<Duration> {
+        self.full
+    }
+
+    /// Looks whether there is room again, and takes what is kept of it. Whether there is.
+    pub fn look_for_room(&mut self) -> bool {
+        if self.full.is_some() && self.store.keep_room() {
+            self.full = None;
+        }
+        self.full.is_none()
     }
 
     /// Whether there is something to do though nobody asks for anything.
@@ -93,11 +111,26 @@ impl Desk {
         if let Some(failure) = &self.ill {
             return group.iter().map(|_| Said::Answer(Answer::Failed(failure.clone()))).collect();
         }
-        match self.together(now, group, true) {
+        let done = match self.look_for_room() {
+            true => self.together(now, group, true),
+            // Each by itself: who needs room is not tried.
+            false => Err(no_room()),
+        };
+        match done {
             Ok(said) => said,
             // One that needs no room must not fail because another does, nor because of what is to be
             // released.
-            Err(error) if is_full(&error) => group.iter().map(|asked| self.by_itself(now, asked)).collect(),
+            Err(error) if is_full(&error) => {
+                self.full.get_or_insert(now);
+                let mut said = Vec::with_capacity(group.len());
+                for asked in group {
+                    said.push(self.by_itself(now, asked));
+                }
+                if self.is_due(now) && self.ill.is_none() {
+                    self.release_alone(now);
+                }
+                said
+            }
             Err(error) => {
                 let failure = disk_failure(&error);
                 self.ill = Some(failure.clone());
@@ -110,15 +143,46 @@ impl Desk {
         if let Some(failure) = &self.ill {
             return Said::Answer(Answer::Failed(failure.clone()));
         }
-        match self.together(now, std::slice::from_ref(asked), false) {
+        let room = Room::of(asked);
+        let keeps = !haul_mutant::removed("catalog-keeps-room");
+        if room == Room::Needs && keeps && !self.look_for_room() {
+            return Said::Answer(Answer::Failed(full_failure(self.store.dir())));
+        }
+        let one = std::slice::from_ref(asked);
+        let done = match self.together(now, one, false) {
+            Err(error) if is_full(&error) && room == Room::Makes => {
+                self.store.ease();
+                self.together(now, one, false)
+            }
+            done => done,
+        };
+        match done {
             Ok(mut said) => said.pop().expect("one answer to one request"),
+            Err(error) if is_full(&error) => {
+                self.full.get_or_insert(now);
+                Said::Answer(Answer::Failed(full_failure(self.store.dir())))
+            }
             Err(error) => {
                 let failure = disk_failure(&error);
-                if !is_full(&error) {
-                    self.ill = Some(failure.clone());
-                }
+                self.ill = Some(failure.clone());
                 Said::Answer(Answer::Failed(failure))
             }
+        }
+    }
+
+    /// Releases what nobody has open where there is no room: that makes some.
+    fn release_alone(&mut self, now: Duration) {
+        let done = match self.together(now, &[], true) {
+            Err(error) if is_full(&error) => {
+                self.store.ease();
+                self.together(now, &[], true)
+            }
+            done => done,
+        };
+        if let Err(error) = done
+            && !is_full(&error)
+        {
+            self.ill = Some(disk_failure(&error));
         }
     }
 
@@ -316,6 +380,47 @@ impl Desk {
         }
         Ok(released)
     }
+}
+
+/// What a request has to do with room on the disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    Needs,
+    /// It makes some, or who makes some asks it.
+    Makes,
+    Neither,
+}
+
+impl Room {
+    fn of(asked: &Asked) -> Room {
+        let request = match asked {
+            Asked::Join(None) => return Room::Makes,
+            Asked::Join(Some(_)) | Asked::Gone(_) => return Room::Neither,
+            Asked::Ask(_, _, request) => request,
+        };
+        match request {
+            Request::Mkdir { .. }
+            | Request::Create { .. }
+            | Request::Symlink { .. }
+            | Request::SetAttr { .. }
+            | Request::Rename { .. }
+            | Request::Note { .. } => Room::Needs,
+            Request::Unlink(_) | Request::Rmdir(_) | Request::Removed { .. } | Request::Leave => Room::Makes,
+            Request::Lookup(_)
+            | Request::Stat(_)
+            | Request::ReadDir { .. }
+            | Request::Open(_)
+            | Request::Close(_)
+            | Request::ToRemove { .. }
+            | Request::Known(_)
+            | Request::Check => Room::Neither,
+        }
+    }
+}
+
+/// What SQLite says of a full disk.
+fn no_room() -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL), None)
 }
 
 /// What was looked at for releasing.

@@ -17,7 +17,7 @@ use std::{io, thread};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use haul_core::volume::catalog::{Answer, Failure, Message as Catalog, Request};
-use haul_core::volume::wire::Message;
+use haul_core::volume::wire::{Ill, Illness, Message};
 use haul_core::volume::{ClientNo, RequestNo, Session};
 use haul_transport::{Link, tls};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -85,7 +85,8 @@ impl Server {
         let mut server = Server { over: over.clone(), address, visits: visits.clone(), threads: Vec::new() };
         let is_over = over.clone();
         let owner = thread::Builder::new().name("haul-cat-store".into());
-        server.threads.push(owner.spawn(move || own(store, &events, options, &is_over))?);
+        let told = visits.clone();
+        server.threads.push(owner.spawn(move || own(store, &events, options, (&is_over, &told)))?);
         let listen = thread::Builder::new().name("haul-cat-listen".into());
         server.threads.push(listen.spawn(move || listen_on(&listener, (&keys, &visits), &post, &over))?);
         Ok(server)
@@ -266,11 +267,13 @@ struct Lines {
     gone: Vec<ClientNo>,
 }
 
-fn own(store: Store, events: &Receiver<Event>, options: Options, over: &AtomicBool) {
+fn own(store: Store, events: &Receiver<Event>, options: Options, (over, visits): (&AtomicBool, &Visits)) {
     let facts = store.facts().clone();
     let mut desk = Desk::with_holds(store, Holds::with_grace(options.grace));
     let mut lines = Lines::default();
     let mut clock = Clock::start(Instant::now());
+    // Since when there is no room, as visitors hear it.
+    let mut told = None;
     while !over.load(Ordering::Acquire) {
         let first = match events.recv_timeout(TICK) {
             Ok(event) => Some(event),
@@ -288,11 +291,18 @@ fn own(store: Store, events: &Receiver<Event>, options: Options, over: &AtomicBo
                 group.push(asked);
             }
         }
-        if group.is_empty() && !desk.is_due(now) {
+        desk.look_for_room();
+        if group.is_empty() && !desk.is_due(now) && desk.full() == told {
             continue;
         }
         for (who, said) in whose.into_iter().zip(desk.serve(now, &group)) {
             lines.say(who, said, &facts);
+        }
+        if desk.full() != told {
+            told = desk.full();
+            let errno = rustix::io::Errno::NOSPC.raw_os_error();
+            let ill = |at| Ill { what: Illness::Catalog, errno, since: now.saturating_sub(at) };
+            visits.tell(told.map(ill).into_iter().collect());
         }
         if let Some(Failure { words, .. }) = desk.ill() {
             for line in lines.lines.values() {

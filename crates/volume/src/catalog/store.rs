@@ -6,7 +6,8 @@
 //! a database is made under another name and gets its own when it is whole, so that none is ever half made;
 //! one that is damaged, of another volume or of another version is refused and not touched.
 //! After an error of the disk other than that it is full nothing more is done: what the disk has then, nobody
-//! knows before it is opened anew.
+//! knows before it is opened anew. The write-ahead log has room in advance, and more is kept in a file beside
+//! it: so that a catalog is opened, and has files unlinked, though its disk is full.
 //! Left out: flipped bits in what is stored, which SQLite does not notice. Names are in
 //! [`tree`](super::tree).
 
@@ -22,13 +23,21 @@ use haul_core::volume::wire::VolumeId;
 use haul_core::volume::{ClientNo, RequestNo};
 use haul_core::wire::object_size_is_legal;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
+
+use crate::reserve::{Reserve, is_full as is_full_errno};
 
 const DATABASE: &str = "catalog.db";
 /// A database that is being made.
 const UNFINISHED: &str = "catalog.new";
 const LOCK: &str = "catalog.lock";
+const WAL: &str = "catalog.db-wal";
+/// What the write-ahead log has in advance, bytes: for some thirty changes of a page here and there.
+const WAL_ROOM: u64 = 1 << 20;
+/// What is kept beside it: for that after a start, and for the database where it grows.
+const RESERVE: u64 = 2 << 20;
+const _: () = assert!(RESERVE > WAL_ROOM);
 /// Marks a database as a catalog of haul: "hcat".
 const APPLICATION: i64 = 0x6863_6174;
 /// The version of the tables.
@@ -132,6 +141,15 @@ pub fn disk_failure(error: &rusqlite::Error) -> Failure {
     Failure { errno: errno.raw_os_error(), words: format!("the catalog cannot write: {error}").into() }
 }
 
+/// What a client hears where there is no room in that directory.
+pub fn full_failure(dir: &Path) -> Failure {
+    let words = format!(
+        "its disk is full: nothing is made or changed before there is room where {} lies; files can be removed",
+        haul_base::escape::within(dir.as_os_str().as_encoded_bytes())
+    );
+    Failure { errno: Errno::NOSPC.raw_os_error(), words: words.into() }
+}
+
 /// There was no room: what was under way is undone, and all is as before.
 pub fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DiskFull)
@@ -153,6 +171,8 @@ pub struct Store {
     pub(super) db: Connection,
     volume: VolumeId,
     facts: Facts,
+    dir: PathBuf,
+    reserve: Reserve,
     /// Held as long as this lives.
     _lock: File,
 }
@@ -222,6 +242,32 @@ impl Store {
 
     pub fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    /// Where it lies.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// There is no room for something that makes some: what is kept for that is given up, and what the
+    /// write-ahead log has makes room in it.
+    pub fn ease(&self) {
+        self.reserve.give_up();
+        let _ = self.db.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()));
+    }
+
+    /// Takes the room that is kept, as far as there is any. Whether there is all of it.
+    pub fn keep_room(&self) -> bool {
+        let wal = File::options().write(true).open(self.dir.join(WAL));
+        // Until the first transaction there may be none.
+        let has_log = wal.map_or(true, |wal| {
+            let take = |len| fallocate(&wal, FallocateFlags::KEEP_SIZE, 0, len);
+            let is_taken = |len| !take(len).is_err_and(is_full_errno);
+            // As much as there is.
+            (0..4).find(|half| is_taken(WAL_ROOM >> half)) == Some(0)
+        });
+        // The log first.
+        self.reserve.fill().unwrap_or(true) && has_log
     }
 
     /// Begins a transaction. All that is done from here on is done at once, by [`Store::commit`].
@@ -405,6 +451,23 @@ fn write_new(path: &Path, volume: VolumeId, facts: &Facts) -> Result<(), rusqlit
 }
 
 fn open_locked(dir: &Path, lock: File, volume: VolumeId) -> Result<Store, StoreError> {
+    let reserve = Reserve::of(dir, RESERVE).map_err(|errno| io("open", dir)(errno.into()))?;
+    let (db, facts) = match open_database(dir, volume) {
+        // It may be room that lacks.
+        Err(StoreError::Io { .. }) if reserve.give_up() => open_database(dir, volume)?,
+        opened => opened?,
+    };
+    // The log is there from the first look into the database on.
+    let _: Result<i64, _> = db.query_row("SELECT count(*) FROM volume", [], |row| row.get(0));
+    let store = Store { db, volume, facts, dir: dir.to_owned(), reserve, _lock: lock };
+    if !store.keep_room() && !haul_mutant::removed("catalog-opens-on-a-full-disk") {
+        store.reserve.give_up();
+        store.keep_room();
+    }
+    Ok(store)
+}
+
+fn open_database(dir: &Path, volume: VolumeId) -> Result<(Connection, Facts), StoreError> {
     let path = dir.join(DATABASE);
     let damaged = |error: rusqlite::Error| match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseCorrupt) => {
@@ -446,7 +509,7 @@ fn open_locked(dir: &Path, lock: File, volume: VolumeId) -> Result<Store, StoreE
     if mode != "wal" {
         return Err(unknown(format!("its journal cannot be a write-ahead log, only {mode}")));
     }
-    Ok(Store { db, volume, facts, _lock: lock })
+    Ok((db, facts))
 }
 
 /// Brings a catalog of version 1 to this one: nothing is known of what was written before.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use haul_core::ids::Time;
-use haul_core::volume::client::{Action, Client as Machine, OpNo, Outcome, Striping};
+use haul_core::volume::client::{Action, Client as Machine, OpNo, Outcome, Striping, Where};
 use haul_core::volume::gather::{self, Part};
 use haul_core::volume::storage;
 use haul_core::volume::threshold::{self, Path, Served, Threshold};
@@ -601,7 +601,10 @@ impl Brain {
             }
             Outcome::Lost(of) => Some(VolumeError::Lost(of)),
             Outcome::Failed(_, gather::BUSY) if self.looks(no) => Some(VolumeError::Busy),
-            Outcome::Failed(of, errno) => Some(VolumeError::Failed(of, errno)),
+            Outcome::Failed(Where::Gatherer, errno) => {
+                Some(VolumeError::Failed(ServerNo(machine as u16), errno))
+            }
+            Outcome::Failed(Where::Storage(server), errno) => Some(VolumeError::Failed(server, errno)),
         };
         let of_gatherer =
             over.as_ref().and_then(|(parts, ..)| parts.first()).map(|part| RequestNo(part.seq.0));

@@ -37,6 +37,7 @@ const REMOVE: u8 = 8;
 const GONE: u8 = 9;
 const UNTOLD: u8 = 10;
 const TOLD: u8 = 11;
+const NOTHING: u8 = 12;
 
 /// What the checks of one log are made with.
 #[derive(Clone)]
@@ -93,6 +94,7 @@ impl Header {
             Record::LastCut { file, epoch } => (LAST_CUT, 0, [file.0, packed(*epoch), 0]),
             Record::Untold { file } => (UNTOLD, 0, [file.0, 0, 0]),
             Record::Told { file } => (TOLD, 0, [file.0, 0, 0]),
+            Record::Nothing => (NOTHING, 0, [0; 3]),
         };
         Some(Header { kind, len, seq, synced, fields })
     }
@@ -129,7 +131,7 @@ impl Header {
             fields: [number(bytes, 32), number(bytes, 40), number(bytes, 48)],
         };
         // The check too: its encoding is the only one.
-        (header.kind <= TOLD && u64::from(header.len) <= BYTES_MAX && header.encode(key) == *bytes)
+        (header.kind <= NOTHING && u64::from(header.len) <= BYTES_MAX && header.encode(key) == *bytes)
             .then_some(header)
     }
 
@@ -156,6 +158,7 @@ impl Header {
             LAST_CUT => Some(Record::LastCut { file: FileNo(a), epoch: unpacked(b) }),
             UNTOLD => Some(Record::Untold { file: FileNo(a) }),
             TOLD => Some(Record::Told { file: FileNo(a) }),
+            NOTHING => Some(Record::Nothing),
             _ => None,
         }
     }

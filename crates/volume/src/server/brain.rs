@@ -3,7 +3,9 @@
 //! In: events of connections, of the disk, of connections to other servers; time. Out: what the machines want
 //! done.
 //! Invariants: what a machine says goes to the connection of the session that it is said to, or nowhere; the
-//! log forgets nothing that is just being read.
+//! log forgets nothing that is just being read; what a disk does not take is told to visitors.
+
+mod refused;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,12 +20,14 @@ use haul_core::volume::wire::{Message, PARTS_MAX, Who, Work};
 use haul_core::volume::{ClientNo, Incarnation, RequestNo, ServerNo, Session};
 use haul_core::wire::FILE_LEN_MAX;
 
+use super::care::{Care, Push};
 use super::disk::{Disk, Job, LogJob};
 use super::event::{Asker, Event, LineNo};
-use super::push::{Begins, Said, Task, Tasks};
+use super::push::{Begins, Refusal, Said, Task, Tasks};
 use super::{REQUESTS_MAX, held_by};
 use crate::dial::Line;
 use crate::line::{Bytes, Mouth};
+use crate::visit::Visits;
 
 /// Clients and gatherers are peers of a storage server by numbers of their own.
 const GATHERERS: u64 = 1 << 63;
@@ -33,6 +37,10 @@ const PUSH_EVERY: Duration = Duration::from_millis(200);
 const LOG_LONG: u64 = 1 << 30;
 /// A push that came to nothing is tried again after so long.
 const PUSH_REST: Duration = Duration::from_secs(1);
+/// Visitors are told of what is so old at most.
+const TELL_EVERY: Duration = Duration::from_millis(500);
+/// Room for the next start is looked for as often, where it lacks.
+const RESERVE_EVERY: Duration = Duration::from_secs(5);
 
 /// For which part of late time something was busy: what is older counts less.
 #[derive(Default)]
@@ -51,6 +59,15 @@ impl Busy {
         self.seconds = self.seconds * (-passed / Busy::MEMORY).exp() + time.as_secs_f64();
         self.seconds / Busy::MEMORY
     }
+}
+
+/// Where a stripe lies.
+fn server_of(servers: u16, stripe: u64) -> ServerNo {
+    ServerNo((stripe % u64::from(servers)) as u16)
+}
+
+fn in_words(errno: i32) -> String {
+    haul_base::errno::text(std::io::Error::from_raw_os_error(errno))
 }
 
 fn peer_of(who: Who) -> Peer {
@@ -87,6 +104,16 @@ pub(super) struct Brain {
     cuts: BTreeMap<CutNo, (u16, bool)>,
     /// Pushes that came to nothing, and when the gatherer is told.
     failed: Vec<(Instant, PushNo)>,
+    care: Care,
+    /// Why the log takes no bytes, and since when; why it takes nothing more in this life; and what the disk
+    /// said first of stripes, but that it is full.
+    log_full: Option<(i32, Instant)>,
+    log_failed: Option<(i32, Instant)>,
+    disk_failed: Option<(i32, Instant)>,
+    visits: Visits,
+    told: Instant,
+    /// When room for the next start was looked for last; `None`: it is there.
+    reserved: Option<Instant>,
     /// The first record of what is being read from the log, and how often.
     reading: BTreeMap<Seq, u32>,
     forget: Option<Seq>,
@@ -104,7 +131,7 @@ impl Brain {
         started: Instant,
         gatherer: Gatherer<Bytes>,
         disk: Disk,
-        notice: Arc<dyn Fn(&str) + Send + Sync>,
+        (notice, visits): (Arc<dyn Fn(&str) + Send + Sync>, Visits),
     ) -> Brain {
         Brain {
             me,
@@ -120,6 +147,13 @@ impl Brain {
             tasks: Tasks::new(),
             cuts: BTreeMap::new(),
             failed: Vec::new(),
+            care: Care::default(),
+            log_full: None,
+            log_failed: None,
+            disk_failed: None,
+            visits,
+            told: Instant::now(),
+            reserved: Some(Instant::now()),
             reading: BTreeMap::new(),
             forget: None,
             pushed_last: Instant::now(),
@@ -167,9 +201,22 @@ impl Brain {
         // A log that grows long is brought as fast as it goes, one stripe after the other.
         if now.duration_since(self.pushed_last) >= PUSH_EVERY || self.log_len > LOG_LONG {
             self.pushed_last = now;
-            if let Some((file, stripe)) = self.gatherer.oldest() {
+            // Who is away or refuses holds up nobody else.
+            let may = |file, stripe| {
+                let server = server_of(self.servers, stripe);
+                self.tasks.hears(server) && self.care.takes(server, file)
+            };
+            if let Some((file, stripe)) = self.gatherer.oldest(may) {
                 self.gatherer.push_stripe(file, stripe);
             }
+        }
+        self.look_after_refused(now);
+        if self.reserved.is_some_and(|last| now.duration_since(last) >= RESERVE_EVERY) {
+            self.reserved = Some(now);
+            self.disk.does(Job::Reserve);
+        }
+        if now.duration_since(self.told) >= TELL_EVERY {
+            self.tell(now);
         }
     }
 
@@ -186,15 +233,36 @@ impl Brain {
             }
             Event::Carried(op, done, took) => {
                 self.took = took;
+                if let storage::Done::Failed(errno) = &done {
+                    self.note_failed(*errno, false);
+                }
                 self.storage.done(op, done);
             }
             Event::Appended(seq, result, took, len) => {
                 self.took = took;
                 self.log_len = len;
+                if let Err(errno) = result {
+                    self.note_failed(errno, true);
+                }
                 self.gatherer.appended(seq, result);
             }
+            Event::Refused(seq, errno) => self.gatherer.refused(seq, errno),
+            Event::LogFull(errno) => {
+                self.log_full = errno.map(|errno| (errno, Instant::now()));
+                (self.notice)(&match errno {
+                    Some(errno) => format!(
+                        "nothing is gathered here for want of room: {}; make room on this server's disk, and it goes on",
+                        in_words(errno)
+                    ),
+                    None => "there is room again, and what comes is gathered".into(),
+                });
+            }
+            Event::Reserved(is_there) => self.reserved = (!is_there).then(Instant::now),
             Event::LogSynced(result, took) => {
                 self.took = took;
+                if let Err(errno) = result {
+                    self.note_failed(errno, true);
+                }
                 self.gatherer.synced(result);
             }
             Event::PartsRead(asker, parts, end, result) => {
@@ -209,11 +277,8 @@ impl Brain {
                 let pieces = match result {
                     Ok(pieces) => pieces,
                     Err(errno) => {
-                        (self.notice)(&format!(
-                            "the log cannot be read: {}",
-                            haul_base::errno::text(std::io::Error::from_raw_os_error(errno))
-                        ));
-                        return self.is_over(Task::Push(push), false);
+                        (self.notice)(&format!("the log cannot be read: {}", in_words(errno)));
+                        return self.is_over(Task::Push(push), Err(None));
                     }
                 };
                 let said = self.tasks.read(push, pieces);
@@ -411,9 +476,8 @@ impl Brain {
                 }
             }
             gather::Action::Push { push, file, stripe, epoch, parts } => {
-                let server = ServerNo((stripe % u64::from(self.servers)) as u16);
-                let begins = self.tasks.push(push, server, file, epoch, parts);
-                self.begin(begins);
+                let server = server_of(self.servers, stripe);
+                self.begin_push(Push { push, server, file, epoch, parts });
             }
             gather::Action::Cut { cut, file, epoch, from } => {
                 self.cuts.insert(cut, (self.servers, true));
@@ -434,7 +498,7 @@ impl Brain {
                 let count = (stripes.end - stripes.start).min(servers);
                 self.cuts.insert(cut, (count as u16, true));
                 for nth in 0..count {
-                    let server = ServerNo(((stripes.start + nth) % servers) as u16);
+                    let server = server_of(self.servers, stripes.start + nth);
                     let begins = self.tasks.cut(cut, server, file, epoch, FILE_LEN_MAX);
                     self.begin(begins);
                 }
@@ -503,20 +567,35 @@ impl Brain {
     fn task_answered(&mut self, number: RequestNo, answer: storage::Answer<Bytes>) {
         let (said, over) = self.tasks.answered(number, &answer);
         self.say_to(said);
-        if let Some((task, is_durable)) = over {
-            self.is_over(task, is_durable);
+        if let Some((task, became)) = over {
+            self.is_over(task, became);
         }
     }
 
-    fn is_over(&mut self, task: Task, is_durable: bool) {
+    fn is_over(&mut self, task: Task, became: Result<(), Refusal>) {
+        let place = self.tasks.place(task);
         self.tasks.is_over(task);
         match task {
-            Task::Push(push) if is_durable => self.gatherer.pushed(push, true),
-            Task::Push(push) => self.failed.push((Instant::now() + PUSH_REST, push)),
+            Task::Push(push) => {
+                let now = Instant::now();
+                let refused = became.err().flatten();
+                if let Some((server, file)) = place {
+                    let of = (push, server, file);
+                    let is_new = self.care.is_over(now, of, became.is_ok(), refused);
+                    if let Some(errno) = refused.filter(|_| is_new) {
+                        self.note_refused(now, server, errno);
+                    }
+                }
+                match (became, refused) {
+                    (Ok(()), _) => self.gatherer.pushed(push, true),
+                    (Err(_), Some(errno)) => self.gatherer.push_refused(push, errno),
+                    (Err(_), None) => self.failed.push((now + PUSH_REST, push)),
+                }
+            }
             Task::Cut(cut, _) => {
                 let Some((left, all)) = self.cuts.get_mut(&cut) else { return };
                 *left -= 1;
-                *all &= is_durable;
+                *all &= became.is_ok();
                 if *left == 0 {
                     let all = *all;
                     self.cuts.remove(&cut);
@@ -530,6 +609,7 @@ impl Brain {
         match line {
             Line::Up(_, mouth) => self.tasks.up(server, mouth),
             Line::Said(Message::StorageJoined(life), _) => {
+                self.care.is_there(Instant::now(), server);
                 let begins = self.tasks.joined(server, life);
                 self.begin(begins);
             }
@@ -542,7 +622,7 @@ impl Brain {
                 if !lost.is_empty() {
                     (self.notice)(&format!("server {} of the volume is lost: {why}", server.0));
                 }
-                lost.into_iter().for_each(|task| self.is_over(task, false));
+                lost.into_iter().for_each(|task| self.is_over(task, Err(None)));
             }
         }
     }

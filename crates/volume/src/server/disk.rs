@@ -1,25 +1,30 @@
 //! What a server does on its disk, away from the thread that decides: threads for stripes, and one for the
 //! log.
 //!
-//! Invariant: each job is answered once, by [`Event`]; appends and syncs of the log are done in their order.
+//! Invariants: each job is answered once, by [`Event`]; appends and syncs of the log are done in their order.
+//! Where there is no room, what has bytes is refused, and something without any stands in the log in its
+//! place; where there is none for that either, the log waits until there is.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use haul_core::volume::gather::{Part, PushNo, Record, Seq};
 use haul_core::volume::storage::{Done, Op, OpNo};
 
 use super::event::{Asker, Event};
 use crate::line::Bytes;
 use crate::log::{self, Log};
+use crate::reserve::{Reserve, is_full_raw};
 use crate::shelf::Shelf;
 
 /// Bytes of a push go in pieces of at most so many.
 const PIECE: usize = 4 << 20;
+/// A log without room looks for some as often.
+const ROOM_AGAIN: Duration = Duration::from_millis(500);
 const NO_ERRNO: i32 = rustix::io::Errno::IO.raw_os_error();
 
 /// Something for the threads of stripes; they also read what the log has.
@@ -29,6 +34,8 @@ pub(super) enum Job {
     Parts(Asker, Vec<Part>, u64),
     /// The parts of a push, those that touch put together.
     Push(PushNo, Vec<Part>),
+    /// Keep room for the next start, as far as there is any.
+    Reserve,
 }
 
 /// Something for the log's thread.
@@ -41,6 +48,7 @@ pub(super) enum LogJob {
 /// The threads. Dropping it waits until they have done what was begun.
 pub(super) struct Disk {
     to: Option<(Sender<Job>, Sender<LogJob>)>,
+    over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -50,29 +58,31 @@ pub(super) fn errno_of(error: &io::Error) -> i32 {
 
 impl Disk {
     pub(super) fn start(
-        shelf: &Arc<Shelf>,
+        (shelf, reserve): (&Arc<Shelf>, Reserve),
         log: Log,
         threads: usize,
         post: &Sender<Event>,
     ) -> io::Result<Disk> {
         let (jobs, to_do) = unbounded();
         let (reader, mut all) = (log.reader(), Vec::new());
-        let running = Arc::new(AtomicU32::new(0));
+        let (running, reserve) = (Arc::new(AtomicU32::new(0)), Arc::new(reserve));
         for number in 0..threads {
             let (to_do, shelf, reader, post) = (to_do.clone(), shelf.clone(), reader.clone(), post.clone());
             let thread = std::thread::Builder::new().name(format!("haul-vol-disk-{number}"));
-            let running = running.clone();
+            let (running, reserve) = (running.clone(), reserve.clone());
             all.push(thread.spawn(move || {
                 for job in to_do {
-                    let _ = post.send(carry_out(job, &shelf, &reader, &running));
+                    let _ = post.send(carry_out(job, (&*shelf, &*reserve), &reader, &running));
                 }
             })?);
         }
         let (to_log, to_append) = unbounded();
         let post = post.clone();
         let thread = std::thread::Builder::new().name("haul-vol-log".into());
-        all.push(thread.spawn(move || keep(log, &to_append, &post))?);
-        Ok(Disk { to: Some((jobs, to_log)), threads: all })
+        let over = Arc::new(AtomicBool::new(false));
+        let keeper = Keeper { log, post, over: over.clone(), full: false };
+        all.push(thread.spawn(move || keeper.keep(&to_append))?);
+        Ok(Disk { to: Some((jobs, to_log)), over, threads: all })
     }
 
     pub(super) fn does(&self, job: Job) {
@@ -91,11 +101,17 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         self.to = None;
+        self.over.store(true, Ordering::Release);
         self.threads.drain(..).for_each(|thread| _ = thread.join());
     }
 }
 
-fn carry_out(job: Job, shelf: &Shelf, log: &log::Reader, running: &AtomicU32) -> Event {
+fn carry_out(
+    job: Job,
+    (shelf, reserve): (&Shelf, &Reserve),
+    log: &log::Reader,
+    running: &AtomicU32,
+) -> Event {
     match job {
         Job::Carry(number, op) => {
             let (beside, begun) = (running.fetch_add(1, Ordering::AcqRel) + 1, Instant::now());
@@ -147,11 +163,40 @@ fn carry_out(job: Job, shelf: &Shelf, log: &log::Reader, running: &AtomicU32) ->
                 read.map(|()| pieces.into_iter().map(|(at, b)| (at, Arc::new(b))).collect()),
             )
         }
+        // What else is wrong with it whoever writes will hear.
+        Job::Reserve => Event::Reserved(reserve.fill().unwrap_or(true)),
     }
 }
 
-fn keep(mut log: Log, jobs: &Receiver<LogJob>, post: &Sender<Event>) {
-    for job in jobs {
+/// The thread that has the log.
+struct Keeper {
+    log: Log,
+    post: Sender<Event>,
+    over: Arc<AtomicBool>,
+    /// There was no room.
+    full: bool,
+}
+
+impl Keeper {
+    fn keep(mut self, jobs: &Receiver<LogJob>) {
+        loop {
+            let job = match self.full {
+                true => jobs.recv_timeout(ROOM_AGAIN),
+                false => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match job {
+                Ok(job) => self.does(job),
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.log.take_room().is_ok() {
+                        self.is_full(None);
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn does(&mut self, job: LogJob) {
         let begun = Instant::now();
         let event = match job {
             LogJob::Append(seq, record) => {
@@ -160,21 +205,64 @@ fn keep(mut log: Log, jobs: &Receiver<LogJob>, post: &Sender<Event>) {
                     Record::Bytes { bytes, .. } => bytes.clone(),
                     _ => Bytes::default(),
                 };
-                let appended = log.append(seq, &record.map(|_| &bytes[..]));
-                Event::Appended(seq, appended.map_err(|error| errno_of(&error)), begun.elapsed(), log.len())
+                let has_bytes = matches!(record, Record::Bytes { .. });
+                let record = record.map(|_| &bytes[..]);
+                let appended = match self.log.append(seq, &record).map_err(|error| errno_of(&error)) {
+                    Err(errno) if is_full_raw(errno) && has_bytes => {
+                        self.is_full(Some(errno));
+                        match self.append_in_the_end(seq, &Record::Nothing) {
+                            Ok(()) => {
+                                let _ = self.post.send(Event::Refused(seq, errno));
+                                return;
+                            }
+                            failed => failed,
+                        }
+                    }
+                    Err(errno) if is_full_raw(errno) => {
+                        self.is_full(Some(errno));
+                        self.append_in_the_end(seq, &record)
+                    }
+                    Ok(()) if has_bytes => {
+                        self.is_full(None);
+                        Ok(())
+                    }
+                    other => other,
+                };
+                Event::Appended(seq, appended, begun.elapsed(), self.log.len())
             }
             LogJob::Sync => {
-                let synced = log.sync().map_err(|error| errno_of(&error));
+                let synced = self.log.sync().map_err(|error| errno_of(&error));
                 Event::LogSynced(synced, begun.elapsed())
             }
-            LogJob::Forget(first) => match log.forget(first) {
-                Ok(()) => continue,
+            LogJob::Forget(first) => match self.log.forget(first) {
+                Ok(()) => return,
                 Err(error) => Event::Trouble(format!(
                     "forgetting the log's beginning: {}",
                     haul_base::errno::text(&error)
                 )),
             },
         };
-        let _ = post.send(event);
+        let _ = self.post.send(event);
+    }
+
+    /// Appends what has no bytes, and waits for room as long as it takes: what is gathered stays in order,
+    /// and whoever waits for it has patience of his own.
+    fn append_in_the_end(&mut self, seq: Seq, record: &Record<&[u8]>) -> Result<(), i32> {
+        loop {
+            match self.log.append(seq, record).map_err(|error| errno_of(&error)) {
+                Err(errno) if is_full_raw(errno) && !self.over.load(Ordering::Acquire) => {
+                    std::thread::sleep(ROOM_AGAIN);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Why there is no room for what has bytes; `None`: there is.
+    fn is_full(&mut self, errno: Option<i32>) {
+        if self.full != errno.is_some() {
+            self.full = errno.is_some();
+            let _ = self.post.send(Event::LogFull(errno));
+        }
     }
 }

@@ -40,7 +40,13 @@ pub(super) enum Event {
     Carried(OpNo, storage::Done<Bytes>, Duration),
     /// And how long the log is then, bytes.
     Appended(Seq, Result<(), i32>, Duration, u64),
+    /// The log had no room for a record's bytes.
+    Refused(Seq, i32),
+    /// Why the log has no room for bytes; `None`: it has some again.
+    LogFull(Option<i32>),
     LogSynced(Result<(), i32>, Duration),
+    /// Whether there is all the room that is kept for the next start.
+    Reserved(bool),
     PartsRead(Asker, Vec<Part>, u64, Result<Bytes, i32>),
     PushRead(PushNo, Result<Vec<(u64, Bytes)>, i32>),
     /// Of this server's own connection to another.

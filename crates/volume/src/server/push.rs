@@ -39,8 +39,11 @@ struct Running {
     open: BTreeSet<RequestNo>,
     syncing: bool,
     /// It comes to nothing; but what is not answered may still be done.
-    failed: bool,
+    failed: Option<Refusal>,
 }
+
+/// Why something comes to nothing: what the server's disk said; `None`: it did not come to that.
+pub(super) type Refusal = Option<i32>;
 
 /// What is said to which server.
 pub(super) type Said = (ServerNo, RequestNo, Request<Bytes>);
@@ -104,7 +107,7 @@ impl Tasks {
     }
 
     fn begin(&mut self, task: Task, server: ServerNo, file: FileNo, epoch: Epoch, what: What) -> Begins {
-        let (open, syncing, failed) = (BTreeSet::new(), false, false);
+        let (open, syncing, failed) = (BTreeSet::new(), false, None);
         self.all.insert(task, Running { server, file, epoch, what, life: None, open, syncing, failed });
         let mut begins = Begins::default();
         if let Some(life) = self.servers.get(&server).copied() {
@@ -145,6 +148,16 @@ impl Tasks {
         begins
     }
 
+    /// Whether a server hears requests.
+    pub(super) fn hears(&self, server: ServerNo) -> bool {
+        self.servers.contains_key(&server)
+    }
+
+    /// Of which server and file something is.
+    pub(super) fn place(&self, task: Task) -> Option<(ServerNo, FileNo)> {
+        self.all.get(&task).map(|running| (running.server, running.file))
+    }
+
     /// The connection to a server is gone: so is what began there.
     pub(super) fn down(&mut self, server: ServerNo) -> Vec<Task> {
         self.servers.remove(&server);
@@ -182,32 +195,34 @@ impl Tasks {
         mouth.say(Message::Store(number, request), bytes);
     }
 
-    /// A server answers: what is said next, and what is over, and whether it lasts.
+    /// A server answers: what is said next, and what is over, and whether it lasts or why not.
     pub(super) fn answered(
         &mut self,
         number: RequestNo,
         answer: &Answer<Bytes>,
-    ) -> (Option<Said>, Option<(Task, bool)>) {
+    ) -> (Option<Said>, Option<(Task, Result<(), Refusal>)>) {
         let Some(task) = self.of.remove(&number) else { return (None, None) };
         let Some(running) = self.all.get_mut(&task) else { return (None, None) };
         running.open.remove(&number);
-        let is_well = match answer {
-            Answer::Written(life) => !running.syncing && running.life == Some(*life),
-            Answer::Durable(life) => running.syncing && running.life == Some(*life),
+        let failed = match answer {
+            Answer::Written(life) if !running.syncing && running.life == Some(*life) => None,
+            Answer::Durable(life) if running.syncing && running.life == Some(*life) => None,
             // Nobody wants what it brings.
-            Answer::Gone => true,
-            Answer::Void(_) | Answer::Read(_) | Answer::Failed(_) => false,
+            Answer::Gone => None,
+            Answer::Failed(errno) => Some(Some(*errno)),
+            Answer::Written(_) | Answer::Durable(_) | Answer::Void(_) | Answer::Read(_) => Some(None),
         };
-        running.failed |= !is_well;
+        // What the disk said first is why.
+        running.failed = running.failed.filter(Option::is_some).or(failed).or(running.failed);
         // What is under way would go over what is written there after this.
         if !running.open.is_empty() {
             return (None, None);
         }
-        if running.failed {
-            return (None, Some((task, false)));
+        if let Some(failed) = running.failed {
+            return (None, Some((task, Err(failed))));
         }
         if running.syncing {
-            return (None, Some((task, true)));
+            return (None, Some((task, Ok(()))));
         }
         running.syncing = true;
         let (server, file) = (running.server, running.file);
@@ -240,11 +255,12 @@ mod tests {
             assert_eq!(begins.reads.len(), 1);
             let pieces = (0..3).map(|at| (at * 10, Bytes::default())).collect();
             let said: Vec<RequestNo> = tasks.read(push, pieces).into_iter().map(|(_, no, _)| no).collect();
-            let over = |(next, over): (Option<Said>, Option<(Task, bool)>)| (next.is_some(), over);
+            let over = |(next, over): (Option<Said>, Option<_>)| (next.is_some(), over);
             assert_eq!(over(tasks.answered(said[0], &Answer::Failed(5))), (false, None), "two are under way");
             assert_eq!(over(tasks.answered(said[2], &Answer::Written(life))), (false, None));
             let ended = over(tasks.answered(said[1], &last));
-            assert_eq!(ended, (false, Some((Task::Push(push), false))), "it is not synced, nor durable");
+            let why = (Task::Push(push), Err(Some(5)));
+            assert_eq!(ended, (false, Some(why)), "it is not synced, nor durable");
         }
     }
 }

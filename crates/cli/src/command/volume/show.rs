@@ -1,13 +1,14 @@
 //! `haul volume ls` and `health`: which volumes are known here, and whether they answer.
 //!
-//! In: accesses in the state directory. Out: a line of each volume, or of each server.
+//! In: accesses in the state directory. Out: a line of each volume, or of each server; and of what disks do
+//! not take, where, why and since when.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use haul_core::volume::ServerNo;
 use haul_core::volume::cost::straight;
-use haul_core::volume::wire::Heard;
+use haul_core::volume::wire::{Heard, Ill, Illness};
 use haul_volume::access::{Access, ServerAt};
 use haul_volume::visit::Met;
 use serde::Serialize;
@@ -109,8 +110,88 @@ struct Server {
     /// `None`: no client has said what writes to it cost, since it started and in the last day.
     #[serde(skip_serializing_if = "Option::is_none")]
     costs: Option<Costs>,
+    /// What disks do not take.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ills: Vec<Refused>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+}
+
+/// Something that a disk does not take.
+#[derive(Serialize)]
+struct Refused {
+    /// `gathered`: bytes that wait at this server for another one, or for itself; `log`: what it would
+    /// gather;
+    /// `catalog`: what the catalog would write; `stripes`: something of a file that lies there.
+    what: &'static str,
+    /// The server that does not take what was gathered, and where it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<u16>,
+    /// The directory on the disk.
+    dir: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    files: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    errno: i32,
+    error: String,
+    seconds: u64,
+}
+
+impl Refused {
+    /// `at`: where it was told; `servers`: all of the volume.
+    fn new(ill: &Ill, at: &ServerAt, servers: &[ServerAt]) -> Refused {
+        let error = haul::errno::text(std::io::Error::from_raw_os_error(ill.errno));
+        let (errno, seconds) = (ill.errno, ill.since.as_secs());
+        let own = Refused {
+            what: "log",
+            by: None,
+            dir: at.to_string(),
+            files: None,
+            bytes: None,
+            errno,
+            error,
+            seconds,
+        };
+        match ill.what {
+            Illness::Log => own,
+            Illness::Catalog => Refused { what: "catalog", ..own },
+            Illness::Stripes => Refused { what: "stripes", ..own },
+            Illness::Waits { server, files, bytes } => Refused {
+                what: "gathered",
+                by: Some(server.0),
+                dir: servers.get(usize::from(server.0)).map_or_else(String::new, ToString::to_string),
+                files: Some(files),
+                bytes: Some(bytes),
+                ..own
+            },
+        }
+    }
+
+    fn in_words(&self, server: Option<ServerNo>) -> String {
+        let Refused { dir, error, seconds, .. } = self;
+        let since = humantime::format_duration(Duration::from_secs(*seconds));
+        let then = match haul_volume::is_full(self.errno) {
+            true => "make room on that disk, and it goes on by itself",
+            false => {
+                "look after that disk; what was synced is safe, and goes on when that server is started again"
+            }
+        };
+        let what = match (self.what, self.by) {
+            ("gathered", Some(by)) => format!(
+                "{} of {} gathered at {} wait for server {by}, {dir}, which does not take them",
+                bytes(self.bytes.unwrap_or_default()),
+                plural(self.files.unwrap_or_default(), "file", "files"),
+                called(server),
+            ),
+            ("catalog", _) => format!("nothing is made or changed in the catalog, {dir}"),
+            ("stripes", _) => {
+                format!("something of a file is not taken or read at {}, {dir}", called(server))
+            }
+            _ => format!("nothing is gathered at {}, {dir}", called(server)),
+        };
+        format!("{what}: {error}, for {since}; {then}")
+    }
 }
 
 /// What writes to a server cost, as the client said that spoke of it last.
@@ -198,7 +279,8 @@ pub(super) fn health(name: &str, json: bool) -> Result<i32, Trouble> {
     let keys = keys(&access)?;
     let all: Vec<_> = access.all().collect();
     let met = each(&all, |(server, at)| meet(&keys, *server, at, false));
-    let healthy = met.iter().all(Result::is_ok);
+    let is_well = |met: &Result<Met, Absent>| met.as_ref().is_ok_and(|met| met.visited.ills.is_empty());
+    let healthy = met.iter().all(is_well);
     let code = if healthy { 0 } else { FAILED };
     if json {
         let servers = all.iter().zip(&met).map(|((server, at), met)| {
@@ -216,6 +298,7 @@ pub(super) fn health(name: &str, json: bool) -> Result<i32, Trouble> {
                 up_seconds: ok.map(|met| met.visited.since.as_secs()),
                 round_trip_us: ok.map(|met| met.round_trip.as_micros() as u64),
                 costs: ok.and_then(|met| met.visited.heard.as_deref()).map(Costs::new),
+                ills: ok.map_or_else(Vec::new, |met| refused(met, at, &access.servers)),
                 error,
             }
         });
@@ -233,8 +316,17 @@ pub(super) fn health(name: &str, json: bool) -> Result<i32, Trouble> {
             }
         };
     }
+    for ((server, at), met) in all.iter().zip(&met) {
+        for refused in met.as_ref().map_or_else(|_| Vec::new(), |met| refused(met, at, &access.servers)) {
+            let _ = writeln!(text, "{}", refused.in_words(*server));
+        }
+    }
     text += &costs(&all, &met);
     print(&text).map(|()| code)
+}
+
+fn refused(met: &Met, at: &ServerAt, servers: &[ServerAt]) -> Vec<Refused> {
+    met.visited.ills.iter().map(|ill| Refused::new(ill, at, servers)).collect()
 }
 
 /// What writes cost at each server, for people.

@@ -1,7 +1,8 @@
 //! Syncs of a file: what they wait for, and what they come to.
 //!
 //! Invariant: a sync succeeds only if whoever took writes before it says that they last, in the life in
-//! which he took them; what was lost fails every sync that was asked for before that, and the next one.
+//! which he took them; what was lost fails every sync that was asked for before that, and the next one; and
+//! so does a sync that failed, if it was for more than it was asked for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +21,8 @@ pub(super) struct Syncing {
     /// Lengths that the gatherer is to make last.
     ends: BTreeMap<Epoch, u64>,
     begun: bool,
+    /// It is for writes, too, that were asked for after it and were over when it began.
+    has_later: bool,
     failed: Option<Outcome<()>>,
 }
 
@@ -47,6 +50,7 @@ impl<B: Clone> Client<B> {
             gatherer: None,
             ends: BTreeMap::new(),
             begun: false,
+            has_later: false,
             failed: lost.map(Outcome::Lost),
         });
         self.begin_syncs(file);
@@ -66,6 +70,7 @@ impl<B: Clone> Client<B> {
             return;
         }
         first.begun = true;
+        first.has_later |= state.written > Some(first.op);
         let storage = std::mem::take(&mut state.dirty);
         first.storage.extend(&storage);
         if tells {
@@ -135,6 +140,10 @@ impl<B: Clone> Client<B> {
         let Some(first) = state.syncs.front_mut() else { return };
         if let Some(failed) = failed {
             first.failed.get_or_insert(failed);
+            // Who asked for those waits for the next one.
+            if first.has_later {
+                state.loses(of);
+            }
         }
         self.end_sync(file);
     }

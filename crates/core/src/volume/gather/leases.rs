@@ -1,6 +1,6 @@
 //! Leases on stripes: granted when all of them are clean, asked back, given up.
 
-use super::stripe::Queued;
+use super::stripe::{Queued, WantedLease};
 use super::{Action, Answer, Gatherer};
 use crate::volume::{ClientNo, FileNo};
 
@@ -57,6 +57,20 @@ impl<B> Gatherer<B> {
             }
         }
         took
+    }
+
+    /// What was gathered of a stripe is not taken where it lies: nobody who waits for a lease there gets one
+    /// for now.
+    pub(super) fn refuse_leases(&mut self, file: FileNo, at: u64, errno: i32) {
+        let is_there = |wanted: &WantedLease| wanted.file == file && wanted.stripes.contains(&at);
+        let refused = self.wanted.iter().filter(|(_, wanted)| is_there(wanted));
+        let refused: Vec<u64> = refused.map(|(number, _)| *number).collect();
+        for number in refused {
+            let Some(wanted) = self.wanted.remove(&number) else { continue };
+            self.answer(wanted.client, wanted.number, Answer::Refused(errno));
+            // What waited behind it in other stripes goes on; in this one when the push is over.
+            wanted.stripes.filter(|other| *other != at).for_each(|other| self.go_on(file, other));
+        }
     }
 
     /// A client has no lease on a stripe any more.

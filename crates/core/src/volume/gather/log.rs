@@ -54,10 +54,23 @@ impl<B> Gatherer<B> {
     /// # Panics
     /// It was not to be appended.
     pub fn appended(&mut self, seq: Seq, result: Result<(), i32>) {
-        let appending = self.appending.remove(&seq).expect("a record is appended once");
         if let Err(errno) = result {
             self.fail(errno);
         }
+        self.is_appended(seq, result);
+    }
+
+    /// The log had no room for a record with bytes, and has [`Record::Nothing`] in its place: whoever wrote
+    /// them hears so, and everything else goes on.
+    ///
+    /// # Panics
+    /// It was not to be appended.
+    pub fn refused(&mut self, seq: Seq, errno: i32) {
+        self.is_appended(seq, Err(errno));
+    }
+
+    fn is_appended(&mut self, seq: Seq, result: Result<(), i32>) {
+        let appending = self.appending.remove(&seq).expect("a record is appended once");
         let (file, part) = match appending {
             Appending::Bytes { file, part, .. } | Appending::Append { file, part, .. } => (file, part),
             Appending::Other => return self.begin_sync(),
@@ -69,6 +82,8 @@ impl<B> Gatherer<B> {
             stripe.cover(part);
             self.grow(file, part.offset + part.len);
             self.changes(file);
+        } else {
+            self.lower_tail(file);
         }
         match (appending, result) {
             (Appending::Bytes { client, number, .. }, Ok(())) => self.answer(client, number, Answer::Written),
@@ -85,6 +100,14 @@ impl<B> Gatherer<B> {
         }
         self.go_on(file, at);
         self.begin_sync();
+    }
+
+    /// The next append stands where the file ends, if nothing is on its way that may come before it.
+    fn lower_tail(&mut self, file: FileNo) {
+        let state = self.file(file);
+        if state.stripes.values().all(|stripe| stripe.appending == 0) {
+            state.tail = state.end;
+        }
     }
 
     /// The log's sync is over.

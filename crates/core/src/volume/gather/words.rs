@@ -104,8 +104,11 @@ pub enum Answer {
     Looked { version: ContentVersion, end: u64, untold: bool },
     /// It was heard. Where the file is of another version by now it counts for nothing.
     Told,
-    /// The disk says no; nothing is gathered any more.
+    /// The disk says no: to this alone where there was no room, else to everything from then on.
     Failed(i32),
+    /// There is no lease: the disk of the server where the stripes lie does not take what was gathered of
+    /// them.
+    Refused(i32),
 }
 
 /// Bytes of a file that a record of the log has.
@@ -146,6 +149,8 @@ pub enum Record<B> {
     Untold { file: FileNo },
     /// The catalog knows of all that was written to it before.
     Told { file: FileNo },
+    /// There was no room for what was to stand here.
+    Nothing,
 }
 
 /// What the driver is to do.

@@ -55,6 +55,7 @@ fn all() -> Vec<Message> {
         gathered(gather::Answer::Removed),
         gathered(gather::Answer::Gone),
         gathered(gather::Answer::Told),
+        gathered(gather::Answer::Refused(122)),
         gathered(gather::Answer::Looked { version, end: FILE_LEN_MAX, untold: true }),
         Message::Recall(file, 2..3),
         store(storage::Request::Write { file, epoch, offset: 1 << 40, bytes: 1 }),
@@ -70,8 +71,9 @@ fn all() -> Vec<Message> {
         stored(storage::Answer::Gone),
         Message::Visit(Visit { volume: VolumeId([5; 16]), to: Some(ServerNo(3)), end: false }),
         Message::Visit(Visit { volume: VolumeId([0; 16]), to: None, end: true }),
-        Message::Visited(Visited { process: 7, since: Duration::from_secs(9), heard: None }),
+        Message::Visited(Visited { process: 7, since: Duration::from_secs(9), heard: None, ills: ills() }),
         Message::Visited(Visited {
+            ills: Vec::new(),
             process: 7,
             since: Duration::from_secs(9),
             heard: Some(Box::new(Heard { costs: costs(), age: Duration::from_secs(3), clients: 2 })),
@@ -98,6 +100,12 @@ fn check(ask: Ask) -> Message {
 fn has(ranges: Vec<Range<u64>>) -> Has {
     let version = ContentVersion { gatherer: 3, changes: 4 };
     Has { len: Some(7), gathered: Some(Gathered { version, end: 9, quiet: true, ranges, more: true }) }
+}
+
+fn ills() -> Vec<Ill> {
+    let waits = Illness::Waits { server: ServerNo(3), files: 2, bytes: 1 << 40 };
+    let ill = |what| Ill { what, errno: 28, since: Duration::from_secs(4) };
+    [waits, Illness::Log, Illness::Catalog, Illness::Stripes].map(ill).into()
 }
 
 /// Goal: each message survives its bytes, and no shorter or longer bytes are it.
