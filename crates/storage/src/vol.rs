@@ -18,7 +18,7 @@ use std::time::Duration;
 use haul_base::escape;
 use haul_core::entry::Name;
 use haul_core::volume::catalog::{Entry, Facts, Failure as Refusal, Kind, Place as At};
-use haul_core::volume::{ClientNo, FileNo};
+use haul_core::volume::{ClientNo, FileNo, ServerNo};
 use haul_core::wire::{Failure, FailureKind};
 use haul_volume::access::{Access, AccessError};
 use haul_volume::catalog::client::Client as Catalog;
@@ -100,7 +100,8 @@ fn reach(place: &Place, dir: Option<&Path>, patience: Option<Duration>) -> Resul
     let catalog = access.catalog.address().map_err(found)?;
     let servers = access.addresses().map_err(found)?;
     let patience = patience.map_or(PATIENCE, |asked| asked.max(PATIENCE_MIN));
-    Ok(Reach { name: name.to_owned(), keys, catalog, servers: Some(servers), patience })
+    let places = access.servers.iter().map(ToString::to_string).collect();
+    Ok(Reach { name: name.to_owned(), keys, catalog, servers: Some(servers), places, patience })
 }
 
 /// What a source in a volume becomes at the destination, by its text alone: something of this name, or its
@@ -126,6 +127,8 @@ pub(crate) struct Reach {
     pub(crate) catalog: SocketAddr,
     /// Where its servers are; `None`: as the catalog has it.
     pub(crate) servers: Option<Vec<SocketAddr>>,
+    /// Their hosts and directories, for people, as far as they are known.
+    pub(crate) places: Vec<String>,
     /// So long anything that is asked there may take.
     pub(crate) patience: Duration,
 }
@@ -137,6 +140,7 @@ pub(crate) struct Volume {
     catalog_at: SocketAddr,
     client: Client,
     facts: Facts,
+    places: Vec<String>,
     /// So long anything may take.
     patience: Duration,
     gone: Gone,
@@ -149,7 +153,7 @@ impl Volume {
     /// Of this kind, unless it is the network's: the catalog is not there, or tells of a volume that cannot
     /// be used.
     fn connect(reach: &Reach, kind: FailureKind) -> Result<Volume, Failure> {
-        let Reach { name, keys, catalog: at, servers, patience } = reach.clone();
+        let Reach { name, keys, catalog: at, servers, places, patience } = reach.clone();
         let said = |kind, errno, why: String| {
             let name = haul_base::escape::name(name.as_bytes());
             Failure { kind, errno, text: format!("volume {name}: {why}").into() }
@@ -190,7 +194,7 @@ impl Volume {
         };
         let client = Client::start(config)
             .map_err(|error| said(FailureKind::Local, 0, haul_base::errno::text(&error)))?;
-        Ok(Volume { name, catalog, catalog_at: at, client, facts, patience, gone: Gone::default() })
+        Ok(Volume { name, catalog, catalog_at: at, client, facts, places, patience, gone: Gone::default() })
     }
 
     /// A path in it, for people and for failures.
@@ -227,10 +231,28 @@ impl Volume {
             VolumeError::Range => (kind, Errno::INVAL.raw_os_error(), ""),
             VolumeError::Closed => (kind, 0, ""),
         };
-        match self.gone().filter(|_| matches!(why, VolumeError::Late(..))) {
-            Some(gone) => self.failed(kind, doing, path, errno, &gone.text),
-            None => self.failed(kind, doing, path, errno, &format!("{why}{then}")),
+        let is_it = |gone: &Failure| match why {
+            VolumeError::Late(..) => true,
+            VolumeError::Failed(_, errno) => gone.errno == *errno,
+            _ => false,
+        };
+        match (self.gone().filter(is_it), why) {
+            (Some(gone), _) => self.failed(kind, doing, path, errno, &gone.text),
+            (None, VolumeError::Failed(server, errno)) => {
+                let cause = haul_base::errno::text(std::io::Error::from_raw_os_error(*errno));
+                let server = self.server_in_words(*server);
+                self.failed(kind, doing, path, *errno, &format!("the volume's {server}: {cause}"))
+            }
+            (None, why) => self.failed(kind, doing, path, errno, &format!("{why}{then}")),
         }
+    }
+
+    /// A server of it, and where it is.
+    fn server_in_words(&self, server: ServerNo) -> String {
+        let number = usize::from(server.0);
+        let place = self.places.get(number).map(String::as_str);
+        let place = place.or_else(|| self.facts.servers.get(number).map(|at| &**at));
+        format!("server {number}, {}", place.unwrap_or_default())
     }
 
     /// What is at a place; `None`: nothing, or its directory is not there either.

@@ -73,5 +73,6 @@ mod volume;
 mod volume_copy;
 mod volume_drain;
 mod volume_fsck;
+mod volume_full;
 mod volume_slurm;
 mod young;

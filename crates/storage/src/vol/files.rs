@@ -158,7 +158,8 @@ impl Common {
             let why = "its bytes are not in their buffer";
             return Err(self.volume.failed(FailureKind::Local, "write", &self.path(file), 0, why));
         };
-        let written = self.volume.wait(|| self.volume.client.write(FileNo(entry.0), offset, bytes.to_vec()));
+        let write = || self.volume.client.write(FileNo(entry.0), offset, bytes.to_vec());
+        let written = self.volume.wait_for_room(write);
         written.map_err(|why| self.volume.broke(FailureKind::Write, "write", &self.path(file), &why))?;
         open.written.fetch_add(len, Ordering::AcqRel);
         Ok(())
@@ -244,6 +245,7 @@ impl Common {
     /// All servers say that what was written lasts, and others see how long the file is.
     pub(super) fn sync(&self, file: &OpenFile, entry: EntryNo) -> Result<(), Failure> {
         let synced = self.volume.wait_once(&self.volume.client.sync(FileNo(entry.0)));
+        self.volume.is_broken(&synced);
         synced.map_err(|why| self.broke(file, (FailureKind::Sync, "sync"), &why))
     }
 

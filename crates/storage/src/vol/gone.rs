@@ -5,13 +5,16 @@
 //! Invariants: a storage server is gone only if something waited in vain for as long as the run has patience,
 //! and it was not heard for as long either; the catalog is if a call waited for so long. From then on nobody
 //! waits for longer than [`GRACE`], which is for what was under way elsewhere: a run ends with one patience,
-//! and not with one for each file.
-//! Left out: what ends, and what is told of the files that are left (the machines of the session).
+//! and not with one for each file. So it does where a server has no room: what is written there is tried
+//! again for one patience, which begins when it first had none. A disk that fails otherwise is not waited
+//! for. Left out: what ends, and what is told of the files that are left (the machines of the session).
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use haul_core::volume::ServerNo;
 use haul_core::volume::client::Where;
 use haul_core::wire::{Failure, FailureKind};
 use haul_volume::client::{VolumeError, Waiting};
@@ -23,6 +26,10 @@ use super::Volume;
 const LOOK: Duration = Duration::from_millis(250);
 /// What is under way when one is gone has so long.
 const GRACE: Duration = Duration::from_secs(2);
+/// A server that had no room is asked again after so long.
+const ROOM_AGAIN: Duration = Duration::from_secs(1);
+/// Errors of a disk that do not pass by themselves.
+const BROKEN: [Errno; 5] = [Errno::IO, Errno::ROFS, Errno::NODEV, Errno::NXIO, Errno::UCLEAN];
 
 type Tell = Box<dyn Fn(Failure) + Send + Sync>;
 
@@ -31,6 +38,8 @@ type Tell = Box<dyn Fn(Failure) + Send + Sync>;
 pub(super) struct Gone {
     /// Since when, and why. It is told before anybody else can see it.
     gone: Mutex<Option<(Instant, Failure)>>,
+    /// Servers without room, and since when.
+    full: Mutex<BTreeMap<ServerNo, Instant>>,
     /// Who wants to know, once.
     tell: OnceLock<Tell>,
 }
@@ -94,6 +103,69 @@ impl Volume {
         }
     }
 
+    /// The same as [`Volume::wait`] for a write. Where a server has no room for it, it is made again until
+    /// there is some, or the patience is over; a disk that fails otherwise ends the run.
+    ///
+    /// # Errors
+    /// As [`Waiting::wait`].
+    pub(super) fn wait_for_room<T>(&self, begin: impl Fn() -> Waiting<T>) -> Result<T, VolumeError> {
+        let mut refused = None;
+        loop {
+            match self.wait(&begin) {
+                Err(why @ VolumeError::Failed(server, errno)) if haul_volume::is_full(errno) => {
+                    let full = || self.gone.full.lock().unwrap_or_else(PoisonError::into_inner);
+                    let time = full().entry(server).or_insert_with(Instant::now).elapsed();
+                    refused = Some(server);
+                    let left = self.patience.saturating_sub(time);
+                    if left.is_zero() || self.is_gone() || haul_mutant::removed("full-volumes-are-waited-for")
+                    {
+                        self.lose_disk(server, errno, time);
+                        return Err(why);
+                    }
+                    thread::sleep(ROOM_AGAIN.min(left));
+                }
+                result => {
+                    self.is_broken(&result);
+                    if let (Ok(_), Some(server)) = (&result, refused) {
+                        self.gone.full.lock().unwrap_or_else(PoisonError::into_inner).remove(&server);
+                    }
+                    return result;
+                }
+            }
+        }
+    }
+
+    /// Something that is not to be done again: a disk that did not take it ends the run.
+    pub(super) fn is_broken<T>(&self, result: &Result<T, VolumeError>) {
+        if let Err(VolumeError::Failed(server, errno)) = result
+            && (haul_volume::is_full(*errno) || BROKEN.contains(&Errno::from_raw_os_error(*errno)))
+        {
+            self.lose_disk(*server, *errno, Duration::ZERO);
+        }
+    }
+
+    /// The disk of a server does not take what is written.
+    fn lose_disk(&self, server: ServerNo, errno: i32, time: Duration) {
+        let name = haul_base::escape::name(self.name.as_bytes());
+        let cause = haul_base::errno::text(std::io::Error::from_raw_os_error(errno));
+        let server = self.server_in_words(server);
+        let waited = match time.as_secs() {
+            0 => String::new(),
+            seconds => format!(", and had none for {seconds} s"),
+        };
+        let text = match haul_volume::is_full(errno) {
+            true => format!(
+                "volume {name}: its {server}, has no room{waited}: {cause}; make room on that disk (`haul volume rm` removes \
+                 files of the volume), and the same command goes on"
+            ),
+            false => format!(
+                "volume {name}: the disk of its {server}, failed: {cause}; look after that disk and start the server again \
+                 (`haul volume stop {name}`, `haul volume start {name}`), and the same command goes on"
+            ),
+        };
+        self.end_run(Failure { kind: FailureKind::Write, errno, text: text.into() });
+    }
+
     fn settle<T>(&self, begun: &Waiting<T>) -> Result<T, VolumeError> {
         loop {
             if let Some(result) = begun.wait_for(LOOK) {
@@ -147,7 +219,11 @@ impl Volume {
             time.as_secs()
         );
         let errno = Errno::TIMEDOUT.raw_os_error();
-        let failure = Failure { kind: FailureKind::Network, errno, text: text.into() };
+        self.end_run(Failure { kind: FailureKind::Network, errno, text: text.into() });
+    }
+
+    /// Tells once why nothing goes on.
+    fn end_run(&self, failure: Failure) {
         let mut gone = self.gone.lock();
         if gone.is_none() && !haul_mutant::removed("gone-volumes-end-the-run") {
             *gone = Some((Instant::now(), failure.clone()));

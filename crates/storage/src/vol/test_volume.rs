@@ -137,6 +137,7 @@ impl TestVolume {
             keys: self.keys.clone(),
             catalog: self.catalog_at,
             servers: None,
+            places: (0..self.at.len()).map(|number| self.root(number).display().to_string()).collect(),
             patience: self.patience,
         }
     }
