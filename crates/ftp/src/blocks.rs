@@ -40,8 +40,6 @@ const CALLED_WITHIN: Duration = Duration::from_secs(10);
 const CALLED_BACK_WITHIN: Duration = Duration::from_secs(3);
 /// Bytes that are read from one connection before the others are looked at.
 const TURN_LEN: usize = 1 << 20;
-/// Bytes of commands that are under way together, so that both ends never wait for each other.
-pub const COMMANDS_LEN_MAX: usize = 16 * 1024;
 const MOVING: &str = "reading from the server";
 
 /// Where what comes goes.
@@ -397,8 +395,8 @@ impl Session {
     /// come over one connection: over several nobody could say whose file a block is that comes early.
     ///
     /// Edge: what is lined up behind others must not hold more commands than both ends take without
-    /// listening ([`COMMANDS_LEN_MAX`] together), nor a byte 0xff in a path where the server was not asked
-    /// about it.
+    /// listening ([`crate::COMMANDS_LEN_MAX`] together), nor a byte 0xff in a path where the server was not
+    /// asked about it.
     ///
     /// # Errors The server does not give files so, or the session is over.
     pub fn line_up(&mut self, wanted: &[Wanted<'_>]) -> Result<(), Error> {

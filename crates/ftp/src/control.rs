@@ -22,6 +22,8 @@ use crate::ssh::{self, Heard, Running, Ssh};
 use crate::tls::{Socket, Tls, Wire};
 use crate::{Error, Server};
 
+/// Bytes of commands that are under way together, so that both ends never wait for each other.
+pub const COMMANDS_LEN_MAX: usize = 16 * 1024;
 /// Most of a server's text in an error.
 const TEXT_LEN_MAX: usize = 300;
 const BUFFER_LEN: usize = 16 * 1024;
@@ -62,6 +64,8 @@ pub(crate) struct Control {
     broken: bool,
     /// When the server said something last.
     heard: Instant,
+    /// From a command to its answer, at best.
+    quickest: Option<Duration>,
     /// Where the server is, of which this connection does not tell.
     told_at: Option<IpAddr>,
     /// Where it has its data, as far as it was asked.
@@ -169,6 +173,7 @@ impl Control {
             secret,
             broken: false,
             heard: Instant::now(),
+            quickest: None,
             told_at: None,
             nodes: Nodes::default(),
             ssh: None,
@@ -321,6 +326,12 @@ impl Control {
         self.broken || !self.stream.seals() && is_readable(&[self.stream.socket()], Duration::ZERO)
     }
 
+    /// How long an answer took, at best: a server thinks about some things, and none comes sooner than the
+    /// way takes.
+    pub(crate) fn quickest(&self) -> Option<Duration> {
+        self.quickest
+    }
+
     /// For how long the server has said nothing.
     pub(crate) fn silent_for(&self) -> Duration {
         self.heard.elapsed()
@@ -399,6 +410,11 @@ impl Control {
     /// The next reply.
     pub(crate) fn reply(&mut self) -> Result<Reply, Error> {
         self.reply_within(Wait::of(self.patience))
+    }
+
+    /// The same within another time.
+    pub(crate) fn any_reply_within(&mut self, patience: Duration) -> Result<Reply, Error> {
+        self.reply_within(Wait::of(patience))
     }
 
     /// The same, of a server that sees that nobody listens any more.
@@ -499,8 +515,11 @@ impl Control {
 
     /// Sends one command that moves no data; its last reply, whatever it says of that.
     pub(crate) fn ask(&mut self, command: &Command<'_>) -> Result<Reply, Error> {
+        let asked = Instant::now();
         self.send(std::slice::from_ref(command))?;
         let reply = self.last_reply()?;
+        let took = asked.elapsed();
+        self.quickest = Some(self.quickest.map_or(took, |quickest| quickest.min(took)));
         match reply.code() {
             // Of a transfer before it.
             code @ (225 | 226 | 426) => Err(Error::OutOfStep { said: said(command), code }),

@@ -37,9 +37,11 @@ use crate::tls::{Bounded, Wire};
 use crate::{Error, Session};
 
 pub(crate) use crate::sender::lanes::Outlets;
+pub use crate::sender::pipeline::{Over, Pipeline};
 
 mod lanes;
 mod onward;
+mod pipeline;
 
 /// Replies that are heard before connections are looked at again.
 const HEARD_MAX: usize = 64;
@@ -177,15 +179,7 @@ impl Session {
                 let why = "the server does not keep data connections from one file to the next";
                 Err(self.end_blocks(Error::Unkept(why)))
             }
-            Class::Preliminary => Ok(Going {
-                path: path.to_vec(),
-                size,
-                at: 0,
-                ended: false,
-                safe: Ranges::new(),
-                moved: 0,
-                since: Instant::now(),
-            }),
+            Class::Preliminary => Ok(Going::new(path, size)),
             Class::Completed | Class::Intermediate => {
                 let error = Error::OutOfStep { said: said(&stor), code: reply.code() };
                 Err(self.end_blocks(error))

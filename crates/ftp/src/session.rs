@@ -5,7 +5,7 @@
 //! before anything else is asked.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use haul_base::stop::Stop;
 use haul_gridftp::command::{Command, DataAuth};
@@ -25,6 +25,7 @@ use crate::server::PORT_TLS;
 use crate::ssh::Ssh;
 use crate::times::SetsTimes;
 use crate::tls::{Tls, Trust};
+use crate::together::{COMMAND_LEN, together};
 use crate::{Error, Server};
 
 mod list;
@@ -35,7 +36,7 @@ const ANSWERS_LEN_MAX: usize = 8 << 20;
 const UNPROTECTED: &[u8] = b"its greeting was not protected";
 /// Longest message of a protected data connection, as Globus asks for it. In TLS it has no meaning.
 const PBSZ: u32 = 1 << 20;
-/// Questions that are under way together.
+/// Commands of two servers that are under way together, of which each waits for the other one.
 pub(crate) const PIPELINE_MAX: usize = 64;
 
 /// How a session behaves.
@@ -81,6 +82,9 @@ pub struct Session {
     /// How it is told when a file was changed, as far as anybody asked.
     pub(crate) sets_times: SetsTimes,
     pub(crate) sets_modes: bool,
+    /// It set some, and it set times.
+    pub(crate) did_modes: bool,
+    pub(crate) did_times: bool,
     /// Data come in blocks (MODE E), where somebody asked for that; else as they are.
     pub(crate) lanes: Option<Lanes>,
     /// The same of files that go there.
@@ -88,7 +92,7 @@ pub struct Session {
     /// `MLSD` and `MLST` are there.
     pub(crate) has_mlsd: bool,
     /// That is known, by its word or by an answer: what it says of a path is of that path.
-    knows_mlst: bool,
+    pub(crate) knows_mlst: bool,
     /// A directory was listed by `MLSD`.
     did_mlsd: bool,
     has_mdtm: bool,
@@ -102,7 +106,6 @@ pub struct Session {
     lists_kinds: bool,
     /// The last greeting, for people.
     banner: Vec<u8>,
-    round_trip: Option<Duration>,
 }
 
 impl Session {
@@ -171,9 +174,7 @@ impl Session {
         if let Security::Gsi(credential) = &settings.security {
             protect_channel(&mut control, credential)?;
         }
-        let asked = Instant::now();
         let reply = control.ask(&Command::Bare("FEAT"))?;
-        let round_trip = Some(asked.elapsed());
         // A server without FEAT has said nothing.
         let told = Features::parse(&reply).ok();
         let features = told.clone().unwrap_or_default();
@@ -192,6 +193,8 @@ impl Session {
             outlets: None,
             sets_times: SetsTimes::Mfmt,
             sets_modes: true,
+            did_modes: false,
+            did_times: false,
             has_mlsd,
             knows_mlst,
             did_mlsd: false,
@@ -201,7 +204,6 @@ impl Session {
             has_list,
             lists_kinds: false,
             banner,
-            round_trip,
         };
         if session.control.tls().is_some() && session.features.has_stor_tickets() {
             // Each is good for one data connection, and this end hears them out (`Wire::hear_out`).
@@ -229,9 +231,9 @@ impl Session {
         &self.banner
     }
 
-    /// From a command to its answer, once.
+    /// From a command to its answer, at best so far.
     pub fn round_trip(&self) -> Option<Duration> {
-        self.round_trip
+        self.control.quickest()
     }
 
     /// From now on nobody else ends what is waited for.
@@ -298,7 +300,8 @@ impl Session {
     pub fn facts_of_each(&mut self, paths: &[&[u8]]) -> Result<Vec<Result<Asked, Error>>, Error> {
         let mut all = Vec::with_capacity(paths.len());
         let mut answers_len = 0;
-        for some in paths.chunks(PIPELINE_MAX) {
+        let commands_of_one = if self.has_mlsd { 1 } else { 2 };
+        for some in together(paths, |path| commands_of_one * (COMMAND_LEN + path.len())) {
             if self.has_mlsd {
                 let first = all.len();
                 let commands: Vec<_> = some.iter().map(|path| Command::Path("MLST", path)).collect();
@@ -450,7 +453,7 @@ impl Session {
 ///
 /// # Errors
 /// They are more than any server needs.
-fn bear(answers_len: &mut usize, reply: &Reply) -> Result<(), Error> {
+pub(crate) fn bear(answers_len: &mut usize, reply: &Reply) -> Result<(), Error> {
     *answers_len += reply.lines().iter().map(|line| line.len()).sum::<usize>();
     match *answers_len > ANSWERS_LEN_MAX {
         true => Err(Error::Broken { doing: "asking for facts", why: "the answers are longer than 8 MiB" }),

@@ -3,22 +3,23 @@
 //! In: paths as bytes, and the bytes of files. Out: the server's word on each, and what it says of what it
 //! has.
 //! Invariants: a file counts as taken only when the server said so behind its last byte
-//! ([`Session::stored`]), or why it was not; commands for many paths go out together, at most
-//! [`PIPELINE_MAX`], and each has the answer that came in its place; a refusal is of one path, an error that
-//! ends the session of all.
+//! ([`Session::stored`]), or why it was not; commands for many paths go out together, as many as both ends
+//! take ([`together`]), and each has the answer that came in its place; a refusal is of one path, an error
+//! that ends the session of all.
 //! Left out: under which names files are written before they are whole, and what is compared: the store's.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use haul_gridftp::command::Command;
+use haul_gridftp::line::Iac;
 use haul_gridftp::reply::{Class, Reply};
 
 use crate::control::{GIVING_UP, said};
 use crate::data::connected;
-use crate::session::PIPELINE_MAX;
 use crate::times::SetsTimes;
 use crate::tls::Wire;
+use crate::together::together;
 use crate::{Error, Session};
 
 const SENDING: &str = "sending to the server";
@@ -276,7 +277,9 @@ impl Session {
                 SetsTimes::Never => return Ok(None),
             };
             let all = self.each_done(&commands)?;
-            if all.iter().any(Result::is_ok) || all.is_empty() {
+            let is_known = all.iter().any(Result::is_ok);
+            self.did_times |= is_known;
+            if is_known || all.is_empty() {
                 return Ok(Some(all));
             }
             // What a server without a way says of `SITE` is its own. The last one it takes for a question
@@ -306,6 +309,7 @@ impl Session {
         let commands: Vec<_> =
             owned.iter().map(|(mode, path)| Command::SiteChmod { mode: *mode, path }).collect();
         let all = self.each_done(&commands)?;
+        self.did_modes |= all.iter().any(Result::is_ok);
         let unknown = |one: &Result<(), Error>| one.as_ref().is_err_and(Error::is_unknown);
         if !all.is_empty() && all.iter().all(unknown) {
             self.sets_modes = false;
@@ -348,20 +352,28 @@ impl Session {
             .iter()
             .map(|(path, offset, len)| Command::Cksm { algorithm, offset: *offset, len: *len, path })
             .collect();
-        let patience = self.control.patience() + Duration::from_secs(bytes / SUMMED_IN_A_SECOND);
-        let replies = self.each(&commands, patience)?;
-        let mut all = Vec::new();
-        for (command, reply) in commands.iter().zip(replies) {
-            let told = self.control.exactly(command, 213, reply);
-            all.push(match told {
-                Err(error @ Error::OutOfStep { .. }) => return Err(error),
-                told => told.and_then(|reply| {
-                    let none = Error::Broken { doing: "asking for a sum", why: "what comes is none" };
-                    unhex(reply.text().trim_ascii()).ok_or(none)
-                }),
-            });
+        let replies = self.each(&commands, self.patience_with_sums(bytes))?;
+        commands.iter().zip(replies).map(|(command, reply)| self.told_sum(command, reply)).collect()
+    }
+
+    /// How long an answer is waited for while the server makes sums of so many bytes.
+    pub(crate) fn patience_with_sums(&self, bytes: u64) -> Duration {
+        self.control.patience() + Duration::from_secs(bytes / SUMMED_IN_A_SECOND)
+    }
+
+    /// What the server said when it was asked for a sum.
+    pub(crate) fn told_sum(
+        &self,
+        command: &Command<'_>,
+        reply: Reply,
+    ) -> Result<Result<Vec<u8>, Error>, Error> {
+        match self.control.exactly(command, 213, reply) {
+            Err(error @ Error::OutOfStep { .. }) => Err(error),
+            told => Ok(told.and_then(|reply| {
+                let none = Error::Broken { doing: "asking for a sum", why: "what comes is none" };
+                unhex(reply.text().trim_ascii()).ok_or(none)
+            })),
         }
-        Ok(all)
     }
 
     fn each_done(&mut self, commands: &[Command<'_>]) -> Each<()> {
@@ -371,9 +383,14 @@ impl Session {
     }
 
     /// The last reply to each of these commands, in their order.
-    fn each(&mut self, commands: &[Command<'_>], patience: Duration) -> Result<Vec<Reply>, Error> {
+    pub(crate) fn each(&mut self, commands: &[Command<'_>], patience: Duration) -> Result<Vec<Reply>, Error> {
         let mut replies = Vec::with_capacity(commands.len());
-        for some in commands.chunks(PIPELINE_MAX) {
+        let len = |command: &Command<'_>| {
+            let mut line = Vec::new();
+            // One that cannot be said is found out behind this.
+            command.encode(Iac::Doubled, &mut line).map_or(0, |()| line.len())
+        };
+        for some in together(commands, len) {
             self.control.send(some)?;
             for command in some {
                 let reply = self.control.last_reply_within(patience)?;

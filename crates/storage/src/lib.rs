@@ -202,6 +202,10 @@ pub trait SinkEngine: Send {
     fn places(&self) -> Option<u32> {
         None
     }
+    /// How long a commit takes, however few files it has.
+    fn commit_cost(&self) -> Duration {
+        Duration::ZERO
+    }
     fn targets(&self) -> Arc<Targets> {
         Arc::default()
     }

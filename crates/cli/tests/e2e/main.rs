@@ -32,6 +32,7 @@ mod ftp_replica;
 mod ftp_resume;
 mod ftp_sink;
 mod ftp_sink_blocks;
+mod ftp_sink_lines;
 mod ftp_stops;
 mod ftp_striped;
 mod ftp_third;

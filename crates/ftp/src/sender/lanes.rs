@@ -43,6 +43,8 @@ pub(super) struct Outlet {
     /// What it was given and did not take yet, from `at` on.
     rest: Vec<u8>,
     at: usize,
+    /// Bytes that it was given in all, those of headers among them.
+    given: u64,
     /// The server closed it.
     pub(super) is_closed: bool,
 }
@@ -64,7 +66,7 @@ impl Outlets {
 
 impl Outlet {
     pub(super) fn new(wire: Wire) -> Outlet {
-        Outlet { wire, rest: Vec::new(), at: 0, is_closed: false }
+        Outlet { wire, rest: Vec::new(), at: 0, given: 0, is_closed: false }
     }
 
     /// How much of a file goes into one block here.
@@ -85,6 +87,7 @@ impl Outlet {
         if taken == 0 {
             return Ok(false);
         }
+        self.given += parts.iter().map(|part| part.len() as u64).sum::<u64>();
         for part in parts {
             let own = taken.min(part.len());
             self.rest.extend_from_slice(&part[own..]);
@@ -96,6 +99,17 @@ impl Outlet {
     /// Gives it this behind all else.
     pub(super) fn add(&mut self, bytes: &[u8]) {
         self.rest.extend_from_slice(bytes);
+        self.given += bytes.len() as u64;
+    }
+
+    /// Bytes that it was given so far, and how many of them went.
+    pub(super) fn given(&self) -> u64 {
+        self.given
+    }
+
+    /// The same of those that went.
+    pub(super) fn taken(&self) -> u64 {
+        self.given - (self.rest.len() - self.at) as u64
     }
 
     /// Whether it takes something of what it holds now.

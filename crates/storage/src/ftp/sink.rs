@@ -68,6 +68,7 @@ mod summed;
 mod sums;
 mod taking;
 mod tree;
+mod whole;
 mod writer;
 
 const CAPABILITIES: Capabilities = Capabilities {

@@ -19,6 +19,8 @@ pub use blocks::InBlocks;
 pub use into::Into;
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Where nothing came for so long, nothing comes before an answer.
+const QUIET: Duration = Duration::from_millis(50);
 const DIALLED_WITHIN: Duration = Duration::from_secs(10);
 
 /// How a file is taken.
@@ -140,6 +142,10 @@ pub struct Script {
     links: Vec<(&'static str, &'static str)>,
     /// Bytes of files that came, as they are.
     taken: AtomicUsize,
+    /// It is far away: see [`Script::far`].
+    far: bool,
+    /// How often it had nothing more to do, and let go what it had said.
+    turns: AtomicUsize,
 }
 
 impl Script {
@@ -159,6 +165,14 @@ impl Script {
     /// It says that it takes files in blocks, and to `MODE E` this.
     pub fn refuses_blocks(mut self, reply: &'static str) -> Script {
         (self.blocks, self.mode) = (true, Some(reply));
+        self
+    }
+
+    /// It is far away: what it says arrives when it has nothing more to do, for nothing comes. So whoever
+    /// waits for an answer before he goes on waits a round trip, and each of them is counted; whoever does
+    /// not, does not.
+    pub fn far(mut self) -> Script {
+        self.far = true;
         self
     }
 
@@ -410,6 +424,11 @@ impl Taker {
         mixed.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect()
     }
 
+    /// Round trips that were waited for at a server that is far, by all sessions together.
+    pub fn turns(&self) -> usize {
+        self.script.turns.load(Ordering::SeqCst)
+    }
+
     /// How many came who were not greeted.
     pub fn ungreeted(&self) -> usize {
         self.script.ungreeted.load(Ordering::SeqCst)
@@ -481,6 +500,10 @@ struct Session {
     in_blocks: bool,
     /// Connections that are kept.
     lanes: Vec<Lane>,
+    /// They hold, or will hold, what is left of a file that was broken off.
+    holds_rest: bool,
+    /// What it said and what did not arrive yet.
+    held: Vec<u8>,
 }
 
 impl Session {
@@ -490,11 +513,23 @@ impl Session {
         over: Arc<AtomicBool>,
         heard: Arc<Mutex<Vec<String>>>,
     ) -> Session {
-        control.set_read_timeout(Some(Duration::from_millis(50))).expect("set a patience");
+        control.set_read_timeout(Some(QUIET)).expect("set a patience");
         let control = BufReader::new(control);
-        let (connections, in_blocks, lanes) = (0, false, Vec::new());
-        let (passive, from, rest, into_at) = (None, None, 0, None);
-        Session { control, script, over, heard, passive, from, rest, into_at, connections, in_blocks, lanes }
+        Session {
+            control,
+            script,
+            over,
+            heard,
+            passive: None,
+            from: None,
+            rest: 0,
+            into_at: None,
+            connections: 0,
+            in_blocks: false,
+            lanes: Vec::new(),
+            holds_rest: false,
+            held: Vec::new(),
+        }
     }
 
     fn serve(mut self) {
@@ -524,6 +559,7 @@ impl Session {
                 }
             }
         }
+        self.let_go();
         script.serving.fetch_sub(1, Ordering::SeqCst);
     }
 
@@ -537,6 +573,7 @@ impl Session {
                 }
                 Ok(_) => return None,
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    self.let_go();
                     if line.is_empty() && self.connections == 0 && self.script.is_evicting() {
                         return None;
                     }
@@ -548,7 +585,20 @@ impl Session {
     }
 
     fn say(&mut self, line: &str) -> bool {
-        self.control.get_mut().write_all(format!("{line}\r\n").as_bytes()).is_ok()
+        let line = format!("{line}\r\n");
+        if self.script.far {
+            self.held.extend_from_slice(line.as_bytes());
+            return true;
+        }
+        self.control.get_mut().write_all(line.as_bytes()).is_ok()
+    }
+
+    /// What it said arrives.
+    fn let_go(&mut self) {
+        if !self.held.is_empty() {
+            self.script.turns.fetch_add(1, Ordering::SeqCst);
+            let _ = self.control.get_mut().write_all(&std::mem::take(&mut self.held));
+        }
     }
 
     fn answer(&mut self, verb: &str, argument: &[u8]) -> bool {
@@ -576,6 +626,7 @@ impl Session {
                 let refused = script.mode.filter(|_| argument == b"E");
                 self.in_blocks = argument == b"E" && refused.is_none();
                 self.lanes.clear();
+                self.holds_rest = false;
                 self.say(refused.unwrap_or("200 done"))
             }
             "REST" if script.goes_on.is_some() || script.into.is_some() => {
@@ -786,6 +837,7 @@ impl Session {
         if !self.say("150 go on") {
             return false;
         }
+        self.let_go();
         let Some(mut data) = accept(&listener, Some(DIALLED_WITHIN), &self.over) else {
             return self.say("425 nobody came");
         };

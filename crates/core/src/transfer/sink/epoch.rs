@@ -14,7 +14,8 @@
 //! told.
 //!
 //! A set has as many files as were synced in [`SYNC_TIME`] before, so that what is in one is soon durable, on
-//! any storage.
+//! any storage. What a commit costs however few files it has (round trips to a server far away) counts for
+//! nothing there: to make sets small would pay it more often, and save nothing. Epochs are longer then, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -38,6 +39,8 @@ const FILES_MAX: usize = 1024;
 const SYNC_TIME: Duration = Duration::from_millis(500);
 const FILES_MIN: usize = 32;
 const FILES_FIRST: usize = 256;
+/// The same of a store whose commits cost a time of their own: it is paid once for them all.
+const FILES_FIRST_COSTLY: usize = 512;
 
 /// What is synced apart from the rest; see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,9 +74,10 @@ type Set = (SetKind, Vec<SinkTarget>);
 struct Pace(usize);
 
 impl Pace {
-    /// So many files took so long.
-    fn learn(&mut self, files: usize, took: Duration) {
+    /// So many files took so long, of which `cost` was no matter of how many.
+    fn learn(&mut self, files: usize, took: Duration, cost: Duration) {
         let Pace(most) = self;
+        let took = took.saturating_sub(cost);
         if took > SYNC_TIME {
             let fit = files as u128 * SYNC_TIME.as_nanos() / took.as_nanos().max(1);
             *most = (*most).min(usize::try_from(fit).unwrap_or(FILES_MAX)).max(FILES_MIN);
@@ -140,6 +144,8 @@ pub(super) struct Epochs {
     held: BTreeMap<Set, BTreeMap<FileId, bool>>,
     /// By kind.
     paces: BTreeMap<SetKind, Pace>,
+    /// What a commit takes, however few files it has.
+    cost: Duration,
     /// Once its journal is broken nothing is acknowledged any more.
     facts: Facts<()>,
     /// Records that were made.
@@ -157,6 +163,7 @@ impl Epochs {
             under_way: BTreeSet::new(),
             held: BTreeMap::new(),
             paces: BTreeMap::new(),
+            cost: Duration::ZERO,
             facts: Facts::new(by, log, next_slot),
             journaled: 0,
         }
@@ -178,11 +185,21 @@ impl Epochs {
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.open.since.map(|since| since.after(INTERVAL))
+        self.open.since.map(|since| since.after(self.interval()))
+    }
+
+    /// What takes longer to be committed is not committed more often than that pays.
+    fn interval(&self) -> Duration {
+        INTERVAL.max(self.cost / 2)
+    }
+
+    fn pace(&self, kind: SetKind) -> Pace {
+        let first = if self.cost.is_zero() { FILES_FIRST } else { FILES_FIRST_COSTLY };
+        self.paces.get(&kind).copied().unwrap_or(Pace(first))
     }
 
     fn files_max(&self, kind: SetKind) -> usize {
-        self.paces.get(&kind).map_or(FILES_FIRST, |pace| pace.0)
+        self.pace(kind).0
     }
 
     pub(super) fn add_dirty(&mut self, id: FileId, bytes: u64, now: Time) {
@@ -223,12 +240,14 @@ impl Epochs {
 
     /// What waited for sets that are free comes into the open epoch, as much as is synced together.
     fn refill(&mut self) {
-        let Epochs { held, busy, under_way, paces, open, .. } = self;
+        let most: BTreeMap<SetKind, usize> =
+            self.held.keys().map(|set| (set.0, self.files_max(set.0))).collect();
+        let Epochs { held, busy, under_way, open, .. } = self;
         held.retain(|set, files| {
             if busy.contains(set) {
                 return true;
             }
-            let most = paces.get(&set.0).map_or(FILES_FIRST, |pace| pace.0);
+            let most = most[&set.0];
             let next = files.iter().filter(|(id, _)| !under_way.contains(*id)).take(most);
             let next: Vec<(FileId, bool)> = next.map(|(id, complete)| (*id, *complete)).collect();
             for (id, complete) in &next {
@@ -267,7 +286,7 @@ impl Epochs {
 
     fn is_due(&self, now: Time) -> bool {
         self.open.since.is_some_and(|since| {
-            now >= since.after(INTERVAL)
+            now >= since.after(self.interval())
                 || self.open.bytes >= BYTES_MAX
                 || self.open.complete.len() + self.open.links.len() >= FILES_MAX
         })
@@ -275,6 +294,11 @@ impl Epochs {
 }
 
 impl Sink {
+    /// A commit takes so long, however few files it has.
+    pub fn set_commit_cost(&mut self, cost: Duration) {
+        self.epochs.cost = cost;
+    }
+
     pub(super) fn run_epochs(&mut self) {
         if self.epochs.open.since.is_none() {
             return;
@@ -363,8 +387,9 @@ impl Sink {
         let mut closing = closing.expect("a commit belongs to a closing epoch");
         let took = self.now.since(closing.begun);
         for (kind, _) in &closing.sets {
-            let pace = self.epochs.paces.entry(*kind).or_insert(Pace(FILES_FIRST));
-            pace.learn(results.len(), took);
+            let mut pace = self.epochs.pace(*kind);
+            pace.learn(results.len(), took, self.epochs.cost);
+            self.epochs.paces.insert(*kind, pace);
         }
         let mut failed = BTreeSet::new();
         for (id, result) in results {
@@ -582,5 +607,28 @@ impl Sink {
         }
         self.epochs.refill();
         self.journal_synced();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: where a commit costs a time of its own, its files stay many: few would take as long. What they
+    /// cost themselves counts as ever.
+    #[test]
+    fn what_a_commit_costs_itself_makes_no_small_ones() {
+        let cost = Duration::from_secs(1);
+        let mut pace = Pace(FILES_FIRST_COSTLY);
+        for _ in 0..10 {
+            pace.learn(64, cost * 5 / 4, cost);
+        }
+        assert_eq!(pace.0, FILES_FIRST_COSTLY);
+        pace.learn(FILES_FIRST_COSTLY, cost * 5 / 4, cost);
+        assert_eq!(pace.0, FILES_MAX);
+        pace.learn(FILES_MAX, cost + 2 * SYNC_TIME, cost);
+        assert_eq!(pace.0, FILES_MAX / 2);
+        pace.learn(64, cost * 5 / 4, Duration::ZERO);
+        assert_eq!(pace.0, FILES_MIN);
     }
 }

@@ -78,8 +78,10 @@ pub(super) fn start(
         session.other.send(Message::TimeGrain(grain));
     }
     session.other.send(Message::Destination { wait, rename, epoch, resumed });
+    let mut machine = Sink::new(config, resume);
+    machine.set_commit_cost(engine.commit_cost());
     Ok(SinkEnd {
-        machine: Sink::new(config, resume),
+        machine,
         storage: Storage { job, targets: engine.targets(), engine, ended: false, yields: false, ends: false },
         names: Names::default(),
         payload: Arrived { pool, buffers: HashMap::new() },

@@ -34,8 +34,13 @@ use haul_base::escape;
 
 /// Sessions that write, at most; servers often take no more than ten of one user.
 const SESSIONS: usize = 8;
-/// Files that are looked at and renamed together: so many commands and more are under way at a time.
+/// Files that are looked at and renamed together, at a server that is near and at one that is far: so many
+/// commands and more are under way at a time.
 const PUBLISHED_TOGETHER: usize = 16;
+const PUBLISHED_TOGETHER_FAR: usize = 64;
+/// Round trips that it takes until files that were sent have their names, however few they are: what is asked
+/// for that one after the other, and the end of what the session is at before.
+const PUBLISH_TRIPS: u32 = 6;
 /// How long the end waits for what a server does not answer.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
@@ -136,7 +141,7 @@ impl FtpWriter {
             Work::Publish(batch) => {
                 (1..times).for_each(|_| queues.common.push_back(Work::Publish(batch.clone())));
             }
-            Work::Write(_) | Work::Op(..) | Work::Sums(_) => {}
+            Work::Write(_) | Work::Op(..) | Work::Small(_) | Work::Sums(_) => {}
         }
         queues.common.push_back(work);
         drop(queues);
@@ -180,9 +185,10 @@ impl Drop for FtpWriter {
         // What nobody began is given up, which tells it.
         let left: Vec<Work> = queues.own.iter_mut().flat_map(std::mem::take).collect();
         let (common, homeless) = (std::mem::take(&mut queues.common), std::mem::take(&mut queues.homeless));
+        let smalls = queues.take_smalls();
         drop(queues);
         self.common.ready.notify_all();
-        drop((left, common, homeless));
+        drop((left, common, homeless, smalls));
         // A thread that waits for a server ends by itself; nobody waits for it.
         self.threads.clear();
     }
@@ -218,8 +224,10 @@ impl SinkEngine for FtpWriter {
                     let results = ids.into_iter().map(|id| (id, Err(failure.clone()))).collect();
                     SinkDone::Commit { results, lost: Vec::new() }
                 });
-                let batch = Batch::new(items, PUBLISHED_TOGETHER, None, owed);
-                let times = batch.items.len().div_ceil(PUBLISHED_TOGETHER).clamp(1, sessions);
+                let near = self.common.lanes.is_near();
+                let together = if near { PUBLISHED_TOGETHER } else { PUBLISHED_TOGETHER_FAR };
+                let batch = Batch::new(items, together, None, owed);
+                let times = batch.items.len().div_ceil(together).clamp(1, sessions);
                 self.add(Work::Publish(batch), times);
             }
             SinkOp::MakeDirs { .. }
@@ -329,6 +337,13 @@ impl SinkEngine for FtpWriter {
 
     fn places(&self) -> Option<u32> {
         Some(self.common.places())
+    }
+
+    fn commit_cost(&self) -> Duration {
+        match self.common.network.round_trip {
+            Some(trip) if !self.common.lanes.is_near() => trip * PUBLISH_TRIPS,
+            _ => Duration::ZERO,
+        }
     }
 
     fn time_grain(&self) -> Option<u32> {

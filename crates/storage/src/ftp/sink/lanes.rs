@@ -17,12 +17,23 @@ use crate::ftp::share::{Active, Share};
 /// Files that come to nothing before nobody tries any more: where none went well so far, and where some did.
 const UNTRIED_MAX: u32 = 2;
 const FAILURES_MAX: u32 = 16;
-/// Files that a session says in advance: the next one is begun when the one before is over.
+/// Files that a session has under way: where bytes wait for the server's word, at a server that is near, and
+/// at one that is far.
 const LINE_MAX: usize = 3;
+const LINE_NEAR_MAX: usize = 4;
+const LINE_FAR_MAX: usize = 64;
+/// No further one is said when the first was said so long ago: in round trips, and at least.
+const LINE_TRIPS: u32 = 4;
+const LINE_TIME_MIN: Duration = Duration::from_millis(250);
+/// So many lines may be lost with all that is in them, before bytes wait for the server's word: within so
+/// many files that the server takes.
+const LINES_LOST_MAX: u32 = 2;
+const FORGIVEN_AFTER: u32 = 512;
 
 /// See the module.
 pub(super) struct Lanes {
     share: Arc<Share>,
+    round_trip: Duration,
     inner: Mutex<Inner>,
 }
 
@@ -33,6 +44,9 @@ struct Inner {
     failures: u32,
     /// Each file has connections of its own, for the server closes them behind it, or makes no sums.
     unkept: bool,
+    /// Lines that were lost, and files that went well since.
+    lines_lost: u32,
+    well: u32,
     /// Files that came to nothing in blocks.
     alone: HashSet<FileId>,
 }
@@ -43,8 +57,18 @@ impl Lanes {
     /// next one's, so that each file has connections of its own.
     pub(super) fn new(sends: bool, sums: bool, round_trip: Option<Duration>) -> Arc<Lanes> {
         let off = (!sends).then(String::new);
-        let inner = Inner { off, worked: false, failures: 0, unkept: !sums, alone: HashSet::new() };
-        Arc::new(Lanes { share: Share::new(round_trip), inner: Mutex::new(inner) })
+        let inner = Inner {
+            off,
+            worked: false,
+            failures: 0,
+            unkept: !sums,
+            lines_lost: 0,
+            well: 0,
+            alone: HashSet::new(),
+        };
+        let share = Share::new(round_trip);
+        let round_trip = round_trip.unwrap_or_default();
+        Arc::new(Lanes { share, round_trip, inner: Mutex::new(inner) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -65,9 +89,38 @@ impl Lanes {
         self.share.begin(connections)
     }
 
-    /// How many files are said in advance.
+    /// How many files a session has under way.
     pub(super) fn line_max(&self) -> usize {
-        if self.lock().unkept { 1 } else { LINE_MAX }
+        let inner = self.lock();
+        match () {
+            () if inner.unkept => 1,
+            () if !inner.gives_early() => LINE_MAX,
+            () if self.share.is_near() => LINE_NEAR_MAX,
+            () => LINE_FAR_MAX,
+        }
+    }
+
+    /// For how long the first of them may be under way when another one is said.
+    pub(super) fn line_time(&self) -> Duration {
+        (self.round_trip * LINE_TRIPS).max(LINE_TIME_MIN)
+    }
+
+    /// The bytes of a file do not wait until the server says that it begins with it. Where that goes wrong it
+    /// shows in the sums of files, which a server must make for that.
+    pub(super) fn gives_early(&self) -> bool {
+        self.lock().gives_early()
+    }
+
+    /// A line was lost with all that was in it, for one file's sake.
+    pub(super) fn line_lost(&self) {
+        let mut inner = self.lock();
+        inner.lines_lost += u32::from(!haul_mutant::removed("ftp-lines-that-are-lost-end-early-bytes"));
+        inner.well = 0;
+    }
+
+    /// The server is near: a round trip costs less than what else would be done about it.
+    pub(super) fn is_near(&self) -> bool {
+        self.share.is_near()
     }
 
     /// Connections are made anew for each file.
@@ -85,6 +138,10 @@ impl Lanes {
         let mut inner = self.lock();
         inner.worked = true;
         inner.failures = 0;
+        inner.well = inner.well.saturating_add(1);
+        if inner.well >= FORGIVEN_AFTER && inner.gives_early() {
+            inner.lines_lost = 0;
+        }
     }
 
     /// A file came to nothing in blocks, and goes as it is from now on.
@@ -135,6 +192,12 @@ impl Lanes {
     /// For people, if there is anything to say.
     pub(super) fn words(&self) -> Option<String> {
         self.share.words(self.lock().off.as_deref())
+    }
+}
+
+impl Inner {
+    fn gives_early(&self) -> bool {
+        !self.unkept && self.lines_lost < LINES_LOST_MAX
     }
 }
 

@@ -9,18 +9,17 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use haul_core::entry::{Meta, Name};
 use haul_core::ids::{DirId, FileId};
 use haul_core::transfer::op::{Existing, Publish, Seen};
 use haul_core::wire::{Failure, FailureKind};
-use haul_ftp::{Asked, Error, Facts, Kind, Sum};
+use haul_ftp::{Asked, Error, Kind};
 use rustix::io::Errno;
 
 use super::queues::{Given, Temp, TempState};
 use super::shown::Shown;
-use super::summed::Compared;
 use super::sums::Sums;
 use super::writer::Writer;
 use super::{existing_of, seen_of};
@@ -41,6 +40,8 @@ pub(super) struct Going<'a> {
     pub(super) path: Vec<u8>,
     pub(super) temp: Vec<u8>,
     pub(super) sum: Option<Sums>,
+    /// The server's, where it was asked for with its length.
+    pub(super) told: Option<Result<Vec<u8>, Error>>,
     /// What stands at the name.
     pub(super) stands: bool,
     pub(super) seen: Option<Seen>,
@@ -71,11 +72,14 @@ impl Writer {
         self.hold_against_names(&mut going);
         let of = |going: &Going<'_>| (going.temp.clone(), going.publish.meta);
         let metadata: Vec<(Vec<u8>, Meta)> = going.iter().filter(|going| going.goes()).map(of).collect();
-        let mut kept = self.set_metadata(&metadata).into_iter();
+        let names: Vec<Vec<u8>> =
+            going.iter().filter(|going| going.goes()).map(|going| going.path.clone()).collect();
+        let (kept, seen) = self.set_metadata_and_look(&metadata, &names);
+        let mut kept = kept.into_iter();
         for going in going.iter_mut().filter(|going| going.goes()) {
             going.kept = kept.next().unwrap_or((false, false));
         }
-        self.look_at_names(&mut going);
+        self.look_at_names(&mut going, seen);
         self.rename(&mut going);
         self.look_again(&mut going);
         for going in &going {
@@ -122,6 +126,7 @@ impl Writer {
             path,
             temp,
             sum,
+            told: None,
             stands: false,
             seen: None,
             listed: None,
@@ -131,85 +136,18 @@ impl Writer {
         }
     }
 
-    /// The length of each file is the one that was sent.
-    fn hold_lengths(&mut self, all: &mut [Going<'_>]) {
-        let mut paths: Vec<&[u8]> =
-            all.iter().filter(|going| going.goes()).map(|going| going.temp.as_slice()).collect();
-        let Some(first) = paths.first().map(|path| path.to_vec()) else { return };
-        self.begins("look", &first);
-        // Whether the server takes names that differ in case alone, or by a blank or a dot at their end, for
-        // one: asked once.
-        let slash = first.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-        let turned: Vec<u8> = first[slash..].iter().map(|byte| turned(*byte)).collect();
-        let others =
-            [[&first[..slash], &turned].concat(), [&first[..], b" "].concat(), [&first[..], b"."].concat()];
-        let is_unknown =
-            |of: &Mutex<Option<bool>>| of.lock().unwrap_or_else(PoisonError::into_inner).is_none();
-        let asks = is_unknown(&self.common.told.folds) || is_unknown(&self.common.told.drops_ends);
-        if asks {
-            paths.extend(others.iter().map(Vec::as_slice));
-        }
-        let asked = self.line.again(|session| session.facts_of(&paths));
-        let common = self.common.clone();
-        let mut asked = match asked {
-            Ok(asked) => asked.into_iter(),
-            Err(error) => return self.fail_all(all, &error),
-        };
-        for going in all.iter_mut().filter(|going| going.goes()) {
-            let size = going.publish.file.size;
-            let say = |kind, why: &str| Err(common.say(kind, &going.path, why));
-            going.result = match asked.next() {
-                Some(Asked::Is(Facts { size: Some(told), .. }))
-                    if told == size || haul_mutant::removed("ftp-lengths-are-compared") =>
-                {
-                    Ok(())
-                }
-                Some(Asked::Is(Facts { size: Some(told), .. })) => {
-                    let why =
-                        format!("the server said that it took all of it, and has {told} of {size} bytes");
-                    say(FailureKind::Digest, &why)
-                }
-                Some(Asked::Not(text)) => {
-                    let why = format!("the server said that it took it, and does not have it: {text}");
-                    say(FailureKind::Digest, &why)
-                }
-                Some(Asked::Is(_) | Asked::Untold(_)) | None => {
-                    common.told.no_size.store(true, Ordering::Relaxed);
-                    Ok(())
-                }
-            };
-        }
-        if asks {
-            // What is not told of is asked again with the next files.
-            let [folds, blank, dot] = [(); 3].map(|()| match asked.next() {
-                Some(Asked::Is(_)) => Some(true),
-                Some(Asked::Not(_)) => Some(false),
-                Some(Asked::Untold(_)) | None => None,
-            });
-            let drops_ends = match (blank, dot) {
-                (Some(true), _) | (_, Some(true)) => Some(true),
-                (Some(_), Some(_)) => Some(false),
-                _ => None,
-            };
-            *common.told.folds.lock().unwrap_or_else(PoisonError::into_inner) = folds;
-            *common.told.drops_ends.lock().unwrap_or_else(PoisonError::into_inner) = drops_ends;
-        }
-        self.refuse_folded(all);
-    }
-
-    fn fail_all(&self, all: &mut [Going<'_>], error: &Error) {
-        for going in all.iter_mut().filter(|going| going.goes()) {
-            going.result = Err(self.common.failure(FailureKind::Publish, &going.path, error));
-        }
-    }
-
     /// What stands at each name is what was found there. Nothing is asked between this and the renames.
-    fn look_at_names(&mut self, all: &mut [Going<'_>]) {
+    /// `seen`: that was asked for already, the last of all.
+    fn look_at_names(&mut self, all: &mut [Going<'_>], seen: Option<Vec<Asked>>) {
         let paths: Vec<&[u8]> =
             all.iter().filter(|going| going.goes()).map(|going| going.path.as_slice()).collect();
         let Some(first) = paths.first() else { return };
         self.begins("look", first);
-        let asked = match self.line.again(|session| session.facts_of(&paths)) {
+        let asked = match seen {
+            Some(seen) => Ok(seen),
+            None => self.line.again(|session| session.facts_of(&paths)),
+        };
+        let asked = match asked {
             Ok(asked) => asked,
             Err(error) => return self.fail_all(all, &error),
         };
@@ -362,7 +300,7 @@ impl Writer {
     }
 
     /// Two names that are one to the server are not both copied there.
-    fn refuse_folded(&self, all: &mut [Going<'_>]) {
+    pub(super) fn refuse_folded(&self, all: &mut [Going<'_>]) {
         let told = &self.common.told;
         let drops_ends = *told.drops_ends.lock().unwrap_or_else(PoisonError::into_inner) == Some(true);
         for going in all.iter_mut().filter(|going| drops_ends && going.goes() && has_doubted_end(going)) {
@@ -381,91 +319,6 @@ impl Writer {
                 going.result = Err(self.common.say(FailureKind::Publish, &going.path, why));
             }
         }
-    }
-
-    /// The sum of what the server has is that of what was sent.
-    fn hold_against_sums(&mut self, all: &mut [Going<'_>]) {
-        let Some(sum) = self.common.sum else { return };
-        let common = self.common.clone();
-        let whole = |going: &Going<'_>| going.goes().then(|| going.sum.as_ref()?.whole().cloned()).flatten();
-        for going in all.iter_mut().filter(|going| going.goes() && whole(going).is_none()) {
-            self.hold_against_parts(going, sum);
-        }
-        let files: Vec<(&[u8], u64)> = all
-            .iter()
-            .filter(|going| whole(going).is_some())
-            .map(|going| (going.temp.as_slice(), going.publish.file.size))
-            .collect();
-        if files.is_empty() {
-            return;
-        }
-        self.begins("sum", files[0].0);
-        let sums = self.line.again(|session| session.sums(sum, &files));
-        let mut sums = match sums {
-            Ok(sums) => sums.into_iter(),
-            Err(error) => return self.fail_all(all, &error),
-        };
-        for going in all.iter_mut() {
-            let Some(own) = whole(going) else { continue };
-            going.result = match sums.next() {
-                Some(Ok(told)) if told == own || haul_mutant::removed("ftp-sums-are-compared") => {
-                    common.told.compared.fetch_add(1, Ordering::Relaxed);
-                    Ok(())
-                }
-                Some(Ok(_)) => Err(self.other_sum(going, sum)),
-                Some(Err(error)) if error.is_unknown() => self.not_compared(going),
-                Some(Err(error)) => Err(common.failure(FailureKind::Publish, &going.path, &error)),
-                None => Ok(()),
-            };
-        }
-    }
-
-    fn other_sum(&self, going: &Going<'_>, sum: Sum) -> Failure {
-        let why = format!("the {} of what the server keeps is not that of what was sent", sum.name());
-        self.common.say(FailureKind::Digest, &going.path, &why)
-    }
-
-    /// The server makes no sum of a file, whatever it says that it makes.
-    fn not_compared(&self, going: &mut Going<'_>) -> Result<(), Failure> {
-        self.common.lanes.makes_no_sum();
-        let decides = going.sum.as_ref().is_some_and(|sums| sums.decides);
-        if decides && !haul_mutant::removed("ftp-words-are-proved") {
-            going.may_be_right = true;
-            self.common.parts.begins_anew(going.publish.file.id);
-            let why = "the server made no sum of it, and nothing else proves what an earlier attempt left of it there: it is sent from \
-                       its beginning";
-            return Err(self.common.say(FailureKind::Digest, &going.path, why));
-        }
-        self.common.told.uncompared.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// The same of a large file, part by part.
-    fn hold_against_parts(&mut self, going: &mut Going<'_>, sum: Sum) {
-        let Some(own) = &going.sum else { return };
-        let compared = self.compare_parts(&going.temp, going.publish.file.size, own);
-        going.result = match compared {
-            Ok(Compared::Alike) => {
-                self.note_compared(&Compared::Alike);
-                let told = &self.common.told;
-                told.compared.fetch_add(1, Ordering::Relaxed);
-                told.compared_in_parts.fetch_add(1, Ordering::Relaxed);
-                Ok(())
-            }
-            Ok(_) if haul_mutant::removed("ftp-parts-are-compared") => Ok(()),
-            Ok(compared) if self.note_compared(&compared) => {
-                going.may_be_right = true;
-                let why = format!(
-                    "the server makes no {} of parts of a file that is that of what was sent: it is sent again, and compared as a whole",
-                    sum.name()
-                );
-                Err(self.common.say(FailureKind::Digest, &going.path, &why))
-            }
-            // It made some before.
-            Ok(Compared::Unknown) => self.not_compared(going),
-            Ok(Compared::Other) => Err(self.other_sum(going, sum)),
-            Err(error) => Err(self.common.failure(FailureKind::Publish, &going.path, &error)),
-        };
     }
 
     /// What the server gives back has the digest that it must have, where somebody wants that.
@@ -632,13 +485,5 @@ fn is_what_was_found(found: Option<Seen>, stands: Option<Seen>) -> bool {
         (Some(found), Some(stands)) => found == stands,
         (found, None) => found.is_none(),
         (None, Some(_)) => false,
-    }
-}
-
-/// A letter in the other case.
-fn turned(byte: u8) -> u8 {
-    match byte.is_ascii_lowercase() {
-        true => byte.to_ascii_uppercase(),
-        false => byte.to_ascii_lowercase(),
     }
 }

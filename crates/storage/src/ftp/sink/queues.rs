@@ -90,6 +90,8 @@ pub(super) struct Queues {
     pub(super) home: Vec<Option<FileId>>,
     /// Files without a home yet, and what is to be written of them.
     pub(super) homeless: VecDeque<(FileId, VecDeque<Work>)>,
+    /// Small files that are sent again, for the session that had them is over.
+    pub(super) smalls: VecDeque<Small>,
     pub(super) common: VecDeque<Work>,
     /// Sessions that the server took.
     pub(super) open: Vec<bool>,
@@ -151,6 +153,7 @@ pub(super) enum Work {
     /// Whatever is asked of no file that is being written.
     Op(SinkOp, Owed<SinkDone>),
     Bundle(Arc<Batch<BundleWrite>>),
+    Small(Small),
     Publish(Arc<Batch<CommitItem>>),
     /// Parts of a file that is whole, whose sums somebody else waits for.
     Sums(Arc<Summed>),
@@ -189,6 +192,14 @@ struct Ends {
 pub(super) struct Taken {
     pub(super) range: std::ops::Range<usize>,
     pub(super) payload: Option<Arc<Buffer>>,
+}
+
+/// A small file of a bundle.
+pub(super) struct Small {
+    pub(super) batch: Arc<Batch<BundleWrite>>,
+    pub(super) taken: Taken,
+    /// How often it was in a line that was lost.
+    pub(super) lines: u8,
 }
 
 impl<T> Batch<T> {
@@ -578,24 +589,33 @@ impl Queues {
             self.own[index] = works;
             return self.own[index].pop_front();
         }
+        if let Some(small) = self.smalls.pop_front() {
+            return Some(Work::Small(small));
+        }
         self.common.pop_front()
     }
 
     /// What comes next of that helps with sums, for which nobody waits long.
     pub(super) fn is_help_next(&self) -> bool {
-        self.homeless.is_empty() && matches!(self.common.front(), Some(Work::Sums(_)))
+        self.homeless.is_empty()
+            && self.smalls.is_empty()
+            && matches!(self.common.front(), Some(Work::Sums(_)))
     }
 
     /// What this thread would do next may be done by any.
     pub(super) fn waits_for_anybody(&self, index: usize) -> bool {
         self.own[index].is_empty()
             && self.home[index].is_none()
-            && !(self.homeless.is_empty() && self.common.is_empty())
+            && !(self.homeless.is_empty() && self.smalls.is_empty() && self.common.is_empty())
     }
 
     /// Nothing is left to do, or will come, for this thread.
     pub(super) fn is_over(&self, index: usize) -> bool {
-        self.ends && self.own[index].is_empty() && self.common.is_empty() && self.homeless.is_empty()
+        self.ends
+            && self.own[index].is_empty()
+            && self.common.is_empty()
+            && self.homeless.is_empty()
+            && self.smalls.is_empty()
     }
 }
 

@@ -1,15 +1,19 @@
 //! What a session of a destination takes next, and that it is there for it.
 //!
-//! In: the queues, and what is known of the session. Out: something to do, or that the session is over.
+//! In: the queues, and what is known of the session. Out: something to do, or that the session is over; small
+//! files that a line goes on with, as long as nothing else comes before them.
 //! Invariants: what any session may do is not taken by one whose session is over and that gets no other, nor
 //! by one that may not be answered while others are, but for help with sums; what a session has begun stays
 //! its own.
 
-use std::sync::PoisonError;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::queues::Work;
+use haul_core::transfer::op::BundleWrite;
+
+use super::queues::{Batch, Queues, Small, Work};
 use super::writer::Writer;
 use crate::ftp::SILENT_AFTER;
 
@@ -106,5 +110,38 @@ impl Writer {
             self.line.close();
         }
         asked.is_ok()
+    }
+}
+
+impl Queues {
+    /// Small files that a session had when it ended go on elsewhere.
+    pub(super) fn add_smalls(&mut self, smalls: Vec<Small>) {
+        self.smalls.extend(smalls);
+    }
+
+    /// All of these, which nobody takes any more.
+    pub(super) fn take_smalls(&mut self) -> VecDeque<Small> {
+        std::mem::take(&mut self.smalls)
+    }
+
+    /// Something comes before small files that this thread would go on with.
+    fn has_more_urgent(&self, index: usize) -> bool {
+        !self.own[index].is_empty() || self.home[index].is_some() || !self.homeless.is_empty()
+    }
+
+    /// The next small file that goes again, if this thread has nothing else to do before.
+    pub(super) fn next_small(&mut self, index: usize) -> Option<Small> {
+        if self.has_more_urgent(index) { None } else { self.smalls.pop_front() }
+    }
+
+    /// The next bundle, if nothing else comes before it.
+    pub(super) fn next_bundle(&mut self, index: usize) -> Option<Arc<Batch<BundleWrite>>> {
+        if self.has_more_urgent(index) || !matches!(self.common.front(), Some(Work::Bundle(_))) {
+            return None;
+        }
+        match self.common.pop_front() {
+            Some(Work::Bundle(batch)) => Some(batch),
+            _ => None,
+        }
     }
 }

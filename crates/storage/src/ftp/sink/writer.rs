@@ -160,7 +160,8 @@ impl Writer {
     fn work(&mut self, work: Work) {
         match work {
             Work::Write(write) => self.write(*write),
-            Work::Bundle(batch) => self.bundle(&batch),
+            Work::Bundle(batch) => self.bundle(batch),
+            Work::Small(small) => self.small(small),
             Work::Publish(batch) => self.publish_batch(&batch),
             Work::Sums(summed) => self.help(&summed),
             Work::Op(op, owed) => {
@@ -422,7 +423,16 @@ impl Writer {
 
     /// Sets modes and times, as far as the server lets anybody: of which of them it says so, mode and time.
     pub(super) fn set_metadata(&mut self, all: &[(Vec<u8>, Meta)]) -> Vec<(bool, bool)> {
-        let Some((first, _)) = all.first() else { return Vec::new() };
+        self.set_metadata_and_look(all, &[]).0
+    }
+
+    /// The same; and what is at other paths behind that, where it could be asked for together.
+    pub(super) fn set_metadata_and_look(
+        &mut self,
+        all: &[(Vec<u8>, Meta)],
+        paths: &[Vec<u8>],
+    ) -> (Vec<(bool, bool)>, Option<Vec<Asked>>) {
+        let Some((first, _)) = all.first() else { return (Vec::new(), None) };
         self.begins("metadata", first);
         let modes: Vec<(&[u8], u32)> =
             all.iter().map(|(path, meta)| (path.as_slice(), self.mode_of(meta))).collect();
@@ -433,8 +443,21 @@ impl Writer {
             .zip(&moments)
             .filter_map(|((path, _), moment)| Some((path.as_slice(), moment.as_deref()?)))
             .collect();
-        let modes = self.line.again(|session| session.set_modes(&modes));
-        let times = self.line.again(|session| session.set_times(&times));
+        let paths: Vec<&[u8]> = paths.iter().map(Vec::as_slice).collect();
+        let together = match paths.is_empty() {
+            true => Ok(None),
+            false => self.line.again(|session| session.set_and_look(&modes, &times, &paths)),
+        };
+        let (modes, times, seen) = match together {
+            Ok(Some(set)) => (Ok(Some(set.modes)), Ok(Some(set.times)), Some(set.seen)),
+            Ok(None) => (
+                self.line.again(|session| session.set_modes(&modes)),
+                self.line.again(|session| session.set_times(&times)),
+                None,
+            ),
+            // Whether the server is there is seen by what comes next.
+            Err(_) => (Ok(None), Ok(None), None),
+        };
         let setid = all.iter().filter(|(_, meta)| meta.mode & 0o6000 != 0).count() as u64;
         self.common.lost.setid.fetch_add(setid, Ordering::Relaxed);
         let kept = |set: Result<Option<Vec<Result<(), Error>>>, Error>| {
@@ -447,7 +470,8 @@ impl Writer {
         let told = |at: usize, times: &mut std::vec::IntoIter<bool>| {
             moments[at].is_some() && times.next().unwrap_or(false)
         };
-        (0..all.len()).map(|at| (modes.get(at) == Some(&true), told(at, &mut times))).collect()
+        let kept = (0..all.len()).map(|at| (modes.get(at) == Some(&true), told(at, &mut times))).collect();
+        (kept, seen)
     }
 
     /// Removes what was sent of a file.

@@ -4,6 +4,7 @@
 use std::io::{ErrorKind, Read as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use super::{Held, Session};
 
@@ -113,7 +114,7 @@ impl Session {
     pub(super) fn take_blocks(&mut self, path: Vec<u8>, how: InBlocks, stands: Vec<u8>) -> bool {
         let fresh = self.passive.take();
         if let InBlocks::Refuse(line) = how {
-            // As Globus has it: those that are there are there for the next one.
+            // As Globus has it: those that are there are there for the next one, with what came over them.
             self.passive = fresh;
             return self.say(line);
         }
@@ -123,11 +124,13 @@ impl Session {
         match &fresh {
             Some(listener) => {
                 self.lanes.clear();
+                self.holds_rest = false;
                 listener.set_nonblocking(true).expect("a listener that does not wait");
             }
             None if self.lanes.is_empty() => return self.say("425 where from?"),
             None => {
-                if self.lanes.iter().any(|lane| !lane.bytes.is_empty()) {
+                // What came behind the end of the file before is this one's.
+                if self.holds_rest {
                     self.script.mixed.lock().expect("no session panics").push(path.clone());
                 }
                 self.lanes.iter_mut().for_each(|lane| lane.at_end = false);
@@ -144,6 +147,7 @@ impl Session {
         if !self.read_blocks(fresh.as_ref(), &mut came, how) {
             return false;
         }
+        self.holds_rest |= self.lanes.iter().any(|lane| !lane.at_end);
         match how {
             InBlocks::Wrong => came.content.iter_mut().take(1).for_each(|byte| *byte ^= 1),
             InBlocks::Short(len) => came.content.truncate(len),
@@ -179,7 +183,7 @@ impl Session {
             | InBlocks::Stall(most) => most,
             _ => usize::MAX,
         };
-        let mut marks = 0;
+        let (mut marks, mut quiet) = (0, Instant::now());
         while !self.over.load(Ordering::Relaxed) {
             let mut moved = false;
             while let Some(Ok((socket, _))) = fresh.map(TcpListener::accept) {
@@ -231,9 +235,14 @@ impl Session {
             if self.lanes.iter().any(|lane| lane.is_over && !lane.at_end) {
                 return true;
             }
-            if !moved {
+            if moved {
+                quiet = Instant::now();
+            } else {
                 if super::is_closed(&self.control) {
                     return false;
+                }
+                if quiet.elapsed() >= super::QUIET {
+                    self.let_go();
                 }
                 std::thread::sleep(super::LOOK_EVERY / 5);
             }
@@ -243,6 +252,7 @@ impl Session {
 
     /// Says nothing more, until the other side hangs up or the test is over.
     fn stay(&mut self) -> bool {
+        self.let_go();
         while !self.over.load(Ordering::Relaxed) && !super::is_closed(&self.control) {
             std::thread::sleep(super::LOOK_EVERY);
         }
