@@ -84,6 +84,7 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
     let forbidden = request.options.protect < policy::least_protect(None);
     let refused = forbidden.then(|| policy::FORBIDDEN.to_owned());
     let refused = refused.or_else(|| request.options.check().err().map(|error| error.text));
+    let refused = refused.or_else(|| gathers_nowhere(request).then(|| NO_VOLUME.to_owned()));
     let fit = || crate::endpoint::fit(&request.sources, &request.destination).err().map(|e| e.to_string());
     let fit = || fit().or_else(|| crate::endpoint::replicas(&request.sources, &request.replicas).err());
     if let Some(error) = refused.or_else(fit) {
@@ -453,6 +454,16 @@ pub(crate) fn serve(
         SessionEnd::Stopped => 130,
         SessionEnd::Failed(_) => 1,
     }
+}
+
+/// Why a write threshold says nothing of a copy.
+const NO_VOLUME: &str = "a write threshold (--write-threshold) is a volume's, and the destination is none: leave it \
+                         out, or copy to vol://NAME/PATH";
+
+/// A write threshold is wanted where nothing is gathered.
+fn gathers_nowhere(request: &CopyRequest) -> bool {
+    request.options.sink_storage.write_threshold.is_some()
+        && request.destination.place().scheme().name != "vol"
 }
 
 /// Why a number of streams says nothing of a copy whose other end is a server.

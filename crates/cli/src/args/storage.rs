@@ -103,7 +103,7 @@ pub struct Storage {
     ///
     /// Small writes go through one server of a volume, which gathers them, and large ones to where their
     /// stripes lie. Where that changes over is measured all the time; with this it stands still. 0 gathers
-    /// nothing. No other destination knows it.
+    /// nothing. With a destination that is no volume it is refused.
     #[arg(long, value_name = "SIZE", value_parser = write_threshold)]
     pub write_threshold: Option<u64>,
 }

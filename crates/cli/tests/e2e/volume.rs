@@ -214,6 +214,15 @@ fn health_tells_what_writes_cost() {
         user.haul(&["cp", "--json", "--write-threshold", "all", &from, to]).run().sane().exits(0).summary();
     assert_eq!(copied.chosen("write threshold"), "pinned: everything is gathered");
     assert_eq!(opened.read("pinned"), vec![7; 2_000_000]);
+    // Elsewhere nothing is gathered: it is refused before anything is written.
+    for to in [user.at("elsewhere"), "null://".into()] {
+        let refused = user.haul(&["cp", "--write-threshold", "4KiB", &from, &to]).run().sane().exits(2);
+        refused.says("the destination is none");
+    }
+    assert!(!user.room.at("elsewhere").exists());
+    // From one neither.
+    let refused = user.haul(&["cp", "--write-threshold", "0", to, &user.at("elsewhere")]).run().sane();
+    refused.exits(2).says("vol://NAME/PATH");
 }
 
 /// Goal: a volume is made, answers, keeps its bytes over an end of all its servers, is not destroyed by
