@@ -82,6 +82,6 @@ fn main() {
         let itself = rate(&adaptive, file + 2);
         println!("{len:>8} {count:>6} {direct:>12.2} {gather:>12.2} {itself:>12.2}");
     }
-    let (threshold, begun, explored) = adaptive.threshold().expect("it is there");
-    println!("the threshold that set itself is {threshold} B; {explored} of {begun} writes explored");
+    let (threshold, counts) = adaptive.threshold().expect("it is there");
+    println!("the threshold that set itself is {threshold} B; {counts:?}");
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded, unbounded};
 use haul_core::volume::client::{Striping, Where};
+use haul_core::volume::threshold::Counts;
 use haul_core::volume::wire::{BYTES_MAX, Who};
 use haul_core::volume::{ClientNo, ContentVersion, FileNo, ServerNo};
 use haul_core::wire::FILE_LEN_MAX;
@@ -226,12 +227,12 @@ impl Client {
         self.want(|reply| Want::Told { file, version, reply })
     }
 
-    /// The write threshold as it is now, bytes; and how many writes began, and how many of them went the
-    /// other way to see what that costs.
+    /// The write threshold as it is now, bytes; and how many writes began, were gathered, and went the other
+    /// way to see what that costs.
     ///
     /// # Errors
     /// The client is closed.
-    pub fn threshold(&self) -> Result<(u64, u64, u64), VolumeError> {
+    pub fn threshold(&self) -> Result<(u64, Counts), VolumeError> {
         self.want(|reply| Want::Threshold { reply }).wait()
     }
 

@@ -360,6 +360,9 @@ impl Door {
         let held = Arc::new(AtomicU64::new(0));
         let came = Event::Came { line, who, session, mouth: mouth.clone(), held: held.clone() };
         self.events.send(came).ok()?;
+        if let (Who::Client(_), Some(found)) = (who, self.visits.found(Instant::now())) {
+            mouth.say(Message::Costs(found), Bytes::default());
+        }
         let allow = |message: &Message| {
             self.check(message)?;
             let more = held_by(message);

@@ -43,6 +43,8 @@ pub enum VisitError {
 /// So many clients are remembered by what they said of costs, and for so long.
 const CLIENTS_MAX: usize = 64;
 const COSTS_MAX: Duration = Duration::from_secs(24 * 3600);
+/// A client that begins hears of what others found within this.
+const FOUND_MAX: Duration = Duration::from_secs(600);
 /// Who said something within this is there.
 const LATELY: Duration = Duration::from_secs(60);
 
@@ -178,6 +180,13 @@ impl Visits {
         (age <= COSTS_MAX).then_some(Heard { costs, age, clients })
     }
 
+    /// The newest that a client said whose threshold set itself, for one that begins; if it is not too old.
+    pub(crate) fn found(&self, now: Instant) -> Option<Costs> {
+        let all = lock(&self.costs);
+        let (at, _, costs) = all.iter().rev().find(|(_, _, costs)| !costs.pinned)?;
+        (now.saturating_duration_since(*at) <= FOUND_MAX).then(|| costs.clone())
+    }
+
     /// Somebody wants an end.
     pub fn want_end(&self) {
         *lock(&self.shared.0) = true;
@@ -195,6 +204,20 @@ impl Visits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: who begins hears of what was found last, of nothing that was pinned, and of nothing old.
+    #[test]
+    fn who_begins_hears_what_was_found() {
+        let visits = Visits::default();
+        let costs = |threshold, pinned| Costs { threshold, pinned, ..Costs::default() };
+        visits.hear(ClientNo(1), costs(7, true));
+        assert_eq!(visits.found(Instant::now()), None);
+        visits.hear(ClientNo(2), costs(8, false));
+        visits.hear(ClientNo(3), costs(9, false));
+        visits.hear(ClientNo(4), costs(10, true));
+        assert_eq!(visits.found(Instant::now()), Some(costs(9, false)));
+        assert_eq!(visits.found(Instant::now() + 2 * FOUND_MAX), None);
+    }
 
     /// Goal: the newest of what clients said of costs is told, with its age; what is remembered is bounded,
     /// and what is old goes.

@@ -105,9 +105,12 @@ impl Client for Volume {
 
     fn about(&self) -> Value {
         match self.client.threshold() {
-            Ok((threshold, begun, explored)) => {
-                json!({ "threshold": threshold, "writes_begun": begun, "writes_explored": explored })
-            }
+            Ok((threshold, counts)) => json!({
+                "threshold": threshold,
+                "writes_begun": counts.begun,
+                "writes_gathered": counts.gathered,
+                "writes_explored": counts.explored,
+            }),
             Err(_) => Value::Null,
         }
     }

@@ -403,6 +403,14 @@ impl<B: Clone> Client<B> {
         self.actions.push_back(Action::ToStorage(server, number, request));
     }
 
+    /// Which write of the application a request is, as long as that is under way; `None`: something else.
+    pub fn write_of(&self, number: RequestNo) -> Option<OpNo> {
+        match self.asked.get(&number) {
+            Some((_, Asked::Write { piece, .. })) => Some(piece.op),
+            _ => None,
+        }
+    }
+
     /// The application writes bytes that lie in one stripe.
     pub fn write(
         &mut self,

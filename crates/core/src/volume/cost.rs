@@ -1,12 +1,12 @@
 //! What writes cost, by their size.
 //!
-//! In: sizes and times of requests that are over, and how long their syncs took. Out: what a request of any
-//! size costs.
+//! In: sizes and times of requests that are over, and how long syncs took and for how many bytes. Out: what a
+//! request of any size costs, and a sync.
 //!
 //! Costs are kept for sizes between two powers of two ([`Curve`]), as means in which what is older than
 //! [`MEMORY`] hardly counts. Of a size that nothing is known of the neighbours tell: a straight line
-//! through them, for a request costs so much for itself and so much for each byte. A sync is work for the
-//! requests before it, and what it took is laid on them in proportion to what they cost.
+//! through them, for a request costs so much for itself and so much for each byte. So does a sync
+//! ([`Syncs`]): most of it is for itself, however few requests were before it.
 
 use std::time::Duration;
 
@@ -36,11 +36,6 @@ struct Class {
     weight: f64,
     lens: f64,
     costs: f64,
-    /// What syncs took, and the costs of the requests that they were for.
-    syncs: f64,
-    synced: f64,
-    /// Costs since the last sync; these are not made less.
-    since: f64,
     at: Time,
 }
 
@@ -52,8 +47,7 @@ impl Class {
         let weight = (self.weight * kept).max(self.weight.min(WEIGHT_MIN));
         if self.weight > 0.0 {
             let part = weight / self.weight;
-            for sum in [&mut self.weight, &mut self.lens, &mut self.costs, &mut self.syncs, &mut self.synced]
-            {
+            for sum in [&mut self.weight, &mut self.lens, &mut self.costs] {
                 *sum *= part;
             }
         }
@@ -61,8 +55,7 @@ impl Class {
 
     /// Mean length and mean cost.
     fn point(&self) -> Option<(f64, f64)> {
-        let syncs = if self.synced > 0.0 { self.syncs / self.synced } else { 0.0 };
-        (self.weight > 0.0).then(|| (self.lens / self.weight, self.costs / self.weight * (1.0 + syncs)))
+        (self.weight > 0.0).then(|| (self.lens / self.weight, self.costs / self.weight))
     }
 }
 
@@ -86,21 +79,6 @@ impl Curve {
         class.weight += 1.0;
         class.lens += len.max(1) as f64;
         class.costs += cost.max(0.0);
-        class.since += cost.max(0.0);
-    }
-
-    /// A sync of all that was written since the one before took so long.
-    pub fn add_sync(&mut self, now: Time, took: Duration) {
-        let all: f64 = self.classes.iter().map(|class| class.since).sum();
-        if all <= 0.0 {
-            return;
-        }
-        for class in self.classes.iter_mut().filter(|class| class.since > 0.0) {
-            class.fade(now);
-            class.syncs += took.as_nanos() as f64 * class.since / all;
-            class.synced += class.since;
-            class.since = 0.0;
-        }
     }
 
     /// Whether anything is known of requests of that class itself.
@@ -135,6 +113,62 @@ impl Curve {
     /// What is known: mean length in bytes and cost in nanoseconds of each class that something is known of.
     pub fn points(&self) -> impl Iterator<Item = (f64, f64)> {
         self.classes.iter().filter_map(Class::point)
+    }
+}
+
+/// What syncs take, by how many bytes were written since the one before: a straight line through the last
+/// few of all servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Syncs {
+    count: f64,
+    bytes: f64,
+    took: f64,
+    squares: f64,
+    products: f64,
+}
+
+impl Syncs {
+    /// Each counts so much less with the next one.
+    const KEPT: f64 = 0.95;
+    /// So many times as long, or as short, is far off; and counts so much.
+    const FAR: f64 = 3.0;
+    const OF_FAR: f64 = 0.05;
+    /// A line is drawn through those whose bytes differ by so much of their mean.
+    const APART: f64 = 0.3;
+
+    /// One for so many bytes took so many nanoseconds. What is far off the line moves it little: a server is
+    /// slow then, and not what syncs take.
+    pub fn add(&mut self, bytes: f64, took: f64) {
+        let near = 1.0 / Syncs::FAR..=Syncs::FAR;
+        let is_far =
+            self.each().and(self.cost(bytes)).is_some_and(|is| !near.contains(&(took / is.max(1.0))));
+        let weight = if is_far { Syncs::OF_FAR } else { 1.0 };
+        let kept = 1.0 - (1.0 - Syncs::KEPT) * weight;
+        for (sum, more) in [
+            (&mut self.count, 1.0),
+            (&mut self.bytes, bytes),
+            (&mut self.took, took),
+            (&mut self.squares, bytes * bytes),
+            (&mut self.products, bytes * took),
+        ] {
+            *sum = *sum * kept + more * weight;
+        }
+    }
+
+    /// Nanoseconds of each byte. `None`: they were for about as many bytes each, which tells nothing of it.
+    pub fn each(&self) -> Option<f64> {
+        let (bytes, took) = (self.bytes / self.count, self.took / self.count);
+        let apart = self.squares / self.count - bytes * bytes;
+        let is_known = self.count > 1.0 && bytes > 0.0 && apart > (Syncs::APART * bytes).powi(2);
+        is_known.then(|| ((self.products / self.count - bytes * took) / apart).clamp(0.0, took / bytes))
+    }
+
+    /// Nanoseconds of one for so many bytes; where nothing is known of bytes each costs what they cost in the
+    /// mean. `None`: none was made.
+    pub fn cost(&self, bytes: f64) -> Option<f64> {
+        let (mean, took) = (self.bytes / self.count, self.took / self.count);
+        let each = self.each().unwrap_or(0.0);
+        (self.count > 0.0).then(|| (took + (bytes - mean) * each).max(0.0))
     }
 }
 
@@ -198,20 +232,32 @@ mod tests {
         assert_eq!(straight(&[]), None);
     }
 
-    /// Goal: what syncs took is laid on the requests before them, and not on those of another size.
+    /// Goal: a sync costs so much for itself and so much for each byte, as far as its bytes ever differed;
+    /// where they did not, it costs what it cost.
     #[test]
-    fn syncs_are_paid_by_what_they_are_for() {
-        let mut curve = Curve::default();
-        curve.add_sync(at(0), Duration::from_secs(1));
-        for n in 0..10 {
-            curve.add(at(n), 16, 100.0);
-        }
-        curve.add_sync(at(10), Duration::from_micros(9));
-        for n in 0..10 {
-            curve.add(at(11 + n), 1 << 20, 100.0);
-        }
-        assert!((curve.cost(16).expect("known") - 1000.0).abs() < 1.0, "{:?}", curve.cost(16));
-        assert!((curve.cost(1 << 20).expect("known") - 100.0).abs() < 1e-6);
+    fn syncs_have_their_own_line() {
+        let mut syncs = Syncs::default();
+        assert_eq!((syncs.each(), syncs.cost(1.0)), (None, None));
+        (0..5).for_each(|_| syncs.add(1000.0, 7000.0));
+        assert_eq!(syncs.each(), None);
+        let is = |cost: Option<f64>, wanted: f64| {
+            let cost = cost.expect("it is known");
+            assert!((cost - wanted).abs() < 0.01 * wanted + 1.0, "{cost} and not {wanted}");
+        };
+        is(syncs.cost(16.0), 7000.0);
+        syncs.add(100_000.0, 205_000.0);
+        is(syncs.each(), 2.0);
+        is(syncs.cost(16.0), 5032.0);
+        is(syncs.cost(50_000.0), 105_000.0);
+        // A server that is slow moves the line little.
+        syncs.add(100_000.0, 2_050_000.0);
+        let slow = syncs.cost(100_000.0).expect("it is known");
+        assert!((205_000.0..300_000.0).contains(&slow), "{slow}");
+        // What is cheaper the more it is for is so by chance.
+        let mut chance = Syncs::default();
+        chance.add(10.0, 9000.0);
+        chance.add(10_000.0, 1000.0);
+        assert_eq!(chance.each(), Some(0.0));
     }
 
     /// Goal: a cost that changed is believed after a few times as long as it is remembered, and one request

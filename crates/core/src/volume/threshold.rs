@@ -1,37 +1,69 @@
 //! The write threshold: which path a write takes, directly to the storage servers or through the server
 //! that gathers; and it sets itself.
 //!
-//! In: writes as they begin and end, what each was for the servers that had to do with it, and syncs. Out:
-//! the path of each, and the threshold: what is smaller is gathered, everything else goes directly.
+//! In: writes as they begin and end, what each was for the servers that had to do with it, how long it waited
+//! before it was sent, and syncs. Out: the path of each, and the threshold: what is smaller is gathered,
+//! everything else goes directly.
 //!
 //! - How long a request takes tells little of what it costs: one that is alone waits for the network, one
 //!   of many waits for the others. So servers say how long they were busy with it. For each power of two it
 //!   is known what the requests of the last seconds would make each server do if what is smaller were
 //!   gathered. All together they take as long as the server that has most to do, or as what they wait for
-//!   divided by how many are under way at a time, whichever is more. The threshold is where that is least,
-//!   and it moves only if that is [`GAIN`] less.
+//!   divided by how many are under way at a time, whichever is more; and each sync stops them. The threshold
+//!   belongs where that is least.
+//! - What a request waits before it is sent is not its own. A direct write to a *fresh* stripe, which this
+//!   client did not write lately, waits for a lease: that counts as often as stripes are fresh. One to a
+//!   stripe of which the gatherer's log has bytes waits until they are brought: that is the price of a move,
+//!   and nothing that the path costs from then on.
+//! - So the threshold moves when what was lost by its standing still is more than the price of a move, as
+//!   long as somewhere else it would be [`GAIN`] better all that time.
+//! - A sync costs most of what it costs for itself, also if it is for a few requests that only looked at a
+//!   path: it is reckoned by the sync, not by the request.
 //! - What a size costs on the path that it does not take is found by *exploration*: now and then a few
 //!   requests of that size, as many as are under way at a time, go there. That is at most one request in
 //!   [`EXPLORED_ONE_IN`], and only as long as what was lost by it is at most [`LOST`] of what the requests
-//!   of that size cost: a path that is a hundred times dearer is looked at a hundred times more rarely.
+//!   of that size cost ([`LOST_FIRST`], as long as nothing is known of the path): a path that is a hundred
+//!   times dearer is looked at a hundred times more rarely. A move of a stripe is lost as well. So a client
+//!   that gathers explores where a stripe is fresh, which takes a lease alone, and one that writes directly
+//!   at the end of a stripe, to which it does not come back soon.
 //!
 //! Source: Hildebrand, Ward, Honeyman, "Large files, small writes, and pNFS" (ICS '06), whose threshold
 //! stood still; the bounds of Denning and Buzen, "The Operational Analysis of Queueing Network Models"
-//! (1978).
+//! (1978); for moving only when standing still has cost as much, Karlin et al., "Competitive Snoopy Caching"
+//! (1988).
 
+mod lane;
+mod reckon;
+mod stripes;
+mod traffic;
+
+use std::ops::Range;
 use std::time::Duration;
 
-use super::cost::{CLASSES, Curve, class_of, class_start};
+use self::lane::{Lane, Mean};
+use self::stripes::{State, Stripes};
+use self::traffic::Traffic;
+use super::FileNo;
+use super::cost::{CLASSES, Curve, Syncs, class_of, class_start};
 use crate::ids::Time;
 
-/// The threshold as long as nothing is known of one of the paths: the paper's best one for its trace.
-pub const START: u64 = 32 * 1024;
+/// The threshold as long as nothing is known of one of the paths. Up to there a thousand writes have so few
+/// bytes that the syncs and leases of the direct path weigh more than they do.
+pub const START: u64 = 4 * 1024;
 /// It moves if the requests cost so much less then.
-const GAIN: f64 = 0.05;
+const GAIN: f64 = 0.1;
+/// What a move of a stripe from the gatherer's log costs as long as none was seen, nanoseconds: it is
+/// brought, and synced four times.
+const MOVE: f64 = 50e6;
+/// No move is believed to cost more.
+const MOVE_MAX: f64 = 1e9;
+/// And the first lease: two syncs.
+const LEASE: f64 = 20e6;
 /// At most one request in so many is for exploration.
 pub const EXPLORED_ONE_IN: u64 = 50;
-/// What exploration may lose, of what requests of that size cost.
+/// What exploration may lose, of what requests of that size cost; and before anything is known.
 const LOST: f64 = 0.02;
+const LOST_FIRST: f64 = 0.1;
 /// Requests that explore in a row: no more than cost so much more than they should.
 const BURST_MAX: u32 = 16;
 const BURST_LOSES: f64 = 50e6;
@@ -39,11 +71,6 @@ const BURST_LOSES: f64 = 50e6;
 const MEMORY: Duration = Duration::from_secs(5);
 /// The threshold is looked at again after so long.
 const EVERY: Duration = Duration::from_millis(5);
-/// What sizes weigh together that did not come lately: they decide where those that came decide nothing.
-const ELSE: f64 = 1e-4;
-/// What the servers' work in all weighs beside that of the one that has most of it: of two paths that are
-/// alike the one is taken that leaves more to others.
-const WORK: f64 = 0.02;
 /// No server is so busy with others that it does less than this part of what it could.
 const LEFT_MIN: f64 = 0.02;
 
@@ -71,8 +98,12 @@ impl Path {
 pub struct Piece {
     /// Which server, from 0.
     pub server: usize,
+    /// Which stripe of the file.
+    pub stripe: u64,
     /// Bytes.
     pub len: u64,
+    /// Bytes of the stripe behind it.
+    pub behind: u64,
 }
 
 /// What a server says of a part of a write.
@@ -88,6 +119,10 @@ pub struct Served {
     pub stayed: Duration,
     /// The part of its time, 0 to 1, for which the server was busy with other clients lately.
     pub others: f64,
+    /// From when it was sent until the answer was heard.
+    pub took: Duration,
+    /// It waited so long before it was sent: for a lease, or for what goes to its stripe over the other path.
+    pub waited: Duration,
 }
 
 /// A write that is under way.
@@ -97,98 +132,21 @@ pub struct Request {
     /// Where it goes.
     pub path: Path,
     len: u64,
-    begun: Time,
+    file: FileNo,
+    stripes: Range<u64>,
+    found: Found,
     /// It goes there to see what that costs; on the other path it would have cost so many nanoseconds.
     instead: Option<f64>,
 }
 
-/// What is known of one path.
-#[derive(Clone, Debug)]
-struct Lane {
-    /// Nanoseconds that each server is busy with a piece.
-    servers: Vec<Curve>,
-    /// The same of all servers, for one that nothing is known of.
-    all: Curve,
-    /// Nanoseconds of a request that no server has it.
-    way: Curve,
-}
-
-impl Lane {
-    fn new(servers: usize) -> Lane {
-        Lane { servers: vec![Curve::default(); servers], all: Curve::default(), way: Curve::default() }
-    }
-
-    fn cost(&self, server: usize, len: u64) -> Option<f64> {
-        self.servers[server].cost(len).or_else(|| self.all.cost(len))
-    }
-}
-
-/// What lately came for a server, of one class; older ones count less.
-#[derive(Clone, Copy, Debug, Default)]
-struct Load {
-    pieces: f64,
-    bytes: f64,
-}
-
-impl Load {
-    fn add(&mut self, weight: f64, len: u64) {
-        self.pieces += weight;
-        self.bytes += weight * len as f64;
-    }
-
-    /// The mean piece.
-    fn len(self) -> u64 {
-        (self.bytes / self.pieces) as u64
-    }
-}
-
-/// Requests of a size, and what may be lost to learn of them.
-#[derive(Clone, Debug)]
-struct Traffic {
-    requests: f64,
-    bytes: f64,
-    /// What they are for each server, were they to go directly, and were they gathered.
-    direct: Vec<Load>,
-    gather: Vec<Load>,
-    /// Nanoseconds that exploration may lose.
-    allowed: f64,
-    /// What the next exploration is expected to lose.
-    wanted: f64,
-    /// Nanoseconds that a request takes if all are like it, directly and gathered, and when that was worked
-    /// out.
-    alone: [Option<f64>; 2],
-    worked_out: Option<Time>,
-}
-
-impl Traffic {
-    fn new(servers: usize) -> Traffic {
-        Traffic {
-            requests: 0.0,
-            bytes: 0.0,
-            direct: vec![Load::default(); servers],
-            gather: vec![Load::default(); servers],
-            allowed: 0.0,
-            wanted: 0.0,
-            alone: [None; 2],
-            worked_out: None,
-        }
-    }
-
-    fn loads(&self, path: Path) -> &[Load] {
-        match path {
-            Path::Direct => &self.direct,
-            Path::Gather => &self.gather,
-        }
-    }
-
-    fn scale(&mut self, by: f64) {
-        self.requests *= by;
-        self.bytes *= by;
-        for load in self.direct.iter_mut().chain(&mut self.gather) {
-            load.pieces *= by;
-            load.bytes *= by;
-        }
-    }
+/// Requests that began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub begun: u64,
+    /// Those that were gathered.
+    pub gathered: u64,
+    /// Those that went elsewhere to see what that costs.
+    pub explored: u64,
 }
 
 /// Which class explores, and how many requests more.
@@ -199,28 +157,6 @@ struct Exploring {
     left: u32,
 }
 
-/// What requests make servers do: nanoseconds of each server, and nanoseconds that requests take.
-#[derive(Clone, Debug)]
-struct Work {
-    servers: Vec<f64>,
-    waits: f64,
-}
-
-impl Work {
-    /// How long that takes with so many under way.
-    fn time(&self, under_way: f64) -> f64 {
-        let most = self.servers.iter().copied().fold(self.waits / under_way, f64::max);
-        most + WORK * self.servers.iter().sum::<f64>() / self.servers.len() as f64
-    }
-
-    fn add(&mut self, other: &Work, times: f64) {
-        for (all, one) in self.servers.iter_mut().zip(&other.servers) {
-            *all += one * times;
-        }
-        self.waits += other.waits * times;
-    }
-}
-
 /// The threshold of one client of a volume.
 #[derive(Clone, Debug)]
 pub struct Threshold {
@@ -228,16 +164,67 @@ pub struct Threshold {
     direct: Lane,
     gather: Lane,
     traffic: Vec<Traffic>,
+    /// Syncs of both paths, and how many the application made lately.
+    all_syncs: Syncs,
+    syncs: f64,
+    stripes: Stripes,
+    /// Nanoseconds that direct writes waited for a lease on a fresh stripe, and for one on a stripe of which
+    /// the gatherer's log had bytes.
+    leases: Mean,
+    moves: Mean,
+    was_leased: bool,
     exploring: Option<Exploring>,
     /// Classes below this one are gathered; [`CLASSES`]: all are.
     from: usize,
+    /// Nanoseconds that were lost by its being there, since that was not the right place.
+    regret: f64,
     looked: Time,
-    under_way: u32,
-    /// Requests under way, integrated over time, and that time; both fade.
-    crowd: (f64, f64),
+    under_way: Crowd,
+    syncing: Crowd,
+    /// Nanoseconds since it was looked at in which anything was under way.
+    busy: f64,
     at: Time,
-    begun: u64,
-    explored: u64,
+    counts: Counts,
+}
+
+/// How many of something are under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Crowd {
+    now: u32,
+    /// Of all that is under way while any of it is, integrated over time, and that time; both fade.
+    all: f64,
+    time: f64,
+}
+
+impl Crowd {
+    fn pass(&mut self, passed: Duration, all: u32) {
+        if self.now > 0 {
+            let kept = (-(passed.as_secs_f64() / MEMORY.as_secs_f64())).exp();
+            let passed = passed.as_nanos() as f64;
+            self.all = self.all * kept + passed * f64::from(all);
+            self.time = self.time * kept + passed;
+        }
+    }
+
+    fn ends(&mut self) {
+        self.now = self.now.checked_sub(1).expect("what begins ends once");
+    }
+
+    /// How many are under way at a time, while any of these are.
+    fn mean(&self) -> f64 {
+        if self.time > 0.0 { (self.all / self.time).max(1.0) } else { 1.0 }
+    }
+}
+
+/// What a write finds at its stripes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Found {
+    fresh: u32,
+    gathered: u32,
+    explored: u32,
+    leased: u32,
+    /// Writes of its size until its last stripe ends, itself among them.
+    left: u64,
 }
 
 impl Threshold {
@@ -252,14 +239,21 @@ impl Threshold {
             direct: Lane::new(servers),
             gather: Lane::new(servers),
             traffic: vec![Traffic::new(servers); CLASSES],
+            all_syncs: Syncs::default(),
+            syncs: 0.0,
+            stripes: Stripes::default(),
+            leases: Mean::default(),
+            moves: Mean::default(),
+            was_leased: false,
             exploring: None,
             from: class_of(START),
+            regret: 0.0,
             looked: Time::default(),
-            under_way: 0,
-            crowd: (0.0, 0.0),
+            under_way: Crowd::default(),
+            syncing: Crowd::default(),
+            busy: 0.0,
             at: Time::default(),
-            begun: 0,
-            explored: 0,
+            counts: Counts::default(),
         }
     }
 
@@ -272,6 +266,17 @@ impl Threshold {
         })
     }
 
+    /// Another client found it to be there lately: so it begins there, if no write has begun yet.
+    pub fn start_at(&mut self, threshold: u64) {
+        if self.counts.begun == 0 {
+            self.from = match threshold {
+                0 => 0,
+                u64::MAX => CLASSES,
+                threshold => class_of(threshold),
+            };
+        }
+    }
+
     /// It stands still from here on: 0 gathers nothing, `u64::MAX` everything.
     pub fn pin(&mut self, threshold: u64) {
         self.pinned = Some(threshold);
@@ -282,14 +287,14 @@ impl Threshold {
         self.pinned.is_some()
     }
 
-    /// What a server needs for requests on a path.
+    /// What a server needs for requests on a path, without syncs.
     pub fn curve(&self, path: Path, server: usize) -> &Curve {
         &self.lane(path).servers[server]
     }
 
-    /// Requests that began, and those of them that went elsewhere to see what that costs.
-    pub fn counts(&self) -> (u64, u64) {
-        (self.begun, self.explored)
+    /// Requests that began so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
     }
 
     fn lane(&self, path: Path) -> &Lane {
@@ -310,21 +315,16 @@ impl Threshold {
     fn move_to(&mut self, now: Time) {
         let passed = now.since(self.at);
         self.at = self.at.max(now);
-        if self.under_way > 0 {
-            let kept = (-(passed.as_secs_f64() / MEMORY.as_secs_f64())).exp();
-            let passed = passed.as_nanos() as f64;
-            self.crowd.0 = self.crowd.0 * kept + passed * f64::from(self.under_way);
-            self.crowd.1 = self.crowd.1 * kept + passed;
+        let all = self.under_way.now + self.syncing.now;
+        if all > 0 {
+            self.busy += passed.as_nanos() as f64;
         }
+        self.under_way.pass(passed, self.under_way.now);
+        self.syncing.pass(passed, all);
     }
 
-    /// How many requests are under way at a time, while any are.
-    fn crowd(&self) -> f64 {
-        if self.crowd.1 > 0.0 { (self.crowd.0 / self.crowd.1).max(1.0) } else { 1.0 }
-    }
-
-    /// A write of `len` bytes begins, which `gatherer` would gather, and which would go directly in `pieces`.
-    /// With `only` it can take no other path.
+    /// A write of `len` bytes to a file begins, which `gatherer` would gather, and which would go directly in
+    /// `pieces`, in the order of their stripes. With `only` it can take no other path.
     ///
     /// The request goes to [`Threshold::end`] or [`Threshold::give_up`].
     ///
@@ -333,73 +333,62 @@ impl Threshold {
     pub fn begin(
         &mut self,
         now: Time,
-        len: u64,
+        (file, len): (FileNo, u64),
         gatherer: usize,
         pieces: &[Piece],
         only: Option<Path>,
     ) -> Request {
         self.move_to(now);
-        self.begun += 1;
+        self.counts.begun += 1;
         let class = class_of(len);
+        let found = self.find(file, len, pieces);
         let traffic = &mut self.traffic[class];
         traffic.requests += 1.0;
         traffic.bytes += len as f64;
-        traffic.gather[gatherer].add(1.0, len);
-        pieces.iter().for_each(|piece| traffic.direct[piece.server].add(1.0, piece.len));
+        traffic.fresh += f64::from(found.fresh);
+        traffic.gather[gatherer].add(len);
+        pieces.iter().for_each(|piece| traffic.direct[piece.server].add(piece.len));
         let usual = match len < self.threshold() {
             true => Path::Gather,
             false => Path::Direct,
         };
         let instead = match only {
-            None if self.pinned.is_none() && self.explores(now, class, usual) => {
-                self.alone(now, class, usual)
+            None if self.pinned.is_none() => {
+                let more = if usual == Path::Gather { self.more_sync(gatherer, pieces) } else { 0.0 };
+                self.explores(now, class, usual, found, more).then(|| self.alone(now, class, usual)).flatten()
             }
             _ => None,
         };
         let path = only.unwrap_or(if instead.is_some() { usual.other() } else { usual });
-        self.explored += u64::from(instead.is_some());
-        self.under_way += 1;
-        Request { path, len, begun: now, instead }
+        self.counts.explored += u64::from(instead.is_some());
+        self.counts.gathered += u64::from(path == Path::Gather);
+        self.under_way.now += 1;
+        for piece in pieces {
+            self.stripes.goes(file, piece.stripe, path, instead.is_some());
+        }
+        let stripes =
+            pieces.first().map_or(0, |first| first.stripe)..pieces.last().map_or(0, |last| last.stripe + 1);
+        Request { path, len, file, stripes, found, instead }
     }
 
-    /// What a request of a class makes servers do on a path, in the mean.
-    fn work(&self, class: usize, path: Path) -> Option<Work> {
-        let (lane, traffic) = (self.lane(path), &self.traffic[class]);
-        let len = match traffic.requests > 0.0 {
-            true => (traffic.bytes / traffic.requests) as u64,
-            false => class_start(class),
-        };
-        let way = lane.way.cost(len)?;
-        let mut servers = vec![0.0; lane.servers.len()];
-        let mut longest: f64 = 0.0;
-        for (server, load) in traffic.loads(path).iter().enumerate().filter(|(_, load)| load.pieces > 0.0) {
-            let cost = lane.cost(server, load.len())?;
-            servers[server] = cost * load.pieces / traffic.requests;
-            longest = longest.max(cost);
+    fn find(&self, file: FileNo, len: u64, pieces: &[Piece]) -> Found {
+        let left = pieces.last().map_or(1, |last| last.behind / len.max(1) + 1);
+        let mut found = Found { left, ..Found::default() };
+        for piece in pieces {
+            match self.stripes.state(file, piece.stripe) {
+                None => found.fresh += 1,
+                Some(State::Gathered) => found.gathered += 1,
+                Some(State::Explored) => found.explored += 1,
+                Some(State::Leased) => found.leased += 1,
+                Some(State::Leasing) => {}
+            }
         }
-        if traffic.requests == 0.0 {
-            // Nobody knows where such ones would go: to all alike.
-            longest = lane.all.cost(len)?;
-            let each = longest / servers.len() as f64;
-            servers.fill(each);
-        }
-        Some(Work { servers, waits: way + longest })
+        found
     }
 
-    /// Nanoseconds that a request of a class takes if all are like it, as that was a moment ago.
-    fn alone(&mut self, now: Time, class: usize, path: Path) -> Option<f64> {
-        let is_old = |at: Time| now.since(at) >= EVERY;
-        if self.traffic[class].worked_out.is_none_or(is_old) {
-            let alone = [Path::Direct, Path::Gather].map(|path| self.work(class, path));
-            let alone = alone.map(|work| work.map(|work| work.time(self.crowd())));
-            self.traffic[class].worked_out = Some(now);
-            self.traffic[class].alone = alone;
-        }
-        self.traffic[class].alone[path as usize]
-    }
-
-    /// Whether a request goes where it does not belong, to see what that costs.
-    fn explores(&mut self, now: Time, class: usize, usual: Path) -> bool {
+    /// Whether a request goes where it does not belong, to see what that costs. `more`: what the next sync
+    /// takes longer then.
+    fn explores(&mut self, now: Time, class: usize, usual: Path, found: Found, more: f64) -> bool {
         if let Some(exploring) = &mut self.exploring
             && exploring.class == class
         {
@@ -410,7 +399,7 @@ impl Threshold {
             }
             self.exploring = None;
         }
-        let free = (self.begun / EXPLORED_ONE_IN).saturating_sub(self.explored);
+        let free = (self.counts.begun / EXPLORED_ONE_IN).saturating_sub(self.counts.explored);
         if free == 0 || self.exploring.is_some() {
             return false;
         }
@@ -418,12 +407,26 @@ impl Threshold {
         // Of what nothing is known nobody knows what it loses either: one request tells more.
         let loses = self.alone(now, class, usual.other()).map(|there| (there - here).max(1.0));
         let burst = loses.map_or(1.0, |loses| (BURST_LOSES / loses).clamp(1.0, f64::from(BURST_MAX)));
-        let burst = burst.min(self.crowd().round());
+        let mut burst = burst.min(self.under_way.mean().round());
+        let price = match usual {
+            Path::Gather if found.gathered + found.explored > 0 => self.moves.mean().unwrap_or(MOVE),
+            Path::Gather if found.fresh > 0 => self.leases.mean().unwrap_or(LEASE),
+            Path::Gather => 0.0,
+            // What is gathered up to the end of a stripe is brought when nobody waits for it.
+            Path::Direct if found.left <= free.min(u64::from(BURST_MAX)) => {
+                burst = found.left as f64;
+                0.0
+            }
+            Path::Direct => self.moves.mean().unwrap_or(MOVE),
+        };
+        // A path that was never used is opened first: files, logs, their syncs.
+        let price = if loses.is_some() { price } else { price.max(LEASE) };
         let traffic = &mut self.traffic[class];
-        traffic.wanted = loses.unwrap_or(here) * burst;
+        traffic.wanted = loses.unwrap_or(here) * burst + price + more;
         if traffic.allowed < traffic.wanted || free < burst as u64 {
             return false;
         }
+        traffic.allowed -= more;
         self.exploring = Some(Exploring { class, path: usual.other(), left: burst as u32 - 1 });
         true
     }
@@ -434,32 +437,63 @@ impl Threshold {
     /// There is no such server.
     pub fn end(&mut self, now: Time, request: Request, served: &[Served]) {
         self.move_to(now);
-        self.under_way = self.under_way.checked_sub(1).expect("each request ends once");
+        self.under_way.ends();
         let lane = self.lane_mut(request.path);
         for piece in served {
             let left = (1.0 - piece.others).clamp(LEFT_MIN, 1.0);
             let cost = piece.busy.as_nanos() as f64 / left;
             lane.servers[piece.server].add(now, piece.len, cost);
             lane.all.add(now, piece.len, cost);
+            lane.is_written(piece.server, piece.len);
         }
-        let stayed = served.iter().map(|piece| piece.stayed).max().unwrap_or_default();
-        let way = now.since(request.begun).saturating_sub(stayed);
+        let waited = served.iter().map(|piece| piece.waited).max().unwrap_or_default();
+        let way =
+            served.iter().map(|piece| piece.took.saturating_sub(piece.stayed)).max().unwrap_or_default();
+        // Who waits where everything was leased waits because others write there too.
+        let all = request.stripes.end - request.stripes.start;
+        let is_disturbed = request.path == Path::Direct && u64::from(request.found.leased) == all;
+        let way = if is_disturbed { way + waited } else { way };
         lane.way.add(now, request.len, way.as_nanos() as f64);
         let class = class_of(request.len);
         if self.pinned.is_some() {
             return;
+        }
+        let waited = waited.as_nanos() as f64;
+        let (moves, explored) = (request.found.gathered, request.found.explored);
+        // While a stripe waits for its lease everything stands still; behind others it goes on.
+        let is_first = request.path == Path::Direct && moves + explored + request.found.fresh > 0;
+        let lost = match request.path {
+            Path::Direct if is_first => waited,
+            Path::Direct => 0.0,
+            Path::Gather => waited / self.under_way.mean(),
+        };
+        if request.path == Path::Direct {
+            for stripe in request.stripes.clone() {
+                self.stripes.written(request.file, stripe);
+            }
+            if moves + explored > 0 {
+                self.moves.add(waited.min(MOVE_MAX));
+            } else if request.found.fresh > 0 {
+                // With the first of all the gatherer gets to know the client.
+                if std::mem::replace(&mut self.was_leased, true) {
+                    self.leases.add(waited);
+                }
+            }
         }
         if request.instead.is_some() {
             // What it tells counts from now on.
             self.traffic[class].worked_out = None;
         }
         let cost = self.alone(now, class, request.path).unwrap_or(0.0);
+        let is_known = self.alone(now, class, request.path.other()).is_some();
         let traffic = &mut self.traffic[class];
         match request.instead {
-            Some(usual) => traffic.allowed -= (cost - usual).max(0.0),
+            Some(usual) => traffic.allowed -= (cost - usual).max(0.0) + lost,
+            None if request.path == Path::Direct && explored > 0 => traffic.allowed -= lost,
             None => {
                 let most = 2.0 * traffic.wanted.max(cost);
-                traffic.allowed = (traffic.allowed + cost * LOST).min(most.max(traffic.allowed));
+                let part = if is_known { LOST } else { LOST_FIRST };
+                traffic.allowed = (traffic.allowed + cost * part).min(most.max(traffic.allowed));
             }
         }
         let passed = now.since(self.looked);
@@ -468,6 +502,7 @@ impl Threshold {
             self.look();
             let kept = (-(passed.as_secs_f64() / MEMORY.as_secs_f64())).exp();
             self.traffic.iter_mut().for_each(|traffic| traffic.scale(kept));
+            self.syncs *= kept;
         }
     }
 
@@ -475,55 +510,47 @@ impl Threshold {
     pub fn give_up(&mut self, now: Time, request: Request) {
         self.move_to(now);
         drop(request);
-        self.under_way = self.under_way.checked_sub(1).expect("each request ends once");
+        self.under_way.ends();
+    }
+
+    /// The application waits for a sync, and then not any more.
+    pub fn sync_begins(&mut self, now: Time) {
+        self.move_to(now);
+        self.syncing.now += 1;
+    }
+
+    /// # Panics
+    /// None had begun.
+    pub fn sync_ends(&mut self, now: Time) {
+        self.move_to(now);
+        self.syncing.ends();
+        self.syncs += 1.0;
     }
 
     /// All that went over a path to a server is on media there; the server was busy with that for so long.
     ///
     /// # Panics
     /// There is no such server.
-    pub fn synced(&mut self, now: Time, path: Path, server: usize, busy: Duration) {
-        let lane = self.lane_mut(path);
-        lane.servers[server].add_sync(now, busy);
-        lane.all.add_sync(now, busy);
+    pub fn synced(&mut self, path: Path, server: usize, busy: Duration) {
+        let lane = match path {
+            Path::Direct => &mut self.direct,
+            Path::Gather => &mut self.gather,
+        };
+        lane.is_synced(server, busy.as_nanos() as f64, &mut self.all_syncs);
     }
 
-    /// Moves the threshold to where the requests of late cost least.
+    /// Moves the threshold to where the requests of late cost least, when it has cost enough that it was not
+    /// there.
     fn look(&mut self) {
-        let crowd = self.crowd();
-        let mut works = Vec::with_capacity(CLASSES);
-        for class in 0..CLASSES {
-            let (gather, direct) = (self.work(class, Path::Gather), self.work(class, Path::Direct));
-            let (Some(gather), Some(direct)) = (gather, direct) else { return };
-            works.push((gather, direct));
+        let busy = std::mem::take(&mut self.busy);
+        let Some((least, at, here)) = self.best() else { return };
+        match least < here * (1.0 - GAIN) {
+            true => self.regret += busy * (1.0 - least / here),
+            false => self.regret = 0.0,
         }
-        let requests: f64 = self.traffic.iter().map(|traffic| traffic.requests).sum();
-        let mut all = Work { servers: vec![0.0; self.direct.servers.len()], waits: 0.0 };
-        // Sizes that do not come weigh alike, and hardly.
-        let each = |work: &Work| 1.0 / work.time(crowd).max(1.0);
-        let (mut idle_all, mut idle) = (0.0, Vec::with_capacity(CLASSES));
-        for (class, (gather, direct)) in works.iter().enumerate() {
-            all.add(direct, self.traffic[class].requests);
-            let (gather, direct) = (1.0 / each(gather), 1.0 / each(direct));
-            idle.push((gather / gather.min(direct), direct / gather.min(direct)));
-            idle_all += direct / gather.min(direct);
-        }
-        let scale = all.time(crowd).max(1.0) * ELSE / CLASSES as f64;
-        let time = |all: &Work, idle: f64| if requests > 0.0 { all.time(crowd) + scale * idle } else { idle };
-        let (mut least, mut at, mut here) = (time(&all, idle_all), 0, time(&all, idle_all));
-        for (class, (gather, direct)) in works.iter().enumerate() {
-            all.add(direct, -self.traffic[class].requests);
-            all.add(gather, self.traffic[class].requests);
-            idle_all += idle[class].0 - idle[class].1;
-            let time = time(&all, idle_all);
-            if time < least {
-                (least, at) = (time, class + 1);
-            }
-            if class + 1 == self.from {
-                here = time;
-            }
-        }
-        if least < here * (1.0 - GAIN) {
+        let price = self.moves.mean().unwrap_or(MOVE);
+        if self.regret > price {
+            self.regret = 0.0;
             self.from = at;
         }
     }

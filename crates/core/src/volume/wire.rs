@@ -122,7 +122,7 @@ pub enum Message {
     /// In place of a join, and the answer, which is the last of a connection.
     Visit(Visit),
     Visited(Visited),
-    /// From a client, now and then; there is no answer.
+    /// From a client, now and then; there is no answer. To one that joined: what another client found.
     Costs(Costs),
     /// In place of a join, and again and again; and the answers.
     Check(Check),

@@ -14,7 +14,7 @@ use haul_core::ids::Time;
 use haul_core::volume::client::{Action, Client as Machine, OpNo, Outcome, Striping, Where};
 use haul_core::volume::gather::{self, Part};
 use haul_core::volume::storage;
-use haul_core::volume::threshold::{self, Path, Served, Threshold};
+use haul_core::volume::threshold::{self, Counts, Path, Served, Threshold};
 use haul_core::volume::wire::{Message, Work};
 use haul_core::volume::{ContentVersion, FileNo, RequestNo, ServerNo};
 
@@ -45,7 +45,7 @@ pub(super) enum Want {
     Remove { file: FileNo, reply: Reply<()> },
     Look { file: FileNo, reply: Reply<Look> },
     Told { file: FileNo, version: ContentVersion, reply: Reply<()> },
-    Threshold { reply: Reply<(u64, u64, u64)> },
+    Threshold { reply: Reply<(u64, Counts)> },
     Pin { threshold: u64 },
     Away { reply: Reply<Vec<Away>> },
 }
@@ -73,13 +73,16 @@ struct Wanted {
     of: Vec<ServerNo>,
     /// Of a write: what the threshold waits to hear of.
     write: Option<(threshold::Request, Vec<Served>)>,
+    is_sync: bool,
 }
 
-/// A piece of it: at a machine, of what is wanted; for reads, where.
+/// A piece of it: at a machine, of what is wanted; for reads, where. Of a write: when it was sent last.
 struct Piece {
     wanted: u64,
     offset: u64,
     len: u64,
+    begun: Time,
+    sent: Option<Time>,
 }
 
 struct Connection {
@@ -208,7 +211,8 @@ impl Brain {
     fn op(&mut self, machine: usize, wanted: u64, (offset, len): (u64, u64)) -> OpNo {
         let op = OpNo(self.next);
         self.next += 1;
-        self.pieces.insert((machine, op), Piece { wanted, offset, len });
+        let piece = Piece { wanted, offset, len, begun: self.now(), sent: None };
+        self.pieces.insert((machine, op), piece);
         op
     }
 
@@ -216,7 +220,8 @@ impl Brain {
         let no = self.next;
         self.next += 1;
         self.dues.push_back((Instant::now() + self.patience, no));
-        self.wanted.insert(no, Wanted { left, failed: None, answer: Some(answer), of, write: None });
+        let wanted = Wanted { left, failed: None, answer: Some(answer), of, write: None, is_sync: false };
+        self.wanted.insert(no, wanted);
         if left == 0 {
             self.end(no);
         }
@@ -236,14 +241,18 @@ impl Brain {
                 let machine = self.machine_of(file);
                 let len = bytes.len() as u64;
                 let pieces = cut(self.striping.stripe_size, offset, len, u64::MAX);
-                let each: Vec<threshold::Piece> = pieces
-                    .iter()
-                    .map(|(at, len)| threshold::Piece { server: self.server_of(*at).0.into(), len: *len })
-                    .collect();
+                let size = self.striping.stripe_size;
+                let each = |(at, len): &(u64, u64)| threshold::Piece {
+                    server: self.server_of(*at).0.into(),
+                    stripe: at / size,
+                    len: *len,
+                    behind: size - (at % size + len),
+                };
+                let each: Vec<threshold::Piece> = pieces.iter().map(each).collect();
                 let of = self.servers_of(machine, &pieces);
                 let wanted = self.wants(pieces.len(), Answer::Done(reply), of);
                 let Some(waits) = self.wanted.get_mut(&wanted) else { return };
-                let request = self.threshold.begin(now, len, machine, &each, None);
+                let request = self.threshold.begin(now, (file, len), machine, &each, None);
                 let path = request.path;
                 waits.write = Some((request, Vec::new()));
                 for (at, len) in pieces {
@@ -312,14 +321,17 @@ impl Brain {
             }
             Want::Pin { threshold } => self.threshold.pin(threshold),
             Want::Threshold { reply } => {
-                let (begun, explored) = self.threshold.counts();
-                let _ = reply.send(Ok((self.threshold.threshold(), begun, explored)));
+                let _ = reply.send(Ok((self.threshold.threshold(), self.threshold.counts())));
             }
             Want::Away { reply } => _ = reply.send(Ok(self.away())),
             Want::Sync { file, reply } => {
                 let machine = self.machine_of(file);
                 let of = (0..self.machines.len()).map(|server| ServerNo(server as u16)).collect();
                 let wanted = self.wants(1, Answer::Done(reply), of);
+                if let Some(waits) = self.wanted.get_mut(&wanted) {
+                    waits.is_sync = true;
+                    self.threshold.sync_begins(now);
+                }
                 let op = self.op(machine, wanted, (0, 0));
                 self.machines[machine].sync(now, op, file);
             }
@@ -328,8 +340,11 @@ impl Brain {
 
     fn end(&mut self, no: u64) {
         let Some(wanted) = self.wanted.remove(&no) else { return };
+        let now = self.now();
+        if wanted.is_sync {
+            self.threshold.sync_ends(now);
+        }
         if let Some((request, served)) = wanted.write {
-            let now = self.now();
             // What was asked again after a connection broke tells nothing of what writes cost.
             match wanted.failed.is_none() && !served.is_empty() {
                 true => self.threshold.end(now, request, &served),
@@ -391,14 +406,14 @@ impl Brain {
                     }
                     Message::Gathered(number, answer, work) => {
                         if matches!(answer, gather::Answer::Durable) {
-                            self.threshold.synced(now, Path::Gather, server.0.into(), work.busy);
+                            self.threshold.synced(Path::Gather, server.0.into(), work.busy);
                         }
                         self.work = Some((server, work));
                         self.gathered(server, number, answer, bytes);
                     }
                     Message::Stored(number, answer, work) => {
                         if matches!(answer, storage::Answer::Durable(_)) {
-                            self.threshold.synced(now, Path::Direct, server.0.into(), work.busy);
+                            self.threshold.synced(Path::Direct, server.0.into(), work.busy);
                         }
                         self.work = Some((server, work));
                         if let Some((machine, number)) = self.is_answered(server, number) {
@@ -406,6 +421,7 @@ impl Brain {
                             self.machines[machine].storage_answered(now, server, number, answer);
                         }
                     }
+                    Message::Costs(found) => self.threshold.start_at(found.threshold),
                     // A server that says what clients say is none.
                     _ => connection.mouth.close(),
                 }
@@ -459,6 +475,14 @@ impl Brain {
     fn act(&mut self) {
         for at in 0..self.machines.len() {
             while let Some(action) = self.machines[at].poll_action() {
+                if let Action::ToGatherer(number, _) | Action::ToStorage(_, number, _) = &action
+                    && let Some(op) = self.machines[at].write_of(*number)
+                {
+                    let now = self.now();
+                    if let Some(piece) = self.pieces.get_mut(&(at, op)) {
+                        piece.sent = Some(now);
+                    }
+                }
                 match action {
                     Action::ToGatherer(number, request) => {
                         let mut bytes = Bytes::default();
@@ -555,14 +579,17 @@ impl Brain {
     }
 
     fn done(&mut self, machine: usize, op: OpNo, outcome: Outcome<Bytes>) {
-        let Some(Piece { wanted: no, offset: at, len }) = self.pieces.remove(&(machine, op)) else { return };
+        let Some(piece) = self.pieces.remove(&(machine, op)) else { return };
+        let (no, at, len, now) = (piece.wanted, piece.offset, piece.len, self.now());
         let mut over = None;
         if matches!(outcome, Outcome::Written)
             && let Some((server, work)) = self.work.take()
             && let Some(Wanted { write: Some((_, served)), .. }) = self.wanted.get_mut(&no)
         {
             let (server, others) = (server.0.into(), f64::from(work.others) / 65_535.0);
-            served.push(Served { server, len, busy: work.busy, stayed: work.stayed, others });
+            let sent = piece.sent.unwrap_or(piece.begun);
+            let (took, waited) = (now.since(sent), sent.since(piece.begun));
+            served.push(Served { server, len, busy: work.busy, stayed: work.stayed, others, took, waited });
         }
         let failed = match outcome {
             Outcome::Written | Outcome::Synced | Outcome::Truncated | Outcome::Removed | Outcome::Told => {

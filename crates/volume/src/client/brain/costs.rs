@@ -21,7 +21,7 @@ impl Brain {
 
     /// Tells each server what writes to it cost, if there were any since it heard that.
     pub(super) fn tell_costs(&mut self) {
-        let (writes, _) = self.threshold.counts();
+        let writes = self.threshold.counts().begun;
         if writes == self.told.1 {
             return;
         }
