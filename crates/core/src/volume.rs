@@ -30,6 +30,10 @@
 //! - An append gets its place from the gatherer, and no two get the same. One that lies in more than one
 //!   stripe gets room only, which lasts, and its client writes there: zeros are read until it did.
 //!
+//! - A disk without room refuses what has bytes, and nothing is answered for that. What a storage server's
+//!   disk refuses of what the gatherer brings stays in the log, and is brought again; that push is over when
+//!   all of its pieces are answered. Where the log has no room another record stands in a write's place.
+//!
 //! A write whose connection broke is made again, and may so be made twice as long as its writer has not heard
 //! that it is written. A cut likewise; an append only if the gatherer began another life meanwhile. An append
 //! stands behind what was gathered, appended or synced by anybody and behind what its own client wrote, but

@@ -1,5 +1,5 @@
 //! The simulator of striped volumes: clients, a gatherer and storage servers, whose connections break and
-//! which crash, freeze and thaw.
+//! which crash, freeze and thaw, and whose disks are full for a while, or fail to sync.
 //!
 //! In: a seed. Out: nothing, or a panic with the seed and what happened last. `world` is the run: hosts,
 //! connections, disks; `judge` what must hold.
