@@ -213,16 +213,22 @@ impl Session {
             (Some(channel), _) => {
                 let Some(first) = fresh.next() else { return self.control.reply() };
                 let patience = self.control.patience();
-                // The server says that it begins behind the first connection's handshake, and a striped one
-                // behind that of the first of each node.
-                let early: Vec<_> = if outlets.nodes > 1 { fresh.by_ref().collect() } else { Vec::new() };
-                let ends: io::Result<Vec<_>> = early.iter().map(Bounded::try_clone).collect();
+                // A server says that it begins when the first connection that it took, of each of its nodes,
+                // has shown whose it is. Which one that is nobody here knows: they may have come there in
+                // another order than they were dialled in. So all begin now, and not the others behind that
+                // word.
+                let others: Vec<_> =
+                    match haul_mutant::removed("ftp-all-connections-show-whose-they-are-at-once") {
+                        true if outlets.nodes < 2 => Vec::new(),
+                        _ => fresh.by_ref().collect(),
+                    };
+                let ends: io::Result<Vec<_>> = others.iter().map(Bounded::try_clone).collect();
                 let ends = ends.map_err(failed)?;
                 let control = &mut self.control;
                 let (reply, wires) = std::thread::scope(|scope| {
                     let shake = |socket| channel.protect(socket, Side::Dialled, patience);
                     let begin = |socket| scope.spawn(move || shake(socket));
-                    let mut shakes: Vec<_> = early.into_iter().map(begin).collect();
+                    let mut shakes: Vec<_> = others.into_iter().map(begin).collect();
                     let begun = channel::begin(&channel, control, first, Side::Dialled);
                     if !matches!(&begun, Ok((reply, Ok(_))) if reply.class() == Class::Preliminary) {
                         // Nobody comes to the others any more.
