@@ -45,13 +45,14 @@
 //!
 //! Names are another matter: [`catalog`].
 //!
-//! Reading order: [`cost`], [`threshold`]; [`storage`], [`gather`], [`client`]; [`catalog`]; [`check`].
+//! Reading order: [`layout`]; [`cost`], [`threshold`]; [`storage`], [`gather`], [`client`]; [`catalog`]; [`check`].
 
 pub mod catalog;
 pub mod check;
 pub mod client;
 pub mod cost;
 pub mod gather;
+pub mod layout;
 pub mod storage;
 pub mod threshold;
 pub mod wire;

@@ -155,7 +155,7 @@ impl Server {
         let disk = disk.map_err(failed("its threads"))?;
         let visits = Visits::default();
         let tells = (config.notice.clone(), visits.clone());
-        let brain = Brain::new((config.me, servers, life), started, gatherer, disk, tells);
+        let brain = Brain::new((config.me, striping.clone(), life), started, gatherer, disk, tells);
         let thread = std::thread::Builder::new().name("haul-vol-brain".into());
         let brain = thread.spawn(move || brain.run(&heard)).map_err(failed("its threads"))?;
         let mut others = Vec::new();

@@ -215,20 +215,20 @@ impl Shelf {
     }
 
     /// Where in what lies here a request of `len` bytes begins.
-    fn place(&self, offset: u64, len: u64) -> Result<u64, Errno> {
-        let Of { server, servers, stripe_size, .. } = self.of;
+    fn place(&self, file: FileNo, offset: u64, len: u64) -> Result<u64, Errno> {
+        let Of { server, stripe_size, .. } = self.of;
         let end = offset.checked_add(len).filter(|end| *end <= FILE_LEN_MAX).ok_or(Errno::INVAL)?;
-        let stripe = offset / stripe_size;
-        let is_here = stripe % u64::from(servers) == u64::from(server.0);
+        let (striping, stripe) = (self.of.striping(), offset / stripe_size);
+        let is_here = striping.server(file, stripe) == server;
         if !is_here || len > BYTES_MAX || end > (stripe * stripe_size).saturating_add(stripe_size) {
             return Err(Errno::INVAL);
         }
-        Ok(stripe / u64::from(servers) * stripe_size + offset % stripe_size)
+        Ok(striping.before(file, stripe, server) * stripe_size + offset % stripe_size)
     }
 
     /// Writes bytes, which lie in one stripe of this server. Offsets here are those of the whole file.
     pub fn write(&self, file: FileNo, offset: u64, bytes: &[u8]) -> Result<(), i32> {
-        self.place(offset, bytes.len() as u64)
+        self.place(file, offset, bytes.len() as u64)
             .and_then(|place| self.files.write(file, place, bytes))
             .map_err(Errno::raw_os_error)
     }
@@ -239,7 +239,7 @@ impl Shelf {
             let mut bytes = vec![0; len as usize];
             self.files.read(file, place, &mut bytes).map(|()| bytes)
         };
-        self.place(offset, len).and_then(read).map_err(Errno::raw_os_error)
+        self.place(file, offset, len).and_then(read).map_err(Errno::raw_os_error)
     }
 
     /// Makes last what was done before to a file.
@@ -253,12 +253,10 @@ impl Shelf {
     /// What of a file lies here from that offset of the whole file on is zeros; that lasts after the next
     /// sync.
     pub fn cut(&self, file: FileNo, from: u64) -> Result<(), i32> {
-        let Of { server, servers, stripe_size, .. } = self.of;
-        let (servers, server) = (u64::from(servers), u64::from(server.0));
-        let stripe = from / stripe_size;
-        // Stripes before that one which lie here.
-        let before = stripe / servers + u64::from(stripe % servers > server);
-        let within = if stripe % servers == server { from % stripe_size } else { 0 };
+        let Of { server, stripe_size, .. } = self.of;
+        let (striping, stripe) = (self.of.striping(), from / stripe_size);
+        let before = striping.before(file, stripe, server);
+        let within = if striping.server(file, stripe) == server { from % stripe_size } else { 0 };
         self.files.cut(file, before * stripe_size + within).map_err(Errno::raw_os_error)
     }
 

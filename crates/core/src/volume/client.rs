@@ -21,6 +21,7 @@ use std::ops::Range;
 use self::sync::Syncing;
 use self::turns::Turn;
 use super::gather::{self, LEASE};
+pub use super::layout::Striping;
 use super::storage;
 use super::threshold::Path;
 use super::{ContentVersion, Epoch, FileNo, Incarnation, RequestNo, ServerNo};
@@ -226,27 +227,6 @@ enum Asked<B> {
         gathered: Vec<gather::Part>,
         end: u64,
     },
-}
-
-/// Which servers a volume has, and how its files lie on them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Striping {
-    /// Bytes.
-    pub stripe_size: u64,
-    /// At least one.
-    pub servers: u16,
-}
-
-impl Striping {
-    /// Where a stripe lies.
-    pub fn server(&self, stripe: u64) -> ServerNo {
-        ServerNo((stripe % u64::from(self.servers)) as u16)
-    }
-
-    /// Who gathers a file.
-    pub fn gatherer(&self, file: FileNo) -> ServerNo {
-        ServerNo((file.0 % u64::from(self.servers)) as u16)
-    }
 }
 
 /// A client's connections to a volume, and its files there.
@@ -459,7 +439,7 @@ impl<B: Clone> Client<B> {
                     self.ask_gatherer(read, gather::Request::Told { file, version });
                 }
                 Asked::Stored { file, offset, len, .. } => {
-                    let server = self.striping.server(offset / self.striping.stripe_size);
+                    let server = self.striping.server(file, offset / self.striping.stripe_size);
                     match self.servers.contains_key(&server) {
                         true => self.ask_storage(server, read, storage::Request::Read { file, offset, len }),
                         false => self.reads.push_back(read),
@@ -487,7 +467,7 @@ impl<B: Clone> Client<B> {
 
     /// Sends what can go out of a stripe.
     fn go_on(&mut self, file: FileNo, at: u64) {
-        let server = self.striping.server(at);
+        let server = self.striping.server(file, at);
         let (is_good, gatherer) = (self.leases_are_good(), self.gatherer.is_some());
         let is_there = self.servers.contains_key(&server);
         loop {

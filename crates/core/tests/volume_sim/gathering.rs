@@ -55,7 +55,7 @@ impl World {
                 }
             }
             gather::Action::Push { push, file, stripe, epoch, ref parts } => {
-                let server = (stripe % self.storages.len() as u64) as u16;
+                let server = self.striping().server(file, stripe).0;
                 let Some(incarnation) = self.gatherer.servers.get(&server).copied() else {
                     return self.gatherer.waiting.push(action);
                 };
@@ -75,14 +75,12 @@ impl World {
                 self.begin_cut(cut, file, request, action);
             }
             gather::Action::Fence { cut, file, epoch, ref stripes } => {
-                let servers = self.storages.len() as u64;
-                let count = (stripes.end - stripes.start).min(servers);
-                let of: Vec<u16> = (0..count).map(|nth| ((stripes.start + nth) % servers) as u16).collect();
+                let of: Vec<u16> = self.striping().servers_of(file, stripes).map(|one| one.0).collect();
                 let lives = of.iter().map(|server| Some((*server, *self.gatherer.servers.get(server)?)));
                 let Some(lives) = lives.collect::<Option<Vec<_>>>() else {
                     return self.gatherer.waiting.push(action);
                 };
-                self.gatherer.cuts.insert(cut, (count as u16, true));
+                self.gatherer.cuts.insert(cut, (of.len() as u16, true));
                 for (server, incarnation) in lives {
                     let request = storage::Request::Cut { file, epoch, from: 2 * NOWHERE };
                     self.begin_task(Task::Cut(cut), server, file, incarnation, vec![request]);

@@ -19,7 +19,7 @@ impl World {
         }
         match host {
             Host::Storage(server) => {
-                let servers = self.storages.len() as u64;
+                let striping = self.striping();
                 let storage = &mut self.storages[server as usize];
                 storage.machine = None;
                 if disk {
@@ -28,7 +28,9 @@ impl World {
                             storage.kept.insert(key, byte);
                         }
                     }
-                    let is_here = |write: &Write| write.offset / STRIPE % servers == u64::from(server);
+                    let is_here = |write: &Write| {
+                        striping.server(FileNo(write.file), write.offset / STRIPE) == ServerNo(server)
+                    };
                     self.judge.loses(|write| write.is_direct && is_here(write));
                 }
             }

@@ -150,6 +150,10 @@ impl World {
         }
     }
 
+    fn striping(&self) -> Striping {
+        Striping { stripe_size: STRIPE, servers: self.storages.len() as u16 }
+    }
+
     fn say(&mut self, text: impl FnOnce() -> String) {
         if self.log.len() >= 120 {
             self.log.pop_front();
@@ -235,7 +239,8 @@ impl World {
         }
         for file in 0..self.files {
             for at in 0..far {
-                let storage = &self.storages[(at / STRIPE % self.storages.len() as u64) as usize];
+                let server = self.striping().server(FileNo(file), at / STRIPE);
+                let storage = &self.storages[usize::from(server.0)];
                 let key = (FileNo(file), at);
                 let stored = storage.cached.get(&key).or_else(|| storage.kept.get(&key)).copied();
                 let shown = gathered.get(&key).map(|(_, byte)| *byte).or(stored).unwrap_or(0);
@@ -287,7 +292,7 @@ impl World {
                 }
             }
             Host::Client(no) => {
-                let striping = Striping { stripe_size: STRIPE, servers: self.storages.len() as u16 };
+                let striping = self.striping();
                 let number = self.next_client;
                 self.next_client += 1;
                 let client = &mut self.clients[no as usize];

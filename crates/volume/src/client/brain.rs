@@ -204,8 +204,8 @@ impl Brain {
     }
 
     /// Where a byte of a file lies.
-    fn server_of(&self, at: u64) -> ServerNo {
-        self.striping.server(at / self.striping.stripe_size)
+    fn server_of(&self, file: FileNo, at: u64) -> ServerNo {
+        self.striping.server(file, at / self.striping.stripe_size)
     }
 
     fn op(&mut self, machine: usize, wanted: u64, (offset, len): (u64, u64)) -> OpNo {
@@ -229,8 +229,8 @@ impl Brain {
     }
 
     /// Which servers may have to do with a range.
-    fn servers_of(&self, machine: usize, pieces: &[(u64, u64)]) -> Vec<ServerNo> {
-        let storage = pieces.iter().map(|(at, _)| self.server_of(*at));
+    fn servers_of(&self, machine: usize, file: FileNo, pieces: &[(u64, u64)]) -> Vec<ServerNo> {
+        let storage = pieces.iter().map(|(at, _)| self.server_of(file, *at));
         storage.chain([ServerNo(machine as u16)]).collect()
     }
 
@@ -243,13 +243,13 @@ impl Brain {
                 let pieces = cut(self.striping.stripe_size, offset, len, u64::MAX);
                 let size = self.striping.stripe_size;
                 let each = |(at, len): &(u64, u64)| threshold::Piece {
-                    server: self.server_of(*at).0.into(),
+                    server: self.server_of(file, *at).0.into(),
                     stripe: at / size,
                     len: *len,
                     behind: size - (at % size + len),
                 };
                 let each: Vec<threshold::Piece> = pieces.iter().map(each).collect();
-                let of = self.servers_of(machine, &pieces);
+                let of = self.servers_of(machine, file, &pieces);
                 let wanted = self.wants(pieces.len(), Answer::Done(reply), of);
                 let Some(waits) = self.wanted.get_mut(&wanted) else { return };
                 let request = self.threshold.begin(now, (file, len), machine, &each, None);
@@ -269,7 +269,7 @@ impl Brain {
                 let machine = self.machine_of(file);
                 let pieces = cut(self.striping.stripe_size, offset, len, READ_MAX);
                 let read = Read { bytes: vec![0; len as usize], end: 0 };
-                let of = self.servers_of(machine, &pieces);
+                let of = self.servers_of(machine, file, &pieces);
                 if pieces.is_empty() {
                     let wanted = self.wants(1, Answer::Read(reply, read, offset), of);
                     let op = self.op(machine, wanted, (offset, 0));
@@ -314,7 +314,7 @@ impl Brain {
             }
             Want::Told { file, version, reply } => {
                 let machine = self.machine_of(file);
-                let of = self.servers_of(machine, &[]);
+                let of = self.servers_of(machine, file, &[]);
                 let wanted = self.wants(1, Answer::Done(reply), of);
                 let op = self.op(machine, wanted, (0, 0));
                 self.machines[machine].told(now, op, file, version);

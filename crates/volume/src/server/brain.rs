@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use haul_core::ids::Time;
 use haul_core::volume::gather::{self, CutNo, Gatherer, Part, PushNo, Seq};
+use haul_core::volume::layout::Striping;
 use haul_core::volume::storage::{self, Peer, Storage};
 use haul_core::volume::wire::{Message, PARTS_MAX, Who, Work};
 use haul_core::volume::{ClientNo, Incarnation, RequestNo, ServerNo, Session};
@@ -61,11 +62,6 @@ impl Busy {
     }
 }
 
-/// Where a stripe lies.
-fn server_of(servers: u16, stripe: u64) -> ServerNo {
-    ServerNo((stripe % u64::from(servers)) as u16)
-}
-
 fn in_words(errno: i32) -> String {
     haul_base::errno::text(std::io::Error::from_raw_os_error(errno))
 }
@@ -89,7 +85,7 @@ struct Connected {
 
 pub(super) struct Brain {
     pub(super) me: ServerNo,
-    pub(super) servers: u16,
+    pub(super) striping: Striping,
     pub(super) life: u32,
     pub(super) started: Instant,
     pub(super) storage: Storage<Bytes>,
@@ -127,7 +123,7 @@ pub(super) struct Brain {
 
 impl Brain {
     pub(super) fn new(
-        (me, servers, life): (ServerNo, u16, u32),
+        (me, striping, life): (ServerNo, Striping, u32),
         started: Instant,
         gatherer: Gatherer<Bytes>,
         disk: Disk,
@@ -135,7 +131,7 @@ impl Brain {
     ) -> Brain {
         Brain {
             me,
-            servers,
+            striping,
             life,
             started,
             storage: Storage::new(Incarnation(life.into())),
@@ -203,7 +199,7 @@ impl Brain {
             self.pushed_last = now;
             // Who is away or refuses holds up nobody else.
             let may = |file, stripe| {
-                let server = server_of(self.servers, stripe);
+                let server = self.striping.server(file, stripe);
                 self.tasks.hears(server) && self.care.takes(server, file)
             };
             if let Some((file, stripe)) = self.gatherer.oldest(may) {
@@ -302,7 +298,7 @@ impl Brain {
         let before = self.of.get(&who).and_then(|line| self.lines.get(line)).map(|line| line.session);
         let is_known = match who {
             Who::Client(client) => client.0 < GATHERERS,
-            Who::Gatherer(server) => server.0 < self.servers && server != self.me,
+            Who::Gatherer(server) => server.0 < self.striping.servers && server != self.me,
         };
         if !is_known || before.is_some_and(|before| before >= session) {
             let why = if is_known {
@@ -476,29 +472,27 @@ impl Brain {
                 }
             }
             gather::Action::Push { push, file, stripe, epoch, parts } => {
-                let server = server_of(self.servers, stripe);
+                let server = self.striping.server(file, stripe);
                 self.begin_push(Push { push, server, file, epoch, parts });
             }
             gather::Action::Cut { cut, file, epoch, from } => {
-                self.cuts.insert(cut, (self.servers, true));
-                for server in 0..self.servers {
+                self.cuts.insert(cut, (self.striping.servers, true));
+                for server in 0..self.striping.servers {
                     let begins = self.tasks.cut(cut, ServerNo(server), file, epoch, from);
                     self.begin(begins);
                 }
             }
             gather::Action::Remove { cut, file, epoch } => {
-                self.cuts.insert(cut, (self.servers, true));
-                for server in 0..self.servers {
+                self.cuts.insert(cut, (self.striping.servers, true));
+                for server in 0..self.striping.servers {
                     let begins = self.tasks.remove(cut, ServerNo(server), file, epoch);
                     self.begin(begins);
                 }
             }
             gather::Action::Fence { cut, file, epoch, stripes } => {
-                let servers = u64::from(self.servers);
-                let count = (stripes.end - stripes.start).min(servers);
-                self.cuts.insert(cut, (count as u16, true));
-                for nth in 0..count {
-                    let server = server_of(self.servers, stripes.start + nth);
+                let servers: Vec<ServerNo> = self.striping.servers_of(file, &stripes).collect();
+                self.cuts.insert(cut, (servers.len() as u16, true));
+                for server in servers {
                     let begins = self.tasks.cut(cut, server, file, epoch, FILE_LEN_MAX);
                     self.begin(begins);
                 }

@@ -6,6 +6,7 @@
 use std::fmt::{self, Write};
 
 use haul_core::volume::ServerNo;
+use haul_core::volume::layout::Striping;
 use haul_core::volume::wire::VolumeId;
 
 /// Longer is none of these files.
@@ -52,11 +53,16 @@ fn unsealed(bytes: &[u8]) -> Option<impl Iterator<Item = &str>> {
 }
 
 impl Of {
+    /// How files lie on all servers.
+    pub(super) fn striping(&self) -> Striping {
+        Striping { stripe_size: self.stripe_size, servers: self.servers }
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         let Of { volume, server, servers, stripe_size } = self;
         let (volume, server) = (hex(&volume.0), server.0);
         sealed(format!(
-            "haul volume 1\nvolume {volume}\nserver {server}\nservers {servers}\nstripe {stripe_size}\n"
+            "haul volume 2\nvolume {volume}\nserver {server}\nservers {servers}\nstripe {stripe_size}\n"
         ))
     }
 
@@ -64,7 +70,7 @@ impl Of {
     pub(super) fn decode(bytes: &[u8]) -> Option<Of> {
         let mut lines = unsealed(bytes)?;
         let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
-        field("haul volume").filter(|version| *version == "1")?;
+        field("haul volume").filter(|version| *version == "2")?;
         let volume = u128::from_str_radix(field("volume")?, 16).ok()?;
         let of = Of {
             volume: VolumeId(volume.to_be_bytes()),

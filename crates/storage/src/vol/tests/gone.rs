@@ -16,10 +16,9 @@ fn a_server_that_is_gone_is_said_once() {
     let mut reads = Reads::of(&volume, "/s/", OnChange::Fail);
     let mut run = sink.begin();
     volume.kill(2);
-    let gathered_elsewhere = |n: &u64| {
-        let entry = volume.entry(format!("/s/f{n}").as_bytes()).expect("there");
-        entry.id.0 % 3 != 2
-    };
+    let number = |n: &u64| volume.entry(format!("/s/f{n}").as_bytes()).expect("there").id.0;
+    // Their first stripe too.
+    let gathered_elsewhere = |n: &u64| number(n) % 3 != 2;
     let all: Vec<u64> = (0..6).filter(gathered_elsewhere).collect();
     for n in &all {
         let (id, _) = reads.file(format!("f{n}").as_bytes());
@@ -27,7 +26,9 @@ fn a_server_that_is_gone_is_said_once() {
     }
     for n in &all {
         let (id, _) = reads.file(format!("f{n}").as_bytes());
-        let failure = reads.read(id, 2 * OBJECT as u64, OBJECT as u32).expect_err("it lies there");
+        let stripe = (2 + 3 - number(n) % 3) % 3;
+        let failure =
+            reads.read(id, stripe * OBJECT as u64, OBJECT as u32).expect_err("a stripe lies there");
         assert_eq!(reads.gone.len(), 1, "{}", failure.text);
         assert_eq!(failure.kind, FailureKind::Network, "{}", failure.text);
         let one = file(*n + 1, DirId::ROOT, format!("f{n}").as_bytes(), large.len());
