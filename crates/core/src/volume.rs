@@ -45,7 +45,8 @@
 //!
 //! Names are another matter: [`catalog`].
 //!
-//! Reading order: [`layout`]; [`cost`], [`threshold`]; [`storage`], [`gather`], [`client`]; [`catalog`]; [`check`].
+//! Reading order: [`layout`]; [`cost`], [`threshold`]; [`storage`], [`gather`], [`client`]; [`catalog`];
+//! [`check`].
 
 pub mod catalog;
 pub mod check;

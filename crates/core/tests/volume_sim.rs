@@ -13,8 +13,11 @@
 //!
 //! - nothing that was sent before its client was not heard for too long goes over what began after that;
 //! - of two writes of one client the later one stays, though it waited for neither;
-//! - reads of one place between two looks that showed the same version of its file show the same, whenever
-//!   they were; and so do those between which nobody had to tell the catalog that the file was written.
+//! - a read of a stripe of which a map says that it is not gathered shows from its server alone what any read
+//!   may show that began before the map was asked for;
+//! - reads of one place between two looks, or maps, that showed the same version of its file show the same,
+//!   whenever they were; and so do those between which nobody had to tell the catalog that the file was
+//!   written.
 //!
 //! Each of these changes to the machines was seen to fail (seeds that fail of 6,000): what was brought is
 //! not noted in the log (775), or its stripe is leased before that lasts (1); no grace after a start (2);

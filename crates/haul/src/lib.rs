@@ -28,4 +28,12 @@ mod target_tables;
 #[doc(hidden)]
 pub mod trial;
 
+/// Files of striped volumes as a program uses them. No part yet of what `docs/stable.md` promises.
+#[cfg(feature = "volume")]
+pub mod volume {
+    pub use haul_volume::access::{Access, AccessError};
+    pub use haul_volume::api::*;
+    pub use haul_volume::client::VolumeError;
+}
+
 pub use haul_base::{errno, escape, kernel, size};

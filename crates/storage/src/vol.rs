@@ -18,6 +18,7 @@ use std::time::Duration;
 use haul_base::escape;
 use haul_core::entry::Name;
 use haul_core::volume::catalog::{Entry, Facts, Failure as Refusal, Kind, Place as At};
+use haul_core::volume::layout::{Placement, Placing};
 use haul_core::volume::{ClientNo, FileNo, ServerNo};
 use haul_core::wire::{Failure, FailureKind};
 use haul_volume::access::{Access, AccessError};
@@ -115,9 +116,6 @@ pub fn becomes(place: &Place) -> Option<Option<Name>> {
     }
 }
 
-/// How files lie in a volume, in the catalog's word: round and round. There is no other way yet.
-const ROUND_ROBIN: &str = "round-robin";
-
 /// How a volume is reached.
 #[derive(Clone)]
 pub(crate) struct Reach {
@@ -141,6 +139,8 @@ pub(crate) struct Volume {
     client: Client,
     facts: Facts,
     places: Vec<String>,
+    /// Of new files.
+    placement: Placement,
     /// So long anything may take.
     patience: Duration,
     gone: Gone,
@@ -161,13 +161,13 @@ impl Volume {
         let catalog = Catalog::connect(keys.clone(), at, patience)
             .map_err(|why| said(of_network(&why, kind), why.errno, format!("its catalog at {at}: {why}")))?;
         let facts = catalog.facts();
-        if &*facts.placement != ROUND_ROBIN {
+        let Some(placement) = Placement::from_word(&facts.placement) else {
             let why = format!(
                 "its files lie in a way that this haul does not know ({}); use the haul that made it",
                 haul_base::escape::name(facts.placement.as_bytes())
             );
             return Err(said(kind, 0, why));
-        }
+        };
         let known = servers.filter(|known| known.len() == facts.servers.len());
         let is_known = known.is_some();
         let mut servers = known.unwrap_or_default();
@@ -194,7 +194,8 @@ impl Volume {
         };
         let client = Client::start(config)
             .map_err(|error| said(FailureKind::Local, 0, haul_base::errno::text(&error)))?;
-        Ok(Volume { name, catalog, catalog_at: at, client, facts, places, patience, gone: Gone::default() })
+        let gone = Gone::default();
+        Ok(Volume { name, catalog, catalog_at: at, client, facts, places, placement, patience, gone })
     }
 
     /// A path in it, for people and for failures.
@@ -273,6 +274,11 @@ impl Volume {
     /// How long a file is.
     fn len(&self, file: FileNo) -> Result<u64, VolumeError> {
         self.wait(|| self.ask_len(file)).map(|read| read.end)
+    }
+
+    /// How a new file of so many bytes is placed.
+    fn placing(&self, len: u64) -> Placing {
+        self.placement.of_file(Some(len), self.client.striping())
     }
 
     /// For reports.

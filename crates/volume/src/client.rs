@@ -7,21 +7,28 @@
 //! names, which the catalog has; small writes put together before they are sent.
 
 mod brain;
+mod came;
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded, unbounded};
 use haul_core::volume::client::{Striping, Where};
 use haul_core::volume::threshold::Counts;
-use haul_core::volume::wire::{BYTES_MAX, Who};
+use haul_core::volume::wire::{BYTES_MAX, MAP_MAX, Who};
 use haul_core::volume::{ClientNo, ContentVersion, FileNo, ServerNo};
 use haul_core::wire::FILE_LEN_MAX;
 
 use self::brain::{Brain, Event, Want};
+pub use self::came::Came;
 use crate::dial::{Dialler, Keys, To};
+
+/// A piece that its gatherer may have bytes of has so many bytes at most: so that what it has of it fits one
+/// answer.
+pub const READ_MAX: u64 = 256 * 1024;
 
 /// What a client is told.
 pub struct Config {
@@ -91,6 +98,38 @@ pub struct Look {
     pub untold: bool,
 }
 
+/// What a map of some stripes showed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Map {
+    /// Those of them that were gathered, in their order.
+    pub gathered: Vec<Range<u64>>,
+    /// Where the file ends, as far as its gatherer knows.
+    pub end: u64,
+    /// Of its bytes, if nobody can write it directly.
+    pub version: Option<ContentVersion>,
+}
+
+impl Map {
+    /// Whether that stripe was gathered, of those that were asked for.
+    pub fn is_gathered(&self, stripe: u64) -> bool {
+        let at = self.gathered.partition_point(|range| range.end <= stripe);
+        self.gathered.get(at).is_some_and(|range| range.contains(&stripe))
+    }
+}
+
+/// A range of one stripe that is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub file: FileNo,
+    /// Bytes.
+    pub offset: u64,
+    /// Bytes: at least one, and of what may be gathered [`READ_MAX`] at most.
+    pub len: u64,
+    /// Its stripe was not gathered, as a [`Map`] showed that is of this same read, and the file ended there:
+    /// its server is asked alone. Never set from an older map: what was gathered since would be missed.
+    pub not_gathered: Option<u64>,
+}
+
 /// A server that is not heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Away {
@@ -104,6 +143,7 @@ pub struct Away {
 /// A client that is connected, or tries to be. Many threads may use it.
 pub struct Client {
     to: Sender<Event>,
+    striping: Striping,
     brain: Option<std::thread::JoinHandle<()>>,
     _lines: Vec<Dialler>,
 }
@@ -153,10 +193,15 @@ impl Client {
             let to = To { server, at: *at, striping: striping.clone() };
             lines.push(Dialler::start(config.keys.clone(), to, Who::Client(config.number), 1, post)?);
         }
-        let brain = Brain::new(&config, striping);
+        let brain = Brain::new(&config, striping.clone());
         let thread = std::thread::Builder::new().name("haul-vol-client".into());
         let brain = Some(thread.spawn(move || brain.run(&events))?);
-        Ok(Client { to, brain, _lines: lines })
+        Ok(Client { to, striping, brain, _lines: lines })
+    }
+
+    /// How files lie on the servers.
+    pub fn striping(&self) -> &Striping {
+        &self.striping
     }
 
     fn want<T>(&self, want: impl FnOnce(Sender<Result<T, VolumeError>>) -> Want) -> Waiting<T> {
@@ -191,6 +236,27 @@ impl Client {
             return Client::refuse();
         }
         self.want(|reply| Want::Read { file, offset, len, reply })
+    }
+
+    /// Begins to ask which of these stripes are gathered: at least one, and 4096 at most.
+    pub fn map(&self, file: FileNo, stripes: Range<u64>) -> Waiting<Map> {
+        let is_sound = stripes.start < stripes.end && stripes.end - stripes.start <= MAP_MAX;
+        match is_sound && stripes.end <= FILE_LEN_MAX {
+            true => self.want(|reply| Want::Map { file, stripes, reply }),
+            false => Client::refuse(),
+        }
+    }
+
+    /// Begins to read a piece. `to` is called once, from a thread of the client, which it must not hold up.
+    pub fn piece(&self, piece: Piece, to: impl FnOnce(Result<Came, VolumeError>) + Send + 'static) {
+        let Piece { offset, len, .. } = piece;
+        let max = if piece.not_gathered.is_some() { BYTES_MAX } else { READ_MAX };
+        let is_sound = (1..=max).contains(&len) && Client::is_sound(offset, len);
+        let stripe_size = self.striping.stripe_size;
+        if !is_sound || offset / stripe_size != (offset + len - 1) / stripe_size {
+            return to(Err(VolumeError::Range));
+        }
+        let _ = self.to.send(Event::Want(Want::Piece { piece, to: Box::new(to) }));
     }
 
     /// Begins to put bytes behind the file's end, and tells where they stand: behind what was gathered or

@@ -17,7 +17,7 @@ use std::time::Duration;
 use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::volume::catalog::{Checked, EntryNo, Failure, Kind as EntryKind, ROOT};
 use haul_core::volume::check::{Ask, Found, Gathered, Has};
-use haul_core::volume::client::Striping;
+use haul_core::volume::layout::{Placing, Striping};
 use haul_core::volume::{FileNo, ServerNo};
 use rustix::io::Errno;
 
@@ -155,12 +155,10 @@ impl Fsck<'_> {
 
 /// How many bytes of a file of this length lie at a server, one stripe behind the other, when nothing of it
 /// is in the log: `gathered` is, in ascending order.
-fn needs(striping: &Striping, server: ServerNo, len: u64, gathered: &[Range<u64>]) -> u64 {
-    let (size, servers) = (striping.stripe_size, u64::from(striping.servers));
-    let stripes = len.div_ceil(size);
-    let Some(above) = stripes.checked_sub(u64::from(server.0)) else { return 0 };
-    for nth in (0..above.div_ceil(servers)).rev() {
-        let start = (nth * servers + u64::from(server.0)) * size;
+fn needs(striping: &Striping, (file, server): (FileNo, ServerNo), len: u64, gathered: &[Range<u64>]) -> u64 {
+    let size = striping.stripe_size;
+    for nth in (0..striping.before(file, len.div_ceil(size), server)).rev() {
+        let start = striping.nth(file, server, nth) * size;
         let mut end = (start + size).min(len);
         while end > start
             && let Some(range) = gathered.iter().find(|range| range.start < end && end <= range.end)
@@ -299,8 +297,9 @@ impl Run<'_, '_> {
         }
         let looks = lens.into_iter().zip(logs).zip(filled().cloned().collect::<Vec<_>>());
         for ((lens, log), (file, path, len)) in looks {
-            let is_short =
-                |(server, there): &(ServerNo, u64)| *there < needs(&self.striping, *server, len, &log);
+            let is_short = |(server, there): &(ServerNo, u64)| {
+                *there < needs(&self.striping, (file, *server), len, &log)
+            };
             if lens.iter().any(is_short) {
                 self.look_again(file, &path)?;
             }
@@ -361,7 +360,7 @@ impl Run<'_, '_> {
                 self.fault(&fault(Kind::Missing, gatherer, text))?;
             }
             for (server, there) in has {
-                let needs = needs(&self.striping, server, len, &before.ranges);
+                let needs = needs(&self.striping, (file, server), len, &before.ranges);
                 if there < needs {
                     let text = format!("{there} of {needs} bytes that should lie there do");
                     self.fault(&fault(Kind::Missing, server, text))?;
@@ -441,7 +440,7 @@ impl Run<'_, '_> {
     /// Tells of what no entry has, and removes it if that is wanted and sure.
     fn settle_orphans(&mut self) -> Result<(), FsckError> {
         let orphans = std::mem::take(&mut self.orphans);
-        let beyond = |sum: &Sum, file: &FileNo| file.0 == 0 || file.0 > sum.checked.last;
+        let beyond = |sum: &Sum, file: &FileNo| !(1..=sum.checked.last).contains(&Placing::serial(*file));
         if orphans.keys().any(|file| beyond(&self.sum, file)) {
             // Numbers that were given meanwhile.
             self.sum.checked.last = self.of.catalog.check().map_err(FsckError::Catalog)?.last;
@@ -505,15 +504,22 @@ mod tests {
             let striping = Striping { servers, stripe_size: size };
             for len in 0..=14 {
                 for (from, end) in (0..=len).flat_map(|from| (from..=len).map(move |end| (from, end))) {
-                    for server in (0..servers).map(ServerNo) {
+                    let files =
+                        [0, 1, 2].map(|code| Placing::from_code(code).expect("one").number(u64::from(code)));
+                    let all =
+                        files.iter().flat_map(|file| (0..servers).map(|server| (*file, ServerNo(server))));
+                    for (file, server) in all {
                         let range = from..end;
                         let ranges = if range.is_empty() { vec![] } else { vec![range.clone()] };
-                        let here = |byte: &u64| byte / size % u64::from(servers) == u64::from(server.0);
+                        let here = |byte: &u64| striping.server(file, byte / size) == server;
                         let last = (0..len).filter(here).rfind(|byte| !range.contains(byte));
-                        let place = |byte: u64| byte / size / u64::from(servers) * size + byte % size + 1;
+                        let before = |stripe| {
+                            (0..stripe).filter(|at| striping.server(file, *at) == server).count() as u64
+                        };
+                        let place = |byte: u64| before(byte / size) * size + byte % size + 1;
                         let model = last.map_or(0, place);
                         assert_eq!(
-                            needs(&striping, server, len, &ranges),
+                            needs(&striping, (file, server), len, &ranges),
                             model,
                             "{striping:?} {len} {ranges:?}"
                         );

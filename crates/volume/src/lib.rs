@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod api;
 pub mod boot;
 pub mod catalog;
 pub mod check;

@@ -204,9 +204,9 @@ fn a_server_starts_on_a_full_disk() {
         let read = client.read(FileNo(4), 100, 1000).wait().expect("read");
         assert!(read.bytes == more, "round {round}");
         // What needs a word in its log, and no more, goes on.
-        let at = 6 * STRIPE + round;
+        let at = 7 * STRIPE + round;
         client
-            .write(file, 6 * STRIPE, vec![round as u8; 1 + round as usize])
+            .write(file, 7 * STRIPE, vec![round as u8; 1 + round as usize])
             .wait()
             .expect("it lies elsewhere");
         client.sync(file).wait().expect("synced");

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Subcommand};
+use haul_core::volume::layout::Placement;
 use haul_volume::access::check_name;
 
 use super::far::{self, SshCommand, parse_ssh};
@@ -73,7 +74,8 @@ pub struct Create {
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse_object_size)]
     pub stripe: u32,
 
-    /// How files lie on the servers: stripes in turns. No other placement is there yet
+    /// How new files lie on the servers: round-robin, stripes in turns; partitioned, each in as many parts as
+    /// there are servers, where it is known how long it will be (as in copies)
     #[arg(long, value_name = "HOW", default_value = "round-robin", value_parser = parse_placement)]
     pub placement: String,
 
@@ -296,10 +298,10 @@ fn parse_place(text: &str) -> Result<Place, String> {
 }
 
 fn parse_placement(text: &str) -> Result<String, String> {
-    match text {
-        "round-robin" => Ok(text.into()),
-        "partitioned" | "given" => Err(format!("{text} is not there yet; round-robin is")),
-        _ => Err("round-robin is the placement that there is".into()),
+    match Placement::from_word(text) {
+        Some(_) => Ok(text.into()),
+        None if text == "given" => Err("given is not there yet; round-robin and partitioned are".into()),
+        None => Err("round-robin and partitioned are the placements that there are".into()),
     }
 }
 
@@ -386,7 +388,7 @@ mod tests {
     /// Goal: what is not there yet is refused as that.
     #[test]
     fn placements_that_are_missing_are_told() {
-        assert!(parse_placement("round-robin").is_ok());
+        assert!(parse_placement("round-robin").is_ok() && parse_placement("partitioned").is_ok());
         assert!(parse_placement("given").is_err_and(|why| why.contains("not there yet")));
         assert!(parse_launch("srun -w {host}").is_ok() && parse_launch("srun").is_err());
     }

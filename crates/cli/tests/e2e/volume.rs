@@ -235,7 +235,7 @@ fn a_volume_from_its_making_to_its_end() {
     let first = user.processes();
     assert_eq!(first.len(), 4);
     let listed = user.haul(&["volume", "ls"]).run().sane().exits(0);
-    assert_eq!(out(&listed), "v  3 servers, stripes of 1.05 MB, all answer\n");
+    assert_eq!(out(&listed), "v  3 servers, stripes of 1.05 MB, round-robin, all answer\n");
     user.haul(&["volume", "create", "v", "--server", &user.at("d")])
         .run()
         .exits(1)
@@ -455,9 +455,7 @@ fn all_servers_or_none() {
     let (other, dir) = (user.haul(&["volume", "create", "w", "--server"]), user.at("b"));
     other.args([dir]).run().sane().exits(1).says("is a directory of a volume already");
     assert!(user.health().1);
-    for (placement, why) in
-        [("given", "not there yet"), ("partitioned", "not there yet"), ("x", "round-robin")]
-    {
+    for (placement, why) in [("given", "not there yet"), ("x", "round-robin")] {
         let words = ["volume", "create", "w", "--server", "/x", "--placement", placement];
         user.haul(&words).run().exits(2).says(why);
     }

@@ -393,3 +393,61 @@ fn a_catalog_that_is_gone_ends_the_copy() {
     user.cp(&["-r"], "vol://v/data", &out).run().sane().exits(0);
     assert_same(&data, &out.join("data"), ALL);
 }
+
+/// Goal: in a volume that is partitioned each file that is copied lies in as many parts as there are servers,
+/// each on one of them; `stat` says so, and what comes out is what went in. What is made without a length
+/// lies round and round. Method: what the servers have on disk, put together in their order, is the file.
+#[test]
+fn files_are_placed_as_the_volume_says() {
+    let user = User::new();
+    let (data, out) = (user.room.dir("data"), user.room.dir("out"));
+    let (long, stripe) = (27 * 65_536 + 1234, 65_536);
+    let bytes: Vec<u8> = (0..long as u64).map(|at| (at * 7 + at / 65_536) as u8).collect();
+    user.room.file("data/long", bytes.clone());
+    for n in 0..5 {
+        user.room.file(&format!("data/short{n}"), &bytes[..stripe / 2 + n]);
+    }
+    let dirs = ["pa", "pb", "pc"].map(|name| user.room.at(name));
+    let words = dirs.clone().map(|dir| dir.to_str().expect("UTF-8").to_owned()).join(",");
+    let create = ["volume", "create", "p", "--stripe", "64KiB", "--placement", "partitioned", "--server"];
+    user.env(Haul::new(create.into_iter().chain([&*words]))).run().sane().exits(0);
+    user.cp(&["-r"], &data, "vol://p/").run().sane().exits(0);
+    user.cp(&["-r"], "vol://p/data", &out).run().sane().exits(0);
+    assert_same(&data, &out.join("data"), ALL);
+
+    let stat = |path: &str| -> Value {
+        let told = user.env(Haul::new(["volume", "stat", path, "--json"])).run().sane().exits(0);
+        serde_json::from_slice(&told.stdout).expect("JSON")
+    };
+    let told = stat("p/data/long");
+    let number = told["number"].as_u64().expect("a number");
+    let first = told["first_server"].as_u64().expect("a server") as usize;
+    // 28 stripes on three servers: ten, ten and eight.
+    assert_eq!(told["placement"], "partitioned, 10 stripes on each server");
+    let name = format!("data/files/{:02x}/{number:016x}", number & 0xff);
+    let parts: Vec<Vec<u8>> = (0..3).map(|nth| read(dirs[(first + nth) % 3].join(&name))).collect();
+    assert_eq!(
+        parts.iter().map(Vec::len).collect::<Vec<_>>(),
+        [10 * stripe, 10 * stripe, long - 20 * stripe]
+    );
+    assert!(parts.concat() == bytes);
+    let begins: std::collections::BTreeSet<u64> = (0..5)
+        .map(|n| stat(&format!("p/data/short{n}"))["first_server"].as_u64().expect("a server"))
+        .collect();
+    assert_eq!(begins.len(), 3, "files begin at different servers");
+    let human = user.env(Haul::new(["volume", "stat", "p/data/long"])).run().sane().exits(0);
+    said_out(&human, "partitioned, 10 stripes on each server, from server");
+    let listed = user.env(Haul::new(["volume", "ls"])).run().sane().exits(0);
+    said_out(&listed, "p  3 servers, stripes of 65.5 kB, partitioned, all answer");
+    let health = user.env(Haul::new(["volume", "health", "p"])).run().sane().exits(0);
+    said_out(&health, "new files lie partitioned");
+    // In another one they lie round and round, also what comes from there.
+    user.cp(&["-r"], "vol://p/data", "vol://v/").run().sane().exits(0);
+    assert_eq!(stat("v/data/long")["placement"], "round-robin");
+    user.has(&data, "again");
+}
+
+fn said_out(ended: &Outcome, words: &str) {
+    let out = String::from_utf8_lossy(&ended.stdout);
+    assert!(out.contains(words), "{words}: {out}");
+}

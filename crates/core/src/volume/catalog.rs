@@ -17,6 +17,7 @@
 
 pub mod wire;
 
+use super::layout::Placing;
 use super::{ClientNo, ContentVersion, FileNo, RequestNo, ServerNo, Session};
 use crate::entry::{Meta, Name, Timestamp};
 use wire::VolumeId;
@@ -160,12 +161,13 @@ pub enum Request {
         meta: Meta,
     },
     /// A file: with `exclusive` it must not be there yet, otherwise one that is there is taken as it is. With
-    /// `open` the client has it open from then on.
+    /// `open` the client has it open from then on. A new one is placed as `placing` says, for all its life.
     Create {
         at: Place,
         meta: Meta,
         exclusive: bool,
         open: bool,
+        placing: Placing,
     },
     Symlink {
         at: Place,

@@ -12,6 +12,7 @@
 //! up what takes too long.
 
 mod look;
+mod map;
 mod sync;
 mod turns;
 
@@ -68,6 +69,13 @@ pub enum Outcome<B> {
     Length {
         gathered: Vec<gather::Part>,
         end: u64,
+    },
+    /// These stripes are gathered, of those that were asked for, and the file ends there; of that version it
+    /// is if nobody can write it directly.
+    Map {
+        gathered: Vec<Range<u64>>,
+        end: u64,
+        version: Option<ContentVersion>,
     },
     /// A server ended a life with writes that no sync was for.
     Lost(Where),
@@ -213,6 +221,11 @@ enum Asked<B> {
         op: OpNo,
         file: FileNo,
     },
+    Map {
+        op: OpNo,
+        file: FileNo,
+        stripes: Range<u64>,
+    },
     Gathered {
         op: OpNo,
         file: FileNo,
@@ -345,6 +358,7 @@ impl<B: Clone> Client<B> {
                 asked @ (Asked::Look { .. }
                 | Asked::Told { .. }
                 | Asked::Length { .. }
+                | Asked::Map { .. }
                 | Asked::Gathered { .. }
                 | Asked::Stored { .. }) => self.reads.push_front(asked),
                 Asked::Lease { .. } => {}
@@ -431,6 +445,10 @@ impl<B: Clone> Client<B> {
                 }
                 Asked::Gathered { file, offset, len, .. } if self.gatherer.is_some() => {
                     self.ask_gatherer(read, gather::Request::Read { file, offset, len });
+                }
+                Asked::Map { file, ref stripes, .. } if self.gatherer.is_some() => {
+                    let stripes = stripes.clone();
+                    self.ask_gatherer(read, gather::Request::Map { file, stripes });
                 }
                 Asked::Look { file, .. } if self.gatherer.is_some() => {
                     self.ask_gatherer(read, gather::Request::Look { file });
@@ -569,8 +587,20 @@ impl<B: Clone> Client<B> {
             (Asked::Write { file, stripe, piece, .. }, gather::Answer::Gone) => {
                 self.written(file, stripe, &piece, Outcome::Gone);
             }
-            (Asked::Length { op, .. } | Asked::Gathered { op, .. }, gather::Answer::Gone) => {
+            (
+                Asked::Length { op, .. } | Asked::Map { op, .. } | Asked::Gathered { op, .. },
+                gather::Answer::Gone,
+            ) => {
                 self.done(op, Outcome::Gone);
+            }
+            (
+                Asked::Length { op, .. } | Asked::Map { op, .. } | Asked::Gathered { op, .. },
+                gather::Answer::Failed(errno),
+            ) => {
+                self.done(op, Outcome::Failed(Where::Gatherer, errno));
+            }
+            (Asked::Map { op, .. }, gather::Answer::Map { gathered, end, version }) => {
+                self.done(op, Outcome::Map { gathered, end, version });
             }
             (Asked::Length { op, .. }, gather::Answer::Read { parts: gathered, end }) => {
                 self.done(op, Outcome::Length { gathered, end });
@@ -591,7 +621,7 @@ impl<B: Clone> Client<B> {
             }
             (Asked::Lease { file, stripes, .. }, gather::Answer::Refused(errno)) => {
                 for at in stripes {
-                    let of = Where::Storage(self.striping.server(at));
+                    let of = Where::Storage(self.striping.server(file, at));
                     self.no_lease(file, at..at + 1, &Outcome::Failed(of, errno));
                 }
             }

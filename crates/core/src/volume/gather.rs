@@ -16,6 +16,7 @@ mod facts;
 mod leases;
 mod log;
 mod look;
+mod map;
 mod stripe;
 mod words;
 
@@ -385,7 +386,10 @@ impl<B> Gatherer<B> {
 
     fn take(&mut self, client: ClientNo, number: RequestNo, request: Request<B>) {
         if let Some(errno) = self.failed
-            && !matches!(request, Request::Read { .. } | Request::Release { .. } | Request::Look { .. })
+            && !matches!(
+                request,
+                Request::Read { .. } | Request::Map { .. } | Request::Release { .. } | Request::Look { .. }
+            )
         {
             return match request {
                 Request::Grow { .. } => {}
@@ -433,6 +437,7 @@ impl<B> Gatherer<B> {
                 let end = state.end;
                 self.answer(client, number, Answer::Read { parts, end });
             }
+            Request::Map { file, stripes } => self.map(client, number, file, stripes),
             Request::Grow { file, epoch, end } => {
                 let state = self.file(file);
                 let counts = state.last_cut.is_none_or(|(last, _)| epoch >= last);

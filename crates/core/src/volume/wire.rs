@@ -36,6 +36,8 @@ use crate::wire::{FILE_LEN_MAX, OBJECT_LEN_MAX, WireError};
 pub const STREAM: u16 = 1;
 /// Most parts in one answer of a gatherer; a stripe that has more of them is brought before it is read.
 pub const PARTS_MAX: usize = 16_384;
+/// Most stripes of one map.
+pub const MAP_MAX: u64 = 4096;
 /// Most bytes of one request or answer.
 pub const BYTES_MAX: u64 = OBJECT_LEN_MAX as u64;
 
@@ -183,6 +185,7 @@ impl<B> gather::Request<B> {
             gather::Request::Lease { file, stripes } => gather::Request::Lease { file, stripes },
             gather::Request::Release { file, stripes } => gather::Request::Release { file, stripes },
             gather::Request::Read { file, offset, len } => gather::Request::Read { file, offset, len },
+            gather::Request::Map { file, stripes } => gather::Request::Map { file, stripes },
             gather::Request::Grow { file, epoch, end } => gather::Request::Grow { file, epoch, end },
             gather::Request::Sync { file } => gather::Request::Sync { file },
             gather::Request::Append { file, number, len, bytes } => {
@@ -369,6 +372,11 @@ fn write_gather(w: &mut Writer<'_>, request: &gather::Request<Following>) {
             w.u64(*offset);
             w.u64(*len);
         }
+        gather::Request::Map { file, stripes } => {
+            w.u8(20);
+            w.u64(file.0);
+            write_range(w, stripes);
+        }
         gather::Request::Sync { file } => {
             w.u8(4);
             w.u64(file.0);
@@ -449,6 +457,14 @@ fn write_gathered(w: &mut Writer<'_>, answer: &gather::Answer) {
         gather::Answer::Refused(errno) => {
             w.u8(12);
             w.i32(*errno);
+        }
+        gather::Answer::Map { gathered, end, version } => {
+            w.u8(20);
+            w.u64(*end);
+            w.bool(version.is_some());
+            write_version(w, version.unwrap_or_default());
+            w.count("gathered stripes", gathered.len(), MAP_MAX as usize);
+            gathered.iter().for_each(|stripes| write_range(w, stripes));
         }
     }
 }
@@ -606,6 +622,15 @@ fn read_stripes(r: &mut Reader<'_>) -> Result<Range<u64>, WireError> {
     }
 }
 
+/// The stripes of one map.
+fn read_map(r: &mut Reader<'_>) -> Result<Range<u64>, WireError> {
+    let stripes = read_stripes(r)?;
+    match stripes.end - stripes.start {
+        len if len > MAP_MAX => Err(WireError::TooLong { what: "stripes of a map", len, max: MAP_MAX }),
+        _ => Ok(stripes),
+    }
+}
+
 /// A range of bytes, not empty, that one request may have.
 fn check_bytes(offset: u64, len: u64) -> Result<(), WireError> {
     if len == 0 {
@@ -652,6 +677,7 @@ fn read_gather(r: &mut Reader<'_>) -> Result<gather::Request<Following>, WireErr
             check_bytes(offset, len)?;
             gather::Request::Read { file, offset, len }
         }
+        20 => gather::Request::Map { file, stripes: read_map(r)? },
         4 => gather::Request::Sync { file },
         5 => gather::Request::Grow { file, epoch: read_epoch(r)?, end: read_end(r)? },
         6 => {
@@ -703,6 +729,24 @@ fn read_gathered(r: &mut Reader<'_>) -> Result<gather::Answer, WireError> {
         }
         11 => gather::Answer::Told,
         12 => gather::Answer::Refused(r.i32("errno")?),
+        20 => {
+            let (end, known) = (read_end(r)?, r.bool("whether the version is known")?);
+            let version = match (known, read_version(r)?) {
+                (true, version) => Some(version),
+                (false, version) if version == ContentVersion::default() => None,
+                (false, version) => return Err(bad("version that is not known", version.changes)),
+            };
+            let mut before = 0;
+            let gathered = r.list("gathered stripes", MAP_MAX as usize, 16, |r| {
+                let stripes = read_stripes(r)?;
+                if stripes.start < before {
+                    return Err(bad("first gathered stripe", stripes.start));
+                }
+                before = stripes.end;
+                Ok(stripes)
+            })?;
+            gather::Answer::Map { gathered, end, version }
+        }
         other => return Err(bad("answer of a gatherer", other.into())),
     })
 }

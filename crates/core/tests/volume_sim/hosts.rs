@@ -135,6 +135,13 @@ pub enum Op {
         len: u64,
         begun: u64,
     },
+    /// The first half of a read: whether the stripe is gathered.
+    Map {
+        file: u64,
+        offset: u64,
+        len: u64,
+        begun: u64,
+    },
     /// Writes that are over, for which it is, and all that were begun before: if it fails these may be lost.
     Sync {
         writes: Vec<u32>,

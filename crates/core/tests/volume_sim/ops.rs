@@ -42,7 +42,7 @@ impl World {
                     let cut = Cut { client: of, file, from, begun: now, over: None };
                     self.judge.cuts.insert(number, cut);
                     client.ops.insert(op, Op::Cut(number));
-                    machine.truncate(Time(now), op, FileNo(file), from);
+                    machine.truncate(Time(now), op, numbered(file), from);
                     self.say(|| format!("client {no} cuts {number}: {file} at {from}"));
                 }
                 2..14 => {
@@ -56,7 +56,7 @@ impl World {
                     self.judge.cuts.insert(number, cut);
                     self.judge.removed.insert(file);
                     client.ops.insert(op, Op::Cut(number));
-                    machine.remove(Time(now), op, FileNo(file));
+                    machine.remove(Time(now), op, numbered(file));
                     let name = self.names.iter().position(|name| *name == file).expect("it is there");
                     self.names[name] = self.files;
                     self.files += 1;
@@ -70,17 +70,24 @@ impl World {
                     let client = &mut self.clients[no as usize];
                     client.ops.insert(op, Op::Append(number));
                     let machine = client.machine.as_mut().expect("it is up");
-                    machine.append(Time(now), op, FileNo(file), len, vec![number; len as usize]);
+                    machine.append(Time(now), op, numbered(file), len, vec![number; len as usize]);
                     self.say(|| format!("client {no} appends {number}: {len} to {file}"));
                 }
                 27..30 => {
                     let (offset, len) = (stripe * STRIPE, STRIPE);
                     client.ops.insert(op, Op::Probe(Probe { file, offset, len, first: None, bytes: None }));
-                    machine.look(Time(now), op, FileNo(file));
+                    match self.random.bool() {
+                        true => machine.map(Time(now), op, numbered(file), stripe..stripe + 1),
+                        false => machine.look(Time(now), op, numbered(file)),
+                    }
                 }
-                14..18 => {
+                14..16 => {
                     client.ops.insert(op, Op::Read { file, offset, len, begun: now });
-                    machine.read(Time(now), op, FileNo(file), offset, len);
+                    machine.read(Time(now), op, numbered(file), offset, len);
+                }
+                16..18 => {
+                    client.ops.insert(op, Op::Map { file, offset, len, begun: now });
+                    machine.map(Time(now), op, numbered(file), stripe..stripe + 1);
                 }
                 _ => {
                     let of = client.number;
@@ -92,7 +99,7 @@ impl World {
                         writes.extend(write.over.map(|_| *number));
                     }
                     client.ops.insert(op, Op::Sync { writes, begun });
-                    machine.sync(Time(now), op, FileNo(file));
+                    machine.sync(Time(now), op, numbered(file));
                     self.say(|| format!("client {no} syncs {file}"));
                 }
             }
@@ -132,7 +139,7 @@ impl World {
         client.ops.insert(op, Op::Write(number));
         let machine = client.machine.as_mut().expect("it is up");
         let bytes = vec![number; len as usize];
-        machine.write(Time(self.now), op, path, FileNo(file), (offset, len), bytes);
+        machine.write(Time(self.now), op, path, numbered(file), (offset, len), bytes);
         self.say(|| format!("client {no} writes {number} {path:?} to {file} {offset}+{len}"));
     }
 
@@ -217,7 +224,7 @@ impl World {
                 let write = self.judge.writes.get(&number).expect("it was begun");
                 assert!(self.judge.removed.contains(&write.file), "{number} hears that its file is gone");
             }
-            (Op::Read { file, .. }, Outcome::Gone) => {
+            (Op::Read { file, .. } | Op::Map { file, .. }, Outcome::Gone) => {
                 assert!(self.judge.removed.contains(&file), "a read hears that {file} is gone");
             }
             (Op::Cut(number), Outcome::Gone) => {
@@ -245,6 +252,19 @@ impl World {
                     write.is_given_up |= write.synced.is_none();
                 }
                 self.say(|| format!("client {no} hears that {of:?} lost"));
+            }
+            (Op::Map { file, offset, len, begun }, Outcome::Map { gathered, end, .. }) => {
+                self.judge.ends(file, end, begun);
+                let op = OpNo(self.next_op);
+                self.next_op += 1;
+                let client = &mut self.clients[no as usize];
+                client.ops.insert(op, Op::Read { file, offset, len, begun });
+                let machine = client.machine.as_mut().expect("it is up");
+                match gathered.is_empty() {
+                    true => machine.read_stored(Time(now), op, numbered(file), (offset, len), end),
+                    false => machine.read(Time(now), op, numbered(file), offset, len),
+                }
+                self.poll_client(no);
             }
             (Op::Read { file, offset, len, begun }, Outcome::Read { gathered, stored, end }) => {
                 assert_eq!(stored.len() as u64, len);

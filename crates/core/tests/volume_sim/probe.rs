@@ -5,7 +5,10 @@ use haul_core::volume::client::Where;
 
 use super::*;
 
-/// A look, a read, and a look.
+/// In place of how often the catalog was told, where nobody looked.
+const NO_LOOK: u64 = u64::MAX - 1;
+
+/// A look or a map, a read, and a look or a map.
 #[derive(Clone, Debug)]
 pub struct Probe {
     pub file: u64,
@@ -20,7 +23,7 @@ impl World {
     /// A part of a probe is over.
     pub(super) fn probed(&mut self, no: u16, probe: Probe, outcome: Outcome<Bytes>) {
         let now = Time(self.now);
-        let (file, offset, len) = (probe.file, probe.offset, probe.len);
+        let (file, offset) = (probe.file, probe.offset);
         match outcome {
             Outcome::Gone => assert!(self.judge.removed.contains(&file), "a look hears that {file} is gone"),
             // Somebody writes, or a server is away.
@@ -30,20 +33,16 @@ impl World {
                 let told = self.judge.told(file, untold);
                 if untold {
                     self.go_on_probe(no, Op::Told, |machine, op| {
-                        machine.told(now, op, FileNo(file), version)
+                        machine.told(now, op, numbered(file), version)
                     });
                 }
-                match (probe.first, &probe.bytes) {
-                    (Some(first), Some(bytes)) => {
-                        self.judge.probed((file, offset), bytes, first, (version, told));
-                    }
-                    _ => {
-                        let first = Some((version, told));
-                        self.go_on_probe(no, Op::Probe(Probe { first, ..probe }), |machine, op| {
-                            machine.read(now, op, FileNo(file), offset, len);
-                        });
-                    }
-                }
+                self.seen(no, probe, (version, told));
+            }
+            // A map tells a version too, as long as nobody can write directly; and nothing of the catalog.
+            Outcome::Map { version: None, .. } => {}
+            Outcome::Map { version: Some(version), .. } => {
+                let told = NO_LOOK + u64::from(probe.first.is_some());
+                self.seen(no, probe, (version, told));
             }
             Outcome::Read { gathered, stored, .. } => {
                 let mut bytes = stored;
@@ -53,11 +52,30 @@ impl World {
                         bytes[(part.offset - offset) as usize + i] = *byte;
                     }
                 }
+                let by_map = self.random.bool();
+                let stripe = offset / STRIPE;
                 self.go_on_probe(no, Op::Probe(Probe { bytes: Some(bytes), ..probe }), |machine, op| {
-                    machine.look(now, op, FileNo(file));
+                    match by_map {
+                        true => machine.map(now, op, numbered(file), stripe..stripe + 1),
+                        false => machine.look(now, op, numbered(file)),
+                    }
                 });
             }
             other => panic!("a probe of {file} came to {other:?}"),
+        }
+    }
+
+    /// A look or a map showed a version.
+    fn seen(&mut self, no: u16, probe: Probe, seen: (ContentVersion, u64)) {
+        let (now, file, offset, len) = (Time(self.now), probe.file, probe.offset, probe.len);
+        match (probe.first, &probe.bytes) {
+            (Some(first), Some(bytes)) => self.judge.probed((file, offset), bytes, first, seen),
+            _ => {
+                let first = Some(seen);
+                self.go_on_probe(no, Op::Probe(Probe { first, ..probe }), |machine, op| {
+                    machine.read(now, op, numbered(file), offset, len);
+                });
+            }
         }
     }
 

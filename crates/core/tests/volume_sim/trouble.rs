@@ -29,7 +29,7 @@ impl World {
                         }
                     }
                     let is_here = |write: &Write| {
-                        striping.server(FileNo(write.file), write.offset / STRIPE) == ServerNo(server)
+                        striping.server(numbered(write.file), write.offset / STRIPE) == ServerNo(server)
                     };
                     self.judge.loses(|write| write.is_direct && is_here(write));
                 }

@@ -124,7 +124,8 @@ impl Common {
         self.claim.check()?;
         let parent = self.tree.dir(file.parent)?;
         let at = At { parent, name: file.temp.clone() };
-        match self.volume.catalog.create(at, self.made, true, false) {
+        let placing = self.volume.placing(file.size);
+        match self.volume.catalog.create_placed(at, self.made, true, false, placing) {
             Ok((entry, _)) => {
                 *state = State::Open(entry.id);
                 Ok(entry.id)

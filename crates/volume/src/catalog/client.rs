@@ -19,6 +19,7 @@ use haul_core::volume::catalog::{
     Answer, Checked, Entry, EntryNo, Facts, Failure, Known, Message as Catalog, Noting, PAGE_MAX, Place,
     Request, Setting, WINDOW,
 };
+use haul_core::volume::layout::Placing;
 use haul_core::volume::wire::Message;
 use haul_core::volume::{ClientNo, FileNo, RequestNo, ServerNo, Session};
 use rustix::io::Errno;
@@ -212,7 +213,19 @@ impl Client {
         exclusive: bool,
         open: bool,
     ) -> Result<(Entry, bool), Failure> {
-        self.made(Request::Create { at, meta, exclusive, open })
+        self.create_placed(at, meta, exclusive, open, Placing::ROUND_ROBIN)
+    }
+
+    /// The same; a new one lies as `placing` says.
+    pub fn create_placed(
+        &self,
+        at: Place,
+        meta: Meta,
+        exclusive: bool,
+        open: bool,
+        placing: Placing,
+    ) -> Result<(Entry, bool), Failure> {
+        self.made(Request::Create { at, meta, exclusive, open, placing })
     }
 
     pub fn symlink(&self, at: Place, meta: Meta, target: &[u8]) -> Result<Entry, Failure> {
@@ -269,6 +282,14 @@ impl Client {
         state.note_closed(&[file]);
         let number = state.ask(Request::Close(vec![file]));
         self.wait_for(state, number, (Instant::now(), self.patience)).map(drop)
+    }
+
+    /// The same, and nobody waits for it.
+    pub fn close_soon(&self, file: EntryNo) {
+        let mut state = self.shared.lock();
+        if !state.lost.contains(&file) && state.less(file) {
+            state.tell_closed(vec![file]);
+        }
     }
 
     /// Whether a file that was opened is not open any more, because the catalog did not hear this client for

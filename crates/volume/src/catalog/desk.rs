@@ -278,11 +278,11 @@ impl Desk {
         };
         Ok(match request {
             Request::Mkdir { at, meta } => store.make(at, Kind::Directory, meta)?,
-            Request::Create { at, meta, exclusive, open } => {
+            Request::Create { at, meta, exclusive, open, placing } => {
                 if *open {
                     room(1)?;
                 }
-                let answer = store.create_file(at, meta, *exclusive)?;
+                let answer = store.create_file(at, meta, *exclusive, *placing)?;
                 if let (true, Answer::Made { entry, .. }) = (open, &answer) {
                     later.push(Hold::Open(client, entry.id));
                 }

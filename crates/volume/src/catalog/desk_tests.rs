@@ -5,6 +5,7 @@ use std::path::Path;
 
 use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::volume::catalog::{Entry, Facts, Place, ROOT, Setting, WINDOW};
+use haul_core::volume::layout::Placing;
 use haul_core::volume::wire::VolumeId;
 use haul_core::volume::{FileNo, ServerNo};
 
@@ -92,7 +93,7 @@ fn dump(desk: &Desk, like: &Model) -> Model {
         let nameless = Nameless { released: row.get(1).expect("released"), removed: removed.collect() };
         model.nameless.insert(EntryNo(id as u64), nameless);
     }
-    let next = "SELECT seq + 1 FROM sqlite_sequence WHERE name = 'entries'";
+    let next = "SELECT next_entry FROM volume";
     model.next = db.query_row(next, [], |row| row.get::<_, i64>(0)).expect("sql") as u64;
     model
 }
@@ -106,7 +107,13 @@ fn some_request(rng: &mut fastrand::Rng, next: u64) -> Request {
     let bits = |rng: &mut fastrand::Rng| meta(rng.u32(..0o10000));
     match rng.u8(..24) {
         0..4 => Request::Mkdir { at: at(rng), meta: bits(rng) },
-        4..8 => Request::Create { at: at(rng), meta: bits(rng), exclusive: rng.bool(), open: rng.bool() },
+        4..8 => Request::Create {
+            at: at(rng),
+            meta: bits(rng),
+            exclusive: rng.bool(),
+            open: rng.bool(),
+            placing: Placing::from_code(rng.u16(0..3)).expect("one"),
+        },
         8 => Request::Symlink { at: at(rng), meta: bits(rng), target: (*b"../x").into() },
         9 => Request::Lookup(at(rng)),
         10 => Request::Stat(id(rng)),
@@ -228,7 +235,9 @@ fn what_was_done_is_not_done_twice() {
 #[test]
 fn times_of_what_is_written_go_on() {
     let (_dir, mut desk) = fresh();
-    let create = Request::Create { at: place(ROOT, "f"), meta: meta(0o600), exclusive: true, open: false };
+    let placing = Placing::partitioned(100, 2);
+    let create =
+        Request::Create { at: place(ROOT, "f"), meta: meta(0o600), exclusive: true, open: false, placing };
     let id = made(ask(&mut desk, Duration::ZERO, A, 1, create)).id;
     let at = |secs, nanos| Timestamp { secs, nanos };
     let written = Setting { written: true, ..Setting::default() };
@@ -263,7 +272,9 @@ fn numbers_of_clients_are_given_once() {
 #[test]
 fn what_is_open_stays() {
     let (dir, mut desk) = fresh();
-    let create = Request::Create { at: place(ROOT, "f"), meta: meta(0), exclusive: true, open: true };
+    let placing = Placing::ROUND_ROBIN;
+    let create =
+        Request::Create { at: place(ROOT, "f"), meta: meta(0), exclusive: true, open: true, placing };
     let file = made(ask(&mut desk, GRACE, A, 1, create)).id;
     assert_eq!(ask(&mut desk, GRACE, B, 1, Request::Unlink(place(ROOT, "f"))), Answer::Done);
     let due = |desk: &mut Desk, now| {

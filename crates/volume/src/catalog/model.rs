@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use haul_core::entry::{Meta, Name};
 use haul_core::volume::catalog::{Answer, Entry, EntryNo, Kind, Place, ROOT, Request};
+use haul_core::volume::layout::Placing;
 use haul_core::volume::{ClientNo, FileNo, ServerNo};
 use rustix::io::Errno;
 
@@ -58,8 +59,8 @@ impl Model {
         }
     }
 
-    fn make(&mut self, at: &Place, kind: Kind, meta: Meta) -> Done {
-        let id = EntryNo(self.next);
+    fn make(&mut self, at: &Place, kind: Kind, meta: Meta, placing: Placing) -> Done {
+        let id = EntryNo(placing.number(self.next).0);
         self.next += 1;
         self.names.insert((at.parent, at.name.clone()), id);
         self.entries.insert(id, (kind, meta));
@@ -104,15 +105,15 @@ impl Model {
         match request {
             Request::Mkdir { at, meta } => match self.at(at)? {
                 Some(_) => Err(Errno::EXIST),
-                None => self.make(at, Kind::Directory, *meta),
+                None => self.make(at, Kind::Directory, *meta, Placing::ROUND_ROBIN),
             },
             Request::Symlink { at, meta, target } => match self.at(at)? {
                 Some(_) => Err(Errno::EXIST),
-                None => self.make(at, Kind::Link(target.clone()), *meta),
+                None => self.make(at, Kind::Link(target.clone()), *meta, Placing::ROUND_ROBIN),
             },
-            Request::Create { at, meta, exclusive, open } => {
+            Request::Create { at, meta, exclusive, open, placing } => {
                 let answer = match self.at(at)? {
-                    None => self.make(at, Kind::File, *meta)?,
+                    None => self.make(at, Kind::File, *meta, *placing)?,
                     Some(_) if *exclusive => return Err(Errno::EXIST),
                     Some(id) => match self.entries[&id].0 {
                         Kind::File => Answer::Made { entry: self.entry(id), new: false },

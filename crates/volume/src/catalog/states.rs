@@ -231,7 +231,7 @@ impl Store {
         let count = |sql: &str| self.db.query_row(sql, [], |row| row.get::<_, i64>(0)).map(|all| all as u64);
         Ok(Checked {
             faults,
-            last: count("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'entries'")?,
+            last: count("SELECT next_entry - 1 FROM volume")?,
             named: count("SELECT count(*) FROM entries WHERE parent IS NOT NULL")?,
             nameless: count("SELECT count(*) FROM unlinked")?,
             open: 0,

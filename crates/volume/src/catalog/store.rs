@@ -47,6 +47,7 @@ const STATEMENTS: usize = 64;
 
 /// What is in the database. The texts are compared when it is opened.
 ///
+/// `next_entry`: see [`Placing`](haul_core::volume::layout::Placing), which a file's number has besides.
 /// `entries`: kind 0 directory, 1 file, 2 link. Without parent and name: the root, or a file that was
 /// unlinked. `unlinked`: files without a name; once `released`, nobody can open them any more and servers
 /// remove them. `removed`: which server has done so. `answers`: see [`Store::recall`]. `states`: of what was
@@ -55,12 +56,13 @@ const TABLES: [(&str, &str); 7] = [
     (
         "volume",
         "CREATE TABLE volume (one INTEGER PRIMARY KEY CHECK (one = 1), id BLOB NOT NULL, \
-         stripe INTEGER NOT NULL, placement TEXT NOT NULL, next_client INTEGER NOT NULL) STRICT",
+         stripe INTEGER NOT NULL, placement TEXT NOT NULL, next_client INTEGER NOT NULL, \
+         next_entry INTEGER NOT NULL) STRICT",
     ),
     ("servers", "CREATE TABLE servers (number INTEGER PRIMARY KEY, address TEXT NOT NULL) STRICT"),
     (
         "entries",
-        "CREATE TABLE entries (id INTEGER PRIMARY KEY AUTOINCREMENT, parent INTEGER, name BLOB, \
+        "CREATE TABLE entries (id INTEGER PRIMARY KEY, parent INTEGER, name BLOB, \
          kind INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 2), mode INTEGER NOT NULL, uid INTEGER NOT NULL, \
          gid INTEGER NOT NULL, secs INTEGER NOT NULL, nanos INTEGER NOT NULL, target BLOB, \
          UNIQUE (parent, name), CHECK ((parent IS NULL) = (name IS NULL)), \
@@ -439,7 +441,7 @@ fn write_new(path: &Path, volume: VolumeId, facts: &Facts) -> Result<(), rusqlit
         db.execute_batch(sql)?;
     }
     let row = params![&volume.0[..], facts.stripe, &*facts.placement];
-    db.execute("INSERT INTO volume VALUES (1, ?1, ?2, ?3, 1)", row)?;
+    db.execute("INSERT INTO volume VALUES (1, ?1, ?2, ?3, 1, 2)", row)?;
     for (number, address) in facts.servers.iter().enumerate() {
         db.execute("INSERT INTO servers VALUES (?1, ?2)", params![number as i64, &**address])?;
     }

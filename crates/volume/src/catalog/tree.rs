@@ -9,6 +9,7 @@
 use haul_core::entry::{Meta, Name, Timestamp};
 use haul_core::volume::catalog::wire::PAGE_TARGETS_LEN_MAX;
 use haul_core::volume::catalog::{Answer, Entry, EntryNo, Kind, Place, ROOT, Setting};
+use haul_core::volume::layout::{Placing, SERIALS};
 use haul_core::volume::{FileNo, ServerNo};
 use rusqlite::types::Value;
 use rusqlite::{OptionalExtension, Row, params};
@@ -88,16 +89,27 @@ impl Store {
         Ok(!self.db.prepare_cached(sql)?.query_row([number(dir)], |row| row.get::<_, bool>(0))?)
     }
 
-    fn insert(&self, at: &Place, kind: Kind, meta: &Meta) -> Result<Answer, Trouble> {
+    /// A number that no other entry ever had or will have, once this is committed.
+    fn next_number(&self, placing: Placing) -> Result<EntryNo, Trouble> {
+        let sql = "UPDATE volume SET next_entry = next_entry + 1 RETURNING next_entry - 1";
+        let serial: i64 = self.db.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+        let serial = u64::try_from(serial).ok().filter(|serial| *serial < SERIALS);
+        let none = || failed(Errno::NOSPC, "all numbers of entries were given");
+        Ok(EntryNo(placing.number(serial.ok_or_else(none)?).0))
+    }
+
+    fn insert(&self, at: &Place, kind: Kind, meta: &Meta, placing: Placing) -> Result<Answer, Trouble> {
+        let id = self.next_number(placing)?;
         let (tag, target) = match &kind {
             Kind::Directory => (0, None),
             Kind::File => (1, None),
             Kind::Link(target) => (2, Some(&target[..])),
         };
-        let sql = "INSERT INTO entries (parent, name, kind, mode, uid, gid, secs, nanos, target) \
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+        let sql = "INSERT INTO entries (id, parent, name, kind, mode, uid, gid, secs, nanos, target) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
         let Meta { mode, uid, gid, mtime } = *meta;
         self.db.prepare_cached(sql)?.execute(params![
+            number(id),
             number(at.parent),
             at.name.as_bytes(),
             tag,
@@ -108,7 +120,6 @@ impl Store {
             mtime.nanos,
             target
         ])?;
-        let id = EntryNo(self.db.last_insert_rowid() as u64);
         Ok(Answer::Made { entry: Entry { id, parent: Some(at.parent), kind, meta: *meta }, new: true })
     }
 
@@ -119,7 +130,7 @@ impl Store {
     pub fn make(&self, at: &Place, kind: Kind, meta: &Meta) -> Result<Answer, Trouble> {
         match self.at(at)? {
             Some(_) => Err(failed(Errno::EXIST, "the name is taken")),
-            None => self.insert(at, kind, meta),
+            None => self.insert(at, kind, meta, Placing::ROUND_ROBIN),
         }
     }
 
@@ -127,9 +138,15 @@ impl Store {
     ///
     /// # Errors
     /// ENOENT, ENOTDIR, EEXIST; EISDIR and ELOOP where a directory or link is.
-    pub fn create_file(&self, at: &Place, meta: &Meta, exclusive: bool) -> Result<Answer, Trouble> {
+    pub fn create_file(
+        &self,
+        at: &Place,
+        meta: &Meta,
+        exclusive: bool,
+        placing: Placing,
+    ) -> Result<Answer, Trouble> {
         match self.at(at)? {
-            None => self.insert(at, Kind::File, meta),
+            None => self.insert(at, Kind::File, meta, placing),
             Some(_) if exclusive => Err(failed(Errno::EXIST, "the name is taken")),
             Some(entry) => match entry.kind {
                 Kind::File => Ok(Answer::Made { entry, new: false }),

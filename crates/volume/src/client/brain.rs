@@ -4,8 +4,10 @@
 //! its server allows; an answer counts only over the connection over which it was asked.
 
 mod costs;
+mod pieces;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +20,7 @@ use haul_core::volume::threshold::{self, Counts, Path, Served, Threshold};
 use haul_core::volume::wire::{Message, Work};
 use haul_core::volume::{ContentVersion, FileNo, RequestNo, ServerNo};
 
-use super::{Away, Config, Look, Read, VolumeError};
+use super::{Away, Came, Config, Look, Map, Piece as Asked, READ_MAX, Read, VolumeError};
 use crate::dial::Line;
 use crate::line::{Bytes, Mouth};
 use crate::server::{ALLOWANCE, held_by};
@@ -27,13 +29,14 @@ use crate::server::{ALLOWANCE, held_by};
 const WINDOW: u64 = ALLOWANCE / 2;
 /// Each gatherer hears as often that the client is there.
 const PING_EVERY: Duration = Duration::from_secs(1);
-/// A read asks for so much at a time: so that what the gatherer has of it fits one answer.
-const READ_MAX: u64 = 256 * 1024;
 /// Each server is heard every [`PING_EVERY`]; one that is not heard for so long says nothing.
 const SILENT: Duration = Duration::from_secs(5);
 const _: () = assert!(SILENT.as_millis() > 3 * PING_EVERY.as_millis());
 
 type Reply<T> = Sender<Result<T, VolumeError>>;
+
+/// Hears what became of a piece; it must not wait for anything.
+pub(super) type Tell = Box<dyn FnOnce(Result<Came, VolumeError>) + Send>;
 
 /// What the application wants.
 pub(super) enum Want {
@@ -45,6 +48,9 @@ pub(super) enum Want {
     Remove { file: FileNo, reply: Reply<()> },
     Look { file: FileNo, reply: Reply<Look> },
     Told { file: FileNo, version: ContentVersion, reply: Reply<()> },
+    Map { file: FileNo, stripes: Range<u64>, reply: Reply<Map> },
+    /// Its answer is told at once when it is there.
+    Piece { piece: Asked, to: Tell },
     Threshold { reply: Reply<(u64, Counts)> },
     Pin { threshold: u64 },
     Away { reply: Reply<Vec<Away>> },
@@ -60,6 +66,8 @@ enum Answer {
     Done(Reply<()>),
     Read(Reply<Read>, Read, u64),
     Look(Reply<Look>, Look),
+    Map(Reply<Map>, Map),
+    Piece(Tell, Option<Came>),
     /// With the bytes, until they stand there, and where that is.
     Append(Reply<u64>, Option<(FileNo, Bytes)>, u64),
 }
@@ -191,6 +199,8 @@ impl Brain {
                     Some(Answer::Done(reply)) => _ = reply.send(Err(error)),
                     Some(Answer::Read(reply, ..)) => _ = reply.send(Err(error)),
                     Some(Answer::Look(reply, _)) => _ = reply.send(Err(error)),
+                    Some(Answer::Map(reply, _)) => _ = reply.send(Err(error)),
+                    Some(Answer::Piece(tell, _)) => tell(Err(error)),
                     Some(Answer::Append(reply, ..)) => _ = reply.send(Err(error)),
                     None => {}
                 }
@@ -319,6 +329,8 @@ impl Brain {
                 let op = self.op(machine, wanted, (0, 0));
                 self.machines[machine].told(now, op, file, version);
             }
+            Want::Map { file, stripes, reply } => self.want_map(file, stripes, reply),
+            Want::Piece { piece, to } => self.want_piece(&piece, to),
             Want::Pin { threshold } => self.threshold.pin(threshold),
             Want::Threshold { reply } => {
                 let _ = reply.send(Ok((self.threshold.threshold(), self.threshold.counts())));
@@ -354,6 +366,10 @@ impl Brain {
         match (wanted.answer, wanted.failed) {
             (Some(Answer::Done(reply)), failed) => _ = reply.send(failed.map_or(Ok(()), Err)),
             (Some(Answer::Look(reply, look)), failed) => _ = reply.send(failed.map_or(Ok(look), Err)),
+            (Some(Answer::Map(reply, map)), failed) => _ = reply.send(failed.map_or(Ok(map), Err)),
+            (Some(Answer::Piece(tell, came)), failed) => {
+                tell(failed.map_or_else(|| came.ok_or(VolumeError::Closed), Err));
+            }
             (Some(Answer::Read(reply, read, _)), failed) => _ = reply.send(failed.map_or(Ok(read), Err)),
             (Some(Answer::Append(reply, _, at)), failed) => _ = reply.send(failed.map_or(Ok(at), Err)),
             (None, _) => {}
@@ -611,6 +627,12 @@ impl Brain {
                 }
                 None
             }
+            Outcome::Map { gathered, end, version } => {
+                if let Some(Wanted { answer: Some(Answer::Map(_, map)), .. }) = self.wanted.get_mut(&no) {
+                    *map = Map { gathered, end, version };
+                }
+                None
+            }
             Outcome::Read { gathered, stored, end } => {
                 over = Some((gathered, stored, end));
                 None
@@ -637,6 +659,11 @@ impl Brain {
             over.as_ref().and_then(|(parts, ..)| parts.first()).map(|part| RequestNo(part.seq.0));
         let from_gatherer = of_gatherer.and_then(|number| self.gathered.remove(&(machine, number)));
         let Some(wanted) = self.wanted.get_mut(&no) else { return };
+        if let Some(Answer::Piece(_, came)) = &mut wanted.answer
+            && let Some((_, stored, end)) = over.take()
+        {
+            *came = Some(Came::new(at, stored, from_gatherer.clone(), end));
+        }
         if let Some((_, stored, end)) = over
             && let Some(Answer::Read(_, read, offset)) = &mut wanted.answer
         {

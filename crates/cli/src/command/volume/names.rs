@@ -10,6 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use haul_core::entry::Name;
 use haul_core::volume::catalog::{Entry, EntryNo, Failure, Kind, Place, ROOT};
+use haul_core::volume::layout::{Placing, Striping};
 use haul_volume::access::{Access, check_name};
 use haul_volume::catalog::client::Client as Catalog;
 use haul_volume::client::{Client, Config};
@@ -54,6 +55,11 @@ struct Line {
     gid: u32,
     mtime: i64,
     number: u64,
+    /// Of a file, and the server that it begins on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    placement: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_server: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
     /// Of `stat`: where it lies outside of the volume as it is here, if anywhere.
@@ -157,7 +163,13 @@ fn sizes(client: &Client, entries: &[(Name, Entry)]) -> Vec<Result<Option<u64>, 
     all
 }
 
-fn line(name: &[u8], entry: &Entry, size: Option<u64>) -> Line {
+/// How a file is placed, and the server that it begins on.
+fn placed(entry: &Entry, striping: &Striping) -> Option<(String, u16)> {
+    entry.file().map(|file| (Placing::of(file).in_words(), striping.server(file, 0).0))
+}
+
+fn line(name: &[u8], entry: &Entry, size: Option<u64>, striping: &Striping) -> Line {
+    let (placement, first_server) = placed(entry, striping).unzip();
     let target = match &entry.kind {
         Kind::Link(target) => Some(String::from_utf8_lossy(target).into_owned()),
         _ => None,
@@ -175,6 +187,8 @@ fn line(name: &[u8], entry: &Entry, size: Option<u64>) -> Line {
         gid: entry.meta.gid,
         mtime: entry.meta.mtime.secs,
         number: entry.id.0,
+        placement,
+        first_server,
         target,
         home: None,
     }
@@ -209,6 +223,7 @@ pub(super) fn list(text: &str, json: bool) -> Result<i32, Trouble> {
     let volume = Names::open(volume)?;
     let found = volume.find(&names)?;
     let client = volume.lengths()?;
+    let striping = client.striping().clone();
     let mut code = 0;
     let mut show = |entries: Vec<(Name, Entry)>| {
         let mut shown = String::new();
@@ -219,7 +234,7 @@ pub(super) fn list(text: &str, json: bool) -> Result<i32, Trouble> {
                 None
             });
             match json {
-                true => shown += &super::super::ctl::to_json(&line(name.as_bytes(), entry, size))?,
+                true => shown += &super::super::ctl::to_json(&line(name.as_bytes(), entry, size, &striping))?,
                 false => shown += &human(name.as_bytes(), entry, size),
             }
         }
@@ -237,6 +252,8 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
     let (name, names) = split(text)?;
     let volume = Names::open(name)?;
     let found = volume.find(&names)?;
+    let servers = u16::try_from(volume.access.servers.len()).unwrap_or(u16::MAX);
+    let striping = Striping { stripe_size: volume.access.stripe.into(), servers };
     let (mut size, mut home) = (None, None);
     if found.entry.kind != Kind::Directory {
         let client = volume.lengths()?;
@@ -252,7 +269,7 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
     match json {
         true => {
             let home = home.map(|home| home.map(Into::into));
-            let line = Line { home, ..line(text.as_bytes(), &found.entry, size) };
+            let line = Line { home, ..line(text.as_bytes(), &found.entry, size, &striping) };
             print(&super::super::ctl::to_json(&line)?)
         }
         false => {
@@ -261,7 +278,9 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
                 Some(None) => "no home outside of the volume\n".into(),
                 Some(Some(place)) => format!("at home: {}\n", escape::text(&place)),
             };
-            print(&(human(text.as_bytes(), &found.entry, size) + &home))
+            let placed = placed(&found.entry, &striping);
+            let placed = placed.map(|(how, first)| format!("{how}, from server {first} on\n"));
+            print(&(human(text.as_bytes(), &found.entry, size) + &placed.unwrap_or_default() + &home))
         }
     }
     .map(|()| 0)

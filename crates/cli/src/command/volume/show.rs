@@ -42,10 +42,11 @@ pub(super) fn list(json: bool) -> Result<i32, Trouble> {
             Some(error) => writeln!(text, "{}  {error}", volume.name),
             None => writeln!(
                 text,
-                "{}  {}, stripes of {}, {}",
+                "{}  {}, stripes of {}, {}, {}",
                 volume.name,
                 plural(volume.servers as u64, "server", "servers"),
                 bytes(volume.stripe.into()),
+                volume.placement,
                 match volume.reached {
                     0 => "nobody answers".to_owned(),
                     all if all == volume.servers + 1 => "all answer".to_owned(),
@@ -321,6 +322,8 @@ pub(super) fn health(name: &str, json: bool) -> Result<i32, Trouble> {
             let _ = writeln!(text, "{}", refused.in_words(*server));
         }
     }
+    let _ =
+        writeln!(text, "new files lie {}, in stripes of {}", access.placement, bytes(access.stripe.into()));
     text += &costs(&all, &met);
     print(&text).map(|()| code)
 }

@@ -5,6 +5,7 @@
 //! than a frame.
 //! Left out: whether an entry exists, which the catalog knows.
 
+use super::super::layout::Placing;
 pub use super::super::wire::VolumeId;
 use super::{
     ADDRESS_LEN_MAX, Answer, Brought, Checked, ClientNo, ContentVersion, Entry, EntryNo, FAULT_LEN_MAX,
@@ -101,12 +102,13 @@ fn write_request(w: &mut Writer<'_>, request: &Request) {
             write_place(w, at);
             write_meta(w, meta);
         }
-        Request::Create { at, meta, exclusive, open } => {
+        Request::Create { at, meta, exclusive, open, placing } => {
             w.u8(1);
             write_place(w, at);
             write_meta(w, meta);
             w.bool(*exclusive);
             w.bool(*open);
+            w.u16(placing.code());
         }
         Request::Symlink { at, meta, target } => {
             w.u8(2);
@@ -401,6 +403,11 @@ fn read_place(r: &mut Reader<'_>) -> Result<Place, WireError> {
     Ok(Place { parent: read_id(r)?, name: r.name("name")? })
 }
 
+fn read_placing(r: &mut Reader<'_>) -> Result<Placing, WireError> {
+    let code = r.u16("placing")?;
+    Placing::from_code(code).ok_or_else(|| bad("placing", code.into()))
+}
+
 fn read_mode(r: &mut Reader<'_>) -> Result<u32, WireError> {
     match r.u32("mode")? {
         mode if mode > MODE_MAX => Err(bad("mode", mode.into())),
@@ -467,6 +474,7 @@ fn read_request(r: &mut Reader<'_>) -> Result<Request, WireError> {
             meta: read_meta(r)?,
             exclusive: r.bool("exclusive")?,
             open: r.bool("open")?,
+            placing: read_placing(r)?,
         },
         2 => Request::Symlink { at: read_place(r)?, meta: read_meta(r)?, target: read_target(r)? },
         3 => Request::Lookup(read_place(r)?),

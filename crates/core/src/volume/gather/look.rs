@@ -73,6 +73,11 @@ impl Contents {
         self.untold.is_none() && self.unsettled.is_none() && self.fencing.is_none()
     }
 
+    /// How often the file changed in this life, if nobody can have written it directly since a look.
+    pub(super) fn settled(&self) -> Option<u64> {
+        (self.unsettled.is_none() && self.fencing.is_none()).then_some(self.changes)
+    }
+
     /// Who waits for a look.
     pub(super) fn looks(self) -> impl Iterator<Item = (ClientNo, RequestNo)> {
         self.looks.into_iter().map(|(_, client, number)| (client, number))

@@ -24,6 +24,8 @@ pub enum Request<B> {
     Release { file: FileNo, stripes: Range<u64> },
     /// Which bytes of that range the log has.
     Read { file: FileNo, offset: u64, len: u64 },
+    /// Which of these stripes are gathered.
+    Map { file: FileNo, stripes: Range<u64> },
     /// By what was written directly under that epoch, the file ends at `end` at least. There is no answer.
     Grow { file: FileNo, epoch: Epoch, end: u64 },
     /// Makes what it gathered last, and the file's length.
@@ -49,6 +51,7 @@ impl<B> Request<B> {
             | Request::Lease { file, .. }
             | Request::Release { file, .. }
             | Request::Read { file, .. }
+            | Request::Map { file, .. }
             | Request::Grow { file, .. }
             | Request::Sync { file }
             | Request::Append { file, .. }
@@ -64,6 +67,7 @@ impl<B> Request<B> {
         match self {
             Request::Release { .. }
             | Request::Read { .. }
+            | Request::Map { .. }
             | Request::Grow { .. }
             | Request::Sync { .. }
             | Request::Look { .. }
@@ -100,6 +104,9 @@ pub enum Answer {
     Removed,
     /// It was removed before.
     Gone,
+    /// The log has bytes of these stripes, of those that were asked for, and the file ends there. While
+    /// nobody can write it directly it is of that version.
+    Map { gathered: Vec<Range<u64>>, end: u64, version: Option<ContentVersion> },
     /// The file is of that version, and ends there. `untold`: it was written since somebody told the catalog.
     Looked { version: ContentVersion, end: u64, untold: bool },
     /// It was heard. Where the file is of another version by now it counts for nothing.

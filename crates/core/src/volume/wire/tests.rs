@@ -36,6 +36,7 @@ fn all() -> Vec<Message> {
         gather(gather::Request::Lease { file, stripes: 1..3 }),
         gather(gather::Request::Release { file, stripes: 0..1 }),
         gather(gather::Request::Read { file, offset: 0, len: BYTES_MAX }),
+        gather(gather::Request::Map { file, stripes: 5..5 + MAP_MAX }),
         gather(gather::Request::Sync { file }),
         gather(gather::Request::Grow { file, epoch, end: FILE_LEN_MAX }),
         gather(gather::Request::Append { file, number: AppendNo(4), len: 16, bytes: 16 }),
@@ -47,6 +48,8 @@ fn all() -> Vec<Message> {
         gathered(gather::Answer::Leased { stripes: 1..3, epoch }),
         gathered(gather::Answer::Read { parts: vec![part(3, 4, 0), part(7, 1, 4)], end: 12 }),
         gathered(gather::Answer::Read { parts: vec![], end: 0 }),
+        gathered(gather::Answer::Map { gathered: vec![1..3, 7..8], end: 12, version: Some(version) }),
+        gathered(gather::Answer::Map { gathered: vec![], end: 0, version: None }),
         gathered(gather::Answer::Durable),
         gathered(gather::Answer::Failed(28)),
         gathered(gather::Answer::Appended { offset: 17 }),
@@ -138,7 +141,13 @@ fn ranges_are_sound() {
     }
     #[expect(clippy::reversed_empty_ranges, reason = "that is what is refused")]
     for stripes in [3..3, 4..3, 0..u64::MAX] {
-        refused(Message::Gather(number, gather::Request::Lease { file, stripes }));
+        refused(Message::Gather(number, gather::Request::Lease { file, stripes: stripes.clone() }));
+        refused(Message::Gather(number, gather::Request::Map { file, stripes }));
+    }
+    refused(Message::Gather(number, gather::Request::Map { file, stripes: 0..MAP_MAX + 1 }));
+    for gathered in [vec![0..2, 1..3], vec![5..6, 1..2]] {
+        let map = gather::Answer::Map { gathered, end: 0, version: None };
+        refused(Message::Gathered(number, map, Work::default()));
     }
     for direct in [vec![(0, 1)], vec![(5, 1), (5, 1)], vec![(5, 1), (4, 1)]] {
         refused(Message::Costs(Costs { direct, ..Costs::default() }));

@@ -27,8 +27,7 @@ fn a_server_that_is_gone_is_said_once() {
     for n in &all {
         let (id, _) = reads.file(format!("f{n}").as_bytes());
         let stripe = (2 + 3 - number(n) % 3) % 3;
-        let failure =
-            reads.read(id, stripe * OBJECT as u64, OBJECT as u32).expect_err("a stripe lies there");
+        let failure = reads.read(id, stripe * OBJECT as u64, OBJECT as u32).expect_err("a stripe lies there");
         assert_eq!(reads.gone.len(), 1, "{}", failure.text);
         assert_eq!(failure.kind, FailureKind::Network, "{}", failure.text);
         let one = file(*n + 1, DirId::ROOT, format!("f{n}").as_bytes(), large.len());

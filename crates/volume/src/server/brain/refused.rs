@@ -6,7 +6,7 @@ use haul_core::volume::wire::{Ill, Illness};
 use haul_core::volume::{FileNo, ServerNo};
 use rustix::io::Errno;
 
-use super::{Brain, Push, in_words, server_of};
+use super::{Brain, Push, in_words};
 
 impl Brain {
     /// A push goes to its server, unless that refuses it.
@@ -23,7 +23,7 @@ impl Brain {
     pub(super) fn look_after_refused(&mut self, now: Instant) {
         for whose in self.care.due(now) {
             let is_its = |file: FileNo, stripe| {
-                server_of(self.servers, stripe) == whose.0 && whose.1.is_none_or(|one| one == file)
+                self.striping.server(file, stripe) == whose.0 && whose.1.is_none_or(|one| one == file)
             };
             match self.gatherer.oldest(is_its) {
                 Some((file, stripe)) => self.gatherer.push_stripe(file, stripe),
@@ -49,7 +49,7 @@ impl Brain {
 
     fn ills(&self, now: Instant) -> Vec<Ill> {
         let waiting = self.gatherer.waiting();
-        let waiting = waiting.map(|(file, at, len)| (file, server_of(self.servers, at), len));
+        let waiting = waiting.map(|(file, at, len)| (file, self.striping.server(file, at), len));
         self.care.ills(now, waiting)
     }
 

@@ -24,7 +24,13 @@ fn requests() -> Vec<Request> {
     let target = Box::from(*b"../x");
     vec![
         Request::Mkdir { at: place("a"), meta: meta() },
-        Request::Create { at: place("a"), meta: meta(), exclusive: true, open: false },
+        Request::Create {
+            at: place("a"),
+            meta: meta(),
+            exclusive: true,
+            open: false,
+            placing: Placing::partitioned(1000, 3),
+        },
         Request::Symlink { at: place("a"), meta: meta(), target },
         Request::Lookup(place("\u{e9}")),
         Request::Stat(EntryNo(i64::MAX as u64)),
