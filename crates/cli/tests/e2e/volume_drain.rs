@@ -12,9 +12,11 @@ use haul_core::volume::FileNo;
 use haul_core::volume::catalog::{Place, ROOT, Setting};
 use haul_volume::drain::{Homeless, homeless};
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::support::compare::{ALL, assert_same};
 use crate::support::run::Haul;
+use crate::support::sshd::Sshd;
 use crate::support::{read, tree};
 use crate::volume_copy::{Pen, User, said};
 
@@ -86,6 +88,12 @@ fn what_changed_is_brought() {
     said(&first, &format!("{all} files have their home in "));
     assert_same(&data, &out.join("again"), ALL);
     assert_eq!(homes(&pen).0.len(), 0);
+    let stat = user.env(Haul::new(["volume", "stat", "v", "--json"])).run().sane().exits(0);
+    assert!(
+        stat.describe().contains(&format!(r#""homeless":0,"at_home":{}"#, 2 * all)),
+        "{}",
+        stat.describe()
+    );
     let again = drain(&user, &["--to", text(&out)]).run().sane().exits(0).summary();
     assert_eq!((again.number("files"), again.number("unchanged")), (0, 0), "{again:?}");
 
@@ -151,6 +159,25 @@ fn what_is_no_place_is_refused() {
         .run()
         .exits(1)
         .says("no volume w is known here");
+}
+
+/// Goal: a drain goes to another host as a copy does, and names that host as the home.
+/// Method: a real sshd of this host.
+#[test]
+fn a_drain_goes_over_ssh() {
+    need!("sshd");
+    let (user, sshd) = (User::new(), Sshd::start());
+    let (data, out) = (user.room.dir("data"), user.room.dir("out"));
+    tree::plain(&data, 12, 8, 2_000_000);
+    tree::settle(&data);
+    user.cp(&["-r"], &data, "vol://v/").run().sane().exits(0);
+    let to = sshd.path(&out);
+    let to = to.to_str().expect("UTF-8");
+    drain(&user, &["--all", "--to", to]).by(&sshd).run().sane().exits(0);
+    assert_same(&data, &out.join("data"), ALL);
+    let stat = user.env(Haul::new(["volume", "stat", "v/data/big", "--json"])).run().sane().exits(0);
+    let stat: Value = serde_json::from_slice(&stat.stdout).expect("JSON");
+    assert_eq!(stat["home"].as_str(), Some(to), "{stat}");
 }
 
 /// Goal: a drain that is killed at any stage calls nothing at home that is not there, byte for byte; the same

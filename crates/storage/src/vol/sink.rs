@@ -168,7 +168,10 @@ impl SinkStore for VolumeSink {
         let like = root.made.then(|| root_like(roots)).flatten().map(|like| (like, policy));
         // What lies on this host is there when the volume is not; a part of a file is not all of it.
         let home = coming.sources_here.first().filter(|_| coming.part.is_none());
-        let home = home.map(|path| format!("{}:{}", this_host(), path.display()));
+        let home = home.map(|path| {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            format!("{}:{}", this_host(), path.display())
+        });
         let held = HeldVolume {
             volume,
             home,

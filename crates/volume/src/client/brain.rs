@@ -40,20 +40,64 @@ pub(super) type Tell = Box<dyn FnOnce(Result<Came, VolumeError>) + Send>;
 
 /// What the application wants.
 pub(super) enum Want {
-    Write { file: FileNo, offset: u64, bytes: Bytes, reply: Reply<()> },
-    Read { file: FileNo, offset: u64, len: u64, reply: Reply<Read> },
-    Sync { file: FileNo, reply: Reply<()> },
-    Append { file: FileNo, bytes: Bytes, reply: Reply<u64> },
-    Truncate { file: FileNo, len: u64, reply: Reply<()> },
-    Remove { file: FileNo, reply: Reply<()> },
-    Look { file: FileNo, reply: Reply<Look> },
-    Told { file: FileNo, version: ContentVersion, reply: Reply<()> },
-    Map { file: FileNo, stripes: Range<u64>, reply: Reply<Map> },
+    Write {
+        file: FileNo,
+        offset: u64,
+        bytes: Bytes,
+        reply: Reply<()>,
+    },
+    Read {
+        file: FileNo,
+        offset: u64,
+        len: u64,
+        reply: Reply<Read>,
+    },
+    Sync {
+        file: FileNo,
+        reply: Reply<()>,
+    },
+    Append {
+        file: FileNo,
+        bytes: Bytes,
+        reply: Reply<u64>,
+    },
+    Truncate {
+        file: FileNo,
+        len: u64,
+        reply: Reply<()>,
+    },
+    Remove {
+        file: FileNo,
+        reply: Reply<()>,
+    },
+    Look {
+        file: FileNo,
+        reply: Reply<Look>,
+    },
+    Told {
+        file: FileNo,
+        version: ContentVersion,
+        reply: Reply<()>,
+    },
+    Map {
+        file: FileNo,
+        stripes: Range<u64>,
+        reply: Reply<Map>,
+    },
     /// Its answer is told at once when it is there.
-    Piece { piece: Asked, to: Tell },
-    Threshold { reply: Reply<(u64, Counts)> },
-    Pin { threshold: u64 },
-    Away { reply: Reply<Vec<Away>> },
+    Piece {
+        piece: Asked,
+        to: Tell,
+    },
+    Threshold {
+        reply: Reply<(u64, Counts)>,
+    },
+    Pin {
+        threshold: u64,
+    },
+    Away {
+        reply: Reply<Vec<Away>>,
+    },
 }
 
 pub(super) enum Event {

@@ -19,13 +19,15 @@ use serde::Serialize;
 
 use super::{FAILED, Trouble, USAGE, access, keys, print};
 use crate::escape;
-use crate::progress::count;
+use crate::progress::{count, plural};
 use crate::report::json::PathFields;
 
 /// The catalog, and servers that are asked for lengths, answer within this.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Lengths that are asked for at a time. A gatherer tells them with bytes, of which it sends one at least.
 const ASKED_MAX: usize = 256;
+/// Files without a home that are named.
+const NAMED_MAX: usize = 10;
 /// Entries that are looked at where there are files without a home, to say how many.
 const LOOKED_MAX: u64 = 100_000;
 
@@ -65,6 +67,11 @@ struct Line {
     /// Of `stat`: where it lies outside of the volume as it is here, if anywhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     home: Option<Option<String>>,
+    /// Of `stat` of a volume: files and links in it that lie nowhere else, and those that do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    homeless: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at_home: Option<u64>,
 }
 
 /// `NAME` and the names behind it.
@@ -191,6 +198,8 @@ fn line(name: &[u8], entry: &Entry, size: Option<u64>, striping: &Striping) -> L
         first_server,
         target,
         home: None,
+        homeless: None,
+        at_home: None,
     }
 }
 
@@ -265,16 +274,27 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
         let at = drain::home(&volume.catalog, &client, found.entry.id, is_file);
         home = Some(at.map_err(|failure| of_path(text, &failure))?);
     }
+    let all = match found.place {
+        Some(_) => None,
+        None => {
+            let client = volume.lengths()?;
+            let all = drain::homeless(&volume.catalog, &client, (NAMED_MAX, LOOKED_MAX));
+            Some(all.map_err(|failure| of_path(text, &failure))?)
+        }
+    };
     volume.leave();
     match json {
         true => {
             let home = home.map(|home| home.map(Into::into));
-            let line = Line { home, ..line(text.as_bytes(), &found.entry, size, &striping) };
+            let (homeless, at_home) =
+                (all.as_ref().map(|all| all.count), all.as_ref().map(|all| all.at_home));
+            let line =
+                Line { home, homeless, at_home, ..line(text.as_bytes(), &found.entry, size, &striping) };
             print(&super::super::ctl::to_json(&line)?)
         }
         false => {
             let home = match home {
-                None => String::new(),
+                None => all.map_or_else(String::new, |all| in_words(name, &all)),
                 Some(None) => "no home outside of the volume\n".into(),
                 Some(Some(place)) => format!("at home: {}\n", escape::text(&place)),
             };
@@ -284,6 +304,21 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
         }
     }
     .map(|()| 0)
+}
+
+/// What in a volume has no home outside of it.
+fn in_words(volume: &str, Homeless { some, count: without, at_home, is_all, .. }: &Homeless) -> String {
+    if *without == 0 {
+        return format!("all that is in it is at home elsewhere: {}\n", plural(*at_home, "file", "files"));
+    }
+    let some: Vec<String> = some.iter().map(|path| format!("{volume}/{}", escape::name(path))).collect();
+    let more = if *without > some.len() as u64 { ", ..." } else { "" };
+    format!(
+        "no home outside of the volume: {}{}, {}{more}\n",
+        if *is_all { "" } else { "at least " },
+        plural(*without, "file", "files"),
+        some.join(", ")
+    )
 }
 
 pub(super) fn remove(paths: &[String], recursive: bool) -> Result<i32, Trouble> {
