@@ -581,9 +581,20 @@ impl Data {
                 Err(Abort::Late) => {
                     return Ok(Err(self.sent_away.take().unwrap_or(ErrorKind::TimedOut.into())));
                 }
-                Err(abort) => return Err(abort),
+                Err(abort) => {
+                    // Who was sent away just now is perhaps why the client goes.
+                    while let Some(found) = self.showing.as_mut().and_then(Showing::next) {
+                        self.sent_away = found.err().or(self.sent_away.take());
+                    }
+                    return Err(abort);
+                }
             }
         }
+    }
+
+    /// Why a connection was sent away since it was last listened, if one was and it was not told yet.
+    pub fn why_sent_away(&mut self) -> Option<String> {
+        self.sent_away.take().map(haul_base::errno::text)
     }
 }
 

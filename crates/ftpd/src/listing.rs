@@ -13,7 +13,7 @@ use rustix::fs::{Dir, FileType, Stat};
 use rustix::io::Errno;
 
 use crate::config::Access;
-use crate::tree::{Lost, Tree};
+use crate::tree::{Lost, Tree, is_kept};
 
 /// Bytes of lines that are made at a time.
 const PIECE_LEN: usize = 64 << 10;
@@ -197,7 +197,7 @@ impl<'a> Listing<'a> {
             let Some(entry) = self.entries.as_mut().and_then(Iterator::next) else { break };
             let entry = entry?;
             let name = entry.file_name().to_bytes();
-            if matches!(name, b"." | b"..") || self.tree.is_kept(name) {
+            if matches!(name, b"." | b"..") || is_kept(name) {
                 continue;
             }
             let Ok(name) = Name::new(name) else {

@@ -55,6 +55,11 @@ pub enum Failed {
     NotConfirmed,
     #[error("the file was changed by somebody else meanwhile; what stands there now was left as it is")]
     Changed,
+    #[error(
+        "the part of this upload was moved or removed by somebody else who may write in its directory; what has \
+         the name now may be a piece of it: look at it"
+    )]
+    Moved,
     #[error("it was aborted, or the client is gone")]
     Aborted,
     #[error("bytes {0} to {1} never came")]
@@ -502,8 +507,31 @@ impl Upload {
     }
 
     /// These bytes are safe from now on: [`Syncer::sync`] of them came back.
+    ///
+    /// # Errors
+    /// The part is not where it is looked for any more, so that nobody could go on with it.
     pub fn confirm(&mut self, ranges: &Ranges) -> Result<(), Failed> {
+        // The part's name is the front end's affair.
+        if !self.is_joined {
+            self.is_in_place()?;
+        }
         self.safe.merge(ranges).map_err(|_| Failed::Fragments)
+    }
+
+    /// The part has its name still, and no other that somebody could have given it instead.
+    fn is_in_place(&mut self) -> Result<(), Failed> {
+        let part = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
+        let here = match self.jail.stat(&self.dir, &self.names.part) {
+            Ok(here) => Some((here.st_dev, here.st_ino)),
+            Err(Errno::NOENT) => None,
+            Err(errno) => return Err(Failed::System { what: "look at the part", errno }),
+        };
+        if here == Some((part.st_dev, part.st_ino)) || haul_mutant::removed("ftpd-parts-are-in-place") {
+            return Ok(());
+        }
+        // What is recorded of it speaks for nothing that is there.
+        (self.is_doubtful, self.resumed) = (true, None);
+        Err(Failed::Moved)
     }
 
     /// So many bytes are there of what `ALLO` announces: the whole file, or what comes where there was one
@@ -552,11 +580,7 @@ impl Upload {
     /// # Errors
     /// What stood at the name stands there still, except where the last sync of the directory failed.
     pub fn publish(&mut self) -> Result<(), Failed> {
-        let part = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
-        let here = self.jail.stat(&self.dir, &self.names.part).map_err(Failed::of("look at the part"))?;
-        if (here.st_dev, here.st_ino) != (part.st_dev, part.st_ino) {
-            return Err(Failed::Changed);
-        }
+        self.is_in_place()?;
         if let Some(base) = self.base {
             let now = self.jail.stat(&self.dir, &self.name).map_err(|_| Failed::Changed)?;
             if seen(&now) != base {

@@ -37,7 +37,8 @@ use crate::guard::Patient;
 const SESSIONS_MAX: usize = 64;
 const CONTROL_TICKETS: usize = 8;
 /// Why a data connection is not taken.
-const NOT_OF_SESSION: &str = "it did not go on with the TLS session of the control connection";
+const NOT_OF_SESSION: &str = "it did not go on with the TLS session of the control connection, which Python's ftplib cannot; \
+     --tls-any-data has this server take such clients";
 /// Most certificates of a chain.
 const CHAIN_MAX: usize = 16;
 

@@ -65,6 +65,8 @@ impl Stop {
             Stop::Wire(error) => {
                 (426, format!("What came through a data connection is not MODE E: {error}."))
             }
+            // What somebody else has done with its part is not known.
+            Stop::Upload(failed @ Failed::Moved) => (failed.code(), format!("The upload failed: {failed}.")),
             Stop::Upload(failed) => (failed.code(), format!("Nothing was changed: {failed}.")),
             Stop::Read(lost) => (451, format!("It cannot be read: {lost}.")),
             Stop::Shrank => (451, "The file became shorter while it was read.".into()),

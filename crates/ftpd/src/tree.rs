@@ -4,7 +4,8 @@
 //! What must hold: every step is by descriptor and one component through haul's jail, which follows no link;
 //! a symbolic link is read here and walked like a path of its own, and one that leads out of the root, or is
 //! absolute, leads nowhere. `..` in a path of the client's takes a component off the path itself, as shells
-//! do; `..` in a link goes to the directory above.
+//! do; `..` in a link goes to the directory above. Names of parts of uploads and of their records, whichever
+//! user's ([`is_kept`]), are on no way, whether a client says one or a link does.
 //! Left out: rights. The process is the user, so the kernel knows them.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +13,7 @@ use std::path::Path;
 
 use haul_core::entry::Name;
 use haul_storage::jail::Jail;
-use haul_storage::sink::names::temp_name;
+use haul_storage::sink::names::{tag_bits, tag_of, temp_name};
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
@@ -45,6 +46,8 @@ pub enum Lost {
     BadName,
     #[error("this name is kept for uploads that are not complete")]
     Kept,
+    #[error("uploads of another user, who can go on with them, have left something in it")]
+    OthersParts,
     #[error("this is the directory that is served itself")]
     Root,
     #[error("this is a directory")]
@@ -132,17 +135,12 @@ impl Tree {
         let name = Name::new(part).map_err(|_| {
             if part.len() > haul_core::entry::NAME_LEN_MAX { Lost::TooLong } else { Lost::BadName }
         })?;
-        if self.is_kept(name.as_bytes()) { Err(Lost::Kept) } else { Ok(name) }
+        if is_kept(name.as_bytes()) { Err(Lost::Kept) } else { Ok(name) }
     }
 
-    /// A part of an upload, or its record.
-    pub fn is_kept(&self, name: &[u8]) -> bool {
-        let x = Name::new(b"x").expect("a letter is a name");
-        [PART, RECORD, NEXT_PART, NEXT_RECORD].into_iter().any(|number| {
-            let ours = temp_name(&x, self.tag, number);
-            // Behind `.x`: the mark, the tag and the number.
-            name.len() > ours.as_bytes().len() - 2 && name.ends_with(&ours.as_bytes()[2..])
-        })
+    /// A part of an upload of this user's, or its record.
+    pub fn is_own_part(&self, name: &[u8]) -> bool {
+        is_kept(name) && tag_of(name) == Some(tag_bits(self.tag))
     }
 
     /// Where the part of an upload to `name` lies, beside it.
@@ -222,6 +220,9 @@ impl Tree {
                     match part {
                         b"" | b"." => {}
                         b".." => todo.push(Step::Up),
+                        _ if is_kept(part) && !haul_mutant::removed("ftpd-links-lead-to-no-part") => {
+                            return Err(Lost::Kept);
+                        }
                         _ => todo.push(Step::Into(Name::new(part).map_err(|_| Lost::BadName)?)),
                     }
                 }
@@ -288,6 +289,20 @@ impl Tree {
         regular(&stat)?;
         Ok((file, stat))
     }
+}
+
+/// Whether this is a name that a part of an upload has, or its record, whichever user's: a dot, something,
+/// `.haul~`, six characters that are the user's, and one of four numbers that no file of a copy has.
+pub fn is_kept(name: &[u8]) -> bool {
+    let Some(tag) = tag_of(name) else { return false };
+    if haul_mutant::removed("ftpd-parts-of-all-users-are-hidden") {
+        return false;
+    }
+    let x = Name::new(b"x").expect("a letter is a name");
+    [PART, RECORD, NEXT_PART, NEXT_RECORD].into_iter().any(|number| {
+        // Behind `.x`: the mark, the tag and the number.
+        name.ends_with(&temp_name(&x, tag, number).as_bytes()[2..])
+    })
 }
 
 /// A regular file, and nothing else.
@@ -405,5 +420,48 @@ mod tests {
         assert_eq!(read(&tree, part.as_bytes()), Err(Lost::Kept));
         let long = tree.record_of(&Name::new(&[b'x'; 255]).expect("a name"));
         assert_eq!(read(&tree, long.as_bytes()), Err(Lost::Kept));
+    }
+
+    /// Goal: parts and records, of this user and of any other, have no name here, and a link leads to none;
+    /// a name that only looks similar is anybody's.
+    /// Method: the names that sessions of several users would use, named and linked to; near misses.
+    #[test]
+    fn parts_of_all_users_are_hidden() {
+        let (dir, tree) = room();
+        let root = dir.path().join("root");
+        let names = [Name::new(b"f").expect("a name"), Name::new(&[b'x'; 255]).expect("a name")];
+        for (n, uid) in [0, 1, 7, 8, 65_534, u32::MAX].into_iter().enumerate() {
+            let other = Tree::open(&root, uid).expect("the root");
+            for (m, name) in names.iter().enumerate() {
+                let all = [Tree::part_of, Tree::record_of, Tree::next_part_of, Tree::next_record_of];
+                for (k, of) in all.into_iter().enumerate() {
+                    let part = String::from_utf8(of(&other, name).as_bytes().to_vec()).expect("ASCII");
+                    fs::write(root.join("d").join(&part), "part").expect("write");
+                    assert_eq!(read(&tree, format!("/d/{part}").as_bytes()), Err(Lost::Kept), "{uid}");
+                    assert_eq!(tree.is_own_part(part.as_bytes()), uid == 7, "{uid}");
+                    let link = format!("link{n}{m}{k}");
+                    symlink(format!("d/{part}"), root.join(&link)).expect("symlink");
+                    assert_eq!(read(&tree, link.as_bytes()), Err(Lost::Kept), "by a link");
+                    symlink(&link, root.join(format!("{link}x"))).expect("symlink");
+                    assert_eq!(read(&tree, format!("{link}x").as_bytes()), Err(Lost::Kept), "by two");
+                }
+            }
+        }
+        let similar = [
+            "f.haul~aaaaaa77777776",
+            ".haul~aaaaaa77777776",
+            ".f.haul~aaaaaa77777772",
+            ".f.haul~aaaaaa77777777",
+            ".f.haul~aaaaaa7777777",
+            ".f.haul~aaaaaa777777766",
+            ".f.haul~AAAAAA77777776",
+            ".f.haul~aaaaa177777776",
+            ".f.haul-aaaaaa77777776",
+            ".f.haul~aaaaaaaaaaaaab",
+        ];
+        for name in similar {
+            fs::write(root.join(name), "mine").expect("write");
+            assert_eq!(read(&tree, name.as_bytes()), Ok(4), "{name}");
+        }
     }
 }

@@ -440,7 +440,22 @@ mod server {
         let shown = path.display();
         match haul_ftpd::people::has_authority(&path) {
             Ok(true) => Ok(path),
-            Ok(false) => Err((format!("{option}: {shown} holds no certificate of an authority"), FAILED)),
+            Ok(false) => Err((
+                format!(
+                    "{option}: {shown} holds no certificate of an authority; name the directory that has them by --authorities"
+                ),
+                FAILED,
+            )),
+            Err(_)
+                if std::fs::metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) =>
+            {
+                Err((
+                    format!(
+                        "{option}: there is no {shown}, where authorities of the grid are looked for; name the directory by --authorities"
+                    ),
+                    FAILED,
+                ))
+            }
             Err(error) => Err((format!("{option}: {shown}: {}", errno::text(error)), FAILED)),
         }
     }

@@ -61,6 +61,7 @@ mod retry;
 mod rig;
 mod serve_gridftp;
 mod serve_gsi;
+mod serve_shared;
 mod serve_striped;
 mod serve_tls;
 mod sparse;

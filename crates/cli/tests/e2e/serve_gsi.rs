@@ -139,6 +139,18 @@ fn authorities_that_cannot_be_read_are_told_at_the_start() {
     }
 }
 
+/// Goal: who has no authorities where they are looked for is told the option that names them.
+#[test]
+fn authorities_that_are_nowhere_are_told_by_their_option() {
+    let room = Room::new();
+    let haul = || Haul::new(["serve", "gridftp", "--gsi", "--listen", "127.0.0.1:0", "--root"]);
+    let haul = || haul().args([room.dir("root")]);
+    let nowhere = haul().env("X509_CERT_DIR", room.at("none"));
+    let _ = nowhere.run().sane().exits(1).says("there is no ").says("name the directory by --authorities");
+    let empty = haul().env("X509_CERT_DIR", room.dir("empty"));
+    let _ = empty.run().sane().exits(1).says("name the directory that has them by --authorities");
+}
+
 /// Goal: however data connections are protected, and however many there are, what comes and goes is byte for
 /// byte what is there.
 /// Method: globus-url-copy puts and gets files of sizes at the edges of buffers and records.

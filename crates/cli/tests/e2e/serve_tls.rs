@@ -284,6 +284,29 @@ equal(b''.join(came), b'what is there')
     );
 }
 
+/// Goal: where that was not said, whoever runs the server reads in its log why such a client gets nothing,
+/// and the option, also where the client goes at once. Method: Python's client as it is, which begins a
+/// session of TLS of its own.
+#[test]
+fn a_client_that_goes_on_with_no_session_is_told_of() {
+    need!("python3");
+    let server = Server::new(&[]);
+    fs::write(server.at("f"), "what is there").expect("write a file");
+    server.python(
+        "
+ftp = session()
+ftp.ntransfercmd = lambda *words: ftplib.FTP_TLS.ntransfercmd(ftp, *words)
+came = []
+try:
+    ftp.retrbinary('RETR f', came.append)
+except (OSError, EOFError, ftplib.Error):
+    pass
+equal(came, [])
+",
+    );
+    assert!(server.says("--tls-any-data has this server take such clients"), "{}", server.running.stderr());
+}
+
 /// Goal: who dials the port of a data connection and does not speak TLS, or goes on with no session of the
 /// client's, keeps the client from nothing, and gets nothing; nobody else of its user can look into a session
 /// that has the key.

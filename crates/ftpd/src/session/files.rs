@@ -16,7 +16,7 @@ use crate::listing::{Form, Listing, facts, long_line};
 use crate::log::Change;
 use crate::part::is_unchanged;
 use crate::sums::Sum;
-use crate::tree::{Lost, Spot, Tree, regular, shown, sync_dir};
+use crate::tree::{Lost, Spot, Tree, is_kept, regular, shown, sync_dir};
 
 /// Bytes that are summed before the client is looked after.
 const SUM_PIECE: usize = 1 << 20;
@@ -131,7 +131,7 @@ impl Session {
     pub(super) fn refuse(&mut self, path: &[u8], lost: Lost) -> u16 {
         let code = match lost {
             Lost::System(Errno::NOSPC | Errno::DQUOT) => 452,
-            Lost::System(_) | Lost::Directory | Lost::NotRegular => 550,
+            Lost::System(_) | Lost::Directory | Lost::NotRegular | Lost::OthersParts => 550,
             _ => 553,
         };
         let head = &path[..path.len().min(512)];
@@ -399,17 +399,22 @@ fn link_of(spot: &Spot) -> Option<Vec<u8>> {
     }
 }
 
-/// Removes what uploads that have ended left in a directory that holds nothing else.
+/// Removes what uploads of this user that have ended left in a directory that holds nothing else.
 fn remove_dead_parts(tree: &Tree, dir: &OwnedFd) -> Result<(), Lost> {
-    let mut parts = Vec::new();
+    let (mut parts, mut is_others) = (Vec::new(), false);
     for entry in rustix::fs::Dir::read_from(dir)? {
         let entry = entry?;
         match entry.file_name().to_bytes() {
             b"." | b".." => {}
-            name if tree.is_kept(name) => parts.extend(Name::new(name)),
+            name if tree.is_own_part(name) => parts.extend(Name::new(name)),
+            // Nobody but that user may take back what he was told is safe.
+            name if is_kept(name) => is_others = true,
             // The directory stays, and so does what uploads to it were told.
             _ => return Err(Lost::System(Errno::NOTEMPTY)),
         }
+    }
+    if is_others {
+        return Err(Lost::OthersParts);
     }
     let mut locked = Vec::new();
     for part in &parts {

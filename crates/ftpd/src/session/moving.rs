@@ -195,6 +195,11 @@ impl Session {
             }
             Ok(Err(error)) => {
                 self.no_connection(&error);
+                // Of an upload the log tells what was answered.
+                if way == Way::Out {
+                    let said = String::from_utf8_lossy(self.control.said()).into_owned();
+                    self.log.note("refused", Some(self.peer), None, &said);
+                }
                 Ok(None)
             }
             Err(abort) => Err(abort.into()),
@@ -227,6 +232,11 @@ impl Session {
             Err((code, text)) => (code, text, 0),
         };
         let (whole, user) = (self.whole(path), self.user());
+        // A client that was sent away may say nothing of it, and go.
+        let sent_away = self.data.why_sent_away().filter(|_| code != 226);
+        let hint =
+            sent_away.map(|why| format!(" A data connection was sent away: {why}.")).unwrap_or_default();
+        let text = text + &hint;
         let over = Transfer {
             verb,
             path: &whole,
