@@ -143,7 +143,6 @@ fn users_of_a_gridmap_do_not_see_each_others_parts() {
         let at = room.file(&format!("root/{part}"), "half");
         chown(&at, Some(uid), None).expect("give it away");
         for (other, _) in USERS {
-            // Globus's client knows the byte that such a name begins with by itself.
             let (done, said) = copy(&[&url(other, &part), &format!("{near}-got")]);
             assert!(!done && said.contains("553"), "{other}: {said}");
             let (done, said) = copy(&[&near, &url(other, &part)]);
