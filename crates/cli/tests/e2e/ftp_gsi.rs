@@ -8,7 +8,7 @@ use crate::support::beside::beside;
 use crate::support::compare::{BELOW, assert_same};
 use crate::support::ftpd::{Ftpd, Kind, contents};
 use crate::support::run::Haul;
-use crate::support::{Room, set_mode, tree};
+use crate::support::{Room, read, set_mode, tree};
 
 /// Who trusts the server's grid, and comes by what is said of him.
 pub fn of(ftpd: &Ftpd) -> Haul {
@@ -172,4 +172,25 @@ fn large_directories_come_whole() {
         haul.run().sane().exits(0);
         assert_same(&data, &sink, BELOW);
     }
+}
+
+/// Goal: no large file waits for the patience, whichever of its connections the server takes first.
+/// Method: Globus says that it begins when the connection that it took first showed whose it is; those of a
+/// file reach it in any order. Several copies at a time, so that they do; a copy that waited for the patience
+/// says that a connection was lost.
+#[test]
+fn large_files_go_at_once() {
+    need!("gridftp");
+    let (room, ftpd) = (Room::new(), Ftpd::start(Kind::GridftpGsi));
+    let mut rng = fastrand::Rng::with_seed(53);
+    let data = room.file("data", tree::bytes(&mut rng, 30_000_000));
+    let sinks = room.dir("sinks");
+    beside(0..12, |n| {
+        let (sink, channel) = (sinks.join(n.to_string()), if n % 2 == 0 { "private" } else { "shown" });
+        let haul = of(&ftpd).env("X509_USER_PROXY", ftpd.of_grid("alice"));
+        let haul = haul.args(["--data-channel", channel, data.to_str().expect("UTF-8"), &ftpd.url(&sink)]);
+        let ended = haul.run().sane().exits(0).says("in blocks, up to 4 connections");
+        assert!(!ended.stderr.contains("connection lost"), "{}", ended.describe());
+        assert!(read(&sink) == read(&data), "{channel}: other bytes");
+    });
 }
