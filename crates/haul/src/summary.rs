@@ -17,6 +17,8 @@ pub(crate) const REPLICAS: &str = "replicas";
 pub(crate) const ATTEMPTS: &str = "attempts";
 pub(crate) const SENT_AGAIN: &str = "sent again";
 pub(crate) const CONNECTION_LOST: &str = "connection lost";
+pub(crate) const KEPT_UNSEEN: &str = "kept at the server";
+pub(crate) const SOURCE_LOST: &str = "connection to the source lost";
 pub(crate) const NOT_PROTECTED: &str = "NOT protected";
 pub(crate) const NOT_COMPARED: &str = "NOT compared";
 pub(crate) const NOT_RECORDED: &str = "NOT on record";
@@ -45,8 +47,11 @@ pub enum ChosenKind {
     Attempts,
     /// What went to a server more than once, and why.
     SentAgain,
-    /// How often a connection to the server at the destination was lost, and waited for.
+    /// How often a connection to a server, of the source or at the destination, was lost, and waited for.
     ConnectionLost,
+    /// What a server that could not be asked any more may have of unfinished files, which a resume goes on
+    /// with.
+    KeptUnseen,
     /// What somebody on the way to a server can read and change.
     NotProtected,
     /// What a server keeps of files, of whose content nothing but its word is known.
@@ -82,7 +87,8 @@ impl Chosen {
             REPLICAS => ChosenKind::Replicas,
             ATTEMPTS => ChosenKind::Attempts,
             SENT_AGAIN => ChosenKind::SentAgain,
-            CONNECTION_LOST => ChosenKind::ConnectionLost,
+            CONNECTION_LOST | SOURCE_LOST => ChosenKind::ConnectionLost,
+            KEPT_UNSEEN => ChosenKind::KeptUnseen,
             NOT_PROTECTED => ChosenKind::NotProtected,
             NOT_COMPARED => ChosenKind::NotCompared,
             NOT_RECORDED => ChosenKind::NotRecorded,
@@ -229,7 +235,8 @@ pub struct Summary {
     pub resumes: bool,
     /// It is not, and would be for who believes the server (`Resume::Trust`).
     pub would_resume_by_trust: bool,
-    /// An earlier run of this job had left a journal, and the source is one that can be gone on with.
+    /// An earlier run of this job had left a journal, and the source is one that can be gone on with; or a
+    /// server had some of a file, which was gone on with.
     pub resumed: bool,
     /// Of a run that did not come to its end: bytes of unfinished files that a resume finds at the
     /// destination.

@@ -232,6 +232,10 @@ pub trait SinkEngine: Send {
     fn spared(&self) -> u64 {
         0
     }
+    /// Something that an earlier run left was gone on with, of which the session machine knows nothing.
+    fn resumed(&self) -> bool {
+        false
+    }
     /// What became of those that an earlier run left.
     fn held(&self) -> HeldReport {
         HeldReport::default()

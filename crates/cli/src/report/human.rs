@@ -269,13 +269,14 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
 /// Whether such a line stands in every report.
 fn is_always_told(kind: ChosenKind) -> bool {
     use ChosenKind::{
-        Attempts, ConnectionLost, Debris, LeftOut, NotCompared, NotProtected, NotRecorded, OthersDirs,
-        Replicas, SentAgain, Skipped,
+        Attempts, ConnectionLost, Debris, KeptUnseen, LeftOut, NotCompared, NotProtected, NotRecorded,
+        OthersDirs, Replicas, SentAgain, Skipped,
     };
     matches!(
         kind,
         Attempts
             | Debris
+            | KeptUnseen
             | LeftOut
             | NotCompared
             | NotProtected
@@ -499,7 +500,10 @@ fn stages(out: &mut String, s: &Summary, all: bool) {
         processors(out, s);
     }
     if s.rate_limited {
-        let _ = writeln!(out, "  limited by the rate limit (--rate)");
+        // What was waited for is in the time, and was nobody's limit.
+        let lost = s.chosen.iter().any(|line| line.kind == ChosenKind::ConnectionLost);
+        let while_there = if lost { ", while there was a connection" } else { "" };
+        let _ = writeln!(out, "  limited by the rate limit (--rate){while_there}");
     } else if let (Some(stage), Some(own)) = (s.limited_by, s.others_busy()) {
         let host = match (s.protect.as_str(), stage) {
             ("local", _) => "this host",

@@ -160,7 +160,7 @@ fn an_interrupted_upload_goes_on() {
         let ended = upload.completed(&["-v"]);
         assert!(sent(&ended) < (LEN - 10 * MIB) as u64, "{kind:?}: all went again\n{}", ended.describe());
         assert!(held(&ended, "checked") >= 10 * MIB as u64, "{len}: {}", ended.describe());
-        ended.says("compared, part by part");
+        ended.says("compared, part by part").says("complete (resumed)");
 
         upload.begins_again();
         let stopped = upload.ended_at(18 * MIB, Signal::INT).exits(130);
@@ -176,6 +176,7 @@ fn an_interrupted_upload_goes_on() {
         upload.changes(5);
         let ended = upload.completed(&[]);
         assert!(sent(&ended) >= LEN as u64 && held(&ended, "checked") == 0, "{}", ended.describe());
+        assert!(!ended.stderr.contains("resumed"), "{}", ended.describe());
     }
 }
 
@@ -190,7 +191,29 @@ fn an_upload_to_a_server_of_haul_goes_on() {
     assert!(upload.ended_when(|| upload.is_marked(), Signal::KILL).was_killed());
     let ended = upload.completed(&["-v"]);
     assert!(sent(&ended) < LEN as u64, "all went again\n{}", ended.describe());
-    ended.says("of the whole was compared");
+    ended.says("of the whole was compared").says("complete (resumed)");
+    server.signal(Signal::TERM);
+    server.wait();
+}
+
+/// Goal: of a server that is gone in the middle of a file what it has is said to be kept, and the same command
+/// goes on with that.
+#[test]
+fn what_a_server_that_is_gone_has_is_kept() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (upload, server) = to_haul("100ms");
+    let mut run = upload.haul(&["--rate=8MiB/s", "--memory=16MiB"]).start();
+    assert!(run.until(|_| upload.is_marked()), "{}", run.stderr());
+    server.signal(Signal::KILL);
+    let ended = run.wait().sane().exits(1).says("kept for the resume").says("to resume, run");
+    assert!(!ended.stderr.contains("nothing of unfinished"), "{}", ended.describe());
+    let listen = upload.url.trim_start_matches("ftp://").trim_end_matches("/sink/").to_owned();
+    let server = of_haul(&upload, &listen, "100ms");
+    let ended = upload.completed(&[]);
+    assert!(sent(&ended) < LEN as u64, "all went again\n{}", ended.describe());
+    ended.says("complete (resumed)");
     server.signal(Signal::TERM);
     server.wait();
 }
@@ -199,11 +222,16 @@ fn an_upload_to_a_server_of_haul_goes_on() {
 fn to_haul(markers: &str) -> (Upload, Running) {
     let listen = format!("127.0.0.1:{}", free_port());
     let upload = Upload::new(|_| format!("ftp://{listen}/sink/"));
-    let words = ["serve", "gridftp", "--listen", &listen, "--anonymous", "write", "--user", "root"];
+    let server = of_haul(&upload, &listen, markers);
+    (upload, server)
+}
+
+fn of_haul(upload: &Upload, listen: &str, markers: &str) -> Running {
+    let words = ["serve", "gridftp", "--listen", listen, "--anonymous", "write", "--user", "root"];
     let mut server =
         Haul::new(words).args(["--markers", markers, "--root"]).args([upload.room.at("")]).start();
     assert!(server.until(|server| server.stderr().contains(" listen ftp://")), "{}", server.stderr());
-    (upload, server)
+    server
 }
 
 /// Goal: what haul's own server keeps and shows to nobody is removed where nothing goes on with it; where it
@@ -250,6 +278,10 @@ fn without_sums_trust_decides() {
         let ftpd = Ftpd::start(kind);
         let upload = Upload::new(|sink| ftpd.url(sink));
         let interrupted = || assert!(upload.ended_at(16 * MIB, Signal::KILL).was_killed());
+        // What is removed can be believed by nobody.
+        let stopped = upload.ended_at(16 * MIB, Signal::INT).exits(130);
+        let stopped = stopped.says("kept for the next run: nothing of unfinished files\n");
+        assert!(upload.part().is_none(), "{kind:?}: {}", stopped.describe());
         interrupted();
         let ended = upload.completed(&[]);
         assert!(sent(&ended) >= LEN as u64, "{kind:?}: nobody said trust\n{}", ended.describe());

@@ -15,7 +15,7 @@ use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::options::Resume;
 use crate::request::CopyRequest;
-use crate::summary::{Chosen, Held, Status, Summary};
+use crate::summary::{Chosen, Held, KEPT_UNSEEN, Status, Summary};
 use crate::target_tables::SlowTarget;
 use haul_base::escape;
 use haul_base::role::Role;
@@ -152,15 +152,21 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
     let spared = local.as_ref().map_or(0, |far| far.spared.max(near.spared));
     // A server keeps parts of some files, and of others nothing.
     let at_server = keeps && request.destination.place().scheme().foreign;
-    let resumes = resumes || at_server && near.kept.max(local.as_ref().map_or(0, |far| far.kept)) > 0;
-    let would_resume_by_trust = keeps && !resumes && request.replicas.is_empty();
+    let kept = near.kept.max(local.as_ref().map_or(0, |far| far.kept));
+    let chosen = with_far(near.chosen, local.as_ref().map(|far| far.chosen.clone()).unwrap_or_default());
+    let is_unseen = chosen.iter().any(|(name, _)| name == KEPT_UNSEEN);
+    let resumes = resumes || at_server && (kept > 0 || is_unseen);
+    // At a server nothing stays for a later run to believe, unless this one did.
+    let would_resume_by_trust = keeps && !resumes && !at_server && request.replicas.is_empty();
+    let resumed = match at_server {
+        true => near.resumed || local.as_ref().is_some_and(|far| far.resumed),
+        false => near.resumed && resumes,
+    };
     let kept = match (&end, resumes) {
-        (SessionEnd::Stopped | SessionEnd::Failed(_), true) => {
-            local.as_ref().map_or(near.kept, |far| far.kept.max(near.kept))
-        }
+        (SessionEnd::Stopped | SessionEnd::Failed(_), true) => kept,
         _ => 0,
     };
-    let mut chosen = with_far(near.chosen, local.map(|far| far.chosen).unwrap_or_default());
+    let mut chosen = chosen;
     let Choice { value: streams, why } = streams;
     chosen.push(("streams".into(), format!("{streams} ({why})")));
     chosen.extend(advice.map(|advice| ("would help".into(), advice)));
@@ -209,7 +215,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         strays: near.own.strays + far.strays,
         resumes,
         would_resume_by_trust,
-        resumed: near.resumed && resumes,
+        resumed,
         kept,
         error,
         rate_limited,

@@ -472,7 +472,7 @@ impl End for SinkEnd {
         Closing {
             own,
             chosen,
-            resumed: self.resumed,
+            resumed: self.resumed || self.storage.engine.resumed(),
             kept: self.machine.kept().saturating_add(self.storage.engine.kept()),
             spared: self.storage.engine.spared(),
         }

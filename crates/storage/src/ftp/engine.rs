@@ -241,6 +241,7 @@ impl SourceEngine for FtpEngine {
         ];
         rows.extend(sites.used().map(|used| ("replicas".into(), used)));
         rows.extend(ways);
+        rows.extend(sites.lost().map(|words| ("connection to the source lost".into(), words)));
         let open = sites.all.iter().filter_map(|site| unprotected(&site.server, &site.settings));
         rows.extend(open.map(|words| ("NOT protected".into(), words)));
         rows

@@ -56,6 +56,8 @@ struct Life {
 pub(super) struct Sites {
     pub(super) all: Vec<Site>,
     retry: Arc<dyn Reliability>,
+    /// How often the way to one of them was lost or not to be had, and waited for.
+    lost: AtomicU64,
 }
 
 impl Sites {
@@ -74,7 +76,7 @@ impl Sites {
             differed: AtomicU64::new(0),
             life: Mutex::default(),
         };
-        Sites { all: all.into_iter().map(site).collect(), retry }
+        Sites { all: all.into_iter().map(site).collect(), retry, lost: AtomicU64::new(0) }
     }
 
     /// There is more than one.
@@ -164,6 +166,15 @@ impl Sites {
     /// It showed other content than what had come of a file from another one.
     pub(super) fn differed(&self, site: usize) {
         self.all[site].differed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often the way there was lost and waited for, for people; nothing where that never was.
+    pub(super) fn lost(&self) -> Option<String> {
+        match self.lost.load(Ordering::Relaxed) {
+            0 => None,
+            1 => Some("once, and waited for".into()),
+            times => Some(format!("{times} times, and waited for")),
+        }
     }
 
     /// What was used of them, for people.
@@ -376,6 +387,9 @@ impl Tries {
         };
         match sites.retry.decide(&trouble) {
             Decision::After(pause) => {
+                // At the start there was none to lose.
+                let is_lost = kind == FailureKind::Network && self.step != Step::Start;
+                sites.lost.fetch_add(u64::from(is_lost), Ordering::Relaxed);
                 if others == 0 && self.attempts > ATTEMPTS {
                     // Those that were left may be back.
                     self.tried.fill(false);

@@ -319,6 +319,7 @@ impl SinkEngine for FtpWriter {
         let unrecorded = unrecorded.map(|words| ("NOT on record".into(), words));
         let again = self.common.again.words().map(|words| ("sent again".into(), words));
         let lost = self.common.retry.words().map(|words| ("connection lost".into(), words));
+        let unseen = self.common.parts.unseen().map(|words| ("kept at the server".into(), words));
         let open = crate::ftp::unprotected(&self.common.server, &self.common.settings);
         let open = open.map(|words| ("NOT protected".into(), words));
         [("sink storage".into(), what), ("sink protection".into(), protection.into())]
@@ -331,6 +332,7 @@ impl SinkEngine for FtpWriter {
             .chain(unrecorded)
             .chain(again)
             .chain(lost)
+            .chain(unseen)
             .chain(open)
             .collect()
     }
@@ -374,6 +376,10 @@ impl SinkEngine for FtpWriter {
 
     fn spared(&self) -> u64 {
         self.common.parts.spared()
+    }
+
+    fn resumed(&self) -> bool {
+        self.common.parts.resumed()
     }
 
     fn held(&self) -> HeldReport {

@@ -222,19 +222,22 @@ impl Writer {
             true => Ok(None),
             false => self.line.open().and_then(|session| session.facts(temp)).map(Some),
         };
+        // What it said of blocks it has (111).
+        let told = || self.common.parts.hidden(id).filter(|len| *len > 0);
         let len = match asked {
             // It may be that the server shows it to nobody before it is whole.
-            Ok(Some(Asked::Not(_))) => match self.common.parts.hidden(id) {
-                Some(len) if len > 0 => len,
+            Ok(Some(Asked::Not(_))) => match told() {
+                Some(len) => Some(len),
                 // Nothing is known of it: it goes, for nobody would see that it is there.
-                _ => return false,
+                None => return false,
             },
-            Ok(Some(Asked::Is(facts))) => facts.size.unwrap_or(0),
-            Ok(_) => 0,
+            Ok(Some(Asked::Is(facts))) => facts.size.or_else(told),
+            Ok(_) => told(),
             Err(error) => {
+                let told = told();
                 self.line.close();
                 self.common.note_silence(&error);
-                0
+                told
             }
         };
         self.common.parts.leave(id, len);

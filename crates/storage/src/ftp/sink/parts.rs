@@ -55,6 +55,9 @@ struct Inner {
     doubted: HashMap<Vec<u8>, Record>,
     /// What stood there of them was of no use: nothing is gone on with.
     afresh: HashSet<FileId>,
+    /// Files that an earlier run had on record; and one of these was gone on with.
+    earlier: HashSet<FileId>,
+    resumed: bool,
     /// Files that were gone on with, and bytes of them that did not go again.
     files: u64,
     bytes: u64,
@@ -94,8 +97,23 @@ struct Part {
     begun: bool,
     /// What of it the server said that it has, where it goes in blocks.
     safe: Ranges,
-    /// How long it is there, where it was left.
-    len: u64,
+    /// How long it is there, where it was left; `None`: nobody could be asked.
+    len: Option<u64>,
+}
+
+impl Part {
+    /// So much of it is there, as far as that was told.
+    fn known(&self) -> Option<u64> {
+        let said = if self.in_blocks { up_to(&self.safe) } else { 0 };
+        self.len.or(Some(said).filter(|len| *len > 0))
+    }
+}
+
+impl Can {
+    /// What stands there of a file can be gone on with.
+    fn is_of_use(self, part: &Part) -> bool {
+        self.goes_on && part.begun && !part.temp.is_empty() && (self.sums || self.trusts && !part.in_blocks)
+    }
 }
 
 /// What an earlier attempt left.
@@ -142,7 +160,7 @@ impl Parts {
             return None;
         };
         // What this run had of it so far is on record.
-        inner.parts.remove(&id);
+        let had = inner.parts.remove(&id).is_some() || inner.counted.contains_key(&id);
         let Fingerprint { mtime, version, .. } = *inner.told.get(&id)?;
         let record = match records.take(FROM, &to) {
             Ok(Some(record)) => record,
@@ -172,8 +190,11 @@ impl Parts {
         let temp = earlier.as_ref().map(|earlier| earlier.temp.clone()).unwrap_or_default();
         let (in_blocks, begun) =
             (earlier.as_ref().is_some_and(|earlier| earlier.in_blocks), earlier.is_some());
-        let part = Part { to, version, record: Some(record), temp, in_blocks, begun, safe, len: 0 };
+        let part = Part { to, version, record: Some(record), temp, in_blocks, begun, safe, len: None };
         inner.parts.insert(id, part);
+        if earlier.is_some() && !had {
+            inner.earlier.insert(id);
+        }
         earlier
     }
 
@@ -255,11 +276,9 @@ impl Parts {
     /// What stands at this temporary can be gone on with.
     pub(super) fn keeps(&self, id: FileId, temp: &[u8]) -> bool {
         let inner = self.lock();
-        let Can { goes_on, sums, trusts } = self.can;
-        let is_of_use =
-            |part: &Part| part.record.is_some() && part.begun && (sums || trusts && !part.in_blocks);
-        let part = inner.parts.get(&id).filter(|part| part.temp == temp && is_of_use(part));
-        goes_on && part.is_some() && !inner.afresh.contains(&id)
+        let is_of_use = |part: &&Part| part.record.is_some() && self.can.is_of_use(part);
+        let part = inner.parts.get(&id).filter(|part| part.temp == temp).filter(is_of_use);
+        part.is_some() && !inner.afresh.contains(&id)
     }
 
     /// The same, of whatever file it is.
@@ -268,8 +287,9 @@ impl Parts {
         of.is_some_and(|id| self.keeps(id, temp))
     }
 
-    /// The file is left as it is, so long. A later attempt, of this run or another, finds it.
-    pub(super) fn leave(&self, id: FileId, len: u64) {
+    /// The file is left as it is, so long, if that is known. A later attempt, of this run or another, finds
+    /// it.
+    pub(super) fn leave(&self, id: FileId, len: Option<u64>) {
         if let Some(part) = self.lock().parts.get_mut(&id) {
             (part.record, part.len) = (None, len);
         }
@@ -335,9 +355,25 @@ impl Parts {
         self.lock().bytes
     }
 
-    /// Bytes of unfinished files that a later run goes on with.
+    /// Bytes of unfinished files that a later run goes on with, as far as they are known.
     pub(super) fn kept(&self) -> u64 {
-        self.lock().parts.values().fold(0, |all, part| all.saturating_add(part.len))
+        self.lock().parts.values().filter_map(Part::known).fold(0, u64::saturating_add)
+    }
+
+    /// Of which files it goes on with nobody could be asked how much there is, for people.
+    pub(super) fn unseen(&self) -> Option<String> {
+        let is_unseen = |part: &&Part| self.can.is_of_use(part) && part.known().is_none();
+        let unseen = self.lock().parts.values().filter(is_unseen).count();
+        let files =
+            if unseen == 1 { "1 unfinished file".into() } else { format!("{unseen} unfinished files") };
+        (unseen > 0).then(|| {
+            format!("what it has of {files}, which is on record here; it could not be asked how much that is")
+        })
+    }
+
+    /// Something that an earlier run had sent was gone on with.
+    pub(super) fn resumed(&self) -> bool {
+        self.lock().resumed
     }
 
     /// A file was compared: so many bytes, of which `good` were the source's; or so many were believed. Where
@@ -352,6 +388,7 @@ impl Parts {
             time: 0,
         };
         inner.counted.insert(id, Counted { held: now, goes_on_at });
+        inner.resumed |= goes_on_at > 0 && inner.earlier.contains(&id);
         let swap =
             |all: &mut u64, before: u64, now: u64| *all = all.saturating_sub(before).saturating_add(now);
         swap(&mut inner.files, u64::from(before.goes_on_at > 0), u64::from(goes_on_at > 0));
@@ -483,7 +520,7 @@ mod tests {
         assert_eq!(first.missed(), None);
         second.begins(id, b"/d/.x.haul~2", true);
         assert!(!second.keeps(id, b"/d/.x.haul~2"), "nobody would find it");
-        first.leave(id, 7);
+        first.leave(id, Some(7));
         assert_eq!(first.kept(), 7);
 
         let third = run();
