@@ -154,6 +154,12 @@ impl Error {
         }
     }
 
+    /// Who is at the other end of a data connection did not show that he is the user's own, or nobody takes
+    /// what he showed.
+    pub fn is_untrusted_for_data(&self) -> bool {
+        matches!(self, Error::Untrusted { to, .. } if to == crate::gsi::OTHER)
+    }
+
     /// The same may go well later, or over another connection.
     pub fn is_passing(&self) -> bool {
         match self {

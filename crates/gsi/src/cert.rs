@@ -12,6 +12,7 @@ use der::asn1::{ObjectIdentifier, OctetString};
 use der::{Decode, Encode, Reader, Sequence, SliceReader};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use x509_cert::Certificate;
+use x509_cert::certificate::Version;
 use x509_cert::ext::Extension;
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::ext::pkix::{BasicConstraints, KeyUsage, SubjectAltName};
@@ -173,6 +174,15 @@ impl Cert {
         };
         let (begins, ends) = (begins.to_unix_duration(), ends.to_unix_duration());
         Ok(Cert { der: der.to_vec().into(), subject, issuer, kind, usage, begins, ends, read })
+    }
+
+    /// Of X.509: 1, 2 or 3.
+    pub(crate) fn version(&self) -> u8 {
+        match self.read.tbs_certificate().version() {
+            Version::V1 => 1,
+            Version::V2 => 2,
+            Version::V3 => 3,
+        }
     }
 
     /// Whether its time is now.

@@ -75,7 +75,28 @@ impl Credential {
         };
         let credential = Credential::read(&from, &key_from)?;
         credential.check()?;
+        credential.check_version()?;
         Ok(credential)
+    }
+
+    /// Whether what shows who somebody is can be shown on a data connection, where each end checks it.
+    ///
+    /// # Errors
+    /// It is of an old version, which nobody takes there; in words with what to do.
+    fn check_version(&self) -> Result<(), String> {
+        let old = self.chain().iter().find_map(|der| {
+            let cert = Cert::read(der).ok()?;
+            let version = cert.version();
+            (version < 3 && !matches!(cert.kind, Kind::Authority)).then_some((cert, version))
+        });
+        let Some((cert, version)) = old else { return Ok(()) };
+        Err(format!(
+            "{}: the certificate of {} is of version {version} of X.509, which nobody takes: it must be one of version 3. Have its \
+             authority make one (it has extensions: `openssl x509 -req -in REQUEST -CA CA -CAkey KEY -extfile FILE`, where FILE says \
+             keyUsage=critical,digitalSignature), and then a new proxy where you use one",
+            self.from.display(),
+            cert.subject
+        ))
     }
 
     /// Whether it is valid now.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use crate::support::beside::beside;
@@ -109,6 +110,28 @@ fn what_is_missing_is_said() {
     let bare = ftpd.url(&data).replacen("gsiftp://", "ftp://", 1);
     let ended = Haul::cp(["-r", &bare]).args([room.at("sink")]).run().sane().exits(1);
     ended.says("gsiftp:// for the security of the grid");
+}
+
+/// Goal: a certificate of an old version, which no data connection takes, is refused before anything else,
+/// with its file and what to do.
+#[test]
+fn an_old_certificate_is_refused_at_the_start() {
+    need!("gridftp");
+    let (room, ftpd) = (Room::new(), Ftpd::start(Kind::GridftpGsi));
+    let data = filled(&room);
+    // Without extensions it is one of version 1.
+    let made = "openssl req -new -key user.key -subj '/O=Grid/CN=alice' | openssl x509 -req -CA ca.pem -CAkey ca.key \
+                -set_serial 777 -days 20 -out old.pem";
+    let made = Command::new("sh").args(["-ec", made]).current_dir(ftpd.of_grid("")).output().expect("run sh");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let sink = room.at("sink");
+    let url = ftpd.url(&data);
+    let haul = of(&ftpd)
+        .env("X509_USER_CERT", ftpd.of_grid("old.pem"))
+        .env("X509_USER_KEY", ftpd.of_grid("user.key"));
+    let ended = haul.args([url.as_str(), sink.to_str().expect("UTF-8")]).run().sane().exits(1);
+    ended.says("old.pem: the certificate of /O=Grid/CN=alice is of version 1 of X.509").says("-extfile");
+    assert!(!sink.exists(), "something was made");
 }
 
 /// Goal: a policy that forbids or is missing, a list that revokes the server or has expired, end it before

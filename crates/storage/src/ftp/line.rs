@@ -177,6 +177,9 @@ impl Retry {
                 let whose = if self.kind == FailureKind::Read { "source" } else { "destination" };
                 format!("the {whose}'s server is gone: {url}: {why}")
             }
+            Verdict::Barred(_) if error.is_untrusted_for_data() => {
+                format!("{url}: it answers commands, and data connections to it are not taken: {why}")
+            }
             Verdict::Barred(ever) => {
                 let so_far = if ever {
                     "no data connection to it comes up any more"

@@ -4,7 +4,8 @@
 //! or did not. Out: what becomes of something that was given up.
 //! Invariants: a server is gone only if no session could be opened with it for [`QUIET`], and meanwhile it
 //! did nothing for any other; data connections are barred only if something was given up for want of one, and
-//! none ever came up, or [`BARRED_MAX`] things in a row since the last one.
+//! none ever came up, or [`BARRED_MAX`] things in a row since the last one; that many in any case where they
+//! came up and did not show whose they are, for that may be one stranger's doing.
 
 use std::time::{Duration, Instant};
 
@@ -64,9 +65,10 @@ impl There {
 
     /// Something was given up for this reason, after so many looks.
     pub(super) fn judge(&mut self, error: &Error, looks: u32) -> Verdict {
-        if error.is_unreached_for_data() {
+        let is_stranger = error.is_untrusted_for_data();
+        if error.is_unreached_for_data() || is_stranger {
             self.barred = self.barred.saturating_add(1);
-            let is_barred = !self.ever || self.barred >= BARRED_MAX;
+            let is_barred = !(self.ever || is_stranger) || self.barred >= BARRED_MAX;
             return if is_barred { Verdict::Barred(self.ever) } else { Verdict::Itself };
         }
         match self.unreached.filter(|_| error.is_network()).map(|since| since.elapsed()) {
@@ -112,6 +114,22 @@ mod tests {
         let full = Error::Refused { said: "STOR x".into(), code: 450, text: "later".into() };
         assert_eq!(there.judge(&full, 0), Verdict::Itself, "a refusal is an answer");
         assert_eq!(there.judge(&silent("h:21"), 0), Verdict::Gone);
+    }
+
+    /// Goal: where none of many data connections shows whose it is nothing more is tried; a few are a
+    /// stranger's.
+    #[test]
+    fn data_connections_of_nobody_end_it() {
+        let error = Error::Untrusted { to: "the data connection".into(), why: "of version 1".into() };
+        let other = Error::Untrusted { to: "h:2811".into(), why: "of version 1".into() };
+        for ever in [false, true] {
+            let mut there = There { ever, ..There::default() };
+            for _ in 1..BARRED_MAX {
+                assert_eq!(there.judge(&error, 0), Verdict::Itself);
+                assert_eq!(there.judge(&other, 0), Verdict::Itself);
+            }
+            assert_eq!(there.judge(&error, 0), Verdict::Barred(ever));
+        }
     }
 
     /// Goal: where no data connection ever came up the first thing that is given up for that is enough; where
