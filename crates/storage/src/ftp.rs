@@ -606,6 +606,16 @@ fn wants_protection(server: &Server, text: &str) -> bool {
     server.protocol() == Protocol::Ftp && WORDS.iter().any(|word| text.contains(word))
 }
 
+/// Why a name that is not ASCII is not said to such a server.
+const DROPS: &str = "the server drops bytes that are not ASCII from names that it is told over ftp://, and would take another \
+                     file; gsiftp:// keeps them";
+
+/// Whether a server drops bytes of names. That of Globus does, but over the security of the grid.
+fn drops_bytes(server: &Server, session: &Session) -> bool {
+    let banner = session.banner();
+    server.protocol() == Protocol::Ftp && banner.windows(14).any(|words| words == b"GridFTP Server")
+}
+
 fn unreached(server: &Server, error: &Error) -> Failure {
     let of_grid = server.protocol() == Protocol::Gsiftp;
     let by_password = matches!(server.protocol(), Protocol::Ftp | Protocol::Ftps);

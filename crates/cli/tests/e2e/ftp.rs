@@ -645,6 +645,52 @@ fn a_directory_that_cannot_be_asked_for_is_an_error() {
     assert!(!sink.join("データ/f").exists(), "the parent was taken for it: {}", ended.describe());
 }
 
+/// Goal: a login that a server refuses and nobody typed says where it came from; one that was typed says nothing
+/// of that.
+#[test]
+fn a_refused_login_says_where_it_came_from() {
+    need!("proftpd");
+    let (room, server) = (Room::new(), Ftpd::start(Kind::Proftpd));
+    let data = with_a_big_file(&room, 3, 100);
+    let netrc = room.file("logins", "machine 127.0.0.1 login somebody password geheim\n");
+    crate::support::set_mode(&netrc, 0o600);
+    for (who, is_said) in [("", true), ("somebody:geheim@", false)] {
+        let url = server.url_as(who, &data);
+        let ended = cp(&[], &url, &room.at("sink")).env("NETRC", &netrc).run().sane().exits(1).says(" 530 ");
+        let says = ended.stderr.contains(&format!("the login came from {}", netrc.display()));
+        assert_eq!(says, is_said, "{}", ended.describe());
+        assert!(!ended.stderr.contains("geheim"), "{}", ended.describe());
+    }
+}
+
+/// Goal: names that a server spoils fail with the reason, in copies from it and to it, all else is copied, and
+/// nobody is told to try them again.
+/// Method: the GridFTP server drops what is not ASCII from a path, but over the security of the grid.
+#[test]
+fn names_that_a_server_spoils_are_not_tried_again() {
+    need!("gridftp");
+    let room = Room::new();
+    let (data, sink, back) = (room.dir("data"), room.dir("sink"), room.dir("back"));
+    room.file("data/plain", "f");
+    room.file("data/Größe", "g");
+    room.dir("data/データ");
+    room.file("data/データ/inside", "inside");
+    let server = Ftpd::start(Kind::Gridftp);
+    for (from, to) in [
+        (server.url(contents(&data)), back.display().to_string()),
+        (contents(&data).into_string().expect("UTF-8"), server.url(&sink)),
+    ] {
+        let ended = Haul::cp(["-r", &from, &to]).run().sane().exits(3);
+        let ended = ended.says("drops bytes that are not ASCII").says("gsiftp:// keeps them");
+        let ended = ended.says("they will fail again until what is said above is mended");
+        assert!(!ended.stderr.contains("run the same command again"), "{}", ended.describe());
+    }
+    for there in [&sink, &back] {
+        let names: Vec<_> = fs::read_dir(there).expect("list it").flatten().map(|e| e.file_name()).collect();
+        assert_eq!(names, ["plain"]);
+    }
+}
+
 /// Goal: a link at the server becomes a link, or what it leads to, or is told; it is never lost in silence,
 /// and one that leads up is not followed for ever.
 #[test]

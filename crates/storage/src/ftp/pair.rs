@@ -28,7 +28,8 @@ use super::line::{Line, Retry, reach};
 use super::names::{Names, Shared as SharedNames};
 use super::session::{Lines, Next, Sites, Tries};
 use super::{
-    NO_ROOM, Unfound, find, is_dir, path_at, protocol_of, server_of, shown, site_of, unless, unreached, walk,
+    DROPS, NO_ROOM, Unfound, drops_bytes, find, is_dir, path_at, protocol_of, server_of, shown, site_of,
+    unless, unreached, walk,
 };
 use crate::Post;
 use crate::place::Place;
@@ -65,21 +66,11 @@ pub(crate) fn is_pair(sources: &[Place], destination: &Place) -> bool {
     !sources.is_empty() && sources.iter().all(plain) && plain(destination)
 }
 
-/// Why a name that is not ASCII is not said to such a server.
-const DROPS: &str = "the server drops bytes that are not ASCII from names that it is told over ftp://, and would take another \
-                     file; gsiftp:// keeps them";
-
 /// Such a name fails, in each run.
 fn dropped(server: &Server, kind: FailureKind, path: &[u8]) -> Failure {
     // EILSEQ.
     let errno = if kind == FailureKind::Create { 84 } else { 95 };
     Failure { errno, ..super::said(server, kind, path, DROPS) }
-}
-
-/// That of Globus does, but over the security of the grid.
-fn drops_bytes(server: &Server, session: &Session) -> bool {
-    let banner = session.banner();
-    server.protocol() == Protocol::Ftp && banner.windows(14).any(|words| words == b"GridFTP Server")
 }
 
 /// What all pairs of sessions share.

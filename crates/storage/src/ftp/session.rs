@@ -261,6 +261,12 @@ impl Lines {
         session.as_ref().filter(|session| !session.is_broken()).map(Session::silent_for)
     }
 
+    /// The server is known to drop bytes of names.
+    pub(super) fn drops_bytes(&self, site: usize) -> bool {
+        let Line(session) = &self.lines[site];
+        session.as_ref().is_some_and(|session| super::drops_bytes(self.sites.server(site), session))
+    }
+
     /// It is of no use any more.
     pub(super) fn close(&mut self, site: usize) {
         self.lines[site] = Line(None);

@@ -348,8 +348,10 @@ impl SinkStore for FtpSink {
         let mut session = self.reach(&retry)?;
         let Ground { root, rename, there, .. } = self.ground(&mut session, coming.roots, false)?;
         let settings = Settings { at: session.address(), ..self.settings };
+        let drops = super::drops_bytes(&self.server, &session);
         let line = Mutex::new(Line::with(self.server.clone(), settings, &retry, session));
-        Ok((Box::new(ServerLook { server: self.server, line, tree: Tree::new(root, false), there }), rename))
+        let tree = Tree::new(root, false);
+        Ok((Box::new(ServerLook { server: self.server, line, tree, there, drops }), rename))
     }
 }
 
@@ -450,6 +452,7 @@ struct ServerLook {
     line: Mutex<Line>,
     tree: Tree,
     there: bool,
+    drops: bool,
 }
 
 impl ServerLook {
@@ -496,7 +499,7 @@ impl Looks for ServerLook {
         false
     }
     fn file(&self, parent: DirId, name: &Name) -> Result<Existing, Failure> {
-        tree::check(&self.server, &self.tree.path(parent, name), name)?;
+        tree::check(&self.server, &self.tree.path(parent, name), (name, self.drops))?;
         let path = self.tree.path(parent, name);
         match self.ask(&path)? {
             // There are servers that do not know the question.

@@ -22,7 +22,7 @@ use haul_ftp::{Asked, Error, Facts, Kind, Listed, Session};
 
 use super::names::{Above, Base, Entry, Shared, YOUNG};
 use super::session::{Again, Lines, Tries};
-use super::{Found, failed, is_dir, meta_of, says_gone, time_of};
+use super::{DROPS, Found, failed, is_dir, meta_of, says_gone, time_of};
 use crate::source::WallClock;
 use crate::source::failure::own_failure;
 use crate::walk::out::Out;
@@ -76,6 +76,8 @@ struct Walker {
     told_of_links: bool,
     /// The server is gone, which was not told yet.
     gone: Option<Failure>,
+    /// The server drops bytes of names, so that some of what it lists cannot be asked for.
+    drops: bool,
 }
 
 /// Starts to walk.
@@ -87,7 +89,9 @@ pub(super) fn start(job: Job) -> io::Result<Walk> {
     let cancelled = Arc::new(AtomicBool::new(false));
     let out = Out { sender, batch: Vec::new(), cancelled: cancelled.clone() };
     let Job { lines, site, found, names, object_size, clock } = job;
+    let drops = lines.drops_bytes(site) && !lines.sites.has_replicas();
     let mut walker = Walker {
+        drops,
         lines,
         site,
         names,
@@ -388,7 +392,13 @@ impl Walker {
         let Seen { name, facts, site } = seen;
         let path = || self.names.path(above, Some(&name));
         let is_dir = is_dir(&facts);
+        let is_spoiled = self.drops && !self.names.server_path(site, above, Some(&name)).is_ascii();
         let kind = match facts.kind {
+            _ if is_spoiled && !facts.is_symlink() => {
+                let counts_as = if is_dir { CountsAs::Subtree } else { CountsAs::Entry };
+                self.fail(path(), FailureKind::Walk, DROPS, counts_as);
+                return None;
+            }
             _ if facts.is_resolved_link() && !haul_mutant::removed("ftp-followed-links-fail") => {
                 let target = facts.unix_slink.as_deref().unwrap_or_default();
                 let why = format!(

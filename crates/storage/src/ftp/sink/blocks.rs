@@ -165,7 +165,9 @@ impl Writer {
             row.later = Some(small);
             return;
         }
-        if check(&common.server, &path, &file.name).is_err() || self.ensure(file.parent).is_err() {
+        if check(&common.server, &path, (&file.name, common.drops)).is_err()
+            || self.ensure(file.parent).is_err()
+        {
             return row.alone.push_back((small, None));
         }
         let session = match self.line.open() {

@@ -43,7 +43,7 @@ impl Writer {
         for dir in all {
             let path = self.common.tree.dir(dir);
             let name = self.common.tree.name(dir);
-            match name.map_or(Ok(()), |name| check(&self.common.server, &path, &name)) {
+            match name.map_or(Ok(()), |name| check(&self.common.server, &path, (&name, self.common.drops))) {
                 Ok(()) => open.push((dir, path)),
                 Err(failure) => failed.push((dir, failure)),
             }

@@ -68,6 +68,7 @@ impl FtpWriter {
             session.round_trip(),
         );
         let can = Can { goes_on: session.can_go_on(), sums: session.sum().is_some(), trusts };
+        let drops = crate::ftp::drops_bytes(&server, &session);
         let mut queues = Queues::new(sessions);
         queues.open[0] = true;
         let begun = Begun::open(begun.as_deref(), &server.url(), tag);
@@ -78,6 +79,7 @@ impl FtpWriter {
             ends,
             tree: Tree::new(root, made),
             tag,
+            drops,
             sum: session.sum(),
             in_parts: InParts::of(&session),
             meter: writing.meter,

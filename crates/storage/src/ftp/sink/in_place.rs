@@ -171,7 +171,7 @@ impl Writer {
     /// What stands at the name may be written into, by a way that is known to keep the rest of it.
     fn may_go_into(&mut self, place: &InPlace, file: &SinkFile, path: &[u8]) -> Result<(), Failure> {
         let common = self.common.clone();
-        check(&common.server, path, &file.name)?;
+        check(&common.server, path, (&file.name, common.drops))?;
         self.ensure(file.parent)?;
         let refused = |errno: Errno, why: &str| {
             let failure = common.say(FailureKind::Create, path, why);

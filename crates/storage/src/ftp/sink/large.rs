@@ -196,7 +196,7 @@ impl Writer {
 
     /// Has the server begin to take a file; or finds what stands there of it, which is compared first.
     fn begin(&mut self, file: &SinkFile, path: &[u8]) -> Result<(), Failure> {
-        check(&self.common.server, path, &file.name)?;
+        check(&self.common.server, path, (&file.name, self.common.drops))?;
         self.ensure(file.parent)?;
         // It may have come to nothing before.
         self.await_turn(file.id, path)?;

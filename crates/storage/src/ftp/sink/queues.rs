@@ -48,6 +48,8 @@ pub(super) struct Common {
     pub(super) ends: Arc<Ending>,
     pub(super) tree: Tree,
     pub(super) tag: u32,
+    /// The server drops bytes of names.
+    pub(super) drops: bool,
     /// What the server makes sums by, if it does.
     pub(super) sum: Option<Sum>,
     /// Large files are compared in parts.

@@ -12,7 +12,7 @@ use haul_core::ids::DirId;
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Facts, Server};
 
-use crate::ftp::{folded, said};
+use crate::ftp::{DROPS, folded, said};
 
 /// What is known of a directory.
 #[derive(Clone, Debug, Default)]
@@ -137,8 +137,12 @@ fn join(path: &mut Vec<u8>, name: &[u8]) {
     path.extend_from_slice(name);
 }
 
-/// A name that can be said to a server.
-pub(super) fn check(server: &Server, path: &[u8], name: &Name) -> Result<(), Failure> {
+/// A name that can be said to a server. `drops`: to one that drops bytes of names.
+pub(super) fn check(server: &Server, path: &[u8], (name, drops): (&Name, bool)) -> Result<(), Failure> {
+    if drops && !path.is_ascii() {
+        const EILSEQ: i32 = 84;
+        return Err(Failure { errno: EILSEQ, ..said(server, FailureKind::Create, path, DROPS) });
+    }
     match name.as_bytes().iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
         false => Ok(()),
         true => {

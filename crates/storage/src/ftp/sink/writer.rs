@@ -246,7 +246,7 @@ impl Writer {
         }
         panic_point("write", &String::from_utf8_lossy(&path));
         self.begins("write", &path);
-        check(&self.common.server, &path, &file.name)?;
+        check(&self.common.server, &path, (&file.name, self.common.drops))?;
         self.ensure(file.parent)?;
         let mut summing = FileSumming::new(self.common.sum, file.size, false);
         self.common.meter.busy(Stage::SinkHost, || summing.update(bytes));
@@ -326,7 +326,8 @@ impl Writer {
             let SinkFile { id, parent, name, .. } = &item.file;
             self.common.parts.note(*id, item.fingerprint);
             let path = self.common.path(&item.file);
-            let ensured = check(&self.common.server, &path, name).and_then(|()| self.ensure(*parent));
+            let ensured = check(&self.common.server, &path, (name, self.common.drops))
+                .and_then(|()| self.ensure(*parent));
             let result = match ensured {
                 Err(failure) => Some(Err(failure)),
                 Ok(()) if self.common.tree.was_made(*parent) => Some(Ok(nothing)),
