@@ -61,6 +61,14 @@ impl Trust {
     /// # Errors
     /// There are none, so that no server could be trusted; in words with what to do.
     pub fn system() -> Result<Trust, String> {
+        // Where the file is missing the system's own would count, and nobody would know why.
+        if let Some(file) = std::env::var_os("SSL_CERT_FILE").filter(|file| !file.is_empty())
+            && let Err(error) = std::fs::File::open(&file)
+        {
+            let file = std::path::Path::new(&file).display();
+            let why = haul_base::errno::text(&error);
+            return Err(format!("SSL_CERT_FILE names {file}, which cannot be read: {why}"));
+        }
         let found = rustls_native_certs::load_native_certs();
         let why = found.errors.first().map_or(String::new(), |error| format!(" ({error})"));
         Trust::in_these(found.certs).map_err(|error| {

@@ -115,7 +115,15 @@ pub fn run(args: &Cp, part: Option<Part>) -> i32 {
                 None => reporter.clone(),
                 Some(part) => Arc::new(Both { reporter: reporter.clone(), part, shows }),
             };
-            let summary = haul::api::copy(request, observer, handle);
+            let used = [&request.sources[..], std::slice::from_ref(&request.destination)].concat();
+            let mut summary = haul::api::copy(request, observer, handle);
+            if let Some(error) = &mut summary.error
+                && let Ok((mut typed, destination)) = endpoint::resolve(&args.paths.all())
+            {
+                typed.push(destination);
+                let from = super::netrc::refused(error, &typed, &used);
+                error.text.push_str(&from.unwrap_or_default());
+            }
             reporter.finish(summary, asked.exit_code())
         }
         Err(error) => {

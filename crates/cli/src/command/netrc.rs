@@ -19,14 +19,28 @@ const LEN_MAX: u64 = 1 << 20;
 /// `/dev/null`, by its numbers, on any Linux.
 const NULL_DEVICE: (u32, u32) = (1, 3);
 
+/// Where the file would be.
+fn path() -> Option<PathBuf> {
+    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".netrc"));
+    env::var_os("NETRC").map(PathBuf::from).or_else(home)
+}
+
+/// Where a login came from that a server refused, for people; nothing where `typed` brought all of them, or the
+/// error is another one.
+pub fn refused(error: &haul::api::Error, typed: &[Endpoint], used: &[Endpoint]) -> Option<String> {
+    let is_added = typed.iter().zip(used).any(|(typed, used)| typed.wants_login() && !used.wants_login());
+    let is_login = error.text.contains(" 530 ") || error.text.contains(" 532 ");
+    let path = path().filter(|_| is_added && is_login)?;
+    Some(format!("; the login came from {}", path.display()))
+}
+
 /// # Errors
 /// The file is there and cannot be used, in a sentence for people.
 pub fn add_logins(endpoints: &mut [Endpoint]) -> Result<(), String> {
     if !endpoints.iter().any(Endpoint::wants_login) {
         return Ok(());
     }
-    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".netrc"));
-    let Some(path) = env::var_os("NETRC").map(PathBuf::from).or_else(home) else { return Ok(()) };
+    let Some(path) = path() else { return Ok(()) };
     let shown = path.display();
     let failed = |what: &str, error: std::io::Error| format!("{what} {shown}: {}", errno::text(error));
     // Of a FIFO nobody waits for who writes into it.

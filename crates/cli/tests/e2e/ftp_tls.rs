@@ -76,6 +76,8 @@ fn a_server_that_is_not_the_one_is_refused() {
     let none = room.file("none.pem", "");
     let nobody = Haul::cp(["-r"]).env("SSL_CERT_FILE", &none).env("SSL_CERT_DIR", room.dir("none"));
     refused(nobody, &ftpd.url(&data), "this host trusts no authority");
+    let missing = Haul::cp(["-r"]).env("SSL_CERT_FILE", room.at("missing.pem"));
+    refused(missing, &ftpd.url(&data), "missing.pem, which cannot be read: No such file");
     let plain = Ftpd::start(Kind::Proftpd);
     let url = plain.url(&data).replacen("ftp://", "ftps://", 1);
     refused(trusting(), &url, "AUTH TLS: the server answers 5");
