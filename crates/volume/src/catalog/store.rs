@@ -254,7 +254,7 @@ impl Store {
     /// There is no room for something that makes some: what is kept for that is given up, and what the
     /// write-ahead log has makes room in it.
     pub fn ease(&self) {
-        self.reserve.give_up();
+        give_up(&self.reserve);
         let _ = self.db.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()));
     }
 
@@ -452,18 +452,22 @@ fn write_new(path: &Path, volume: VolumeId, facts: &Facts) -> Result<(), rusqlit
     db.close().map_err(|(_, error)| error)
 }
 
+/// Gives the room that is kept to what is written next. Whether there was any.
+fn give_up(reserve: &Reserve) -> bool {
+    !haul_mutant::removed("catalog-opens-on-a-full-disk") && reserve.give_up()
+}
+
 fn open_locked(dir: &Path, lock: File, volume: VolumeId) -> Result<Store, StoreError> {
     let reserve = Reserve::of(dir, RESERVE).map_err(|errno| io("open", dir)(errno.into()))?;
     let (db, facts) = match open_database(dir, volume) {
         // It may be room that lacks.
-        Err(StoreError::Io { .. }) if reserve.give_up() => open_database(dir, volume)?,
+        Err(StoreError::Io { .. }) if give_up(&reserve) => open_database(dir, volume)?,
         opened => opened?,
     };
     // The log is there from the first look into the database on.
     let _: Result<i64, _> = db.query_row("SELECT count(*) FROM volume", [], |row| row.get(0));
     let store = Store { db, volume, facts, dir: dir.to_owned(), reserve, _lock: lock };
-    if !store.keep_room() && !haul_mutant::removed("catalog-opens-on-a-full-disk") {
-        store.reserve.give_up();
+    if !store.keep_room() && give_up(&store.reserve) {
         store.keep_room();
     }
     Ok(store)
