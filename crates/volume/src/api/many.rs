@@ -179,8 +179,8 @@ pub(super) fn together(parts: &[Wanted], stripe_size: u64, max: impl Fn(u64) -> 
 
 /// Reads ranges into their room; see [`File::pread_many`](super::File::pread_many).
 ///
-/// `holds`: some of it may have been read ahead. Then `held` is told which version the file's bytes are of now,
-/// and what it returns copies what is held from an offset on, or says that it is not.
+/// `holds`: some of it may have been read ahead. Then `held` is told which version the file's bytes are of
+/// now, and what it returns copies what is held from an offset on, or says that it is not.
 pub(super) fn read<H: Fn(u64, &mut [u8]) -> bool>(
     source: &Source<'_>,
     holds: bool,
