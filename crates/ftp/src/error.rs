@@ -165,12 +165,22 @@ impl Error {
         match self {
             Error::Connect { .. } | Error::Lost { .. } | Error::Silent { .. } => true,
             Error::Closed { .. } | Error::OutOfStep { .. } | Error::Unkept(_) | Error::Untied => true,
-            Error::Refused { code, .. } => (400..500).contains(code) && *code != 450,
+            Error::Refused { code: 450, text, .. } => !says_gone(text) && !is_empty_listing(text),
+            Error::Refused { code, .. } => (400..500).contains(code),
             Error::Ssh { passing, .. } => *passing,
             Error::Grammar(_) | Error::Untrusted { .. } | Error::Misfit(_) => false,
             Error::Resized(_) => false,
             Error::Broken { .. } | Error::Unsayable(_) | Error::Uncalled { .. } => false,
         }
+    }
+
+    /// The server says of this one thing that it is to be asked for again; the session is as it was.
+    pub fn is_for_later(&self) -> bool {
+        matches!(self, Error::Refused { .. })
+            && self.is_passing()
+            && !self.wants_another_session()
+            && !self.is_no_room()
+            && !haul_mutant::removed("ftp-later-is-asked-again")
     }
 
     /// The server said nothing for as long as anybody waits.
@@ -260,6 +270,19 @@ impl Error {
     }
 }
 
+/// The words of a refusal say that there is nothing of that name. There are servers that say so by `450`,
+/// which else is what they say of what somebody uses.
+pub fn says_gone(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    ["no such", "not found", "not exist", "cannot find"].iter().any(|words| text.contains(words))
+}
+
+/// The same of a directory with nothing in it, which some refuse to list.
+fn is_empty_listing(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    ["no files", "no file "].iter().any(|words| text.contains(words))
+}
+
 /// The waiting came to its end, as the library says of connecting and the system of reading and writing. What
 /// the system gives up by itself (`ETIMEDOUT`) is another matter, for it took another time.
 fn ran_out(cause: &io::Error) -> bool {
@@ -270,6 +293,31 @@ fn ran_out(cause: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: what a server says for now is asked for again; what it says by the same number of what is not
+    /// there is not, nor a full disk, nor what is over with its session.
+    #[test]
+    fn what_is_for_later_is_told_from_what_is_gone() {
+        let refused = |code, text: &str| Error::Refused { said: "CKSM x".into(), code, text: text.into() };
+        for (code, text) in [(450, "busy"), (451, "later"), (450, "another upload of this file is under way")]
+        {
+            assert!(refused(code, text).is_passing() && refused(code, text).is_for_later(), "{code} {text}");
+        }
+        for (code, text) in [
+            (450, "x: No such file or directory"),
+            (450, "No files found"),
+            (450, "x not found"),
+            (550, "busy"),
+        ] {
+            assert!(
+                !refused(code, text).is_passing() && !refused(code, text).is_for_later(),
+                "{code} {text}"
+            );
+        }
+        for (code, text) in [(452, "no room"), (451, "No space left on device"), (421, "bye"), (425, "no")] {
+            assert!(!refused(code, text).is_for_later(), "{code} {text}");
+        }
+    }
 
     /// Goal: a full disk is known by what servers say of it, whatever their number; what they say of other
     /// trouble with a disk is not one.

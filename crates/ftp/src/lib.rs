@@ -38,7 +38,7 @@ mod together;
 pub use blocks::{Coming, Room, Turn, Wanted};
 pub use control::COMMANDS_LEN_MAX;
 pub use data::Incoming;
-pub use error::Error;
+pub use error::{Error, says_gone};
 pub use gsi::{Credential, DELEGATED_BY_NO_RSA, DataSecurity};
 pub use haul_gridftp::listing::{Facts, Kind, Moment, write_moment};
 pub use haul_gridftp::ranges::Ranges;

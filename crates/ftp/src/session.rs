@@ -567,6 +567,8 @@ fn untold(control: &Control, command: &Command<'_>, reply: &Reply) -> Result<Ask
     match control.refused(command, reply) {
         Error::Refused { code: 550, text, .. } => Ok(Asked::Not(text)),
         error @ Error::Refused { code: 530 | 532, .. } => Err(error),
+        // What may pass is asked for again.
+        error if error.is_passing() => Err(error),
         Error::Refused { code: code @ (450 | 500..), text, .. } => {
             Ok(Asked::Untold(format!("{code} {text}")))
         }

@@ -28,7 +28,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Event, Observer};
 use crate::handle::Handle;
-use crate::options::{AgentRequest, Options};
+use crate::options::{AgentRequest, Changed, Options};
 use crate::request::CopyRequest;
 use crate::summary::{Status, Summary};
 use haul_base::role::Role;
@@ -80,6 +80,21 @@ pub(crate) fn run(request: &CopyRequest, observer: Arc<dyn Observer>, handle: Ha
     summary
 }
 
+/// A part of a file that grows counts only when it was read twice, which no server is asked for.
+fn no_prefix(request: &CopyRequest) -> Option<String> {
+    // Two servers have words of their own for it.
+    let is_pair = crate::endpoint::is_pair(&request.sources, &request.destination);
+    let asked = request.options.changed == Changed::Prefix && !is_pair;
+    let server = request.sources.iter().find(|source| source.place().scheme().foreign)?;
+    asked.then(|| {
+        let shown = String::from_utf8_lossy(&server.shown()).into_owned();
+        format!(
+            "{shown}: `changed=prefix` is not possible where a server is the source: what was read of a file that grows would have to be \
+             read twice to count; leave that out, and copy such a file when nobody writes to it"
+        )
+    })
+}
+
 fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle) -> Summary {
     let forbidden = request.options.protect < policy::least_protect(None);
     let refused = forbidden.then(|| policy::FORBIDDEN.to_owned());
@@ -87,6 +102,7 @@ fn run_begun(request: &CopyRequest, observer: Arc<dyn Observer>, handle: &Handle
     let refused = refused.or_else(|| gathers_nowhere(request).then(|| NO_VOLUME.to_owned()));
     let fit = || crate::endpoint::fit(&request.sources, &request.destination).err().map(|e| e.to_string());
     let fit = || fit().or_else(|| crate::endpoint::replicas(&request.sources, &request.replicas).err());
+    let fit = || fit().or_else(|| no_prefix(request));
     if let Some(error) = refused.or_else(fit) {
         return Summary { error: Some(Error::usage(error)), usage: true, ..Summary::default() };
     }

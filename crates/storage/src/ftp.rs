@@ -26,7 +26,7 @@ use haul_core::reliability::Step;
 use haul_core::wire::{Failure, FailureKind, SourceRoot};
 use haul_ftp::{
     Asked, Credential, DataSecurity, Error, Facts, Kind, Listed, Protocol, Security, Server, Session,
-    Settings, Ssh, Trust, server,
+    Settings, Ssh, Trust, says_gone, server,
 };
 
 use crate::options::DataChannel;
@@ -484,6 +484,15 @@ fn is_listed(listed: &[Listed], name: &[u8], facts: &Facts) -> bool {
     })
 }
 
+/// A directory was listed whole, and this name is not in it.
+fn lacks(listed: &[Listed], name: &[u8]) -> bool {
+    listed.iter().all(|line| match line {
+        Listed::Entry { name: other, .. } | Listed::Bad(other, _) => other != name,
+        Listed::Itself(_) => true,
+        Listed::Cut(_) | Listed::Short(_) => false,
+    })
+}
+
 /// Bytes of names that some servers leave out of a path, or change.
 fn is_odd(name: &[u8]) -> bool {
     !name.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ')
@@ -686,12 +695,6 @@ fn unfound_hint(path: &[u8], text: &str) -> &'static str {
         (false, true) => "",
         (false, false) => " (it may not be there, or this user may not see it: to a server that is one)",
     }
-}
-
-/// The words of a refusal say that there is nothing of that name.
-fn says_gone(text: &str) -> bool {
-    let text = text.to_ascii_lowercase();
-    ["no such", "not found", "not exist", "cannot find"].iter().any(|words| text.contains(words))
 }
 
 /// What the server tells of an entry's metadata. Whose it is says nothing here.

@@ -676,6 +676,58 @@ fn what_servers_say_is_not_enough() {
     });
 }
 
+/// Goal: a sum that both servers make is wanted of each file: one that is refused for now is asked for again,
+/// and a file of which it stays untold does not get its name, whatever is stored. Only where a server makes
+/// none, by its word, is the file said not to be compared.
+#[test]
+fn a_sum_that_both_make_is_wanted() {
+    for reply in ["450 busy", "451 later"] {
+        for end in [A, B] {
+            let odd = [("CKSM", "", Odd::Says(reply))];
+            let (a, b) = if end == A { liars(&odd, &[], 1) } else { liars(&[], &odd, 1) };
+            let ended = lied_to(&[], &a, &b).exits(0);
+            assert_eq!(third(&ended, "compared"), 1, "{reply}: {}", ended.describe());
+            assert_eq!(b.content("/d/y"), a.content("/d/x"), "{reply}");
+            assert_eq!(
+                b.heard().iter().filter(|line| line.starts_with("STOR")).count(),
+                1,
+                "it is moved once"
+            );
+        }
+    }
+    beside(["450 busy", "451 later", "550 no", "213 not calculated"], |reply| {
+        let odd = [("STOR", "", Odd::Changes), ("CKSM", "", Odd::Says(reply))];
+        let (a, b) = liars(&[], &odd, usize::MAX);
+        let ended = lied_to(&[], &a, &b).exits(3);
+        assert!(b.names().is_empty(), "{reply}: {:?} {}", b.names(), ended.describe());
+        let (a, b) = liars(&[("CKSM", "", Odd::Says(reply))], &[("STOR", "", Odd::Changes)], usize::MAX);
+        let ended = lied_to(&[], &a, &b).exits(3);
+        assert!(b.names().is_empty(), "{reply}: {:?} {}", b.names(), ended.describe());
+    });
+    for reply in ["500 unknown", "502 not here", "504 not of that"] {
+        let (a, b) = liars(&[], &[("CKSM", "", Odd::Says(reply))], usize::MAX);
+        let ended = lied_to(&[], &a, &b).exits(0).says("NOT compared");
+        assert_eq!(b.content("/d/y"), a.content("/d/x"), "{reply}: {}", ended.describe());
+    }
+}
+
+/// Goal: between two servers, too, what one of them says "later" to once is asked for again.
+#[test]
+fn what_is_said_for_now_between_two_is_asked_for_again() {
+    let from = [("RETR", "/x")].map(|row| (A, row));
+    let to =
+        [("RNFR", ""), ("RNTO", ""), ("STOR", ""), ("MLST", "/y"), ("MLST", "haul~")].map(|row| (B, row));
+    let rows = from.into_iter().chain(to).flat_map(|row| ["450 busy", "451 later"].map(|reply| (row, reply)));
+    beside(rows, |((end, (verb, part)), reply)| {
+        let odd = |of: [u8; 4]| (end == of).then_some((verb, part, Odd::Says(reply)));
+        let (from, to): (Vec<_>, Vec<_>) = (odd(A).into_iter().collect(), odd(B).into_iter().collect());
+        let (a, b) = liars(&from, &to, 1);
+        let ended = lied_to(&[], &a, &b).exits(0);
+        assert_eq!(b.content("/d/y"), a.content("/d/x"), "{verb} {reply}: {}", ended.describe());
+        assert_eq!(b.names(), ["/d/y"], "{verb} {reply}: {}", ended.describe());
+    });
+}
+
 /// Goal: what counts as copied stands under its name, whatever the server answers; what came to stand there
 /// meanwhile is left alone.
 #[test]

@@ -330,6 +330,31 @@ fn without_sums_trust_decides() {
     });
 }
 
+/// Goal: what somebody put in the place of a part is not written through, where it is a link and the server
+/// has no word for those.
+#[test]
+fn no_link_is_gone_on_with() {
+    beside(Kind::these(&[Kind::Proftpd, Kind::Vsftpd]), |kind| {
+        let ftpd = Ftpd::start(kind);
+        let upload = Upload::new(|sink| ftpd.url(sink));
+        assert!(upload.ended_at(16 * MIB, Signal::KILL).was_killed());
+        // Who writes it may not have ended yet.
+        let (part, len) = upload.part().expect("it stands there");
+        let victim = upload.room.file("victim", &read(&upload.source)[..len as usize]);
+        fs::remove_file(&part).expect("remove it");
+        std::os::unix::fs::symlink(&victim, &part).expect("make a link");
+        let ended = upload.haul(&["--resume=trust"]).run().sane();
+        assert_eq!(fs::metadata(&victim).expect("there").len(), len, "{kind:?}: {}", ended.describe());
+        let copy = upload.sink().join("big");
+        assert!(
+            fs::symlink_metadata(&copy).is_ok_and(|copy| copy.is_file()),
+            "{kind:?}: {}",
+            ended.describe()
+        );
+        assert!(read(&copy) == read(&upload.source), "{kind:?}: {}", ended.describe());
+    });
+}
+
 /// Goal: what is lost within a run is gone on with in the same run. A server that has other bytes, cuts off
 /// what stands or will not go on is sent the file anew, and what it keeps is right or has no name.
 /// Method: a fake server, once in blocks.

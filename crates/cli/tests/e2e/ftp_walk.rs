@@ -183,7 +183,10 @@ fn what_is_gone_has_vanished() {
     let by_list = by_list.lists_first("LIST -a", "/d", first.as_bytes(), 1);
     let read_once = good().file("/d/ghost", b"boo");
     let read_once = read_once.says("MLST", "/d/ghost", b"550 ghost: No such file or directory\r\n", ALWAYS);
-    for liar in [by_list.start(), read_once.start()] {
+    // It went between the listing and the command that would give it, or is not told of from then on.
+    let listed = "type=cdir; .\r\ntype=file;size=4;modify=20200102030405; good\r\ntype=file;size=3;modify=20200102030405; ghost\r\n";
+    let refused = good().lists_first("MLSD", "/d", listed.as_bytes(), 1);
+    for liar in [by_list.start(), read_once.start(), refused.start()] {
         let room = Room::new();
         let sink = room.dir("sink");
         let ended = cp(&liar, &sink).run().sane().exits(4);
@@ -191,6 +194,38 @@ fn what_is_gone_has_vanished() {
         assert!(ended.stderr.contains("ghost"), "{}", ended.describe());
         assert_eq!(read(sink.join("good")), b"good");
     }
+}
+
+/// Goal: a file that the server refuses to give and that is there has failed, and has not vanished.
+#[test]
+fn what_is_refused_and_there_has_not_vanished() {
+    for words in ["550 Permission denied", "550 No such file or directory"] {
+        let reply = format!("{words}\r\n");
+        for told in [false, true] {
+            let has = good().file("/d/odd", b"odd").says("RETR", "/d/odd", reply.as_bytes(), ALWAYS);
+            let liar = if told { has } else { has.says("MLST", "/d/odd", reply.as_bytes(), ALWAYS) }.start();
+            let room = Room::new();
+            let sink = room.dir("sink");
+            let ended = cp(&liar, &sink).run().sane().exits(3);
+            let summary = ended.summary();
+            assert_eq!(
+                (summary.number("failed"), summary.number("vanished")),
+                (1, 0),
+                "{}",
+                ended.describe()
+            );
+        }
+    }
+}
+
+/// Goal: files that only grow are not read from a server so, for nothing there is read twice; that is said
+/// before anything is copied.
+#[test]
+fn prefixes_are_refused() {
+    let (liar, room) = (good().start(), Room::new());
+    let ended = cp(&liar, &room.at("sink")).args(["--changed=prefix"]).run().sane().exits(2);
+    assert!(ended.stderr.contains("changed=prefix"), "{}", ended.describe());
+    assert!(!room.at("sink").exists());
 }
 
 /// Goal: a listing that is cut off is told as what it is, of the directory that it is of, and that another

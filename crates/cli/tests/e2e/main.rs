@@ -25,6 +25,7 @@ mod ftp_blocks;
 mod ftp_frozen;
 mod ftp_gsi;
 mod ftp_in_place;
+mod ftp_later;
 mod ftp_lies;
 mod ftp_parts;
 mod ftp_range;

@@ -3,18 +3,20 @@
 //!
 //! In: what both stores tell. Out: publish, begin afresh, or fail.
 //! Invariants: no file is published that is not as long as its source, or whose source changed meanwhile;
-//! sums that can be compared and differ are never passed over; ranges that an earlier run heard of count only
-//! where a sum of the whole says so afterwards, or the user does.
-//! Left out: digests of ours. Nothing here was read by this host, so that there is no root, and "published"
-//! means what the destination's store says.
+//! sums that can be compared and differ, or that one of the two keeps to itself, are never passed over;
+//! ranges that an earlier run heard of count only where a sum of the whole says so afterwards, or the user
+//! does. Left out: digests of ours. Nothing here was read by this host, so that there is no root, and
+//! "published" means what the destination's store says.
 
 /// What both stores say of the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sums {
     Alike,
     Differ,
-    /// No sum was told by both: they have none in common, or one of them did not tell it.
+    /// They have no sum in common, or one of them makes none of such a file.
     Untold,
+    /// Both make that sum, and one of them does not tell it of this file.
+    Refused,
 }
 
 /// What is known of a file that was moved, and does not have its name yet.
@@ -44,6 +46,8 @@ pub enum Why {
     LengthUntold,
     SumsDiffer,
     NotCompared,
+    /// One of the two does not tell its sum, although it makes it.
+    SumRefused,
     /// Nothing shows that the parts of an earlier run are as they were sent.
     HeldUnproven,
 }
@@ -67,6 +71,7 @@ pub fn judge(told: &Told) -> Judgement {
         (Some(stored), _) if stored != size => Judgement::Afresh(Why::Length(stored)),
         (_, Sums::Differ) => Judgement::Afresh(Why::SumsDiffer),
         (_, Sums::Alike) => Judgement::Publish,
+        (_, Sums::Refused) => Judgement::Fail(Why::SumRefused),
         (_, Sums::Untold) if must_compare => Judgement::Fail(Why::NotCompared),
         (_, Sums::Untold) if held > 0 && !trust => Judgement::Afresh(Why::HeldUnproven),
         (_, Sums::Untold) => Judgement::Publish,
@@ -85,7 +90,7 @@ mod tests {
         let bools = [false, true];
         for source_same in bools {
             for stored in [None, Some(9), Some(10), Some(11)] {
-                for sums in [Sums::Alike, Sums::Differ, Sums::Untold] {
+                for sums in [Sums::Alike, Sums::Differ, Sums::Untold, Sums::Refused] {
                     for held in [0, 4] {
                         for (trust, must_compare) in bools.map(|t| bools.map(|m| (t, m))).concat() {
                             let told =
@@ -94,7 +99,7 @@ mod tests {
                                 && stored == Some(10)
                                 && match sums {
                                     Sums::Alike => true,
-                                    Sums::Differ => false,
+                                    Sums::Differ | Sums::Refused => false,
                                     Sums::Untold => !must_compare && (held == 0 || trust),
                                 };
                             assert_eq!(judge(&told) == Judgement::Publish, may, "{told:?}");

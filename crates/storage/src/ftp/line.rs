@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use haul_base::stop::Stop;
 use haul_core::reliability::{Bounded, Decision, Reliability, Step, Trouble};
 use haul_core::wire::{Failure, FailureKind};
-use haul_ftp::{Error, Server, Session, Settings};
+use haul_ftp::{Asked, Error, Server, Session, Settings};
 
 use super::there::{There, Verdict};
 use super::{shown, unless};
@@ -311,6 +311,113 @@ impl Line {
                 return Err(error);
             }
         }
+    }
+}
+
+impl Line {
+    /// Does something about several things, and again about those of which the server says "later", while the
+    /// policy says so. `work` is given which of them are open, by their numbers.
+    ///
+    /// # Errors
+    /// The session is over: nothing is known of any of them.
+    pub(super) fn again_of_each<T>(
+        &mut self,
+        count: usize,
+        mut work: impl FnMut(&mut Session, &[usize]) -> Result<Vec<Result<T, Error>>, Error>,
+    ) -> Result<Vec<Result<T, Error>>, Error> {
+        let (mut each, mut tries) = (Each::new(count), Attempts::new(Step::List));
+        loop {
+            if let Some((_, error)) = each.later() {
+                let pause = self.retry.failed(&mut tries, error, &self.about, 0);
+                if !pause.is_some_and(|pause| self.retry.wait(pause)) {
+                    return Ok(each.told());
+                }
+            }
+            let open = each.open();
+            if open.is_empty() {
+                return Ok(each.told());
+            }
+            let told = self.again(|session| work(session, &open))?;
+            each.put(open, told);
+        }
+    }
+
+    /// What is at each of these paths. What is said for now of one of them is no word on the others: where it
+    /// stays so, that one is not told.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub(super) fn facts_of(&mut self, paths: &[&[u8]]) -> Result<Vec<Asked>, Error> {
+        let told = self.again_of_each(paths.len(), |session, open| {
+            let paths: Vec<&[u8]> = open.iter().map(|at| paths[*at]).collect();
+            session.facts_of_each(&paths)
+        })?;
+        told.into_iter().map(or_untold).collect()
+    }
+
+    /// What is at a path.
+    ///
+    /// # Errors
+    /// As [`Line::facts_of`].
+    pub(super) fn facts(&mut self, path: &[u8]) -> Result<Asked, Error> {
+        let told = self.facts_of(&[path])?.pop();
+        Ok(told.unwrap_or_else(|| Asked::Untold(String::new())))
+    }
+}
+
+/// Of what a server says "later" to the end nothing is told.
+///
+/// # Errors
+/// It said something else.
+pub(super) fn or_untold(told: Result<Asked, Error>) -> Result<Asked, Error> {
+    match told {
+        Err(Error::Refused { code, text, .. }) if (400..500).contains(&code) => {
+            Ok(Asked::Untold(format!("{code} {text}")))
+        }
+        told => told,
+    }
+}
+
+/// What is said of several things, some of which are asked about again.
+pub(super) struct Each<T>(Vec<Option<Result<T, Error>>>);
+
+impl<T> Each<T> {
+    pub(super) fn new(count: usize) -> Each<T> {
+        Each((0..count).map(|_| None).collect())
+    }
+
+    pub(super) fn of(told: Vec<Result<T, Error>>) -> Each<T> {
+        Each(told.into_iter().map(Some).collect())
+    }
+
+    /// One of which the server said "later", and in which words.
+    pub(super) fn later(&self) -> Option<(usize, &Error)> {
+        let mut all = self.0.iter().enumerate();
+        all.find_map(|(at, told)| {
+            let error = told.as_ref()?.as_ref().err()?;
+            error.is_for_later().then_some((at, error))
+        })
+    }
+
+    /// Those that are to be asked about.
+    pub(super) fn open(&self) -> Vec<usize> {
+        let is_open = |told: &Option<Result<T, Error>>| match told {
+            None => true,
+            Some(told) => told.as_ref().is_err_and(Error::is_for_later),
+        };
+        (0..self.0.len()).filter(|at| is_open(&self.0[*at])).collect()
+    }
+
+    /// What was said of these.
+    pub(super) fn put(&mut self, open: Vec<usize>, told: Vec<Result<T, Error>>) {
+        for (at, told) in open.into_iter().zip(told) {
+            self.0[at] = Some(told);
+        }
+    }
+
+    /// All that was said, where all were asked about.
+    pub(super) fn told(self) -> Vec<Result<T, Error>> {
+        self.0.into_iter().flatten().collect()
     }
 }
 

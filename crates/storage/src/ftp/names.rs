@@ -21,7 +21,16 @@ use crate::targets::Targets;
 
 /// What is younger than this may be changed again within the second that its time tells. As long as a day,
 /// and a little more, for the clock of the server is not known here, nor its zone where it tells local time.
-pub(super) const YOUNG: Duration = Duration::from_secs(26 * 3600);
+const YOUNG: Duration = Duration::from_secs(26 * 3600);
+
+/// A file of this time may be changed again within the second that its time tells; both in seconds. A time to
+/// come is that of a clock that is ahead by nobody knows how much.
+pub(super) fn is_young(now: i64, time: i64) -> bool {
+    let ago = now.saturating_sub(time);
+    ago < YOUNG.as_secs() as i64
+        && (ago > -(YOUNG.as_secs() as i64) || !haul_mutant::removed("ftp-times-to-come-are-young"))
+}
+
 /// How long a second takes, and what a clock may be out by within it.
 pub(super) const SETTLES: Duration = Duration::from_secs(1).saturating_add(CLOCK_MARGIN);
 const CLOCK_MARGIN: Duration = Duration::from_millis(100);
@@ -270,3 +279,22 @@ impl SourceNames for Names {
 
 /// The same for who holds it in an `Arc`.
 pub(super) type Shared = Arc<Names>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what may have been changed within the last second is young by whatever clock its server has that
+    /// is not a day behind; what was changed long ago is not.
+    #[test]
+    fn times_to_come_are_young() {
+        let (now, day) = (1_800_000_000, 24 * 3600);
+        for ago in [0, 1, day, -1, -day, -3 * day, -400_000 * day] {
+            assert!(is_young(now, now - ago), "{ago}");
+        }
+        for ago in [2 * day, 400 * day] {
+            assert!(!is_young(now, now - ago), "{ago}");
+        }
+        assert!(is_young(now, i64::MAX) && !is_young(now, i64::MIN));
+    }
+}

@@ -24,7 +24,7 @@ use haul_ftp::steer::{self, Made};
 use haul_ftp::{Asked, Error, Kind, Moment, Server, Session, Settings, server};
 
 use super::begun::Begun;
-use super::line::{Line, Retry, reach};
+use super::line::{Attempts, Line, Retry, reach};
 use super::names::{Names, Shared as SharedNames};
 use super::session::{Lines, Next, Sites, Tries};
 use super::{
@@ -253,7 +253,7 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     let typed = server::path_of(destination.path()).unwrap_or_default();
     let path = path_at(&mut scout, &to, destination, &mut None)?;
     let failed = |path: &[u8], error: &Error| super::failed(&to, FailureKind::Create, path, error);
-    let stands = scout.facts(&path).map_err(|error| failed(&path, &error))?;
+    let stands = asked(&first, &path, || scout.facts(&path)).map_err(|error| failed(&path, &error))?;
     // As in a file system: one file, and a destination that is no directory and does not end as one does.
     let last = typed.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let is_there = matches!(&stands, Asked::Is(facts) if is_dir(facts) || facts.is_symlink() && facts.kind != Some(Kind::File));
@@ -286,7 +286,7 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     // What is there of the way to it, and what is not.
     let (mut missing, mut above) = (Vec::new(), root.clone());
     while above.len() > 1 {
-        match scout.facts(&above).map_err(|error| failed(&above, &error))? {
+        match asked(&first, &above, || scout.facts(&above)).map_err(|error| failed(&above, &error))? {
             Asked::Is(_) => break,
             _ => missing.push(above.clone()),
         }
@@ -310,7 +310,7 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     }
     if !settings.look {
         for dir in missing.iter().rev() {
-            steer::make_dir(&mut scout, dir).map_err(|error| failed(dir, &error))?;
+            asked(&first, dir, || steer::make_dir(&mut scout, dir)).map_err(|error| failed(dir, &error))?;
         }
     }
     let mut nonce = [0; 16];
@@ -368,6 +368,21 @@ fn tidy(path: &[u8]) -> Vec<u8> {
     let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
     let tidy: Vec<u8> = parts.flat_map(|part| [b"/", part].concat()).collect();
     if tidy.is_empty() { b"/".to_vec() } else { tidy }
+}
+
+/// Asks again where the server says "later" of this one thing, as long as the policy says so.
+fn asked<T>(retry: &Retry, path: &[u8], mut ask: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    let mut tries = Attempts::new(Step::List);
+    loop {
+        let error = match ask() {
+            Err(error) if error.is_for_later() => error,
+            told => return told,
+        };
+        let pause = retry.failed(&mut tries, &error, path, 0);
+        if !pause.is_some_and(|pause| retry.wait(pause)) {
+            return Err(error);
+        }
+    }
 }
 
 /// Both tell the same of a directory: it may be one, and the two servers see one file system.
@@ -469,7 +484,7 @@ impl DelegatedPair for FtpPair {
 
     fn look(&mut self, all: &[DelegatedEntry]) -> Vec<Result<Standing, Failure>> {
         let paths: Vec<&[u8]> = all.iter().map(|entry| &entry.to[..]).collect();
-        match self.scout.again(|session| session.facts_of(&paths)) {
+        match self.scout.facts_of(&paths) {
             Ok(told) => {
                 let of = |(entry, asked): (&DelegatedEntry, Asked)| standing(&self.shared, &asked, entry);
                 all.iter().zip(told).map(of).collect()

@@ -462,8 +462,7 @@ impl ServerLook {
         }
         let mut line = self.line.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         line.set_about(path);
-        line.again(|session| session.facts(path))
-            .map_err(|error| failed(&self.server, FailureKind::Open, path, &error))
+        line.facts(path).map_err(|error| failed(&self.server, FailureKind::Open, path, &error))
     }
 }
 

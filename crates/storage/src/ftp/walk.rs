@@ -20,7 +20,7 @@ use haul_core::reliability::Step;
 use haul_core::wire::{Announced, Failure, FailureKind, Totals};
 use haul_ftp::{Asked, Error, Facts, Kind, Listed, Session};
 
-use super::names::{Above, Base, Entry, Shared, YOUNG};
+use super::names::{Above, Base, Entry, Shared, is_young};
 use super::session::{Again, Lines, Tries};
 use super::{DROPS, Found, failed, is_dir, meta_of, says_gone, time_of};
 use crate::source::WallClock;
@@ -456,9 +456,7 @@ impl Walker {
         let is_file = matches!(kind, EntryKind::File { .. });
         let id = FileId(self.next_id);
         self.next_id += 1;
-        let young = YOUNG.as_secs() as i64;
-        let now = (self.clock)().secs;
-        let is_young = now.saturating_sub(time_of(&facts).secs).abs() < young;
+        let is_young = is_young((self.clock)().secs, time_of(&facts).secs);
         let not_before = is_young.then(|| Instant::now() + self.names.settles());
         let mut meta = meta_of(&facts, is_dir);
         if facts.modify.is_none() {

@@ -102,6 +102,11 @@ pub struct Script {
     keeps_names: bool,
     /// The reply to every RNTO.
     rnto: Option<&'static str>,
+    /// What it says, so often, to a command with this verb whose argument holds that, and nothing else.
+    says: Vec<(&'static str, &'static str, &'static str, AtomicUsize)>,
+    /// When a file whose path holds this is to get its name first, what was sent is gone, this stands at the
+    /// name, and it hangs up.
+    swaps: Option<(&'static str, Vec<u8>, AtomicBool)>,
     folds: bool,
     /// It lets nobody rename or remove anything.
     drop_box: bool,
@@ -231,6 +236,36 @@ impl Script {
     pub fn rnto(mut self, reply: &'static str) -> Script {
         self.rnto = Some(reply);
         self
+    }
+
+    /// It says this, so often, to a command with this verb whose argument holds `part`.
+    pub fn says(
+        mut self,
+        verb: &'static str,
+        part: &'static str,
+        reply: &'static str,
+        times: usize,
+    ) -> Script {
+        self.says.push((verb, part, reply, AtomicUsize::new(times)));
+        self
+    }
+
+    /// When a file whose path holds `part` is to get its name first, what was sent is gone, this content of
+    /// somebody else stands at the name, and it hangs up.
+    pub fn swaps_at_rename(mut self, part: &'static str, content: &[u8]) -> Script {
+        self.swaps = Some((part, content.to_vec(), AtomicBool::new(false)));
+        self
+    }
+
+    fn said(&self, verb: &str, argument: &[u8]) -> Option<&'static str> {
+        let argument = String::from_utf8_lossy(argument);
+        let is_it = |told: &&(&'static str, &'static str, &'static str, AtomicUsize)| {
+            let less = |times: usize| times.checked_sub(1);
+            told.0 == verb
+                && argument.contains(told.1)
+                && told.3.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
+        };
+        self.says.iter().find(is_it).map(|(_, _, reply, _)| *reply)
     }
 
     /// It says that nobody may rename what is not there.
@@ -604,6 +639,9 @@ impl Session {
     fn answer(&mut self, verb: &str, argument: &[u8]) -> bool {
         let script = self.script.clone();
         let path = script.key(argument);
+        if let Some(reply) = script.said(verb, argument) {
+            return self.say(reply);
+        }
         match verb {
             "USER" => self.say("331 who says so?"),
             "PASS" => self.say("230 welcome"),
@@ -789,6 +827,15 @@ impl Session {
             return self.say(reply);
         }
         let mut shelf = script.shelf();
+        if let Some((part, content, done)) = &script.swaps
+            && String::from_utf8_lossy(&to).contains(part)
+            && !done.swap(true, Ordering::SeqCst)
+        {
+            shelf.files.remove(&from);
+            let other = Held { content: content.clone(), modify: "20150101000000".into(), path: to.clone() };
+            shelf.files.insert(to, other);
+            return false;
+        }
         if script.keeps_names && shelf.files.contains_key(&to) {
             drop(shelf);
             return self.say("553 it is there");

@@ -45,7 +45,8 @@ impl Source {
                 return self.try_again(id, failure);
             }
             OnChange::Fail => {
-                "the source changed while it was read; the destination is as it was. For files that only grow there is `changed=prefix`"
+                "the source changed while it was read; the destination is as it was. For files of a host that only grow, not of a server, there \
+                 is `changed=prefix`"
             }
             OnChange::Prefix => {
                 "the source changed otherwise than by growing while it was read: it is shorter, another file, or its \
@@ -62,8 +63,8 @@ impl Source {
             return;
         }
         if file.tries >= TRIES_MAX {
-            let text = "the source changed while it was read, twice; the destination is as it was. For files that only grow there is \
-                        `changed=prefix`";
+            let text = "the source changed while it was read, twice; the destination is as it was. For files of a host that only grow, \
+                        not of a server, there is `changed=prefix`";
             return self.fail_file(id, failure.unwrap_or_else(|| changed_failure(text)));
         }
         file.tries += 1;

@@ -13,7 +13,7 @@ use super::came::Moved;
 use super::ends::AGAIN_LEN;
 use super::parts::Part;
 use super::reader::Reader;
-use crate::ftp::names::{Told, YOUNG};
+use crate::ftp::names::{Told, is_young};
 use crate::ftp::session::Why;
 use crate::ftp::time_of;
 
@@ -50,9 +50,7 @@ impl Reader {
             let why = "this replica has another time there: it is read from its beginning";
             return Ok(Moved::Anew(common.say(to, FailureKind::Changed, &path, why)));
         }
-        let now = (common.clock)().secs;
-        let is_young = now.saturating_sub(time_of(&facts).secs).unsigned_abs() < YOUNG.as_secs();
-        if is_young {
+        if is_young((common.clock)().secs, time_of(&facts).secs) {
             // A change from now on shows when it is looked at again.
             common.wait(common.names.settles());
         }

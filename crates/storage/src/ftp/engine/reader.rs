@@ -25,7 +25,7 @@ use super::queues::{Common, Work, refuse};
 use crate::SourceCompletion;
 use crate::ftp::names::{Told, same_facts};
 use crate::ftp::session::{Again, Lines, Next, Tries, Why};
-use crate::ftp::{SILENT_AFTER, is_listed, meta_of, parted, untold};
+use crate::ftp::{SILENT_AFTER, is_listed, lacks, meta_of, parted, says_gone, untold};
 use crate::owed::panic_point;
 use haul_base::buffer::Buffer;
 use haul_base::digest;
@@ -506,9 +506,35 @@ impl Reader {
             match tries.failed(&common.sites, why, &told.path, offset) {
                 Next::After(pause) if common.wait(pause) => {}
                 Next::Site(_) => moves = true,
-                Next::After(_) | Next::Over => return Err(common.given_up(&tries, failure)),
+                Next::After(_) | Next::Over => {
+                    let failure = if failure.kind == FailureKind::Open {
+                        self.vanished(&told, failure)
+                    } else {
+                        failure
+                    };
+                    return Err(common.given_up(&tries, failure));
+                }
             }
         }
+    }
+
+    /// What is said of a file that the server refused to give, by the number that it has for what is not
+    /// there and for what may not be had: it vanished where the server, asked about it, says the same, and
+    /// its directory, listed anew, does not have it; or where that is not listed and its words say that it is
+    /// not there.
+    fn vanished(&mut self, told: &Told, failure: Failure) -> Failure {
+        if haul_mutant::removed("ftp-refused-files-are-looked-at") {
+            return failure;
+        }
+        let asked = self.lines.open(told.site).and_then(|session| session.facts(&told.path));
+        let Ok(Asked::Not(text)) = asked else { return failure };
+        let (dir, name) = parted(&told.path);
+        let listed = self.lines.open(told.site).and_then(|session| session.list(dir));
+        let is_gone = match listed {
+            Ok(listed) => lacks(&listed, name),
+            Err(_) => says_gone(&text),
+        };
+        if is_gone { Failure { kind: FailureKind::Vanished, ..failure } } else { failure }
     }
 
     fn fill(

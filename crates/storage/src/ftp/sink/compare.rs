@@ -59,8 +59,7 @@ impl Writer {
     fn ask_sum(&mut self, sum: Sum, summed: &Summed, at: usize) -> Result<Vec<u8>, Error> {
         self.begins("sum", summed.temp());
         let parts = [summed.part(at)];
-        let told = self.line.again(|session| session.part_sums(sum, summed.temp(), &parts))?;
-        the_one(told)
+        self.line.again(|session| session.part_sums(sum, summed.temp(), &parts).and_then(the_one))
     }
 
     /// Whether the server has of a file of so many bytes what was sent of it.
@@ -106,7 +105,7 @@ impl Writer {
     }
 }
 
-fn the_one(told: Vec<Result<Vec<u8>, Error>>) -> Result<Vec<u8>, Error> {
+pub(super) fn the_one(told: Vec<Result<Vec<u8>, Error>>) -> Result<Vec<u8>, Error> {
     let none = Error::Broken { doing: "asking for a sum", why: "nothing was said" };
     told.into_iter().next().unwrap_or(Err(none))
 }

@@ -88,7 +88,7 @@ impl Writer {
         if !looked.is_empty() {
             // There are servers that say of what is there that they made it.
             let paths: Vec<&[u8]> = looked.iter().map(|(_, path)| path.as_slice()).collect();
-            match self.line.again(|session| session.facts_of(&paths)) {
+            match self.line.facts_of(&paths) {
                 Err(error) => return fail(failed, &level.iter().collect::<Vec<_>>(), &error),
                 Ok(asked) => {
                     for (one, asked) in looked.into_iter().zip(asked) {
@@ -107,7 +107,11 @@ impl Writer {
         let paths: Vec<&[u8]> = missing.iter().map(|(_, path)| path.as_slice()).collect();
         let mut refused = Vec::new();
         if !missing.is_empty() {
-            match self.line.again(|session| session.make_dirs(&paths)) {
+            let made = self.line.again_of_each(paths.len(), |session, open| {
+                let some: Vec<&[u8]> = open.iter().map(|at| paths[*at]).collect();
+                session.make_dirs(&some)
+            });
+            match made {
                 Err(error) => fail(failed, &missing, &error),
                 Ok(made) => {
                     for (one, made) in missing.iter().zip(made) {
@@ -124,7 +128,7 @@ impl Writer {
         }
         if !refused.is_empty() {
             let paths: Vec<&[u8]> = refused.iter().map(|((_, path), _)| path.as_slice()).collect();
-            match self.line.again(|session| session.facts_of(&paths)) {
+            match self.line.facts_of(&paths) {
                 Err(error) => fail(failed, &refused.iter().map(|(one, _)| *one).collect::<Vec<_>>(), &error),
                 Ok(asked) => {
                     for ((one, error), asked) in refused.iter().zip(asked) {

@@ -285,7 +285,7 @@ impl Writer {
         self.line.close();
         let removed = self.line.open().and_then(|session| session.remove(&[&trial]));
         if !removed.is_ok_and(|all| all.iter().all(Result::is_ok)) {
-            let gone = self.line.again(|session| session.facts(&trial));
+            let gone = self.line.facts(&trial);
             if !matches!(gone, Ok(Asked::Not(_))) {
                 common.leave(trial.clone());
             }
@@ -415,7 +415,7 @@ impl Writer {
         let (base, size) = (place.base(), publish.file.size);
         let fail = |error: &Error| common.failure(FailureKind::Publish, path, error);
         self.begins("look", path);
-        let asked = self.line.again(|session| session.facts(path)).map_err(|error| fail(&error))?;
+        let asked = self.line.facts(path).map_err(|error| fail(&error))?;
         let stood = place.lock().stood.get(&publish.file.id).map(|stood| stood.len);
         let stood = stood.filter(|_| place.part.is_some());
         if let Asked::Is(facts) = &asked
@@ -480,7 +480,7 @@ impl Writer {
         if place.part.is_none() {
             let kept = self.set_metadata(&[(path.to_vec(), publish.meta)]);
             let (mut mode, mut time) = kept.first().copied().unwrap_or((false, false));
-            if let Ok(Asked::Is(facts)) = self.line.again(|session| session.facts(path)) {
+            if let Ok(Asked::Is(facts)) = self.line.facts(path) {
                 // What it tells counts, whatever it said before.
                 mode = facts.unix_mode.map_or(mode, |told| told & 0o7777 == self.mode_of(&publish.meta));
                 time = facts.modify.map_or(time, |told| told.secs == publish.meta.mtime.secs);

@@ -74,7 +74,7 @@ impl Writer {
 
     /// How long it is there, and what proves that it is the source's.
     fn standing(&mut self, id: FileId, earlier: &Earlier, size: u64) -> Result<Option<Standing>, Error> {
-        let asked = self.line.again(|session| session.facts(&earlier.temp))?;
+        let asked = self.line.facts(&earlier.temp)?;
         let sum = self.common.sum;
         let facts = match asked {
             Asked::Is(facts) => facts,
@@ -94,9 +94,18 @@ impl Writer {
         if !is_file || len == 0 || len > size {
             return Ok(None);
         }
+        // What a server without a word for links tells of one is of what it leads to.
+        if self.line.again(|session| session.link_at(&earlier.temp, true))?.is_some()
+            && !haul_mutant::removed("ftp-parts-are-no-links")
+        {
+            return Ok(None);
+        }
         if let Some(sum) = sum {
             let parts = parts_of(len);
-            let sums = self.line.again(|session| session.part_sums(sum, &earlier.temp, &parts))?;
+            let sums = self.line.again_of_each(parts.len(), |session, open| {
+                let some: Vec<(u64, u64)> = open.iter().map(|at| parts[*at]).collect();
+                session.part_sums(sum, &earlier.temp, &some)
+            })?;
             // Of a server that makes no sums of parts only trust is left.
             if let Some(sums) = sums.into_iter().map(Result::ok).collect::<Option<Vec<_>>>() {
                 return Ok(Some(Standing::by_sums(sum, parts, sums)));

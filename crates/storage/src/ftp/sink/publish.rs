@@ -42,6 +42,8 @@ pub(super) struct Going<'a> {
     pub(super) sum: Option<Sums>,
     /// The server's, where it was asked for with its length.
     pub(super) told: Option<Result<Vec<u8>, Error>>,
+    /// What the server calls what was sent, where it has names of its own.
+    pub(super) unique: Option<Box<[u8]>>,
     /// What stands at the name.
     pub(super) stands: bool,
     pub(super) seen: Option<Seen>,
@@ -127,6 +129,7 @@ impl Writer {
             temp,
             sum,
             told: None,
+            unique: None,
             stands: false,
             seen: None,
             listed: None,
@@ -145,7 +148,7 @@ impl Writer {
         self.begins("look", first);
         let asked = match seen {
             Some(seen) => Ok(seen),
-            None => self.line.again(|session| session.facts_of(&paths)),
+            None => self.line.facts_of(&paths),
         };
         let asked = match asked {
             Ok(asked) => asked,
@@ -247,7 +250,7 @@ impl Writer {
 
     /// The same, asked now. `gone`: nothing may stand there.
     pub(super) fn look_once_more(&mut self, going: &Going<'_>, gone: bool) -> Result<(), Failure> {
-        let asked = self.line.again(|session| session.facts(&going.path));
+        let asked = self.line.facts(&going.path);
         let asked = asked.map_err(|error| self.common.failure(FailureKind::Publish, &going.path, &error))?;
         if !gone {
             return self.hold_against_found(going, &asked).map(drop);
@@ -398,7 +401,7 @@ impl Writer {
             all.iter().filter(|going| going.goes()).map(|going| going.path.as_slice()).collect();
         let Some(first) = paths.first() else { return };
         self.begins("look", first);
-        let asked = self.line.again(|session| session.facts_of(&paths));
+        let asked = self.line.facts_of(&paths);
         let common = self.common.clone();
         let Ok(asked) = asked else {
             // The server said that it has its name. Nothing more is known.

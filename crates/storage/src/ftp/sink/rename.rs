@@ -5,13 +5,16 @@
 //! replace, it gets another name first, and its own back if the new file does not get it; what was not heard
 //! of is looked at.
 
+use haul_core::reliability::Step;
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Asked, Error, Facts};
 
+use super::compare::the_one;
 use super::publish::Going;
 use super::seen_of;
 use super::summed::Compared;
 use super::writer::Writer;
+use crate::ftp::line::Attempts;
 use crate::sink::names::temp_name;
 
 impl Writer {
@@ -30,23 +33,43 @@ impl Writer {
             return;
         }
         self.begins("rename", first);
-        let renamed = self.line.open().and_then(|session| session.rename(&names));
-        match renamed {
-            Ok(renamed) => {
-                let mut renamed = renamed.into_iter();
-                for going in all.iter_mut().filter(|going| going.goes()) {
-                    let Some(renamed) = renamed.next() else { continue };
-                    self.note_rename(going, &renamed);
-                    if let Err(error) = renamed {
-                        going.result = self.rename_refused(going, error);
+        let mut open: Vec<usize> = (0..all.len()).filter(|at| all[*at].goes()).collect();
+        let mut tries = Attempts::new(Step::List);
+        while !open.is_empty() {
+            let names: Vec<(&[u8], &[u8])> =
+                open.iter().map(|at| (all[*at].temp.as_slice(), all[*at].path.as_slice())).collect();
+            let renamed = match self.line.open().and_then(|session| session.rename(&names)) {
+                Ok(renamed) => renamed,
+                Err(error) => {
+                    self.line.close();
+                    for at in open {
+                        all[at].result = self.rename_unheard(&all[at], &error);
                     }
+                    return;
+                }
+            };
+            let mut later = Vec::new();
+            for (at, renamed) in open.into_iter().zip(renamed) {
+                self.note_rename(&all[at], &renamed);
+                match renamed {
+                    Ok(()) => {}
+                    Err(error) if error.is_for_later() => later.push((at, error)),
+                    Err(error) => all[at].result = self.rename_refused(&all[at], error),
                 }
             }
-            Err(error) => {
-                self.line.close();
-                for going in all.iter_mut().filter(|going| going.goes()) {
-                    going.result = self.rename_unheard(going, &error);
-                }
+            let pause = later
+                .first()
+                .and_then(|(at, error)| self.common.retry.failed(&mut tries, error, &all[*at].path, 0));
+            let is_over = !pause.is_some_and(|pause| self.common.retry.wait(pause));
+            open = Vec::new();
+            for (at, error) in later {
+                // Directly before each rename.
+                let looked = if is_over {
+                    self.rename_refused(&all[at], error)
+                } else {
+                    self.look_once_more(&all[at], false).inspect(|()| open.push(at))
+                };
+                all[at].result = looked;
             }
         }
     }
@@ -59,7 +82,7 @@ impl Writer {
             Err(Failure { kind: FailureKind::Publish, ..failure })
         };
         let paths = [going.temp.as_slice(), going.path.as_slice()];
-        let asked = match self.line.again(|session| session.facts_of(&paths)) {
+        let asked = match self.line.facts_of(&paths) {
             Ok(asked) => asked,
             Err(error) => return failed(self, &error),
         };
@@ -75,9 +98,8 @@ impl Writer {
                     Err(error) => failed(self, &error),
                 }
             }
-            // It has its name, if that is not what stood there.
             [Asked::Not(_), Asked::Is(facts)]
-                if facts.size == Some(going.publish.file.size) && self.is_new(going, facts) =>
+                if facts.size == Some(going.publish.file.size) && self.is_what_was_sent(going, facts) =>
             {
                 Ok(())
             }
@@ -141,31 +163,55 @@ impl Writer {
         if going.seen != Some(seen_of(facts)) {
             return true;
         }
-        if let (Some(sum), Some(own)) = (self.common.sum, &going.sum) {
-            let size = going.publish.file.size;
-            let alike = match own.whole() {
-                Some(own) => {
-                    let file = [(going.path.as_slice(), size)];
-                    let told = self.line.again(|session| session.sums(sum, &file));
-                    told.ok().and_then(|mut all| all.pop()?.ok()).map(|told| told == *own)
-                }
-                None => match self.compare_parts(&going.path, size, own) {
-                    Ok(Compared::Alike) => Some(true),
-                    Ok(Compared::Other) => Some(false),
-                    Ok(Compared::Unknown) | Err(_) => None,
-                },
-            };
-            if let Some(alike) = alike {
-                return alike;
-            }
+        match self.hold_sum_at_name(going) {
+            Ok(Compared::Alike) => return true,
+            Ok(Compared::Other) => return false,
+            Ok(Compared::Unknown) | Err(_) => {}
         }
         let time = facts.modify.map(|told| told.secs);
         facts.unique.is_none()
             && going.kept.1
             && time == Some(going.publish.meta.mtime.secs)
-            && self
-                .line
-                .again(|session| session.facts(&going.temp))
-                .is_ok_and(|asked| matches!(asked, Asked::Not(_)))
+            && self.line.facts(&going.temp).is_ok_and(|asked| matches!(asked, Asked::Not(_)))
+    }
+
+    /// What stands at the name is the file that was sent: by its sum where the server makes one; else by the
+    /// name that the server has for it (`Unique`), which stays in a rename; else by the time that was set.
+    /// That the name it had before is gone proves nothing: whoever removed that may have put something else
+    /// here.
+    fn is_what_was_sent(&mut self, going: &Going<'_>, facts: &Facts) -> bool {
+        if haul_mutant::removed("ftp-unheard-renames-are-proved") {
+            return self.is_new(going, facts);
+        }
+        match self.hold_sum_at_name(going) {
+            Ok(Compared::Alike) => return true,
+            Ok(Compared::Unknown) => {}
+            Ok(Compared::Other) | Err(_) => return false,
+        }
+        match (&going.unique, &facts.unique) {
+            (Some(sent), Some(there)) => sent == there,
+            _ => {
+                let time = facts.modify.map(|told| told.secs);
+                going.kept.1 && time == Some(going.publish.meta.mtime.secs) && self.is_new(going, facts)
+            }
+        }
+    }
+
+    /// Holds the sum of what stands at a name against that of what was sent.
+    ///
+    /// # Errors
+    /// The server makes such sums, and does not tell this one.
+    fn hold_sum_at_name(&mut self, going: &Going<'_>) -> Result<Compared, Error> {
+        let (Some(sum), Some(own)) = (self.common.sum, &going.sum) else { return Ok(Compared::Unknown) };
+        let size = going.publish.file.size;
+        let Some(whole) = own.whole() else { return self.compare_parts(&going.path, size, own) };
+        let file = [(going.path.as_slice(), size)];
+        let told = self.line.again(|session| session.sums(sum, &file).and_then(the_one));
+        match told {
+            Ok(told) if told == *whole => Ok(Compared::Alike),
+            Ok(_) => Ok(Compared::Other),
+            Err(error) if error.is_unknown() => Ok(Compared::Unknown),
+            Err(error) => Err(error),
+        }
     }
 }

@@ -47,11 +47,23 @@ impl Writer {
         }
         let common = self.common.clone();
         let files = summed(all);
-        let asked = self.line.again(|session| match common.sum {
-            Some(sum) => session.facts_and_sums(&paths, sum, &files),
-            None => session.facts_of(&paths).map(|asked| (asked, Vec::new())),
+        let told = self.line.again(|session| {
+            let told = match common.sum {
+                Some(sum) => session.facts_and_sums(&paths, sum, &files),
+                None => session.facts_of(&paths).map(|asked| (asked, Vec::new())),
+            };
+            match told {
+                Err(error) if error.is_for_later() => Ok(None),
+                told => told.map(Some),
+            }
         });
-        let (asked, sums) = match asked {
+        let told = match told {
+            Ok(Some((asked, sums))) => Ok((asked.into_iter().map(Ok).collect(), sums)),
+            // What is said for now of one of them is no word on the others.
+            Ok(None) => self.lengths_and_sums_of_each(&paths, &files),
+            Err(error) => Err(error),
+        };
+        let (asked, sums): (Vec<Result<Asked, Error>>, _) = match told {
             Ok(told) => told,
             Err(error) => return self.fail_all(all, &error),
         };
@@ -62,7 +74,17 @@ impl Writer {
         for going in all.iter_mut().filter(|going| going.goes()) {
             let size = going.publish.file.size;
             let say = |kind, why: &str| Err(common.say(kind, &going.path, why));
-            going.result = match asked.next() {
+            let told = match asked.next() {
+                Some(Err(error)) => {
+                    going.result = Err(common.failure(FailureKind::Publish, &going.path, &error));
+                    continue;
+                }
+                told => told.and_then(Result::ok),
+            };
+            if let Some(Asked::Is(facts)) = &told {
+                going.unique = facts.unique.clone();
+            }
+            going.result = match told {
                 Some(Asked::Is(Facts { size: Some(told), .. }))
                     if told == size || haul_mutant::removed("ftp-lengths-are-compared") =>
                 {
@@ -86,9 +108,9 @@ impl Writer {
         if asks {
             // What is not told of is asked again with the next files.
             let [folds, blank, dot] = [(); 3].map(|()| match asked.next() {
-                Some(Asked::Is(_)) => Some(true),
-                Some(Asked::Not(_)) => Some(false),
-                Some(Asked::Untold(_)) | None => None,
+                Some(Ok(Asked::Is(_))) => Some(true),
+                Some(Ok(Asked::Not(_))) => Some(false),
+                Some(Ok(Asked::Untold(_)) | Err(_)) | None => None,
             });
             let drops_ends = match (blank, dot) {
                 (Some(true), _) | (_, Some(true)) => Some(true),
@@ -99,6 +121,54 @@ impl Writer {
             *common.told.drops_ends.lock().unwrap_or_else(PoisonError::into_inner) = drops_ends;
         }
         self.refuse_folded(all);
+    }
+
+    /// The same asked one by one, where the server says "later" of some.
+    #[allow(clippy::type_complexity)] // One of each for each file.
+    fn lengths_and_sums_of_each(
+        &mut self,
+        paths: &[&[u8]],
+        files: &[(&[u8], u64)],
+    ) -> Result<(Vec<Result<Asked, Error>>, Vec<Result<Vec<u8>, Error>>), Error> {
+        let asked = self.line.again_of_each(paths.len(), |session, open| {
+            let some: Vec<&[u8]> = open.iter().map(|at| paths[*at]).collect();
+            session.facts_of_each(&some)
+        })?;
+        let sums = match self.common.sum {
+            Some(sum) => self.line.again_of_each(files.len(), |session, open| {
+                let some: Vec<(&[u8], u64)> = open.iter().map(|at| files[*at]).collect();
+                session.sums(sum, &some)
+            })?,
+            None => Vec::new(),
+        };
+        Ok((asked, sums))
+    }
+
+    /// Asks again for sums of which the server said "later".
+    fn ask_sums_again(&mut self, all: &mut [Going<'_>], sum: Sum) {
+        let is_later = |going: &Going<'_>| {
+            matches!(&going.told, Some(Err(error)) if error.is_for_later()) && own_sum(going).is_some()
+        };
+        let later: Vec<usize> = (0..all.len()).filter(|at| is_later(&all[*at])).collect();
+        if later.is_empty() {
+            return;
+        }
+        let files: Vec<(Vec<u8>, u64)> =
+            later.iter().map(|at| (all[*at].temp.clone(), all[*at].publish.file.size)).collect();
+        self.begins("sum", &files[0].0);
+        let told = self.line.again_of_each(files.len(), |session, open| {
+            let some: Vec<(&[u8], u64)> =
+                open.iter().map(|at| (files[*at].0.as_slice(), files[*at].1)).collect();
+            session.sums(sum, &some)
+        });
+        match told {
+            Ok(told) => later.into_iter().zip(told).for_each(|(at, told)| all[at].told = Some(told)),
+            Err(error) => {
+                for at in later {
+                    all[at].result = Err(self.common.failure(FailureKind::Publish, &all[at].path, &error));
+                }
+            }
+        }
     }
 
     pub(super) fn fail_all(&self, all: &mut [Going<'_>], error: &Error) {
@@ -114,6 +184,7 @@ impl Writer {
         for going in all.iter_mut().filter(|going| going.goes() && own_sum(going).is_none()) {
             self.hold_against_parts(going, sum);
         }
+        self.ask_sums_again(all, sum);
         for going in all.iter_mut() {
             let Some(own) = own_sum(going).cloned() else { continue };
             going.result = match going.told.take() {

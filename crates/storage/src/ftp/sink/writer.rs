@@ -341,7 +341,7 @@ impl Writer {
         if let Some((_, path)) = paths.first() {
             self.begins("look", path);
             let asked: Vec<&[u8]> = paths.iter().map(|(_, path)| path.as_slice()).collect();
-            let asked = self.line.again(|session| session.facts_of(&asked));
+            let asked = self.line.facts_of(&asked);
             for (n, (at, path)) in paths.iter().enumerate() {
                 let file = &items[*at].file;
                 results[*at].1 = Some(match &asked {

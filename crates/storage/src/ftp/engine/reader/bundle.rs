@@ -135,19 +135,19 @@ impl Reader {
                 Again::Done(asked) => {
                     all.extend(files.iter().zip(asked).map(|((id, _), asked)| (*id, Ok(Some(asked)))));
                 }
-                Again::Moves(..) => {
-                    // Each by itself: one may be there and another not.
-                    for (id, _) in &files {
-                        let facts = self.facts(*id);
-                        all.insert(*id, facts.map(|facts| facts.map(|(_, now)| Asked::Is(now))));
-                    }
-                }
-                Again::Failed(error) => {
+                Again::Failed(error) if !error.is_for_later() || files.len() == 1 => {
                     self.left_out |= over(&error);
                     let failure = common.failure(site, FailureKind::Read, first, &error);
                     let _ = common.given_up(&tries, failure);
                     for (id, path) in &files {
                         all.insert(*id, Err(common.failure(site, FailureKind::Read, path, &error)));
+                    }
+                }
+                // Each by itself: one may be there and another not, or be spoken of later.
+                Again::Moves(..) | Again::Failed(_) => {
+                    for (id, _) in &files {
+                        let facts = self.facts(*id);
+                        all.insert(*id, facts.map(|facts| facts.map(|(_, now)| Asked::Is(now))));
                     }
                 }
             }

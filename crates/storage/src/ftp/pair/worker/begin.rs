@@ -13,7 +13,7 @@ use haul_ftp::{Asked, Error, Kind, steer};
 use haul_gridftp::ranges::Ranges;
 
 use super::{Job, RECORDED_MIN, Scope, Trouble, Worker, is_ours, temporary};
-use crate::ftp::names::{SETTLES, YOUNG, same_facts};
+use crate::ftp::names::{SETTLES, is_young, same_facts};
 use crate::ftp::pair::fold::{ONE_NAME, asks_folds};
 use crate::ftp::pair::records::{Kept, Record, version};
 use crate::ftp::pair::standing;
@@ -24,13 +24,12 @@ impl Worker {
     /// Asks both for all of them: what the source is now, and what stands at the destination.
     pub(super) fn look(&mut self, jobs: &mut Vec<Job>) -> Result<(), Trouble> {
         let shared = self.shared.clone();
-        let pair = self.pair.as_mut().expect("it is open");
         let froms: Vec<&[u8]> = jobs.iter().map(|job| &job.entry.from[..]).collect();
         let at =
             |end| move |error| Trouble { scope: Scope::All, fault: Fault::At { end, error, other: None } };
-        let sources = pair.session(End::From).facts_of(&froms).map_err(at(End::From))?;
+        let sources = self.facts_of(End::From, &froms)?;
         let tos: Vec<&[u8]> = jobs.iter().map(|job| &job.entry.to[..]).collect();
-        let sinks = pair.session(End::To).facts_of(&tos).map_err(at(End::To))?;
+        let sinks = self.facts_of(End::To, &tos)?;
         let left_out = self.left_out_twins(jobs).map_err(at(End::To))?;
         let mut settles = None;
         let mut left = Vec::with_capacity(jobs.len());
@@ -71,8 +70,7 @@ impl Worker {
             // What changed since it was looked at shows only in the next second, for times are told in whole
             // ones.
             let announced = shared.names.look(job.entry.id).map(|told| told.facts);
-            let young =
-                (shared.clock)().secs.saturating_sub(time_of(&facts).secs).unsigned_abs() < YOUNG.as_secs();
+            let young = is_young((shared.clock)().secs, time_of(&facts).secs);
             if young && announced.is_none_or(|told| !same_facts(&told, &facts)) {
                 settles = settles.max(Some(Instant::now() + SETTLES));
                 shared.names.renew(job.entry.id, &facts);

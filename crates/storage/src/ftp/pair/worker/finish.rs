@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use haul_core::change::Change;
 use haul_core::job::delegated::{Judgement, Sums, Told, Why, judge};
+use haul_core::reliability::Step;
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::pair::{End, Fault};
 use haul_ftp::{Asked, Error, Kind, Moment, Session, steer};
@@ -20,6 +21,7 @@ use haul_gridftp::ranges::Ranges;
 use super::{Job, ONE_NAME, Scope, Shared, Trouble, Worker};
 use crate::ftp::begun::Span;
 use crate::ftp::is_dir;
+use crate::ftp::line::{Attempts, Each, or_untold};
 use crate::ftp::names::same_facts;
 use crate::ftp::pair::MODE_MASK;
 use crate::store::delegated::{DelegatedEnd, DelegatedMove, Marker, Standing};
@@ -37,18 +39,17 @@ impl Worker {
         let shared = self.shared.clone();
         let at =
             |end| move |error| Trouble { scope: Scope::All, fault: Fault::At { end, error, other: None } };
-        let sums = match sum {
+        let sums: Vec<(Sums, Option<Failure>)> = match sum {
             Some(sum) => self.compare(jobs, sum)?,
-            None => vec![Sums::Untold; jobs.len()],
+            None => jobs.iter().map(|_| (Sums::Untold, None)).collect(),
         };
-        let pair = self.pair.as_mut().expect("it is open");
         let temps: Vec<&[u8]> = jobs.iter().map(|job| &job.temp[..]).collect();
-        let stored = pair.session(End::To).facts_of(&temps).map_err(at(End::To))?;
+        let stored = self.facts_of(End::To, &temps)?;
         let froms: Vec<&[u8]> = jobs.iter().map(|job| &job.entry.from[..]).collect();
-        let now = pair.session(End::From).facts_of(&froms).map_err(at(End::From))?;
+        let now = self.facts_of(End::From, &froms)?;
         let (mut good, mut left, mut lost) = (Vec::new(), Vec::new(), None);
         let told = sums.into_iter().zip(stored).zip(now);
-        for (mut job, ((sums, stored), now)) in std::mem::take(jobs).into_iter().zip(told) {
+        for (mut job, (((sums, refusal), stored), now)) in std::mem::take(jobs).into_iter().zip(told) {
             let told = Told {
                 size: job.entry.size,
                 source_same: matches!(&now, Asked::Is(now) if same_facts(now, &job.facts)),
@@ -79,7 +80,7 @@ impl Worker {
                 }
                 Judgement::Afresh(why) | Judgement::Fail(why) => {
                     lost = lost.or(self.begin_anew(&mut job).err());
-                    let failure = self.refuse(&job, why, sum);
+                    let failure = refusal.unwrap_or_else(|| self.refuse(&job, why, sum));
                     self.end(job, Err(failure));
                 }
             }
@@ -126,6 +127,10 @@ impl Worker {
                 let errno = if sum_is_common { 0 } else { 95 };
                 Failure { errno, ..self.shared.say(End::To, FailureKind::Digest, to, why) }
             }
+            Why::SumRefused => {
+                let why = "one of the two servers does not tell its sum, so that it was not given its name";
+                self.shared.say(End::To, FailureKind::Digest, to, why)
+            }
             Why::HeldUnproven => {
                 let why = "nothing shows that what was moved of it before is right";
                 self.shared.say(End::To, FailureKind::Digest, to, why)
@@ -148,30 +153,93 @@ impl Worker {
         }
     }
 
-    /// The sums of both, asked of both at the same time.
-    fn compare(&mut self, jobs: &[Job], sum: &'static str) -> Result<Vec<Sums>, Trouble> {
+    /// The sums of both, asked of both at the same time; with the failure of a file whose sum one of them
+    /// makes and does not tell.
+    fn compare(&mut self, jobs: &[Job], sum: &'static str) -> Result<Vec<(Sums, Option<Failure>)>, Trouble> {
         let at =
             |end| move |error| Trouble { scope: Scope::All, fault: Fault::At { end, error, other: None } };
-        let (from, to) = self.pair.as_mut().expect("it is open").both();
         let mut all = Vec::with_capacity(jobs.len());
         for some in jobs.chunks(SUMS_MAX) {
-            let froms: Vec<&[u8]> = some.iter().map(|job| &job.entry.from[..]).collect();
-            let tos: Vec<&[u8]> = some.iter().map(|job| &job.temp[..]).collect();
-            steer::ask_sums(from, sum, &froms).map_err(at(End::From))?;
-            steer::ask_sums(to, sum, &tos).map_err(at(End::To))?;
-            let sized = |paths: Vec<&[u8]>| -> Vec<(Vec<u8>, u64)> {
-                paths.iter().zip(some).map(|(path, job)| (path.to_vec(), job.entry.size)).collect()
+            let froms: Vec<(&[u8], u64)> =
+                some.iter().map(|job| (&job.entry.from[..], job.entry.size)).collect();
+            let tos: Vec<(&[u8], u64)> = some.iter().map(|job| (&job.temp[..], job.entry.size)).collect();
+            let (from, to) = self.pair.as_mut().expect("it is open").both();
+            steer::ask_sums(from, sum, &paths_of(&froms)).map_err(at(End::From))?;
+            steer::ask_sums(to, sum, &paths_of(&tos)).map_err(at(End::To))?;
+            let ones = steer::sums(from, sum, &froms).map_err(at(End::From))?;
+            let others = steer::sums(to, sum, &tos).map_err(at(End::To))?;
+            let mut ask = |end, files: &[(&[u8], u64)], told| {
+                self.again_of_each(end, &paths_of(files), Each::of(told), |session, open| {
+                    let open: Vec<(&[u8], u64)> = open.iter().map(|at| files[*at]).collect();
+                    steer::ask_sums(session, sum, &paths_of(&open))?;
+                    steer::sums(session, sum, &open)
+                })
             };
-            let (froms, tos) = (sized(froms), sized(tos));
-            let ones = sums_of(from, sum, &froms).map_err(at(End::From))?;
-            let others = sums_of(to, sum, &tos).map_err(at(End::To))?;
-            all.extend(ones.into_iter().zip(others).map(|told| match told {
-                (Some(one), Some(other)) if one == other => Sums::Alike,
-                (Some(_), Some(_)) => Sums::Differ,
-                _ => Sums::Untold,
-            }));
+            let ones = ask(End::From, &froms, ones)?;
+            let others = ask(End::To, &tos, others)?;
+            for ((job, one), other) in some.iter().zip(ones).zip(others) {
+                let refused = |end, path: &[u8], error: &Error| {
+                    let is_made = !error.is_unknown() && !haul_mutant::removed("ftp-pairs-want-common-sums");
+                    is_made.then(|| self.shared.failure(end, FailureKind::Digest, path, error))
+                };
+                all.push(match (&one, &other) {
+                    (Ok(one), Ok(other)) if one == other => (Sums::Alike, None),
+                    (Ok(_), Ok(_)) => (Sums::Differ, None),
+                    _ => {
+                        let one =
+                            one.as_ref().err().and_then(|error| refused(End::From, &job.entry.from, error));
+                        let other =
+                            || other.as_ref().err().and_then(|error| refused(End::To, &job.entry.to, error));
+                        match one.or_else(other) {
+                            Some(failure) => (Sums::Refused, Some(failure)),
+                            None => (Sums::Untold, None),
+                        }
+                    }
+                });
+            }
         }
         Ok(all)
+    }
+
+    /// Asks one of the two about several files, and again about those of which it says "later", as long as
+    /// its policy says so. `work` is given which of them are open, by their numbers.
+    fn again_of_each<T>(
+        &mut self,
+        end: End,
+        paths: &[&[u8]],
+        mut each: Each<T>,
+        mut work: impl FnMut(&mut Session, &[usize]) -> Result<Vec<Result<T, Error>>, Error>,
+    ) -> Result<Vec<Result<T, Error>>, Trouble> {
+        let shared = self.shared.clone();
+        let mut tries = Attempts::new(Step::File);
+        loop {
+            if let Some((at, error)) = each.later() {
+                match shared.retries[end as usize].failed(&mut tries, error, paths[at], 0) {
+                    Some(pause) if !shared.is_cancelled() => self.rest(pause),
+                    _ => return Ok(each.told()),
+                }
+            }
+            let open = each.open();
+            if open.is_empty() {
+                return Ok(each.told());
+            }
+            let told = work(self.pair.as_mut().expect("it is open").session(end), &open);
+            let told = told.map_err(|error| Trouble {
+                scope: Scope::All,
+                fault: Fault::At { end, error, other: None },
+            })?;
+            each.put(open, told);
+        }
+    }
+
+    /// What one of the two has at these paths.
+    pub(super) fn facts_of(&mut self, end: End, paths: &[&[u8]]) -> Result<Vec<Asked>, Trouble> {
+        let told = self.again_of_each(end, paths, Each::new(paths.len()), |session, open| {
+            let open: Vec<&[u8]> = open.iter().map(|at| paths[*at]).collect();
+            session.facts_of_each(&open)
+        })?;
+        let at = |error| Trouble { scope: Scope::All, fault: Fault::At { end, error, other: None } };
+        told.into_iter().map(|told| or_untold(told).map_err(at)).collect()
     }
 
     /// Gives them their times, modes and names. What could replace another one of them unseen waits until
@@ -282,7 +350,7 @@ impl Worker {
         let failed =
             |job: &Job, error: &Error| shared.failure(End::To, FailureKind::Publish, &job.entry.to, error);
         let tos: Vec<&[u8]> = good.iter().map(|(job, _)| &job.entry.to[..]).collect();
-        let stands = session.facts_of(&tos)?;
+        let stands = self.facts_of(End::To, &tos).map_err(why_of)?;
         let mut named: Vec<Result<(), Failure>> = good
             .iter()
             .zip(&wrong)
@@ -298,13 +366,38 @@ impl Worker {
         let goes = going(&named);
         let pairs: Vec<(&[u8], &[u8])> =
             goes.iter().map(|index| (&good[*index].0.temp[..], &good[*index].0.entry.to[..])).collect();
-        for (index, result) in goes.iter().zip(steer::rename(session, &pairs)?) {
+        let tos: Vec<&[u8]> = pairs.iter().map(|(_, to)| *to).collect();
+        let (mut taken, mut is_first) = (Vec::new(), true);
+        let renamed = self.again_of_each(End::To, &tos, Each::new(pairs.len()), |session, open| {
+            // Directly before each rename.
+            if !std::mem::replace(&mut is_first, false) {
+                let some: Vec<&[u8]> = open.iter().map(|at| tos[*at]).collect();
+                for (at, stands) in open.iter().zip(session.facts_of_each(&some)?) {
+                    if let Err(failure) = still_free(&shared, &good[goes[*at]].0, &or_untold(stands)?) {
+                        taken.push((*at, failure));
+                    }
+                }
+            }
+            let is_taken = |at: &usize| taken.iter().any(|(other, _)| other == at);
+            let some: Vec<(&[u8], &[u8])> =
+                open.iter().filter(|at| !is_taken(at)).map(|at| pairs[*at]).collect();
+            let mut renamed = steer::rename(session, &some)?.into_iter();
+            let none = || Err(Error::Misfit("it was not renamed".into()));
+            Ok(open
+                .iter()
+                .map(|at| if is_taken(at) { none() } else { renamed.next().unwrap_or_else(none) })
+                .collect())
+        });
+        for (index, result) in goes.iter().zip(renamed.map_err(why_of)?) {
             named[*index] = result.map_err(|error| failed(&good[*index].0, &error));
+        }
+        for (at, failure) in taken {
+            named[goes[at]] = Err(failure);
         }
         let goes = going(&named);
         let paths: Vec<&[u8]> =
             goes.iter().flat_map(|index| [&good[*index].0.entry.to[..], &good[*index].0.temp[..]]).collect();
-        let now = session.facts_of(&paths)?;
+        let now = self.facts_of(End::To, &paths).map_err(why_of)?;
         for (index, now) in goes.iter().zip(now.chunks(2)) {
             named[*index] = has_its_name(&shared, &good[*index].0, &now[0], &now[1]);
         }
@@ -410,7 +503,13 @@ fn has_its_name(shared: &Shared, job: &Job, now: &Asked, temp: &Asked) -> Result
     Ok(())
 }
 
-fn sums_of(session: &mut Session, sum: &str, files: &[(Vec<u8>, u64)]) -> Result<Vec<Option<String>>, Error> {
-    let files: Vec<(&[u8], u64)> = files.iter().map(|(path, size)| (&path[..], *size)).collect();
-    Ok(steer::sums(session, sum, &files)?.into_iter().map(Result::ok).collect())
+fn why_of(trouble: Trouble) -> Error {
+    match trouble.fault {
+        Fault::At { error, .. } => error,
+        _ => Error::Broken { doing: "asking about names", why: "nothing was said" },
+    }
+}
+
+fn paths_of<'a>(files: &[(&'a [u8], u64)]) -> Vec<&'a [u8]> {
+    files.iter().map(|(path, _)| *path).collect()
 }
