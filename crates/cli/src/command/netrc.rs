@@ -25,8 +25,8 @@ fn path() -> Option<PathBuf> {
     env::var_os("NETRC").map(PathBuf::from).or_else(home)
 }
 
-/// Where a login came from that a server refused, for people; nothing where `typed` brought all of them, or the
-/// error is another one.
+/// Where a login came from that a server refused, for people; nothing where `typed` brought all of them, or
+/// the error is another one.
 pub fn refused(error: &haul::api::Error, typed: &[Endpoint], used: &[Endpoint]) -> Option<String> {
     let is_added = typed.iter().zip(used).any(|(typed, used)| typed.wants_login() && !used.wants_login());
     let is_login = error.text.contains(" 530 ") || error.text.contains(" 532 ");

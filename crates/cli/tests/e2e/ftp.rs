@@ -645,8 +645,8 @@ fn a_directory_that_cannot_be_asked_for_is_an_error() {
     assert!(!sink.join("データ/f").exists(), "the parent was taken for it: {}", ended.describe());
 }
 
-/// Goal: a login that a server refuses and nobody typed says where it came from; one that was typed says nothing
-/// of that.
+/// Goal: a login that a server refuses and nobody typed says where it came from; one that was typed says
+/// nothing of that.
 #[test]
 fn a_refused_login_says_where_it_came_from() {
     need!("proftpd");
@@ -663,9 +663,9 @@ fn a_refused_login_says_where_it_came_from() {
     }
 }
 
-/// Goal: names that a server spoils fail with the reason, in copies from it and to it, all else is copied, and
-/// nobody is told to try them again.
-/// Method: the GridFTP server drops what is not ASCII from a path, but over the security of the grid.
+/// Goal: names that a server spoils fail with the reason, in copies from it and to it, all else is copied,
+/// and nobody is told to try them again. Method: the GridFTP server drops what is not ASCII from a path, but
+/// over the security of the grid.
 #[test]
 fn names_that_a_server_spoils_are_not_tried_again() {
     need!("gridftp");

@@ -196,8 +196,8 @@ fn an_upload_to_a_server_of_haul_goes_on() {
     server.wait();
 }
 
-/// Goal: of a server that is gone in the middle of a file what it has is said to be kept, and the same command
-/// goes on with that.
+/// Goal: of a server that is gone in the middle of a file what it has is said to be kept, and the same
+/// command goes on with that.
 #[test]
 fn what_a_server_that_is_gone_has_is_kept() {
     if !rustix::process::geteuid().is_root() {
