@@ -202,8 +202,6 @@ pub trait SinkEngine: Send {
     fn places(&self) -> Option<u32> {
         None
     }
-    /// So many files are known of and not over.
-    fn expect(&self, _files: usize) {}
     /// How long a commit takes, however few files it has.
     fn commit_cost(&self) -> Duration {
         Duration::ZERO

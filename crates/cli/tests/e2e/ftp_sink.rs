@@ -429,36 +429,12 @@ fn directories_that_are_made_again_are_looked_into() {
 #[test]
 fn sessions_that_ended_take_no_work() {
     let room = Room::new();
-    let (data, mut rng) = (room.dir("data"), fastrand::Rng::with_seed(79));
-    let source = data.join("source");
-    file(&source, &mut rng, 12 * MIB);
-    // Each session is opened for a file.
-    (0..100).for_each(|n| file(&data.join(format!("small{n}")), &mut rng, 300));
+    let source = room.file("source", tree::bytes(&mut fastrand::Rng::with_seed(79), 12 * MIB));
     for _ in 0..2 {
         let taker = Script::default().with_sums().evicts(MIB).start();
-        let from = crate::support::ftpd::contents(&data);
-        let ended = to_taker(&["--rate=8MiB/s"], from, &taker).run().sane().exits(0);
+        let ended = to_taker(&["--rate=8MiB/s"], &source, &taker).run().sane().exits(0);
         assert!(taker.file("/d/source") == Some(read(&source)), "{}", ended.describe());
     }
-}
-
-/// Goal: nobody logs in more often than there are files to send; many files have several sessions.
-#[test]
-fn few_files_have_few_logins() {
-    beside([1, 2, 40], |files| {
-        let room = Room::new();
-        let data = room.dir("data");
-        let mut rng = fastrand::Rng::with_seed(files);
-        for n in 0..files {
-            file(&data.join(format!("f{n}")), &mut rng, 3000);
-        }
-        let taker = Script::default().with_sums().start();
-        let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(0);
-        assert_eq!(taker.paths().len() as u64, files, "{}", ended.describe());
-        let logins = taker.heard().iter().filter(|line| line.starts_with("USER")).count() as u64;
-        let wanted = if files < 8 { 1..=files } else { 1..=8 };
-        assert!(wanted.contains(&logins), "{logins} logins for {files} files\n{}", ended.describe());
-    });
 }
 
 /// Goal: with fewer sessions than it would have, down to one, a copy comes to its end.

@@ -516,7 +516,6 @@ impl SinkEnd {
     fn see_places(&mut self) {
         if let Some(places) = self.storage.engine.places() {
             self.machine.set_places(places);
-            self.storage.engine.expect(self.machine.files());
         }
     }
 

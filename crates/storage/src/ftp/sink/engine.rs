@@ -52,7 +52,7 @@ pub(super) struct FtpWriter {
 }
 
 impl FtpWriter {
-    /// Starts the threads; each opens its session when it is needed, the first has one.
+    /// Starts the threads; each opens its session at once, the first has one.
     ///
     /// # Errors
     /// The system gives no thread.
@@ -341,16 +341,6 @@ impl SinkEngine for FtpWriter {
 
     fn places(&self) -> Option<u32> {
         Some(self.common.places())
-    }
-
-    fn expect(&self, files: usize) {
-        let mut queues = self.common.lock();
-        let more = files > queues.files;
-        queues.files = files;
-        drop(queues);
-        if more {
-            self.common.ready.notify_all();
-        }
     }
 
     fn commit_cost(&self) -> Duration {

@@ -95,12 +95,8 @@ pub(super) struct Queues {
     /// Small files that are sent again, for the session that had them is over.
     pub(super) smalls: VecDeque<Small>,
     pub(super) common: VecDeque<Work>,
-    /// Files that were announced and are not over.
-    pub(super) files: usize,
     /// Sessions that the server took.
     pub(super) open: Vec<bool>,
-    /// Sessions that are being opened.
-    pub(super) opening: usize,
     /// Threads that are over.
     pub(super) gone: Vec<bool>,
     /// Sessions that were silent, and are asked whether they are there.
@@ -570,20 +566,6 @@ impl Queues {
                 None => self.common.push_back(work),
             },
         }
-    }
-
-    /// Whether one more session is worth its login: there are more files than sessions, or parts of one to
-    /// ask about. At a near server what a login costs it (under GSI a key that it makes) delays the sessions
-    /// that are open: their number is doubled, at most. At a far one it is round trips that a login takes,
-    /// and all take them together.
-    pub(super) fn is_worth_a_login(&self, is_near: bool) -> bool {
-        let open = self.open.iter().zip(&self.gone).filter(|(open, gone)| **open && !**gone).count();
-        let all = open + self.opening;
-        let sums = self.common.iter().filter(|work| matches!(work, Work::Sums(_))).count();
-        let waits = !(self.common.is_empty() && self.homeless.is_empty() && self.smalls.is_empty());
-        let is_wanted = self.files + sums > all || (all == 0 && waits);
-        let is_wanted = is_wanted || haul_mutant::removed("ftp-few-files-have-few-logins");
-        is_wanted && (!is_near || self.opening < open.max(1))
     }
 
     /// Whether the server has other sessions than this one.

@@ -18,29 +18,11 @@ use super::writer::Writer;
 use crate::ftp::SILENT_AFTER;
 
 impl Writer {
-    /// Waits until its session is worth a login. False: nothing more comes, and it was never needed.
-    pub(super) fn is_needed(&mut self) -> bool {
-        if self.line.is_open() {
-            return true;
-        }
-        let is_near = self.common.lanes.is_near();
-        let mut queues = self.common.lock();
-        while !queues.ends {
-            if queues.is_worth_a_login(is_near) && !self.common.ends.is_stopped() {
-                queues.opening += 1;
-                return true;
-            }
-            queues = self.common.ready.wait(queues).unwrap_or_else(PoisonError::into_inner);
-        }
-        false
-    }
-
-    /// Opens the session, if it is not open. False: the server does not take it, and others do the work.
+    /// Opens the session. False: the server does not take it, and others do the work.
     pub(super) fn connect(&mut self) -> bool {
-        let was_open = self.line.is_open();
-        let taken = self.line.open().is_ok();
+        let opened = self.line.open();
+        let taken = opened.is_ok();
         let mut queues = self.common.lock();
-        queues.opening -= usize::from(!was_open);
         queues.open[self.index] = taken;
         queues.refused += usize::from(!taken);
         drop(queues);

@@ -67,7 +67,7 @@ impl Writer {
             }
         }
         let _leaves = Leaves(self.common.clone(), self.index);
-        if !self.is_needed() || !self.connect() {
+        if !self.connect() {
             return;
         }
         while let Some(work) = self.next() {
