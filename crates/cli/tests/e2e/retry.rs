@@ -236,7 +236,8 @@ fn a_destination_that_is_away_is_waited_for() {
     (0..10).for_each(|n| drop(room.file(&format!("data/f{n}"), "small")));
     for asks in [Some("--retry-for=10m".to_owned()), Some(at_once(&room)), None] {
         let sink = room.dir("sink");
-        let copy = Haul::cp(["-r", "--rate=8MB/s", "--patience=10s"]).args(&asks);
+        // What is read before the server has let it in goes at once then: little of it.
+        let copy = Haul::cp(["-r", "--rate=8MB/s", "--object-size=256KiB", "--patience=10s"]).args(&asks);
         let mut run = copy.args([contents(&data)]).args([ftpd.url(&sink)]).start();
         assert!(run.until(|_| is_under_way(&sink)), "{}", run.stderr());
         ftpd.kill();
