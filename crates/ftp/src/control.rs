@@ -24,6 +24,9 @@ use crate::{Error, Server};
 
 /// Bytes of commands that are under way together, so that both ends never wait for each other.
 pub const COMMANDS_LEN_MAX: usize = 16 * 1024;
+/// Bytes of commands in one record of TLS. ProFTPD takes some 4 KiB at once, and does not look at what is
+/// left of a record until another one comes.
+const RECORD_LEN_MAX: usize = 1024;
 /// Most of a server's text in an error.
 const TEXT_LEN_MAX: usize = 300;
 const BUFFER_LEN: usize = 16 * 1024;
@@ -400,8 +403,12 @@ impl Control {
             }
             bytes.append(&mut line);
         }
+        let is_whole = !self.stream.seals() || haul_mutant::removed("ftp-commands-go-in-short-records");
+        let piece_len = if is_whole { usize::MAX } else { RECORD_LEN_MAX };
         self.stream.ends_at(Instant::now() + self.patience);
-        self.stream.write_all(&bytes).and_then(|()| self.stream.flush()).map_err(|cause| {
+        let mut pieces = bytes.chunks(piece_len);
+        let written = pieces.try_for_each(|piece| self.stream.write_all(piece));
+        written.and_then(|()| self.stream.flush()).map_err(|cause| {
             self.broken = true;
             Error::lost(DOING, self.patience, cause)
         })

@@ -562,6 +562,23 @@ fn trees_go_protected_and_from_afar() {
     assert_same(&data, &sink, BELOW);
 }
 
+/// Goal: many long names that are asked about together under TLS do not have a server wait that takes a part
+/// of a record of TLS and looks at the rest when the next one comes.
+#[test]
+fn long_names_go_under_tls() {
+    need!("proftpd-tls");
+    let (room, ftpd) = (Room::new(), Ftpd::start(Kind::ProftpdTls));
+    let data = room.dir("data");
+    for index in 0..200 {
+        let name = format!("{}{index:03}", "n".repeat(200));
+        file(&data.join(name), &mut fastrand::Rng::with_seed(index), 1000);
+    }
+    let sink = room.dir("sink");
+    let haul = cp(&[], crate::support::ftpd::contents(&data), &ftpd.url(&sink));
+    haul.env("SSL_CERT_FILE", certificate("ca.pem")).run().sane().exits(0);
+    assert_same(&data, &sink, BELOW);
+}
+
 /// Goal: a copy from one server to another, one of a single file under a new name, and dry runs.
 #[test]
 fn servers_copy_to_each_other() {
