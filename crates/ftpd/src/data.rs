@@ -239,11 +239,20 @@ impl Showing {
         Ok(())
     }
 
+    /// The next that was found out of one that still counts. While more may be there, the bell rings on.
     fn next(&mut self) -> Option<io::Result<Conn>> {
-        // A byte may come behind what it tells of: then it wakes once for nothing.
-        let _ = self.bell.0.read(&mut [0; LIVING_MAX]);
         loop {
-            let (id, found) = self.done.1.try_recv().ok()?;
+            let (id, found) = match self.done.1.try_recv() {
+                Ok(found) => found,
+                Err(_) => {
+                    // A byte may come behind what it tells of: then it wakes once for nothing.
+                    let _ = self.bell.0.read(&mut [0; LIVING_MAX]);
+                    // This one came meanwhile, and the bytes that were read may be others' as well.
+                    let found = self.done.1.try_recv().ok()?;
+                    let _ = self.bell.1.write(&[0]);
+                    found
+                }
+            };
             let at = self.waiting.iter().position(|one| one.id == id).expect("each is told of once");
             if !self.waiting.swap_remove(at).is_over {
                 return Some(found);
@@ -435,7 +444,10 @@ impl Data {
             // Anybody may dial a port: who does not show whose he is ends nothing but his own connection.
             match self.showing.as_mut().and_then(Showing::next) {
                 Some(Ok(conn)) => return Ok(Some(conn)),
-                Some(Err(error)) => self.sent_away = Some(error),
+                Some(Err(error)) => {
+                    self.sent_away = Some(error);
+                    continue;
+                }
                 None => {}
             }
             let Route::Listening(listener) = &self.route else { return Ok(None) };
@@ -618,5 +630,37 @@ fn wait_for(
             Err(Abort::Late) if begun.elapsed() < within => {}
             Err(abort) => return Err(abort),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: whoever waits for the bell hears of all that were found out, also where several were at once.
+    #[test]
+    fn the_bell_rings_for_each() {
+        let mut showing = Showing::new().expect("a bell");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("bound");
+        for id in 0..3 {
+            showing.waiting.push(Waiting {
+                id,
+                socket: TcpStream::connect(at).expect("connect"),
+                is_own: true,
+                since: Instant::now(),
+                has_spoken: Arc::default(),
+                is_over: false,
+            });
+            showing.done.0.send((id, Err(ErrorKind::TimedOut.into()))).expect("it is heard");
+            showing.bell.1.write_all(&[0]).expect("ring");
+        }
+        let mut found = 0;
+        while poll(&mut [PollFd::new(&showing.bell.0, PollFlags::IN)], Some(&timespec(Duration::ZERO)))
+            .is_ok_and(|count| count == 1)
+        {
+            found += usize::from(showing.next().is_some());
+        }
+        assert_eq!(found, 3);
     }
 }
