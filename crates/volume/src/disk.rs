@@ -189,6 +189,13 @@ impl Dir {
             false => Err(Errno::STALE),
         }
     }
+
+    /// Whether somebody has that lock. Nothing is made.
+    pub(crate) fn is_locked(&self, name: &str) -> bool {
+        let Ok(fd) = self.file(name) else { return false };
+        let taken = retry_on_intr(|| rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared));
+        taken == Err(Errno::WOULDBLOCK)
+    }
 }
 
 impl AsFd for Dir {

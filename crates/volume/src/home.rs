@@ -208,7 +208,13 @@ impl Home {
         if stat.st_uid != rustix::process::geteuid().as_raw() {
             return Err(HomeError::Owner { path: path.into(), uid: stat.st_uid });
         }
-        is_free(&dir)?;
+        match is_free(&dir) {
+            // What lies there is of whoever has it just now.
+            Err(HomeError::NotEmpty { path, .. }) if dir.is_locked(LOCK) => {
+                return Err(HomeError::InUse(path));
+            }
+            other => other?,
+        }
         let lock = lock(&dir, Duration::ZERO)?;
         // Whoever had it until now may have left more in it than its lock.
         is_free(&dir)?;
