@@ -34,6 +34,10 @@ pub mod volume {
     pub use haul_volume::access::{Access, AccessError};
     pub use haul_volume::api::*;
     pub use haul_volume::client::VolumeError;
+
+    // For the program `haul`.
+    #[doc(hidden)]
+    pub use haul_storage::vol::are_ours;
 }
 
 pub use haul_base::{errno, escape, kernel, size};

@@ -31,6 +31,7 @@ use crate::place::{Destination, Form, Place, Scheme, read_path};
 use crate::source::failure::own_failure;
 use crate::store::Capabilities;
 use gone::Gone;
+pub use here::are_ours;
 use sink::VolumeSink;
 
 mod claim;

@@ -17,9 +17,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use haul_core::entry::DEPTH_MAX;
+use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::volume::catalog::{
-    Brought, EntryNo, Failure, Kind, Known, Noting, PAGE_MAX, PLACE_LEN_MAX, ROOT,
+    Brought, Entry, EntryNo, Failure, Kind, Known, Noting, PAGE_MAX, PLACE_LEN_MAX, ROOT,
 };
 use haul_core::volume::{Candidate, ContentVersion, FileNo};
 use rustix::io::Errno;
@@ -59,6 +59,8 @@ pub struct Sum {
     pub noted: u64,
     /// Those that were brought and are another by now.
     pub changed: u64,
+    /// Those that had a home, and were not brought for that.
+    pub at_home: u64,
 }
 
 struct Shared {
@@ -69,6 +71,7 @@ struct Shared {
     coming: Mutex<HashMap<Vec<u8>, Coming>>,
     noted: AtomicU64,
     changed: AtomicU64,
+    at_home: AtomicU64,
     /// The first thing that went wrong.
     failed: Mutex<Option<String>>,
 }
@@ -103,6 +106,7 @@ impl Drain {
             coming: Mutex::default(),
             noted: AtomicU64::new(0),
             changed: AtomicU64::new(0),
+            at_home: AtomicU64::new(0),
             failed: Mutex::default(),
         });
         let (done, brought) = unbounded();
@@ -134,6 +138,8 @@ impl Drain {
                 if wants {
                     let (entry, state, version) = (one.entry, known.state, one.version);
                     coming.insert(one.path.clone(), Coming { entry, state, version, is_link: one.is_link });
+                } else {
+                    self.shared.at_home.fetch_add(1, Ordering::AcqRel);
                 }
                 wanted.push(wants);
             }
@@ -183,7 +189,11 @@ impl Drain {
             return Err(why);
         }
         let count = |of: &AtomicU64| of.load(Ordering::Acquire);
-        Ok(Sum { noted: count(&self.shared.noted), changed: count(&self.shared.changed) })
+        Ok(Sum {
+            noted: count(&self.shared.noted),
+            changed: count(&self.shared.changed),
+            at_home: count(&self.shared.at_home),
+        })
     }
 }
 
@@ -242,15 +252,21 @@ pub struct Homeless {
     pub is_all: bool,
 }
 
-/// Looks for files and links without a home: for all of them, or until there is one and so many entries were
-/// looked at. Who may write one gives that up for the look. A file whose gatherer does not say what became of
-/// it has none; where a server is away nobody waits for it more than once.
+/// Which of the entries of a page of a directory are a run's of haul that is not done, or died, in their
+/// order: nobody's files, which no drain brings.
+pub type Ours<'a> = dyn Fn(&Catalog, EntryNo, &[(Name, Entry)]) -> Result<Vec<bool>, Failure> + 'a;
+
+/// Looks for files and links without a home, but for what runs of haul have there: for all of them, or until
+/// there is one and so many entries were looked at. Who may write one gives that up for the look. A file
+/// whose gatherer does not say what became of it has none; where a server is away nobody waits for it more
+/// than once.
 ///
 /// # Errors
 /// The catalog's.
 pub fn homeless(
     catalog: &Catalog,
     client: &Client,
+    ours: &Ours<'_>,
     (some_max, looked_max): (usize, u64),
 ) -> Result<Homeless, Failure> {
     let mut found = Homeless { is_all: true, ..Homeless::default() };
@@ -263,19 +279,23 @@ pub fn homeless(
                 found.is_all = false;
                 return Ok(found);
             }
-            let (page, more) = match catalog.read_dir(dir, after) {
+            let read = catalog.read_dir(dir, after);
+            let read = read.and_then(|(page, more)| Ok((ours(catalog, dir, &page)?, page, more)));
+            let (ours, page, more) = match read {
+                // It was removed.
                 Err(failure) if failure.errno == Errno::NOENT.raw_os_error() => break,
                 other => other?,
             };
             after = page.last().map(|(name, _)| name.clone());
             found.looked += page.len() as u64;
             let mut files = Vec::new();
-            for (name, entry) in page {
+            for ((name, entry), is_ours) in page.into_iter().zip(ours) {
                 let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
                 let below = [&path[..], slash, name.as_bytes()].concat();
                 match entry.kind {
                     Kind::Directory if depth < DEPTH_MAX => open.push((entry.id, below, depth + 1)),
                     Kind::Directory => {}
+                    _ if is_ours && !haul_mutant::removed("what-runs-have-needs-no-home") => {}
                     Kind::File => files.push((entry.id, below, true)),
                     Kind::Link(_) => files.push((entry.id, below, false)),
                 }

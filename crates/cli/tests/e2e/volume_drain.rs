@@ -9,7 +9,8 @@ use std::thread;
 
 use haul_core::entry::Name;
 use haul_core::volume::FileNo;
-use haul_core::volume::catalog::{Place, ROOT, Setting};
+use haul_core::volume::catalog::{Entry, Place, ROOT, Setting};
+use haul_volume::catalog::client::Client as Catalog;
 use haul_volume::drain::{Homeless, homeless};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -30,8 +31,11 @@ fn text(path: &Path) -> &str {
 
 /// Files without a home, all of them.
 fn homes(pen: &Pen) -> (BTreeSet<Vec<u8>>, u64) {
-    let Homeless { some, at_home, is_all, .. } =
-        homeless(&pen.catalog, &pen.client, (usize::MAX, u64::MAX)).expect("the catalog says");
+    let ours = |catalog: &Catalog, dir, page: &[(Name, Entry)]| {
+        haul::volume::are_ours(catalog, dir, page.iter().map(|(name, _)| name))
+    };
+    let found = homeless(&pen.catalog, &pen.client, &ours, (usize::MAX, u64::MAX));
+    let Homeless { some, at_home, is_all, .. } = found.expect("the catalog says");
     assert!(is_all);
     (some.into_iter().collect(), at_home)
 }
@@ -144,6 +148,34 @@ fn equal_times_are_no_home() {
     drain(&user, &["--to", text(&out)]).run().sane().exits(0);
     assert_eq!(homes(&pen).0.len(), 0);
     assert_eq!(&read(out.join("f"))[1000..1007], b"another");
+}
+
+/// Goal: what a run of haul has in the volume, which no drain brings, needs no home: neither `drain` nor
+/// `destroy` speaks of it. A drain that brings nothing because all is at home says so, and how it comes all
+/// the same.
+/// Method: a copy that is killed when its temporary is there.
+#[test]
+fn what_runs_have_needs_no_home() {
+    let user = User::new();
+    let out = user.room.at("out");
+    user.room.file("f", vec![1; 400_000]);
+    user.cp(&[], user.room.at("f"), "vol://v/").run().sane().exits(0);
+    user.room.file("large", vec![2; 40_000_000]);
+    let mut running = user.cp(&["--rate=8MB/s"], user.room.at("large"), "vol://v/").start();
+    let begun = || user.names("v").iter().any(|name| name.starts_with(".large.haul~"));
+    assert!(running.until(|_| begun()), "its temporary comes");
+    running.signal_one(Signal::KILL);
+    running.wait();
+    assert!(begun() && user.names("v").len() >= 3, "its temporary and its entry stay");
+    let pen = Pen::new(&user);
+    assert_eq!(homes(&pen), (BTreeSet::new(), 1));
+    let nothing = drain(&user, &["--to", text(&out)]).run().exits(0);
+    said(&nothing, "1 file has a home already; `--all` brings it all the same");
+    let all = drain(&user, &["--all", "--to", text(&out)]).run().exits(0);
+    said(&all, "1 file has its home in ");
+    assert_eq!(read(out.join("f")), vec![1; 400_000]);
+    drop(pen);
+    user.env(Haul::new(["volume", "destroy", "v"])).run().sane().exits(0);
 }
 
 /// Goal: where nothing can have a home is refused, and with it what is no option of it.

@@ -1,6 +1,7 @@
 //! Whose a name in a directory of a volume is: a run's of haul here, or the user's.
 //!
 //! In: a directory. Out: the jobs that have an entry in it or in one above it, and which names are theirs.
+//! Walks leave these out, and who counts a user's files does ([`are_ours`]).
 //! What must hold: a form proves nothing. A name is a job's only if an entry of a run says so that was made
 //! in the very directory in which it lies: a copy of one, in another directory, is a user's link like any
 //! other.
@@ -10,8 +11,8 @@ use std::collections::HashSet;
 
 use haul_core::entry::{DEPTH_MAX, Name};
 use haul_core::volume::catalog::{EntryNo, Failure as Refusal, Kind, ROOT};
+use haul_volume::catalog::client::Client as Catalog;
 
-use super::Volume;
 use super::claim::said;
 use crate::sink::names::{JobFile, job_file, may_be_ours, tag_bits};
 use crate::sink::{JobKey, tag_of};
@@ -35,34 +36,34 @@ impl Jobs {
     /// # Errors
     /// The catalog does not say.
     pub(super) fn of_names<'a>(
-        volume: &Volume,
+        catalog: &Catalog,
         dir: EntryNo,
         mut names: impl Iterator<Item = &'a Name>,
     ) -> Result<Option<Jobs>, Refusal> {
         match names.any(|name| may_be_ours(name.as_bytes())) {
-            true => Jobs::at(volume, dir).map(Some),
+            true => Jobs::at(catalog, dir).map(Some),
             false => Ok(None),
         }
     }
 
-    fn at(volume: &Volume, dir: EntryNo) -> Result<Jobs, Refusal> {
+    fn at(catalog: &Catalog, dir: EntryNo) -> Result<Jobs, Refusal> {
         let (mut jobs, mut at) = (Jobs::default(), dir);
         for _ in 0..=DEPTH_MAX {
-            jobs.add(volume, at, at == dir)?;
+            jobs.add(catalog, at, at == dir)?;
             if at == ROOT {
                 break;
             }
-            let Some(above) = volume.catalog.stat(at)?.parent.filter(|above| *above != at) else { break };
+            let Some(above) = catalog.stat(at)?.parent.filter(|above| *above != at) else { break };
             at = above;
         }
         Ok(jobs)
     }
 
     /// Adds the jobs that have an entry in a directory.
-    fn add(&mut self, volume: &Volume, dir: EntryNo, is_here: bool) -> Result<(), Refusal> {
+    fn add(&mut self, catalog: &Catalog, dir: EntryNo, is_here: bool) -> Result<(), Refusal> {
         let mut after = Name::new(PREFIX).ok();
         loop {
-            let (page, more) = volume.catalog.read_dir(dir, after)?;
+            let (page, more) = catalog.read_dir(dir, after)?;
             after = page.last().map(|(name, _)| name.clone());
             for (name, entry) in page {
                 if !name.as_bytes().starts_with(PREFIX) {
@@ -96,4 +97,19 @@ impl Jobs {
             (None, _) => false,
         }
     }
+}
+
+/// Which of these names in a directory of a volume are a run's of haul that is not done, or died, in their
+/// order.
+///
+/// # Errors
+/// The catalog does not say.
+pub fn are_ours<'a>(
+    catalog: &Catalog,
+    dir: EntryNo,
+    names: impl Iterator<Item = &'a Name> + Clone,
+) -> Result<Vec<bool>, Refusal> {
+    let jobs = Jobs::of_names(catalog, dir, names.clone())?;
+    let owns = |name: &Name| jobs.as_ref().is_some_and(|jobs| jobs.own(name.as_bytes()));
+    Ok(names.map(owns).collect())
 }

@@ -20,7 +20,7 @@ use haul_core::volume::{Candidate, FileNo};
 use haul_core::wire::{Announced, Failure, FailureKind, Totals};
 use haul_volume::client::{Look, Waiting};
 
-use super::here::Jobs;
+use super::here::are_ours;
 use super::look::Unknown;
 use super::names::{Above, Names, State};
 use super::path::{is_dots, last_part};
@@ -255,13 +255,13 @@ impl Walker {
         dir: EntryNo,
         page: Vec<(Name, Entry)>,
     ) -> Result<Vec<(Name, Entry)>, Refusal> {
-        let Some(jobs) = Jobs::of_names(&self.volume, dir, page.iter().map(|(name, _)| name))? else {
-            return Ok(page);
-        };
-        let owns =
-            |name: &Name| jobs.own(name.as_bytes()) && !haul_mutant::removed("volume-walks-leave-out-ours");
-        let (ours, users) = page.into_iter().partition::<Vec<_>, _>(|(name, _)| owns(name));
-        for (name, _) in ours {
+        let mut ours = are_ours(&self.volume.catalog, dir, page.iter().map(|(name, _)| name))?.into_iter();
+        let mut users = Vec::with_capacity(page.len());
+        for (name, entry) in page {
+            if ours.next() != Some(true) || haul_mutant::removed("volume-walks-leave-out-ours") {
+                users.push((name, entry));
+                continue;
+            }
             let path = self.names.path_in(above, Some(&name), false);
             self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::Debris }));
         }

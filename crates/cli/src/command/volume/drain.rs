@@ -90,15 +90,21 @@ pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
             FAILED,
         )
     })?;
-    if !args.quiet && !dry_run && (code == 0 || done != Sum::default()) {
+    if !args.quiet && !dry_run && (code == 0 || (done.noted, done.changed) != (0, 0)) {
         note(&in_words(&args.name, &place, done));
     }
     Ok(code)
 }
 
-fn in_words(name: &str, place: &str, Sum { noted, changed }: Sum) -> String {
+fn in_words(name: &str, place: &str, Sum { noted, changed, at_home }: Sum) -> String {
     if noted == 0 && changed == 0 {
-        return format!("volume {name}: nothing had to be brought to {place}");
+        let nothing = format!("volume {name}: nothing had to be brought to {place}");
+        if at_home == 0 {
+            return nothing;
+        }
+        let (has, them) = if at_home == 1 { ("has a home", "it") } else { ("have a home", "them") };
+        let files = plural(at_home, "file", "files");
+        return format!("{nothing}: {files} {has} already; `--all` brings {them} all the same");
     }
     let has = if noted == 1 { "has its home" } else { "have their home" };
     let mut text = format!("volume {name}: {} {has} in {place} now", plural(noted, "file", "files"));

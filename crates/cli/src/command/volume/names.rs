@@ -278,7 +278,7 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
         Some(_) => None,
         None => {
             let client = volume.lengths()?;
-            let all = drain::homeless(&volume.catalog, &client, (NAMED_MAX, LOOKED_MAX));
+            let all = drain::homeless(&volume.catalog, &client, &ours, (NAMED_MAX, LOOKED_MAX));
             Some(all.map_err(|failure| of_path(text, &failure))?)
         }
     };
@@ -376,11 +376,23 @@ impl Names {
     }
 }
 
+/// Which entries of a directory are a run's of haul, in their order.
+#[cfg(feature = "volume")]
+fn ours(catalog: &Catalog, dir: EntryNo, page: &[(Name, Entry)]) -> Result<Vec<bool>, Failure> {
+    haul::volume::are_ours(catalog, dir, page.iter().map(|(name, _)| name))
+}
+
+/// A haul that copies into no volume knows no such names.
+#[cfg(not(feature = "volume"))]
+fn ours(_: &Catalog, _: EntryNo, page: &[(Name, Entry)]) -> Result<Vec<bool>, Failure> {
+    Ok(vec![false; page.len()])
+}
+
 /// What in a volume has no home outside of it, and what has one.
 pub(super) fn homeless(access: &Access, most: usize) -> Result<Homeless, Trouble> {
     let volume = Names::of(access.clone())?;
     let client = volume.lengths()?;
-    let found = drain::homeless(&volume.catalog, &client, (most, LOOKED_MAX));
+    let found = drain::homeless(&volume.catalog, &client, &ours, (most, LOOKED_MAX));
     let found = found.map_err(|failure| of_path(&volume.name, &failure))?;
     volume.leave();
     Ok(found)
