@@ -34,7 +34,7 @@ mod holes;
 pub mod journal;
 pub mod layout;
 pub mod leftovers;
-mod life;
+pub(crate) mod life;
 pub mod looker;
 mod meta;
 mod mode;

@@ -8,8 +8,8 @@
 //! A file is the same as long as its entry, its length, its mtime and the version of its bytes are, which its
 //! gatherer tells ([`look`]). Of what somebody wrote and told nobody of, whoever looks first tells the
 //! catalog, which sets the file's time.
-//! Left out: journals, so that an interrupted file begins anew; writing in place; holes, which come as the
-//! zeros that they are.
+//! A job has a journal in its destination, so that an interrupted file goes on ([`journal`], [`adopt`]).
+//! Left out: writing in place; holes, which come as the zeros that they are; going on with a sparse file.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
@@ -34,10 +34,12 @@ use gone::Gone;
 pub use here::are_ours;
 use sink::VolumeSink;
 
+mod adopt;
 mod claim;
 mod files;
 mod gone;
 mod here;
+mod journal;
 mod look;
 mod names;
 mod noted;
@@ -55,8 +57,7 @@ mod walk;
 mod writer;
 
 /// What stores in a volume are.
-const CAPABILITIES: Capabilities =
-    Capabilities { in_place: false, append: false, journal: false, ..Capabilities::POSIX };
+const CAPABILITIES: Capabilities = Capabilities { in_place: false, append: false, ..Capabilities::POSIX };
 
 /// Files of striped volumes.
 pub static VOL: Scheme = Scheme {
@@ -67,7 +68,7 @@ pub static VOL: Scheme = Scheme {
     foreign: false,
     alone: false,
     keeps: true,
-    resumes: false,
+    resumes: true,
     read: read_path,
     open_source: Some(|sources| {
         let first = sources.places.first().ok_or_else(|| usage("no source given".into()))?;

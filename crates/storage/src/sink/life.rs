@@ -65,7 +65,7 @@ pub enum Life {
 
 /// What can be said of an owner without watching it. Machine ids alone prove nothing: diskless nodes and
 /// containers share an image, and with it the id.
-pub(super) fn judge(info: &OwnerInfo, here: &OwnerInfo) -> Life {
+pub(crate) fn judge(info: &OwnerInfo, here: &OwnerInfo) -> Life {
     if info.over {
         return Life::Dead;
     }
@@ -188,7 +188,7 @@ fn hardware(net: &std::path::Path) -> Option<String> {
 }
 
 /// This process as an owner.
-pub(super) fn here() -> OwnerInfo {
+pub(crate) fn here() -> OwnerInfo {
     let system = rustix::system::uname();
     let host: String = system.nodename().to_string_lossy().chars().take(HOST_CHARS_MAX).collect();
     let image = Some(read_line("/etc/machine-id")).filter(|id| !id.is_empty()).unwrap_or(host.clone());

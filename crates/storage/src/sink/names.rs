@@ -122,11 +122,11 @@ impl JobKey {
     pub fn as_str(&self) -> &str {
         &self.0
     }
-    pub(super) fn journal(&self) -> Name {
+    pub(crate) fn journal(&self) -> Name {
         legal(&[PREFIX, self.0.as_bytes()].concat())
     }
     /// The journal while it is replaced. Each owner has its own, so that a late one cannot spoil it.
-    pub(super) fn journal_new(&self, epoch: u32) -> Name {
+    pub(crate) fn journal_new(&self, epoch: u32) -> Name {
         legal(format!(".haul~{}.new.{epoch}", self.0).as_bytes())
     }
     pub(crate) fn owner(&self, epoch: u32) -> Name {

@@ -2,8 +2,12 @@
 //!
 //! In: a directory and a job's key. Out: a [`Claim`] that is held until it is left or dropped.
 //! A run has an entry `.haul~KEY.own.N` in the destination: a symbolic link that leads nowhere, whose text
-//! tells the tag of the run's temporaries. The highest `N` has the job. Its time is set again and again; one
-//! whose time did not change for [`LEASE`] by the clock of who looks is dead. One whose mode is 0 was left.
+//! tells the tag of the run's temporaries and which process it is. The highest `N` has the job. Its time is
+//! set again and again; one whose time did not change for [`LEASE`] by the clock of who looks has lost it.
+//! One whose mode is 0 was left.
+//! A run is proven dead if it was left, or if its process is gone, which can be seen on its own host
+//! ([`life`](crate::sink::life)): nobody waits for that one, and it writes nothing any more. One that lost
+//! the job by its silence may still write.
 //! Invariants: the clocks of two hosts are never compared; who could not show for a lease that it lives does
 //! nothing that counts before it has looked whether it still has the job.
 //! Left out: what happens between that look and what is done next, which nobody sees: the new owner's
@@ -21,8 +25,10 @@ use haul_core::wire::{Failure, FailureKind};
 use rustix::io::Errno;
 
 use super::{Volume, is_missing};
-use crate::sink::names::{JobFile, job_file};
-use crate::sink::{JobKey, tag_of};
+use crate::sink::life::{here, judge};
+use crate::sink::names::{JobFile, job_file, tag_bits};
+use crate::sink::owner::Life;
+use crate::sink::{JobKey, OwnerInfo, tag_of};
 use crate::source::wall_clock;
 use crate::store::Waiting;
 
@@ -37,6 +43,10 @@ const WATCH: Duration = Duration::from_millis(500);
 const HEAD: &str = "haul-run ";
 /// What stands between the tag and the number of the directory that the entry was made in.
 const IN: &str = " in ";
+/// What stands between that and what the run says of itself, in JSON.
+const BY: &str = " by ";
+/// Of what it is about, so many bytes are said.
+const WHAT_MAX: usize = 200;
 /// Modes of the entry: of a run that has the job, and of one that left it.
 const HELD: u32 = 0o777;
 const LEFT: u32 = 0;
@@ -48,6 +58,8 @@ struct Run {
     name: Name,
     meta: Meta,
     tag: Option<u32>,
+    /// It can write nothing any more.
+    is_dead: bool,
 }
 
 /// A job that is held.
@@ -56,8 +68,10 @@ pub(super) struct Claim {
     /// Dropped to end the beats.
     beats: Mutex<Option<Sender<()>>>,
     /// Runs that are dead or left: their entries, and the tags of their temporaries.
-    dead: Vec<Name>,
+    dead: Vec<(Name, u32)>,
     tags: Vec<u32>,
+    /// Those of them whose runs are proven dead.
+    proven: Vec<u32>,
     /// Something of them could not be removed.
     kept: AtomicBool,
 }
@@ -89,25 +103,24 @@ impl Claim {
     ) -> Result<Claim, Failure> {
         let refused = |why| volume.refused(FailureKind::Create, "take the job in", path, &why);
         loop {
-            let runs = runs(volume, dir, &key).map_err(refused)?;
+            let mut runs = runs(volume, dir, &key).map_err(refused)?;
             if let Some(last) = runs.last()
-                && last.meta.mode != LEFT
+                && !last.is_dead
             {
                 wait_for_end(volume, path, last, waiting)?;
                 // It ended, or is dead; somebody else may have taken the job meanwhile.
                 let now = self::runs(volume, dir, &key).map_err(refused)?;
                 let same = |now: &Run| now.entry == last.entry && now.meta.mtime == last.meta.mtime;
-                if !now.last().is_none_or(|now| now.meta.mode == LEFT || same(now)) {
+                if !now.last().is_none_or(|now| now.is_dead || same(now)) {
                     continue;
                 }
+                runs = now;
             }
             let epoch = runs.last().map_or(1, |last| last.epoch.saturating_add(1));
             let name = key.owner(epoch);
             let begun = Instant::now();
             let meta = Meta { mode: HELD, uid: 0, gid: 0, mtime: wall_clock()() };
-            let mut text = format!("{HEAD}{tag}{IN}{} {what}", dir.0);
-            let cut = (0..=text.len().min(TEXT_MAX)).rev().find(|at| text.is_char_boundary(*at));
-            text.truncate(cut.unwrap_or(0));
+            let text = text_of(tag, dir, epoch, what);
             let at = At { parent: dir, name: name.clone() };
             let entry = match volume.catalog.symlink(at, meta, text.as_bytes()) {
                 Ok(entry) => entry.id,
@@ -137,15 +150,27 @@ impl Claim {
                 .spawn(move || beating.beat(&over))
                 .map_err(failed)?;
             let tags = runs.iter().filter_map(|run| run.tag).collect();
-            let dead = runs.into_iter().map(|run| run.name).collect();
+            let proven = runs.iter().filter(|run| run.is_dead).filter_map(|run| run.tag).collect();
+            let dead = runs.into_iter().map(|run| (run.name, run.epoch)).collect();
             let kept = AtomicBool::new(false);
-            return Ok(Claim { shared, beats: Mutex::new(Some(beats)), dead, tags, kept });
+            return Ok(Claim { shared, beats: Mutex::new(Some(beats)), dead, tags, proven, kept });
         }
     }
 
     /// Which run of the job this is.
     pub(super) fn epoch(&self) -> u32 {
         self.shared.epoch
+    }
+
+    /// And which the earlier ones are that have an entry.
+    pub(super) fn epochs(&self) -> impl Iterator<Item = u32> {
+        self.dead.iter().map(|(_, epoch)| *epoch)
+    }
+
+    /// The runs with these tags that may still write into what they had open: all that are not proven dead.
+    pub(super) fn unproven(&self, tags: &[u32]) -> Vec<u32> {
+        let proven = |tag: &u32| self.proven.iter().any(|dead| tag_bits(*dead) == tag_bits(*tag));
+        tags.iter().copied().filter(|tag| !proven(tag)).collect()
     }
 
     /// Asked before what cannot be undone.
@@ -197,7 +222,7 @@ impl Claim {
             return self.leave();
         }
         self.end();
-        for name in self.dead.iter().chain([&self.shared.name]) {
+        for name in self.dead.iter().map(|(name, _)| name).chain([&self.shared.name]) {
             let at = At { parent: self.shared.dir, name: name.clone() };
             match self.shared.volume.catalog.unlink(at) {
                 Ok(()) => {}
@@ -301,11 +326,30 @@ pub(super) fn said(text: &[u8]) -> Option<(u32, Option<EntryNo>)> {
     Some((tag, dir.map(EntryNo)))
 }
 
+/// What an entry says.
+fn text_of(tag: u32, dir: EntryNo, epoch: u32, what: &str) -> String {
+    let cut = (0..=what.len().min(WHAT_MAX)).rev().find(|at| what.is_char_boundary(*at));
+    let what = what[..cut.unwrap_or(0)].to_owned();
+    let text = format!("{HEAD}{tag}{IN}{}", dir.0);
+    let info = serde_json::to_string(&OwnerInfo { epoch, what, ..here() });
+    let long = info.map(|info| format!("{text}{BY}{info}"));
+    // Whoever says less of himself is not proven dead, and nothing else.
+    long.ok().filter(|long| long.len() <= TEXT_MAX).unwrap_or(text)
+}
+
+/// Whether who made the entry is proven dead, by what it says of him.
+fn is_dead(text: &[u8], here: &OwnerInfo) -> bool {
+    let said = std::str::from_utf8(text).ok().filter(|text| text.starts_with(HEAD));
+    let info = said.and_then(|text| serde_json::from_str::<OwnerInfo>(text.split_once(BY)?.1).ok());
+    info.is_some_and(|info| judge(&info, here) == Life::Dead)
+}
+
 /// The runs of a job that have an entry, in their order.
 fn runs(volume: &Volume, dir: EntryNo, key: &JobKey) -> Result<Vec<Run>, Refusal> {
     let head = [b".haul~".as_slice(), key.as_str().as_bytes(), b".own"].concat();
     // All of them come behind this name, and before anything else that does not begin so.
     let (mut all, mut after) = (Vec::new(), Name::new(&head).ok());
+    let here = here();
     loop {
         let (page, more) = volume.catalog.read_dir(dir, after)?;
         after = page.last().map(|(name, _)| name.clone());
@@ -321,7 +365,8 @@ fn runs(volume: &Volume, dir: EntryNo, key: &JobKey) -> Result<Vec<Run>, Refusal
             };
             let Kind::Link(text) = &entry.kind else { continue };
             let tag = said(text).map(|(tag, _)| tag);
-            all.push(Run { epoch, entry: entry.id, name, meta: entry.meta, tag });
+            let is_dead = entry.meta.mode == LEFT || is_dead(text, &here);
+            all.push(Run { epoch, entry: entry.id, name, meta: entry.meta, tag, is_dead });
         }
         if !more || is_behind || after.is_none() {
             break;

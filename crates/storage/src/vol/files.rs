@@ -1,9 +1,10 @@
 //! Files of a volume that are written: each under a name of its own, until it has its final one.
 //!
 //! In: objects, commits, files that are given up. Out: bytes at the servers, temporaries that come and go.
+//! One of which a part was synced stays at the end of a run that is not done, for the next one (`adopt`).
 //! Invariants: the first write makes the temporary; a file that failed stays failed until it is discarded,
-//! and is given up in one step, so that no write under way makes its temporary again.
-//! Left out: threads and answers, which are the writer's; final names (`publish`).
+//! and is given up in one step, so that no write under way makes its temporary again. Left out: threads and
+//! answers, which are the writer's; final names (`publish`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use haul_core::digest::{Cv, DigestKind};
 use haul_core::entry::{Meta, Name};
 use haul_core::ids::{DirId, FileId};
+use haul_core::journal::Former;
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{CommitItem, SinkFile};
 use haul_core::volume::FileNo;
@@ -20,6 +22,7 @@ use haul_core::wire::{Failure, FailureKind, SinkOptions};
 use haul_volume::client::VolumeError;
 
 use super::claim::Claim;
+use super::journal::Journal;
 use super::noted::Noted;
 use super::tree::Tree;
 use super::{Volume, is_missing};
@@ -37,6 +40,9 @@ pub(super) struct Common {
     pub(super) volume: Arc<Volume>,
     pub(super) tree: Tree,
     pub(super) claim: Arc<Claim>,
+    pub(super) journal: Arc<Journal>,
+    /// The runs before.
+    pub(super) former: Former,
     pub(super) policy: SinkOptions,
     pub(super) tag: u32,
     /// Of a temporary.
@@ -48,6 +54,8 @@ pub(super) struct Common {
     pub(super) setid: AtomicU64,
     /// How often a server had lost what was not synced of a file.
     pub(super) lost: AtomicU64,
+    /// A part of a file was synced, so that the journal may speak of one.
+    pub(super) has_parts: AtomicBool,
     pub(super) post: Post<SinkCompletion>,
 }
 
@@ -61,6 +69,10 @@ pub(super) struct OpenFile {
     state: Mutex<State>,
     /// A server lost something of it.
     is_lost: AtomicBool,
+    /// What of it was written before this run nobody counted here.
+    is_adopted: AtomicBool,
+    /// A part of it was synced, and the journal may say so.
+    is_kept: AtomicBool,
 }
 
 /// What became of a commit that did not fail for good.
@@ -103,6 +115,8 @@ impl Common {
                 written: AtomicU64::new(0),
                 state: Mutex::new(State::New),
                 is_lost: AtomicBool::new(false),
+                is_adopted: AtomicBool::new(false),
+                is_kept: AtomicBool::new(false),
             })
         };
         lock(&self.files).entry(file.id).or_insert_with(new).clone()
@@ -207,8 +221,9 @@ impl Common {
         Ok(())
     }
 
-    /// Commits one file: what was written lasts, and a complete one gets its name.
-    pub(super) fn commit(&self, item: &CommitItem, durable: bool) -> Result<Committed, Failure> {
+    /// Commits one file: what was written lasts, and a complete one gets its name. Also where nothing need
+    /// last: the journal is believed by whoever reads it.
+    pub(super) fn commit(&self, item: &CommitItem) -> Result<Committed, Failure> {
         let open = match &item.publish {
             Some(publish) => Some(self.open(&publish.file)),
             None => lock(&self.files).get(&item.id).cloned(),
@@ -216,16 +231,15 @@ impl Common {
         let Some(open) = open else { return Ok(Committed::Done) };
         let result = match &item.publish {
             Some(publish) => self.publish(&open, publish),
-            None => match (&*lock(&open.state), durable) {
-                (State::Open(entry), true) => Ok(Some(*entry)),
-                (State::Failed(failure), _) => Err(failure.clone()),
-                (State::New | State::Open(_), _) => Ok(None),
-            }
-            .and_then(|entry| entry.map_or(Ok(()), |entry| self.sync(&open, entry))),
+            None => self.keep_part(&open),
         };
         match (&result, &item.publish) {
             (Ok(()), Some(_)) => drop(lock(&self.files).remove(&item.id)),
             (Ok(()), None) => {}
+            // What was synced before is there when the servers are, and the run ends.
+            (Err(failure), _) if self.stays(&open) => {
+                *lock(&open.state) = State::Failed(failure.clone());
+            }
             (Err(failure), publish) => {
                 let _ = self.remove(&open, failure.clone());
                 // Nobody discards what was never written.
@@ -241,6 +255,26 @@ impl Common {
             }
             result => result.map(|()| Committed::Done),
         }
+    }
+
+    /// What was written of a file that is not complete lasts from now on.
+    fn keep_part(&self, open: &OpenFile) -> Result<(), Failure> {
+        let entry = match &*lock(&open.state) {
+            State::Open(entry) => *entry,
+            State::Failed(failure) => return Err(failure.clone()),
+            State::New => return Ok(()),
+        };
+        if !haul_mutant::removed("volume-parts-are-synced") {
+            self.sync(open, entry)?;
+        }
+        open.is_kept.store(true, Ordering::Release);
+        self.has_parts.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Its temporary is for the next run, which a server or the catalog that is gone does not take from it.
+    fn stays(&self, open: &OpenFile) -> bool {
+        open.is_kept.load(Ordering::Acquire) && self.volume.is_gone()
     }
 
     /// All servers say that what was written lasts, and others see how long the file is.
@@ -290,10 +324,14 @@ impl Common {
         self.volume.failed(FailureKind::Local, "write", &path, 0, "it was given up")
     }
 
-    /// What has no final name goes; where the catalog does not do it, nobody waits for it again and again.
+    /// What has no final name goes, but for that of which a part lasts; where the catalog does not do it,
+    /// nobody waits for it again and again.
     pub(super) fn abandon(&self) {
         let left: Vec<Arc<OpenFile>> = lock(&self.files).drain().map(|(_, file)| file).collect();
-        let _ = left.iter().all(|file| self.remove(file, self.given_up(file)));
+        let goes = |file: &&Arc<OpenFile>| {
+            !file.is_kept.load(Ordering::Acquire) || haul_mutant::removed("volume-parts-stay")
+        };
+        let _ = left.iter().filter(goes).all(|file| self.remove(file, self.given_up(file)));
     }
 }
 
@@ -302,8 +340,19 @@ impl OpenFile {
         &self.temp
     }
 
-    /// So many bytes of it are not written.
+    /// Its temporary is this one, which an earlier run began, and which the journal speaks of.
+    pub(super) fn adopt(&self, entry: EntryNo) {
+        *lock(&self.state) = State::Open(entry);
+        self.is_adopted.store(true, Ordering::Release);
+        self.is_kept.store(true, Ordering::Release);
+    }
+
+    /// So many bytes of it are not written, as far as they were counted: the session knows what of a file
+    /// that goes on was found.
     pub(super) fn missing(&self, data_len: u64) -> u64 {
+        if self.is_adopted.load(Ordering::Acquire) {
+            return 0;
+        }
         data_len.saturating_sub(self.written.load(Ordering::Acquire))
     }
 
@@ -329,12 +378,15 @@ mod tests {
         let at = TestVolume::start(3);
         let (id, path) = (at.dir(b"/dst"), b"/dst".to_vec());
         let (volume, key) = (at.volume(), JobKey::new(&[1; 16]));
-        let claim = Claim::take(&volume, (id, &path), key, (5, "a test"), &Impatient);
+        let claim = Claim::take(&volume, (id, &path), key.clone(), (5, "a test"), &Impatient);
+        let claim = Arc::new(claim.unwrap_or_else(|failure| panic!("{}", failure.text)));
         let tree = Tree::new(volume.clone(), Root { id, path, made: false }, Some(META));
         let common = Common {
             volume,
             tree,
-            claim: Arc::new(claim.unwrap_or_else(|failure| panic!("{}", failure.text))),
+            journal: Arc::new(Journal::new(at.volume(), claim.clone(), (id, b"/dst"), (key, META))),
+            claim,
+            former: Former::default(),
             policy: SinkOptions::PLAIN,
             tag: 5,
             made: META,
@@ -343,6 +395,7 @@ mod tests {
             meter: Arc::new(Meter::default()),
             setid: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            has_parts: AtomicBool::new(false),
             post: Arc::new(|_| {}),
         };
         let one = common.open(&file(1, DirId::ROOT, b"f", 10));

@@ -93,8 +93,8 @@ impl Jobs {
     pub(super) fn own(&self, name: &[u8]) -> bool {
         match (tag_of(name), job_file(name)) {
             (Some(tag), _) => self.tags.contains(&tag_bits(tag)),
-            (None, Some((key, JobFile::Owner { .. }))) => self.keys.contains(&key),
-            (None, _) => false,
+            (None, Some((key, _))) => self.keys.contains(&key),
+            (None, None) => false,
         }
     }
 }

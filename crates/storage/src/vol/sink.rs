@@ -4,13 +4,13 @@
 //! Invariant: nothing is written before the job is ours, but for the directories that the destination lies
 //! in.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use haul_base::escape;
 use haul_core::change::{Change, Stood};
 use haul_core::entry::{Meta, Name};
 use haul_core::ids::DirId;
-use haul_core::journal::{Replayed, RootId};
+use haul_core::journal::{Former, RootId};
 use haul_core::transfer::op::Existing;
 use haul_core::volume::catalog::{Entry, EntryNo, Place as At, Setting};
 use haul_core::wire::{Failure, FailureKind, SinkOptions, SourceRoot};
@@ -18,13 +18,15 @@ use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 
 use super::claim::Claim;
+use super::journal::Journal;
 use super::look::{existing_at, link_change, mode_of};
 use super::path::{Led, is_dots, last_part, lead};
 use super::tree::{Root, Tree, UNFINISHED, stood_of};
-use super::writer::Writer;
+use super::writer::{Held, Writer};
 use super::{CAPABILITIES, Reach, Volume, is_dir};
 use crate::SinkEngine;
 use crate::sink::JobKey;
+use crate::sink::names::tag_bits;
 use crate::source::wall_clock;
 use crate::store::job::{begin_journal, fresh_tag, job_of, names_of};
 use crate::store::{Capabilities, Claimed, Coming, HeldJob, Looks, SinkStore, Waiting, Writing, dir_stands};
@@ -160,9 +162,21 @@ impl SinkStore for VolumeSink {
         let key = job_of(&identity, roots, rename.as_ref(), coming.part.as_ref());
         let tag = fresh_tag();
         let job = JobKey::new(&key);
-        let claim = Claim::take(&volume, (root.id, &root.path), job, (tag, coming.what), waiting)?;
+        let place = (root.id, &root.path[..]);
+        let claim = Arc::new(Claim::take(&volume, place, job.clone(), (tag, coming.what), waiting)?);
         let epoch = claim.epoch();
-        let (_, resume) = begin_journal(Replayed::default(), (key, identity), (epoch, tag), coming);
+        let journal = Journal::new(volume.clone(), claim.clone(), place, (job, ours(0o600)));
+        let replayed = journal.load(&identity)?;
+        let resumed = replayed.is_some();
+        let mut replayed = replayed.unwrap_or_default();
+        replayed.unproven = claim.unproven(&replayed.tags);
+        let bits = |tags: &[u32]| tags.iter().copied().map(tag_bits).collect::<Vec<u32>>();
+        let former = Former::new(&bits(&replayed.tags), &bits(&replayed.unproven));
+        // Whatever the user wants to last: what the journal says was synced.
+        let lasting = Coming { policy: SinkOptions { durable: true, ..policy }, ..*coming };
+        let (begun, resume) = begin_journal(replayed, (key, identity), (epoch, tag), &lasting);
+        // One that is there must know this run before it takes anything over.
+        journal.begin_with(begun, resumed)?;
         let names = names_of(roots, rename.as_ref());
         let wait = !root.made;
         let like = root.made.then(|| root_like(roots)).flatten().map(|like| (like, policy));
@@ -176,13 +190,12 @@ impl SinkStore for VolumeSink {
             volume,
             home,
             root: root.clone(),
-            claim: Arc::new(claim),
-            tag,
+            held: Some(Held { claim: claim.clone(), journal: Arc::new(journal), former, tag }),
+            claim,
             like,
-            started: Mutex::new(false),
             unswept: OnceLock::new(),
         };
-        let (resumed, found) = (false, Vec::new());
+        let found = Vec::new();
         Ok(Claimed { job: Box::new(held), resume, epoch, tag, wait, rename, resumed, names, found })
     }
 
@@ -212,10 +225,10 @@ struct HeldVolume {
     home: Option<String>,
     root: Root,
     claim: Arc<Claim>,
-    tag: u32,
+    /// `None`: the engine was started.
+    held: Option<Held>,
     /// What a root that was made becomes at the end.
     like: Option<(Meta, SinkOptions)>,
-    started: Mutex<bool>,
     /// Why the root did not become that.
     unswept: OnceLock<String>,
 }
@@ -226,19 +239,10 @@ impl HeldJob for HeldVolume {
             let text = format!("starting the writing threads: {why}");
             Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
         };
-        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
-        if std::mem::replace(&mut *started, true) {
-            return Err(failed("it was started before".into()));
-        }
+        let held = self.held.take().ok_or_else(|| failed("it was started before".into()))?;
         let tree = Tree::new(self.volume.clone(), self.root.clone(), Some(ours(UNFINISHED)));
         let made = ours(0o600);
-        let writer = Writer::start(
-            self.volume.clone(),
-            tree,
-            (self.claim.clone(), self.tag),
-            (made, self.home.clone()),
-            writing,
-        );
+        let writer = Writer::start(self.volume.clone(), tree, held, (made, self.home.clone()), writing);
         Ok(Box::new(writer.map_err(|why| failed(haul_base::errno::text(why)))?))
     }
 

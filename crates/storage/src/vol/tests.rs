@@ -35,6 +35,7 @@ use haul_base::stop::Stop;
 mod drains;
 mod gone;
 mod ours;
+mod resume;
 
 /// A source that is read, and what it posts.
 struct Reads {

@@ -4,15 +4,16 @@
 //! of many items are done by all threads that are idle, so that they share what the catalog's syncs cost.
 //! Invariants: each operation is answered once, also of a thread that panics, and its buffer is back in its
 //! pool before; a file that failed stays failed until it is discarded; what has no final name at the end of
-//! the run is removed.
+//! the run is removed, or known to the journal.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use haul_core::change::Change;
 use haul_core::entry::{Meta, Name};
 use haul_core::ids::DirId;
+use haul_core::journal::Former;
 use haul_core::stage::Stage;
 use haul_core::transfer::op::{
     AmendItem, BundleWrite, CommitItem, Found, LinkItem, LookupItem, SinkDone, SinkFile, SinkOp, Took,
@@ -23,6 +24,7 @@ use haul_core::wire::{Failure, FailureKind};
 use super::Volume;
 use super::claim::Claim;
 use super::files::{Committed, Common, lock};
+use super::journal::Journal;
 use super::look::existing_at;
 use super::noted::Noted;
 use super::tree::Tree;
@@ -54,6 +56,16 @@ pub(super) struct Writer {
     ended: Option<Vec<String>>,
 }
 
+/// What a run has of its job.
+pub(super) struct Held {
+    pub(super) claim: Arc<Claim>,
+    pub(super) journal: Arc<Journal>,
+    /// The runs before.
+    pub(super) former: Former,
+    /// Of this run's temporaries.
+    pub(super) tag: u32,
+}
+
 fn pinned_in_words(threshold: u64) -> String {
     match threshold {
         0 => "pinned: nothing is gathered".into(),
@@ -70,7 +82,7 @@ impl Writer {
     pub(super) fn start(
         volume: Arc<Volume>,
         tree: Tree,
-        (claim, tag): (Arc<Claim>, u32),
+        Held { claim, journal, former, tag }: Held,
         (made, home): (Meta, Option<String>),
         writing: Writing,
     ) -> std::io::Result<Writer> {
@@ -95,6 +107,8 @@ impl Writer {
             volume,
             tree,
             claim,
+            journal,
+            former,
             policy,
             tag,
             made,
@@ -103,6 +117,7 @@ impl Writer {
             meter,
             setid: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            has_parts: AtomicBool::new(false),
             post,
         });
         let told = common.post.clone();
@@ -204,6 +219,7 @@ impl Writer {
         if left.is_empty() {
             self.common.noted.tell_all(&self.common.volume);
             self.common.abandon();
+            self.common.journal.keep();
         }
         self.ended = Some(left.clone());
         left
@@ -286,14 +302,14 @@ impl SinkEngine for Writer {
                     SinkDone::Check { id, ranges, result }
                 });
             }
-            SinkOp::Commit { durable, items } => self.spread(
+            SinkOp::Commit { items, .. } => self.spread(
                 ("publish", FailureKind::Publish),
                 items,
                 |item: &CommitItem| match &item.publish {
                     Some(publish) => Path::of(&publish.file),
                     None => Path(DirId::ROOT, None),
                 },
-                move |common, item| common.commit(item, durable),
+                Common::commit,
                 |items, results| {
                     let mut lost = Vec::new();
                     let results = items.iter().map(|item| item.id).zip(results);
@@ -353,11 +369,19 @@ impl SinkEngine for Writer {
                 let results = dirs.into_iter().map(|dir| (dir, Ok(()))).collect();
                 (self.common.post)(SinkCompletion { done: SinkDone::SyncDirs { results } });
             }
-            SinkOp::Journal { .. } => {
-                (self.common.post)(SinkCompletion { done: SinkDone::Journal { result: Ok(()) } });
+            // One comes when the one before was answered.
+            SinkOp::Journal { bytes, .. } => {
+                let owed =
+                    self.owed(FailureKind::Write, |failure| SinkDone::Journal { result: Err(failure) });
+                self.spawn(("write the journal of", Path(DirId::ROOT, None), 0), owed, move |common, _| {
+                    SinkDone::Journal { result: common.note(&bytes) }
+                });
             }
-            SinkOp::Note { .. } => {
-                (self.common.post)(SinkCompletion { done: SinkDone::Note { result: Ok(()) } });
+            SinkOp::Note { bytes, .. } => {
+                let owed = self.owed(FailureKind::Write, |failure| SinkDone::Note { result: Err(failure) });
+                self.spawn(("write the journal of", Path(DirId::ROOT, None), 0), owed, move |common, _| {
+                    SinkDone::Note { result: common.note(&bytes) }
+                });
             }
             // No directory is closed to who has the volume's key.
             SinkOp::RefuseNote { .. } => {}
@@ -367,6 +391,7 @@ impl SinkEngine for Writer {
                 self.spawn(("clean up", Path(DirId::ROOT, None), 0), owed, |common, _| {
                     common.noted.tell_all(&common.volume);
                     common.claim.sweep(common.tree.root().id);
+                    common.journal.remove();
                     SinkDone::RemoveJournal { result: Ok(()) }
                 });
             }
@@ -423,7 +448,12 @@ impl Common {
         Doing { what, name, offset }
     }
 
-    /// What stands at a name.
+    /// Records for the journal.
+    fn note(&self, records: &[u8]) -> Result<(), Failure> {
+        self.journal.append(records, self.has_parts.load(Ordering::Acquire))
+    }
+
+    /// What stands at a name, and whether the temporary of an earlier run is ours now.
     fn look_up(&self, item: &LookupItem) -> Result<Found, Failure> {
         let file = &item.file;
         let nothing = Found {
@@ -440,6 +470,12 @@ impl Common {
         let parent = self.tree.dir(file.parent)?;
         let at = At { parent, name: file.name.clone() };
         let found = existing_at(&self.volume, &at, &|| self.path(file))?;
-        Ok(found.map_or(nothing, |(_, existing, seen)| Found { existing, seen: Some(seen), ..nothing }))
+        let found =
+            found.map_or(nothing, |(_, existing, seen)| Found { existing, seen: Some(seen), ..nothing });
+        let taken = match item.adopt {
+            Some(tag) => self.take_over(file, parent, tag)?,
+            None => None,
+        };
+        Ok(Found { adopted: taken.is_some(), len: taken.unwrap_or(0), ..found })
     }
 }
