@@ -323,7 +323,7 @@ impl<O: Write, E: Write> Screen<O, E> {
                 let listed = self.list.entry(path, *kind, (*end, *change), *bytes);
                 let elsewhere = *listed.as_ref().unwrap_or(&true);
                 self.heard(listed.map(drop));
-                if let Some(line) = human::entry(path, *end, self.manner).filter(|_| !elsewhere) {
+                if let Some(line) = human::entry(path, (*kind, *end), self.manner).filter(|_| !elsewhere) {
                     self.say(&line);
                 }
                 if self.live {

@@ -203,6 +203,7 @@ fn join(
             Arc::new(Mapping { source, destination: request.destination.shown() })
         }),
         source_host: request.sources.first().and_then(|source| source.host()).map(str::to_owned),
+        leaves_links: leaves_links(request),
     };
     let joined = run_ends(request, observer, &watch, retry);
     drop(watch);
@@ -210,6 +211,15 @@ fn join(
         hasher.join().map_err(|_| Error::local("internal error: hashing for the manifest failed"))?;
     }
     joined
+}
+
+/// Where the destination is a server, which may have no symbolic links: what the sources are called, as
+/// typed.
+fn leaves_links(request: &CopyRequest) -> Option<Arc<[Vec<u8>]>> {
+    let last =
+        |source: &Endpoint| source.place().path().rsplit(|byte| *byte == b'/').next().map(<[u8]>::to_vec);
+    let is_server = request.destination.place().scheme().foreign;
+    is_server.then(|| request.sources.iter().filter_map(last).collect())
 }
 
 fn run_ends(

@@ -20,6 +20,7 @@ use crate::handle::Handle;
 use haul_transport::Link;
 use haul_transport::rejoin::Joins;
 pub(crate) use hello::policy;
+pub(crate) use left_out::LeftOut;
 use notices::{Notices, Teller};
 use pulse::Pulse;
 pub(crate) use report::{MEMORY_HELD, Report, cpu_time, merge_stages, rss_max};
@@ -32,6 +33,7 @@ pub(crate) mod choices;
 pub(crate) mod dry;
 mod held;
 mod hello;
+mod left_out;
 mod live_settings;
 mod mailbox;
 pub(crate) mod net;
@@ -99,6 +101,9 @@ pub(crate) struct Watch {
     pub(crate) plan: Option<Arc<Mapping>>,
     /// As typed, if the sources are at another host.
     pub(crate) source_host: Option<String>,
+    /// The destination may have no symbolic links: one that it cannot make is left out, and counted, unless
+    /// it has one of these names, which are those of the sources.
+    pub(crate) leaves_links: Option<Arc<[Vec<u8>]>>,
 }
 
 impl Watch {
@@ -111,6 +116,7 @@ impl Watch {
             targets: false,
             plan: None,
             source_host: None,
+            leaves_links: None,
         }
     }
 

@@ -131,7 +131,8 @@ pub enum EntryEnd {
     Copied,
     /// It was there already.
     Unchanged,
-    /// An option said to leave what stands there.
+    /// An option said to leave what stands there; or a symbolic link, which the destination has no way to
+    /// make.
     Skipped,
 }
 

@@ -5,7 +5,9 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use haul::api::{Chosen, ChosenKind, EntryEnd, Held, Processors, SlowTarget, Stage, Status, Summary};
+use haul::api::{
+    Chosen, ChosenKind, EntryEnd, EntryKind, Held, Processors, SlowTarget, Stage, Status, Summary,
+};
 use haul::options::{Digest, Durability, Part, Verify};
 
 use super::Ending;
@@ -48,13 +50,15 @@ impl Manner {
 }
 
 /// An entry, if `-v` (copied or skipped), `-i` (skipped) or `-vv` (all) wants to see it.
-pub fn entry(path: &[u8], kind: EntryEnd, manner: Manner) -> Option<String> {
+pub fn entry(path: &[u8], (kind, end): (EntryKind, EntryEnd), manner: Manner) -> Option<String> {
     let (path, verbose) = (escape::name(path), manner.verbose);
-    match kind {
+    match end {
         EntryEnd::Copied if verbose >= 1 => Some(path),
         EntryEnd::Unchanged if verbose >= 2 || manner.unchanged => Some(format!("{path} (unchanged)")),
         EntryEnd::Skipped if verbose >= 1 || manner.itemize => {
-            let why = manner.skips.map(|why| format!(": {why}")).unwrap_or_default();
+            // A link may have been left out because the destination has none.
+            let why = manner.skips.filter(|_| kind != EntryKind::Symlink);
+            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
             Some(format!("{path} (skipped{why})"))
         }
         _ => None,

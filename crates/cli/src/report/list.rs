@@ -250,7 +250,10 @@ mod tests {
             assert_eq!(String::from_utf8(out).unwrap(), want);
         }
         let manner = Manner { unchanged: true, verbose: 2, ..Manner::default() };
-        assert_eq!(human::entry(b"same", EntryEnd::Unchanged, manner).as_deref(), Some("same (unchanged)"));
+        assert_eq!(
+            human::entry(b"same", (EntryKind::File, EntryEnd::Unchanged), manner).as_deref(),
+            Some("same (unchanged)")
+        );
     }
 
     /// Goal: the short form of a dry run says how many it leaves out; a copy without `-i` lists nothing.

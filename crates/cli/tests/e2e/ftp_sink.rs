@@ -661,24 +661,57 @@ fn links_at_a_server_make_no_two_entries_one() {
     });
 }
 
-/// Goal: links are said by name, and all else is copied.
+/// Goal: symbolic links, which a server has no command to make, are left out as special files are: counted,
+/// named, and no failure, by a dry run and a second run too. One that was named as the source fails.
+/// Method: more links than a summary has names for, one of them in a directory.
 #[test]
-fn links_are_said() {
+fn links_are_left_out_and_said() {
     need!("proftpd");
     let (room, ftpd) = (Room::new(), Ftpd::start(Kind::Proftpd));
     let (data, _) = two_files(&room);
-    std::os::unix::fs::symlink("small", data.join("link")).expect("make a link");
-    let sink = room.dir("sink");
-    let ended = cp(&[], crate::support::ftpd::contents(&data), &ftpd.url(&sink))
-        .run()
-        .sane()
-        .exits(3)
-        .says("symbolic link");
-    assert_eq!(fs::read_dir(&sink).expect("list it").count(), 2, "{}", ended.describe());
-    assert_eq!(
-        fs::metadata(sink.join("small")).expect("there").mtime(),
-        fs::metadata(data.join("small")).expect("there").mtime()
-    );
+    dir(&data.join("d"));
+    let links: Vec<String> =
+        (0..10).map(|n| if n == 0 { "d/link".to_owned() } else { format!("link {n}") }).collect();
+    for name in &links {
+        std::os::unix::fs::symlink("small", data.join(name)).expect("make a link");
+    }
+    let (sink, contents) = (room.dir("sink"), crate::support::ftpd::contents(&data));
+    for option in ["--dry-run", "-v", "-vv"] {
+        let ended = cp(&["-v", option], &contents, &ftpd.url(&sink)).run().sane().exits(0);
+        let summary = ended.summary();
+        assert_eq!((summary.number("skipped"), summary.number("failed")), (10, 0), "{}", ended.describe());
+        let not_kept = summary.0["not_kept"].as_array().expect("a list");
+        let left = not_kept.iter().find(|left| left["what"] == "symbolic links left out");
+        assert!(left.is_some_and(|left| left["count"] == 10), "{}", ended.describe());
+        let mut told: Vec<String> = ended
+            .events()
+            .iter()
+            .filter(|event| event["kind"] == "skipped")
+            .map(|event| event["path"].as_str().expect("a path").to_owned())
+            .collect();
+        told.sort();
+        assert_eq!(told, links, "{}", ended.describe());
+        if option == "--dry-run" {
+            assert_eq!(fs::read_dir(&sink).expect("list it").count(), 0, "{}", ended.describe());
+            continue;
+        }
+        let ended = ended.says("and 2 more (symbolic links").says("copy what they lead to by itself");
+        assert_eq!(fs::read_dir(&sink).expect("list it").count(), 3, "{}", ended.describe());
+        assert_eq!(fs::read_dir(sink.join("d")).expect("list it").count(), 0, "{}", ended.describe());
+        assert_eq!(
+            fs::metadata(sink.join("small")).expect("there").mtime(),
+            fs::metadata(data.join("small")).expect("there").mtime()
+        );
+    }
+    for (to, name) in [(ftpd.url(&sink), "link 1"), (ftpd.url(sink.join("new")), "new")] {
+        let ended = Haul::cp([data.join("link 1")]).args([to]).run().sane().exits(3);
+        let ended = ended.says(name).says("no command that makes one");
+        assert_eq!(ended.summary().number("failed"), 1, "{}", ended.describe());
+    }
+    // What it leads to goes by itself.
+    let ended = Haul::cp(["-r"]).args([data.join("small")]).args([ftpd.url(sink.join("by itself"))]).run();
+    ended.sane().exits(0);
+    assert_eq!(fs::read(sink.join("by itself")).expect("there"), fs::read(data.join("small")).expect("there"));
 }
 
 /// Goal: a server that takes files and renames none is found out before any file is sent, and said with what

@@ -347,6 +347,37 @@ fn no_pair_writes_through_links() {
     }
 }
 
+/// Goal: links, which neither server has a command to make, are left out, counted and named.
+#[test]
+fn links_between_two_are_left_out_and_said() {
+    use Software::Vsftpd;
+    if !are_here(&[Vsftpd, Vsftpd]) {
+        return;
+    }
+    let room = Room::new();
+    let (a, b) = (Node::start(Vsftpd, A, OPEN_VSFTPD), Node::start(Vsftpd, B, OPEN_VSFTPD));
+    let (data, copy) = (a.place("data"), b.place("copy"));
+    fs::create_dir_all(&data).expect("make a directory");
+    file(&data.join("f"), &mut fastrand::Rng::with_seed(14), 5000);
+    std::os::unix::fs::symlink("f", data.join("l")).expect("make a link");
+    fs::create_dir_all(&copy).expect("make a directory");
+    set_mode(&copy, 0o777);
+    for option in ["--dry-run", "-v"] {
+        let ended = cp(&room.at("state"), &[option], &(a.url(&data) + "/"), &b.url(&copy)).run().sane();
+        let ended = ended.exits(0);
+        let summary = ended.summary();
+        assert_eq!((summary.number("skipped"), summary.number("failed")), (1, 0), "{}", ended.describe());
+        let not_kept = summary.0["not_kept"].as_array().expect("a list");
+        let left = not_kept.iter().find(|left| left["what"] == "symbolic links left out");
+        assert!(left.is_some_and(|left| left["count"] == 1), "{}", ended.describe());
+        if option == "-v" {
+            assert!(read(copy.join("f")) == read(data.join("f")), "{}", ended.describe());
+            ended.says("l (symbolic links");
+        }
+    }
+    assert_eq!(fs::read_dir(&copy).expect("list it").count(), 1);
+}
+
 /// Goal: where several files follow each other over one kept connection and one of them fails, none gets the
 /// bytes of another.
 /// Method: a directory in the middle that cannot be written.

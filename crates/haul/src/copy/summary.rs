@@ -107,6 +107,8 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
         (what.name().to_owned(), count)
     });
     let tally = near.tally;
+    let links = tally.links_left();
+    let not_kept = not_kept.chain(links.iter().map(|(links, _)| links.clone()));
     let (seconds, payload) = (start.elapsed().as_secs_f64(), near.own.payload.max(far.payload));
     // What moved next to nothing was limited by nothing.
     let is_trifle = seconds < JUDGED_AFTER || (payload < JUDGED_BYTES && tally.files < JUDGED_FILES);
@@ -170,6 +172,7 @@ pub(super) fn summarise(request: &CopyRequest, joined: Joined, start: Instant) -
     let Choice { value: streams, why } = streams;
     chosen.push(("streams".into(), format!("{streams} ({why})")));
     chosen.extend(advice.map(|advice| ("would help".into(), advice)));
+    chosen.extend(links.as_ref().map(|(_, names)| names.clone()));
     Summary {
         status,
         files: tally.files,

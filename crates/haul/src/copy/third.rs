@@ -177,6 +177,7 @@ pub(super) fn run(
             Arc::new(Mapping { source, destination: request.destination.shown() })
         }),
         source_host: None,
+        leaves_links: super::leaves_links(request),
     };
     let mut run = Run::new(begun, request, &watch, start);
     run.all(&markers);
@@ -437,8 +438,8 @@ impl<'a> Run<'a> {
             EntryKind::Symlink { .. } => {
                 self.pair.forget(id);
                 let why = "a symbolic link: servers have no way to make one";
-                let failure = not_made(why);
-                self.tally.fail(self.watch, path, &failure);
+                let end = Ended::Failed(not_made(why));
+                self.count(Kind::Symlink, &end, Change::NONE, 0, &path);
             }
             EntryKind::File { fingerprint, .. } => {
                 let size = fingerprint.size;
@@ -599,8 +600,12 @@ impl<'a> Run<'a> {
         let from = request.sources.first().map(shown).unwrap_or_default();
         let mut not_kept: Vec<(String, u64)> =
             self.not_kept.iter().map(|(what, count)| ((*what).to_owned(), *count)).collect();
+        let links = self.tally.links_left().map(|(links, names)| {
+            not_kept.push(links);
+            names
+        });
         not_kept.sort();
-        let report = self.pair.report().into_iter();
+        let report = self.pair.report().into_iter().chain(links);
         Summary {
             status,
             files: self.tally.files,

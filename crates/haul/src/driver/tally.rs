@@ -3,13 +3,14 @@
 //! In: each entry's end, as the machine of either end says it. Out: numbers, and events for the observer.
 //! What must hold: a path is put together only when somebody is told of it.
 
+use haul_core::change::Change;
 use haul_core::transfer::Ended;
 use haul_core::wire::{Failure, FailureKind};
 
-use super::{Kind, Watch};
+use super::{Kind, LeftOut, Watch};
 use crate::error::ErrorKind;
 use crate::events::{EntryEnd, Event};
-use haul_core::change::Change;
+use crate::summary::SKIPPED;
 use haul_storage::store::Stamp;
 
 /// How the mappings of a dry run are shown.
@@ -19,11 +20,14 @@ pub(crate) struct Mapping {
     pub(crate) destination: Vec<u8>,
 }
 
+/// What a destination says of something that it has no way to make.
+const EOPNOTSUPP: i32 = 95;
+
 /// Mappings that a dry run shows.
 const MAPPINGS_MAX: u64 = 10;
 
 /// Entries by how they ended.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) files: u64,
     pub(crate) dirs: u64,
@@ -41,6 +45,8 @@ pub(crate) struct Tally {
     pub(crate) came_back: u64,
     /// The single file takes the name that the destination ends in.
     pub(crate) renamed: bool,
+    /// Symbolic links that the destination cannot have.
+    links_left: LeftOut,
     /// Mappings that were shown.
     mapped: u64,
 }
@@ -92,7 +98,16 @@ impl Tally {
                 EntryEnd::Skipped
             }
             Ended::Failed(failure) => {
-                self.fail(watch, path(), failure);
+                let path = path();
+                if kind != Kind::Symlink || !self.leaves_link(watch, &path, failure) {
+                    return self.fail(watch, path, failure);
+                }
+                self.skipped += 1;
+                self.links_left.add(&path);
+                if watch.verbose {
+                    let (end, change) = (EntryEnd::Skipped, Change::NONE);
+                    watch.tell(Event::Entry { path, kind, end, change, bytes: 0 });
+                }
                 return;
             }
         };
@@ -127,6 +142,24 @@ impl Tally {
         }
     }
 
+    /// Whether it is what a destination without symbolic links says of one, and nobody named this one.
+    fn leaves_link(&self, watch: &Watch, path: &[u8], failure: &Failure) -> bool {
+        let Some(sources) = &watch.leaves_links else { return false };
+        let is_named = match self.renamed {
+            true => !path.contains(&b'/'),
+            false => sources.iter().any(|name| name == path),
+        };
+        failure.kind == FailureKind::Create && failure.errno == EOPNOTSUPP && !is_named
+    }
+
+    /// What of these links a summary says: what was not kept, and their names.
+    pub(crate) fn links_left(&self) -> Option<((String, u64), (String, String))> {
+        let why = "symbolic links, which the server has no command to make: copy what they lead to by itself";
+        let names = self.links_left.in_words(why)?;
+        let count = self.links_left.count();
+        Some((("symbolic links left out".into(), count), (SKIPPED.into(), names)))
+    }
+
     /// Counts a failure, and tells the observer.
     pub(crate) fn fail(&mut self, watch: &Watch, path: Vec<u8>, failure: &Failure) {
         self.failed += 1;
@@ -156,7 +189,6 @@ fn lasts(failure: &Failure) -> bool {
     const EINVAL: i32 = 22;
     const ENAMETOOLONG: i32 = 36;
     const EILSEQ: i32 = 84;
-    const EOPNOTSUPP: i32 = 95;
     failure.errno == EOPNOTSUPP
         || matches!(failure.kind, FailureKind::Create | FailureKind::Publish)
             && matches!(failure.errno, EEXIST | ENOTDIR | EISDIR | EINVAL | ENAMETOOLONG | EILSEQ)

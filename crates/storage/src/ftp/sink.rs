@@ -522,7 +522,7 @@ impl Looks for ServerLook {
 
 /// What becomes of a symbolic link.
 fn no_links(server: &Server, path: &[u8]) -> Failure {
-    let why = "it is a symbolic link, and FTP has no word that makes one: nothing was made; copy what it leads to by itself";
+    let why = "it is a symbolic link, and the server has no command that makes one: nothing was made; copy what it leads to by itself";
     Failure { errno: Errno::OPNOTSUPP.raw_os_error(), ..said(server, FailureKind::Create, path, why) }
 }
 

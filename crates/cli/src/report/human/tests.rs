@@ -228,10 +228,12 @@ fn what_fails_for_good_is_not_to_be_tried_again() {
 #[test]
 fn what_is_skipped_says_why() {
     let manner = Manner { skips: Some("it is newer there"), ..Manner::default() };
-    let of = |manner| entry(b"a\n", EntryEnd::Skipped, manner);
+    let of = |manner| entry(b"a\n", (EntryKind::File, EntryEnd::Skipped), manner);
     assert_eq!(of(manner), None);
     for manner in [Manner { verbose: 1, ..manner }, Manner { itemize: true, ..manner }] {
         assert_eq!(of(manner).as_deref(), Some("a\\n (skipped: it is newer there)"));
+        let link = entry(b"l", (EntryKind::Symlink, EntryEnd::Skipped), manner);
+        assert_eq!(link.as_deref(), Some("l (skipped)"), "it may have been left out");
     }
 }
 

@@ -14,15 +14,10 @@ use haul_core::wire::NotKept;
 
 use super::Session;
 use super::parts::Storage;
-use crate::driver::Kind;
+use crate::driver::{Kind, LeftOut};
 use crate::events::Event;
 use crate::summary::{LEFT_OUT, SKIPPED};
-use haul_base::escape;
 use haul_storage::walk::{NotKeptWhat, Walk, WalkItem};
-
-/// Names of files that were left out, in a report, and the longest.
-const LEFT_OUT_SHOWN: usize = 8;
-const LEFT_OUT_CHARS: usize = 120;
 
 /// See the module.
 pub(super) struct Walked {
@@ -35,10 +30,9 @@ pub(super) struct Walked {
     /// Of the entries that are no files.
     pub(super) kinds: HashMap<FileId, Kind>,
     pub(super) not_kept: [u64; NotKept::COUNT],
-    /// The first files of copies into the source, which are not copied, as a report shows them; and the first
-    /// special files.
-    left_out: Vec<String>,
-    special: Vec<String>,
+    /// Files of copies into the source, which are not copied, and special files.
+    left_out: LeftOut,
+    special: LeftOut,
 }
 
 impl Walked {
@@ -50,8 +44,8 @@ impl Walked {
             rename,
             kinds: HashMap::new(),
             not_kept: [0; NotKept::COUNT],
-            left_out: Vec::new(),
-            special: Vec::new(),
+            left_out: LeftOut::default(),
+            special: LeftOut::default(),
         }
     }
 
@@ -126,11 +120,11 @@ impl Walked {
                     let which = match not_kept.what {
                         NotKeptWhat::HardLink => NotKept::HardLink,
                         NotKeptWhat::Debris => {
-                            leave_out(&mut self.left_out, &not_kept.path);
+                            self.left_out.add(&not_kept.path);
                             NotKept::OwnName
                         }
                         NotKeptWhat::Fifo | NotKeptWhat::Socket | NotKeptWhat::Device => {
-                            leave_out(&mut self.special, &not_kept.path);
+                            self.special.add(&not_kept.path);
                             NotKept::Special
                         }
                     };
@@ -147,21 +141,10 @@ impl Walked {
 
     /// Names what is not copied, for the summary.
     pub(super) fn left_out(&self) -> impl Iterator<Item = (String, String)> {
-        let named = |name: &str, which: NotKept, names: &[String], what: &str| {
-            let all = self.not_kept[which as usize];
-            let more = all.saturating_sub(names.len() as u64);
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            (all > 0).then(|| (name.to_owned(), format!("{}{more} ({what})", names.join(", "))))
-        };
         // Apart from each other, for each is cut to what a text may be on its way.
-        let ours = named(LEFT_OUT, NotKept::OwnName, &self.left_out, "files of copies into the source");
-        ours.into_iter().chain(named(SKIPPED, NotKept::Special, &self.special, "fifos, sockets, devices"))
-    }
-}
-
-fn leave_out(names: &mut Vec<String>, path: &[u8]) {
-    if names.len() < LEFT_OUT_SHOWN {
-        // A line of names must not be told where it ends by one of them.
-        names.push(escape::name(path).chars().take(LEFT_OUT_CHARS).collect());
+        let ours = self.left_out.in_words("files of copies into the source");
+        let special = self.special.in_words("fifos, sockets, devices");
+        let named = [(LEFT_OUT, ours), (SKIPPED, special)].into_iter();
+        named.filter_map(|(name, text)| Some((name.to_owned(), text?)))
     }
 }
