@@ -19,6 +19,7 @@ mod control;
 mod data;
 mod error;
 mod gsi;
+mod identity;
 mod lanes;
 mod listed;
 pub mod netrc;

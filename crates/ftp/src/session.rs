@@ -120,7 +120,7 @@ impl Session {
             _ => Control::connect(server, settings.at, waits)?,
         };
         let tls = match &settings.security {
-            Security::Tls(trust) => Some(Tls::new(trust, &server.host)?),
+            Security::Tls(trust) => Some(Tls::new(trust, server)?),
             Security::None | Security::Gsi(_) | Security::Ssh(_) => None,
         };
         // At that port TLS is there from the first byte on.

@@ -5,7 +5,7 @@
 //! Invariants: nothing is accepted without its certificate's check, and what should be protected never falls
 //! back to plain; a data connection resumes the session of its own control connection: that shows both ends
 //! that it is the one that was asked for. Who can redirect connections could lead it to another session.
-//! Source of the checks: rustls and webpki; of the authorities: the system's, as OpenSSL has them.
+//! Source of the authorities: the system's, as OpenSSL has them.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,11 +20,11 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{
-    CertificateError, ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, version,
-};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, StreamOwned, version};
 
 use crate::Error;
+use crate::identity::{Identity, words_of};
+use crate::server::{PORT_TLS, Server};
 use haul_base::stop::Stop;
 
 /// Sessions that one control connection keeps for its data connections: of one server.
@@ -56,7 +56,7 @@ const NOT_OLDER: u8 = 2;
 
 impl Trust {
     /// The authorities of the system; where `SSL_CERT_FILE` or `SSL_CERT_DIR` is set, those of the file and
-    /// the directories that they name, and no others.
+    /// the directories that they name, and no others. A server's own certificate among them counts as well.
     ///
     /// # Errors
     /// There are none, so that no server could be trusted; in words with what to do.
@@ -83,17 +83,14 @@ impl Trust {
     pub fn in_these(
         certificates: impl IntoIterator<Item = CertificateDer<'static>>,
     ) -> Result<Trust, String> {
-        let mut roots = RootCertStore::empty();
-        let (known, _) = roots.add_parsable_certificates(certificates);
-        if known == 0 {
-            return Err("this host trusts no authority that could say who a server is".into());
-        }
-        let builder = || ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let identity = Arc::new(Identity::new(certificates.into_iter().collect(), provider.clone())?);
+        let builder = || ClientConfig::builder_with_provider(provider.clone());
         let any = builder().with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
         let older =
             builder().with_protocol_versions(&[&version::TLS12]).map_err(|error| error.to_string())?;
-        let config = any.with_root_certificates(roots.clone()).with_no_client_auth();
-        let older = older.with_root_certificates(roots).with_no_client_auth();
+        let config = any.dangerous().with_custom_certificate_verifier(identity.clone()).with_no_client_auth();
+        let older = older.dangerous().with_custom_certificate_verifier(identity).with_no_client_auth();
         Ok(Trust {
             config: Arc::new(config),
             older: Arc::new(older),
@@ -119,6 +116,8 @@ impl Trust {
 pub(crate) struct Tls {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
+    /// What shows a person which certificate the server has.
+    shows: String,
     uses: Arc<AtomicU8>,
     hung_up: Arc<AtomicU8>,
     is_older: bool,
@@ -126,16 +125,22 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// For the server that the user calls `host`.
-    pub(crate) fn new(trust: &Trust, host: &str) -> Result<Tls, Error> {
+    /// For the server as the user calls it.
+    pub(crate) fn new(trust: &Trust, server: &Server) -> Result<Tls, Error> {
+        let (host, port) = (&*server.host, server.port);
         let name = ServerName::try_from(host.to_owned());
         let name = name.map_err(|_| Error::Untrusted { to: host.into(), why: "its name is none".into() })?;
+        let to = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        let how = if port == PORT_TLS { "" } else { " -starttls ftp" };
+        let shows = format!(
+            "openssl s_client -connect {to}:{port}{how} </dev/null | openssl x509 -fingerprint -sha256"
+        );
         let is_older = trust.uses.load(Ordering::Relaxed) == OLDER;
         let mut config = ClientConfig::clone(if is_older { &trust.older } else { &trust.config });
         // Of its own: servers that serve each session by a process of its own know only its sessions.
         config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
         let (uses, hung_up) = (trust.uses.clone(), trust.hung_up.clone());
-        Ok(Tls { config: Arc::new(config), name, uses, hung_up, is_older, tied: trust.tied })
+        Ok(Tls { config: Arc::new(config), name, shows, uses, hung_up, is_older, tied: trust.tied })
     }
 
     /// The server refuses a data connection. It may be that it wants each to be known again by the session of
@@ -182,7 +187,7 @@ impl Tls {
     /// Makes the connection protected, within `patience`.
     pub(crate) fn protect(&self, mut socket: Bounded, patience: Duration) -> Result<Wire, Error> {
         let to = || self.name.to_str().into_owned();
-        let failed = |cause| told(to(), patience, cause);
+        let failed = |cause| told((to(), &self.shows), patience, cause);
         let broken = |error: rustls::Error| failed(io::Error::new(io::ErrorKind::InvalidData, error));
         let connection = ClientConnection::new(self.config.clone(), self.name.clone()).map_err(broken)?;
         socket.until = Instant::now() + patience;
@@ -199,7 +204,7 @@ impl Tls {
 }
 
 /// What went wrong, in words that say what to do.
-fn told(to: String, patience: Duration, cause: io::Error) -> Error {
+fn told((to, shows): (String, &str), patience: Duration, cause: io::Error) -> Error {
     let inner = cause.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let Some(error) = inner else {
         return match cause.kind() {
@@ -207,32 +212,8 @@ fn told(to: String, patience: Duration, cause: io::Error) -> Error {
             _ => Error::lost("beginning TLS", patience, cause),
         };
     };
-    let why = words_of(error);
+    let why = words_of(error, shows);
     Error::Untrusted { to, why }
-}
-
-/// Why a certificate, or what else TLS needs, is not taken.
-fn words_of(error: &rustls::Error) -> String {
-    match error {
-        // The second: another authority of the same name.
-        rustls::Error::InvalidCertificate(
-            CertificateError::UnknownIssuer | CertificateError::BadSignature,
-        ) => {
-            "its certificate comes from no authority that this host trusts; SSL_CERT_FILE can name a file with the certificate of \
-             another one"
-                .into()
-        }
-        // The checks have no other name for it. What makes certificates of its own often makes these.
-        rustls::Error::InvalidCertificate(CertificateError::Other(other))
-            if other.to_string().contains("CaUsedAsEndEntity") =>
-        {
-            "its certificate is one of an authority (CA:TRUE), which no server may come with; openssl makes it another one with \
-             -addext basicConstraints=critical,CA:FALSE"
-                .into()
-        }
-        rustls::Error::InvalidCertificate(error) => format!("its certificate is not valid: {error}"),
-        error => error.to_string(),
-    }
 }
 
 /// A connection, protected or not. Its reads and writes end at [`Wire::ends_at`], however slowly the other
@@ -593,10 +574,11 @@ mod tests {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind");
         let address = listener.local_addr().expect("an address");
         std::thread::spawn(move || listener.incoming().for_each(drop));
+        let server = Server::parse(crate::Protocol::Ftps, "u:p@127.0.0.1:2121").expect("a server");
         let mut asked = 0;
         for _ in 0..4 * HANG_UPS_MAX {
-            Tls::new(&trust, "127.0.0.1").expect("a session").is_not_known_again();
-            let next = Tls::new(&trust, "127.0.0.1").expect("a session");
+            Tls::new(&trust, &server).expect("a session").is_not_known_again();
+            let next = Tls::new(&trust, &server).expect("a session");
             if next.is_older {
                 asked += 1;
                 let socket = Bounded::new(TcpStream::connect(address).expect("dial"), Stop::never());

@@ -1,8 +1,9 @@
 //! TLS of sessions, against a server of the test's own that can do what real ones do not: say too much before
 //! TLS, cut a connection off, stay silent. Real servers are in the end-to-end tests.
 //!
-//! `certificates` has an authority, a server's certificate for 127.0.0.1 by it, and one by nobody; all until
-//! 2126.
+//! `certificates` has an authority, a server's certificate for 127.0.0.1 by it, and one by nobody; as
+//! `openssl req -x509` makes them by itself (CA:TRUE) a server's own for that address, another one of its
+//! name, and one of its key that has expired; the others are valid until 2126.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -24,6 +25,13 @@ const KEY: &[u8] = include_bytes!("certificates/server.key");
 /// Another server's for the same address, which vouches for itself.
 const STRANGER: &[u8] = include_bytes!("certificates/stranger.pem");
 const STRANGERS_KEY: &[u8] = include_bytes!("certificates/stranger.key");
+
+/// What `openssl req -x509` made for a server, a certificate of an authority (CA:TRUE); another one of the
+/// same names; and an earlier one of the same key, which has expired.
+const OWN: &[u8] = include_bytes!("certificates/own.pem");
+const OWN_KEY: &[u8] = include_bytes!("certificates/own.key");
+const TWIN: &[u8] = include_bytes!("certificates/twin.pem");
+const EXPIRED: &[u8] = include_bytes!("certificates/expired.pem");
 
 /// What the server has at every path.
 const CONTENT: &[u8] = b"forty-two";
@@ -89,6 +97,11 @@ struct Fake {
 impl Fake {
     /// Serves one connection.
     fn start(odd: Odd) -> Fake {
+        Fake::with(config(), odd)
+    }
+
+    /// The same by another certificate, say.
+    fn with(config: Arc<ServerConfig>, odd: Odd) -> Fake {
         let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
         let port = listener.local_addr().expect("where it listens").port();
         let heard = Arc::<Mutex<Heard>>::default();
@@ -96,7 +109,7 @@ impl Fake {
         let thread = thread::spawn(move || {
             let (socket, _) = listener.accept().expect("somebody comes");
             // The client that goes away is the end of it.
-            let _ = serve(socket, odd, &hears);
+            let _ = serve(socket, &config, odd, &hears);
         });
         Fake { port, heard, thread: Some(thread) }
     }
@@ -135,7 +148,12 @@ fn config_of(certificate: &[u8], key: &[u8]) -> Arc<ServerConfig> {
 }
 
 fn trusted() -> Trust {
-    Trust::in_these([CertificateDer::from_pem_slice(AUTHORITY).expect("a certificate")]).expect("trust")
+    trust_in(&[AUTHORITY])
+}
+
+fn trust_in(named: &[&[u8]]) -> Trust {
+    let named = named.iter().map(|pem| CertificateDer::from_pem_slice(pem).expect("a certificate"));
+    Trust::in_these(named).expect("trust")
 }
 
 fn protect(config: &Arc<ServerConfig>, socket: TcpStream, heard: &Mutex<Heard>) -> std::io::Result<Tls> {
@@ -165,8 +183,12 @@ fn drip(tls: &mut Tls, text: &str, heard: &Mutex<Heard>) -> std::io::Result<()> 
     Ok(())
 }
 
-fn serve(socket: TcpStream, odd: Odd, heard: &Mutex<Heard>) -> std::io::Result<()> {
-    let config = config();
+fn serve(
+    socket: TcpStream,
+    config: &Arc<ServerConfig>,
+    odd: Odd,
+    heard: &Mutex<Heard>,
+) -> std::io::Result<()> {
     let mut plain = socket.try_clone()?;
     plain.write_all(if odd == Odd::ForgedGreeting { b"220 ProFTPD\r\n" } else { b"220 ready\r\n" })?;
     let mut lines = BufReader::new(socket.try_clone()?).lines();
@@ -194,7 +216,7 @@ fn serve(socket: TcpStream, odd: Odd, heard: &Mutex<Heard>) -> std::io::Result<(
         let _ = plain.read(&mut [0; 4096]);
         return Ok(());
     }
-    let mut control = BufReader::new(protect(&config, socket, heard)?);
+    let mut control = BufReader::new(protect(config, socket, heard)?);
     let mut data: Option<TcpListener> = None;
     let mut logged_in = false;
     loop {
@@ -258,7 +280,7 @@ fn serve(socket: TcpStream, odd: Odd, heard: &Mutex<Heard>) -> std::io::Result<(
                     }
                     _ => {
                         let forgetful = self::config();
-                        let config = if odd == Odd::ForgetsSessions { &forgetful } else { &config };
+                        let config = if odd == Odd::ForgetsSessions { &forgetful } else { config };
                         let mut tls = protect(config, socket, heard)?;
                         match odd {
                             Odd::DripsData => drip(&mut tls, &"x".repeat(200), heard)?,
@@ -333,8 +355,7 @@ fn without_tls_there_is_no_login() {
 #[test]
 fn strangers_are_not_trusted() {
     let fake = Fake::start(Odd::Nothing);
-    let other = CertificateDer::from_pem_slice(CERTIFICATE).expect("a certificate");
-    let error = fake.open(Trust::in_these([other]).expect("trust")).err().expect("no session");
+    let error = fake.open(trust_in(&[STRANGER])).err().expect("no session");
     assert!(matches!(error, Error::Untrusted { .. }) && !error.is_passing(), "{error}");
     assert!(error.to_string().contains("SSL_CERT_FILE"), "{error}");
     assert_eq!(fake.heard().lines, ["AUTH TLS"]);
@@ -343,6 +364,47 @@ fn strangers_are_not_trusted() {
     let error = fake.open_as("other.invalid", trusted()).err().expect("no session");
     assert!(error.to_string().contains("not valid for name"), "{error}");
     assert_eq!(fake.heard().lines, ["AUTH TLS"]);
+}
+
+/// Goal: a server's own certificate that is trusted itself lets it in, whatever it says of itself: one of an
+/// authority, as `openssl req -x509` makes it, and one by somebody whom nobody knows. No other certificate
+/// does, of whatever name; nor does that one for another name, behind its time, or without its key. What is
+/// said names the way.
+#[test]
+fn a_certificate_that_is_trusted_itself_is_the_servers() {
+    type Shown<'a> = (&'a [u8], &'a [u8]);
+    let (own, by_other): (Shown<'_>, Shown<'_>) = ((OWN, OWN_KEY), (CERTIFICATE, KEY));
+    for (shown, named) in [
+        (own, &[OWN][..]),
+        (own, &[TWIN, EXPIRED, AUTHORITY, OWN]),
+        (by_other, &[CERTIFICATE]),
+        (by_other, &[OWN, CERTIFICATE]),
+    ] {
+        let fake = Fake::with(config_of(shown.0, shown.1), Odd::Nothing);
+        let mut session = fake.open(trust_in(named)).expect("a session");
+        assert_eq!(read(&mut session).expect("a file"), CONTENT);
+        drop(session);
+        assert_eq!(fake.heard().lines[4], "PASS geheim");
+    }
+    for (shown, named, host, says) in [
+        (own, &[TWIN, EXPIRED][..], "127.0.0.1", "CA:TRUE"),
+        (own, &[AUTHORITY], "127.0.0.1", "CA:TRUE"),
+        (own, &[OWN], "other.invalid", "not valid for name"),
+        (by_other, &[CERTIFICATE], "other.invalid", "not valid for name"),
+        (by_other, &[OWN], "127.0.0.1", "no authority that this host trusts"),
+        ((EXPIRED, OWN_KEY), &[EXPIRED], "127.0.0.1", "expired"),
+    ] {
+        let fake = Fake::with(config_of(shown.0, shown.1), Odd::Nothing);
+        let error = fake.open_as(host, trust_in(named)).err().expect("no session");
+        assert!(matches!(error, Error::Untrusted { .. }) && !error.is_passing(), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(says), "{error}");
+        if says == "CA:TRUE" || says.starts_with("no authority") {
+            let how = format!("openssl s_client -connect {host}:{} -starttls ftp", fake.port);
+            assert!(text.contains("SSL_CERT_FILE") && text.contains(&how), "{error}");
+        }
+        assert_eq!(fake.heard().lines, ["AUTH TLS"]);
+    }
 }
 
 /// Goal: data that are not protected, or that somebody may have cut off, are no file.

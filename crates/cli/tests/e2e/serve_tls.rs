@@ -610,11 +610,17 @@ equal(b''.join(came), b'what is there')
     server.python(&text);
 }
 
-/// Goal: a certificate as `openssl req -x509` makes it by itself, an authority's, is refused in words that
-/// say which one to make instead; and that one is taken.
+/// Goal: a certificate as `openssl req -x509` makes it by itself, an authority's, is taken where it is named
+/// itself; where another one of its name is, it is refused in words that say what to do, and what the command
+/// in them shows is what to name.
 #[test]
-fn what_openssl_makes_by_itself_is_refused_in_words() {
+fn what_openssl_makes_by_itself_is_taken_where_it_is_named() {
     let server = Server::new(&[]);
+    let fetch = || {
+        let to = server.url("ftps", "f");
+        let haul = Haul::cp([&server.room.file("f", "what is there")]).args([to]);
+        haul.env("SSL_CERT_FILE", server.room.at("named.pem")).run().sane()
+    };
     let own = |more: &str| {
         let make = format!(
             "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key.pem -out cert.pem -days 9 \
@@ -626,12 +632,23 @@ fn what_openssl_makes_by_itself_is_refused_in_words() {
         server.running.signal(Signal::HUP);
         let reloaded = || server.running.stderr().matches(" reload ").count() > known;
         assert!(procs::wait_until(SOON, reloaded), "{}", server.running.stderr());
-        let to = server.url("ftps", "f");
-        let haul = Haul::cp([&server.room.file("f", "what is there")]).args([to]);
-        haul.env("SSL_CERT_FILE", server.room.at("cert.pem")).run().sane()
     };
-    let _ = own("").exits(1).says("CA:TRUE").says("-addext basicConstraints=critical,CA:FALSE");
-    own("-addext basicConstraints=critical,CA:FALSE").exits(0);
+    let name = || fs::copy(server.room.at("cert.pem"), server.room.at("named.pem")).expect("copy it");
+    own("-addext basicConstraints=critical,CA:FALSE");
+    name();
+    let _ = fetch().exits(0);
+    own("");
+    name();
+    let _ = fetch().exits(0);
+    assert_eq!(read(server.at("f")), b"what is there");
+    fs::remove_file(server.at("f")).expect("remove it");
+    own("");
+    let ended = fetch().exits(1).says("CA:TRUE").says("-addext basicConstraints=critical,CA:FALSE");
+    assert!(!server.at("f").exists(), "{}", ended.describe());
+    let shows = ended.stderr.split('`').find(|text| text.starts_with("openssl s_client")).expect("a command");
+    let shown = Command::new("sh").args(["-c", shows]).output().expect("run openssl");
+    fs::write(server.room.at("named.pem"), &shown.stdout).expect("write it");
+    let _ = fetch().exits(0);
     assert_eq!(read(server.at("f")), b"what is there");
 }
 
