@@ -10,6 +10,8 @@
 //!   versions came the record says nothing.
 //! - What an earlier upload confirmed stays until the first byte of another one has come.
 //! - One upload at a time has a part: it holds a lock on it, which ends with the process.
+//! - A part, and a record, counts only where it is the session's user's and nobody else can write it: who may
+//!   write in the directory can lay down files of these names.
 //! - What was begun from an older version of the file (`APPE`, `ESTO`, `REST` in stream mode) is published
 //!   only if that version still stands there.
 //! - After a failed sync nothing is published.
@@ -31,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::tree::{Lost, Spot, Tree, regular, sync_dir};
 use copy::copy;
-use file::{create, lock_earlier, remove};
+use file::{create, is_ours, lock_earlier, remove};
 use record::Place;
 
 mod copy;
@@ -241,7 +243,11 @@ impl Upload {
         let names = Names::of(tree, &name);
         let jail = tree.jail();
         let dir = spot.dir;
-        let earlier = lock_earlier(jail, &dir, &names.part)?;
+        let mut earlier = lock_earlier(jail, &dir, &names.part)?;
+        if earlier.as_ref().is_some_and(|file| !is_ours(jail, &dir, &names.next_record, file)) {
+            remove(jail, &dir, &names.part)?;
+            earlier = None;
+        }
         // In stream mode the client has no more to go on with than what it sees, and that is what stands
         // there: the part may be of another upload.
         let mut upload = match (begin, earlier) {

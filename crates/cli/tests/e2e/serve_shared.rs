@@ -100,6 +100,93 @@ fn an_upload_is_nothing_to_other_users() {
     assert!(read(room.at("root/f")) == [half, rest].concat());
 }
 
+/// Goal: a part with its record that somebody else laid down in the directory, or may have written into, is
+/// believed by no restart, and is in the way of no upload.
+/// Method: what a killed session leaves, by whom and with which modes it may lie there; a restart behind its
+/// bytes, and then the whole file. Once another user makes both himself.
+#[test]
+fn parts_of_somebody_else_are_not_gone_on_with() {
+    need!("root");
+    const HALF: usize = 500_000;
+    let [(_, own), (_, other)] = USERS;
+    let room = Room::new();
+    set_mode(&room.dir("root"), 0o777);
+    let (port, _running) = served(&room, USERS[0].0);
+    let tree = Tree::open(&room.at("root"), own).expect("the root");
+    let name = Name::new(b"f").expect("a name");
+    let [part, record] = [tree.part_of(&name), tree.record_of(&name)]
+        .map(|name| room.at("root").join(String::from_utf8(name.as_bytes().to_vec()).expect("ASCII")));
+    let (sent, laid) = (vec![b'x'; 2 * HALF], vec![b'y'; HALF]);
+    let put = |from: usize| {
+        let mut talk = talk(port);
+        assert!(talk.ask("MODE E").starts_with("200"));
+        let said = talk.ask("EPSV");
+        let port: u16 = said.split('|').nth(3).and_then(|port| port.parse().ok()).expect("a port");
+        let mut data = TcpStream::connect(("127.0.0.1", port)).expect("dial");
+        if from > 0 {
+            assert!(talk.ask(&format!("REST 0-{from}")).starts_with("350"));
+        }
+        talk.say(b"STOR f");
+        let mut said = talk.reply();
+        if said.starts_with('1') {
+            let rest = &sent[from..];
+            block(&mut data, 0, rest.len() as u64, from as u64, rest);
+            block(&mut data, 0x48, 0, 1, &[]);
+        }
+        while said.starts_with('1') {
+            said = talk.reply();
+        }
+        said
+    };
+    let lay = |(part_uid, part_mode): (u32, u32), (record_uid, record_mode): (u32, u32)| {
+        fs::write(&part, &laid).expect("lay it down");
+        let text = format!("haul part of inode {}\n0-{HALF}\n", fs::metadata(&part).expect("look").ino());
+        fs::write(&record, text).expect("lay it down");
+        for (path, uid, mode) in [(&part, part_uid, part_mode), (&record, record_uid, record_mode)] {
+            chown(path, Some(uid), None).expect("give it away");
+            set_mode(path, mode);
+        }
+    };
+    let file = room.at("root/f");
+    for (part_is, record_is, counts) in [
+        ((own, 0o600), (own, 0o600), true),
+        ((other, 0o666), (other, 0o644), false),
+        ((other, 0o666), (own, 0o600), false),
+        ((own, 0o600), (other, 0o644), false),
+        ((own, 0o602), (own, 0o600), false),
+        ((own, 0o620), (own, 0o600), false),
+        ((own, 0o600), (own, 0o606), false),
+    ] {
+        lay(part_is, record_is);
+        let said = put(HALF);
+        if counts {
+            assert!(said.starts_with("226"), "{said}");
+            assert!(read(&file) == [&laid[..], &sent[HALF..]].concat());
+        } else {
+            assert!(said.starts_with("554"), "{part_is:?} {record_is:?}: {said}");
+            assert!(!file.exists(), "{part_is:?} {record_is:?}");
+            let said = put(0);
+            assert!(said.starts_with("226"), "{part_is:?} {record_is:?}: {said}");
+            assert!(read(&file) == sent, "{part_is:?} {record_is:?}");
+        }
+        assert_eq!(fs::metadata(&file).expect("look").uid(), own, "{part_is:?} {record_is:?}");
+        fs::remove_file(&file).expect("remove it");
+        assert_eq!(fs::read_dir(room.at("root")).expect("list").count(), 0, "{part_is:?} {record_is:?}");
+    }
+    // By himself, as far as the system lets him.
+    let script = format!(
+        "umask 0; head -c {HALF} /dev/zero >'{0}'; printf 'haul part of inode %s\n0-{HALF}\n' $(stat -c %i '{0}') >'{1}'",
+        part.display(),
+        record.display()
+    );
+    let mut planted = Command::new("setpriv");
+    let ids = format!("--reuid={other}");
+    planted.args([&ids, "--clear-groups", "sh", "-c", &script]);
+    assert!(planted.status().expect("run setpriv").success());
+    let said = put(HALF);
+    assert!(said.starts_with("554") && !file.exists(), "{said}");
+}
+
 /// Goal: the same at one server with `--gsi` whose gridmap has several users: what an upload of one of them
 /// left is not shown to the other, who copies the directory as if it were not there, and puts nothing over
 /// it. Method: one certificate that may be either user; what a killed session of one of them leaves is laid

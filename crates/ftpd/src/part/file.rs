@@ -10,6 +10,9 @@ use rustix::io::Errno;
 use super::{Failed, Names};
 use crate::tree::{Tree, regular, sync_dir};
 
+/// The bits of a mode that let others write. Of a file with an access control list the first is the mask.
+const WRITTEN_BY_OTHERS: u32 = 0o022;
+
 /// Opens and locks what an earlier upload left.
 pub(super) fn lock_earlier(jail: Jail, dir: &OwnedFd, part: &Name) -> Result<Option<OwnedFd>, Failed> {
     let file = match jail.open_file(dir, part, true) {
@@ -25,6 +28,21 @@ pub(super) fn lock_earlier(jail: Jail, dir: &OwnedFd, part: &Name) -> Result<Opt
         Ok(here) if (here.st_dev, here.st_ino) == (stat.st_dev, stat.st_ino) => Ok(Some(file)),
         _ => Err(Failed::Busy),
     }
+}
+
+/// Whether this session's user made the file, and nobody else can have written into it since, as far as the
+/// file system tells users apart. `next`: a name that is free for whoever has the lock of the part.
+pub(super) fn is_ours(jail: Jail, dir: &OwnedFd, next: &Name, file: &OwnedFd) -> bool {
+    let Ok(stat) = rustix::fs::fstat(file) else { return false };
+    let is_as = |uid: u32, mode: u32| stat.st_uid == uid && stat.st_mode & WRITTEN_BY_OTHERS & !mode == 0;
+    if is_as(rustix::process::geteuid().as_raw(), 0) || haul_mutant::removed("ftpd-parts-are-their-users") {
+        return true;
+    }
+    // A file system may take all users for one, or give all files one mode: then so is what is made there.
+    let made = remove(jail, dir, next).ok().and_then(|()| jail.create_temp(dir, next).ok());
+    let made = made.and_then(|made| rustix::fs::fstat(&made).ok());
+    let _ = remove(jail, dir, next);
+    made.is_some_and(|made| is_as(made.st_uid, made.st_mode))
 }
 
 pub(super) fn create(jail: Jail, dir: &OwnedFd, part: &Name) -> Result<OwnedFd, Failed> {

@@ -15,7 +15,7 @@ use haul_storage::jail::Jail;
 use rustix::io::Errno;
 
 use super::Failed;
-use super::file::remove;
+use super::file::{is_ours, remove};
 use crate::tree::sync_dir;
 
 /// Longest record that is read.
@@ -133,6 +133,9 @@ impl Place<'_> {
 
     fn text(&self) -> Vec<u8> {
         let Ok(file) = self.jail.open_file(self.dir, self.name, false) else { return Vec::new() };
+        if !is_ours(self.jail, self.dir, self.next, &file) {
+            return Vec::new();
+        }
         let mut text = vec![0; LEN_MAX];
         let mut len = 0;
         while len < text.len() {
