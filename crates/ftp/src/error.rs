@@ -250,6 +250,13 @@ impl Error {
         matches!(code, 452 | 552) || matches!(code, 400..=599) && NO_ROOM.iter().any(|words| says(words))
     }
 
+    /// The server took a part of what it was sent and no more, for its system did so: the words of a disk
+    /// that gets full (ProFTPD), and of one that fails.
+    pub fn may_be_no_room(&self) -> bool {
+        let Error::Refused { code: 400..=599, text, .. } = self else { return false };
+        text.to_ascii_lowercase().contains("input/output error") && !self.is_no_room()
+    }
+
     /// The user may not, by the server's words: numbers say that of a path that is not there as well.
     pub fn is_denied(&self) -> bool {
         let Error::Refused { code: 500 | 550..=553, text, .. } = self else { return false };
@@ -341,5 +348,8 @@ mod tests {
             assert!(!refused(code, text).is_no_room(), "{code} {text}");
         }
         assert!(!Error::Closed { doing: "no space" }.is_no_room());
+        let odd = refused(451, "Transfer aborted. Input/output error");
+        assert!(odd.may_be_no_room() && !odd.is_no_room() && odd.is_passing());
+        assert!(!refused(452, "Transfer aborted. No space left on device").may_be_no_room(), "it is");
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use crate::support::beside::beside;
 use crate::support::compare::{BELOW, Opts, assert_no_debris, assert_same, debris};
 use crate::support::ftpd::{Ftpd, Kind, certificate};
+use crate::support::mount::Tmpfs;
 use crate::support::run::{Haul, Outcome};
 use crate::support::sshd::Sshd;
 use crate::support::taker::{Script, Taker, Takes};
@@ -228,6 +229,63 @@ fn no_room_ends_the_run() {
             ended.says("there is no room at the server");
         },
     );
+}
+
+/// Goal: of what may be a full disk, and may be any other trouble with one, the server is asked by a few
+/// bytes more, while what it has stands there: it ends the run, or the file is tried again. Method: a large
+/// file and a small one; servers that have no room for these bytes, at once or where the first of them took
+/// the last of it, and one whose trouble passes. What was asked by is gone afterwards.
+#[test]
+fn what_may_be_a_full_disk_is_asked() {
+    const ODD: &str = "451 Transfer aborted. Input/output error";
+    const FULL: &str = "452 Transfer aborted. No space left on device";
+    beside([("large", 5 * MIB), ("small", 100)], |(name, at)| {
+        let room = Room::new();
+        let (data, _) = two_files(&room);
+        for (asked, code, stores) in [
+            (&[Takes::Cut(0, FULL)][..], 1, 2),
+            (&[Takes::Cut(1000, ODD), Takes::Cut(0, FULL)], 1, 3),
+            (&[Takes::Refuse("452 no")], 1, 2),
+            (&[], 0, 3),
+            (&[Takes::Refuse("553 no such names"), Takes::Whole], 0, 3),
+        ] {
+            let how = [&[Takes::Cut(at, ODD)], asked].concat();
+            let taker = Script::default().takes(name, &how).start();
+            let ended = to_taker(&[], crate::support::ftpd::contents(&data), &taker).run().sane().exits(code);
+            assert_whole_or_none(&taker, &data, &ended);
+            let heard = taker.heard();
+            let sent = heard.iter().filter(|line| line.starts_with("STOR") && line.contains(name)).count();
+            assert_eq!(sent, stores, "{how:?}: {heard:?}");
+            if code == 0 {
+                assert_eq!(taker.file(&format!("/d/{name}")), Some(read(data.join(name))), "{how:?}");
+            } else {
+                let _ = ended.says("there is no room at the server");
+            }
+        }
+    });
+}
+
+/// Goal: a disk of ProFTPD's that gets full ends the run with one error, and no file is sent twice.
+/// Method: a small file system; one large file, then many small ones.
+#[test]
+fn a_full_disk_of_proftpd_ends_the_run() {
+    need!("proftpd", "tmpfs");
+    for (count, len) in [(1, 20 * MIB), (60, 300_000)] {
+        let (room, ftpd) = (Room::new(), Ftpd::start(Kind::Proftpd));
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        let mut rng = fastrand::Rng::with_seed(19);
+        (0..count).for_each(|n| file(&data.join(format!("f{n}")), &mut rng, len));
+        let _small = Tmpfs::mount(&sink, "size=8m,mode=777");
+        let ended = cp(&[], crate::support::ftpd::contents(&data), &ftpd.url(&sink)).run().sane().exits(1);
+        let ended = ended.says("there is no room at the server").says("No space left on device");
+        let summary = ended.summary();
+        assert!(summary.0["error"].to_string().contains("no room"), "{}", ended.describe());
+        assert!(!ended.stderr.contains("sent again"), "{}", ended.describe());
+        assert_no_debris(&sink);
+        for entry in fs::read_dir(&sink).expect("list it").flatten() {
+            assert!(read(entry.path()) == read(data.join(entry.file_name())), "{:?}", entry.path());
+        }
+    }
 }
 
 /// Goal: where a session opens no data connection any more, as ProFTPD does under TLS when it does not know
@@ -711,7 +769,10 @@ fn links_are_left_out_and_said() {
     // What it leads to goes by itself.
     let ended = Haul::cp(["-r"]).args([data.join("small")]).args([ftpd.url(sink.join("by itself"))]).run();
     ended.sane().exits(0);
-    assert_eq!(fs::read(sink.join("by itself")).expect("there"), fs::read(data.join("small")).expect("there"));
+    assert_eq!(
+        fs::read(sink.join("by itself")).expect("there"),
+        fs::read(data.join("small")).expect("there")
+    );
 }
 
 /// Goal: a server that takes files and renames none is found out before any file is sent, and said with what

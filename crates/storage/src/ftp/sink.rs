@@ -61,6 +61,7 @@ mod publish;
 mod queues;
 mod rename;
 mod renames;
+mod room;
 mod sending;
 mod shown;
 mod standing;

@@ -127,7 +127,7 @@ impl Writer {
                 }
                 Err(error) => {
                     self.open = Some(open);
-                    return Err(self.broke_off(path, error));
+                    return Err(self.broke_off(file, path, error));
                 }
             }
         }
@@ -160,6 +160,7 @@ impl Writer {
                 false => {
                     self.doubt(temp, &error);
                     self.see(&error);
+                    let error = self.asked_of_room(file, error);
                     self.gone((file.id, path), (&error, file.size), temp)
                 }
             });
@@ -318,7 +319,7 @@ impl Writer {
     }
 
     /// The connection of the file that is being sent broke.
-    fn broke_off(&mut self, path: &[u8], error: Error) -> Gone {
+    fn broke_off(&mut self, file: &SinkFile, path: &[u8], error: Error) -> Gone {
         let Some(open) = self.open.take() else {
             return self.common.failure(FailureKind::Write, path, &error).into();
         };
@@ -336,6 +337,7 @@ impl Writer {
         // What it says next may be of that file.
         self.line.close();
         self.see(&error);
+        let error = self.asked_of_room(file, error);
         self.gone((open.id, path), (&error, open.at), &open.temp)
     }
 

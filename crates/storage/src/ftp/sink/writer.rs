@@ -311,6 +311,7 @@ impl Writer {
                     self.see(&error);
                 }
             }
+            let error = if in_blocks { error } else { self.asked_of_room(file, error) };
             before = Some((temp, error));
         }
         self.common.set_temp(file.id, TempState::Stored(summing.finish()));
