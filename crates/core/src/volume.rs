@@ -43,7 +43,7 @@
 //! [`gather::Request::Look`]: it waits until nobody can write the file directly, whoever has sent what, and
 //! says whether anything was written since somebody told the catalog so.
 //!
-//! Names are another matter: [`catalog`].
+//! Names are another matter: [`catalog`]. Who may ask what at all: [`rights`].
 //!
 //! Reading order: [`layout`]; [`cost`], [`threshold`]; [`storage`], [`gather`], [`client`]; [`catalog`];
 //! [`check`].
@@ -54,6 +54,7 @@ pub mod client;
 pub mod cost;
 pub mod gather;
 pub mod layout;
+pub mod rights;
 pub mod storage;
 pub mod threshold;
 pub mod wire;

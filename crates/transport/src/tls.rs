@@ -18,6 +18,7 @@
 use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption, UnbufferedClientConnection};
@@ -74,13 +75,27 @@ pub fn server(
     pin: &Pin,
     deadline: Duration,
 ) -> Result<Link, TransportError> {
-    let config = server_config(crypto(), identity, pin).map_err(refused)?;
-    handshake(server_connection(config).map_err(refused)?, stream, deadline)
+    server_of(stream, identity, std::slice::from_ref(pin), deadline).map(|(link, _)| link)
+}
+
+/// The same for peers of whom each holds one of several keys; which of them, by its place among `pins`.
+///
+/// # Errors
+/// As [`server`].
+pub fn server_of(
+    stream: TcpStream,
+    identity: &Identity,
+    pins: &[Pin],
+    deadline: Duration,
+) -> Result<(Link, usize), TransportError> {
+    let (config, shown) = server_config(crypto(), identity, pins).map_err(refused)?;
+    let link = handshake(server_connection(config).map_err(refused)?, stream, deadline)?;
+    Ok((link, shown.load(Ordering::Acquire)))
 }
 
 fn client_config(crypto: CryptoProvider, identity: &Identity, pin: &Pin) -> Result<ClientConfig, Error> {
     let crypto = Arc::new(crypto);
-    let verifier = Arc::new(PinVerifier { pin: pin.clone(), crypto: crypto.clone() });
+    let verifier = Arc::new(PinVerifier::new(std::slice::from_ref(pin), crypto.clone()));
     let mut config = ClientConfig::builder_with_provider(crypto)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
@@ -103,9 +118,15 @@ fn no_name() -> ServerName<'static> {
     ServerName::try_from("haul").expect("a legal name")
 }
 
-fn server_config(crypto: CryptoProvider, identity: &Identity, pin: &Pin) -> Result<ServerConfig, Error> {
+/// With it comes which of the pins the peer showed, once the handshake is over.
+fn server_config(
+    crypto: CryptoProvider,
+    identity: &Identity,
+    pins: &[Pin],
+) -> Result<(ServerConfig, Arc<AtomicUsize>), Error> {
     let crypto = Arc::new(crypto);
-    let verifier = Arc::new(PinVerifier { pin: pin.clone(), crypto: crypto.clone() });
+    let verifier = Arc::new(PinVerifier::new(pins, crypto.clone()));
+    let shown = verifier.shown();
     let mut config = ServerConfig::builder_with_provider(crypto)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(verifier)
@@ -115,7 +136,7 @@ fn server_config(crypto: CryptoProvider, identity: &Identity, pin: &Pin) -> Resu
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;
     config.enable_secret_extraction = true;
-    Ok(config)
+    Ok((config, shown))
 }
 
 fn server_connection(config: ServerConfig) -> Result<UnbufferedServerConnection, Error> {

@@ -1,8 +1,9 @@
 //! What whoever uses a volume holds: where its servers are, and its key.
 //!
 //! In: a directory of the user's, a volume's name. Out: an [`Access`], in `DIR/volumes/NAME`.
-//! Invariants: whoever can read the file can do everything with the volume, so one that others can read is
-//! not used; it is written whole, and never over another one.
+//! Invariants: whoever can read the file can do everything with the volume, or with one for reading read all
+//! of it: so one that others can read is not used. It is written whole, and never over another one. No key of
+//! the servers is in it.
 //! Left out: where that directory is, which the environment says and the program knows.
 
 use std::fmt;
@@ -20,15 +21,17 @@ use zeroize::Zeroizing;
 
 use crate::dial::Keys;
 use crate::disk::Dir;
-use crate::key::{Key, volume_id};
+use crate::key::{Key, Public, volume_id};
 use crate::private::{self, PrivateError};
 
 /// Where the files are, below the user's directory.
 const VOLUMES: &str = "volumes";
 /// Longest name of a volume, bytes.
 pub const NAME_LEN_MAX: usize = 64;
-/// What is asked of another version is not understood.
-const FORMAT: u32 = 1;
+/// What is asked of another version is not understood. In the first one the key was that of the servers too,
+/// and there was none for reading.
+const FORMAT: u32 = 2;
+const OLD_FORMAT: u32 = 1;
 
 /// How the servers' hosts are reached to start them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +95,15 @@ pub struct Access {
     #[serde(with = "volume_id")]
     pub volume: VolumeId,
     pub key: Key,
+    /// What its servers are known by; `None` in one of the first version, where they hold the same key.
+    #[serde(default)]
+    pub known_by: Option<Public>,
+    /// What whoever shall only read is given.
+    #[serde(default)]
+    pub reader: Option<Key>,
+    /// It is for reading itself.
+    #[serde(default)]
+    pub read_only: bool,
     /// Bytes of one stripe.
     pub stripe: u32,
     /// How files lie on the servers.
@@ -124,6 +136,17 @@ pub enum AccessError {
     Bad { path: PathBuf, why: String },
     #[error("cannot find {at}: {}", haul_base::errno::text(source))]
     Address { at: String, source: io::Error },
+    #[error(
+        "the access to the volume {0} is for reading: that needs the one that `haul volume create` wrote"
+    )]
+    ReadOnly(String),
+    #[error(
+        "the volume {0} was made by a haul that knew one key alone, which its servers hold too: there is no \
+         access for reading; a volume that this haul makes has one"
+    )]
+    OneKey(String),
+    #[error("{} is there already", .0.display())]
+    Taken(PathBuf),
 }
 
 /// Holds a word against what a volume's name may be.
@@ -143,7 +166,7 @@ fn failed(op: &'static str, path: &Path) -> impl FnOnce(Errno) -> AccessError {
 }
 
 impl Access {
-    /// A new one, of this version.
+    /// A new one, whose servers hold the same key.
     pub fn new(
         name: &str,
         volume: VolumeId,
@@ -152,16 +175,44 @@ impl Access {
     ) -> Access {
         let (name, placement) = (name.to_owned(), "round-robin".to_owned());
         Access {
-            format: FORMAT,
+            format: OLD_FORMAT,
             name,
             volume,
             key,
+            known_by: None,
+            reader: None,
+            read_only: false,
             stripe: 1 << 20,
             placement,
             servers,
             catalog,
             reach: Reach::default(),
         }
+    }
+
+    /// Its servers hold another key, which they are known by, and take who holds `reader` for reading.
+    pub fn guarded(self, known_by: Public, reader: Key) -> Access {
+        Access { format: FORMAT, known_by: Some(known_by), reader: Some(reader), ..self }
+    }
+
+    /// One for reading, to be given to others, under this name.
+    ///
+    /// # Errors
+    /// This one is for reading itself, or of a volume that has none; no volume can have this name.
+    pub fn for_reading(&self, name: &str) -> Result<Access, AccessError> {
+        check_name(name)?;
+        self.may_change()?;
+        let key = self.reader.clone().ok_or_else(|| AccessError::OneKey(self.name.clone()))?;
+        let (name, reach) = (name.to_owned(), Reach::default());
+        Ok(Access { name, key, reader: None, read_only: true, reach, ..self.clone() })
+    }
+
+    /// Whether whoever holds it may change something, as far as it says so itself.
+    ///
+    /// # Errors
+    /// It is for reading.
+    pub fn may_change(&self) -> Result<(), AccessError> {
+        if self.read_only { Err(AccessError::ReadOnly(self.name.clone())) } else { Ok(()) }
     }
 
     /// Where the file of that volume is; `dir` is the user's directory.
@@ -195,8 +246,11 @@ impl Access {
     }
 
     fn check(&self) -> Result<(), &'static str> {
-        if self.format != FORMAT {
+        if ![OLD_FORMAT, FORMAT].contains(&self.format) {
             return Err("it is of another version");
+        }
+        if (self.format == FORMAT) != self.known_by.is_some() {
+            return Err("it does not say what its servers are known by");
         }
         if self.servers.is_empty() || self.servers.len() > haul_core::volume::catalog::SERVERS_MAX {
             return Err("it has no server, or more than there can be");
@@ -213,17 +267,31 @@ impl Access {
     /// There is one already, or the disk says no.
     pub fn write_new(&self, dir: &Path) -> Result<(), AccessError> {
         check_name(&self.name)?;
-        let volumes = make(dir)?;
+        match self.write_in(&make(dir)?) {
+            Err(AccessError::Taken(_)) => Err(AccessError::Exists(self.name.clone())),
+            done => done,
+        }
+    }
+
+    /// The same into any directory, for somebody who keeps it elsewhere.
+    ///
+    /// # Errors
+    /// As of [`Access::write_new`].
+    pub fn write_beside(&self, dir: &Path) -> Result<(), AccessError> {
+        check_name(&self.name)?;
+        self.write_in(&Dir::open(dir).map_err(failed("open", dir))?)
+    }
+
+    fn write_in(&self, dir: &Dir) -> Result<(), AccessError> {
+        let path = dir.path_of(&self.name);
         // Nothing of it is left in memory that was given back: it does not grow.
         let mut bytes = Zeroizing::new(Vec::with_capacity(64 << 10));
-        serde_json::to_writer_pretty(&mut *bytes, self).map_err(|error| AccessError::Bad {
-            path: volumes.path_of(&self.name),
-            why: error.to_string(),
-        })?;
+        serde_json::to_writer_pretty(&mut *bytes, self)
+            .map_err(|error| AccessError::Bad { path: path.clone(), why: error.to_string() })?;
         bytes.push(b'\n');
-        private::write_new(&volumes, &self.name, &bytes).map_err(|errno| match errno {
-            Errno::EXIST => AccessError::Exists(self.name.clone()),
-            errno => failed("write", &volumes.path_of(&self.name))(errno),
+        private::write_new(dir, &self.name, &bytes).map_err(|errno| match errno {
+            Errno::EXIST => AccessError::Taken(path),
+            errno => failed("write", &path)(errno),
         })
     }
 
@@ -264,7 +332,10 @@ impl Access {
     /// # Errors
     /// Its key is none, which is looked at when it is read.
     pub fn keys(&self) -> Result<Keys, TransportError> {
-        self.key.keys(self.volume)
+        match &self.known_by {
+            Some(servers) => self.key.keys_to(self.volume, servers),
+            None => self.key.keys(self.volume),
+        }
     }
 
     /// Where all servers listen, in the order of their numbers.
@@ -350,5 +421,29 @@ mod tests {
         Access::remove(&dir, "v").expect("removed");
         Access::remove(&dir, "v").expect("not there");
         assert!(!path.exists());
+    }
+
+    /// Goal: one for reading has no other key than that for reading, and cannot be made of what has none; an
+    /// old one is read as it was.
+    #[test]
+    fn one_for_reading_has_its_key_alone() {
+        let old = access("v");
+        assert!(matches!(old.for_reading("r"), Err(AccessError::OneKey(_))));
+        assert!(old.check().is_ok() && old.may_change().is_ok());
+        let [servers, reader] = [(); 2].map(|()| Key::generate().expect("randomness"));
+        let access = old.guarded(servers.public().expect("a key"), reader.clone());
+        let reads = access.for_reading("r").expect("one");
+        assert_eq!((&reads.key, &reads.reader, &*reads.name), (&reader, &None, "r"));
+        assert!(reads.read_only && reads.check().is_ok() && reads.may_change().is_err());
+        assert!(matches!(reads.for_reading("s"), Err(AccessError::ReadOnly(_))));
+        let text = serde_json::to_string(&reads).expect("text");
+        for secret in [&access.key, &servers] {
+            assert!(!text.contains(serde_json::to_string(secret).expect("text").trim_matches('"')));
+        }
+        let pin = |access: &Access| access.keys().expect("keys").pin;
+        assert_eq!((pin(&access), pin(&reads)), (pin(&reads), servers.public().expect("a key").pin()));
+        let room = tempfile::tempdir().expect("a directory");
+        reads.write_beside(room.path()).expect("written");
+        assert!(matches!(reads.write_beside(room.path()), Err(AccessError::Taken(_))));
     }
 }

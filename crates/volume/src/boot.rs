@@ -305,6 +305,8 @@ mod tests {
             format: 1,
             volume: VolumeId([3; 16]),
             key: Key::generate().expect("randomness"),
+            owner: None,
+            reader: None,
             role: Role::Server(0),
             listen: "127.0.0.1:0".parse().expect("an address"),
             servers: vec!["127.0.0.1:1".into()],

@@ -9,6 +9,7 @@
 
 use haul_core::volume::FileNo;
 use haul_core::volume::catalog::{Entry, EntryNo, Failure, Setting};
+use haul_core::volume::rights::READ_ONLY;
 
 use crate::catalog::client::Client as Catalog;
 use crate::client::{Client, Look, VolumeError};
@@ -33,7 +34,14 @@ pub fn tell(
     look: &Look,
     set: Setting,
 ) -> Result<Entry, Failure> {
-    let entry = catalog.set_attr(EntryNo(file.0), Setting { written: true, ..set })?;
+    let entry = catalog.set_attr(EntryNo(file.0), Setting { written: true, ..set }).map_err(|why| {
+        let words = "it was written, and the catalog was not told yet, which an access for reading cannot do: sync \
+                     or close it where it is written, or copy it once with the access that made the volume";
+        match why.errno {
+            READ_ONLY => Failure { words: words.into(), ..why },
+            _ => why,
+        }
+    })?;
     // Where it does not hear that, the catalog is told once more.
     let _ = client.told(file, look.version).wait();
     Ok(entry)

@@ -5,7 +5,7 @@
 //! removed is what lies there by names that haul gives, and nothing else.
 //!
 //! ```text
-//! DIR/volume.json    what it is set up as, with the volume's key: for its owner alone
+//! DIR/volume.json    what it is set up as, with the key of the volume's servers: for its owner alone
 //!    /lock           held by the process that serves it
 //!    /log.txt        what it has to say, where nobody else hears it; before that: log.old.txt
 //!    /data           the shelf of a server, or the database of a catalog
@@ -29,7 +29,8 @@ use crate::access::resolve;
 use crate::catalog::server::{Options, Server as CatalogServer};
 use crate::catalog::store::{Store, StoreError};
 use crate::disk::{Dir, Lock};
-use crate::key::{Key, volume_id};
+use crate::door::Guests;
+use crate::key::{Key, Public, volume_id};
 use crate::private::{self, PrivateError};
 use crate::reserve;
 use crate::server::{Config, Server, ServerError};
@@ -45,8 +46,10 @@ const DATA: &str = "data";
 pub const CATALOG: &str = "catalog";
 /// What the root of a file system has.
 const OF_THE_SYSTEM: &str = "lost+found";
-/// What is set up by another version is not served.
-pub const FORMAT: u32 = 1;
+/// What is set up by another version is not served. In the first one all who belonged to the volume had the
+/// servers' key.
+pub const FORMAT: u32 = 2;
+const OLD_FORMAT: u32 = 1;
 /// Threads for a server's disk.
 const THREADS: usize = 4;
 /// Whoever had the directory before and was told to end has so long to be gone.
@@ -77,6 +80,11 @@ pub struct Setup {
     #[serde(with = "volume_id")]
     pub volume: VolumeId,
     pub key: Key,
+    /// Who may connect besides servers: for everything, and for reading.
+    #[serde(default)]
+    pub owner: Option<Public>,
+    #[serde(default)]
+    pub reader: Option<Public>,
     pub role: Role,
     /// Where it listens itself, address and port.
     pub listen: SocketAddr,
@@ -244,7 +252,7 @@ impl Home {
         let bytes = private::read(&file)?;
         let bad = |why: String| HomeError::Bad { path: file.clone(), why };
         let setup: Setup = serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;
-        if setup.format != FORMAT {
+        if ![OLD_FORMAT, FORMAT].contains(&setup.format) {
             return Err(bad("it is of another version".into()));
         }
         if volume.is_some_and(|volume| volume != setup.volume) {
@@ -300,6 +308,8 @@ impl Home {
         let keys = setup.key.keys(setup.volume);
         let keys =
             keys.map_err(|error| HomeError::Bad { path: self.dir.path_of(SETUP), why: error.to_string() })?;
+        let pin = |key: &Option<Public>| key.as_ref().map(Public::pin);
+        let guests = Guests { owner: pin(&setup.owner), reader: pin(&setup.reader) };
         let root = self.dir.path_of(DATA);
         let Some(me) = setup.role.server() else {
             let facts = Facts {
@@ -313,7 +323,7 @@ impl Home {
             };
             let failed =
                 |source| HomeError::Io { op: "start the catalog in", path: self.path().into(), source };
-            return CatalogServer::start(store, keys, listener, Options::default())
+            return CatalogServer::start_for(store, (keys, guests), listener, Options::default())
                 .map(Running::Catalog)
                 .map_err(failed);
         };
@@ -329,7 +339,7 @@ impl Home {
             threads: THREADS,
             notice: notice.clone(),
         };
-        let server = Server::start(&config, listener)?;
+        let server = Server::start_for(&config, guests, listener)?;
         let config = sweep::Config { keys, me, catalog, servers, stripe_size, notice };
         let sweeper = Sweeper::start(config).map_err(|source| HomeError::Io {
             op: "start to sweep in",
@@ -473,6 +483,8 @@ mod tests {
             format: FORMAT,
             volume: VolumeId([3; 16]),
             key: Key::generate().expect("randomness"),
+            owner: None,
+            reader: None,
             role,
             listen: "127.0.0.1:0".parse().expect("an address"),
             servers: vec!["127.0.0.1:1".into()],

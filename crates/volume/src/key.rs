@@ -1,4 +1,4 @@
-//! The key that all who belong to a volume have in common, and the volume's number.
+//! Keys of a volume: of its servers, of its owner, of those who read; and the volume's number.
 //!
 //! In: randomness, or text. Out: what connections are made with.
 //! Invariant: a private key is wiped when it is dropped, and never shown.
@@ -21,6 +21,8 @@ use crate::dial::Keys;
 /// What stands before the seed in the key's file: a private key of Ed25519 in PKCS #8.
 const HEAD: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 const SEED_LEN: usize = 32;
+/// What stands before a public key of Ed25519 in its SubjectPublicKeyInfo.
+const PUBLIC_HEAD: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
 const KEY_LEN: usize = HEAD.len() + SEED_LEN;
 
 /// A private key of Ed25519: PKCS #8, in DER.
@@ -45,7 +47,7 @@ impl Key {
         Ok(Key(der))
     }
 
-    /// What connections of that volume are made with.
+    /// What connections of that volume are made with, by those who have this key in common.
     ///
     /// # Errors
     /// It is no key.
@@ -53,6 +55,49 @@ impl Key {
         let identity = Identity::of_pkcs8(&self.0)?;
         let pin = Pin(identity.public());
         Ok(Keys { volume, identity, pin })
+    }
+
+    /// The same, to servers that hold another key.
+    ///
+    /// # Errors
+    /// As of [`Key::keys`].
+    pub fn keys_to(&self, volume: VolumeId, servers: &Public) -> Result<Keys, TransportError> {
+        Ok(Keys { pin: servers.pin(), ..self.keys(volume)? })
+    }
+
+    /// What others know it by.
+    ///
+    /// # Errors
+    /// It is no key.
+    pub fn public(&self) -> Result<Public, TransportError> {
+        Ok(Public(Identity::of_pkcs8(&self.0)?.public()))
+    }
+}
+
+/// The public half of a key: who holds that can be told by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Public(Vec<u8>);
+
+impl Public {
+    pub fn pin(&self) -> Pin {
+        Pin(self.0.clone())
+    }
+}
+
+impl serde::Serialize for Public {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&BASE64.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Public {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Public, D::Error> {
+        let read = |text: &str| {
+            let der = BASE64.decode(text.as_bytes()).ok()?;
+            (der.len() == PUBLIC_HEAD.len() + SEED_LEN && der.starts_with(&PUBLIC_HEAD))
+                .then_some(Public(der))
+        };
+        from.deserialize_str(OfText("a public key of Ed25519", read))
     }
 }
 
@@ -141,6 +186,13 @@ mod tests {
         for wrong in [&secret[4..], &secret[..60], "geheim", ""] {
             let error = serde_json::from_str::<Key>(&format!("\"{wrong}\"")).expect_err("no key").to_string();
             assert!(wrong.is_empty() || !error.contains(wrong), "{error}");
+        }
+        let public = key.public().expect("a key");
+        let text = serde_json::to_string(&public).expect("text");
+        assert_eq!(serde_json::from_str::<Public>(&text).expect("the same"), public);
+        assert!(!text.contains(&secret[24..]));
+        for wrong in [secret.as_str(), &text[5..40]] {
+            assert!(serde_json::from_str::<Public>(&format!("\"{wrong}\"")).is_err());
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod client;
 pub mod contents;
 pub mod dial;
 mod disk;
+pub mod door;
 pub mod drain;
 pub mod fsck;
 pub mod home;

@@ -1,9 +1,10 @@
 //! A server of a volume: a storage server, and the gatherer of some of its files.
 //!
-//! In: a directory, a listener, where the other servers are, the volume's key. Out: a server that runs until
+//! In: a directory, a listener, where the other servers are, the volume's keys. Out: a server that runs until
 //! it is dropped.
-//! Invariants: nobody is heard who does not hold the volume's key; each connection holds so much memory at
-//! most; what cannot be believed ends its connection, and nothing else.
+//! Invariants: nobody is heard who holds no key of the volume, and of nobody what his key does not allow;
+//! each connection holds so much memory at most; what cannot be believed ends its connection, and nothing
+//! else.
 //!
 //! Threads: one decides ([`brain`]); some do what the disk does ([`disk`]); each connection has one that
 //! reads and one that writes; one accepts, and one for each other server connects to it.
@@ -29,15 +30,17 @@ use haul_core::volume::ServerNo;
 use haul_core::volume::check::Check;
 use haul_core::volume::client::Striping;
 use haul_core::volume::gather::{self, Gatherer, Record, Seq, Settings};
+use haul_core::volume::rights::{self, Party};
 use haul_core::volume::storage;
-use haul_core::volume::wire::{Message, Who};
-use haul_transport::{Link, TransportError, tls};
+use haul_core::volume::wire::{Message, Visit, Who};
+use haul_transport::{Link, TransportError};
 
 use self::brain::Brain;
 use self::check::Checks;
 use self::disk::Disk;
 use self::event::{Event, LineNo};
 use crate::dial::{Dialler, Keys, To};
+use crate::door::{Guests, admit};
 use crate::line::{Bytes, Incoming, LineError, Mouth, speak};
 use crate::log::Log;
 use crate::reserve::Reserve;
@@ -118,6 +121,14 @@ impl Server {
     /// Its directory is not one of this server, another serves it, its log is damaged, or the system gives no
     /// threads.
     pub fn start(config: &Config, listener: TcpListener) -> Result<Server, ServerError> {
+        Server::start_for(config, Guests::default(), listener)
+    }
+
+    /// The same, for others than servers too, who hold keys of their own.
+    ///
+    /// # Errors
+    /// As of [`Server::start`].
+    pub fn start_for(config: &Config, guests: Guests, listener: TcpListener) -> Result<Server, ServerError> {
         let servers = u16::try_from(config.servers.len()).unwrap_or(u16::MAX);
         let striping = Striping { servers, stripe_size: config.stripe_size };
         let failed = |what| move |source| ServerError::Io { what, source };
@@ -183,6 +194,7 @@ impl Server {
         };
         let door = Door {
             keys: config.keys.clone(),
+            guests,
             me: config.me,
             checks,
             striping: striping.clone(),
@@ -220,6 +232,7 @@ impl Drop for Server {
 
 struct Door {
     keys: Keys,
+    guests: Guests,
     me: ServerNo,
     checks: Checks,
     striping: Striping,
@@ -253,8 +266,8 @@ impl Door {
             next += 1;
             let thread = std::thread::Builder::new().name("haul-vol-hear".into());
             let started = thread.spawn(move || {
-                if let Ok(link) = of_door.handshake(stream) {
-                    of_door.hear(link, line);
+                if let Ok((link, party)) = of_door.handshake(stream) {
+                    of_door.hear(link, party, line);
                 }
                 is_open.fetch_sub(1, Ordering::AcqRel);
             });
@@ -296,14 +309,14 @@ impl Door {
         }
     }
 
-    fn handshake(&self, stream: TcpStream) -> Result<Link, TransportError> {
+    fn handshake(&self, stream: TcpStream) -> Result<(Link, Party), TransportError> {
         let _ = stream.set_nodelay(true);
-        tls::server(stream, &self.keys.identity, &self.keys.pin, JOIN_MAX)
+        admit(stream, &self.keys, &self.guests, JOIN_MAX)
     }
 
-    fn hear(&self, link: Link, line: LineNo) {
+    fn hear(&self, link: Link, party: Party, line: LineNo) {
         let Ok((mut incoming, mouth)) = speak(link, "haul-vol-say", Some(REQUESTS_MAX)) else { return };
-        if self.join(&mut incoming, line, mouth).is_some() {
+        if self.join(&mut incoming, party, line, mouth).is_some() {
             // Whatever it was that ended it; with the last mouth the connection ends.
             let _ = self.events.send(Event::Gone(line));
         }
@@ -326,8 +339,13 @@ impl Door {
     }
 
     /// Hears a connection until it ends; `None`: it was not joined.
-    fn join(&self, incoming: &mut Incoming, line: LineNo, mouth: Mouth) -> Option<()> {
+    fn join(&self, incoming: &mut Incoming, party: Party, line: LineNo, mouth: Mouth) -> Option<()> {
         let (message, _) = incoming.receive(|_| Ok(())).ok().flatten()?;
+        let is_of_readers = !matches!(message, Message::Check(_) | Message::Visit(Visit { end: true, .. }));
+        if !is_of_readers && !party.may_change() {
+            mouth.say(Message::Refused(rights::in_words(rights::READ_ONLY).into()), Bytes::default());
+            return None;
+        }
         if let Message::Visit(visit) = message {
             mouth.say(self.visits.answer(self.keys.volume, Some(self.me), &visit), Bytes::default());
             return None;
@@ -357,8 +375,17 @@ impl Door {
             mouth.say(Message::Refused(why.into()), Bytes::default());
             return None;
         }
+        let is_such = match who {
+            Who::Client(client) => party.has_number(client.0),
+            Who::Gatherer(_) => party.is_server(),
+        };
+        if !is_such {
+            let why = "with this access to the volume nobody is such a client, or a server";
+            mouth.say(Message::Refused(why.into()), Bytes::default());
+            return None;
+        }
         let held = Arc::new(AtomicU64::new(0));
-        let came = Event::Came { line, who, session, mouth: mouth.clone(), held: held.clone() };
+        let came = Event::Came { line, who, party, session, mouth: mouth.clone(), held: held.clone() };
         self.events.send(came).ok()?;
         if let (Who::Client(_), Some(found)) = (who, self.visits.found(Instant::now())) {
             mouth.say(Message::Costs(found), Bytes::default());
@@ -375,6 +402,8 @@ impl Door {
             match incoming.receive(allow) {
                 // For whoever looks after it, and for nothing that it decides.
                 Ok(Some((Message::Costs(costs), _))) => match who {
+                    // Of writes, which a reader does not make.
+                    Who::Client(_) if !party.may_change() => {}
                     Who::Client(client) => self.visits.hear(client, costs),
                     Who::Gatherer(_) => return Some(()),
                 },

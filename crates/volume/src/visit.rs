@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use haul_core::volume::wire::{Costs, Heard, ILLS_MAX, Ill, Message, Visit, Visited, VolumeId};
 use haul_core::volume::{ClientNo, ServerNo};
+use haul_transport::tls::record::Fault;
 use haul_transport::{Link, TransportError, tcp, tls};
 
 use crate::dial::Keys;
@@ -30,7 +31,10 @@ pub enum VisitError {
     #[error("connecting to {to}: {}", haul_base::errno::text(source))]
     Connect { to: SocketAddr, source: io::Error },
     /// Whoever listens there does not show this volume's key.
-    #[error("who listens at {to} is none of this volume: {}", haul_base::errno::with_causes(source))]
+    #[error(
+        "who listens at {to} is none of this volume, or does not know this access to it: {}",
+        haul_base::errno::with_causes(source)
+    )]
     Stranger { to: SocketAddr, source: TransportError },
     #[error("{to} did not answer within {} s", limit.as_secs())]
     Silent { to: SocketAddr, limit: Duration },
@@ -88,8 +92,19 @@ pub fn visit(
         {
             Err(VisitError::Silent { to: at, limit })
         }
+        // Whoever holds no key learns it only now: a server looks at it when its client's handshake is over.
+        Err(LineError::Io(error)) if is_alert(&error) => {
+            let what = "showing a key of the volume".into();
+            Err(VisitError::Stranger { to: at, source: TransportError { what, source: Some(error) } })
+        }
         Err(source) => Err(VisitError::Line { to: at, source }),
     }
+}
+
+/// The other end of a connection ended its TLS, and said why.
+fn is_alert(error: &io::Error) -> bool {
+    let fault = error.get_ref().and_then(|fault| fault.downcast_ref::<Fault>());
+    matches!(fault, Some(Fault::Alert(_)))
 }
 
 fn ask(

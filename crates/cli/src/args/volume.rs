@@ -33,6 +33,8 @@ pub enum Volume {
     Drain(Box<Drain>),
     /// Hold the catalog of a volume against what its servers have
     Fsck(Fsck),
+    /// Write an access to a volume for those who shall only read it
+    Access(AccessOf),
     /// Start those servers of a volume that do not run
     Start(Begins),
     /// End the servers of a volume; what is in it stays
@@ -240,6 +242,29 @@ pub struct Fsck {
 
 const FSCK_AFTER: &str = "\
 Exit codes: 0 nothing is wrong; 1 something is, or somebody was not reached; 2 wrong usage. See docs/volumes.md.";
+
+#[derive(ClapArgs, Debug)]
+#[command(after_help = ACCESS_AFTER)]
+pub struct AccessOf {
+    /// The volume
+    #[arg(value_name = "NAME", value_parser = parse_name)]
+    pub name: String,
+
+    /// Whoever holds it reads all that is in the volume, and changes nothing
+    #[arg(long)]
+    pub read_only: bool,
+
+    /// The file to write, which must not be there; its last name is what the volume is called where it is
+    /// used
+    #[arg(value_name = "FILE", value_parser = plain::path())]
+    pub file: std::path::PathBuf,
+}
+
+const ACCESS_AFTER: &str = "\
+It is used from $XDG_STATE_HOME/haul/volumes or ~/.local/state/haul/volumes of whoever reads, where it must be his own file, of mode 600. The access \
+that `haul volume create` wrote is for everything, and copied as it is. See docs/volumes.md.
+
+Exit codes: 0 done; 1 failed; 2 wrong usage.";
 
 #[derive(ClapArgs, Debug)]
 pub struct Begins {

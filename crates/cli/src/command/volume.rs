@@ -70,6 +70,7 @@ impl super::Run for Volume {
             Volume::Health(args) => show::health(&args.name, args.json),
             Volume::Drain(args) => drain::run(args),
             Volume::Fsck(args) => fsck::run(args),
+            Volume::Access(args) => life::access_for(args),
             Volume::Start(args) => life::start(args),
             Volume::Stop(args) => life::stop(args),
             Volume::Destroy(args) => life::destroy(args),
@@ -94,6 +95,13 @@ fn known() -> Result<PathBuf, Trouble> {
 fn access(name: &str) -> Result<(PathBuf, Access), Trouble> {
     let dir = known()?;
     let access = Access::read(&dir, name)?;
+    Ok((dir, access))
+}
+
+/// The same, if whoever holds it may change something in the volume.
+fn access_to_change(name: &str) -> Result<(PathBuf, Access), Trouble> {
+    let (dir, access) = access(name)?;
+    access.may_change()?;
     Ok((dir, access))
 }
 
@@ -143,7 +151,8 @@ fn meet(keys: &Keys, server: Option<ServerNo>, at: &ServerAt, end: bool) -> Resu
         kind: match error {
             VisitError::Nobody(_) => Kind::Gone,
             VisitError::Stranger { .. } => Kind::Stranger,
-            VisitError::Connect { .. } => Kind::Away,
+            // It will not be told otherwise.
+            VisitError::Connect { .. } | VisitError::Refused { .. } => Kind::Away,
             _ => Kind::Unknown,
         },
         why: escape::text(&error.to_string()),
@@ -162,7 +171,7 @@ enum Kind {
     Gone,
     /// Who listens there does not show this volume's key.
     Stranger,
-    /// Its host cannot be reached, or is not known.
+    /// Its host cannot be reached, or is not known; or it refuses to be asked.
     Away,
     /// It was reached, and then nothing came of it.
     Unknown,

@@ -73,6 +73,7 @@ mod survive;
 mod top;
 mod trouble;
 mod volume;
+mod volume_access;
 mod volume_copy;
 mod volume_drain;
 mod volume_fsck;

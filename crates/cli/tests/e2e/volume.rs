@@ -538,16 +538,24 @@ fn a_volume_is_its_keys() {
     fs::write(user.access_file(), &whole).expect("written");
     assert!(user.health().1);
 
-    // The key is nobody's to see but in files of its owner.
+    // The keys are nobody's to see but in files of their owner, and that of the servers is in none of others.
+    let setup = fs::read_to_string(user.room.at("a/volume.json")).expect("it is set up");
+    let servers_key =
+        setup.split("\"key\": \"").nth(1).and_then(|rest| rest.split('"').next()).expect("a key");
     for process in user.processes() {
         for name in ["cmdline", "environ"] {
             let said = fs::read(format!("/proc/{process}/{name}")).expect("read");
-            assert!(!String::from_utf8_lossy(&said).contains(secret), "the key is in {name}");
+            let said = String::from_utf8_lossy(&said);
+            assert!(!said.contains(secret) && !said.contains(servers_key), "a key is in {name}");
         }
     }
     let mut with_key = Vec::new();
     files_with(user.room.at("").as_path(), secret, &mut with_key);
-    assert_eq!(with_key.len(), 5, "{with_key:?}");
+    assert_eq!(with_key, [user.access_file()]);
+    with_key.clear();
+    files_with(user.room.at("").as_path(), servers_key, &mut with_key);
+    assert_eq!(with_key.len(), 4, "{with_key:?}");
+    assert!(!with_key.contains(&user.access_file()));
     for name in ["../w", ".v", "v w", ""] {
         user.haul(&["volume", "health", name]).run().exits(2);
     }

@@ -6,6 +6,7 @@
 //! as the session.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::rand::SystemRandom;
@@ -65,20 +66,33 @@ impl Identity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pin(pub Vec<u8>);
 
-/// Believes one key, and only after it signed this handshake.
+/// Believes one key of some, and only after it signed this handshake.
 #[derive(Debug)]
 pub(super) struct PinVerifier {
-    pub(super) pin: Pin,
-    pub(super) crypto: Arc<CryptoProvider>,
+    pins: Vec<Pin>,
+    crypto: Arc<CryptoProvider>,
+    /// Which of them the peer showed; it counts once the handshake is over.
+    shown: Arc<AtomicUsize>,
 }
 
 impl PinVerifier {
+    pub(super) fn new(pins: &[Pin], crypto: Arc<CryptoProvider>) -> PinVerifier {
+        PinVerifier { pins: pins.to_vec(), crypto, shown: Arc::default() }
+    }
+
+    pub(super) fn shown(&self) -> Arc<AtomicUsize> {
+        self.shown.clone()
+    }
+
     fn check_key(&self, key: &CertificateDer<'_>) -> Result<(), rustls::Error> {
         if haul_mutant::removed("pinned-key") {
             return Ok(());
         }
-        verify_slices_are_equal(key.as_ref(), &self.pin.0)
-            .map_err(|_| CertificateError::ApplicationVerificationFailure.into())
+        let is_it = |pin: &Pin| verify_slices_are_equal(key.as_ref(), &pin.0).is_ok();
+        let shown = self.pins.iter().position(is_it);
+        let shown = shown.ok_or(CertificateError::ApplicationVerificationFailure)?;
+        self.shown.store(shown, Ordering::Release);
+        Ok(())
     }
     fn check_signature(
         &self,

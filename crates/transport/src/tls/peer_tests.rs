@@ -55,7 +55,7 @@ fn with_rustls(client: bool, crypto: &(dyn Fn() -> CryptoProvider + Sync)) -> (L
     let (ours, theirs) = tcp_pair();
     std::thread::scope(|scope| match client {
         true => {
-            let config = server_config(crypto(), &b, &pin(&a)).unwrap();
+            let config = server_config(crypto(), &b, &[pin(&a)]).unwrap().0;
             let link = scope.spawn(|| {
                 let config = client_config(crypto(), &a, &pin(&b)).unwrap();
                 handshake(client_connection(config).unwrap(), ours, LONG).unwrap()
@@ -69,7 +69,7 @@ fn with_rustls(client: bool, crypto: &(dyn Fn() -> CryptoProvider + Sync)) -> (L
         false => {
             let config = client_config(crypto(), &b, &pin(&a)).unwrap();
             let link = scope.spawn(|| {
-                let config = server_config(crypto(), &a, &pin(&b)).unwrap();
+                let config = server_config(crypto(), &a, &[pin(&b)]).unwrap().0;
                 handshake(server_connection(config).unwrap(), ours, LONG).unwrap()
             });
             let mut tls =
@@ -163,7 +163,7 @@ fn with_rogue_by(crypto: &(dyn Fn() -> CryptoProvider + Sync)) -> (Link, Rogue) 
     let (ours, theirs) = tcp_pair();
     std::thread::scope(|scope| {
         let link = scope.spawn(|| {
-            let config = server_config(crypto(), &a, &pin(&b)).unwrap();
+            let config = server_config(crypto(), &a, &[pin(&b)]).unwrap().0;
             handshake(server_connection(config).unwrap(), ours, LONG).unwrap()
         });
         let conn = client_connection(client_config(crypto(), &b, &pin(&a)).unwrap()).unwrap();

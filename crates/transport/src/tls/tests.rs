@@ -57,6 +57,21 @@ fn another_key_is_refused() {
     assert!(link.is_err());
 }
 
+/// Goal: of peers that hold one key of several it is known which, and one of another key is none of them.
+#[test]
+fn it_is_known_whose_key_was_shown() {
+    let [a, b, c, d] = [(); 4].map(|()| Identity::generate().unwrap());
+    let pins = [pin(&b), pin(&c)];
+    let shown = |theirs: &Identity| {
+        let (dialled, accepted) = tcp_pair();
+        std::thread::scope(|scope| {
+            scope.spawn(|| client(dialled, theirs, &pin(&a), LONG));
+            server_of(accepted, &a, &pins, LONG).map(|(_, shown)| shown).ok()
+        })
+    };
+    assert_eq!([&b, &c, &d].map(shown), [Some(0), Some(1), None]);
+}
+
 /// Goal: knowing the pinned key is not enough: the handshake must be signed with it.
 /// Method: a client that shows the right public key and signs with another.
 #[test]
@@ -95,7 +110,7 @@ fn bare_client(
     alpn: &[u8],
 ) -> Result<Link, TransportError> {
     let crypto = Arc::new(crypto());
-    let verifier = Arc::new(PinVerifier { pin: server, crypto: crypto.clone() });
+    let verifier = Arc::new(PinVerifier::new(&[server], crypto.clone()));
     let config = ClientConfig::builder_with_provider(crypto)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
@@ -210,7 +225,7 @@ fn data_crosses_key_updates() {
     let (a_pin, b_pin) = (pin(&a), pin(&b));
     let (dialled, accepted) = tcp_pair();
     let far = std::thread::spawn(move || {
-        let conn = server_connection(server_config(crypto(), &b, &a_pin).unwrap()).unwrap();
+        let conn = server_connection(server_config(crypto(), &b, &[a_pin]).unwrap().0).unwrap();
         handshake(conn, accepted, LONG).unwrap()
     });
     let conn = client_connection(client_config(crypto(), &a, &b_pin).unwrap()).unwrap();
@@ -275,7 +290,7 @@ fn records_may_come_with_the_handshake() {
             relay_near.read_to_end(&mut held).unwrap();
             relay_far.write_all(&held).unwrap();
         });
-        let conn = server_connection(server_config(crypto(), &b, &a_pin).unwrap()).unwrap();
+        let conn = server_connection(server_config(crypto(), &b, &[a_pin]).unwrap().0).unwrap();
         let mut link = handshake(conn, far, LONG).unwrap();
         let mut got = Vec::new();
         link.reader.read_to_end(&mut got).unwrap();

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use haul_core::volume::catalog::{Answer, Checked, EntryNo, Failure, Kind, OPEN_MAX, Request};
+use haul_core::volume::rights::READERS;
 use haul_core::volume::{ClientNo, RequestNo};
 use rustix::io::Errno;
 
@@ -25,6 +26,8 @@ const RELEASES_MAX: usize = 1024;
 pub enum Asked {
     /// A client joins: with its number, or to get one.
     Join(Option<ClientNo>),
+    /// One that only reads joins, to get a number.
+    NewReader,
     Ask(ClientNo, RequestNo, Request),
     /// Its connection is gone.
     Gone(ClientNo),
@@ -218,6 +221,9 @@ impl Desk {
     fn one(&self, asked: &Asked, later: &mut Vec<Hold>) -> Result<Said, rusqlite::Error> {
         let result = match asked {
             Asked::Join(None) => self.store.new_client().map(Said::Joined),
+            Asked::NewReader => {
+                self.store.new_client().map(|ClientNo(number)| Said::Joined(ClientNo(number | READERS)))
+            }
             Asked::Join(Some(client)) => self.store.knows_client(*client).map(|knows| match knows {
                 true => {
                     later.push(Hold::Come(*client));
@@ -394,7 +400,7 @@ enum Room {
 impl Room {
     fn of(asked: &Asked) -> Room {
         let request = match asked {
-            Asked::Join(None) => return Room::Makes,
+            Asked::Join(None) | Asked::NewReader => return Room::Makes,
             Asked::Join(Some(_)) | Asked::Gone(_) => return Room::Neither,
             Asked::Ask(_, _, request) => request,
         };

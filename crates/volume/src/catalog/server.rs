@@ -4,8 +4,8 @@
 //! takes what has come from all connections, does it in one transaction, and answers when that lasts. So
 //! many clients share what a sync costs.
 //! Invariants: connections, what waits for the store, and what waits for a client that does not listen are
-//! bounded; who holds no key of the volume is not heard; of one client only the newest connection is heard,
-//! and nothing that an older one said later.
+//! bounded; who holds no key of the volume is not heard, and of nobody what his key does not allow; of one
+//! client only the newest connection is heard, and nothing that an older one said later.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,9 +17,10 @@ use std::{io, thread};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use haul_core::volume::catalog::{Answer, Failure, Message as Catalog, Request};
-use haul_core::volume::wire::{Ill, Illness, Message};
+use haul_core::volume::rights::{self, Party};
+use haul_core::volume::wire::{Ill, Illness, Message, Visit};
 use haul_core::volume::{ClientNo, RequestNo, Session};
-use haul_transport::{Link, tls};
+use haul_transport::Link;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::SILENCE_MAX;
@@ -27,6 +28,7 @@ use super::desk::{Asked, Desk, Said};
 use super::holds::{Clock, GRACE, Holds};
 use super::store::Store;
 use crate::dial::Keys;
+use crate::door::{Guests, admit};
 use crate::line::{Bytes, Incoming, LineError, Mouth, speak};
 use crate::visit::Visits;
 
@@ -44,7 +46,7 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// What connections tell the thread of the store.
 enum Event {
-    Join { line: u64, client: Option<ClientNo>, session: Session, mouth: Mouth },
+    Join { line: u64, party: Party, client: Option<ClientNo>, session: Session, mouth: Mouth },
     Ask { line: u64, number: RequestNo, request: Request },
     Gone { line: u64 },
 }
@@ -78,6 +80,19 @@ impl Server {
     /// # Errors
     /// No thread can be started, or the listener is none.
     pub fn start(store: Store, keys: Keys, listener: TcpListener, options: Options) -> io::Result<Server> {
+        Server::start_for(store, (keys, Guests::default()), listener, options)
+    }
+
+    /// The same, for others than servers too, who hold keys of their own.
+    ///
+    /// # Errors
+    /// As of [`Server::start`].
+    pub fn start_for(
+        store: Store,
+        keys: (Keys, Guests),
+        listener: TcpListener,
+        options: Options,
+    ) -> io::Result<Server> {
         let over = Arc::new(AtomicBool::new(false));
         let address = listener.local_addr()?;
         let (post, events) = bounded(WAITING_MAX);
@@ -118,7 +133,7 @@ impl Drop for Server {
 
 fn listen_on(
     listener: &TcpListener,
-    (keys, visits): (&Keys, &Visits),
+    (keys, visits): (&(Keys, Guests), &Visits),
     post: &Sender<Event>,
     over: &Arc<AtomicBool>,
 ) {
@@ -161,18 +176,19 @@ impl Drop for Counted {
 }
 
 /// One connection, from its handshake to its end.
-fn hear(stream: TcpStream, (keys, visits): (&Keys, &Visits), line: u64, post: &Sender<Event>) {
+fn hear(stream: TcpStream, (keys, visits): (&(Keys, Guests), &Visits), line: u64, post: &Sender<Event>) {
     let _ = stream.set_nodelay(true);
     let Ok(socket) = stream.try_clone() else { return };
-    let Ok(link) = tls::server(stream, &keys.identity, &keys.pin, JOIN_MAX) else { return };
+    let (keys, guests) = keys;
+    let Ok((link, party)) = admit(stream, keys, guests, JOIN_MAX) else { return };
     let Link { closer, .. } = &link;
     let closer = closer.clone();
     let Ok((mut incoming, mouth)) = speak(link, "haul-cat-say", Some(WAITING_MAX)) else { return };
-    let why = match joined(&mut incoming, &socket, (keys, visits), line, &mouth, post) {
+    let why = match joined(&mut incoming, &socket, (keys, visits), (line, party), &mouth, post) {
         // It was a visitor; with the last mouth the connection ends.
         Ok(false) => return,
         Ok(true) => {
-            let why = listen_to(&mut incoming, line, &mouth, post);
+            let why = listen_to(&mut incoming, (line, party), &mouth, post);
             let _ = post.send(Event::Gone { line });
             why
         }
@@ -194,7 +210,7 @@ fn joined(
     incoming: &mut Incoming,
     socket: &TcpStream,
     (keys, visits): (&Keys, &Visits),
-    line: u64,
+    (line, party): (u64, Party),
     mouth: &Mouth,
     post: &Sender<Event>,
 ) -> Result<bool, LineError> {
@@ -206,10 +222,17 @@ fn joined(
             if volume != keys.volume {
                 return Err(LineError::Refused("this is the catalog of another volume".into()));
             }
+            if client.is_some_and(|client| !party.has_number(client.0)) {
+                let why = "with this access to the volume nobody is such a client";
+                return Err(LineError::Refused(why.into()));
+            }
             timeout(SILENCE_MAX)?;
-            post.send(Event::Join { line, client, session, mouth: mouth.clone() })
+            post.send(Event::Join { line, party, client, session, mouth: mouth.clone() })
                 .map_err(|_| LineError::Refused("the catalog ends".into()))?;
             Ok(true)
+        }
+        Some((Message::Visit(Visit { end: true, .. }), _)) if !party.may_change() => {
+            Err(LineError::Refused(rights::in_words(rights::READ_ONLY).into()))
         }
         Some((Message::Visit(visit), _)) => {
             mouth.say(visits.answer(keys.volume, None, &visit), Bytes::default());
@@ -232,7 +255,7 @@ fn only_catalog(message: &Message) -> Result<(), String> {
 
 fn listen_to(
     incoming: &mut Incoming,
-    line: u64,
+    (line, party): (u64, Party),
     mouth: &Mouth,
     post: &Sender<Event>,
 ) -> Result<(), LineError> {
@@ -240,6 +263,12 @@ fn listen_to(
         match message {
             Message::Ping(number) => mouth.say(Message::Pong(number), Bytes::default()),
             Message::Catalog(Catalog::Ask(number, request)) => {
+                if let Err(errno) = party.may_ask(&request) {
+                    let failure = Failure { errno, words: rights::in_words(errno).into() };
+                    let answer = Catalog::Answer(number, Answer::Failed(failure));
+                    mouth.say(Message::Catalog(answer), Bytes::default());
+                    continue;
+                }
                 let event = Event::Ask { line, number, request };
                 post.send(event).map_err(|_| LineError::Refused("the catalog ends".into()))?;
             }
@@ -325,7 +354,7 @@ enum For {
 impl Lines {
     fn hear(&mut self, event: Event) -> Option<(For, Asked)> {
         match event {
-            Event::Join { line, client, session, mouth } => {
+            Event::Join { line, party, client, session, mouth } => {
                 if let Some(client) = client {
                     let known = self.clients.get(&client).copied();
                     if known.is_some_and(|(newest, _)| session <= newest)
@@ -346,7 +375,11 @@ impl Lines {
                     }
                 }
                 self.lines.insert(line, Line { mouth, client: None });
-                Some((For::Join(line, session), Asked::Join(client)))
+                let asked = match (client, party) {
+                    (None, Party::Reader) => Asked::NewReader,
+                    (client, _) => Asked::Join(client),
+                };
+                Some((For::Join(line, session), asked))
             }
             Event::Ask { line, number, request } => {
                 let client = self.lines.get(&line)?.client;

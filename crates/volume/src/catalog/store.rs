@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use haul_base::errno;
 use haul_core::volume::catalog::wire::{decode_answer, encode_answer};
 use haul_core::volume::catalog::{Answer, Facts, Failure, WINDOW};
+use haul_core::volume::rights::READERS;
 use haul_core::volume::wire::VolumeId;
 use haul_core::volume::{ClientNo, RequestNo};
 use haul_core::wire::object_size_is_legal;
@@ -338,7 +339,7 @@ impl Store {
     pub fn knows_client(&self, client: ClientNo) -> Result<bool, Trouble> {
         let next: i64 =
             self.db.prepare_cached("SELECT next_client FROM volume")?.query_row([], |row| row.get(0))?;
-        Ok((1..next as u64).contains(&client.0))
+        Ok((1..next as u64).contains(&(client.0 & !READERS)))
     }
 
     /// What became of a request that is not to be done twice.

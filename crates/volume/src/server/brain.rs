@@ -16,6 +16,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use haul_core::ids::Time;
 use haul_core::volume::gather::{self, CutNo, Gatherer, Part, PushNo, Seq};
 use haul_core::volume::layout::Striping;
+use haul_core::volume::rights::Party;
 use haul_core::volume::storage::{self, Peer, Storage};
 use haul_core::volume::wire::{Message, PARTS_MAX, Who, Work};
 use haul_core::volume::{ClientNo, Incarnation, RequestNo, ServerNo, Session};
@@ -75,6 +76,7 @@ fn peer_of(who: Who) -> Peer {
 
 struct Connected {
     who: Who,
+    party: Party,
     session: Session,
     mouth: Mouth,
     held: Arc<AtomicU64>,
@@ -218,7 +220,9 @@ impl Brain {
 
     fn hear(&mut self, event: Event) {
         match event {
-            Event::Came { line, who, session, mouth, held } => self.came(line, who, session, mouth, held),
+            Event::Came { line, who, party, session, mouth, held } => {
+                self.came(line, (who, party), session, mouth, held);
+            }
             Event::Said(line, message, bytes) => self.said(line, message, bytes),
             Event::Gone(line) => {
                 if let Some(gone) = self.lines.remove(&line)
@@ -294,7 +298,14 @@ impl Brain {
         }
     }
 
-    fn came(&mut self, line: LineNo, who: Who, session: Session, mouth: Mouth, held: Arc<AtomicU64>) {
+    fn came(
+        &mut self,
+        line: LineNo,
+        (who, party): (Who, Party),
+        session: Session,
+        mouth: Mouth,
+        held: Arc<AtomicU64>,
+    ) {
         let before = self.of.get(&who).and_then(|line| self.lines.get(line)).map(|line| line.session);
         let is_known = match who {
             Who::Client(client) => client.0 < GATHERERS,
@@ -313,7 +324,7 @@ impl Brain {
         }
         self.lines.insert(
             line,
-            Connected { who, session, mouth, held, asked: BTreeMap::new(), busy: Busy::default() },
+            Connected { who, party, session, mouth, held, asked: BTreeMap::new(), busy: Busy::default() },
         );
         if let Who::Client(client) = who {
             self.gatherer.join(self.now(), client, session);
@@ -368,6 +379,14 @@ impl Brain {
         if from.asked.len() > REQUESTS_MAX {
             return self.refuse(line, "more requests at a time than are allowed");
         }
+        let may = match &message {
+            Message::Gather(_, request) => from.party.may_gather(request),
+            Message::Store(_, request) => from.party.may_store(request),
+            _ => Ok(()),
+        };
+        if let Err(errno) = may {
+            return self.deny(line, &message, errno);
+        }
         match (who, message) {
             (Who::Client(client), Message::Ping(said)) => {
                 if self.gatherer.hear(now, client, session) {
@@ -387,6 +406,28 @@ impl Brain {
                 self.storage.handle_request(peer_of(who), session, number, request);
             }
             _ => self.refuse(line, "that is said by servers alone"),
+        }
+    }
+
+    /// Answers what somebody may not ask.
+    fn deny(&mut self, line: LineNo, message: &Message, errno: i32) {
+        match message {
+            Message::Gather(number, request) if gather::is_mute(request) => {
+                if let Some(from) = self.lines.get_mut(&line) {
+                    from.asked.remove(number);
+                }
+            }
+            Message::Gather(number, _) => {
+                let (number, answer) = (*number, gather::Answer::Failed(errno));
+                let said = |work| Message::Gathered(number, answer, work);
+                self.answer(Asker { line, number }, said, Bytes::default());
+            }
+            Message::Store(number, _) => {
+                let (number, answer) = (*number, storage::Answer::Failed(errno));
+                let said = |work| Message::Stored(number, answer, work);
+                self.answer(Asker { line, number }, said, Bytes::default());
+            }
+            _ => {}
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use haul_core::volume::gather::{Facts, Part, PushNo, Seq};
+use haul_core::volume::rights::Party;
 use haul_core::volume::storage::{self, OpNo};
 use haul_core::volume::wire::{Message, Who};
 use haul_core::volume::{FileNo, RequestNo, ServerNo, Session};
@@ -30,6 +31,7 @@ pub(super) enum Event {
     Came {
         line: LineNo,
         who: Who,
+        party: Party,
         session: Session,
         mouth: Mouth,
         held: Arc<AtomicU64>,

@@ -12,7 +12,7 @@ use haul_core::volume::ServerNo;
 use haul_volume::access::{Access, Reach, ServerAt, check_name};
 use haul_volume::boot::{Begin, Say, Told};
 use haul_volume::home::{CATALOG, FORMAT, Setup};
-use haul_volume::key::{Key, new_volume};
+use haul_volume::key::{Key, Public, new_volume};
 
 use super::talk::{Hosts, Talk, this_host};
 use super::{FAILED, Trouble, USAGE, called, each, known, print, role};
@@ -42,14 +42,20 @@ pub(super) fn run(args: &Create) -> Result<i32, Trouble> {
     };
     let servers = places.iter().map(at).collect();
     let parts = (servers, at(&catalog));
+    let [servers_key, owner, reader] = [(); 3].map(|()| Key::generate());
+    let (servers_key, owner, reader) =
+        (servers_key.map_err(random)?, owner.map_err(random)?, reader.map_err(random)?);
+    let public = |key: &Key| key.public().map_err(|error| Trouble(error.to_string(), FAILED));
+    let known_by = public(&servers_key)?;
+    let guests = (public(&owner)?, public(&reader)?);
     let mut access =
-        Access::new(&args.name, new_volume().map_err(random)?, Key::generate().map_err(random)?, parts);
+        Access::new(&args.name, new_volume().map_err(random)?, owner, parts).guarded(known_by, reader);
     (access.stripe, access.placement) = (args.stripe, args.placement.clone());
     access.reach = reach(args)?;
     let hosts = super::hosts(&access, args.within);
 
     let mut talks = begin_all(&hosts, &mut access, beside)?;
-    settle_all(&access, &mut talks)?;
+    settle_all(&access, &servers_key, guests, &mut talks)?;
     if let Err(error) = access.write_new(&dir) {
         undo(talks.into_iter());
         return Err(error.into());
@@ -232,11 +238,18 @@ fn first_failure<'a>(
 }
 
 /// Sets all up, so that they run.
-fn settle_all(access: &Access, talks: &mut Vec<Begun>) -> Result<(), Trouble> {
+fn settle_all(
+    access: &Access,
+    key: &Key,
+    (owner, reader): (Public, Public),
+    talks: &mut Vec<Begun>,
+) -> Result<(), Trouble> {
     let setup = |server: Option<ServerNo>| Setup {
         format: FORMAT,
         volume: access.volume,
-        key: access.key.clone(),
+        key: key.clone(),
+        owner: Some(owner.clone()),
+        reader: Some(reader.clone()),
         role: role(server),
         // These are known better there.
         listen: (Ipv4Addr::UNSPECIFIED, 0).into(),

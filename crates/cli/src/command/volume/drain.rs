@@ -17,7 +17,7 @@ use haul_volume::catalog::client::Client as Catalog;
 use haul_volume::client::{Client, Config};
 use haul_volume::drain::{Drain, Sum};
 
-use super::{FAILED, Trouble, USAGE, access, keys, note, talk};
+use super::{FAILED, Trouble, USAGE, access_to_change, keys, note, talk};
 use crate::args::Cp;
 use crate::args::volume::Drain as Args;
 use crate::command::copy::{self, Part};
@@ -42,7 +42,7 @@ impl Picks for Of {
 }
 
 pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
-    let (_, access) = access(&args.name)?;
+    let (_, access) = access_to_change(&args.name)?;
     let source = format!("vol://{}/", args.name);
     let place = place(args, &source)?;
     let (keys, servers) = (keys(&access)?, access.addresses()?);

@@ -1,4 +1,4 @@
-//! `haul volume start`, `stop` and `destroy`: servers of a volume that is there.
+//! `haul volume start`, `stop` and `destroy`: servers of a volume that is there; `access`: who else uses it.
 //!
 //! In: the access to a volume. Out: all of its servers run, or none does, or nothing is left of it.
 //! Servers are told to end over connections of the volume, which only those can make who hold its key, and
@@ -17,8 +17,11 @@ use haul_volume::dial::Keys;
 use haul_volume::drain::Homeless;
 
 use super::talk::{Hosts, Talk};
-use super::{Absent, FAILED, Kind, Trouble, access, called, each, keys, meet, names, note, print, role};
-use crate::args::volume::{Begins, Destroy};
+use super::{
+    Absent, FAILED, Kind, Trouble, USAGE, access_to_change, called, each, keys, known, meet, names, note,
+    print, role,
+};
+use crate::args::volume::{AccessOf, Begins, Destroy};
 use crate::escape;
 use crate::progress::plural;
 
@@ -29,8 +32,27 @@ const NAMED_MAX: usize = 10;
 
 type One<'a> = (Option<ServerNo>, &'a ServerAt);
 
+/// `haul volume access`: writes an access for somebody else.
+pub(super) fn access_for(args: &AccessOf) -> Result<i32, Trouble> {
+    if !args.read_only {
+        let path = known()?.join("volumes").join(&args.name);
+        let why = format!(
+            "--read-only is the one that can be made; the access for everything is {}, and is copied as it is",
+            escape::name(path.as_os_str().as_encoded_bytes())
+        );
+        return Err(Trouble(why, USAGE));
+    }
+    let (_, access) = access_to_change(&args.name)?;
+    let shown = escape::name(args.file.as_os_str().as_encoded_bytes());
+    let name = args.file.file_name().and_then(|name| name.to_str());
+    let no_name = || Trouble(format!("{shown}: its last name is to be what the volume is called"), USAGE);
+    let above = args.file.parent().filter(|above| !above.as_os_str().is_empty());
+    access.for_reading(name.ok_or_else(no_name)?)?.write_beside(above.unwrap_or(Path::new(".")))?;
+    print(&format!("volume {}: {shown} is an access for reading\n", access.name)).map(|()| 0)
+}
+
 pub(super) fn start(args: &Begins) -> Result<i32, Trouble> {
-    let (_, access) = access(&args.name)?;
+    let (_, access) = access_to_change(&args.name)?;
     let (keys, hosts) = (keys(&access)?, super::hosts(&access, args.within));
     let all: Vec<One<'_>> = access.all().collect();
     let started = each(&all, |(server, at)| match meet(&keys, *server, at, false) {
@@ -72,7 +94,7 @@ fn tell_failures<'a>(
 }
 
 pub(super) fn stop(args: &Begins) -> Result<i32, Trouble> {
-    let (_, access) = access(&args.name)?;
+    let (_, access) = access_to_change(&args.name)?;
     let (keys, hosts) = (keys(&access)?, super::hosts(&access, args.within));
     let all: Vec<One<'_>> = access.all().collect();
     let ended = end_all(&hosts, &keys, &all, false);
@@ -112,7 +134,7 @@ fn wait_for_end(hosts: &Hosts, keys: &Keys, server: Option<ServerNo>, at: &Serve
 }
 
 pub(super) fn destroy(args: &Destroy) -> Result<i32, Trouble> {
-    let (dir, access) = access(&args.name)?;
+    let (dir, access) = access_to_change(&args.name)?;
     let (keys, hosts) = (keys(&access)?, super::hosts(&access, args.within));
     let homes = if args.yes { String::new() } else { may_go(&access)? };
     let all: Vec<One<'_>> = access.all().collect();
