@@ -372,6 +372,26 @@ fn a_stop_makes_all_that_was_written_durable() {
     assert_eq!(bench.done.len(), 1000);
 }
 
+/// Goal: a destination that is gone takes nothing back of what is durable: it is told as kept, and the journal
+/// goes on to promise it, although the file is named as failed.
+#[test]
+fn what_lasted_is_kept_where_all_is_gone() {
+    let mut bench = Bench::new(10_000);
+    bench.announce(5000..5001, 16 * OBJECT);
+    for object in 0..3 {
+        bench.frame(vec![entry(5000, 16 * OBJECT, object * OBJECT, false)]);
+    }
+    bench.pass(Duration::from_secs(1));
+    bench.commit(0);
+    assert_eq!(bench.sink.kept(), 3 * OBJECT);
+    bench.sink.handle_done(SinkDone::Gone { failure: gone("it is gone") }, bench.now);
+    bench.pass(Duration::from_secs(1));
+    assert_eq!(bench.end, Some(SessionEnd::Failed(gone("it is gone"))));
+    assert_eq!((bench.done.len(), bench.sink.kept()), (1, 3 * OBJECT));
+    let promised = bench.replayed().partials.into_values().map(|partial| partial.subtrees.covered());
+    assert_eq!(promised.sum::<u64>(), 3 * OBJECT);
+}
+
 /// Goal: a bundle of more files than may be open is taken up as far as there are descriptors, in its order,
 /// and the rest when there are some again; no more files than the bound are ever open.
 /// Method: bundles of 100 small files under bounds below that, their syncs kept back; how many are written

@@ -229,6 +229,8 @@ pub struct Sink {
     swept: bool,
     /// Why nothing can be written any more, until what is left is named.
     gone: Option<Failure>,
+    /// What the journal goes on to promise of files that were named for that, bytes.
+    kept_of_gone: u64,
     finished: bool,
     now: Time,
     counts: SinkCounts,
@@ -282,6 +284,7 @@ impl Sink {
             removing_journal: false,
             swept: false,
             gone: None,
+            kept_of_gone: 0,
             finished: false,
             now: Time::default(),
             counts: SinkCounts::default(),

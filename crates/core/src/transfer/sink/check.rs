@@ -76,7 +76,7 @@ impl Sink {
     /// Bytes of unfinished files that the journal promises: where a resume begins.
     pub fn kept(&self) -> u64 {
         let promised = self.files.values().filter(|file| file.kept.is_promised());
-        promised.fold(0, |sum, file| {
+        promised.fold(self.kept_of_gone, |sum, file| {
             let expected = file.kept.expected().map_or(0, SubtreeSet::covered);
             sum.saturating_add(file.kept.durable.covered()).saturating_add(expected)
         })

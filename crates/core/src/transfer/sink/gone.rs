@@ -27,6 +27,8 @@ impl Sink {
     /// Names what did not end, where that is because nothing can be written any more. True: there was some.
     pub(super) fn name_what_is_left(&mut self) -> bool {
         let Some(failure) = self.gone.take() else { return false };
+        // They end, and what is promised of them stays promised.
+        self.kept_of_gone = self.kept();
         let mut left: Vec<FileId> = self.files.keys().copied().collect();
         // The order of a hash map differs from run to run.
         left.sort_unstable();
