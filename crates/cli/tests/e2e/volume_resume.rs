@@ -144,6 +144,7 @@ fn what_is_gone_and_comes_back_costs_no_more_than_was_lost() {
         signal(user.process(gone), Signal::KILL);
         let ended = running.wait().sane().exits(1);
         said(&ended, "is gone");
+        assert!(ended.summary().number("kept") > 0, "{}", ended.describe());
         drop(pen);
         user.start();
         let pen = Pen::new(&user);
