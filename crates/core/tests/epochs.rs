@@ -43,6 +43,9 @@ struct Bench {
     refused: Vec<u64>,
     /// What was asked for again.
     resent: Vec<Extent>,
+    /// Writes of objects are not told, and lie here.
+    holds_writes: bool,
+    held_writes: Vec<SinkDone>,
 }
 
 /// The way to the other end is lost.
@@ -122,6 +125,8 @@ impl Bench {
             journal,
             refused: Vec::new(),
             resent: Vec::new(),
+            holds_writes: false,
+            held_writes: Vec::new(),
         };
         bench.act();
         bench
@@ -223,7 +228,7 @@ impl Bench {
                 }
                 SinkAction::Submit(SinkOp::Write { file, offset, len, buffer, .. }) => {
                     self.written += u64::from(len);
-                    SinkDone::Write {
+                    let done = SinkDone::Write {
                         id: file.id,
                         offset,
                         len,
@@ -231,7 +236,12 @@ impl Bench {
                         took: None,
                         result: Ok(()),
                         again: false,
+                    };
+                    if self.holds_writes {
+                        self.held_writes.push(done);
+                        continue;
                     }
+                    done
                 }
                 SinkAction::Submit(SinkOp::WriteBundle { buffer, items, more }) => {
                     self.bundled.extend(items.iter().map(|item| (item.file.id, item.start)));
@@ -297,6 +307,22 @@ impl Bench {
         let results = lost.iter().map(|id| (*id, Err(failed.clone()))).collect();
         self.sink.handle_done(SinkDone::Commit { results, lost }, self.now);
         self.act();
+    }
+
+    /// The same, where a write that was under way beside that commit is told first.
+    fn lose_a_write_first(&mut self, at: usize, object: u64) {
+        let id = self.commits[at][0].id;
+        self.holds_writes = true;
+        self.frame(vec![entry(id.0, 4 * OBJECT, object * OBJECT, false)]);
+        self.holds_writes = false;
+        let failed = Failure { kind: FailureKind::Sync, errno: 5, text: "lost".into() };
+        let Some(SinkDone::Write { id, offset, len, buffer, took, .. }) = self.held_writes.pop() else {
+            panic!("nothing was written")
+        };
+        let done = SinkDone::Write { id, offset, len, buffer, took, result: Err(failed), again: true };
+        self.sink.handle_done(done, self.now);
+        self.act();
+        self.lose(at);
     }
 
     fn is_small(items: &[CommitItem]) -> bool {
@@ -698,6 +724,11 @@ fn the_second_of_a_name_keeps_what_was_said_of_it() {
 /// ends, where the store loses it again and again.
 #[test]
 fn what_a_store_loses_is_sent_again() {
+    [false, true].into_iter().for_each(lose_and_send_again);
+}
+
+/// `by_a_write`: the first loss is told with a write of one more object before the commit tells it.
+fn lose_and_send_again(by_a_write: bool) {
     const LEN: u64 = 4 * OBJECT;
     let id = FileId(5000);
     let mut bench = Bench::new(800);
@@ -706,9 +737,12 @@ fn what_a_store_loses_is_sent_again() {
         bench.frame(vec![entry(5000, LEN, object * OBJECT, false)]);
     }
     bench.pass(Duration::from_secs(1));
-    bench.lose(0);
+    match by_a_write {
+        true => bench.lose_a_write_first(0, 3),
+        false => bench.lose(0),
+    }
     let asked: Vec<u64> = bench.resent.drain(..).map(|extent| extent.offset).collect();
-    assert_eq!(asked, [0, OBJECT, 2 * OBJECT]);
+    assert_eq!(asked, [0, OBJECT, 2 * OBJECT, 3 * OBJECT][..if by_a_write { 4 } else { 3 }]);
     for object in [3, 0, 1, 2] {
         bench.frame(vec![entry(5000, LEN, object * OBJECT, false)]);
     }

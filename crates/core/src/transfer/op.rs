@@ -372,8 +372,8 @@ pub enum SinkDone {
         id: FileId,
         result: Result<Option<Layout<TargetId>>, Failure>,
     },
-    /// `took`: `None` if it failed. `again`: a store that takes files in ascending order alone lost what it
-    /// had of this one, and takes it once more from its beginning.
+    /// `took`: `None` if it failed. `again`: the store lost what it had of this file, and takes it once more
+    /// from its beginning.
     Write {
         id: FileId,
         offset: u64,

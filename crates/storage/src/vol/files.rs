@@ -284,6 +284,11 @@ impl Common {
         synced.map_err(|why| self.broke(file, (FailureKind::Sync, "sync"), &why))
     }
 
+    /// A server lost something of this file, which may come once more.
+    pub(super) fn is_lost(&self, id: FileId) -> bool {
+        lock(&self.files).get(&id).is_some_and(|file| file.is_lost.load(Ordering::Acquire))
+    }
+
     /// The servers did not do it. Where one lost something, that is noted with the file.
     pub(super) fn broke(
         &self,

@@ -200,7 +200,9 @@ impl Writer {
             // Back in its pool before it is told.
             drop(payload);
             let took = result.is_ok().then(|| Took { time: begun.elapsed(), cached: true });
-            SinkDone::Write { id, offset, len, buffer, took, result, again: false }
+            // A commit beside this one found that, and is perhaps told later.
+            let again = result.is_err() && common.is_lost(id);
+            SinkDone::Write { id, offset, len, buffer, took, result, again }
         });
     }
 

@@ -337,7 +337,7 @@ impl Sink {
         file.writes -= 1;
         let mut subtrees = file.writing.remove(&offset);
         if let Err(failure) = result {
-            if again && self.begin_again(id, &failure) {
+            if again && self.lose(id, &failure) {
                 return;
             }
             let leaves = self.is_of_the_stop(&failure);
