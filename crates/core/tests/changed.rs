@@ -481,3 +481,25 @@ fn a_size_that_says_nothing_is_no_change() {
         assert!(matches!(bench.ops()[..], [SourceOp::ReadBundle { .. }]));
     }
 }
+
+/// Goal: what a source cannot read any more takes back nothing of what the sink has kept, also where that is
+/// seen behind the end of the session.
+#[test]
+fn what_was_kept_stays_so_behind_the_end() {
+    let mut bench = Bench::new(OnChange::default(), 3 << 20);
+    let reads = bench.ops();
+    assert_eq!(reads.len(), 3);
+    let extents = vec![Extent { id: ID, generation: G0, offset: 0, len: 1 << 20 }];
+    bench.source.handle_message(Message::Durable { by: Holder::ALONE, extents });
+    let unread = || Failure { kind: FailureKind::Read, errno: 111, text: "refused".into() };
+    bench.done(SourceDone::Gone { failure: unread() });
+    bench.source.handle_message(Message::Abort(unread()));
+    bench.act();
+    assert_eq!(bench.ended, [Ended::Failed(unread())]);
+    for op in reads {
+        let SourceOp::Read { id, generation, offset, len, target, .. } = op else { panic!("{op:?}") };
+        let (service, result) = (None, Err(unread()));
+        bench.done(SourceDone::Read { id, generation, offset, len, target, service, result });
+    }
+    assert_eq!((bench.source.counts().durable, bench.ended.len()), (1 << 20, 1));
+}

@@ -33,9 +33,10 @@ impl Source {
         self.gone.is_some()
     }
 
-    /// Names what did not end, where that is because nothing can be read any more.
+    /// Names what did not end, where that is because nothing can be read any more. What comes to nothing
+    /// behind that is of the same, and takes nothing back of what was kept.
     pub(super) fn name_what_is_left(&mut self, end: &SessionEnd) {
-        let (Some(failure), SessionEnd::Failed(_)) = (self.gone.take(), end) else { return };
+        let (Some(failure), SessionEnd::Failed(_)) = (self.gone.clone(), end) else { return };
         let mut left: Vec<FileId> = self.files.keys().copied().collect();
         // The order of a hash map differs from run to run.
         left.sort_unstable();
