@@ -50,5 +50,5 @@ fn main() {
     haul::process::one_copy_at_a_time();
     // Without the handler such a file still ends the run; it does so by the signal.
     let _ = signals::outlive_size_limits();
-    std::process::exit(command::run(&args.command));
+    haul::process::exit(command::run(&args.command));
 }

@@ -18,3 +18,11 @@ pub fn one_copy_at_a_time() {
 pub fn keep_secrets() {
     haul_launch::harden();
 }
+
+/// Ends this process with this code, once all is over: what was printed is out by then, and threads that
+/// still run are not waited for.
+pub fn exit(code: i32) -> ! {
+    use std::io::Write as _;
+    let _ = std::io::stdout().flush();
+    haul_base::sys::exit_at_once(code)
+}
