@@ -176,6 +176,8 @@ fn a_full_server_ends_a_copy_and_it_goes_on() {
     // Room that comes while it waits.
     let mut running = user.cp(&["-r"], &data, "vol://v/").start();
     assert!(running.until(|_| room_in(&disk) < 1 << 20), "it fills the disk");
+    // Bytes are refused meanwhile, and wait.
+    std::thread::sleep(Duration::from_secs(1));
     tmpfs.remount("size=200m");
     let again = running.wait().sane().exits(0).summary();
     assert_eq!(again.number("files") + again.number("unchanged"), files, "{again:?}");
