@@ -398,8 +398,8 @@ fn a_stop_makes_all_that_was_written_durable() {
     assert_eq!(bench.done.len(), 1000);
 }
 
-/// Goal: a destination that is gone takes nothing back of what is durable: it is told as kept, and the journal
-/// goes on to promise it, although the file is named as failed.
+/// Goal: a destination that is gone takes nothing back of what is durable: it is told as kept, and the
+/// journal goes on to promise it, although the file is named as failed.
 #[test]
 fn what_lasted_is_kept_where_all_is_gone() {
     let mut bench = Bench::new(10_000);
