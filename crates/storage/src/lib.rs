@@ -202,6 +202,8 @@ pub trait SinkEngine: Send {
     fn places(&self) -> Option<u32> {
         None
     }
+    /// So many files are known of and not over. Told where it takes few at a time, before they are looked up.
+    fn expect(&self, _files: usize) {}
     /// How long a commit takes, however few files it has.
     fn commit_cost(&self) -> Duration {
         Duration::ZERO

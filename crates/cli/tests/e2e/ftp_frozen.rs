@@ -49,6 +49,10 @@ fn sessions_that_stand_still_are_given_nothing() {
     let (data, sink) = (room.dir("data"), room.dir("sink"));
     let mut rng = fastrand::Rng::with_seed(83);
     fs::write(data.join("a"), tree::bytes(&mut rng, 60 * MIB)).expect("write a file");
+    // Sessions are opened for files.
+    for n in 0..100 {
+        fs::write(data.join(format!("b{n}")), tree::bytes(&mut rng, 100)).expect("write a file");
+    }
     let url = server.url(&sink);
     let mut run = Haul::cp(["-r", PATIENT, "--rate=8MiB/s", "--memory=16MiB"])
         .args([contents(&data)])

@@ -487,11 +487,19 @@ fn directories_that_are_made_again_are_looked_into() {
 #[test]
 fn sessions_that_ended_take_no_work() {
     let room = Room::new();
-    let source = room.file("source", tree::bytes(&mut fastrand::Rng::with_seed(79), 12 * MIB));
+    let (data, mut rng) = (room.dir("data"), fastrand::Rng::with_seed(79));
+    let source = data.join("source");
+    file(&source, &mut rng, 12 * MIB);
+    // Sessions are opened for files.
+    (0..100).for_each(|n| file(&data.join(format!("small{n}")), &mut rng, 300));
     for _ in 0..2 {
         let taker = Script::default().with_sums().evicts(MIB).start();
-        let ended = to_taker(&["--rate=8MiB/s"], &source, &taker).run().sane().exits(0);
+        let from = crate::support::ftpd::contents(&data);
+        let ended = to_taker(&["--rate=8MiB/s"], from, &taker).run().sane().exits(0);
         assert!(taker.file("/d/source") == Some(read(&source)), "{}", ended.describe());
+        assert_whole_or_none(&taker, &data, &ended);
+        let logins = taker.heard().iter().filter(|line| line.starts_with("USER")).count();
+        assert!(logins > 1, "nothing was to be ended: {}", ended.describe());
     }
 }
 

@@ -516,6 +516,7 @@ impl SinkEnd {
     fn see_places(&mut self) {
         if let Some(places) = self.storage.engine.places() {
             self.machine.set_places(places);
+            self.storage.engine.expect(self.machine.files());
         }
     }
 
@@ -525,6 +526,10 @@ impl SinkEnd {
     }
 
     fn submit(&mut self, op: SinkOp) {
+        if matches!(op, SinkOp::Lookup { .. }) {
+            // Of files that were just announced.
+            self.see_places();
+        }
         let buffers = &mut self.payload.buffers;
         let buffer = match &op {
             SinkOp::WriteBundle { buffer, more: true, .. } => {

@@ -21,6 +21,8 @@ pub use into::Into;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Where nothing came for so long, nothing comes before an answer.
 const QUIET: Duration = Duration::from_millis(50);
+/// Fewer bytes of files are those of a session that it may end.
+const FEW: usize = 256 << 10;
 const DIALLED_WITHIN: Duration = Duration::from_secs(10);
 
 /// How a file is taken.
@@ -85,8 +87,11 @@ pub struct Script {
     removes_none: Option<&'static str>,
     /// Nobody listens where it says that it does.
     unreachable: bool,
-    /// When so many bytes of files came, it ends the sessions that took none, and greets nobody any more.
+    /// When so many bytes of files came, it ends the sessions that took few, and takes no other any more.
     evicts: Option<usize>,
+    /// Logins so far; which of them are refused, and how.
+    logins: AtomicUsize,
+    refuses_logins: Option<(std::ops::Range<usize>, &'static str)>,
     /// How files whose path holds this are taken, one after the other; then whole.
     takes: Vec<(&'static str, Vec<Takes>, AtomicUsize)>,
     /// It takes files in blocks, too: how those whose path holds this, one after the other; then whole.
@@ -328,7 +333,13 @@ impl Script {
         self
     }
 
-    /// When so many bytes of files came, it ends the sessions that took none, and takes no other any more.
+    /// These logins, counted from 0, are refused with that reply.
+    pub fn refuses_logins(mut self, which: std::ops::Range<usize>, reply: &'static str) -> Script {
+        self.refuses_logins = Some((which, reply));
+        self
+    }
+
+    /// When so many bytes of files came, it ends the sessions that took few, and takes no other any more.
     pub fn evicts(mut self, at: usize) -> Script {
         self.evicts = Some(at);
         self
@@ -527,6 +538,8 @@ struct Session {
     passive: Option<TcpListener>,
     /// Data connections that it opened for files.
     connections: usize,
+    /// Bytes of files that came over it.
+    took: usize,
     from: Option<Vec<u8>>,
     /// What the next file stands there up to.
     rest: usize,
@@ -560,6 +573,7 @@ impl Session {
             rest: 0,
             into_at: None,
             connections: 0,
+            took: 0,
             in_blocks: false,
             lanes: Vec::new(),
             holds_rest: false,
@@ -609,7 +623,7 @@ impl Session {
                 Ok(_) => return None,
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                     self.let_go();
-                    if line.is_empty() && self.connections == 0 && self.script.is_evicting() {
+                    if line.is_empty() && self.took < FEW && self.script.is_evicting() {
                         return None;
                     }
                 }
@@ -644,7 +658,11 @@ impl Session {
         }
         match verb {
             "USER" => self.say("331 who says so?"),
-            "PASS" => self.say("230 welcome"),
+            "PASS" => {
+                let login = script.logins.fetch_add(1, Ordering::SeqCst);
+                let refuses = script.refuses_logins.as_ref().filter(|(which, _)| which.contains(&login));
+                self.say(refuses.map_or("230 welcome", |(_, reply)| reply))
+            }
             "FEAT" => {
                 let blocks = if script.blocks { " PARALLEL\r\n" } else { "" };
                 let unique = if script.calls { "unique*;" } else { "" };
@@ -906,6 +924,7 @@ impl Session {
                 Ok(len) => {
                     content.extend_from_slice(&buffer[..len]);
                     script.taken.fetch_add(len, Ordering::Relaxed);
+                    self.took += len;
                 }
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(_) => break,

@@ -133,6 +133,11 @@ impl Sink {
         }
     }
 
+    /// Files that were announced and are not over.
+    pub fn files(&self) -> usize {
+        self.files.len()
+    }
+
     /// A file that is to be begun: at once, or in its turn.
     pub(super) fn begin_in_turn(&mut self, id: FileId) {
         let Some(file) = self.files.get(&id) else { return };

@@ -138,10 +138,15 @@ impl Queues {
 
     /// Whether one more session may be opened ahead. At a near server what a login costs it (under GSI a key
     /// that it makes) delays the sessions that are open: their number is doubled, at most. At a far one it is
-    /// round trips that a login takes, and all take them together.
+    /// round trips that a login takes, and all take them together. No more are opened than things wait, each
+    /// of which is one session's.
     pub(super) fn may_open(&self, is_near: bool) -> bool {
         let open = self.open.iter().filter(|open| **open).count();
-        !is_near || self.opening < open.max(1)
+        let waits = match haul_mutant::removed("ftp-few-reads-have-few-logins") {
+            true => usize::MAX,
+            false => self.other.len(),
+        };
+        self.opening < waits && (!is_near || self.opening < open.max(1))
     }
 
     /// The server does not take this session, and what it was at goes to others, with all that waits for it.

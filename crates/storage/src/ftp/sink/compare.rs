@@ -7,12 +7,10 @@ use std::time::{Duration, Instant};
 use haul_ftp::{Error, Sum};
 
 use super::queues::Work;
-use super::summed::{Compared, Summed};
+use super::summed::{Compared, Summed, helpers};
 use super::sums::Sums;
 use super::writer::Writer;
 
-/// Sessions that ask about one file at the same time: a server's disk is to read it in few places.
-const SESSIONS: usize = 4;
 /// So long the others are waited for at least.
 const WAIT_MIN: Duration = Duration::from_secs(2);
 
@@ -42,14 +40,16 @@ impl Writer {
 
     /// Asks about parts of its own file that nobody else asks about; how long the longest one took.
     fn ask_own(&mut self, sum: Sum, summed: &Summed) -> Duration {
-        let mut longest = Duration::ZERO;
+        let (mut longest, mut refused) = (Duration::ZERO, 0);
         while let Some(asking) = summed.begin() {
             let begun = Instant::now();
             let result = self.ask_sum(sum, summed, asking.at);
             longest = longest.max(begun.elapsed());
-            let failed = result.is_err();
+            let failed = result.as_ref().err().map(Error::is_unknown);
             asking.tell(result);
-            if failed {
+            // What a server does not know is told of two parts, whoever else asks.
+            refused += u32::from(failed == Some(true));
+            if failed == Some(false) || refused == 2 {
                 break;
             }
         }
@@ -69,7 +69,7 @@ impl Writer {
     pub(super) fn compare_parts(&mut self, temp: &[u8], size: u64, own: &Sums) -> Result<Compared, Error> {
         let Some(sum) = self.common.sum else { return Ok(Compared::Unknown) };
         let parts: Vec<(u64, u64)> = own.parts(size).map(|(part, _)| part).collect();
-        let others = parts.len().min(SESSIONS).saturating_sub(1);
+        let others = helpers(parts.len());
         let summed = Summed::new(temp, parts);
         {
             let mut queues = self.common.lock();

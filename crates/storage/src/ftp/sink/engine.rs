@@ -52,7 +52,7 @@ pub(super) struct FtpWriter {
 }
 
 impl FtpWriter {
-    /// Starts the threads; each opens its session at once, the first has one.
+    /// Starts the threads; each opens its session when there is work for it, the first has one.
     ///
     /// # Errors
     /// The system gives no thread.
@@ -152,6 +152,9 @@ impl FtpWriter {
 
     fn write(&self, write: Box<Write>) {
         let id = write.file.id;
+        if write.offset == 0 && self.common.in_parts.are_summed() {
+            self.common.lock().logins.helps_with(write.file.size);
+        }
         let failed = match self.common.temp(id).map(|temp| temp.state) {
             Some(TempState::Failed(gone)) => Some(gone),
             _ => {
@@ -289,7 +292,7 @@ impl SinkEngine for FtpWriter {
     }
 
     fn fixed(&self) -> Option<&'static str> {
-        Some("a server is written over as many sessions as it took at the start")
+        Some("a server is written over as many sessions as there is work for, and as it takes")
     }
 
     fn stuck(&self) -> Vec<Stuck> {
@@ -305,7 +308,7 @@ impl SinkEngine for FtpWriter {
     }
 
     fn report(&self) -> Vec<(String, String)> {
-        let (all, refused) = (self.threads.len(), self.common.lock().refused);
+        let (all, refused) = (self.threads.len(), self.common.lock().logins.refusals());
         let (server, open) = (self.common.server.url(), self.common.places());
         let fewer = if refused > 0 { format!("; the server refused {refused} more") } else { String::new() };
         let what = format!("{server} ({}), {open} of at most {all} sessions{fewer}", self.banner);
@@ -341,6 +344,12 @@ impl SinkEngine for FtpWriter {
 
     fn places(&self) -> Option<u32> {
         Some(self.common.places())
+    }
+
+    fn expect(&self, files: usize) {
+        if self.common.lock().logins.expect(files) {
+            self.common.ready.notify_all();
+        }
     }
 
     fn commit_cost(&self) -> Duration {
@@ -387,10 +396,14 @@ impl SinkEngine for FtpWriter {
         self.common.ends.set_over();
         self.common.ready.notify_all();
         let until = Instant::now() + END_WITHIN;
-        while self.threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
+        // A session that is still being opened has nothing of anybody.
+        let works = |(index, thread): (usize, &JoinHandle<()>)| {
+            !thread.is_finished() && !self.common.lock().logins.is_under_way(index)
+        };
+        while self.threads.iter().enumerate().any(works) && Instant::now() < until {
             thread::sleep(Duration::from_millis(2));
         }
-        let hangs = self.threads.iter().any(|thread| !thread.is_finished());
+        let hangs = self.threads.iter().enumerate().any(works);
         let temps = self.common.temps();
         let stays = temps.values().map(|temp| shown(&self.common.server, &temp.path));
         match hangs {

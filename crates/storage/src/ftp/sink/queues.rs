@@ -20,6 +20,7 @@ use haul_ftp::{Error, Server, Settings, Sum};
 use super::again::Again;
 use super::ending::Ending;
 use super::lanes::Lanes;
+use super::logins::Logins;
 use super::parts::Parts;
 use super::placed::InPlace;
 use super::shown::{AllAlike, Shown};
@@ -101,8 +102,8 @@ pub(super) struct Queues {
     pub(super) gone: Vec<bool>,
     /// Sessions that were silent, and are asked whether they are there.
     pub(super) asking: Vec<bool>,
-    /// Sessions that the server did not take, or took back.
-    pub(super) refused: usize,
+    /// Which sessions are worth a login, and what became of those that were asked for.
+    pub(super) logins: Logins,
     /// Since when each session is at what.
     pub(super) busy: Vec<Option<(Instant, &'static str, Vec<u8>)>>,
     pub(super) ends: bool,
@@ -519,9 +520,7 @@ impl Common {
 
     /// Files that the server takes at a time.
     pub(super) fn places(&self) -> u32 {
-        let queues = self.lock();
-        let open = queues.open.iter().zip(&queues.gone).filter(|(open, gone)| **open && !**gone).count();
-        open.max(1) as u32
+        self.lock().sessions().max(1) as u32
     }
 }
 
@@ -534,6 +533,7 @@ impl Queues {
             gone: vec![false; sessions],
             asking: vec![false; sessions],
             busy: vec![None; sessions],
+            logins: Logins::new(sessions),
             ..Queues::default()
         }
     }
@@ -565,6 +565,19 @@ impl Queues {
                 Some((_, works)) => works.push_back(work),
                 None => self.common.push_back(work),
             },
+        }
+    }
+
+    /// Sessions that work.
+    pub(super) fn sessions(&self) -> usize {
+        self.open.iter().zip(&self.gone).filter(|(open, gone)| **open && !**gone).count()
+    }
+
+    /// What a session has begun of a file of several objects goes on elsewhere, or comes to nothing there.
+    pub(super) fn leave_all(&mut self, index: usize) {
+        let own = std::mem::take(&mut self.own[index]);
+        if let Some(id) = self.home[index].take() {
+            self.homeless.push_back((id, own));
         }
     }
 

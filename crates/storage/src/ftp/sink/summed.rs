@@ -15,6 +15,13 @@ use std::time::{Duration, Instant};
 
 use haul_ftp::{Error, Session, Sum};
 
+/// Sessions that ask about one file at the same time: a server's disk is to read it in few places.
+const SESSIONS: usize = 4;
+/// Those of them that help, of a file of so many parts.
+pub(super) fn helpers(parts: usize) -> usize {
+    parts.min(SESSIONS).saturating_sub(1)
+}
+
 /// Whether large files are compared in parts.
 pub(super) struct InParts(AtomicU8);
 

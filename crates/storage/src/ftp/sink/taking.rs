@@ -4,7 +4,7 @@
 //! files that a line goes on with, as long as nothing else comes before them.
 //! Invariants: what any session may do is not taken by one whose session is over and that gets no other, nor
 //! by one that may not be answered while others are, but for help with sums; what a session has begun stays
-//! its own.
+//! its own. When a session is opened, [`super::opening`] says.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -18,19 +18,6 @@ use super::writer::Writer;
 use crate::ftp::SILENT_AFTER;
 
 impl Writer {
-    /// Opens the session. False: the server does not take it, and others do the work.
-    pub(super) fn connect(&mut self) -> bool {
-        let opened = self.line.open();
-        let taken = opened.is_ok();
-        let mut queues = self.common.lock();
-        queues.open[self.index] = taken;
-        queues.refused += usize::from(!taken);
-        drop(queues);
-        self.common.network.connections.fetch_add(u16::from(taken), Ordering::Relaxed);
-        self.common.ready.notify_all();
-        taken
-    }
-
     /// The session is gone, and the server takes no other in its place, while it has some.
     pub(super) fn is_taken_back(&mut self) -> bool {
         if self.line.is_open() || self.common.is_silent() {
@@ -42,10 +29,17 @@ impl Writer {
             return false;
         }
         let mut queues = self.common.lock();
-        queues.refused += 1;
+        if !queues.has_others(self.index) {
+            // Meanwhile it is the last one.
+            return false;
+        }
         queues.open[self.index] = false;
+        queues.leave_all(self.index);
+        queues.logins.refused(self.index, true);
         drop(queues);
+        self.open = None;
         self.common.network.connections.fetch_sub(1, Ordering::Relaxed);
+        self.common.ready.notify_all();
         true
     }
 
@@ -73,7 +67,12 @@ impl Writer {
                     }
                 }
             }
+            let had_home = queues.home[self.index].is_some();
             if let Some(work) = queues.next(self.index) {
+                if !had_home && queues.home[self.index].is_some() {
+                    // What waits behind it may be worth another session.
+                    common.ready.notify_all();
+                }
                 return Some(work);
             }
             if queues.is_over(self.index) {

@@ -58,30 +58,25 @@ impl Writer {
             fn drop(&mut self) {
                 let mut queues = self.0.lock();
                 queues.gone[self.1] = true;
-                let own = std::mem::take(&mut queues.own[self.1]);
-                if let Some(id) = queues.home[self.1].take() {
-                    queues.homeless.push_back((id, own));
-                }
+                queues.leave_all(self.1);
                 drop(queues);
                 self.0.ready.notify_all();
             }
         }
         let _leaves = Leaves(self.common.clone(), self.index);
-        if !self.connect() {
-            return;
-        }
-        while let Some(work) = self.next() {
-            self.work(work);
-            self.common.lock().busy[self.index] = None;
-            if self.is_taken_back() {
-                return;
+        while self.connects() {
+            while let Some(work) = self.next() {
+                self.work(work);
+                self.common.lock().busy[self.index] = None;
+                if self.is_taken_back() {
+                    break;
+                }
             }
+            if self.common.lock().open[self.index] {
+                return self.remove_doubted();
+            }
+            // The others do what is left, until it gets another one.
         }
-        if !self.common.lock().open[self.index] {
-            // The others do what is left.
-            return;
-        }
-        self.remove_doubted();
     }
 
     /// Removes what sessions that were lost may have left. What nobody hears of may come late.

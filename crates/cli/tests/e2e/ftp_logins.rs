@@ -1,0 +1,147 @@
+//! How often copies log in at FTP servers: no more often than there is work for, and again where a server did
+//! not take a session at first.
+
+use std::path::{Path, PathBuf};
+
+use crate::support::beside::beside;
+use crate::support::block_liar::BlockLies;
+use crate::support::ftpd::contents;
+use crate::support::run::{Haul, Outcome, Running};
+use crate::support::sshd::free_port;
+use crate::support::taker::{GoesOn, Script, Taker};
+use crate::support::{Room, needs, read, tree};
+
+const MIB: usize = 1 << 20;
+
+fn furnish(room: &Room, files: usize, len: usize) -> PathBuf {
+    let data = room.dir("data");
+    let mut rng = fastrand::Rng::with_seed(91);
+    for n in 0..files {
+        std::fs::write(data.join(format!("f{n}")), tree::bytes(&mut rng, len)).expect("write a file");
+    }
+    data
+}
+
+fn cp(options: &[&str], data: &Path, taker: &Taker) -> Haul {
+    Haul::cp(["-r", "-v", "--patience=20s"]).args(options).args([contents(data)]).args([taker.url("/d/")])
+}
+
+fn logins(heard: &[String]) -> usize {
+    heard.iter().filter(|line| line.starts_with("USER")).count()
+}
+
+/// All that was sent is there, and nothing else.
+#[track_caller]
+fn assert_whole(taker: &Taker, data: &Path, files: usize, ended: &Outcome) {
+    for n in 0..files {
+        let name = format!("f{n}");
+        assert!(taker.file(&format!("/d/{name}")) == Some(read(data.join(&name))), "{}", ended.describe());
+    }
+    assert_eq!(taker.paths().len(), files, "{}", ended.describe());
+}
+
+/// Goal: nobody logs in at a destination more often than there are files to send; many files have all
+/// sessions.
+#[test]
+fn few_files_have_few_logins() {
+    beside([(1, 1..=1), (2, 1..=2), (1000, 8..=8)], |(files, wanted)| {
+        let room = Room::new();
+        let data = furnish(&room, files, 3000);
+        let taker = Script::default().with_sums().start();
+        let ended = cp(&[], &data, &taker).run().sane().exits(0);
+        assert_whole(&taker, &data, files, &ended);
+        let logins = logins(&taker.heard());
+        assert!(wanted.contains(&logins), "{logins} logins for {files} files\n{}", ended.describe());
+    });
+}
+
+/// Goal: a small file has one login for the look at it, and one that it comes by, with blocks and without.
+#[test]
+fn a_small_file_has_two_logins_at_a_source() {
+    let room = Room::new();
+    let bytes = tree::bytes(&mut fastrand::Rng::with_seed(92), 3000);
+    let liar = BlockLies::default().file("/d/small", &bytes).start();
+    let to = room.at("copy");
+    let ended = Haul::cp([liar.url("/d/small")]).args([&to]).run().sane().exits(0);
+    assert!(read(&to) == bytes, "{}", ended.describe());
+    assert!(logins(&liar.heard()) <= 2, "{}", ended.describe());
+}
+
+/// Goal: one large file, the sum of which is asked for in parts, has sessions for that beside its own: as many
+/// as it has parts.
+#[test]
+fn a_large_file_has_sessions_for_its_sums() {
+    let room = Room::new();
+    let data = room.dir("data");
+    // Two parts; the file is all zeroes but for its end.
+    let mut bytes = vec![0; (256 << 20) + 3000];
+    let end = bytes.len() - 4000;
+    bytes[end..].copy_from_slice(&tree::bytes(&mut fastrand::Rng::with_seed(93), 4000));
+    std::fs::write(data.join("f0"), &bytes).expect("write a file");
+    let script = Script::default().with_sums().goes_on(GoesOn::Well).in_blocks("none", &[]);
+    let taker = script.start();
+    let ended = cp(&[], &data, &taker).run().sane().exits(0).says("1 of them part by part");
+    assert!(taker.file("/d/f0").as_deref() == Some(&bytes[..]), "{}", ended.describe());
+    assert_eq!(logins(&taker.heard()), 2, "{}", ended.describe());
+}
+
+/// Goal: a server that takes two sessions, and refuses all further ones in whatever words, gets everything.
+#[test]
+fn two_sessions_suffice() {
+    let rows = [None, Some("530 too many connections from this address"), Some("421 too many users")];
+    beside(rows, |refusal| {
+        let room = Room::new();
+        let data = furnish(&room, 200, 3000);
+        let script = Script::default().with_sums();
+        let taker = match refusal {
+            None => script.sessions_max(2),
+            Some(reply) => script.refuses_logins(2..usize::MAX, reply),
+        };
+        let taker = taker.start();
+        let ended = cp(&[], &data, &taker).run().sane().exits(0).says("2 of at most 8 sessions");
+        assert_whole(&taker, &data, 200, &ended);
+        assert!(logins(&taker.heard()) <= 8, "{refusal:?}: {}", ended.describe());
+    });
+}
+
+/// Goal: a login that the server refused is tried again in the same run, as long as there is work for it.
+/// Method: two files for some eight seconds; the second session is refused once.
+#[test]
+fn logins_that_were_refused_are_tried_again() {
+    beside(["530 too many connections", "421 too many users"], |reply| {
+        let room = Room::new();
+        let data = furnish(&room, 2, 8 * MIB);
+        let taker = Script::default().refuses_logins(1..2, reply).start();
+        let options = ["--rate=2MiB/s", "--memory=8MiB", "--object-size=256KiB"];
+        let ended = cp(&options, &data, &taker).run().sane().exits(0).says("2 of at most 8 sessions");
+        assert_whole(&taker, &data, 2, &ended);
+        assert_eq!(logins(&taker.heard()), 3, "{}", ended.describe());
+    });
+}
+
+/// Goal: at a real server, whose log says who comes, one small file is one login at a destination, and two
+/// at a source.
+#[test]
+fn a_servers_log_has_few_logins() {
+    if !needs::is_root() {
+        return;
+    }
+    let room = Room::new();
+    let (kept, to) = (room.dir("kept"), room.at("copy"));
+    let source = room.file("small", "some bytes");
+    let port = free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let words = ["serve", "gridftp", "--listen", &listen, "--anonymous", "write", "--user", "root"];
+    let mut server = Haul::new(words).args(["--root"]).args([&kept]).start();
+    assert!(server.until(|server| server.stderr().contains(" listen ftp://")), "{}", server.stderr());
+    let came = |server: &Running| server.stderr().matches(" login").count();
+    let url = format!("ftp://{listen}/small");
+    Haul::cp([&source]).args([&url]).run().sane().exits(0);
+    assert!(server.until(|server| came(server) > 0), "{}", server.stderr());
+    assert_eq!(came(&server), 1, "{}", server.stderr());
+    Haul::cp([&url]).args([&to]).run().sane().exits(0);
+    assert!(server.until(|server| came(server) > 1) && came(&server) <= 3, "{}", server.stderr());
+    server.signal(rustix::process::Signal::TERM);
+    server.wait();
+    assert_eq!(read(&to), b"some bytes");
+}
