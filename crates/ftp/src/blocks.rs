@@ -109,13 +109,14 @@ impl Session {
         Ok(())
     }
 
-    /// Data come in blocks from now on, over so many connections.
-    fn block_mode(&mut self, connections: u32) -> Result<(), Error> {
+    /// Data come in blocks from now on, over so many connections; with the commands `behind` it, whose replies
+    /// are still to come, in the same round trip.
+    fn block_mode(&mut self, connections: u32, behind: &[Command<'_>]) -> Result<(), Error> {
         if let Some(lanes) = &mut self.lanes
             && lanes.wanted == connections
         {
             match lanes.are_kept() {
-                Ok(true) => return Ok(()),
+                Ok(true) => return self.control.send(behind),
                 Ok(false) => {}
                 Err(error) => {
                     self.control.set_broken();
@@ -143,7 +144,9 @@ impl Session {
                 _ => Command::Spor(&places),
             },
         ];
-        self.control.send(&commands)?;
+        let together = !haul_mutant::removed("ftp-blocks-are-asked-for-together");
+        let all: Vec<Command<'_>> = commands.iter().chain(behind.iter().filter(|_| together)).copied().collect();
+        self.control.send(&all)?;
         let mut replies = Vec::with_capacity(commands.len());
         for _ in &commands {
             replies.push(self.control.last_reply()?);
@@ -157,12 +160,15 @@ impl Session {
                 command => {
                     let done = self.control.exactly(command, 200, reply);
                     if done.is_err() {
-                        // In which mode it is now is not worth to be found out.
+                        // In which mode it is now is not worth to be found out, nor what it makes of the rest.
                         self.control.set_broken();
                     }
                     done?;
                 }
             }
+        }
+        if !together {
+            self.control.send(behind)?;
         }
         self.lanes = Some(lanes);
         Ok(())
@@ -178,11 +184,10 @@ impl Session {
         (size, have): (u64, &Ranges),
         connections: u32,
     ) -> Result<Coming, Error> {
-        self.block_mode(connections)?;
         let retr = Command::Path("RETR", path);
         let rest = Command::RestRanges(have);
         let commands = [rest, retr];
-        self.control.send(if have.is_empty() { &commands[1..] } else { &commands })?;
+        self.block_mode(connections, if have.is_empty() { &commands[1..] } else { &commands })?;
         if !have.is_empty() {
             let reply = self.control.last_reply()?;
             if reply.code() != 350 {
@@ -400,15 +405,15 @@ impl Session {
     ///
     /// # Errors The server does not give files so, or the session is over.
     pub fn line_up(&mut self, wanted: &[Wanted<'_>]) -> Result<(), Error> {
-        if self.lanes.as_ref().is_none_or(|lanes| lanes.lined_up == 0) {
-            self.block_mode(1)?;
-        }
         let commands = wanted.iter().map(|wanted| match *wanted {
             Wanted::File(path) => Command::Path("RETR", path),
             Wanted::Facts(path) => Command::Path("MLST", path),
         });
         let commands: Vec<Command<'_>> = commands.collect();
-        self.control.send(&commands)?;
+        match self.lanes.as_ref().is_none_or(|lanes| lanes.lined_up == 0) {
+            true => self.block_mode(1, &commands)?,
+            false => self.control.send(&commands)?,
+        }
         if let Some(lanes) = &mut self.lanes {
             lanes.lined_up += wanted.len();
         }

@@ -534,6 +534,30 @@ impl Control {
         }
     }
 
+    /// Sends commands that move no data in one piece; the last reply to each, whatever it says of that.
+    pub(crate) fn ask_all(&mut self, commands: &[Command<'_>]) -> Result<Vec<Reply>, Error> {
+        let asked = Instant::now();
+        self.send(commands)?;
+        let mut replies = Vec::with_capacity(commands.len());
+        for command in commands {
+            let reply = self.last_reply()?;
+            if replies.is_empty() {
+                let took = asked.elapsed();
+                self.quickest = Some(self.quickest.map_or(took, |quickest| quickest.min(took)));
+            }
+            match reply {
+                // Of a transfer before it.
+                reply if matches!(reply.code(), 225 | 226 | 426) => {
+                    return Err(Error::OutOfStep { said: said(command), code: reply.code() });
+                }
+                // Nothing is said behind it.
+                reply if reply.code() == 421 => return Err(self.refused(command, &reply)),
+                reply => replies.push(reply),
+            }
+        }
+        Ok(replies)
+    }
+
     /// As [`Control::ask`] for what must be answered by 2yz.
     pub(crate) fn want(&mut self, command: &Command<'_>) -> Result<Reply, Error> {
         let reply = self.ask(command)?;

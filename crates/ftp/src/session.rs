@@ -160,21 +160,38 @@ impl Session {
         }
         let user = Command::With("USER", user.as_bytes());
         let reply = control.ask(&user)?;
-        match reply.class() {
-            Class::Completed => {}
-            Class::Intermediate if reply.code() == 331 => {
-                let password = Command::With("PASS", password.as_bytes());
+        let password = Command::With("PASS", password.as_bytes());
+        let mut wanted = match reply.class() {
+            Class::Completed => Vec::new(),
+            Class::Intermediate if reply.code() == 331 => vec![password],
+            _ => return Err(control.refused(&user, &reply)),
+        };
+        if !data_protected {
+            for password in wanted.drain(..) {
                 control.want(&password)?;
             }
-            _ => return Err(control.refused(&user, &reply)),
-        }
-        if !data_protected {
             protect_data(&mut control, true)?;
         }
         if let Security::Gsi(credential) = &settings.security {
-            protect_channel(&mut control, credential)?;
+            wanted.extend(protections(credential));
         }
-        let reply = control.ask(&Command::Bare("FEAT"))?;
+        // Far away each answer takes a round trip, and none of these depends on another one.
+        let feat = Command::Bare("FEAT");
+        let all: Vec<Command<'_>> = wanted.iter().copied().chain([feat]).collect();
+        let together = if haul_mutant::removed("ftp-logins-ask-together") { 1 } else { all.len() };
+        let mut replies = Vec::with_capacity(all.len());
+        for some in all.chunks(together) {
+            replies.extend(control.ask_all(some)?);
+        }
+        let reply = replies.pop().expect("one for each");
+        for (command, reply) in wanted.iter().zip(replies) {
+            control.done(command, reply)?;
+        }
+        if let Security::Gsi(credential) = &settings.security
+            && credential.data() != DataSecurity::None
+        {
+            control.protect_channel(credential);
+        }
         // A server without FEAT has said nothing.
         let told = Features::parse(&reply).ok();
         let features = told.clone().unwrap_or_default();
@@ -498,37 +515,28 @@ fn set_up(control: &mut Control, features: &Features) -> Result<(), Error> {
     let wanted = facts_to_want(features);
     let facts = wanted.as_ref().map(|wanted| Command::OptsMlst(wanted));
     let all: Vec<Command<'_>> = [Some(as_they_are), facts, spas].into_iter().flatten().collect();
-    control.send(&all)?;
-    let reply = control.last_reply()?;
+    let mut replies = control.ask_all(&all)?.into_iter();
+    let reply = replies.next().expect("one for each");
     control.done(&as_they_are, reply)?;
-    if facts.is_some() {
-        // Without it the facts are those that are told anyway.
-        control.last_reply()?;
-    }
-    let (Some(ends), Some(spas)) = (ends, spas) else { return Ok(()) };
-    let reply = control.last_reply()?;
-    match reply.code() {
-        229 => control.nodes = Nodes::of(&reply, ends),
-        421 => return Err(control.refused(&spas, &reply)),
-        // It is asked for one place then, as any other.
-        _ => {}
+    // Without that of the facts they are those that are told anyway; without nodes it is asked for one place
+    // then, as any other.
+    if let Some(ends) = ends
+        && let Some(reply) = replies.next_back().filter(|reply| reply.code() == 229)
+    {
+        control.nodes = Nodes::of(&reply, ends);
     }
     Ok(())
 }
 
-/// Wants both ends of data connections to show whose they are, and data to be protected; or neither.
-fn protect_channel(control: &mut Control, credential: &Credential) -> Result<(), Error> {
+/// What wants both ends of data connections to show whose they are, and data to be protected; or neither.
+fn protections(credential: &Credential) -> Vec<Command<'static>> {
     let prot = match credential.data() {
         // Without a delegated credential the server could not show on a data connection who it is.
-        DataSecurity::None => return control.want(&Command::Dcau(DataAuth::None)).map(drop),
+        DataSecurity::None => return vec![Command::Dcau(DataAuth::None)],
         DataSecurity::Shown => b'C',
         DataSecurity::Private => b'P',
     };
-    for command in [Command::Dcau(DataAuth::Own), Command::Pbsz(PBSZ), Command::Prot(prot)] {
-        control.want(&command)?;
-    }
-    control.protect_channel(credential);
-    Ok(())
+    vec![Command::Dcau(DataAuth::Own), Command::Pbsz(PBSZ), Command::Prot(prot)]
 }
 
 impl Drop for Session {

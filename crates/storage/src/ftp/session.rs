@@ -16,7 +16,7 @@ use haul_core::reliability::{ATTEMPTS, Decision, Reliability, Step, Trouble};
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Security, Server, Session, Settings};
 
-use super::shown;
+use super::{SILENT_AFTER, shown};
 
 /// For so long nothing is heard of a server that is gone: shorter, and one that is slow would count as such.
 const QUIET: Duration = Duration::from_secs(2);
@@ -58,6 +58,9 @@ pub(super) struct Sites {
     retry: Arc<dyn Reliability>,
     /// How often the way to one of them was lost or not to be had, and waited for.
     lost: AtomicU64,
+    /// A session that somebody has no use for any more, and with which of them; whether others were opened.
+    spare: Mutex<Option<(usize, Session)>>,
+    opened: AtomicBool,
 }
 
 impl Sites {
@@ -76,7 +79,22 @@ impl Sites {
             differed: AtomicU64::new(0),
             life: Mutex::default(),
         };
-        Sites { all: all.into_iter().map(site).collect(), retry, lost: AtomicU64::new(0) }
+        Sites {
+            all: all.into_iter().map(site).collect(),
+            retry,
+            lost: AtomicU64::new(0),
+            spare: Mutex::default(),
+            opened: AtomicBool::new(false),
+        }
+    }
+
+    /// A session that is left by somebody else, if it is with that server and was heard of a moment ago: far
+    /// away a login takes several round trips.
+    fn take_spare(&self, site: usize) -> Option<Session> {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, session) = spare.take_if(|(of, _)| *of == site)?;
+        let is_there = !session.is_broken() && !session.is_over() && session.silent_for() < SILENT_AFTER;
+        (is_there && !haul_mutant::removed("ftp-walks-leave-their-session")).then_some(session)
     }
 
     /// There is more than one.
@@ -229,7 +247,11 @@ impl Lines {
     pub(super) fn open(&mut self, site: usize) -> Result<&mut Session, Error> {
         let Line(session) = &mut self.lines[site];
         if session.as_ref().is_none_or(Session::is_broken) {
-            *session = None;
+            *session = self.sites.take_spare(site);
+            self.sites.opened.store(true, Ordering::Relaxed);
+            if session.is_some() {
+                return Ok(session.as_mut().expect("it is there"));
+            }
             let begun = Instant::now();
             match self.sites.open(site, &Stop::never()) {
                 Ok(opened) => *session = Some(opened),
@@ -252,6 +274,15 @@ impl Lines {
         let Line(session) = &self.lines[site];
         if session.as_ref().is_some_and(|session| !session.is_hung_up()) {
             self.sites.heard(site);
+        }
+    }
+
+    /// Nothing more is asked over it here: whoever opens the first session of those that read has it. Where
+    /// others were opened, the server is not to have one more for nothing.
+    pub(super) fn leave(&mut self, site: usize) {
+        let Line(session) = std::mem::take(&mut self.lines[site]);
+        if let Some(session) = session.filter(|_| !self.sites.opened.load(Ordering::Relaxed)) {
+            *self.sites.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some((site, session));
         }
     }
 

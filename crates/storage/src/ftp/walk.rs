@@ -111,6 +111,7 @@ pub(super) fn start(job: Job) -> io::Result<Walk> {
         if !walker.out.cancelled() {
             walker.out.push(WalkItem::End(walker.totals));
         }
+        walker.lines.leave(walker.site);
         walker.out.flush();
     })?;
     Ok(Walk::over(items, cancelled))
