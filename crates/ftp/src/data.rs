@@ -6,7 +6,7 @@
 //! so after its last byte.
 
 use std::io::{self, Read};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use haul_gridftp::address::{Passive, parse_227, parse_229};
@@ -17,18 +17,15 @@ use haul_gsi::Side;
 use crate::Error;
 use crate::channel;
 use crate::control::{Control, GIVING_UP, said};
+use crate::dialling::{Dialling, Listens};
 use crate::tls::{Bounded, Wire};
 
 const READING: &str = "reading from the server";
+const DIALLING: &str = "connecting for data";
+/// What the server says of something for which no data connection came up it says within this time, if it
+/// does not wait for one.
+const UNDIALLED: Duration = Duration::from_secs(2);
 
-/// How a server listens for data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Listens {
-    /// `EPSV` was answered, or not tried yet.
-    Extended,
-    /// Only `PASV` is.
-    Plain,
-}
 
 /// Something that comes over a data connection.
 pub struct Incoming {
@@ -92,19 +89,6 @@ impl Incoming {
     }
 }
 
-/// Has the server listen, and connects.
-pub(crate) fn open(control: &mut Control, listens: &mut Listens) -> Result<Bounded, Error> {
-    let host = control.host().map_err(|cause| Error::Lost { doing: "opening a data connection", cause })?;
-    let address = passive(control, host, listens)?;
-    let patience = control.patience();
-    let dial = move || TcpStream::connect_timeout(&address, patience);
-    let stream = control.stop().unless_asked("haul-ftp-dial", dial).and_then(|dialled| dialled);
-    let stream = stream.map_err(|cause| Error::unreached_for_data(address, patience, cause))?;
-    // Where both ends show whose they are, small pieces go to and fro.
-    stream.set_nodelay(true).map_err(|cause| Error::Lost { doing: "opening a data connection", cause })?;
-    Ok(Bounded::new(stream, control.stop().clone()))
-}
-
 /// Where it listens. The address that it names is not looked at where its host is known: behind a gateway it
 /// is a private one, and a server must not send us elsewhere. A striped server's data are at its nodes, and
 /// `EPSV` has no word for these.
@@ -113,24 +97,21 @@ pub(crate) fn passive(
     host: Option<IpAddr>,
     listens: &mut Listens,
 ) -> Result<SocketAddr, Error> {
+    if let Some(address) = listens.take_known() {
+        return Ok(address);
+    }
     let is_at_nodes = control.nodes.are_elsewhere() && host.is_some_and(|host| host.is_ipv4());
-    if let (Some(host), Listens::Extended, false) = (host, *listens, is_at_nodes) {
+    if let (Some(host), true, false) = (host, listens.is_extended(), is_at_nodes) {
         let reply = control.ask(&Command::Epsv)?;
         let error = match control.exactly(&Command::Epsv, 229, reply) {
-            Ok(reply) => {
-                return Ok(match parse_229(reply.text())? {
-                    Passive::Port(port) => SocketAddr::new(host, port),
-                    Passive::Address(address) if control.nodes.has(address.ip()) => address,
-                    Passive::Address(address) => SocketAddr::new(host, address.port()),
-                });
-            }
+            Ok(reply) => return told_place(control, host, &reply),
             Err(error @ Error::OutOfStep { .. }) => return Err(error),
             Err(error) => error,
         };
         if host.is_ipv6() || !error.is_unknown() && error.is_passing() {
             return Err(error);
         }
-        *listens = Listens::Plain;
+        listens.set_plain();
     }
     let pasv = Command::Bare("PASV");
     let reply = control.ask(&pasv)?;
@@ -140,6 +121,15 @@ pub(crate) fn passive(
         return Ok(told);
     }
     Ok(host.map_or(told, |host| SocketAddr::new(host, told.port())))
+}
+
+/// Where it listens by its answer to `EPSV`.
+pub(crate) fn told_place(control: &Control, host: IpAddr, reply: &Reply) -> Result<SocketAddr, Error> {
+    Ok(match parse_229(reply.text())? {
+        Passive::Port(port) => SocketAddr::new(host, port),
+        Passive::Address(address) if control.nodes.has(address.ip()) => address,
+        Passive::Address(address) => SocketAddr::new(host, address.port()),
+    })
 }
 
 /// Begins what `last` asks for, with the commands `before` it, and reads the server's word that it begins.
@@ -160,9 +150,31 @@ pub(crate) fn connected(
     before: &[Command<'_>],
     last: Command<'_>,
 ) -> Result<Wire, Error> {
-    let stream = open(control, listens)?;
+    const OPENING: &str = "opening a data connection";
+    let host = control.host().map_err(|cause| Error::Lost { doing: OPENING, cause })?;
+    let address = passive(control, host, listens)?;
     let commands: Vec<Command<'_>> = before.iter().copied().chain([last]).collect();
-    control.send(&commands)?;
+    let patience = control.patience();
+    let unreached = |cause| Error::unreached_for_data(address, patience, cause);
+    let dialling = Dialling::begin(address).map_err(unreached)?;
+    // Where data connections come up, nobody waits for one before he says what it is for: that is a round
+    // trip. Else the server is to hear of nothing that comes to nothing.
+    let early = listens.come_up() && !haul_mutant::removed("ftp-dials-and-says-together");
+    if early {
+        control.send(&commands)?;
+    }
+    let stream = match dialling.end(patience, control.stop()) {
+        Ok(stream) => stream,
+        Err(cause) if early => return Err(undialled(control, (before, &last), cause)),
+        Err(cause) => return Err(unreached(cause)),
+    };
+    // Where both ends show whose they are, small pieces go to and fro.
+    stream.set_nodelay(true).map_err(|cause| Error::Lost { doing: OPENING, cause })?;
+    let stream = Bounded::new(stream, control.stop().clone());
+    listens.set_come_up();
+    if !early {
+        control.send(&commands)?;
+    }
     // What came before it is answered before it; the first refusal is what matters, and all are read.
     let mut failed = None;
     for command in before {
@@ -203,6 +215,30 @@ pub(crate) fn connected(
         (_, Err(error @ Error::Untrusted { .. })) => Err(with_word(control, error, &reply, &last)),
         _ => Err(failed.unwrap_or_else(|| control.refused(&last, &reply))),
     }
+}
+
+/// The server knows what a data connection is for that did not come up. It may have refused that meanwhile;
+/// else it waits for the connection, and the session is of no use.
+fn undialled(
+    control: &mut Control,
+    (before, last): (&[Command<'_>], &Command<'_>),
+    cause: io::Error,
+) -> Error {
+    let patience = control.patience();
+    for command in before.iter().chain([last]) {
+        match control.last_reply_within(UNDIALLED.min(patience)) {
+            Ok(reply) if matches!(reply.class(), Class::Transient | Class::Permanent) => {
+                if !std::ptr::eq(command, last) {
+                    control.set_broken();
+                }
+                return control.refused(command, &reply);
+            }
+            Ok(_) if !std::ptr::eq(command, last) => {}
+            Ok(_) | Err(_) => break,
+        }
+    }
+    control.set_broken();
+    Error::lost(DIALLING, patience, cause)
 }
 
 /// The data connection as it is to be used: under TLS, where the control connection is.

@@ -17,6 +17,7 @@ mod callers;
 mod channel;
 mod control;
 mod data;
+mod dialling;
 mod error;
 mod gsi;
 mod identity;

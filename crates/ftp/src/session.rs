@@ -16,7 +16,8 @@ use haul_gridftp::ranges::FILE_LEN_MAX;
 use haul_gridftp::reply::{Class, Reply};
 
 use crate::control::Control;
-use crate::data::{self, Incoming, Listens};
+use crate::data::{self, Incoming};
+use crate::dialling::Listens;
 use crate::gsi::{Context, Credential, DataSecurity};
 use crate::lanes::Lanes;
 use crate::nodes::Nodes;
@@ -200,7 +201,7 @@ impl Session {
         let knows_mlst = features.mlst().next().is_some();
         let has_mdtm = told.as_ref().is_none_or(|told| told.has("MDTM"));
         let tells_links = features.mlst().any(|fact| fact.name.eq_ignore_ascii_case(b"UNIX.slink"));
-        let listens = Listens::Extended;
+        let listens = Listens::default();
         let has_list = true;
         let mut session = Session {
             control,
@@ -272,6 +273,11 @@ impl Session {
     /// answer is due.
     pub fn is_over(&self) -> bool {
         self.control.is_over()
+    }
+
+    /// The server does not answer what it is asked while a file is under way.
+    pub fn is_asked_nothing_ahead(&self) -> bool {
+        self.listens.is_never()
     }
 
     /// For how long the server has said nothing.

@@ -9,6 +9,7 @@
 //! Left out: under which names files are written before they are whole, and what is compared: the store's.
 
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use haul_gridftp::command::Command;
@@ -16,7 +17,7 @@ use haul_gridftp::line::Iac;
 use haul_gridftp::reply::{Class, Reply};
 
 use crate::control::{GIVING_UP, said};
-use crate::data::connected;
+use crate::data::{connected, told_place};
 use crate::times::SetsTimes;
 use crate::tls::Wire;
 use crate::together::together;
@@ -146,26 +147,77 @@ impl Session {
         self.features.has_rest_stream()
     }
 
-    /// Ends a file: the server's word that it has all of it.
+    /// Ends a file: the server's word that it has all of it. `more`: another one is sent next, so that the
+    /// server is asked at the same time where it listens for that.
     ///
     /// # Errors
     /// It has not, or nobody knows.
-    pub fn stored(&mut self, mut outgoing: Outgoing, path: &[u8]) -> Result<(), Error> {
+    pub fn stored(&mut self, mut outgoing: Outgoing, path: &[u8], more: bool) -> Result<(), Error> {
         let (patience, begun) = (self.control.patience(), Instant::now());
         outgoing.stream.ends_at(begun + patience);
         let ended = outgoing.stream.end_writing().map_err(|cause| Error::lost(SENDING, patience, cause));
         if let Err(error) = ended {
             return Err(self.broken_off(outgoing, path, error));
         }
+        let ahead = self.ask_ahead(more)?;
         outgoing.stream.hear_out(Instant::now() + GIVING_UP.min(patience));
         drop(outgoing);
         // All of that is one silence.
         let left = patience.saturating_sub(begun.elapsed()).max(SILENT_MIN.min(patience));
         let reply = self.control.last_reply_within(left);
-        let (stor, reply) = (Command::Path("STOR", path), reply?);
+        let stor = Command::Path("STOR", path);
+        let reply = match ahead {
+            Some(host) => self.hear_ahead(host, reply?)?,
+            None => reply?,
+        };
         match reply.class() {
             Class::Completed => Ok(()),
             _ => Err(self.control.refused(&stor, &reply)),
+        }
+    }
+
+    /// Asks where the server listens for the next file, if that may be asked now: from where it does.
+    fn ask_ahead(&mut self, more: bool) -> Result<Option<IpAddr>, Error> {
+        let host = self.control.host().ok().flatten().filter(|_| more && !self.control.nodes.are_elsewhere());
+        let Some(pause) = self.listens.asks_ahead(self.control.quickest()).filter(|_| host.is_some()) else {
+            return Ok(None);
+        };
+        std::thread::sleep(pause);
+        self.control.send(&[Command::Epsv])?;
+        Ok(host)
+    }
+
+    /// Of two answers, of which this is the first, the one to the file; the other one may tell where the
+    /// server listens for the next.
+    fn hear_ahead(&mut self, host: IpAddr, first: Reply) -> Result<Reply, Error> {
+        let trip = self.control.quickest().unwrap_or_default();
+        // It comes right behind the other one, or it never does.
+        let second = self.control.last_reply_within((trip * 4).max(SILENT_MIN));
+        let Ok(second) = second else {
+            // The session is over, and the word on the file stands.
+            self.listens.set_never();
+            return Ok(first);
+        };
+        let is_place = second.code() == 229 && first.code() != 229;
+        if is_place && let Ok(address) = told_place(&self.control, host, &second) {
+            self.listens.told(address);
+            return Ok(first);
+        }
+        self.listens.told_nothing();
+        let is_of_file = |reply: &Reply| matches!(reply.code(), 226 | 250);
+        match (is_of_file(&first), is_of_file(&second)) {
+            (true, false) => Ok(first),
+            // It was busy with the file when it was asked.
+            (false, true) => Ok(second),
+            // Nobody can tell what is whose.
+            (true, true) => {
+                self.control.set_broken();
+                Err(Error::OutOfStep { said: said(&Command::Epsv), code: second.code() })
+            }
+            (false, false) => {
+                let is_busy = first.text().windows(4).any(|word| word.eq_ignore_ascii_case(b"EPSV"));
+                Ok(if is_busy { second } else { first })
+            }
         }
     }
 

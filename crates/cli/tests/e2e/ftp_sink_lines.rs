@@ -5,10 +5,12 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::support::beside::beside;
-use crate::support::ftpd::{Ftpd, Kind, Talk, contents};
+use crate::support::compare::{BELOW, Opts, assert_same};
+use crate::support::far::Far;
+use crate::support::ftpd::{Ftpd, Kind, Talk, certificate, contents};
 use crate::support::run::{Haul, Outcome, Running};
 use crate::support::sshd::free_port;
-use crate::support::taker::{InBlocks, Script, Taker, Takes};
+use crate::support::taker::{InBlocks, Interrupted, Script, Taker, Takes};
 use crate::support::{Room, read, set_mode, tree};
 
 /// Files of one length each has other bytes of: which one's something is can be told, and its length says
@@ -57,6 +59,61 @@ fn small_files_cost_no_round_trips() {
     let ended = cp(&data, &taker).exits(0);
     assert_whole(&taker, &data, FILES, &ended);
     assert!(taker.turns() < FILES * 3 / 4, "{} round trips: {}", taker.turns(), ended.describe());
+}
+
+/// Goal: in stream mode a small file costs two round trips: the connection and the word that it begins, and
+/// the word that it is there with where the next one goes. A server that is busy with a file costs one more,
+/// and one that loses what comes meanwhile a session; each file is there as it was sent.
+/// Method: as above. Making a connection costs nothing here, and names and the login come on top.
+#[test]
+fn small_files_cost_two_round_trips_in_stream_mode() {
+    const FILES: usize = 60;
+    let busy = Interrupted::Busy("450 EPSV: data transfer in progress");
+    let odd = Interrupted::Busy("503 not now");
+    beside(
+        [(None, 2), (Some(busy), 3), (Some(odd), 3), (Some(Interrupted::Lost), 3)],
+        |(interrupted, trips)| {
+            let room = Room::new();
+            let data = furnish(&room, (0..FILES).map(|n| format!("f{n}")));
+            let script = Script::default().far();
+            let script = match interrupted {
+                Some(how) => script.interrupted(how),
+                None => script,
+            };
+            let taker = script.start();
+            let ended = cp(&data, &taker).exits(0);
+            assert_whole(&taker, &data, FILES, &ended);
+            let stored = taker.heard().iter().filter(|line| line.starts_with("STOR")).count();
+            // One more is the trial of renames.
+            assert!(stored <= FILES + 1, "{interrupted:?}: {stored} files were sent: {}", ended.describe());
+            let turns = taker.turns();
+            assert!(turns < FILES * trips + FILES / 2, "{interrupted:?}: {turns} round trips: {}", ended.describe());
+        },
+    );
+}
+
+/// Goal: the same of real servers, without TLS and with it: two round trips a file of vsftpd, which answers
+/// behind the file what it is asked meanwhile, and no more than three of ProFTPD, which may be busy then.
+/// Method: what they say arrives when nothing more is said to them. Connections for data cost nothing here.
+#[test]
+fn real_servers_take_small_files_in_few_round_trips() {
+    const FILES: usize = 60;
+    let kinds = Kind::these(&[Kind::Vsftpd, Kind::VsftpdTls, Kind::Proftpd, Kind::ProftpdTls]);
+    beside(kinds, |kind| {
+        let (room, ftpd) = (Room::new(), Ftpd::start(kind));
+        let far = Far::to(ftpd.port);
+        let data = furnish(&room, (0..FILES).map(|n| format!("f{n}")));
+        let sink = room.dir("sink");
+        let url = ftpd.url(&sink).replace(&format!(":{}/", ftpd.port), &format!(":{}/", far.port));
+        let options = ["-r", "-v", "--patience=20s", "--writers=1"];
+        let trusting = Haul::cp(options).env("SSL_CERT_FILE", certificate("ca.pem"));
+        let ended = trusting.args([contents(&data)]).args([url]).run().sane().exits(0);
+        assert_same(&data, &sink, Opts { metadata: false, ..BELOW });
+        let trips = if matches!(kind, Kind::Vsftpd | Kind::VsftpdTls) { 2 } else { 3 };
+        let turns = far.turns();
+        eprintln!("{kind:?}: {turns} round trips for {FILES} files");
+        assert!(turns < FILES * trips + FILES / 2, "{kind:?}: {turns} round trips: {}", ended.describe());
+    });
 }
 
 /// Goal: where a server refuses a file whose bytes went already, it takes them for the next one's; nothing

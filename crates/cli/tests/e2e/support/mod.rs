@@ -11,6 +11,7 @@ pub mod beside;
 pub mod block_liar;
 pub mod compare;
 pub mod disk;
+pub mod far;
 pub mod flood;
 pub mod ftpd;
 pub mod hosts;

@@ -55,6 +55,16 @@ pub enum GoesOn {
     Refuses(&'static str),
 }
 
+/// What a server does with a command that comes while a file does, in stream mode. Else it is answered behind
+/// that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupted {
+    /// It is refused at once, before the word on the file.
+    Busy(&'static str),
+    /// It is never answered.
+    Lost,
+}
+
 /// When a part that it gave back is gone; it makes zeros of what is missing before the byte at which it goes
 /// on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +102,8 @@ pub struct Script {
     /// Logins so far; which of them are refused, and how.
     logins: AtomicUsize,
     refuses_logins: Option<(std::ops::Range<usize>, &'static str)>,
+    /// What it does with a command that comes while a file does.
+    interrupted: Option<Interrupted>,
     /// How files whose path holds this are taken, one after the other; then whole.
     takes: Vec<(&'static str, Vec<Takes>, AtomicUsize)>,
     /// It takes files in blocks, too: how those whose path holds this, one after the other; then whole.
@@ -330,6 +342,11 @@ impl Script {
     /// It says this to `DELE` of what is not there, and tells then that it is not.
     pub fn removes_none(mut self, reply: &'static str) -> Script {
         self.removes_none = Some(reply);
+        self
+    }
+
+    pub fn interrupted(mut self, how: Interrupted) -> Script {
+        self.interrupted = Some(how);
         self
     }
 
@@ -633,6 +650,14 @@ impl Session {
         None
     }
 
+    /// A line that is there, or comes soon.
+    fn next_line_now(&mut self) -> Option<Vec<u8>> {
+        let mut line = Vec::new();
+        self.control.read_until(b'\n', &mut line).ok()?;
+        line.truncate(line.len().checked_sub(2)?);
+        Some(line)
+    }
+
     fn say(&mut self, line: &str) -> bool {
         let line = format!("{line}\r\n");
         if self.script.far {
@@ -928,6 +953,14 @@ impl Session {
                 }
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(_) => break,
+            }
+        }
+        if let Some(how) = script.interrupted
+            && let Some(line) = self.next_line_now()
+        {
+            self.heard.lock().expect("no session panics").push(String::from_utf8_lossy(&line).into_owned());
+            if let Interrupted::Busy(reply) = how {
+                self.say(reply);
             }
         }
         match how {

@@ -254,3 +254,28 @@ pub(super) fn refuse(op: SourceOp, failure: &Failure) -> SourceDone {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: no more sessions are opened ahead than there is something for, however far the server is; at a
+    /// near one no more at a time than there are.
+    #[test]
+    fn one_thing_is_worth_one_login() {
+        let post: Post<SourceCompletion> = Arc::new(|_| {});
+        for (works, is_near, want) in [(0, false, 0), (1, false, 1), (3, false, 3), (20, false, 8), (20, true, 1)]
+        {
+            let mut queues = Queues::new(8);
+            for _ in 0..works {
+                let op = SourceOp::ReadBundle { files: Vec::new() };
+                let owed = owed(&post, &op);
+                queues.add(0, Work { op, buffer: None, owed });
+            }
+            for _ in 0..8 {
+                queues.opening += usize::from(queues.may_open(is_near));
+            }
+            assert_eq!(queues.opening, want, "{works} {is_near}");
+        }
+    }
+}

@@ -310,7 +310,8 @@ impl Writer {
 
     /// Sends a file by itself, as often as that may help.
     fn send_alone(&mut self, small: Small, before: Option<(Vec<u8>, Error)>) {
-        let result = self.send_whole(&small.item().file, small.bytes(), before);
+        let more = small.batch.has_more();
+        let result = self.send_whole(&small.item().file, small.bytes(), before, more);
         if let Err(failure) = &result {
             self.common.set_temp(small.id(), TempState::Failed(failure.clone().into()));
         }

@@ -89,6 +89,7 @@ impl FtpWriter {
             temps: Mutex::new(HashMap::new()),
             network,
             lanes,
+            hears_late: AtomicBool::new(false),
             lost: Lost::default(),
             told: Told::default(),
             parts: Parts::new(parts, can),

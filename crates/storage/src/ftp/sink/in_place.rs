@@ -107,7 +107,7 @@ impl Writer {
             self.open = Some(open);
             return Ok(());
         }
-        let stored = self.line.open().and_then(|session| sending.stored(session, &path));
+        let stored = self.line.open().and_then(|session| sending.stored(session, &path, false));
         // The offset must not be taken for that of the next file.
         if place.base() > 0 {
             self.line.close();
@@ -142,7 +142,7 @@ impl Writer {
             let sent = self.begin_into(place, &path, file.size).and_then(|mut outgoing| {
                 let session = self.line.open()?;
                 match outgoing.write(bytes) {
-                    Ok(()) => session.stored(outgoing, &path),
+                    Ok(()) => session.stored(outgoing, &path, false),
                     Err(error) => Err(session.broken_off(outgoing, &path, error)),
                 }
             });
@@ -541,7 +541,7 @@ fn try_way(session: &mut Session, trial: &[u8], way: Way, at: u64) -> Result<Vec
     let send = |outgoing: Result<Outgoing, Error>, session: &mut Session, bytes: &[u8]| {
         let mut outgoing = outgoing?;
         match outgoing.write(bytes) {
-            Ok(()) => session.stored(outgoing, trial),
+            Ok(()) => session.stored(outgoing, trial, false),
             Err(error) => Err(session.broken_off(outgoing, trial, error)),
         }
     };
@@ -562,7 +562,7 @@ fn try_way(session: &mut Session, trial: &[u8], way: Way, at: u64) -> Result<Vec
 fn try_place(session: &mut Session, trial: &[u8], at: u64) -> Result<bool, Error> {
     let mut outgoing = session.store_into(trial, at, Way::Esto)?;
     match outgoing.write(PUT) {
-        Ok(()) => session.stored(outgoing, trial)?,
+        Ok(()) => session.stored(outgoing, trial, false)?,
         Err(error) => return Err(session.broken_off(outgoing, trial, error)),
     }
     let want = TRIED.len().max(usize::try_from(at).map_or(usize::MAX, |at| at.saturating_add(PUT.len())));

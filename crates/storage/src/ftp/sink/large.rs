@@ -154,7 +154,7 @@ impl Writer {
         sending: Sending,
     ) -> Result<(), Gone> {
         let in_blocks = sending.is_in_blocks();
-        if let Err(error) = self.line.open().and_then(|session| sending.stored(session, temp)) {
+        if let Err(error) = self.line.open().and_then(|session| sending.stored(session, temp, false)) {
             return Err(match in_blocks {
                 true => self.lost_in_blocks((file.id, file.size), temp, path, &error),
                 false => {

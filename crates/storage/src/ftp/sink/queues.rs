@@ -62,6 +62,8 @@ pub(super) struct Common {
     pub(super) temps: Mutex<HashMap<FileId, Temp>>,
     pub(super) network: Network,
     pub(super) lanes: Arc<Lanes>,
+    /// The server does not answer what it is asked while a file is under way.
+    pub(super) hears_late: AtomicBool,
     pub(super) lost: Lost,
     pub(super) told: Told,
     pub(super) parts: Parts,
@@ -222,6 +224,11 @@ impl<T> Batch<T> {
             results: Mutex::new(Ends { results, left, owed: Some(owed) }),
             of,
         })
+    }
+
+    /// Some may not be taken yet.
+    pub(super) fn has_more(&self) -> bool {
+        self.next.load(Ordering::Relaxed) < self.items.len()
     }
 
     /// The next items that nobody took.

@@ -48,7 +48,7 @@ pub(super) fn check(
         Ok(_) => return Ok(()),
         Err(_) => return Err(Refused::Session),
     }
-    let sent = session.store(&trial).and_then(|outgoing| session.stored(outgoing, &trial));
+    let sent = session.store(&trial).and_then(|outgoing| session.stored(outgoing, &trial, false));
     if sent.is_err() {
         // Whatever it is that it does not take: files of other names may be taken.
         let _ = session.remove(&[&trial]);

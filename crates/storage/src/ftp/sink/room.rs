@@ -67,7 +67,7 @@ impl Writer {
         let sending = Sending::begin(session, &common.lanes, (temp, 0, ASKED_LEN as u64), None);
         let mut sending = sending.inspect_err(|error| common.note_refusal(temp, error))?;
         match sending.write(Ok(&mut *session), &vec![0; ASKED_LEN]) {
-            Ok(()) => sending.stored(session, temp),
+            Ok(()) => sending.stored(session, temp, false),
             Err(error) => Err(sending.broken_off(session, temp, error)),
         }
     }

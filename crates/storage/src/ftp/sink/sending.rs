@@ -78,13 +78,13 @@ impl Sending {
         }
     }
 
-    /// Ends it: the server's word that it has all of it.
+    /// Ends it: the server's word that it has all of it. `more`: another one follows.
     ///
     /// # Errors
     /// It has not, or nobody knows.
-    pub(super) fn stored(self, session: &mut Session, temp: &[u8]) -> Result<(), Error> {
+    pub(super) fn stored(self, session: &mut Session, temp: &[u8], more: bool) -> Result<(), Error> {
         match self {
-            Sending::Plain(outgoing) => session.stored(outgoing, temp),
+            Sending::Plain(outgoing) => session.stored(outgoing, temp, more),
             Sending::Blocks { going, .. } => session.sent(going),
         }
     }

@@ -225,12 +225,14 @@ impl Writer {
         }
     }
 
-    /// Sends a file whole, and again where that may help. `before`: what was sent of it, and how that ended.
+    /// Sends a file whole, and again where that may help. `before`: what was sent of it, and how that ended;
+    /// `more`: another one follows.
     pub(super) fn send_whole(
         &mut self,
         file: &SinkFile,
         bytes: &[u8],
         mut before: Option<(Vec<u8>, Error)>,
+        more: bool,
     ) -> Result<(), Failure> {
         let path = self.common.path(file);
         if let Some(failure) = self.common.not_begun(&path) {
@@ -282,7 +284,11 @@ impl Writer {
                 match sending.write(Ok(&mut *session), bytes) {
                     Ok(()) => {
                         self.common.network.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-                        sending.stored(session, &temp)
+                        let hears_late = &self.common.hears_late;
+                        let more = more && !hears_late.load(Ordering::Relaxed);
+                        let stored = sending.stored(session, &temp, more);
+                        hears_late.fetch_or(session.is_asked_nothing_ahead(), Ordering::Relaxed);
+                        stored
                     }
                     Err(error) => Err(sending.broken_off(session, &temp, error)),
                 }
