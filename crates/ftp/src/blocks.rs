@@ -109,8 +109,8 @@ impl Session {
         Ok(())
     }
 
-    /// Data come in blocks from now on, over so many connections; with the commands `behind` it, whose replies
-    /// are still to come, in the same round trip.
+    /// Data come in blocks from now on, over so many connections; with the commands `behind` it, whose
+    /// replies are still to come, in the same round trip.
     fn block_mode(&mut self, connections: u32, behind: &[Command<'_>]) -> Result<(), Error> {
         if let Some(lanes) = &mut self.lanes
             && lanes.wanted == connections
@@ -145,7 +145,8 @@ impl Session {
             },
         ];
         let together = !haul_mutant::removed("ftp-blocks-are-asked-for-together");
-        let all: Vec<Command<'_>> = commands.iter().chain(behind.iter().filter(|_| together)).copied().collect();
+        let all: Vec<Command<'_>> =
+            commands.iter().chain(behind.iter().filter(|_| together)).copied().collect();
         self.control.send(&all)?;
         let mut replies = Vec::with_capacity(commands.len());
         for _ in &commands {
@@ -160,7 +161,8 @@ impl Session {
                 command => {
                     let done = self.control.exactly(command, 200, reply);
                     if done.is_err() {
-                        // In which mode it is now is not worth to be found out, nor what it makes of the rest.
+                        // In which mode it is now is not worth to be found out, nor what it makes of the
+                        // rest.
                         self.control.set_broken();
                     }
                     done?;

@@ -538,6 +538,11 @@ impl Control {
     pub(crate) fn ask_all(&mut self, commands: &[Command<'_>]) -> Result<Vec<Reply>, Error> {
         let asked = Instant::now();
         self.send(commands)?;
+        self.answers(commands, asked)
+    }
+
+    /// The last reply to each of these, which were sent then, in one piece.
+    pub(crate) fn answers(&mut self, commands: &[Command<'_>], asked: Instant) -> Result<Vec<Reply>, Error> {
         let mut replies = Vec::with_capacity(commands.len());
         for command in commands {
             let reply = self.last_reply()?;

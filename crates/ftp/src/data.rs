@@ -26,7 +26,6 @@ const DIALLING: &str = "connecting for data";
 /// does not wait for one.
 const UNDIALLED: Duration = Duration::from_secs(2);
 
-
 /// Something that comes over a data connection.
 pub struct Incoming {
     stream: Wire,

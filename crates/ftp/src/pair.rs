@@ -177,32 +177,49 @@ impl Pair {
         if self.manner.stream || !can(&self.from) || !can(&self.to) {
             return Ok(());
         }
-        let mode = |mode| Command::Mode(mode);
-        if !self.ask(End::To, &mode(b'E'))? {
-            return Ok(());
-        }
-        if !self.ask(End::From, &mode(b'E'))? {
-            self.ask(End::To, &mode(b'S'))?;
-            return Ok(());
+        self.striped = self.to.features.has("SPAS") && self.from.features.has("SPOR");
+        let (parallelism, layout) = (self.manner.parallelism, self.manner.layout.filter(|_| self.striped));
+        let (blocks, opts) = (Command::Mode(b'E'), Command::OptsRetr { parallelism, layout });
+        // Who receives knows what markers are wanted by the words before it or by this one, as haul's own.
+        let markers = Command::With("OPTS", b"RETR Markers=1;");
+        // Each second what is safe and how far it is; who does not know that says so every five.
+        let trev = |event: &'static [u8]| Command::With("TREV", event);
+        let delayed = self.to.features.has_delayed_passive().then_some(Command::OptsDelayedPassive);
+        let to = [blocks, trev(b"RESTART 1"), trev(b"PERF 1"), markers];
+        let to: Vec<Command<'_>> = to.into_iter().chain(delayed).collect();
+        // Far away each answer takes a round trip: all is asked of both before either answers.
+        let [from, to] = self.ask_both([&[blocks, opts, markers], &to])?;
+        let is_done = |reply: &Reply| reply.class() == Class::Completed;
+        match (is_done(&from[0]), is_done(&to[0])) {
+            (true, true) => {}
+            (from, to) => {
+                for (end, _) in [(End::From, from), (End::To, to)].into_iter().filter(|(_, is)| *is) {
+                    self.ask(end, &Command::Mode(b'S'))?;
+                }
+                self.striped = false;
+                return Ok(());
+            }
         }
         self.extended = true;
-        self.striped = self.to.features.has("SPAS") && self.from.features.has("SPOR");
-        // Each second what is safe and how far it is; who does not know that says so every five.
-        for event in ["RESTART 1", "PERF 1"] {
-            self.ask(End::To, &Command::With("TREV", event.as_bytes()))?;
-        }
-        let (parallelism, layout) = (self.manner.parallelism, self.manner.layout.filter(|_| self.striped));
-        let opts = Command::OptsRetr { parallelism, layout };
-        let at = |end| move |error| Fault::At { end, error, other: None };
-        let reply = self.from.control.ask(&opts).map_err(at(End::From))?;
-        self.from.control.done(&opts, reply).map_err(at(End::From))?;
-        // Who receives knows it by that word or by the one above, as haul's own by this one.
-        for end in [End::From, End::To] {
-            self.ask(end, &Command::With("OPTS", b"RETR Markers=1;"))?;
-        }
-        self.delayed =
-            self.to.features.has_delayed_passive() && self.ask(End::To, &Command::OptsDelayedPassive)?;
+        let at = |error| Fault::At { end: End::From, error, other: None };
+        self.from.control.done(&opts, from[1].clone()).map_err(at)?;
+        self.delayed = delayed.is_some() && to.last().is_some_and(is_done);
         Ok(())
+    }
+
+    /// The replies of both to what is asked of them at the same time, of whom data comes from first.
+    fn ask_both(&mut self, commands: [&[Command<'_>]; 2]) -> Result<[Vec<Reply>; 2], Fault> {
+        const ENDS: [End; 2] = [End::From, End::To];
+        let asked = Instant::now();
+        let at = |end| move |error| Fault::At { end, error, other: None };
+        for (end, commands) in ENDS.into_iter().zip(commands) {
+            self.control(end).send(commands).map_err(at(end))?;
+        }
+        let mut told = [Vec::new(), Vec::new()];
+        for ((end, commands), told) in ENDS.into_iter().zip(commands).zip(&mut told) {
+            *told = self.control(end).answers(commands, asked).map_err(at(end))?;
+        }
+        Ok(told)
     }
 
     /// Whether it is done; a refusal is no matter.

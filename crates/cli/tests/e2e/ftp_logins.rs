@@ -67,8 +67,8 @@ fn a_small_file_has_one_login_at_a_source() {
     assert_eq!(logins(&liar.heard()), 1, "{}", ended.describe());
 }
 
-/// Goal: one large file, the sum of which is asked for in parts, has sessions for that beside its own: as many
-/// as it has parts.
+/// Goal: one large file, the sum of which is asked for in parts, has sessions for that beside its own: as
+/// many as it has parts.
 #[test]
 fn a_large_file_has_sessions_for_its_sums() {
     let room = Room::new();

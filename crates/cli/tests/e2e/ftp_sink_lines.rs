@@ -87,7 +87,11 @@ fn small_files_cost_two_round_trips_in_stream_mode() {
             // One more is the trial of renames.
             assert!(stored <= FILES + 1, "{interrupted:?}: {stored} files were sent: {}", ended.describe());
             let turns = taker.turns();
-            assert!(turns < FILES * trips + FILES / 2, "{interrupted:?}: {turns} round trips: {}", ended.describe());
+            assert!(
+                turns < FILES * trips + FILES / 2,
+                "{interrupted:?}: {turns} round trips: {}",
+                ended.describe()
+            );
         },
     );
 }

@@ -229,25 +229,29 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     };
     let (from, at_from) = site_of(first, &sources)?;
     let sites = Arc::new(Sites::new([(from.clone(), at_from.clone())], sources.retry.clone()));
-    let mut tries = Tries::new(Step::Start, &sites, 0);
-    let (session, found) = loop {
-        let (failure, why, path) = match find(&sites, 0, &sources, &[]) {
-            Ok(found) => break found,
-            Err(Unfound::Misused(failure)) => return Err(failure),
-            Err(Unfound::Failed(failure, why, path)) => (failure, why, path),
-        };
-        match tries.failed(&sites, why, &path, 0) {
-            Next::After(pause) if unless(&sources.stop, pause) => {}
-            _ => return Err(failure),
-        }
-    };
-    let at_from = Settings { at: session.address(), ..at_from };
-    let (to, at_to) =
-        server_of(destination, (sources.patience, sources.data_channel), (sources.ssh, &sources.stop))?;
     let retry = |at: (&Server, FailureKind), stop: &Stop| Retry::new(at, sources.retry.clone(), stop.clone());
-    let first = retry((&to, FailureKind::Write), &sources.stop);
-    let mut scout =
-        reach(&to, &at_to, (&first, destination.path())).map_err(|error| unreached(&to, &error))?;
+    // Who is not found at the source needs no destination, however long that is waited for.
+    let (unfound, outer) = (Arc::new(AtomicBool::new(false)), sources.stop.clone());
+    let flag = unfound.clone();
+    let stop = Stop::when(move || flag.load(Ordering::Relaxed) || outer.is_asked());
+    let target = server_of(destination, (sources.patience, sources.data_channel), (sources.ssh, &stop));
+    let target = target.map(|(to, at_to)| (retry((&to, FailureKind::Write), &stop), to, at_to));
+    // Both are reached at the same time: each login takes several round trips.
+    let (located, reached) = thread::scope(|both| {
+        let path = destination.path();
+        let scout = target.as_ref().ok();
+        let scout = scout.map(|(first, to, at_to)| both.spawn(move || reach(to, at_to, (first, path))));
+        let located = locate(&sites, &sources);
+        unfound.store(located.is_err(), Ordering::Relaxed);
+        (located, scout.map(|scout| scout.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))))
+    });
+    let (session, found) = located?;
+    let at_from = Settings { at: session.address(), ..at_from };
+    let (first, to, at_to) = target?;
+    let mut scout = match reached {
+        Some(reached) => reached.map_err(|error| unreached(&to, &error))?,
+        None => return Err(super::usage("no destination given".into())),
+    };
     let at_to = Settings { at: scout.address(), ..at_to };
     let same_server = at_to.at.is_some() && at_to.at == at_from.at;
     let typed = server::path_of(destination.path()).unwrap_or_default();
@@ -361,6 +365,25 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     let scout = Line::with(to, at_to, &shared.retries[1], scout);
     let pair = Box::new(FtpPair { shared, scout });
     Ok(Delegated { walk, to: root, rename, pair })
+}
+
+/// Finds the sources, as long as the policy says so.
+fn locate(
+    sites: &Sites,
+    sources: &crate::place::Sources<'_>,
+) -> Result<(Session, Vec<super::Found>), Failure> {
+    let mut tries = Tries::new(Step::Start, sites, 0);
+    loop {
+        let (failure, why, path) = match find(sites, 0, sources, &[]) {
+            Ok(found) => return Ok(found),
+            Err(Unfound::Misused(failure)) => return Err(failure),
+            Err(Unfound::Failed(failure, why, path)) => (failure, why, path),
+        };
+        match tries.failed(sites, why, &path, 0) {
+            Next::After(pause) if unless(&sources.stop, pause) => {}
+            _ => return Err(failure),
+        }
+    }
 }
 
 /// A path without doubled slashes, dots, and a slash at its end.

@@ -264,7 +264,8 @@ mod tests {
     #[test]
     fn one_thing_is_worth_one_login() {
         let post: Post<SourceCompletion> = Arc::new(|_| {});
-        for (works, is_near, want) in [(0, false, 0), (1, false, 1), (3, false, 3), (20, false, 8), (20, true, 1)]
+        for (works, is_near, want) in
+            [(0, false, 0), (1, false, 1), (3, false, 3), (20, false, 8), (20, true, 1)]
         {
             let mut queues = Queues::new(8);
             for _ in 0..works {

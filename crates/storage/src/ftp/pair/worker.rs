@@ -331,7 +331,13 @@ impl Worker {
             let at = |error| Trouble { scope: Scope::All, fault: Fault::At { end, error, other: None } };
             shared.retries[end as usize].open(server, settings).map_err(at)
         };
-        let (from, to) = (open(End::From)?, open(End::To)?);
+        // Each takes several round trips, and none waits for the other.
+        let (from, to) = thread::scope(|both| {
+            let from = both.spawn(|| open(End::From));
+            let to = open(End::To);
+            (from.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), to)
+        });
+        let (from, to) = (from?, to?);
         for (end, shuns) in [(End::From, from.shuns(&to)), (End::To, to.shuns(&from))] {
             if shuns {
                 let at = shared.end(end).0.url();
