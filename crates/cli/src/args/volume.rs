@@ -261,10 +261,9 @@ pub struct AccessOf {
 }
 
 const ACCESS_AFTER: &str = "\
-It is used from $XDG_STATE_HOME/haul/volumes or ~/.local/state/haul/volumes of whoever reads, where it must be his own file, of mode 600. The access \
-that `haul volume create` wrote is for everything, and copied as it is. See docs/volumes.md.
-
-Exit codes: 0 done; 1 failed; 2 wrong usage.";
+Exit codes: 0 done; 1 failed; 2 wrong usage. The file is used from $XDG_STATE_HOME/haul/volumes or ~/.local/state/haul/volumes of \
+whoever reads, where it must be his own, of mode 600. The access that `haul volume create` wrote is for everything, and copied as it is. \
+See docs/volumes.md.";
 
 #[derive(ClapArgs, Debug)]
 pub struct Begins {

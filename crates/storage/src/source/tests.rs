@@ -203,7 +203,11 @@ fn objects_hold_the_bytes_of_the_file() {
         std::thread::yield_now();
     }
     bench.engine.submit(SourceJob { op: SourceOp::Forget { id }, buffer: None });
-    assert!(bench.look(id, G0).is_err(), "forgotten");
+    // Nobody is told when it is, and another thread may look before.
+    while bench.look(id, G0).is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it is not forgotten");
+        std::thread::yield_now();
+    }
     assert!(bench.tree.is_empty());
 }
 
