@@ -160,6 +160,11 @@ pub fn check_name(name: &str) -> Result<(), AccessError> {
     if good { Ok(()) } else { Err(AccessError::Name(name.into())) }
 }
 
+/// A volume, or a place in one, as people write it: also as `haul cp` has it, with `vol://` before it.
+pub fn without_scheme(text: &str) -> &str {
+    text.strip_prefix("vol://").unwrap_or(text)
+}
+
 fn failed(op: &'static str, path: &Path) -> impl FnOnce(Errno) -> AccessError {
     let path = path.to_owned();
     move |errno| AccessError::Io { op, path, source: errno.into() }

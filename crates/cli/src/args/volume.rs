@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Subcommand};
 use haul_core::volume::layout::Placement;
-use haul_volume::access::check_name;
+use haul_volume::access::{check_name, without_scheme};
 
 use super::far::{self, SshCommand, parse_ssh};
 use super::{parse_duration, parse_object_size, parse_patience, parse_size, plain, protect, rate};
@@ -302,8 +302,11 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts(pub Vec<String>);
 
+/// `NAME`, `vol://NAME` or `vol://NAME/`.
 fn parse_name(text: &str) -> Result<String, String> {
-    check_name(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
+    let bare = without_scheme(text);
+    let name = if bare.len() < text.len() { bare.strip_suffix('/').unwrap_or(bare) } else { bare };
+    check_name(name).map(|()| name.to_owned()).map_err(|error| error.to_string())
 }
 
 /// `HOST:DIR`, `[::1]:DIR` or `/DIR`.

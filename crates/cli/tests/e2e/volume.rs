@@ -276,6 +276,10 @@ fn a_volume_from_its_making_to_its_end() {
     user.haul(&["volume", "rm", "v/g"]).run().sane().exits(1).says("v/g: ");
     user.haul(&["volume", "rm", "v/f"]).run().sane().exits(0);
     let listed = user.haul(&["volume", "ls", "v/"]).run().sane().exits(0);
+    // As copies have it.
+    let same = user.haul(&["volume", "ls", "vol://v/"]).run().sane().exits(0);
+    assert_eq!(same.stdout, listed.stdout);
+    user.haul(&["volume", "fsck", "vol://v/"]).run().sane().exits(0);
     assert_eq!(out(&listed), "");
     user.haul(&["volume", "destroy", "v"]).run().sane().exits(0);
     user.has_nothing(&["a", "b", "c"]);

@@ -11,7 +11,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use haul_core::entry::Name;
 use haul_core::volume::catalog::{Entry, EntryNo, Failure, Kind, Place, ROOT};
 use haul_core::volume::layout::{Placing, Striping};
-use haul_volume::access::{Access, check_name};
+use haul_volume::access::{Access, check_name, without_scheme};
 use haul_volume::catalog::client::Client as Catalog;
 use haul_volume::client::{Client, Config};
 use haul_volume::drain::{self, Homeless};
@@ -74,9 +74,10 @@ struct Line {
     at_home: Option<u64>,
 }
 
-/// `NAME` and the names behind it.
+/// `NAME` or `vol://NAME`, and the names behind it.
 fn split(text: &str) -> Result<(&str, Vec<Name>), Trouble> {
-    let (volume, path) = text.split_once('/').unwrap_or((text, ""));
+    let bare = without_scheme(text);
+    let (volume, path) = bare.split_once('/').unwrap_or((bare, ""));
     check_name(volume)?;
     let shown = || escape::name(text.as_bytes());
     let names = path.split('/').filter(|part| !part.is_empty() && *part != ".");
