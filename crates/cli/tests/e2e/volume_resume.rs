@@ -126,6 +126,8 @@ fn a_killed_copy_goes_on() {
     assert_eq!(last.0["resumed"].as_bool(), Some(true), "{last:?}");
     let place = Place { parent: ROOT, name: Name::new(b"f").expect("a name") };
     assert_eq!(pen.catalog.lookup(place).expect("there").id, one.id, "it is the file that was begun");
+    let known = pen.catalog.known(vec![one.id]).expect("what is known").remove(0).expect("it is there");
+    assert_eq!((known.whole, known.home.is_some()), (Some(SIZE as u64), true), "as of one copied at once");
     comes_out(&user, &from, "out");
     let again = user.cp(&[], &from, "vol://v/").run().sane().exits(0).summary();
     assert_eq!((again.number("bytes_sent"), again.number("unchanged")), (0, 1), "{again:?}");

@@ -352,10 +352,14 @@ impl OpenFile {
         self.is_kept.store(true, Ordering::Release);
     }
 
+    pub(super) fn is_adopted(&self) -> bool {
+        self.is_adopted.load(Ordering::Acquire)
+    }
+
     /// So many bytes of it are not written, as far as they were counted: the session knows what of a file
     /// that goes on was found.
     pub(super) fn missing(&self, data_len: u64) -> u64 {
-        if self.is_adopted.load(Ordering::Acquire) {
+        if self.is_adopted() {
             return 0;
         }
         data_len.saturating_sub(self.written.load(Ordering::Acquire))

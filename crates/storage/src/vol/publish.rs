@@ -15,7 +15,7 @@ use haul_core::digest::{SubtreeSet, subtrees};
 use haul_core::entry::{Meta, Name};
 use haul_core::ids::DirId;
 use haul_core::transfer::op::{AmendItem, Existing, LinkItem, Publish, Seen, SinkFile};
-use haul_core::volume::catalog::{EntryNo, Place as At, Setting};
+use haul_core::volume::catalog::{EntryNo, Known, Place as At, Setting};
 use haul_core::volume::{ContentVersion, FileNo};
 use haul_core::wire::{Failure, FailureKind};
 use rustix::io::Errno;
@@ -66,6 +66,11 @@ impl Common {
         if !haul_mutant::removed("volume-files-are-synced") {
             self.sync(open, entry)?;
         }
+        // One that is new has none. Whatever becomes of it behind this is another state.
+        let state = match open.is_adopted() {
+            true => self.volume.catalog.known(vec![entry]).ok().and_then(|mut known| known.pop().flatten()),
+            false => Some(Known::default()),
+        };
         // Of what was never written nobody is asked.
         let look = match file.size {
             0 if file.map.is_none() => None,
@@ -97,11 +102,11 @@ impl Common {
             // Who does not hear it has the catalog told once more, and the file is copied once more.
             let _ = self.volume.wait_once(&told);
         }
-        if named.is_ok() {
+        if let (Ok(()), Some(before)) = (&named, state) {
             // Where holes were not written the servers need not have anything.
             let whole = file.map.is_none().then_some(file.size);
             let version = look.map_or_else(ContentVersion::default, |look| look.version);
-            self.noted.add(&self.volume, (entry, noted::FILE), version, whole);
+            self.noted.add(&self.volume, (entry, before.state + noted::FILE), version, whole);
         }
         named
     }
