@@ -53,7 +53,8 @@ impl Queues {
             0 => self.waits(),
             _ => self.wanted() > all || haul_mutant::removed("ftp-few-files-have-few-logins"),
         };
-        if !is_wanted {
+        let is_over = all > 0 && logins.refusals() > 0 && haul_mutant::removed("ftp-logins-are-tried-again");
+        if !is_wanted || is_over {
             return Opens::Later(None);
         }
         // Without any nobody waits: whoever takes the work tries again as for any file.
@@ -114,9 +115,6 @@ impl Writer {
             queues.logins.refused(self.index, !error.is_network());
             drop(queues);
             self.common.ready.notify_all();
-            if haul_mutant::removed("ftp-logins-are-tried-again") {
-                return false;
-            }
         }
         let mut queues = self.common.lock();
         queues.open[self.index] = true;
