@@ -22,16 +22,15 @@ demo: ## move a real tree between two hosts made of namespaces, kill it half-way
 	@scripts/needs.sh demo
 	@scripts/demo.sh
 
-# Tests mostly wait, for ssh or for somebody's patience to end: two processors run four at a time.
-export RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n > 4 ? n : 4)))
+# Tests mostly wait, for a disk, for ssh or for somebody's patience to end: two processors run six at a time.
+export RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n > 6 ? n : 6)))
 
 # Every test runs, also after one has failed; what was skipped is counted at the end.
-# Most tests wait for something for much of their time: half as many again at a time as there are processors.
 test: ## run all tests
 	@scripts/needs.sh test
 	@scripts/peers.sh
 	@mkdir -p target && rm -f $(SKIPS)
-	@code=0; export RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((($$(nproc) * 3 + 1) / 2))}; \
+	@code=0; \
 	HAUL_TEST_SKIPS=$(SKIPS) cargo test --workspace --locked --no-fail-fast || code=$$?; \
 	if [ -s $(SKIPS) ]; then \
 		echo "skipped:"; sed -E 's/^SKIP .*: needs //' $(SKIPS) | sort | uniq -c | sed 's/\([0-9]\) /\1 need /'; \
