@@ -7,6 +7,8 @@
 //! show whose he is keeps nobody else waiting.
 //! Left out: what goes through them. What protects them is a [`Guard`].
 
+mod dial;
+
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,7 +20,6 @@ use std::time::{Duration, Instant};
 
 use haul_gridftp::mode_e::Channel;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::config::{CHANNELS_MAX, CONNECT_WITHIN, SHOWN_WITHIN, plain_ip};
 use crate::control::{Abort, Control, timespec};
@@ -30,9 +31,6 @@ pub const PORT_MIN: u16 = 1_024;
 const BUFFER_MAX: u64 = 64 << 20;
 /// Who says nothing for so long is the first to give way to others.
 const SPOKEN_WITHIN: Duration = Duration::from_secs(2);
-/// A connection that is dialled comes about within this time, or a client that wants to go is not kept for
-/// it.
-const SOON: Duration = Duration::from_secs(3);
 /// Most threads that look at who is there, with those that were told to end and have not yet.
 const LIVING_MAX: usize = 2 * CHANNELS_MAX;
 
@@ -477,79 +475,6 @@ impl Data {
         Ok(None)
     }
 
-    /// Dials once, and hears the client meanwhile.
-    ///
-    /// # Errors
-    /// The outer: the session has to see to it. The inner: nobody answers, or the guard refuses who does.
-    pub fn dial(&mut self, control: &mut Control, progress: &Progress) -> Result<io::Result<Conn>, Abort> {
-        let socket = match self.begin_to_dial() {
-            Ok(socket) => socket,
-            Err(error) => return Ok(Err(error)),
-        };
-        let connected = (socket.as_fd(), PollFlags::OUT);
-        if let Err(abort) = wait_for(connected, CONNECT_WITHIN, control, progress) {
-            return if abort == Abort::Late { Ok(Err(ErrorKind::TimedOut.into())) } else { Err(abort) };
-        }
-        let is_there = rustix::net::sockopt::socket_error(&socket).and_then(|came| came);
-        if let Err(error) = is_there.map_err(io::Error::from).and_then(|()| self.prepare(&socket)) {
-            return Ok(Err(error));
-        }
-        let Some(guard) = self.guard.apart() else {
-            return Ok(self.guard.wrap(socket, true).map(Conn::new));
-        };
-        self.show_apart(guard, socket, control, progress)
-    }
-
-    fn begin_to_dial(&self) -> io::Result<TcpStream> {
-        let Route::Dial(address) = self.route else { return Err(ErrorKind::NotConnected.into()) };
-        // What was agreed of protection since then counts.
-        if !self.may_reach(address) {
-            return Err(io::Error::other(Refused::Foreign));
-        }
-        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-        if haul_mutant::removed("ftpd-dials-hear-the-client") {
-            return TcpStream::connect_timeout(&address, CONNECT_WITHIN);
-        }
-        match rustix::net::connect(&socket, &address) {
-            Ok(()) | Err(rustix::io::Errno::INPROGRESS | rustix::io::Errno::INTR) => Ok(socket.into()),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
-    /// Both ends of a connection that was dialled show whose it is, on a thread of its own.
-    fn show_apart(
-        &self,
-        guard: Box<dyn Guard>,
-        socket: TcpStream,
-        control: &mut Control,
-        progress: &Progress,
-    ) -> Result<io::Result<Conn>, Abort> {
-        let begun = || -> io::Result<_> {
-            let (ours, theirs) = UnixStream::pair()?;
-            let (other, (done, found)) = (socket.try_clone()?, channel());
-            std::thread::Builder::new().name("show".into()).spawn(move || {
-                let _ = done.send(guard.wrap(socket, true).map(Conn::new));
-                drop(theirs);
-            })?;
-            Ok((ours, other, found))
-        };
-        let (bell, other, found) = match begun() {
-            Ok(begun) => begun,
-            Err(error) => return Ok(Err(error)),
-        };
-        // It ends by itself before that.
-        let ended = wait_for((bell.as_fd(), PollFlags::IN), SHOWN_WITHIN * 2, control, progress);
-        match ended {
-            Ok(()) => Ok(found.recv().unwrap_or_else(|_| Err(ErrorKind::BrokenPipe.into()))),
-            Err(abort) => {
-                let _ = other.shutdown(std::net::Shutdown::Both);
-                if abort == Abort::Late { Ok(Err(ErrorKind::TimedOut.into())) } else { Err(abort) }
-            }
-        }
-    }
-
     fn prepare(&self, socket: &TcpStream) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
@@ -572,7 +497,8 @@ impl Data {
         let conn = if self.is_listening() {
             self.await_one(control, progress)
         } else {
-            self.dial(control, progress)
+            self.dial(1, control, progress)
+                .map(|dialled| dialled.map(|mut conns| conns.pop().expect("as many as were asked for")))
         };
         self.route = Route::None;
         self.forget_showing();
@@ -607,29 +533,6 @@ impl Data {
     /// Why a connection was sent away since it was last listened, if one was and it was not told yet.
     pub fn why_sent_away(&mut self) -> Option<String> {
         self.sent_away.take().map(haul_base::errno::text)
-    }
-}
-
-/// Waits until this is ready, at most so long; a client that wants to go is not kept for what does not come.
-fn wait_for(
-    wanted: (BorrowedFd<'_>, PollFlags),
-    within: Duration,
-    control: &mut Control,
-    progress: &Progress,
-) -> Result<(), Abort> {
-    let begun = Instant::now();
-    loop {
-        let is_slow = begun.elapsed() >= SOON;
-        if is_slow && control.wants_to_go() {
-            return Err(Abort::Asked);
-        }
-        let deadline = begun + if is_slow { within } else { SOON.min(within) };
-        match control.wait(&[wanted], deadline, Some(progress)) {
-            Ok(ready) if ready[0] => return Ok(()),
-            Ok(_) => {}
-            Err(Abort::Late) if begun.elapsed() < within => {}
-            Err(abort) => return Err(abort),
-        }
     }
 }
 

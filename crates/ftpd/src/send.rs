@@ -4,6 +4,9 @@
 //! What must hold: a block's header is sent only with all its bytes behind it, or the connections are reset;
 //! a transfer that fails never looks like one that ended.
 //! From the page cache to a socket in the clear no byte passes this process (`sendfile`).
+//! What is large goes from several threads ([`threads`]).
+
+mod threads;
 
 use std::io::ErrorKind;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -47,6 +50,10 @@ pub trait Feed {
     fn next(&mut self) -> Result<Option<Piece>, Lost>;
     /// The file that pieces are of.
     fn file(&self) -> Option<&OwnedFd>;
+    /// The same for several threads, and how many bytes are left, at least; `None`: for one alone.
+    fn shared(&mut self) -> Option<(&mut (dyn Feed + Send), u64)> {
+        None
+    }
 }
 
 /// Parts of a file.
@@ -82,6 +89,10 @@ impl Feed for FileFeed {
     }
     fn file(&self) -> Option<&OwnedFd> {
         Some(&self.file)
+    }
+    fn shared(&mut self) -> Option<(&mut (dyn Feed + Send), u64)> {
+        let left = self.left.iter().map(|(start, end)| end - start).sum();
+        Some((self, left))
     }
 }
 
@@ -124,12 +135,12 @@ impl Out {
         self.head_at == self.head.len() && self.piece.is_none()
     }
 
-    /// Pushes as much as goes. True: all of it went.
+    /// Pushes as much as goes; `moved` hears how much. True: all of it went.
     fn push(
         &mut self,
         to: &mut dyn Stream,
         file: Option<&OwnedFd>,
-        progress: &Progress,
+        moved: impl Fn(usize),
     ) -> Result<bool, Stop> {
         while self.head_at < self.head.len() {
             match to.write(&self.head[self.head_at..]) {
@@ -164,7 +175,7 @@ impl Out {
                     _ => return Err(Stop::Data(error)),
                 },
             };
-            progress.add(len);
+            moved(len);
             match piece {
                 Piece::Text { text, .. } => drop(text.drain(..len)),
                 Piece::File { from, len: left, .. } => {
@@ -231,29 +242,30 @@ fn send_stream(
 ) -> Result<(), Stop> {
     while let Some(piece) = feed.next()? {
         let mut out = Out { piece: Some(piece), ..Out::default() };
-        while !out.push(&mut *conn.stream, feed.file(), progress)? {
+        while !out.push(&mut *conn.stream, feed.file(), |len| progress.add(len))? {
             control.wait(&[(conn.stream.fd(), PollFlags::OUT)], progress.deadline(), Some(progress))?;
         }
         // A fast connection never blocks, and `ABOR` is heard all the same.
         control.wait(&[(conn.stream.fd(), PollFlags::OUT)], progress.deadline(), Some(progress))?;
     }
-    drain(control, &mut *conn.stream, progress, |stream| stream.end())
+    drain(
+        &mut *conn.stream,
+        |stream| stream.end(),
+        |wanted| Ok(control.wait(&[wanted], progress.deadline(), Some(progress)).map(drop)?),
+    )
 }
 
-/// Has what protects a connection send what it still holds.
+/// Has what protects a connection send what it still holds; `wait` waits for it.
 fn drain(
-    control: &mut Control,
     stream: &mut dyn Stream,
-    progress: &Progress,
     mut send: impl FnMut(&mut dyn Stream) -> std::io::Result<()>,
+    mut wait: impl FnMut((BorrowedFd<'_>, PollFlags)) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
     loop {
         match send(stream) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                control.wait(&[(stream.fd(), PollFlags::OUT)], progress.deadline(), Some(progress))?;
-            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => wait((stream.fd(), PollFlags::OUT))?,
             Err(error) => return Err(Stop::Data(error)),
         }
     }
@@ -270,7 +282,15 @@ pub fn blocks(
     feed: &mut dyn Feed,
     progress: &Progress,
 ) -> Result<(), Stop> {
-    match send_blocks(control, &mut conns, feed, progress) {
+    let many = feed.shared().and_then(|(feed, left)| Some((feed, threads::count(conns.len(), left)?)));
+    let sent = match many {
+        Some((feed, count)) => threads::send(control, &mut conns, feed, progress, count),
+        None => {
+            let ends = Header::ends(conns.len() as u64, false)?;
+            send_blocks(&mut conns, &mut Alone { control, feed, progress, ends, is_over: false })
+        }
+    };
+    match sent {
         Ok(()) => {
             data.kept = conns;
             Ok(())
@@ -282,16 +302,51 @@ pub fn blocks(
     }
 }
 
-fn send_blocks(
-    control: &mut Control,
-    conns: &mut [Conn],
-    feed: &mut dyn Feed,
-    progress: &Progress,
-) -> Result<(), Stop> {
-    let mut ends = Header::ends(conns.len() as u64, false)?;
+/// What a thread that sends blocks asks for.
+trait Turn {
+    /// The next piece; none is left.
+    fn next(&mut self) -> Result<Option<Piece>, Stop>;
+    /// The header that ends the next connection.
+    fn end(&mut self) -> Header;
+    /// The file that pieces are of.
+    fn file(&self) -> Option<&OwnedFd>;
+    fn moved(&self, len: usize);
+    /// Waits for one of these, and says which are ready.
+    fn wait(&mut self, wanted: &[(BorrowedFd<'_>, PollFlags)]) -> Result<Vec<bool>, Stop>;
+}
+
+/// One thread sends all, and hears the client.
+struct Alone<'a, E> {
+    control: &'a mut Control,
+    feed: &'a mut dyn Feed,
+    progress: &'a Progress,
+    ends: E,
+    is_over: bool,
+}
+
+impl<E: Iterator<Item = Header>> Turn for Alone<'_, E> {
+    fn next(&mut self) -> Result<Option<Piece>, Stop> {
+        let piece = if self.is_over { None } else { self.feed.next()? };
+        self.is_over = piece.is_none();
+        Ok(piece)
+    }
+    fn end(&mut self) -> Header {
+        self.ends.next().expect("one for each connection")
+    }
+    fn file(&self) -> Option<&OwnedFd> {
+        self.feed.file()
+    }
+    fn moved(&self, len: usize) {
+        self.progress.add(len);
+    }
+    fn wait(&mut self, wanted: &[(BorrowedFd<'_>, PollFlags)]) -> Result<Vec<bool>, Stop> {
+        Ok(self.control.wait(wanted, self.progress.deadline(), Some(self.progress))?)
+    }
+}
+
+fn send_blocks(conns: &mut [Conn], turn: &mut dyn Turn) -> Result<(), Stop> {
     let mut outs: Vec<Out> = conns.iter().map(|_| Out::default()).collect();
     let mut ready = vec![true; conns.len()];
-    let mut is_over = false;
     loop {
         for (i, conn) in conns.iter_mut().enumerate() {
             let out = &mut outs[i];
@@ -300,9 +355,8 @@ fn send_blocks(
                 continue;
             }
             if out.is_empty() {
-                let piece = if is_over { None } else { feed.next()? };
                 out.head_at = 0;
-                match piece {
+                match turn.next()? {
                     Some(piece) => {
                         let (at, len) = match &piece {
                             Piece::File { at, len, .. } => (*at, *len),
@@ -312,17 +366,16 @@ fn send_blocks(
                         out.piece = Some(piece);
                     }
                     None => {
-                        is_over = true;
-                        out.head = ends.next().expect("one for each connection").encode().to_vec();
+                        out.head = turn.end().encode().to_vec();
                         out.ended = true;
                     }
                 }
             }
-            ready[i] = out.push(&mut *conn.stream, feed.file(), progress)?;
+            ready[i] = out.push(&mut *conn.stream, turn.file(), |len| turn.moved(len))?;
         }
         if outs.iter().all(|out| out.ended && out.is_empty()) {
             for conn in conns {
-                drain(control, &mut *conn.stream, progress, |stream| stream.flush())?;
+                drain(&mut *conn.stream, |stream| stream.flush(), |wanted| turn.wait(&[wanted]).map(drop))?;
             }
             return Ok(());
         }
@@ -330,7 +383,7 @@ fn send_blocks(
             (0..conns.len()).filter(|i| !(outs[*i].ended && outs[*i].is_empty())).collect();
         let wanted: Vec<(BorrowedFd<'_>, PollFlags)> =
             waiting.iter().map(|i| (conns[*i].stream.fd(), PollFlags::OUT)).collect();
-        let now = control.wait(&wanted, progress.deadline(), Some(progress))?;
+        let now = turn.wait(&wanted)?;
         for (i, is_ready) in waiting.into_iter().zip(now) {
             ready[i] = is_ready;
         }
@@ -348,15 +401,12 @@ pub fn channels(
     progress: &Progress,
 ) -> Result<(Vec<Conn>, bool), Stop> {
     let kept = std::mem::take(&mut data.kept);
-    let mut live: Vec<Conn> = kept.into_iter().filter_map(alive).collect();
+    let live: Vec<Conn> = kept.into_iter().filter_map(alive).collect();
     if !live.is_empty() {
         return Ok((live, true));
     }
-    for _ in 0..count {
-        let dialled = data.dial(control, progress);
-        live.push(dialled.map_err(Stop::from)?.map_err(Stop::Data)?);
-    }
-    Ok((live, false))
+    let dialled = data.dial(count, control, progress);
+    Ok((dialled.map_err(Stop::from)?.map_err(Stop::Data)?, false))
 }
 
 /// Nothing ever comes through a connection to the client: what does is its end.

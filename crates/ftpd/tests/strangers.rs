@@ -1,15 +1,19 @@
 //! Who dials a data port and does not show whose he is: nobody waits for him, and nothing of him is left.
+//! And whom the server dials: all at the same time.
 //!
 //! The guard is a fake: who is there is known by one byte, and is waited for without end.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use haul_ftpd::config::CHANNELS_MAX;
+use haul_ftpd::control::Control;
 use haul_ftpd::data::{Conn, Data, Guard, Stream};
+use haul_ftpd::progress::Progress;
 
 /// Far above what anything takes here.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -202,4 +206,32 @@ fn threads_are_bounded() {
         assert!(Instant::now() < until, "threads live on");
         assert!(accept(&mut data, Duration::from_millis(2)).is_none());
     }
+}
+
+/// Goal: connections that the server makes are under way all at once, so that eight take the round trips of
+/// one.
+/// Method: the client shows whose the first is when it has the last.
+#[test]
+fn dials_are_made_at_once() {
+    let (mut data, living) = data();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    data.dial_to(listener.local_addr().expect("an address")).expect("it may be dialled");
+    let monitor = UnixStream::pair().expect("a pair");
+    let socket = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let client = TcpStream::connect(socket.local_addr().expect("an address")).expect("connect");
+    let served = socket.accept().expect("accept").0;
+    served.set_nonblocking(true).expect("a socket that does not wait");
+    let mut control = Control::new(Box::new(served), monitor.1, true);
+    let taker = std::thread::spawn(move || {
+        let mut all: Vec<_> = (0..8).map(|_| listener.accept().expect("accept").0).collect();
+        for socket in &mut all {
+            socket.write_all(b"k").expect("show");
+        }
+        all
+    });
+    let dialled = data.dial(8, &mut control, &Progress::new("RETR"));
+    let conns = dialled.expect("nobody wants an end").expect("all come up");
+    assert_eq!(conns.len(), 8);
+    assert_eq!(living.load(Ordering::SeqCst), 0);
+    drop((taker.join().expect("the taker"), client, monitor.0));
 }
