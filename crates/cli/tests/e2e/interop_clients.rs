@@ -435,10 +435,14 @@ fn interop_of_killed_sessions() {
                 let ended = status.is_some_and(|status| status.success());
                 if !between_two {
                     let is_put = lands != back;
-                    // It does not come back, and says why; what sends ends now and then without a word.
+                    // It does not come back, and says why, by the words of the connection whose end it hears
+                    // of first; what sends ends now and then without a word.
                     let reasons: &[&str] = match is_put {
                         true => &["an end-of-file was reached", "Connection reset by peer", "Broken pipe"],
-                        false => &["error: globus_ftp_client: EOF has been reached"],
+                        false => &[
+                            "error: globus_ftp_client: EOF has been reached",
+                            "error: an end-of-file was reached",
+                        ],
                     };
                     let is_said = reasons.iter().any(|reason| said.contains(reason));
                     let code = status.and_then(|status| status.code());
