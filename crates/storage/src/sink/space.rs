@@ -6,8 +6,10 @@
 //! What must hold: zeros are never written. Raw `fallocate` says so where a file system cannot allocate
 //! (the C library would write every block then), and where even a longer size means
 //! zeros on media (FAT and its kin know no holes), the size is left to the writes. Where the file system
-//! compresses, nothing is allocated: what fits compressed must not fail for its length.
-//! Left out: small files. One write makes them, so there is nothing to tear apart.
+//! compresses, nothing is allocated: what fits compressed must not fail for its length. Where it lies in
+//! memory, room is looked for and not taken: taking clears each page, while all writes to the file wait, and
+//! its pages have no neighbours to lie with. Left out: small files. One write makes them, so there is nothing
+//! to tear apart.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -30,6 +32,9 @@ const FILLS_WITH_ZEROS: [FsWord; 4] = [0x4d44, 0x2011_bab0, 0x4244, 0x482b];
 const BTRFS: FsWord = 0x9123_683e;
 const BCACHEFS: FsWord = 0xca45_1a4e_u32 as FsWord;
 const ZFS: FsWord = 0x2fc1_2fc1;
+
+/// Magic numbers of file systems in memory: tmpfs, ramfs.
+const IN_MEMORY: [FsWord; 2] = [0x0102_1994, 0x8584_58f6_u32 as FsWord];
 
 /// Whether what is written to the file may be compressed: then blocks in advance would hold all of its
 /// length, and on btrfs keep it from being compressed at all.
@@ -63,6 +68,8 @@ pub enum Space {
     Allocated,
     /// The file system allocates nothing in advance.
     Unsupported,
+    /// It lies in memory, and has room for the file now.
+    InMemory,
 }
 
 /// Gives the file its full `size` and allocates blocks for its `extents` of data (offset and length; `None`:
@@ -74,8 +81,8 @@ pub enum Space {
 /// `ENOSPC`, `EDQUOT`, `EFBIG`: it will not fit. The file is as long as before then.
 pub fn preallocate(fd: impl AsFd, size: u64, extents: Option<&[(u64, u64)]>) -> Result<Space> {
     let fd = fd.as_fd();
-    let magic = rustix::fs::fstatfs(fd).map(|stat| stat.f_type);
-    if magic.is_ok_and(|magic| FILLS_WITH_ZEROS.contains(&magic)) {
+    let magic = rustix::fs::fstatfs(fd).map_or(0, |stat| stat.f_type);
+    if FILLS_WITH_ZEROS.contains(&magic) {
         return Ok(Space::Unsupported);
     }
     let stat = rustix::fs::fstat(fd)?;
@@ -87,6 +94,9 @@ pub fn preallocate(fd: impl AsFd, size: u64, extents: Option<&[(u64, u64)]>) -> 
     let extents = extents.unwrap_or(&all).iter().map(cut).filter(|(_, len)| *len > 0);
     let need = extents.clone().fold(0, |sum: u64, (_, len)| sum.saturating_add(len));
     let fits = fits(fd, need.saturating_sub(stat.st_blocks as u64 * 512));
+    if fits && IN_MEMORY.contains(&magic) {
+        return Ok(Space::InMemory);
+    }
     for (offset, len) in extents {
         // What cannot fit is not tried: until it fails it would take all the room that others need. One block
         // tells whether the file system allocates at all, for only then is it an error.
@@ -123,6 +133,7 @@ pub(super) struct Spaces {
     unsupported: Mutex<BTreeMap<u64, u64>>,
     /// Files that will be compressed.
     compressed: AtomicU64,
+    in_memory: AtomicU64,
     allocated: AtomicU64,
 }
 
@@ -132,6 +143,7 @@ impl Spaces {
             off,
             unsupported: Mutex::default(),
             compressed: AtomicU64::new(0),
+            in_memory: AtomicU64::new(0),
             allocated: AtomicU64::new(0),
         }
     }
@@ -161,6 +173,10 @@ impl Spaces {
                 self.allocated.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
+            Ok(Space::InMemory) => {
+                self.in_memory.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
             Ok(Space::Unsupported) => {
                 *lock(&self.unsupported).entry(device).or_default() += 1;
                 Ok(())
@@ -178,19 +194,23 @@ impl Spaces {
         if self.off {
             return "no (as asked)".into();
         }
-        let allocated = self.allocated.load(Ordering::Relaxed);
-        let without: u64 = lock(&self.unsupported).values().sum();
-        let compressed = self.compressed.load(Ordering::Relaxed);
-        match (compressed, allocated + without) {
-            (0, _) => {}
-            (_, 0) => return format!("no (the file system compresses; {compressed} files)"),
-            _ => return format!("{allocated} files; {compressed} not, for the file system compresses them"),
-        }
-        match (allocated, without) {
-            (0, 0) => "no (no large file)".into(),
-            (_, 0) => format!("{allocated} files (blocks of one file lie together)"),
-            (0, _) => format!("no (the file system allocates nothing in advance; {without} files)"),
-            _ => format!("{allocated} files; {without} more where the file system cannot"),
+        let count = |files: &AtomicU64| files.load(Ordering::Relaxed);
+        let allocated = count(&self.allocated);
+        let without = [
+            (count(&self.compressed), "the file system compresses"),
+            (count(&self.in_memory), "the file system is in memory, and has room"),
+            (lock(&self.unsupported).values().sum(), "the file system allocates nothing in advance"),
+        ];
+        let without: Vec<String> = without
+            .iter()
+            .filter(|(files, _)| *files > 0)
+            .map(|(files, why)| format!("{why}; {files} files"))
+            .collect();
+        match (allocated, without.is_empty()) {
+            (0, true) => "no (no large file)".into(),
+            (_, true) => format!("{allocated} files (blocks of one file lie together)"),
+            (0, false) => format!("no ({})", without.join(", ")),
+            _ => format!("{allocated} files; no others ({})", without.join(", ")),
         }
     }
 }

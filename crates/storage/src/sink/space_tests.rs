@@ -1,18 +1,19 @@
 use super::*;
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// Goal: the data extents alone get blocks, the file gets its full size, and what it holds stays.
 /// Method: two extents of a sparse file with bytes in it; one extent reaches beyond the size.
 #[test]
 fn data_extents_alone_are_allocated() {
-    use std::os::unix::fs::FileExt;
     let file = tempfile::tempfile().expect("a file");
     file.write_all_at(b"kept", 8192).expect("written");
     let size = 64 << 20;
     let extents = [(8192, 1 << 20), (size - 4096, u64::MAX)];
     match preallocate(&file, size, Some(&extents)).expect("there is space") {
-        Space::Unsupported => return eprintln!("skipped: this file system allocates nothing in advance"),
+        Space::Unsupported | Space::InMemory => {
+            return eprintln!("skipped: this file system allocates nothing in advance");
+        }
         Space::Allocated => {}
     }
     let stat = file.metadata().expect("stat");
@@ -24,13 +25,18 @@ fn data_extents_alone_are_allocated() {
     assert_eq!(&kept, b"kept");
 }
 
-/// Goal: a file system that allocates nothing in advance is asked once, counted, and gets no zeros.
-/// Method: `/dev/null`'s errno is none of these, so a pipe's: EINVAL for ftruncate is an error, hence a
-/// file on ramfs where it can be mounted; its files must stay without blocks.
+/// Goal: a file system in memory gets no zeros: no page of it is taken in advance, and that is said.
+/// Method: ramfs and tmpfs, where they can be mounted; files must stay without blocks, and get their size.
 #[test]
-fn unsupported_is_silent_and_counted() {
+fn memory_is_not_cleared_in_advance() {
+    for kind in ["ramfs", "tmpfs"] {
+        memory_of_one_kind(kind);
+    }
+}
+
+fn memory_of_one_kind(kind: &str) {
     let dir = tempfile::tempdir().expect("tempdir");
-    let mounted = std::process::Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(dir.path()).output();
+    let mounted = std::process::Command::new("mount").args(["-t", kind, kind]).arg(dir.path()).output();
     if !mounted.is_ok_and(|output| output.status.success()) {
         return eprintln!("skipped: mounting needs root");
     }
@@ -41,9 +47,8 @@ fn unsupported_is_silent_and_counted() {
     drop(file);
     let _ = std::process::Command::new("umount").arg(dir.path()).status();
     assert!(results.iter().all(|result| result.is_ok()), "{results:?}");
-    assert_eq!(stat.blocks(), 0, "zeros were written");
-    assert_eq!(lock(&spaces.unsupported).get(&7), Some(&3));
-    assert!(spaces.report().contains("3 files"), "{}", spaces.report());
+    assert_eq!((stat.size(), stat.blocks()), (1 << 30, 0), "{kind}: pages were taken");
+    assert_eq!(spaces.report(), "no (the file system is in memory, and has room; 3 files)");
 }
 
 /// Goal: nothing is asked of the file system where it was switched off, nor for small files.
@@ -73,7 +78,8 @@ fn too_large_is_named_and_leaves_nothing() {
         return eprintln!("skipped: mounting needs root");
     }
     let taken = File::create(dir.path().join("taken")).expect("created");
-    assert_eq!(preallocate(&taken, 4 << 20, None), Ok(Space::Allocated));
+    assert_eq!(preallocate(&taken, 4 << 20, None), Ok(Space::InMemory));
+    taken.write_all_at(&vec![1; 4 << 20], 0).expect("written");
     let file = File::create(dir.path().join("f")).expect("created");
     let said = Spaces::new(false).reserve(&file, 1, 6 << 20, None, || "/d/huge".into());
     let stat = file.metadata().expect("stat");
@@ -87,7 +93,7 @@ fn too_large_is_named_and_leaves_nothing() {
     assert!(text.contains("the 6291456 bytes of /d/huge"), "{text}");
     assert!(text.contains("4.2 MB and"), "what is free is what others can have: {text}");
     assert_eq!((stat.size(), stat.blocks()), (0, 0));
-    assert_eq!(rest, Ok(Space::Allocated));
+    assert_eq!(rest, Ok(Space::InMemory));
 }
 
 /// Goal: mount options that have files compressed are known as such.
