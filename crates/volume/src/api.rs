@@ -34,6 +34,7 @@
 
 mod ahead;
 mod blocks;
+mod dir;
 mod error;
 mod file;
 mod many;
@@ -50,21 +51,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use haul_core::entry::{Meta, Name, Timestamp};
-use haul_core::volume::FileNo;
 pub use haul_core::volume::catalog::Kind;
 use haul_core::volume::catalog::{Entry, EntryNo, Facts, Place};
 pub use haul_core::volume::layout::Placement;
+use haul_core::volume::{ContentVersion, FileNo};
 use rustix::io::Errno;
 
 pub use self::blocks::{Block, Blocks, BlocksRead};
+pub use self::dir::{Dir, Entries};
 pub use self::error::{Error, OneFailed, Why};
-pub use self::file::File;
+pub use self::file::{File, Writing};
 pub use self::options::{AHEAD, OpenOptions};
 use self::path::{Led, lead};
 use self::written::Written;
 use crate::access::Access;
 use crate::catalog::client::Client as Catalog;
-use crate::client::{Client, Config, Waiting};
+use crate::client::{Client, Config, VolumeError, Waiting};
+use crate::contents::{self, ContentsError};
 
 /// How long something may take if nobody says.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -218,29 +221,7 @@ impl Volume {
         self.shared.told("open", path, |shared| {
             options.check()?;
             let led = lead(shared.catalog(), path, !options.create_new)?;
-            let makes = options.create || options.create_new;
-            let (entry, new) = match led {
-                Led { entry: Some(_), .. } if options.create_new => {
-                    return Err(Why::refused(Errno::EXIST, "its name is taken"));
-                }
-                Led { entry: Some(entry), .. } if entry.kind == Kind::File => {
-                    shared.catalog().open(entry.id)?;
-                    (entry, false)
-                }
-                Led { entry: Some(_), .. } => return Err(Why::refused(Errno::ISDIR, "it is a directory")),
-                Led { at: Some(at), entry: None } if makes => {
-                    let placement = options.placement.unwrap_or(shared.placement);
-                    let placing = placement.of_file(options.expected_len, shared.client.striping());
-                    let (new, mode) = (options.create_new, made(options.mode));
-                    shared.catalog().create_placed(at, mode, new, true, placing)?
-                }
-                Led { entry: None, .. } => return Err(Why::refused(Errno::NOENT, "it is not there")),
-            };
-            let file = File::new(shared, FileNo(entry.id.0), shared.url(path), options);
-            if options.truncate && !new {
-                file.empty()?;
-            }
-            Ok(file)
+            shared.open_led(led, options, shared.url(path))
         })
     }
 
@@ -347,6 +328,18 @@ impl Volume {
         self.shared.told(doing, path, |shared| Ok(shared.catalog().rmdir(shared.place(path)?)?))
     }
 
+    /// Opens the directory that a path leads to, for what is done by one name at a time.
+    ///
+    /// # Errors
+    /// It is none, or not there.
+    pub fn open_dir(&self, path: impl AsRef<Path>) -> Result<Dir, Error> {
+        let path = path.as_ref().as_os_str().as_bytes();
+        self.shared.told("open the directory", path, |shared| {
+            let entry = lead(shared.catalog(), path, true)?.found()?;
+            Dir::of(shared, &entry, path.to_vec())
+        })
+    }
+
     /// Waits for the syncs of files that were dropped and not closed, and tells what failed of them.
     ///
     /// # Errors
@@ -359,6 +352,55 @@ impl Volume {
 impl Shared {
     fn catalog(&self) -> &Catalog {
         self.catalog.as_ref().expect("it is told at the very end that this client is done")
+    }
+
+    /// Opens the file that was found, or makes it where nothing was.
+    fn open_led(self: &Arc<Shared>, led: Led, options: &OpenOptions, shown: String) -> Result<File, Why> {
+        let makes = options.create || options.create_new;
+        let (entry, new) = match led {
+            Led { entry: Some(_), .. } if options.create_new => {
+                return Err(Why::refused(Errno::EXIST, "its name is taken"));
+            }
+            Led { entry: Some(entry), .. } if entry.kind == Kind::File => {
+                self.catalog().open(entry.id)?;
+                (entry, false)
+            }
+            Led { entry: Some(Entry { kind: Kind::Link(_), .. }), .. } => {
+                return Err(Why::refused(Errno::LOOP, "it is a symbolic link"));
+            }
+            Led { entry: Some(_), .. } => return Err(Why::refused(Errno::ISDIR, "it is a directory")),
+            Led { at: Some(at), entry: None } if makes => {
+                let placement = options.placement.unwrap_or(self.placement);
+                let placing = placement.of_file(options.expected_len, self.client.striping());
+                let (new, mode) = (options.create_new, made(options.mode));
+                self.catalog().create_placed(at, mode, new, true, placing)?
+            }
+            Led { entry: None, .. } => return Err(Why::refused(Errno::NOENT, "it is not there")),
+        };
+        let file = File::new(self, FileNo(entry.id.0), shown, options);
+        if options.truncate && !new {
+            file.empty()?;
+        }
+        Ok(file)
+    }
+
+    /// What an entry is, its length and time as its gatherer knows them; and the version of its bytes, if it
+    /// is a file. Where somebody writes it all the time there is none, and its time may be older than what
+    /// was written.
+    fn looked(&self, entry: Entry) -> Result<(Stat, Option<ContentVersion>), Why> {
+        let Some(file) = entry.file() else { return Ok((stat_of(entry, 0), None)) };
+        match contents::look(self.catalog(), &self.client, file) {
+            Ok((look, told)) => {
+                let len = look.end.max(self.own_end(file));
+                Ok((stat_of(told.unwrap_or(entry), len), Some(look.version)))
+            }
+            Err(ContentsError::Servers(VolumeError::Busy)) => {
+                let len = self.client.read(file, 0, 0).wait()?.end.max(self.own_end(file));
+                Ok((stat_of(entry, len), None))
+            }
+            Err(ContentsError::Servers(why)) => Err(why.into()),
+            Err(ContentsError::Catalog(why)) => Err(why.into()),
+        }
     }
 
     /// A path in it, to be shown.
@@ -425,7 +467,7 @@ impl Shared {
 }
 
 impl Left {
-    fn hear(&mut self, shown: &str, result: Result<(), crate::client::VolumeError>) {
+    fn hear(&mut self, shown: &str, result: Result<(), VolumeError>) {
         if let Err(why) = result {
             self.failed.get_or_insert_with(|| Error::new("sync what was dropped of", shown, why));
         }

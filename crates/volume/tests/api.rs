@@ -773,3 +773,70 @@ fn what_was_lost_is_told() {
     let other = rig.volume(None).open_file("/f", OpenOptions::new().read(true)).expect("opened");
     assert!(whole(&other) == [2; 2 * STRIPE]);
 }
+
+fn name(text: &str) -> haul_core::entry::Name {
+    haul_core::entry::Name::new(text.as_bytes()).expect("a name")
+}
+
+/// Goal: by a directory that is open all is done by one name at a time; no link is followed, and the
+/// directory stays the same one when it is renamed; what is in it is listed with the lengths that files have.
+/// Method: each call, and what the volume has by its paths; more names than a page of the catalog has.
+#[test]
+fn directories_are_open_by_their_numbers() {
+    let rig = Rig::new(2);
+    let volume = rig.volume(None);
+    volume.mkdir("/a", 0o755).expect("made");
+    let dir = volume.open_dir("/a").expect("it is there");
+    let file = dir.open_file(&name("f"), OpenOptions::new().write(true).create_new(true)).expect("made");
+    let writes = [0, 5].map(|at| file.begin_write(b"01234".to_vec(), at).expect("begun"));
+    writes.into_iter().for_each(|write| write.wait().expect("written"));
+    file.sync_data().expect("synced");
+    file.close().expect("closed");
+    volume.symlink("f", "/a/link").expect("made");
+    let errno = |result: Result<File, Error>| result.err().map(|error| error.errno());
+    assert_eq!(errno(dir.open_file(&name("link"), OpenOptions::new().read(true))), Some(40), "ELOOP");
+    assert_eq!(errno(dir.open_file(&name("none"), OpenOptions::new().read(true))), Some(2), "ENOENT");
+    let new = || dir.open_file(&name("f"), OpenOptions::new().write(true).create_new(true));
+    assert_eq!(errno(new()), Some(17), "EEXIST");
+
+    volume.rename("/a", "/b").expect("renamed");
+    let (stat, version) = dir.lookup(&name("f")).expect("it is there");
+    assert_eq!((stat.len, stat.kind), (10, Kind::File));
+    assert_eq!(dir.number_of(&name("f")).expect("it is there"), stat.number);
+    let same = dir.lookup(&name("f")).expect("it is there").1;
+    assert!(version.is_some() && same == version, "nobody wrote");
+    let file = volume.open_file("/b/f", OpenOptions::new().write(true)).expect("it is there");
+    file.pwrite(b"x", 3).expect("written");
+    let (other, changed) = dir.lookup(&name("f")).expect("it is there");
+    assert!(changed != version && other.len == 10, "somebody wrote");
+    file.close().expect("closed");
+
+    dir.mkdir(&name("d"), 0o700).expect("made");
+    let below = dir.open_dir(&name("d")).expect("it is there");
+    dir.rename(&name("f"), &below, &name("g")).expect("renamed");
+    below.set_mode(&name("g"), 0o640).expect("set");
+    below.set_mtime(&name("g"), 1_500_000_000, 7).expect("set");
+    let stat = volume.stat("/b/d/g").expect("it is there");
+    let mtime = std::time::UNIX_EPOCH + Duration::new(1_500_000_000, 7);
+    assert_eq!((stat.mode, stat.mtime, stat.len), (0o640, mtime, 10));
+    assert!(dir.set_mode(&name("link"), 0o600).is_err() && dir.rmdir(&name("d")).is_err());
+    below.unlink(&name("g")).expect("removed");
+    dir.rmdir(&name("d")).expect("removed");
+
+    for number in 0..1_500_usize {
+        let file =
+            dir.open_file(&name(&format!("n{number:04}")), OpenOptions::new().write(true).create(true));
+        let file = file.expect("made");
+        if number.is_multiple_of(100) {
+            file.pwrite(&vec![7; number], 0).expect("written");
+        }
+        file.close().expect("closed");
+    }
+    let lens = |looks: bool| -> Vec<u64> {
+        let entries = dir.entries(looks).map(|entry| entry.expect("listed"));
+        entries.filter(|(name, _)| name.as_bytes().starts_with(b"n")).map(|(_, stat)| stat.len).collect()
+    };
+    let is_so = |number: usize| if number.is_multiple_of(100) { number as u64 } else { 0 };
+    assert_eq!(lens(true), (0..1_500).map(is_so).collect::<Vec<_>>());
+    assert_eq!(lens(false), vec![0; 1_500]);
+}

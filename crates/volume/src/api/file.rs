@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use haul_core::volume::FileNo;
-use haul_core::volume::catalog::EntryNo;
+use haul_core::volume::catalog::{EntryNo, Setting};
 use haul_core::volume::wire::BYTES_MAX;
+use haul_core::volume::{ContentVersion, FileNo};
 use haul_core::wire::FILE_LEN_MAX;
 use rustix::io::Errno;
 
@@ -181,6 +181,28 @@ impl File {
         Ok(())
     }
 
+    /// Begins to write bytes from `offset` on, at most 16 MiB, and waits for no server. Nothing is known of
+    /// them before [`Writing::wait`] came back; a read or a sync that is begun before that may leave them
+    /// out.
+    ///
+    /// # Errors
+    /// The file was not opened to write, or they are too many.
+    pub fn begin_write(&self, bytes: Vec<u8>, offset: u64) -> Result<Writing, Error> {
+        let begin = || -> Result<Writing, Why> {
+            self.may_write(false)?;
+            let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= FILE_LEN_MAX);
+            let end = end.ok_or_else(|| Why::refused(Errno::FBIG, "a file ends at 2^63 - 1 at most"))?;
+            if bytes.len() > PART {
+                return Err(Why::refused(Errno::FBIG, "one write has at most 16 MiB"));
+            }
+            self.written.begins();
+            let (len, path, written) = (bytes.len(), self.path.clone(), self.written.clone());
+            let waiting = (len > 0).then(|| self.shared.client.write(self.no, offset, bytes));
+            Ok(Writing { waiting, written, end, path, len })
+        };
+        self.told("write", begin())
+    }
+
     /// Puts bytes behind the file's end, and says where they stand: behind whatever was appended, gathered or
     /// synced before, by whomever, and behind what this program wrote. No two appends overlap. At most 64
     /// MiB.
@@ -258,6 +280,41 @@ impl File {
         self.told("look at", stat())
     }
 
+    /// No other file of the volume ever has it.
+    pub fn number(&self) -> u64 {
+        self.no.0
+    }
+
+    /// What the file is, as the server knows it that gathers it, and the version of its bytes: while that
+    /// stays nothing was written to it. Who may write it directly gives that up for the moment. `None`:
+    /// somebody writes all the time.
+    ///
+    /// # Errors
+    /// As of [`File::stat`]; with an access for reading also where it was written and the catalog was not
+    /// told.
+    pub fn look(&self) -> Result<(Stat, Option<ContentVersion>), Error> {
+        let look = || self.shared.looked(self.shared.catalog().stat(EntryNo(self.no.0))?);
+        self.told("look at", look())
+    }
+
+    /// Gives the file these bits of permission.
+    ///
+    /// # Errors
+    /// The catalog's.
+    pub fn set_mode(&self, mode: u32) -> Result<(), Error> {
+        let set = Setting { mode: Some(mode), ..Setting::default() };
+        self.told("set the mode of", self.shared.catalog().set_attr(EntryNo(self.no.0), set).map(drop))
+    }
+
+    /// Makes last what this program wrote to the file before, and no more: others hear of its length and time
+    /// by a [`File::sync`] or [`File::close`] that is still to come, or when they look.
+    ///
+    /// # Errors
+    /// As of [`File::sync`].
+    pub fn sync_data(&self) -> Result<(), Error> {
+        self.told("sync", self.shared.client.sync(self.no).wait())
+    }
+
     /// Makes last what this program wrote to the file before, its length too, and moves the file's time, by
     /// the catalog's clock: whoever opens the file after this returned sees all of it.
     ///
@@ -329,6 +386,35 @@ impl File {
         self.written.begins();
         let end = self.one_of("write", blocks::write(&self.shared.client, self.no, blocks))?;
         self.written.wrote(end);
+        Ok(())
+    }
+}
+
+/// A write that is under way.
+#[must_use]
+pub struct Writing {
+    waiting: Option<Waiting<()>>,
+    written: Arc<Written>,
+    end: u64,
+    path: String,
+    len: usize,
+}
+
+impl Writing {
+    /// Bytes that are written.
+    pub fn bytes(&self) -> usize {
+        self.len
+    }
+
+    /// Waits until others can read them.
+    ///
+    /// # Errors
+    /// As of [`File::pwrite`].
+    pub fn wait(self) -> Result<(), Error> {
+        let Writing { waiting, written, end, path, .. } = self;
+        let Some(waiting) = waiting else { return Ok(()) };
+        waiting.wait().map_err(|why| Error::new("write", path, why))?;
+        written.wrote(end);
         Ok(())
     }
 }
