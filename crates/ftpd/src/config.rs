@@ -93,11 +93,21 @@ pub type Parts = Vec<Secret>;
 /// Sessions of TLS that a client can go on with: what it calls each, and its secrets.
 pub type Known = Vec<(Secret, Secret)>;
 
+/// A volume, as whoever serves it knows it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Volume {
+    pub name: String,
+    /// The directory of the user's that has the access to it.
+    pub state: PathBuf,
+}
+
 /// What a server is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Config {
-    /// The directory that is served, as bytes.
+    /// The directory that is served, as bytes; of a volume the path in it.
     pub root: Vec<u8>,
+    /// The volume that is served; `None`: a directory of this host is.
+    pub volume: Option<Volume>,
     /// What anonymous clients may; `None`: nobody is anonymous.
     pub anonymous: Option<Access>,
     /// Where the authorities of a grid are, whose people come by GSI; `None`: none do.

@@ -1,14 +1,14 @@
 //! haul-ftpd: a server of FTP and GridFTP.
 //!
-//! In: sockets that listen, a directory. Out: its files to clients, and theirs into it.
+//! In: sockets that listen, a directory or a volume. Out: its files to clients, and theirs into it.
 //! What must hold: whoever connects is hostile. Each session is a process of its own, which may do what its
-//! login may and nothing else ([`monitor`]); every effect on files goes through haul's jail ([`tree`]); a
-//! file gets its name when all of it is on media ([`part`]); nothing is waited for without end, and nothing
-//! is kept without bound ([`config`] has the limits).
-//! Left out: printing, signals and the environment, which are the program's.
+//! login may and nothing else ([`monitor`]); every effect on files is by an open directory and one name
+//! ([`store`]); a file gets its name when all of it is on media ([`part`]); nothing is waited for without
+//! end, and nothing is kept without bound ([`config`] has the limits). Left out: printing, signals and the
+//! environment, which are the program's.
 //!
 //! Reading order: [`config`], [`monitor`], [`people`], [`session`], [`control`], [`lock`], [`relay`],
-//! [`tree`], [`part`], [`data`], [`guard`], [`tls`], [`send`], [`receive`], [`link`].
+//! [`store`], [`tree`], [`part`], [`data`], [`guard`], [`tls`], [`send`], [`receive`], [`link`].
 //!
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
@@ -29,6 +29,7 @@ pub mod receive;
 pub mod relay;
 pub mod send;
 pub mod session;
+pub mod store;
 pub mod sums;
 pub mod tls;
 pub mod transfer;

@@ -5,15 +5,13 @@
 //! the look at it is left out; a name that no line can hold is counted, for an answer that leaves it out
 //! unsaid would lose it.
 
-use std::os::fd::OwnedFd;
-
 use haul_core::entry::Name;
 use haul_gridftp::listing::{Facts, Kind, Moment, write_moment};
-use rustix::fs::{Dir, FileType, Stat};
 use rustix::io::Errno;
 
 use crate::config::Access;
-use crate::tree::{Lost, Tree, is_kept};
+use crate::store::{Dir, Entries, Fault, FileType, Stat};
+use crate::tree::{Lost, is_kept};
 
 /// Bytes of lines that are made at a time.
 const PIECE_LEN: usize = 64 << 10;
@@ -71,7 +69,7 @@ pub enum Form {
 
 /// What is known of an entry.
 pub fn facts(stat: &Stat, kind: Option<Kind>, link: Option<&[u8]>, access: Access, wanted: Wanted) -> Facts {
-    let of = FileType::from_raw_mode(stat.st_mode);
+    let of = stat.kind;
     let kind = kind.unwrap_or(match of {
         FileType::RegularFile => Kind::File,
         FileType::Directory => Kind::Dir,
@@ -90,13 +88,13 @@ pub fn facts(stat: &Stat, kind: Option<Kind>, link: Option<&[u8]>, access: Acces
     let on = |fact| wanted.has(fact);
     Facts {
         kind: on("type").then_some(kind),
-        size: (on("size") && of == FileType::RegularFile).then(|| u64::try_from(stat.st_size).unwrap_or(0)),
-        modify: on("modify").then_some(Moment { secs: stat.st_mtime, nanos: 0 }),
+        size: (on("size") && of == FileType::RegularFile).then_some(stat.len),
+        modify: on("modify").then_some(Moment { secs: stat.mtime.0, nanos: 0 }),
         perm: on("perm").then(|| perm.into()),
-        unique: Some(format!("{:x}-{:x}", stat.st_dev, stat.st_ino).into_bytes().into()),
-        unix_mode: on("unix.mode").then_some(stat.st_mode & 0o7777),
-        unix_uid: on("unix.uid").then_some(stat.st_uid),
-        unix_gid: on("unix.gid").then_some(stat.st_gid),
+        unique: Some(format!("{:x}-{:x}", stat.dev, stat.ino).into_bytes().into()),
+        unix_mode: on("unix.mode").then_some(stat.mode),
+        unix_uid: on("unix.uid").then_some(stat.uid),
+        unix_gid: on("unix.gid").then_some(stat.gid),
         unix_slink: link.filter(legal).filter(|_| on("unix.slink")).map(Into::into),
         ..Facts::default()
     }
@@ -104,7 +102,7 @@ pub fn facts(stat: &Stat, kind: Option<Kind>, link: Option<&[u8]>, access: Acces
 
 /// A line as `ls -l` writes it, without its end. `now` is in seconds since 1970.
 pub fn long_line(stat: &Stat, name: &[u8], link: Option<&[u8]>, now: i64) -> Vec<u8> {
-    let kind = match FileType::from_raw_mode(stat.st_mode) {
+    let kind = match stat.kind {
         FileType::Directory => 'd',
         FileType::Symlink => 'l',
         FileType::Fifo => 'p',
@@ -113,23 +111,23 @@ pub fn long_line(stat: &Stat, name: &[u8], link: Option<&[u8]>, now: i64) -> Vec
         FileType::BlockDevice => 'b',
         _ => '-',
     };
-    let bit = |shift: u32, letter: char| if stat.st_mode >> shift & 1 == 1 { letter } else { '-' };
+    let bit = |shift: u32, letter: char| if stat.mode >> shift & 1 == 1 { letter } else { '-' };
     let rights: String = (0..9).map(|i| bit(8 - i, ['r', 'w', 'x'][i as usize % 3])).collect();
-    let digits = write_moment(Moment { secs: stat.st_mtime, nanos: 0 });
+    let digits = write_moment(Moment { secs: stat.mtime.0, nanos: 0 });
     let digits = digits.unwrap_or_else(|_| "19700101000000".to_owned());
     let month = digits[4..6].parse::<usize>().ok().and_then(|month| MONTHS.get(month.wrapping_sub(1)));
     let day = digits[6..8].trim_start_matches('0');
-    let age = now - stat.st_mtime;
+    let age = now.saturating_sub(stat.mtime.0);
     let when = match (0..HALF_A_YEAR).contains(&age) {
         true => format!("{}:{}", &digits[8..10], &digits[10..12]),
         false => format!(" {}", &digits[..4]),
     };
     let head = format!(
         "{kind}{rights} {:>4} {:<8} {:<8} {:>12} {} {day:>2} {when} ",
-        stat.st_nlink,
-        stat.st_uid,
-        stat.st_gid,
-        stat.st_size,
+        stat.links,
+        stat.uid,
+        stat.gid,
+        stat.len,
         month.unwrap_or(&MONTHS[0]),
     );
     let arrow = link.map(|link| [b" -> ", link].concat()).unwrap_or_default();
@@ -137,10 +135,9 @@ pub fn long_line(stat: &Stat, name: &[u8], link: Option<&[u8]>, now: i64) -> Vec
 }
 
 /// The lines of one directory, or the one of a file.
-pub struct Listing<'a> {
-    tree: &'a Tree,
-    dir: OwnedFd,
-    entries: Option<Dir>,
+pub struct Listing {
+    dir: Box<dyn Dir>,
+    entries: Option<Entries>,
     /// Of a file: its name as it was said, and what it is.
     single: Option<(Name, Vec<u8>)>,
     /// Lines before those of the entries: the directory itself.
@@ -152,35 +149,27 @@ pub struct Listing<'a> {
     pub untold: u64,
 }
 
-impl<'a> Listing<'a> {
+impl Listing {
     /// Of all that is in `dir`.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn of_dir(tree: &'a Tree, dir: OwnedFd, form: Form, access: Access, now: i64) -> Result<Self, Lost> {
-        let entries = Some(Dir::read_from(&dir)?);
+    pub fn of_dir(dir: Box<dyn Dir>, form: Form, access: Access, now: i64) -> Result<Self, Lost> {
+        let entries = Some(dir.entries(form != Form::Names)?);
         let mut first = Vec::new();
         if let Form::Facts(wanted) = form {
-            let stat = rustix::fs::fstat(&dir)?;
+            let stat = dir.stat()?;
             let told = facts(&stat, Some(Kind::CurrentDir), None, access, wanted);
             told.encode(b".", &mut first).map_err(|_| Lost::BadName)?;
             first.extend_from_slice(b"\r\n");
         }
-        Ok(Listing { tree, dir, entries, single: None, first, form, access, now, untold: 0 })
+        Ok(Listing { dir, entries, single: None, first, form, access, now, untold: 0 })
     }
 
     /// Of one name in `dir`, which is shown as it was said.
-    pub fn of_name(
-        tree: &'a Tree,
-        dir: OwnedFd,
-        name: Name,
-        said: &[u8],
-        form: Form,
-        access: Access,
-        now: i64,
-    ) -> Self {
+    pub fn of_name(dir: Box<dyn Dir>, name: Name, said: &[u8], form: Form, access: Access, now: i64) -> Self {
         let single = Some((name, said.to_vec()));
-        Listing { tree, dir, entries: None, single, first: Vec::new(), form, access, now, untold: 0 }
+        Listing { dir, entries: None, single, first: Vec::new(), form, access, now, untold: 0 }
     }
 
     /// The next piece; empty at the end.
@@ -190,27 +179,32 @@ impl<'a> Listing<'a> {
     pub fn piece(&mut self) -> Result<Vec<u8>, Lost> {
         let mut out = std::mem::take(&mut self.first);
         if let Some((name, said)) = self.single.take() {
-            self.line(&name, &said, &mut out)?;
+            self.line(&name, &said, None, &mut out)?;
             return Ok(out);
         }
         while out.len() < PIECE_LEN {
             let Some(entry) = self.entries.as_mut().and_then(Iterator::next) else { break };
             let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if matches!(name, b"." | b"..") || is_kept(name) {
+            if is_kept(&entry.name) {
                 continue;
             }
-            let Ok(name) = Name::new(name) else {
+            let Ok(name) = Name::new(&entry.name) else {
                 self.untold += 1;
                 continue;
             };
-            let said = name.as_bytes().to_vec();
-            self.line(&name, &said, &mut out)?;
+            self.line(&name, &entry.name, entry.seen, &mut out)?;
         }
         Ok(out)
     }
 
-    fn line(&mut self, name: &Name, said: &[u8], out: &mut Vec<u8>) -> Result<(), Lost> {
+    /// `seen`: what it is, and where it leads, if that is known already.
+    fn line(
+        &mut self,
+        name: &Name,
+        said: &[u8],
+        seen: Option<(Stat, Option<Vec<u8>>)>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Lost> {
         if said.iter().any(|b| matches!(b, b'\r' | b'\n')) {
             self.untold += 1;
             return Ok(());
@@ -220,16 +214,17 @@ impl<'a> Listing<'a> {
             out.extend_from_slice(b"\r\n");
             return Ok(());
         }
-        let stat = match self.tree.jail().stat(&self.dir, name) {
-            Ok(stat) => stat,
-            Err(Errno::NOENT) => return Ok(()),
-            Err(errno) => return Err(errno.into()),
+        let look = || -> Result<(Stat, Option<Vec<u8>>), Fault> {
+            let stat = self.dir.look(name)?;
+            let link = (stat.kind == FileType::Symlink).then(|| self.dir.link(name).ok()).flatten();
+            Ok((stat, link))
         };
-        let link = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Symlink => rustix::fs::readlinkat(&self.dir, name.as_bytes(), Vec::new()).ok(),
-            _ => None,
+        let (stat, link) = match seen.map_or_else(look, Ok) {
+            Ok(seen) => seen,
+            Err(fault) if fault.is(Errno::NOENT) => return Ok(()),
+            Err(fault) => return Err(fault.into()),
         };
-        let link = link.as_ref().map(|link| link.to_bytes());
+        let link = link.as_deref();
         match self.form {
             Form::Facts(wanted) => {
                 if facts(&stat, None, link, self.access, wanted).encode(said, out).is_err() {

@@ -621,8 +621,10 @@ pub fn serve_session(control: OwnedFd, monitor: OwnedFd, out: Box<dyn Write + Se
         return Err(io::Error::new(ErrorKind::PermissionDenied, "this process is not who it must be"));
     }
     let has_key = start.after.as_ref().is_some_and(|after| after.with.delegated.is_some());
-    if start.host.is_some() || start.tls.is_some() || start.node_key.is_some() || has_key {
-        // Others of the same user cannot look at the key that it was told, nor at what a client delegated.
+    let told = start.host.is_some() || start.tls.is_some() || start.node_key.is_some() || has_key;
+    if told || start.config.volume.is_some() {
+        // Others of the same user cannot look at the key that it was told, or that of a volume that it will
+        // read, nor at what a client delegated.
         rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
     }
     // Where a session hangs in a call and does not hear its monitor end, the system ends it.

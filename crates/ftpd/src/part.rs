@@ -20,21 +20,19 @@
 //! old one stands.
 //! Left out: bytes as they come from connections; replies.
 
-use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use haul_core::entry::Name;
 use haul_gridftp::ranges::Ranges;
-use haul_storage::jail::Jail;
-use rustix::fs::{Mode, Stat};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::tree::{Lost, Spot, Tree, regular, sync_dir};
+use crate::store::{Dir, Fault, File, Stat};
+use crate::tree::{Lost, Spot, Tree, regular};
 use copy::copy;
 use file::{create, is_ours, lock_earlier, remove};
-use record::Place;
+use record::{Place, Record};
 
 mod copy;
 pub mod file;
@@ -49,8 +47,8 @@ const HOLE_LEN: usize = 64 << 10;
 pub enum Failed {
     #[error("{0}")]
     Lost(#[from] Lost),
-    #[error("{what}: {}", haul_base::errno::text(.errno))]
-    System { what: &'static str, errno: Errno },
+    #[error("{what}: {fault}")]
+    System { what: &'static str, fault: Fault },
     #[error("another upload of this file is under way")]
     Busy,
     #[error("these bytes were never confirmed here: begin the upload anew, without REST")]
@@ -79,18 +77,25 @@ pub enum Failed {
 }
 
 impl Failed {
-    fn of(what: &'static str) -> impl Fn(Errno) -> Failed {
-        move |errno| Failed::System { what, errno }
+    /// What was being done, for a fault of a store.
+    pub fn of<F: Into<Fault>>(what: &'static str) -> impl Fn(F) -> Failed {
+        move |fault| Failed::System { what, fault: fault.into() }
     }
 
     /// The code of a reply.
     pub fn code(&self) -> u16 {
+        let errno = match self {
+            Failed::Lost(lost) => lost.errno(),
+            Failed::System { fault, .. } => Some(fault.errno),
+            _ => None,
+        };
         match self {
-            Failed::Lost(Lost::System(Errno::NOSPC | Errno::DQUOT))
-            | Failed::System { errno: Errno::NOSPC | Errno::DQUOT, .. } => 452,
-            Failed::Lost(Lost::System(_)) => 550,
+            _ if matches!(errno, Some(Errno::NOSPC | Errno::DQUOT)) => 452,
+            // A server of a volume is away.
+            Failed::Lost(Lost::Told(fault)) if fault.is(Errno::TIMEDOUT) || fault.is(Errno::BUSY) => 451,
+            Failed::Lost(Lost::System(_) | Lost::Told(_)) => 550,
             // It will not pass by itself, as what has 4 in front may.
-            Failed::System { errno: Errno::ACCESS | Errno::PERM | Errno::ROFS, .. } => 550,
+            Failed::System { .. } if matches!(errno, Some(Errno::ACCESS | Errno::PERM | Errno::ROFS)) => 550,
             Failed::Lost(_) => 553,
             Failed::Busy => 450,
             Failed::NotConfirmed => 554,
@@ -118,9 +123,9 @@ pub enum Begin {
 pub struct Seen {
     dev: u64,
     ino: u64,
-    size: i64,
+    size: u64,
     mtime: (i64, i64),
-    ctime: (i64, i64),
+    version: (i64, i64),
 }
 
 impl Seen {
@@ -131,27 +136,21 @@ impl Seen {
 }
 
 fn seen(stat: &Stat) -> Seen {
-    Seen {
-        dev: stat.st_dev,
-        ino: stat.st_ino,
-        size: stat.st_size,
-        mtime: (stat.st_mtime, stat.st_mtime_nsec as i64),
-        ctime: (stat.st_ctime, stat.st_ctime_nsec as i64),
-    }
+    Seen { dev: stat.dev, ino: stat.ino, size: stat.len, mtime: stat.mtime, version: stat.version }
 }
 
 /// The file that is open is as it was at a look before: not written to, and not replaced by its name either.
-pub fn is_unchanged(file: &OwnedFd, before: &Stat) -> bool {
-    rustix::fs::fstat(file).is_ok_and(|now| seen(&now) == seen(before))
+pub fn is_unchanged(file: &dyn File, before: &Stat) -> bool {
+    file.stat().is_ok_and(|now| seen(&now) == seen(before))
 }
 
 /// What a sync is made of: it may run beside the writes that follow it.
 #[derive(Clone)]
 pub struct Syncer {
-    file: Arc<OwnedFd>,
-    record: Option<Arc<std::fs::File>>,
+    file: Arc<dyn File>,
+    record: Option<Arc<Record>>,
     /// The directory, where part and record may not be on media by their names yet.
-    dir: Option<Arc<OwnedFd>>,
+    dir: Option<Arc<dyn Dir>>,
 }
 
 impl Syncer {
@@ -159,18 +158,16 @@ impl Syncer {
     ///
     /// # Errors
     /// Then nothing may be called safe, and the part is not to be published.
-    pub fn sync(&self, ranges: &Ranges) -> Result<(), Errno> {
-        rustix::fs::fdatasync(&*self.file)?;
+    pub fn sync(&self, ranges: &Ranges) -> Result<(), Fault> {
+        self.file.sync_data()?;
         if let Some(record) = &self.record {
             let mut line = Vec::new();
             ranges.encode(&mut line);
             line.push(b'\n');
-            let mut file = &**record;
-            file.write_all(&line).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-            rustix::fs::fdatasync(file)?;
+            record.append(&line)?;
         }
         // Bytes that nobody finds again are not safe.
-        self.dir.as_ref().map_or(Ok(()), |dir| sync_dir(&**dir))
+        self.dir.as_ref().map_or(Ok(()), |dir| dir.sync())
     }
 }
 
@@ -184,14 +181,13 @@ struct Names {
 
 /// A file that comes.
 pub struct Upload {
-    jail: Jail,
-    dir: Arc<OwnedFd>,
+    dir: Arc<dyn Dir>,
     name: Name,
     names: Names,
     /// The part of an earlier upload, which is locked and stands until a byte has come.
-    earlier: Option<OwnedFd>,
-    file: Arc<OwnedFd>,
-    record: Option<Arc<std::fs::File>>,
+    earlier: Option<Box<dyn File>>,
+    file: Arc<dyn File>,
+    record: Option<Arc<Record>>,
     /// What stood at the name, if the upload begins with it.
     base: Option<Seen>,
     /// Mode of what stands there, which the new one gets too.
@@ -241,29 +237,28 @@ impl Upload {
             regular(stat)?;
         }
         let names = Names::of(tree, &name);
-        let jail = tree.jail();
-        let dir = spot.dir;
-        let mut earlier = lock_earlier(jail, &dir, &names.part)?;
-        if earlier.as_ref().is_some_and(|file| !is_ours(jail, &dir, &names.next_record, file)) {
-            remove(jail, &dir, &names.part)?;
+        let dir: Arc<dyn Dir> = spot.dir.into();
+        let mut earlier = lock_earlier(&*dir, &names.part)?;
+        if earlier.as_ref().is_some_and(|file| !is_ours(&*dir, &names.next_record, &**file)) {
+            remove(&*dir, &names.part)?;
             earlier = None;
         }
         // In stream mode the client has no more to go on with than what it sees, and that is what stands
         // there: the part may be of another upload.
         let mut upload = match (begin, earlier) {
             (Begin::Restart(claimed), Some(file)) if keep => {
-                if !names.place(jail, &dir).is_claimed(&file, claimed) {
+                if !names.place(&*dir).is_claimed(&*file, claimed) {
                     // What is there stays, for who says it rightly.
                     return Err(Failed::NotConfirmed);
                 }
-                let is_of_nodes = names.place(jail, &dir).is_of_nodes();
-                let mut upload = Upload::over(jail, dir, name, names, file);
+                let is_of_nodes = names.place(&*dir).is_of_nodes();
+                let mut upload = Upload::over(dir, name, names, file);
                 upload.resumed = Some(claimed.clone());
                 if is_of_nodes {
-                    upload.file = Arc::new(nodes::apart(&upload, claimed, is_wanted)?);
+                    upload.file = nodes::apart(&upload, claimed, is_wanted)?.into();
                 }
                 // What is not claimed may be written over, and is not safe any more.
-                upload.record = Some(Arc::new(upload.place().begin(&upload.file, claimed, false)?));
+                upload.record = Some(Arc::new(upload.place().begin(&*upload.file, claimed, false)?));
                 upload.written = claimed.clone();
                 upload.came = claimed.clone();
                 upload.safe = claimed.clone();
@@ -278,23 +273,23 @@ impl Upload {
                     let end = claimed.list().last().map_or(0, |range| range.1);
                     // In MODE E ranges are what a `111` told, and none told these: they are of another part,
                     // and never of what stands there.
-                    if keep || base.is_none_or(|base| u64::try_from(base.st_size).unwrap_or(0) < end) {
+                    if keep || base.is_none_or(|base| base.len < end) {
                         return Err(Failed::NotConfirmed);
                     }
                 }
                 let file = match earlier {
                     // The lock is held, so nobody else is here; what has this name is of somebody who died.
                     Some(_) => {
-                        remove(jail, &dir, &names.next_part)?;
-                        create(jail, &dir, &names.next_part)?
+                        remove(&*dir, &names.next_part)?;
+                        create(&*dir, &names.next_part)?
                     }
                     None => {
                         // A record goes first, and always: none is to speak for another part than its own.
-                        remove(jail, &dir, &names.record)?;
-                        create(jail, &dir, &names.part)?
+                        remove(&*dir, &names.record)?;
+                        create(&*dir, &names.part)?
                     }
                 };
-                let mut upload = Upload::over(jail, dir, name, names, file);
+                let mut upload = Upload::over(dir, name, names, file);
                 upload.earlier = earlier;
                 upload.hollow = true;
                 if let Some(base) = base {
@@ -305,18 +300,17 @@ impl Upload {
         };
         upload.keep = keep;
         upload.is_part = matches!(begin, Begin::Append | Begin::Into);
-        upload.mode = spot.stat.as_ref().map(|stat| stat.st_mode & 0o777);
+        upload.mode = spot.stat.as_ref().map(|stat| stat.mode & 0o777);
         Ok(upload)
     }
 
-    fn over(jail: Jail, dir: OwnedFd, name: Name, names: Names, file: OwnedFd) -> Upload {
+    fn over(dir: Arc<dyn Dir>, name: Name, names: Names, file: Box<dyn File>) -> Upload {
         Upload {
-            jail,
-            dir: Arc::new(dir),
+            dir,
             name,
             names,
             earlier: None,
-            file: Arc::new(file),
+            file: file.into(),
             record: None,
             base: None,
             mode: None,
@@ -337,15 +331,15 @@ impl Upload {
     }
 
     fn place(&self) -> Place<'_> {
-        self.names.place(self.jail, &self.dir)
+        self.names.place(&*self.dir)
     }
 
     /// From here on the part of an earlier upload is gone.
     fn take_place(&mut self) -> Result<(), Failed> {
         let Some(earlier) = self.earlier.take() else { return Ok(()) };
         // A record goes first, and always: none is to speak for another part than its own.
-        remove(self.jail, &self.dir, &self.names.record)?;
-        let renamed = self.jail.rename(&self.dir, &self.names.next_part, &self.names.part, false);
+        remove(&*self.dir, &self.names.record)?;
+        let renamed = self.dir.rename(&self.names.next_part, &*self.dir, &self.names.part);
         renamed.map_err(Failed::of("take the earlier part's place"))?;
         drop(earlier);
         Ok(())
@@ -360,10 +354,10 @@ impl Upload {
         }
         let before = self.resumed.take();
         self.resumed =
-            before.filter(|before| self.place().begin(&self.file, before, self.is_of_nodes).is_ok());
+            before.filter(|before| self.place().begin(&*self.file, before, self.is_of_nodes).is_ok());
         if self.resumed.is_none() {
             // Where that fails, too, the part goes with the upload.
-            let _ = remove(self.jail, &self.dir, &self.names.record);
+            let _ = remove(&*self.dir, &self.names.record);
         }
     }
 
@@ -374,22 +368,25 @@ impl Upload {
         begin: &Begin,
         is_wanted: &mut dyn FnMut() -> bool,
     ) -> Result<(), Failed> {
-        let open = self.jail.open_file(&self.dir, &self.name, false).map_err(Failed::of("open the file"))?;
-        let stat = rustix::fs::fstat(&open).map_err(Failed::of("look at the file"))?;
+        let open = self.dir.open(&self.name, false).map_err(Failed::of("open the file"))?;
+        let stat = open.stat().map_err(Failed::of("look at the file"))?;
         if seen(&stat) != seen(base) {
             return Err(Failed::Changed);
         }
-        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let size = stat.len;
         // Of a restart only what the client says that it need not send.
         let len = match begin {
             Begin::Restart(claimed) => claimed.list().last().map_or(0, |range| range.1),
             _ => size,
         };
-        let is_whole = len == size;
-        if !is_whole || rustix::fs::ioctl_ficlone(&*self.file, &open).is_err() {
-            copy(&open, &self.file, len, is_wanted)?;
+        let cloned = match (self.file.fd(), open.fd()) {
+            (Some(to), Some(from)) if len == size => rustix::fs::ioctl_ficlone(to, from).is_ok(),
+            _ => false,
+        };
+        if !cloned {
+            copy(&*open, &*self.file, len, is_wanted)?;
         }
-        let after = rustix::fs::fstat(&open).map_err(Failed::of("look at the file"))?;
+        let after = open.stat().map_err(Failed::of("look at the file"))?;
         if seen(&after) != seen(base) {
             return Err(Failed::Changed);
         }
@@ -416,7 +413,7 @@ impl Upload {
         if bytes.is_empty() {
             return Ok(());
         }
-        let bad = || Failed::System { what: "write", errno: Errno::FBIG };
+        let bad = || Failed::of("write")(Errno::FBIG);
         let start = self.at.checked_add(offset).ok_or_else(bad)?;
         let end =
             start.checked_add(bytes.len() as u64).filter(|end| *end <= i64::MAX as u64).ok_or_else(bad)?;
@@ -447,24 +444,12 @@ impl Upload {
                 len += next.len();
             }
             let len = if hollow { len } else { rest.len() };
-            self.write_at(start + put as u64, &rest[..len])?;
+            self.file.write_at(&rest[..len], start + put as u64).map_err(Failed::of("write"))?;
             put += len;
         }
         self.received += bytes.len() as u64;
         self.came.insert(start, end).map_err(|_| Failed::Fragments)?;
         self.written.insert(start, end).map_err(|_| Failed::Fragments)
-    }
-
-    fn write_at(&self, mut offset: u64, mut bytes: &[u8]) -> Result<(), Failed> {
-        while !bytes.is_empty() {
-            match rustix::io::pwrite(&*self.file, bytes, offset) {
-                Ok(0) => return Err(Failed::System { what: "write", errno: Errno::IO }),
-                Ok(len) => (offset, bytes) = (offset + len as u64, &bytes[len..]),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(Failed::System { what: "write", errno }),
-            }
-        }
-        Ok(())
     }
 
     /// What makes the bytes safe that were written so far.
@@ -475,16 +460,19 @@ impl Upload {
         self.take_place()?;
         // Zeros at the end may not have been written; nobody else writes while this thread is here.
         let end = self.written.list().last().map_or(0, |range| range.1);
-        let stat = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
         // How long it is by now only who writes there knows.
-        if u64::try_from(stat.st_size).unwrap_or(0) < end && !self.is_of_nodes {
-            rustix::fs::ftruncate(&*self.file, end).map_err(Failed::of("set the length"))?;
+        if !self.is_of_nodes && self.part_len()? < end {
+            self.file.set_len(end).map_err(Failed::of("set the length"))?;
         }
         if self.keep && self.record.is_none() && !self.is_joined {
-            self.record = Some(Arc::new(self.place().begin(&self.file, &Ranges::new(), false)?));
+            self.record = Some(Arc::new(self.place().begin(&*self.file, &Ranges::new(), false)?));
         }
         let dir = self.safe.is_empty().then(|| Arc::clone(&self.dir));
         Ok(Syncer { file: Arc::clone(&self.file), record: self.record.clone(), dir })
+    }
+
+    fn part_len(&self) -> Result<u64, Failed> {
+        self.file.length().map_err(Failed::of("look at the part"))
     }
 
     /// What was written and is not known to be safe.
@@ -526,13 +514,13 @@ impl Upload {
 
     /// The part has its name still, and no other that somebody could have given it instead.
     fn is_in_place(&mut self) -> Result<(), Failed> {
-        let part = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
-        let here = match self.jail.stat(&self.dir, &self.names.part) {
-            Ok(here) => Some((here.st_dev, here.st_ino)),
-            Err(Errno::NOENT) => None,
-            Err(errno) => return Err(Failed::System { what: "look at the part", errno }),
+        let part = self.file.identity().map_err(Failed::of("look at the part"))?;
+        let here = match self.dir.identity(&self.names.part) {
+            Ok(here) => Some(here),
+            Err(fault) if fault.is(Errno::NOENT) => None,
+            Err(fault) => return Err(Failed::of("look at the part")(fault)),
         };
-        if here == Some((part.st_dev, part.st_ino)) || haul_mutant::removed("ftpd-parts-are-in-place") {
+        if here == Some(part) || haul_mutant::removed("ftpd-parts-are-in-place") {
             return Ok(());
         }
         // What is recorded of it speaks for nothing that is there.
@@ -562,7 +550,7 @@ impl Upload {
         }
         // `ESTO` may begin behind the end of what stands there, which is the start where nothing does, and
         // nowhere else is a gap of the file's.
-        let stood = self.base.map_or(0, |base| u64::try_from(base.size).unwrap_or(0));
+        let stood = self.base.map_or(0, |base| base.size);
         let asked = self.is_part.then_some((stood, self.at));
         if let Some((from, to)) = self.written.missing(end).find(|gap| Some(*gap) != asked) {
             return Err(Failed::Gap(from, to));
@@ -571,14 +559,13 @@ impl Upload {
         if let Some(said) = expected.filter(|said| *said > got) {
             return Err(Failed::Short { got, said });
         }
-        let part = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
-        if u64::try_from(part.st_size).unwrap_or(0) != end {
-            rustix::fs::ftruncate(&*self.file, end).map_err(Failed::of("set the length"))?;
+        if self.part_len()? != end {
+            self.file.set_len(end).map_err(Failed::of("set the length"))?;
         }
-        let mode = Mode::from_raw_mode(self.mode.unwrap_or_else(|| 0o666 & !umask()));
-        rustix::fs::fchmod(&*self.file, mode).map_err(Failed::of("set the mode"))?;
+        let mode = self.mode.unwrap_or_else(|| 0o666 & !umask());
+        self.file.set_mode(mode).map_err(Failed::of("set the mode"))?;
         // Mode and length are needed to read it, so no sync of data alone.
-        rustix::fs::fsync(&*self.file).map_err(Failed::of("sync"))
+        self.file.sync().map_err(Failed::of("sync"))
     }
 
     /// Gives a file that is complete its name: it is on media by that when it returns.
@@ -588,20 +575,19 @@ impl Upload {
     pub fn publish(&mut self) -> Result<(), Failed> {
         self.is_in_place()?;
         if let Some(base) = self.base {
-            let now = self.jail.stat(&self.dir, &self.name).map_err(|_| Failed::Changed)?;
+            let now = self.dir.look(&self.name).map_err(|_| Failed::Changed)?;
             if seen(&now) != base {
                 return Err(Failed::Changed);
             }
         }
-        self.jail
-            .rename(&self.dir, &self.names.part, &self.name, false)
-            .map_err(Failed::of("give it its name"))?;
+        let renamed = self.dir.rename(&self.names.part, &*self.dir, &self.name);
+        renamed.map_err(Failed::of("give it its name"))?;
         self.done = true;
         if self.record.is_some() {
             // It speaks of an inode that is no part any more; what it leaves is looked at and no more.
-            let _ = remove(self.jail, &self.dir, &self.names.record);
+            let _ = remove(&*self.dir, &self.names.record);
         }
-        sync_dir(&*self.dir).map_err(Failed::of("sync the directory"))?;
+        self.dir.sync().map_err(Failed::of("sync the directory"))?;
         let end = self.written.list().last().map_or(0, |range| range.1);
         let _ = self.safe.insert(0, end);
         Ok(())
@@ -616,11 +602,11 @@ impl Drop for Upload {
             return;
         }
         if self.earlier.is_some() {
-            let _ = remove(self.jail, &self.dir, &self.names.next_part);
+            let _ = remove(&*self.dir, &self.names.next_part);
             return;
         }
-        let _ = remove(self.jail, &self.dir, &self.names.record);
-        let _ = remove(self.jail, &self.dir, &self.names.part);
+        let _ = remove(&*self.dir, &self.names.record);
+        let _ = remove(&*self.dir, &self.names.part);
     }
 }
 
@@ -634,8 +620,8 @@ impl Names {
         }
     }
 
-    fn place<'a>(&'a self, jail: Jail, dir: &'a OwnedFd) -> Place<'a> {
-        Place { jail, dir, name: &self.record, next: &self.next_record }
+    fn place<'a>(&'a self, dir: &'a dyn Dir) -> Place<'a> {
+        Place { dir, name: &self.record, next: &self.next_record }
     }
 }
 
@@ -649,10 +635,4 @@ pub fn umask() -> u32 {
     let mask = rustix::process::umask(Mode::from_raw_mode(0o022));
     rustix::process::umask(mask);
     mask.bits()
-}
-
-/// Free bytes where a file would lie, if the system says.
-pub fn free_bytes(dir: impl AsFd) -> Option<u64> {
-    let stat = rustix::fs::fstatvfs(dir).ok()?;
-    stat.f_bavail.checked_mul(stat.f_frsize)
 }

@@ -24,6 +24,7 @@ use crate::control::{Abort, Control};
 use crate::data::{Conn, Data};
 use crate::part::{Failed, Upload};
 use crate::progress::{Progress, marker};
+use crate::store::Fault;
 use crate::transfer::Stop;
 
 /// Bytes that are read at a time.
@@ -36,7 +37,7 @@ pub struct Markers {
     every: Duration,
     next: Instant,
     /// A sync that runs, and what is safe when it comes back.
-    sync: Option<(Receiver<Result<(), Errno>>, Ranges)>,
+    sync: Option<(Receiver<Result<(), Fault>>, Ranges)>,
     wanted: bool,
 }
 
@@ -94,12 +95,12 @@ impl Markers {
                 control.send(&restart(&ranges));
                 Ok(())
             }
-            Ok(Err(errno)) => Err(Failed::System { what: "sync", errno }),
+            Ok(Err(fault)) => Err(Failed::of("sync")(fault)),
             Err(TryRecvError::Empty) => {
                 self.sync = Some((receiver, ranges));
                 Ok(())
             }
-            Err(TryRecvError::Disconnected) => Err(Failed::System { what: "sync", errno: Errno::IO }),
+            Err(TryRecvError::Disconnected) => Err(Failed::of("sync")(Errno::IO)),
         }
     }
 
@@ -147,7 +148,7 @@ impl Markers {
         if rest.is_empty() {
             return Ok(());
         }
-        upload.syncer()?.sync(&rest).map_err(|errno| Failed::System { what: "sync", errno })?;
+        upload.syncer()?.sync(&rest).map_err(Failed::of("sync"))?;
         upload.confirm(&rest)?;
         control.send(&restart(&rest));
         Ok(())

@@ -8,8 +8,9 @@
 
 mod threads;
 
+use std::collections::VecDeque;
 use std::io::ErrorKind;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use haul_gridftp::mode_e::Header;
 use rustix::event::PollFlags;
@@ -19,6 +20,7 @@ use crate::control::Control;
 use crate::data::{Conn, Data, Stream};
 use crate::listing::Listing;
 use crate::progress::Progress;
+use crate::store::File;
 use crate::transfer::Stop;
 use crate::tree::Lost;
 
@@ -26,17 +28,17 @@ use crate::tree::Lost;
 pub const BLOCK_LEN: u64 = 1 << 20;
 /// What is read at a time where a connection is protected.
 const COPY_LEN: usize = 64 << 10;
+/// Pieces that are read ahead where a file is no file of the system.
+const AHEAD: usize = 8;
 
 /// A piece of what is sent.
 pub enum Piece {
     /// Of the file: from here, so long; its place on the wire.
-    File {
-        from: u64,
-        len: u64,
-        at: u64,
-    },
+    File { from: u64, len: u64, at: u64 },
     Text {
         text: Vec<u8>,
+        /// Bytes of it that have gone.
+        sent: usize,
         at: u64,
     },
 }
@@ -48,74 +50,139 @@ pub trait Feed {
     /// # Errors
     /// It cannot be read.
     fn next(&mut self) -> Result<Option<Piece>, Lost>;
-    /// The file that pieces are of.
-    fn file(&self) -> Option<&OwnedFd>;
+    /// The file of the system that pieces are of.
+    fn file(&self) -> Option<BorrowedFd<'_>>;
     /// The same for several threads, and how many bytes are left, at least; `None`: for one alone.
     fn shared(&mut self) -> Option<(&mut (dyn Feed + Send), u64)> {
         None
     }
 }
 
-/// Parts of a file.
-pub struct FileFeed {
-    file: OwnedFd,
+/// What of a file goes, piece by piece: from where up to where, none longer than a block.
+pub trait Pieces: Iterator<Item = (u64, u64)> + Send {
+    /// Bytes that are left, at least, where several threads may send them.
+    fn left(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// Ranges in pieces of a block at most.
+pub struct Blocks {
     /// What is left, the next one last: from where up to where.
     left: Vec<(u64, u64)>,
+}
+
+impl Blocks {
+    pub fn new(ranges: impl Iterator<Item = (u64, u64)>) -> Blocks {
+        let mut left: Vec<(u64, u64)> = ranges.collect();
+        left.reverse();
+        Blocks { left }
+    }
+}
+
+impl Iterator for Blocks {
+    type Item = (u64, u64);
+
+    fn next(&mut self) -> Option<(u64, u64)> {
+        let (start, end) = self.left.pop()?;
+        let to = end.min(start.saturating_add(BLOCK_LEN));
+        if to < end {
+            self.left.push((to, end));
+        }
+        Some((start, to))
+    }
+}
+
+impl Pieces for Blocks {
+    fn left(&self) -> Option<u64> {
+        Some(self.left.iter().map(|(start, end)| end - start).sum())
+    }
+}
+
+/// Parts of a file.
+pub struct FileFeed<R> {
+    file: Box<dyn File>,
+    /// From where up to where, in the order in which they go; a block at most.
+    pieces: R,
+    /// Those of them that the file was told of.
+    next: VecDeque<(u64, u64)>,
     /// The byte of the file that is the first of the wire.
     base: u64,
 }
 
-impl FileFeed {
-    /// `ranges`: what of the file goes, in order.
-    pub fn new(file: OwnedFd, ranges: impl Iterator<Item = (u64, u64)>, base: u64) -> FileFeed {
-        let mut left: Vec<(u64, u64)> = ranges.collect();
-        left.reverse();
-        FileFeed { file, left, base }
+impl<R: Pieces> FileFeed<R> {
+    /// `pieces`: what of the file goes, none longer than [`BLOCK_LEN`].
+    pub fn new(file: Box<dyn File>, pieces: R, base: u64) -> FileFeed<R> {
+        FileFeed { file, pieces, next: VecDeque::new(), base }
     }
 
-    pub fn into_file(self) -> OwnedFd {
+    pub fn into_file(self) -> Box<dyn File> {
         self.file
+    }
+
+    /// Has some pieces read ahead; the next one.
+    fn announced(&mut self) -> Option<(u64, u64)> {
+        if self.next.len() <= AHEAD / 2 {
+            let more: Vec<(u64, u64)> = self.pieces.by_ref().take(AHEAD - self.next.len()).collect();
+            self.next.extend(&more);
+            // One alone is read at once.
+            if self.next.len() > 1 && !more.is_empty() {
+                self.file.ahead(&more);
+            }
+        }
+        self.next.pop_front()
     }
 }
 
-impl Feed for FileFeed {
+impl<R: Pieces> Feed for FileFeed<R> {
     fn next(&mut self) -> Result<Option<Piece>, Lost> {
-        let Some((start, end)) = self.left.pop() else { return Ok(None) };
-        let len = (end - start).min(BLOCK_LEN);
-        if start + len < end {
-            self.left.push((start + len, end));
+        if self.file.fd().is_some() {
+            let piece = self.pieces.next();
+            let piece = piece.map(|(from, to)| Piece::File { from, len: to - from, at: from - self.base });
+            return Ok(piece);
         }
-        Ok(Some(Piece::File { from: start, len, at: start - self.base }))
+        let Some((from, to)) = self.announced() else { return Ok(None) };
+        let mut text = vec![0; usize::try_from(to - from).map_err(|_| Errno::FBIG)?];
+        let mut filled = 0;
+        while filled < text.len() {
+            match self.file.read_at(&mut text[filled..], from + filled as u64)? {
+                0 => return Err(Lost::Shrank),
+                len => filled += len,
+            }
+        }
+        Ok(Some(Piece::Text { text, sent: 0, at: from - self.base }))
     }
-    fn file(&self) -> Option<&OwnedFd> {
-        Some(&self.file)
+
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.fd()
     }
     fn shared(&mut self) -> Option<(&mut (dyn Feed + Send), u64)> {
-        let left = self.left.iter().map(|(start, end)| end - start).sum();
+        // What is no file of the system is read by one thread, from all of its servers at once.
+        let left = self.pieces.left().filter(|_| self.file.fd().is_some())?;
         Some((self, left))
     }
 }
 
 /// A listing.
-pub struct TextFeed<'a> {
-    pub listing: Listing<'a>,
+pub struct TextFeed {
+    pub listing: Listing,
     at: u64,
 }
 
-impl<'a> TextFeed<'a> {
-    pub fn new(listing: Listing<'a>) -> TextFeed<'a> {
+impl TextFeed {
+    pub fn new(listing: Listing) -> TextFeed {
         TextFeed { listing, at: 0 }
     }
 }
 
-impl Feed for TextFeed<'_> {
+impl Feed for TextFeed {
     fn next(&mut self) -> Result<Option<Piece>, Lost> {
         let text = self.listing.piece()?;
         let at = self.at;
         self.at += text.len() as u64;
-        Ok((!text.is_empty()).then_some(Piece::Text { text, at }))
+        Ok((!text.is_empty()).then_some(Piece::Text { text, sent: 0, at }))
     }
-    fn file(&self) -> Option<&OwnedFd> {
+    fn file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }
@@ -139,7 +206,7 @@ impl Out {
     fn push(
         &mut self,
         to: &mut dyn Stream,
-        file: Option<&OwnedFd>,
+        file: Option<BorrowedFd<'_>>,
         moved: impl Fn(usize),
     ) -> Result<bool, Stop> {
         while self.head_at < self.head.len() {
@@ -157,7 +224,7 @@ impl Out {
             let sent = match piece {
                 Piece::Text { text, .. } if text.is_empty() => None,
                 Piece::File { len: 0, .. } => None,
-                Piece::Text { text, .. } => Some(to.write(text)),
+                Piece::Text { text, sent, .. } => Some(to.write(&text[*sent..])),
                 Piece::File { from, len, .. } => {
                     Some(from_file(to, file.expect("pieces of a file have one"), *from, *len)?)
                 }
@@ -177,7 +244,12 @@ impl Out {
             };
             moved(len);
             match piece {
-                Piece::Text { text, .. } => drop(text.drain(..len)),
+                Piece::Text { text, sent, .. } => {
+                    *sent += len;
+                    if *sent == text.len() {
+                        (*text, *sent) = (Vec::new(), 0);
+                    }
+                }
                 Piece::File { from, len: left, .. } => {
                     *from += len as u64;
                     *left -= len as u64;
@@ -191,7 +263,7 @@ impl Out {
 /// Some bytes of a file into a connection.
 fn from_file(
     to: &mut dyn Stream,
-    file: &OwnedFd,
+    file: BorrowedFd<'_>,
     from: u64,
     len: u64,
 ) -> Result<std::io::Result<usize>, Stop> {
@@ -309,7 +381,7 @@ trait Turn {
     /// The header that ends the next connection.
     fn end(&mut self) -> Header;
     /// The file that pieces are of.
-    fn file(&self) -> Option<&OwnedFd>;
+    fn file(&self) -> Option<BorrowedFd<'_>>;
     fn moved(&self, len: usize);
     /// Waits for one of these, and says which are ready.
     fn wait(&mut self, wanted: &[(BorrowedFd<'_>, PollFlags)]) -> Result<Vec<bool>, Stop>;
@@ -333,7 +405,7 @@ impl<E: Iterator<Item = Header>> Turn for Alone<'_, E> {
     fn end(&mut self) -> Header {
         self.ends.next().expect("one for each connection")
     }
-    fn file(&self) -> Option<&OwnedFd> {
+    fn file(&self) -> Option<BorrowedFd<'_>> {
         self.feed.file()
     }
     fn moved(&self, len: usize) {
@@ -360,7 +432,7 @@ fn send_blocks(conns: &mut [Conn], turn: &mut dyn Turn) -> Result<(), Stop> {
                     Some(piece) => {
                         let (at, len) = match &piece {
                             Piece::File { at, len, .. } => (*at, *len),
-                            Piece::Text { text, at } => (*at, text.len() as u64),
+                            Piece::Text { text, at, .. } => (*at, text.len() as u64),
                         };
                         out.head = Header::data(at, len)?.encode().to_vec();
                         out.piece = Some(piece);

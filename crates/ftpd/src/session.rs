@@ -10,9 +10,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use haul_core::entry::Name;
@@ -50,8 +48,8 @@ struct Parameters {
     /// Markers are told in stream mode, too, and so often.
     markers: Option<Duration>,
     facts: Wanted,
-    /// Blocks of stripes; `None`: each has one part of the file.
-    block: Option<u64>,
+    /// How stripes lie in a file, if the client said so.
+    layout: Option<StripeLayout>,
 }
 
 impl Parameters {
@@ -63,7 +61,7 @@ impl Parameters {
             allo: None,
             markers: None,
             facts: Wanted::ALL,
-            block: Some(crate::send::BLOCK_LEN),
+            layout: None,
         }
     }
 }
@@ -477,10 +475,12 @@ impl Session {
     }
 
     /// The login is good, and this process may act for it.
-    fn enter(&mut self, login: Login, delegated: Option<Parts>) {
-        let root = Path::new(std::ffi::OsStr::from_bytes(&self.config.root)).to_owned();
-        match Tree::open(&root, rustix::process::geteuid().as_raw()) {
+    fn enter(&mut self, mut login: Login, delegated: Option<Parts>) {
+        match Tree::of(&self.config.root, self.config.volume.as_ref()) {
             Ok(tree) => {
+                if !tree.can_change() {
+                    login.access = Access::Read;
+                }
                 self.tree = Some(tree);
                 self.control.trust();
                 let tls = if self.secure.is_under_tls() { "under TLS" } else { "" };
@@ -490,8 +490,7 @@ impl Session {
                 self.control.say(230, "Logged in.");
                 self.login = Some(login);
             }
-            Err(errno) => {
-                let why = format!("cannot open {}: {}", root.display(), haul_base::errno::text(errno));
+            Err(why) => {
                 self.log.note("error", Some(self.peer), Some(&login.user), &why);
                 self.control.say(530, "What is served here cannot be opened; tell who runs this server.");
             }
@@ -570,10 +569,8 @@ impl Session {
                     }
                     self.with.parallelism = count;
                 }
-                match layout {
-                    Some(StripeLayout::Blocked(size)) => self.with.block = Some(size),
-                    Some(StripeLayout::Partitioned) => self.with.block = None,
-                    None => {}
+                if layout.is_some() {
+                    self.with.layout = layout;
                 }
                 if let Some(every) = markers {
                     self.with.markers = (every > 0).then(|| Duration::from_secs(every));

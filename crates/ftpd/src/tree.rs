@@ -1,23 +1,24 @@
-//! Paths of clients become a directory's descriptor and one name in it, below the root and nowhere else.
+//! Paths of clients become a directory that is open and one name in it, below the root and nowhere else.
 //!
 //! In: a path as a client says it, and the directory that it works in. Out: [`Spot`]s.
-//! What must hold: every step is by descriptor and one component through haul's jail, which follows no link;
-//! a symbolic link is read here and walked like a path of its own, and one that leads out of the root, or is
-//! absolute, leads nowhere. `..` in a path of the client's takes a component off the path itself, as shells
-//! do; `..` in a link goes to the directory above. Names of parts of uploads and of their records, whichever
-//! user's ([`is_kept`]), are on no way, whether a client says one or a link does.
-//! Left out: rights. The process is the user, so the kernel knows them.
+//! What must hold: every step is from an open directory by one component ([`crate::store`]), which follows no
+//! link; a symbolic link is read here and walked like a path of its own, and one that leads out of the root,
+//! or is absolute, leads nowhere. `..` in a path of the client's takes a component off the path itself, as
+//! shells do; `..` in a link goes to the directory above. Names of parts of uploads and of their records,
+//! whichever user's ([`is_kept`]), are on no way, whether a client says one or a link does. Left out: rights.
+//! The process is the user, so the kernel knows them; in a volume its servers do.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use haul_core::entry::Name;
-use haul_storage::jail::Jail;
 use haul_storage::sink::names::{tag_bits, tag_of, temp_name};
-use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
-use crate::config::PATH_LEN_MAX;
+use crate::config::{PATH_LEN_MAX, Volume};
+use crate::store::posix::PosixDir;
+use crate::store::{Dir, Fault, File, FileType, Stat, volume};
 
 /// Most components of a directory below the root, links followed.
 const DEPTH_MAX: usize = 256;
@@ -32,10 +33,13 @@ const NEXT_PART: u64 = (1 << 40) - 4;
 const NEXT_RECORD: u64 = (1 << 40) - 5;
 
 /// Why a path leads nowhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     #[error("{}", haul_base::errno::text(*.0))]
     System(#[from] Errno),
+    /// With words of its own.
+    #[error("{0}")]
+    Told(Fault),
     #[error("a symbolic link leads out of what is served here")]
     LeadsOut,
     #[error("more than {LINKS_MAX} symbolic links on the way")]
@@ -56,12 +60,32 @@ pub enum Lost {
     NotRegular,
     #[error("this is a symbolic link")]
     Link,
+    #[error("it became shorter while it was read")]
+    Shrank,
+}
+
+impl From<Fault> for Lost {
+    fn from(fault: Fault) -> Lost {
+        match fault.words {
+            None => Lost::System(fault.errno),
+            Some(_) => Lost::Told(fault),
+        }
+    }
+}
+
+impl Lost {
+    /// The system's error, if it is one.
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Lost::System(errno) | Lost::Told(Fault { errno, .. }) => Some(*errno),
+            _ => None,
+        }
+    }
 }
 
 /// A name in a directory that is open, and what stood there.
-#[derive(Debug)]
 pub struct Spot {
-    pub dir: OwnedFd,
+    pub dir: Box<dyn Dir>,
     /// `None`: the root itself, which is `dir`.
     pub name: Option<Name>,
     pub stat: Option<Stat>,
@@ -87,26 +111,40 @@ impl Spot {
 
 /// What is served.
 pub struct Tree {
-    root: OwnedFd,
-    jail: Jail,
+    root: Box<dyn Dir>,
+    can_change: bool,
     /// Of the temporaries of this user.
     tag: u32,
 }
 
 impl Tree {
-    /// Opens the root, for this user's uploads.
+    /// Opens a directory as the root, for this user's uploads.
     ///
     /// # Errors
     /// It is no directory, or not for us.
     pub fn open(root: &Path, uid: u32) -> Result<Tree, Errno> {
-        let root = Jail::open_root(root)?;
-        let jail = Jail::probe(&root);
+        let root = Box::new(PosixDir::root(root)?);
         // Users do not share parts: what one left another cannot go on with.
-        Ok(Tree { root, jail, tag: uid.wrapping_mul(0x9e37_79b1) })
+        Ok(Tree { root, can_change: true, tag: uid.wrapping_mul(0x9e37_79b1) })
     }
 
-    pub fn jail(&self) -> Jail {
-        self.jail
+    /// Opens what a server serves: this directory, or that path in a volume.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn of(root: &[u8], of_volume: Option<&Volume>) -> Result<Tree, String> {
+        if let Some(served) = of_volume {
+            let (root, tag) = volume::open(served, root)?;
+            return Ok(Tree { can_change: root.can_change(), root: Box::new(root), tag });
+        }
+        let root = Path::new(OsStr::from_bytes(root));
+        let open = Tree::open(root, rustix::process::geteuid().as_raw());
+        open.map_err(|errno| format!("cannot open {}: {}", root.display(), haul_base::errno::text(errno)))
+    }
+
+    /// Something may be changed in it, as far as is known beforehand.
+    pub fn can_change(&self) -> bool {
+        self.can_change
     }
 
     /// The components of a path, `.` and `..` taken out. `here` is the directory that it may be relative to.
@@ -176,7 +214,7 @@ impl Tree {
     fn walk(&self, way: Vec<Name>, follow: bool) -> Result<Spot, Lost> {
         let mut todo: Vec<Step> = way.into_iter().rev().map(Step::Into).collect();
         let mut real: Vec<Name> = Vec::new();
-        let mut dir = self.open_root()?;
+        let mut dir = self.root.again()?;
         let (mut links, mut steps) = (0, 0);
         loop {
             if steps > STEPS_MAX {
@@ -195,21 +233,19 @@ impl Tree {
                 }
                 Step::Into(name) => name,
             };
-            let stat = match self.jail.stat(&dir, &name) {
+            let stat = match dir.look(&name) {
                 Ok(stat) => stat,
-                Err(Errno::NOENT) if todo.is_empty() => {
+                Err(fault) if fault.is(Errno::NOENT) && todo.is_empty() => {
                     return Ok(Spot { dir, name: Some(name), stat: None });
                 }
-                Err(errno) => return Err(errno.into()),
+                Err(fault) => return Err(fault.into()),
             };
-            let kind = FileType::from_raw_mode(stat.st_mode);
-            if kind == FileType::Symlink && (follow || !todo.is_empty()) {
+            if stat.kind == FileType::Symlink && (follow || !todo.is_empty()) {
                 links += 1;
                 if links > LINKS_MAX {
                     return Err(Lost::Links);
                 }
-                let target = rustix::fs::readlinkat(&dir, name.as_bytes(), Vec::new())?;
-                let target = target.to_bytes();
+                let target = dir.link(&name)?;
                 if target.starts_with(b"/") || target.is_empty() {
                     return Err(Lost::LeadsOut);
                 }
@@ -234,28 +270,24 @@ impl Tree {
             if real.len() >= DEPTH_MAX {
                 return Err(Lost::TooLong);
             }
-            dir = self.jail.open_dir(&dir, &name)?;
+            dir = dir.open_dir(&name)?;
             real.push(name);
         }
     }
 
     /// The directory `real` as a spot in the one above it.
-    fn itself(&self, mut real: Vec<Name>, dir: OwnedFd) -> Result<Spot, Lost> {
-        let stat = Some(rustix::fs::fstat(&dir)?);
+    fn itself(&self, mut real: Vec<Name>, dir: Box<dyn Dir>) -> Result<Spot, Lost> {
+        let stat = Some(dir.stat()?);
         match real.pop() {
             None => Ok(Spot { dir, name: None, stat }),
             Some(name) => Ok(Spot { dir: self.open_real(&real)?, name: Some(name), stat }),
         }
     }
 
-    fn open_root(&self) -> Result<OwnedFd, Lost> {
-        Ok(self.root.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?)
-    }
-
-    fn open_real(&self, real: &[Name]) -> Result<OwnedFd, Lost> {
-        let mut dir = self.open_root()?;
+    fn open_real(&self, real: &[Name]) -> Result<Box<dyn Dir>, Lost> {
+        let mut dir = self.root.again()?;
         for name in real {
-            dir = self.jail.open_dir(&dir, name)?;
+            dir = dir.open_dir(name)?;
         }
         Ok(dir)
     }
@@ -264,16 +296,10 @@ impl Tree {
     ///
     /// # Errors
     /// It is none.
-    pub fn open_dir(&self, spot: &Spot) -> Result<OwnedFd, Lost> {
+    pub fn open_dir(&self, spot: &Spot) -> Result<Box<dyn Dir>, Lost> {
         match &spot.name {
-            // Opened anew: who lists moves the place in a descriptor that is shared.
-            None => Ok(rustix::fs::openat(
-                &spot.dir,
-                ".",
-                rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC,
-                rustix::fs::Mode::empty(),
-            )?),
-            Some(name) => Ok(self.jail.open_dir(&spot.dir, name)?),
+            None => Ok(spot.dir.again()?),
+            Some(name) => Ok(spot.dir.open_dir(name)?),
         }
     }
 
@@ -281,11 +307,11 @@ impl Tree {
     ///
     /// # Errors
     /// It is none, or not for us.
-    pub fn open_file(&self, spot: &Spot) -> Result<(OwnedFd, Stat), Lost> {
+    pub fn open_file(&self, spot: &Spot) -> Result<(Box<dyn File>, Stat), Lost> {
         let name = spot.name().map_err(|_| Lost::Directory)?;
         regular(spot.found()?)?;
-        let file = self.jail.open_file(&spot.dir, name, false)?;
-        let stat = rustix::fs::fstat(&file)?;
+        let file = spot.dir.open(name, false)?;
+        let stat = file.stat()?;
         regular(&stat)?;
         Ok((file, stat))
     }
@@ -310,7 +336,7 @@ pub fn is_kept(name: &[u8]) -> bool {
 /// # Errors
 /// What it is.
 pub fn regular(stat: &Stat) -> Result<(), Lost> {
-    match FileType::from_raw_mode(stat.st_mode) {
+    match stat.kind {
         FileType::RegularFile => Ok(()),
         FileType::Directory => Err(Lost::Directory),
         FileType::Symlink => Err(Lost::Link),
@@ -322,15 +348,6 @@ pub fn regular(stat: &Stat) -> Result<(), Lost> {
 enum Step {
     Into(Name),
     Up,
-}
-
-/// Makes what was done in a directory last.
-pub fn sync_dir(dir: impl AsFd) -> Result<(), Errno> {
-    match rustix::fs::fsync(dir) {
-        // File systems without names that last say so.
-        Err(Errno::INVAL) => Ok(()),
-        other => other,
-    }
 }
 
 /// A path as clients see it.
@@ -364,7 +381,7 @@ mod tests {
 
     fn read(tree: &Tree, path: &[u8]) -> Result<usize, Lost> {
         let spot = tree.find(&[], path, true)?;
-        tree.open_file(&spot).map(|(_, stat)| stat.st_size as usize)
+        tree.open_file(&spot).map(|(_, stat)| stat.len as usize)
     }
 
     /// Goal: no path and no link, whoever planted it, leads out of the root, and `..` stops at it.
@@ -401,7 +418,7 @@ mod tests {
         assert_eq!(read(&tree, b"/far"), Ok(4));
         assert_eq!(read(&tree, b"/farther"), Err(Lost::TooLong));
         let spot = tree.find(&[], b"/l1", false).expect("the link itself");
-        assert_eq!(FileType::from_raw_mode(spot.found().expect("it is there").st_mode), FileType::Symlink);
+        assert_eq!(spot.found().expect("it is there").kind, FileType::Symlink);
         let spot = tree.find(&[], b"/d/..", true).expect("the root");
         assert!(spot.name.is_none());
     }

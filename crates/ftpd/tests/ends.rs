@@ -44,6 +44,7 @@ fn a_process_that_dies_is_told_of() {
             tls_required: false,
             tls_any_data: false,
             root: b"/".to_vec(),
+            volume: None,
             anonymous: Some(Access::Read),
             authorities: None,
             data_ports: None,

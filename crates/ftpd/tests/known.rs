@@ -47,6 +47,7 @@ fn session(dir: &Path) -> BufReader<TcpStream> {
     let (control, peer) = listener.accept().expect("the client");
     let config = Config {
         root: dir.join("root").as_os_str().as_bytes().to_vec(),
+        volume: None,
         anonymous: None,
         authorities: Some(dir.join("authorities")),
         tls: false,

@@ -11,7 +11,8 @@ use std::thread;
 use haul_ftpd::control::{Abort, Control};
 use haul_ftpd::data::Data;
 use haul_ftpd::progress::Progress;
-use haul_ftpd::send::{self, FileFeed};
+use haul_ftpd::send::{self, Blocks, FileFeed};
+use haul_ftpd::store::posix::PosixFile;
 use haul_ftpd::transfer::Stop;
 use haul_gridftp::mode_e::{Channel, Event};
 
@@ -104,7 +105,8 @@ fn send(first: Taker, line: Option<&str>) -> (Result<(), Stop>, Vec<Came>, Vec<u
     if let Some(line) = line {
         client.write_all(line.as_bytes()).expect("a line");
     }
-    let mut feed = FileFeed::new(OwnedFd::from(file), [(0, LEN)].into_iter(), 0);
+    let mut feed =
+        FileFeed::new(Box::new(PosixFile::from(OwnedFd::from(file))), Blocks::new([(0, LEN)].into_iter()), 0);
     let sent = send::blocks(&mut control, &mut data, conns, &mut feed, &progress);
     if first == Taker::Stands {
         takers[0].thread().unpark();

@@ -9,19 +9,29 @@ use clap::builder::{OsStringValueParser, PathBufValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, Command, Error};
 use haul::endpoint::path_alone;
+use haul_volume::access::without_scheme;
 
 /// A parser behind the check.
 #[derive(Clone)]
-pub struct Plain<P>(P);
+pub struct Plain<P> {
+    parser: P,
+    /// A place in a volume will do as well.
+    volumes: bool,
+}
 
 /// Takes a path.
 pub fn path() -> Plain<PathBufValueParser> {
-    Plain(PathBufValueParser::new())
+    Plain { parser: PathBufValueParser::new(), volumes: false }
+}
+
+/// Takes a path, or `vol://NAME/PATH`.
+pub fn path_or_volume() -> Plain<PathBufValueParser> {
+    Plain { volumes: true, ..path() }
 }
 
 /// Takes a path as the bytes that were typed, of which there may be none.
 pub fn word() -> Plain<OsStringValueParser> {
-    Plain(OsStringValueParser::new())
+    Plain { parser: OsStringValueParser::new(), volumes: false }
 }
 
 impl<P: TypedValueParser> TypedValueParser for Plain<P> {
@@ -32,9 +42,12 @@ impl<P: TypedValueParser> TypedValueParser for Plain<P> {
             Some(long) => format!("--{long}"),
             None => cmd.get_bin_name().unwrap_or(cmd.get_name()).to_owned(),
         };
-        path_alone(&taker, value)
-            .map_err(|why| Error::raw(ErrorKind::ValueValidation, format!("{why}\n")))?;
-        self.0.parse_ref(cmd, arg, value)
+        let is_volume = value.to_str().is_some_and(|text| without_scheme(text) != text);
+        if !(self.volumes && is_volume) {
+            path_alone(&taker, value)
+                .map_err(|why| Error::raw(ErrorKind::ValueValidation, format!("{why}\n")))?;
+        }
+        self.parser.parse_ref(cmd, arg, value)
     }
 }
 
@@ -69,6 +82,7 @@ mod tests {
             ("man @", "haul man"),
             ("volume create v --hosts n --root @", "--root"),
             ("volume create v --server /a --remote-haul @", "--remote-haul"),
+            ("serve gridftp --root @", "--root"),
             ("serve volume --root @", "--root"),
             ("serve catalog --dir @", "--dir"),
         ] {

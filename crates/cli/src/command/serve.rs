@@ -1,4 +1,4 @@
-//! `haul serve`: a directory of this host for clients of other protocols.
+//! `haul serve`: a directory of this host, or a volume, for clients of other protocols.
 //!
 //! In: options, sockets and signals of the service manager. Out: log lines on stderr; a server until it is
 //! told to end.
@@ -26,9 +26,15 @@ pub enum Serve {
     /// One session of a server; started by haul itself
     #[command(hide = true)]
     Session {
-        /// Only see whether this directory can be served
-        #[arg(long, value_name = "DIR", value_parser = plain::path())]
+        /// Only see whether this directory, or place in a volume, can be served
+        #[arg(long, value_name = "DIR", value_parser = plain::path_or_volume())]
         looks_at: Option<PathBuf>,
+        /// Where the access to the volume is
+        #[arg(long, value_name = "DIR", value_parser = plain::path(), requires = "looks_at")]
+        state: Option<PathBuf>,
+        /// It is to be changed
+        #[arg(long, requires = "looks_at")]
+        to_write: bool,
         /// Only see whether the authorities of a grid can be read there
         #[arg(long, value_name = "DIR", value_parser = plain::path(), conflicts_with = "looks_at")]
         looks_for_authorities: Option<PathBuf>,
@@ -38,8 +44,9 @@ pub enum Serve {
 #[derive(Args, Debug)]
 #[command(after_help = AFTER)]
 pub struct Gridftp {
-    /// Directory to serve; clients see it as `/`, and nothing outside
-    #[arg(long, value_name = "DIR", value_parser = plain::path())]
+    /// Directory to serve, or vol://NAME[/PATH] for a volume that this user knows here; clients see it as
+    /// `/`, and nothing outside
+    #[arg(long, value_name = "DIR", value_parser = plain::path_or_volume())]
     root: PathBuf,
 
     /// Address to listen at; may be given several times. A service manager that passes sockets comes first
@@ -186,8 +193,9 @@ impl super::Run for Serve {
             Serve::Gridftp(args) => run(args),
             Serve::Volume(args) => args.run(),
             Serve::Catalog(args) => args.run(),
-            Serve::Session { looks_at, looks_for_authorities } => {
-                session(looks_at.as_deref(), looks_for_authorities.as_deref())
+            Serve::Session { looks_at, state, to_write, looks_for_authorities } => {
+                let looks = looks_at.as_deref().map(|root| (root, state.as_deref(), *to_write));
+                session(looks, looks_for_authorities.as_deref())
             }
         }
     }
@@ -203,7 +211,10 @@ fn run(_: &Gridftp) -> i32 {
 }
 
 #[cfg(not(feature = "ftpd"))]
-fn session(_: Option<&std::path::Path>, _: Option<&std::path::Path>) -> i32 {
+fn session(
+    _: Option<(&std::path::Path, Option<&std::path::Path>, bool)>,
+    _: Option<&std::path::Path>,
+) -> i32 {
     super::complain("this haul was built without the server of FTP and GridFTP", super::FAILED)
 }
 
@@ -212,21 +223,25 @@ use server::{run, session};
 
 #[cfg(feature = "ftpd")]
 mod server {
+    use std::ffi::OsStr;
     use std::io;
     use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
     use std::os::fd::{AsFd, OwnedFd};
-    use std::os::unix::ffi::OsStringExt as _;
+    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
     use haul::errno;
     use haul_base::{sys, users};
-    use haul_ftpd::config::{Access, Config, LOGIN_WITHIN};
+    use haul_ftpd::config::{Access, Config, LOGIN_WITHIN, Volume};
     use haul_ftpd::log::Log;
     use haul_ftpd::monitor::{Bells, Monitor, Options, serve_session};
     use haul_ftpd::people::{Files, Ids, People};
     use haul_ftpd::tls::Host;
+    use haul_ftpd::tree::Tree;
+    use haul_volume::access::{check_name, without_scheme};
 
+    use super::super::surroundings::state_dir;
     use super::super::{FAILED, USAGE, complain};
     use super::manager::tell_manager;
     use super::{Anonymous, Gridftp, LogForm};
@@ -253,13 +268,17 @@ mod server {
     fn serve(args: &Gridftp) -> Result<(), (String, i32)> {
         let failed = |what: &str, error: io::Error| (format!("{what}: {}", errno::text(error)), FAILED);
         let shown = args.root.display();
-        let root = args.root.canonicalize().map_err(|error| failed(&format!("open {shown}"), error))?;
-        if !root.is_dir() {
-            return Err((format!("{shown} is no directory, and only one can be served"), USAGE));
-        }
+        let (root, volume) = served(&args.root)?;
         let (before_login, anonymous) = whom(args)?;
-        if let Some(ids) = anonymous.as_ref().filter(|_| !args.gsi || args.anonymous.is_some()) {
-            is_open_to(&root, ids, args.user.as_deref().unwrap_or(NOBODY.0))?;
+        let user = args.user.as_deref().unwrap_or(NOBODY.0);
+        match &volume {
+            Some(volume) => volume_is_open_to(args, volume, anonymous.as_ref(), user)?,
+            None => {
+                let root = Path::new(OsStr::from_bytes(&root));
+                if let Some(ids) = anonymous.as_ref().filter(|_| !args.gsi || args.anonymous.is_some()) {
+                    is_open_to(root, ids, user)?;
+                }
+            }
         }
         let (people, of_people) = people(args)?.unzip();
         let authorities = match (&args.authorities, args.gsi, args.node) {
@@ -277,7 +296,8 @@ mod server {
         sys::keep_descriptors()
             .map_err(|errno| (format!("keep open files from sessions: {}", errno::text(errno)), FAILED))?;
         let config = Config {
-            root: root.into_os_string().into_vec(),
+            root,
+            volume,
             anonymous: match args.anonymous {
                 Some(Anonymous::Write) => Some(Access::Write),
                 Some(Anonymous::Read) => Some(Access::Read),
@@ -340,6 +360,57 @@ mod server {
         served.map_err(|error| failed("serve", error))
     }
 
+    /// What is served: a directory, or a path in a volume.
+    fn served(root: &Path) -> Result<(Vec<u8>, Option<Volume>), (String, i32)> {
+        let shown = root.display();
+        if let Some((name, path)) = in_volume(root) {
+            check_name(name).map_err(|why| (format!("--root {shown}: {why}"), USAGE))?;
+            let Some(state) = state_dir() else {
+                let why =
+                    "where the access to the volume is is not known: neither HOME nor XDG_STATE_HOME is set";
+                return Err((format!("--root {shown}: {why}"), FAILED));
+            };
+            return Ok((path.into(), Some(Volume { name: name.into(), state })));
+        }
+        let open = root.canonicalize();
+        let open = open.map_err(|error| (format!("open {shown}: {}", errno::text(error)), FAILED))?;
+        if !open.is_dir() {
+            return Err((format!("{shown} is no directory, and only one can be served"), USAGE));
+        }
+        Ok((open.into_os_string().into_vec(), None))
+    }
+
+    /// The name of a volume and a path in it, if that is what is said.
+    fn in_volume(root: &Path) -> Option<(&str, &str)> {
+        let text = root.to_str()?;
+        let bare = without_scheme(text);
+        (bare.len() < text.len()).then(|| bare.split_once('/').unwrap_or((bare, "")))
+    }
+
+    /// Whom clients are served as can use the volume, and what is asked of it can be: told now, and not to
+    /// the first who logs in.
+    fn volume_is_open_to(
+        args: &Gridftp,
+        volume: &Volume,
+        ids: Option<&Ids>,
+        user: &str,
+    ) -> Result<(), (String, i32)> {
+        let shown = args.root.display();
+        if args.gsi && ids.is_some() {
+            let why = "root cannot serve a volume to people of a grid, who are several users, and an access is one's own; let the \
+                       user of the volume start the server";
+            return Err((format!("--root {shown}: {why}"), USAGE));
+        }
+        let mut words = vec![OsStr::new("--looks-at"), args.root.as_os_str()];
+        words.extend([OsStr::new("--state"), volume.state.as_os_str()]);
+        if args.anonymous == Some(Anonymous::Write) {
+            words.push(OsStr::new("--to-write"));
+        }
+        let Some(why) = looks(&words, ids)? else { return Ok(()) };
+        let whom = if ids.is_some() { format!(", as {user}") } else { String::new() };
+        Err((format!("--root {shown} cannot be served{whom}: {why}"), FAILED))
+    }
+
     /// How the process of a session is started.
     fn session_program() -> Command {
         // This program, also if its file has been replaced.
@@ -358,7 +429,9 @@ mod server {
     /// Whom clients are served as can have the root: told now, and not to the first who logs in. A process of
     /// that user looks, for whatever keeps him out.
     fn is_open_to(root: &Path, ids: &Ids, user: &str) -> Result<(), (String, i32)> {
-        let Some(why) = looks(("--looks-at", root), ids)? else { return Ok(()) };
+        let Some(why) = looks(&[OsStr::new("--looks-at"), root.as_os_str()], Some(ids))? else {
+            return Ok(());
+        };
         if haul_mutant::removed("ftpd-roots-are-open") {
             return Ok(());
         }
@@ -372,7 +445,9 @@ mod server {
 
     /// Whoever serves strangers can read who is to be believed; else each of them would be sent away.
     fn show_authorities(dir: &Path, ids: &Ids) -> Result<(), (String, i32)> {
-        let Some(why) = looks(("--looks-for-authorities", dir), ids)? else { return Ok(()) };
+        let Some(why) = looks(&[OsStr::new("--looks-for-authorities"), dir.as_os_str()], Some(ids))? else {
+            return Ok(());
+        };
         if haul_mutant::removed("ftpd-authorities-are-seen-at-the-start") {
             return Ok(());
         }
@@ -385,14 +460,17 @@ mod server {
         Err((text, FAILED))
     }
 
-    /// What keeps a process of this user from it, if anything does.
-    fn looks((option, path): (&str, &Path), ids: &Ids) -> Result<Option<String>, (String, i32)> {
+    /// What keeps a process of this user from it, if anything does; `None`: of who starts this.
+    fn looks(words: &[&OsStr], ids: Option<&Ids>) -> Result<Option<String>, (String, i32)> {
         let mut command = session_program();
-        command.arg(option).arg(path);
-        sys::start_as(&mut command, ids.uid, ids.gid, &ids.groups);
-        let looked = command.output();
-        let looked =
-            looked.map_err(|error| (format!("start a process of uid {}: {error}", ids.uid), FAILED))?;
+        command.args(words);
+        if let Some(ids) = ids {
+            sys::start_as(&mut command, ids.uid, ids.gid, &ids.groups);
+        }
+        let looked = command.output().map_err(|error| {
+            let of = ids.map_or(String::new(), |ids| format!(" of uid {}", ids.uid));
+            (format!("start a process{of}: {error}"), FAILED)
+        })?;
         if looked.status.success() {
             return Ok(None);
         }
@@ -536,12 +614,29 @@ mod server {
         Ok(listeners)
     }
 
-    pub(super) fn session(looks_at: Option<&Path>, looks_for_authorities: Option<&Path>) -> i32 {
-        if let Some(root) = looks_at {
-            let looked = haul_ftpd::tree::Tree::open(root, rustix::process::geteuid().as_raw());
-            return match looked {
-                Ok(_) => 0,
-                Err(errno) => complain(&errno::text(errno), FAILED),
+    /// Whether this process can serve it.
+    fn looks_here(root: &Path, state: Option<&Path>, to_write: bool) -> Result<(), String> {
+        let Some((name, path)) = in_volume(root) else {
+            let looked = Tree::open(root, rustix::process::geteuid().as_raw());
+            return looked.map(drop).map_err(errno::text);
+        };
+        let state = state.ok_or("where its access is was not said")?.to_owned();
+        let volume = Volume { name: name.into(), state };
+        let tree = Tree::of(path.as_bytes(), Some(&volume))?;
+        match tree.can_change() || !to_write {
+            true => Ok(()),
+            false => Err("the access to the volume is for reading, and it is to be changed".into()),
+        }
+    }
+
+    pub(super) fn session(
+        looks_at: Option<(&Path, Option<&Path>, bool)>,
+        looks_for_authorities: Option<&Path>,
+    ) -> i32 {
+        if let Some((root, state, to_write)) = looks_at {
+            return match looks_here(root, state, to_write) {
+                Ok(()) => 0,
+                Err(why) => complain(&why, FAILED),
             };
         }
         if let Some(dir) = looks_for_authorities {

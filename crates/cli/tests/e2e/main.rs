@@ -66,6 +66,7 @@ mod serve_gsi;
 mod serve_shared;
 mod serve_striped;
 mod serve_tls;
+mod serve_volume;
 mod sparse;
 mod spill;
 mod sshftp;

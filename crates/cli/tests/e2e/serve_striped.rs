@@ -17,11 +17,11 @@ use crate::support::{Room, procs, read, set_mode, tree};
 /// Far above what a client needs here; one that takes longer hangs.
 const CLIENT_SECONDS: &str = "110";
 const SOON: Duration = Duration::from_secs(60);
-const BIG: usize = 20_000_000;
+pub const BIG: usize = 20_000_000;
 /// More than sockets hold.
 const LONG: u64 = 64 << 20;
-const EOF: u8 = 0x40;
-const EOD: u8 = 0x08;
+pub const EOF: u8 = 0x40;
+pub const EOD: u8 = 0x08;
 
 /// A front end and its data nodes.
 struct Striped {
@@ -115,26 +115,19 @@ impl Striped {
     }
 
     fn talk(&self) -> Talk {
-        let socket = TcpStream::connect(("127.0.0.1", self.port)).expect("connect");
-        socket.set_read_timeout(Some(SOON)).expect("set a patience");
-        let mut talk = Talk(BufReader::new(socket));
-        talk.reply();
-        for line in ["USER anonymous", "PASS x", "TYPE I", "MODE E"] {
-            talk.ask(line);
-        }
-        talk
+        Talk::to(self.port)
     }
 }
 
-fn at(room: &Room, name: &str) -> String {
+pub fn at(room: &Room, name: &str) -> String {
     room.at(name).display().to_string()
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port()
 }
 
-fn make_key(room: &Room, name: &str) {
+pub fn make_key(room: &Room, name: &str) {
     let made = Command::new("openssl")
         .args(["genpkey", "-algorithm", "ed25519", "-out"])
         .arg(room.at(name))
@@ -160,20 +153,32 @@ fn daemon(room: &Room, port: u16, root: &str, more: &[&str]) -> Running {
 }
 
 /// A control connection by plain sockets.
-struct Talk(BufReader<TcpStream>);
+pub struct Talk(BufReader<TcpStream>);
 
 impl Talk {
-    fn ask(&mut self, line: &str) -> String {
+    /// Logged in, in MODE E.
+    pub fn to(port: u16) -> Talk {
+        let socket = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+        socket.set_read_timeout(Some(SOON)).expect("set a patience");
+        let mut talk = Talk(BufReader::new(socket));
+        talk.reply();
+        for line in ["USER anonymous", "PASS x", "TYPE I", "MODE E"] {
+            talk.ask(line);
+        }
+        talk
+    }
+
+    pub fn ask(&mut self, line: &str) -> String {
         self.say(line);
         self.reply()
     }
 
-    fn say(&mut self, line: &str) {
+    pub fn say(&mut self, line: &str) {
         self.0.get_mut().write_all(format!("{line}\r\n").as_bytes()).expect("say a line");
     }
 
     /// The next reply, all its lines.
-    fn reply(&mut self) -> String {
+    pub fn reply(&mut self) -> String {
         let mut all = String::new();
         loop {
             let mut line = String::new();
@@ -187,7 +192,7 @@ impl Talk {
     }
 
     /// Where the nodes listen.
-    fn spas(&mut self) -> Vec<SocketAddr> {
+    pub fn spas(&mut self) -> Vec<SocketAddr> {
         let said = self.ask("SPAS");
         assert!(said.starts_with("229"), "{said}");
         let address = |line: &str| {
@@ -198,7 +203,7 @@ impl Talk {
     }
 
     /// The last reply to what is under way, and the ranges that were told before it.
-    fn end(&mut self) -> (String, Vec<String>) {
+    pub fn end(&mut self) -> (String, Vec<String>) {
         let mut ranges = Vec::new();
         loop {
             let reply = self.reply();
@@ -211,19 +216,19 @@ impl Talk {
     }
 }
 
-fn header(to: &mut TcpStream, descriptor: u8, count: u64, offset: u64) {
+pub fn header(to: &mut TcpStream, descriptor: u8, count: u64, offset: u64) {
     let mut bytes = vec![descriptor];
     bytes.extend(count.to_be_bytes());
     bytes.extend(offset.to_be_bytes());
     to.write_all(&bytes).expect("send a header");
 }
 
-fn block(to: &mut TcpStream, content: &[u8], from: usize, end: usize) {
+pub fn block(to: &mut TcpStream, content: &[u8], from: usize, end: usize) {
     header(to, 0, (end - from) as u64, from as u64);
     to.write_all(&content[from..end]).expect("send a block");
 }
 
-fn dial(to: SocketAddr) -> TcpStream {
+pub fn dial(to: SocketAddr) -> TcpStream {
     TcpStream::connect(to).expect("dial a node")
 }
 
@@ -238,18 +243,18 @@ fn spor(listeners: &[TcpListener; 2]) -> String {
     format!("SPOR {}", places.join(" "))
 }
 
-fn some_bytes(len: usize) -> Vec<u8> {
+pub fn some_bytes(len: usize) -> Vec<u8> {
     tree::bytes(&mut fastrand::Rng::with_seed(73), len)
 }
 
-fn globus(words: &[&str]) {
+pub fn globus(words: &[&str]) {
     let output = Command::new("timeout").args([CLIENT_SECONDS, "globus-url-copy"]).args(words).output();
     let output = output.expect("run a client");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words:?}: {}\n{said}", output.status);
 }
 
-fn file_url(path: &Path) -> String {
+pub fn file_url(path: &Path) -> String {
     format!("file://{}", path.display())
 }
 

@@ -1,18 +1,49 @@
 //! Bytes of a file that stands there, into a part that is empty.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 
 use super::Failed;
+use crate::store::{Fault, File};
 
 /// Bytes that are copied before the client is looked after.
 const COPY_LEN: usize = 16 << 20;
 
-/// Copies the first bytes into a file that is empty. Holes stay holes.
+/// Bytes that pass this process at a time where the system cannot copy.
+const PIECE_LEN: usize = 1 << 20;
+
+/// Copies the first bytes into a file that is empty.
 pub(super) fn copy(
-    from: &OwnedFd,
-    to: &OwnedFd,
+    from: &dyn File,
+    to: &dyn File,
+    len: u64,
+    is_wanted: &mut dyn FnMut() -> bool,
+) -> Result<(), Failed> {
+    if let (Some(from), Some(to)) = (from.fd(), to.fd()) {
+        return copy_in_system(from, to, len, is_wanted);
+    }
+    let failed = |fault: Fault| Failed::of("copy what stands there")(fault);
+    let (mut at, mut buffer) = (0, vec![0; PIECE_LEN]);
+    while at < len {
+        if !is_wanted() {
+            return Err(Failed::Aborted);
+        }
+        let want = usize::try_from(len - at).unwrap_or(PIECE_LEN).min(PIECE_LEN);
+        let got = from.read_at(&mut buffer[..want], at).map_err(failed)?;
+        if got == 0 {
+            return Err(Failed::Changed);
+        }
+        to.write_at(&buffer[..got], at).map_err(failed)?;
+        at += got as u64;
+    }
+    Ok(())
+}
+
+/// The same between files of the system. Holes stay holes.
+fn copy_in_system(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
     len: u64,
     is_wanted: &mut dyn FnMut() -> bool,
 ) -> Result<(), Failed> {

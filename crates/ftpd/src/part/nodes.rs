@@ -7,7 +7,6 @@
 //! with only as a copy, for a node that could not be told to stop, or whose host has not written yet what it
 //! holds, may still write into the old one.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use haul_core::entry::Name;
@@ -18,7 +17,8 @@ use super::copy::copy;
 use super::file::{create, remove};
 use super::record;
 use super::{Failed, Names, Seen, Upload};
-use crate::tree::{Spot, Tree, regular, sync_dir};
+use crate::store::File;
+use crate::tree::{Spot, Tree, regular};
 
 /// What a node is told of an upload.
 pub struct Joined<'a> {
@@ -36,20 +36,19 @@ impl Upload {
     /// # Errors
     /// It is not there, or is another one: this node does not see what the front end sees.
     pub fn join(tree: &Tree, spot: Spot, with: Joined<'_>) -> Result<Upload, Failed> {
-        let jail = tree.jail();
         let name = spot.name()?.clone();
-        let file = match jail.open_file(&spot.dir, &with.part, true) {
+        let file = match spot.dir.open(&with.part, true) {
             Ok(file) => file,
-            Err(Errno::NOENT) => return Err(Failed::Elsewhere),
-            Err(errno) => return Err(Failed::System { what: "open the part", errno }),
+            Err(fault) if fault.is(Errno::NOENT) => return Err(Failed::Elsewhere),
+            Err(fault) => return Err(Failed::of("open the part")(fault)),
         };
-        let stat = rustix::fs::fstat(&file).map_err(Failed::of("look at the part"))?;
+        let stat = file.stat().map_err(Failed::of("look at the part"))?;
         regular(&stat)?;
         if Seen::of(&stat) != with.seen {
             return Err(Failed::Elsewhere);
         }
         let names = Names { part: with.part, ..Names::of(tree, &name) };
-        let mut upload = Upload::over(jail, spot.dir, name, names, file);
+        let mut upload = Upload::over(spot.dir.into(), name, names, file);
         for (start, end) in with.held {
             upload.came.insert(*start, *end).map_err(|_| Failed::Fragments)?;
         }
@@ -69,13 +68,13 @@ impl Upload {
         self.is_of_nodes = true;
         if self.keep {
             if self.record.is_none() {
-                self.record = Some(Arc::new(self.place().begin(&self.file, &Ranges::new(), false)?));
+                self.record = Some(Arc::new(self.place().begin(&*self.file, &Ranges::new(), false)?));
             }
             if let Some(record) = &self.record {
                 record::note_nodes(record)?;
             }
         }
-        let stat = rustix::fs::fstat(&*self.file).map_err(Failed::of("look at the part"))?;
+        let stat = self.file.stat().map_err(Failed::of("look at the part"))?;
         Ok((self.names.part.clone(), Seen::of(&stat), self.came.clone()))
     }
 
@@ -109,17 +108,17 @@ pub(super) fn apart(
     upload: &Upload,
     claimed: &Ranges,
     is_wanted: &mut dyn FnMut() -> bool,
-) -> Result<OwnedFd, Failed> {
-    let (jail, dir, names) = (upload.jail, &upload.dir, &upload.names);
+) -> Result<Box<dyn File>, Failed> {
+    let (dir, names) = (&*upload.dir, &upload.names);
     let end = claimed.list().last().map_or(0, |range| range.1);
-    remove(jail, dir, &names.next_part)?;
-    let new = create(jail, dir, &names.next_part)?;
-    copy(&upload.file, &new, end, is_wanted)?;
-    rustix::fs::fsync(&new).map_err(Failed::of("sync"))?;
-    upload.place().add(&new, claimed)?;
-    let renamed = jail.rename(dir, &names.next_part, &names.part, false);
+    remove(dir, &names.next_part)?;
+    let new = create(dir, &names.next_part)?;
+    copy(&*upload.file, &*new, end, is_wanted)?;
+    new.sync().map_err(Failed::of("sync"))?;
+    upload.place().add(&*new, claimed)?;
+    let renamed = dir.rename(&names.next_part, dir, &names.part);
     renamed.map_err(Failed::of("take the earlier part's place"))?;
-    sync_dir(&**dir).map_err(Failed::of("sync the directory"))?;
+    dir.sync().map_err(Failed::of("sync the directory"))?;
     Ok(new)
 }
 
@@ -169,7 +168,7 @@ mod tests {
         std::fs::write(&record[0], text).expect("tear");
 
         let third = begin(&tree, &restart);
-        let stat = rustix::fs::fstat(&*third.file).expect("look");
+        let stat = third.file.stat().expect("look");
         assert_ne!(Seen::of(&stat).ino, told.ino, "nodes may write into it");
         assert_eq!(third.written, four);
         assert!(!third.place().is_of_nodes(), "no node knows the copy");

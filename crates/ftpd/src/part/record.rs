@@ -6,17 +6,14 @@
 //! replaced as a whole, or grows by lines; one that is torn ends where it is torn, and is not written to any
 //! more.
 
-use std::io::Write as _;
-use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
 
 use haul_core::entry::Name;
 use haul_gridftp::ranges::Ranges;
-use haul_storage::jail::Jail;
-use rustix::io::Errno;
 
 use super::Failed;
 use super::file::{is_ours, remove};
-use crate::tree::sync_dir;
+use crate::store::{Dir, Fault, File};
 
 /// Longest record that is read.
 const LEN_MAX: usize = 4 << 20;
@@ -24,24 +21,47 @@ const LEN_MAX: usize = 4 << 20;
 /// The line from which on nodes may write into the part.
 const NODES: &[u8] = b"nodes write";
 
+/// A record that is open, and where it ends.
+pub(super) struct Record {
+    file: Box<dyn File>,
+    end: Mutex<u64>,
+}
+
+impl Record {
+    fn new(file: Box<dyn File>, end: u64) -> Record {
+        Record { file, end: Mutex::new(end) }
+    }
+
+    /// Adds lines, without a sync.
+    fn add(&self, text: &[u8]) -> Result<(), Fault> {
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        self.file.write_at(text, *end)?;
+        *end += text.len() as u64;
+        Ok(())
+    }
+
+    /// Adds lines, and makes all of it last.
+    ///
+    /// # Errors
+    /// Then they may be there or not.
+    pub(super) fn append(&self, text: &[u8]) -> Result<(), Fault> {
+        self.add(text)?;
+        self.file.sync_data()
+    }
+}
+
 /// Notes that nodes may write into the part from here on.
 ///
 /// # Errors
 /// Then none may.
-pub(super) fn note_nodes(record: &std::fs::File) -> Result<(), Failed> {
-    append(record, &[NODES, b"\n"].concat())
-}
-
-fn append(mut record: &std::fs::File, text: &[u8]) -> Result<(), Failed> {
-    let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-    let written = record.write_all(text).map_err(errno).and_then(|()| rustix::fs::fdatasync(record));
-    written.map_err(Failed::of("write the record"))
+pub(super) fn note_nodes(record: &Record) -> Result<(), Failed> {
+    record.append(&[NODES, b"\n"].concat()).map_err(Failed::of("write the record"))
 }
 
 /// What a record says of a part.
-fn lines_of(part: &OwnedFd, ranges: &Ranges) -> Result<Vec<u8>, Failed> {
-    let stat = rustix::fs::fstat(part).map_err(Failed::of("look at the part"))?;
-    let mut text = format!("haul part of inode {}\n", stat.st_ino).into_bytes();
+fn lines_of(part: &dyn File, ranges: &Ranges) -> Result<Vec<u8>, Failed> {
+    let (_, inode) = part.identity().map_err(Failed::of("look at the part"))?;
+    let mut text = format!("haul part of inode {inode}\n").into_bytes();
     if !ranges.is_empty() {
         ranges.encode(&mut text);
         text.push(b'\n');
@@ -51,8 +71,7 @@ fn lines_of(part: &OwnedFd, ranges: &Ranges) -> Result<Vec<u8>, Failed> {
 
 /// Where records of one part lie.
 pub(super) struct Place<'a> {
-    pub jail: Jail,
-    pub dir: &'a OwnedFd,
+    pub dir: &'a dyn Dir,
     pub name: &'a Name,
     /// What a new one is called until it takes the place of the old one.
     pub next: &'a Name,
@@ -64,53 +83,48 @@ impl Place<'_> {
     ///
     /// # Errors
     /// The old one stands, or the new one does, and which is not known.
-    pub(super) fn begin(
-        &self,
-        part: &OwnedFd,
-        ranges: &Ranges,
-        of_nodes: bool,
-    ) -> Result<std::fs::File, Failed> {
+    pub(super) fn begin(&self, part: &dyn File, ranges: &Ranges, of_nodes: bool) -> Result<Record, Failed> {
         // One that was begun by somebody who died. Who has the part's lock is alone here.
-        remove(self.jail, self.dir, self.next)?;
+        remove(self.dir, self.next)?;
         let begun = self.begin_next(part, ranges, of_nodes);
         if begun.is_err() {
             // No other upload has its name, so that nobody would ever remove it.
-            let _ = remove(self.jail, self.dir, self.next);
+            let _ = remove(self.dir, self.next);
         }
         begun
     }
 
-    fn begin_next(&self, part: &OwnedFd, ranges: &Ranges, of_nodes: bool) -> Result<std::fs::File, Failed> {
-        let made = self.jail.create_temp(self.dir, self.next);
-        let mut file = std::fs::File::from(made.map_err(Failed::of("make the record"))?);
+    fn begin_next(&self, part: &dyn File, ranges: &Ranges, of_nodes: bool) -> Result<Record, Failed> {
+        let made = self.dir.make(self.next).map_err(Failed::of("make the record"))?;
+        let record = Record::new(made, 0);
         let mut text = lines_of(part, ranges)?;
         if of_nodes {
             text.extend_from_slice(&[NODES, b"\n"].concat());
         }
-        let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        file.write_all(&text).map_err(|error| Failed::of("write the record")(errno(error)))?;
+        record.add(&text).map_err(Failed::of("write the record"))?;
         // One that says nothing may be lost; it is synced with its first ranges.
         if !ranges.is_empty() {
-            rustix::fs::fdatasync(&file).map_err(Failed::of("sync the record"))?;
+            record.file.sync_data().map_err(Failed::of("sync the record"))?;
         }
-        let renamed = self.jail.rename(self.dir, self.next, self.name, false);
+        let renamed = self.dir.rename(self.next, self.dir, self.name);
         renamed.map_err(Failed::of("give the record its name"))?;
         if !ranges.is_empty() {
-            sync_dir(self.dir).map_err(Failed::of("sync the directory"))?;
+            self.dir.sync().map_err(Failed::of("sync the directory"))?;
         }
-        Ok(file)
+        Ok(record)
     }
 
     /// Adds what is on media of another file, which is to take the part's place.
     ///
     /// # Errors
     /// Then it must not.
-    pub(super) fn add(&self, part: &OwnedFd, ranges: &Ranges) -> Result<(), Failed> {
-        let open = self.jail.open_file(self.dir, self.name, true).map_err(Failed::of("open the record"))?;
-        rustix::fs::seek(&open, rustix::fs::SeekFrom::End(0)).map_err(Failed::of("open the record"))?;
+    pub(super) fn add(&self, part: &dyn File, ranges: &Ranges) -> Result<(), Failed> {
+        let open = self.dir.open(self.name, true).map_err(Failed::of("open the record"))?;
+        let len = open.length().map_err(Failed::of("open the record"))?;
         // Its last line may be torn.
         let end = if self.text().ends_with(b"\n") { &b""[..] } else { b"\n" };
-        append(&std::fs::File::from(open), &[end, &lines_of(part, ranges)?].concat())
+        let text = [end, &lines_of(part, ranges)?].concat();
+        Record::new(open, len).append(&text).map_err(Failed::of("write the record"))
     }
 
     /// Nodes were told of the part, and may still write into it.
@@ -119,34 +133,34 @@ impl Place<'_> {
     }
 
     /// All of `claimed` is on media by the record, and there.
-    pub(super) fn is_claimed(&self, part: &OwnedFd, claimed: &Ranges) -> bool {
-        let Ok(stat) = rustix::fs::fstat(part) else { return false };
-        let (safe, size) = (self.read(part), u64::try_from(stat.st_size).unwrap_or(0));
+    pub(super) fn is_claimed(&self, part: &dyn File, claimed: &Ranges) -> bool {
+        let Ok(size) = part.length() else { return false };
+        let safe = self.read(part);
         claimed.list().iter().all(|(start, end)| safe.covers(*start, *end) && *end <= size)
     }
 
     /// What the record says of this part; nothing where there is none, or one of another part.
-    fn read(&self, part: &OwnedFd) -> Ranges {
-        let Ok(stat) = rustix::fs::fstat(part) else { return Ranges::new() };
-        parse(&self.text(), stat.st_ino)
+    fn read(&self, part: &dyn File) -> Ranges {
+        let Ok((_, inode)) = part.identity() else { return Ranges::new() };
+        parse(&self.text(), inode)
     }
 
     fn text(&self) -> Vec<u8> {
-        let Ok(file) = self.jail.open_file(self.dir, self.name, false) else { return Vec::new() };
-        if !is_ours(self.jail, self.dir, self.next, &file) {
+        let Ok(file) = self.dir.open(self.name, false) else { return Vec::new() };
+        if !is_ours(self.dir, self.next, &*file) {
             return Vec::new();
         }
-        let mut text = vec![0; LEN_MAX];
-        let mut len = 0;
-        while len < text.len() {
-            match rustix::io::pread(&file, &mut text[len..], len as u64) {
+        let len = file.length().unwrap_or(0).min(LEN_MAX as u64) as usize;
+        let mut text = vec![0; len];
+        let mut filled = 0;
+        while filled < text.len() {
+            match file.read_at(&mut text[filled..], filled as u64) {
                 Ok(0) => break,
-                Ok(more) => len += more,
-                Err(Errno::INTR) => {}
+                Ok(more) => filled += more,
                 Err(_) => return Vec::new(),
             }
         }
-        text.truncate(len);
+        text.truncate(filled);
         text
     }
 }

@@ -69,7 +69,7 @@ pub(super) fn send(
     count: usize,
 ) -> Result<(), Stop> {
     let fd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(unmade);
-    let file = feed.file().map(OwnedFd::try_clone).transpose().map_err(Stop::Data)?;
+    let file = feed.file().map(|fd| fd.try_clone_to_owned()).transpose().map_err(Stop::Data)?;
     let ends = Box::new(Header::ends(conns.len() as u64, false)?);
     let shared = Shared {
         feed: Mutex::new(Left { feed, ends, is_over: false }),
@@ -177,8 +177,8 @@ impl Turn for One<'_, '_> {
     fn end(&mut self) -> Header {
         lock(&self.0.feed).ends.next().expect("one for each connection")
     }
-    fn file(&self) -> Option<&OwnedFd> {
-        self.0.file.as_ref()
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.0.file.as_ref().map(OwnedFd::as_fd)
     }
     fn moved(&self, len: usize) {
         self.0.moved.fetch_add(len as u64, Ordering::Relaxed);

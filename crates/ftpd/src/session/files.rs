@@ -1,6 +1,5 @@
 //! Commands that look at names or change them; none of these moves data.
 
-use std::os::fd::OwnedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use haul_core::entry::Name;
@@ -8,15 +7,15 @@ use haul_gridftp::line::Iac;
 use haul_gridftp::listing::{Moment, write_moment};
 use haul_gridftp::reply::Reply;
 use haul_gridftp::request::Request;
-use rustix::fs::{AtFlags, FileType, Mode, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use super::Session;
 use crate::listing::{Form, Listing, facts, long_line};
 use crate::log::Change;
 use crate::part::is_unchanged;
+use crate::store::{Dir, FileType, Stat};
 use crate::sums::Sum;
-use crate::tree::{Lost, Spot, Tree, is_kept, regular, shown, sync_dir};
+use crate::tree::{Lost, Spot, Tree, is_kept, regular, shown};
 
 /// Bytes that are summed before the client is looked after.
 const SUM_PIECE: usize = 1 << 20;
@@ -129,9 +128,11 @@ impl Session {
 
     /// Says why what was named cannot be.
     pub(super) fn refuse(&mut self, path: &[u8], lost: Lost) -> u16 {
-        let code = match lost {
-            Lost::System(Errno::NOSPC | Errno::DQUOT) => 452,
-            Lost::System(_) | Lost::Directory | Lost::NotRegular | Lost::OthersParts => 550,
+        let code = match &lost {
+            lost if matches!(lost.errno(), Some(Errno::NOSPC | Errno::DQUOT)) => 452,
+            // A server of a volume is away.
+            Lost::Told(fault) if fault.is(Errno::TIMEDOUT) || fault.is(Errno::BUSY) => 450,
+            Lost::System(_) | Lost::Told(_) | Lost::Directory | Lost::NotRegular | Lost::OthersParts => 550,
             _ => 553,
         };
         let head = &path[..path.len().min(512)];
@@ -142,13 +143,13 @@ impl Session {
     fn size(&mut self, tree: &Tree, path: &[u8]) -> Done {
         let spot = find(tree, &self.here, path, true)?;
         let stat = look(path, regular_of(&spot))?;
-        Ok(self.plain(213, &stat.st_size.to_string()))
+        Ok(self.plain(213, &stat.len.to_string()))
     }
 
     fn mdtm(&mut self, tree: &Tree, path: &[u8]) -> Done {
         let spot = find(tree, &self.here, path, true)?;
         let stat = look(path, spot.found())?;
-        let digits = write_moment(Moment { secs: stat.st_mtime, nanos: 0 });
+        let digits = write_moment(Moment { secs: stat.mtime.0, nanos: 0 });
         match digits {
             Ok(digits) => Ok(self.plain(213, &digits)),
             Err(_) => Ok(self.plain(550, "Its time cannot be told.")),
@@ -158,11 +159,8 @@ impl Session {
     fn mfmt(&mut self, tree: &Tree, moment: Moment, path: &[u8]) -> Done {
         let spot = find(tree, &self.here, path, true)?;
         look(path, spot.found())?;
-        let time = Timespec { tv_sec: moment.secs, tv_nsec: moment.nanos.into() };
-        let omit = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
-        let times = Timestamps { last_access: omit, last_modification: time };
-        let open = look(path, open_path(tree, &spot))?;
-        look(path, tree.jail().set_times(&open, &times).map_err(Lost::from))?;
+        let name = look(path, spot.name())?;
+        look(path, spot.dir.set_mtime(name, moment.secs, moment.nanos).map_err(Lost::from))?;
         let digits = write_moment(Moment { nanos: 0, ..moment }).unwrap_or_default();
         self.control.say_bytes(213, &[format!("Modify={digits}; ").as_bytes(), path].concat());
         Ok(213)
@@ -174,8 +172,8 @@ impl Session {
         }
         let spot = find(tree, &self.here, path, true)?;
         look(path, spot.found())?;
-        let open = look(path, open_path(tree, &spot))?;
-        look(path, tree.jail().set_mode(&open, Mode::from_raw_mode(mode)).map_err(Lost::from))?;
+        let name = look(path, spot.name())?;
+        look(path, spot.dir.set_mode(name, mode).map_err(Lost::from))?;
         Ok(self.plain(200, "The mode is set."))
     }
 
@@ -183,7 +181,7 @@ impl Session {
         let spot = find(tree, &self.here, path, true)?;
         let dir = look(path, directory_of(tree, &spot))?;
         // Who may not search it could do nothing there.
-        look(path, rustix::fs::statat(&dir, ".", AtFlags::empty()).map_err(Lost::from))?;
+        look(path, dir.can_enter().map_err(Lost::from))?;
         self.here = look(path, tree.components(&self.here, path))?;
         let here = self.here.clone();
         Ok(self.told(250, &here, b" is where you are now."))
@@ -195,11 +193,8 @@ impl Session {
             Some(name) if spot.stat.is_none() => name,
             _ => return Err((path.to_vec(), Lost::System(Errno::EXIST))),
         };
-        look(path, tree.jail().make_dir(&spot.dir, name).map_err(Lost::from))?;
-        let open = look(path, tree.jail().open_dir(&spot.dir, name).map_err(Lost::from))?;
-        let mode = Mode::from_raw_mode(0o777 & !crate::part::umask());
-        look(path, rustix::fs::fchmod(&open, mode).map_err(Lost::from))?;
-        look(path, sync_dir(&spot.dir).map_err(Lost::from))?;
+        look(path, spot.dir.make_dir(name, 0o777 & !crate::part::umask()).map_err(Lost::from))?;
+        look(path, spot.dir.sync().map_err(Lost::from))?;
         let way = look(path, tree.components(&self.here, path))?;
         Ok(self.told(257, &way, b" is made."))
     }
@@ -207,33 +202,35 @@ impl Session {
     fn rmd(&mut self, tree: &Tree, path: &[u8]) -> Done {
         let spot = find(tree, &self.here, path, false)?;
         let name = look(path, spot.name())?;
-        let remove = || rustix::fs::unlinkat(&spot.dir, name.as_bytes(), AtFlags::REMOVEDIR);
+        let remove = || spot.dir.remove_dir(name);
         let removed = match remove() {
             // Nobody sees what is left of uploads, so nobody could remove it.
-            Err(Errno::NOTEMPTY) => {
-                look(path, directory_of(tree, &spot).and_then(|dir| remove_dead_parts(tree, &dir)))?;
+            Err(fault) if fault.is(Errno::NOTEMPTY) => {
+                look(path, directory_of(tree, &spot).and_then(|dir| remove_dead_parts(tree, &*dir)))?;
                 remove()
             }
             other => other,
         };
         look(path, removed.map_err(Lost::from))?;
-        look(path, sync_dir(&spot.dir).map_err(Lost::from))?;
+        look(path, spot.dir.sync().map_err(Lost::from))?;
         Ok(self.plain(250, "The directory is removed."))
     }
 
     fn dele(&mut self, tree: &Tree, path: &[u8]) -> Done {
         let spot = find(tree, &self.here, path, false)?;
         let name = look(path, spot.name())?;
-        match tree.jail().unlink(&spot.dir, name) {
+        match spot.dir.remove(name) {
             // What an upload left is shown to nobody, and whoever sent it must be able to take it back.
-            Err(Errno::NOENT) => match crate::part::file::remove_left(tree, &spot.dir, name) {
-                Ok(true) => return Ok(self.plain(250, "What an upload had left of it is removed.")),
-                Ok(false) => look(path, Err(Lost::System(Errno::NOENT)))?,
-                Err(failed) => return Ok(self.plain(450, &failed.to_string())),
-            },
+            Err(fault) if fault.is(Errno::NOENT) => {
+                match crate::part::file::remove_left(tree, &*spot.dir, name) {
+                    Ok(true) => return Ok(self.plain(250, "What an upload had left of it is removed.")),
+                    Ok(false) => look(path, Err(Lost::System(Errno::NOENT)))?,
+                    Err(failed) => return Ok(self.plain(450, &failed.to_string())),
+                }
+            }
             done => look(path, done.map_err(Lost::from))?,
         }
-        look(path, sync_dir(&spot.dir).map_err(Lost::from))?;
+        look(path, spot.dir.sync().map_err(Lost::from))?;
         Ok(self.plain(250, "The file is removed."))
     }
 
@@ -253,10 +250,9 @@ impl Session {
         let old = find(tree, &[], &from_path, false)?;
         let new = find(tree, &self.here, path, false)?;
         let (old_name, new_name) = (look(&from_path, old.name())?, look(path, new.name())?);
-        let renamed = rustix::fs::renameat(&old.dir, old_name.as_bytes(), &new.dir, new_name.as_bytes());
-        look(path, renamed.map_err(Lost::from))?;
-        look(path, sync_dir(&new.dir).map_err(Lost::from))?;
-        look(path, sync_dir(&old.dir).map_err(Lost::from))?;
+        look(path, old.dir.rename(old_name, &*new.dir, new_name).map_err(Lost::from))?;
+        look(path, new.dir.sync().map_err(Lost::from))?;
+        look(path, old.dir.sync().map_err(Lost::from))?;
         Ok(self.plain(250, "The name is changed."))
     }
 
@@ -277,12 +273,12 @@ impl Session {
         let spot = find(tree, &self.here, path, true)?;
         let stat = look(path, spot.found())?;
         let now = seconds_now();
-        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        if !stat.is_dir() {
             let line = [b" ".as_slice(), &long_line(stat, path, None, now)].concat();
             return self.answer(213, "What it is:", vec![line], path);
         }
         let dir = look(path, directory_of(tree, &spot))?;
-        let mut listing = look(path, Listing::of_dir(tree, dir, Form::Long, self.access(), now))?;
+        let mut listing = look(path, Listing::of_dir(dir, Form::Long, self.access(), now))?;
         let mut text = Vec::new();
         loop {
             let piece = look(path, listing.piece())?;
@@ -330,7 +326,7 @@ impl Session {
         };
         let spot = tree.find(&self.here, path, true)?;
         let (file, stat) = tree.open_file(&spot)?;
-        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let size = stat.len;
         let end = len.map_or(Some(size.max(offset)), |len| offset.checked_add(len));
         let Some(end) = end.filter(|end| *end <= size) else {
             return Ok(self.plain(554, "The file has fewer bytes than that."));
@@ -338,11 +334,9 @@ impl Session {
         let (mut at, mut bytes) = (offset, vec![0; SUM_PIECE]);
         while at < end {
             let want = usize::try_from(end - at).unwrap_or(SUM_PIECE).min(SUM_PIECE);
-            let got = match rustix::io::pread(&file, &mut bytes[..want], at) {
-                Ok(0) => return Ok(self.plain(451, "The file became shorter while it was read.")),
-                Ok(got) => got,
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(errno.into()),
+            let got = match file.read_at(&mut bytes[..want], at)? {
+                0 => return Ok(self.plain(451, "The file became shorter while it was read.")),
+                got => got,
             };
             sum.update(&bytes[..got]);
             at += got as u64;
@@ -351,7 +345,7 @@ impl Session {
                 return Ok(self.plain(426, "The sum was not made to its end."));
             }
         }
-        if !is_unchanged(&file, &stat) {
+        if !is_unchanged(&*file, &stat) {
             return Ok(self.plain(451, "The file was changed while it was read."));
         }
         Ok(self.plain(213, &sum.finish()))
@@ -369,43 +363,26 @@ fn find(tree: &Tree, here: &[Name], path: &[u8], follow: bool) -> Result<Spot, (
     look(path, tree.find(here, path, follow))
 }
 
-fn regular_of(spot: &Spot) -> Result<&rustix::fs::Stat, Lost> {
+fn regular_of(spot: &Spot) -> Result<&Stat, Lost> {
     let stat = spot.found()?;
     regular(stat).map(|()| stat)
 }
 
-fn directory_of(tree: &Tree, spot: &Spot) -> Result<OwnedFd, Lost> {
+fn directory_of(tree: &Tree, spot: &Spot) -> Result<Box<dyn Dir>, Lost> {
     spot.found()?;
     tree.open_dir(spot)
 }
 
-fn open_path(tree: &Tree, spot: &Spot) -> Result<OwnedFd, Lost> {
-    let open = tree.jail().open_path(&spot.dir, spot.name()?)?;
-    // A link that came meanwhile is no file of ours.
-    match FileType::from_raw_mode(rustix::fs::fstat(&open)?.st_mode) {
-        FileType::Symlink => Err(Lost::Link),
-        _ => Ok(open),
-    }
-}
-
 fn link_of(spot: &Spot) -> Option<Vec<u8>> {
     let (name, stat) = (spot.name.as_ref()?, spot.stat.as_ref()?);
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Symlink => {
-            let target = rustix::fs::readlinkat(&spot.dir, name.as_bytes(), Vec::new()).ok()?;
-            Some(target.into_bytes())
-        }
-        _ => None,
-    }
+    (stat.kind == FileType::Symlink).then(|| spot.dir.link(name).ok()).flatten()
 }
 
 /// Removes what uploads of this user that have ended left in a directory that holds nothing else.
-fn remove_dead_parts(tree: &Tree, dir: &OwnedFd) -> Result<(), Lost> {
+fn remove_dead_parts(tree: &Tree, dir: &dyn Dir) -> Result<(), Lost> {
     let (mut parts, mut is_others) = (Vec::new(), false);
-    for entry in rustix::fs::Dir::read_from(dir)? {
-        let entry = entry?;
-        match entry.file_name().to_bytes() {
-            b"." | b".." => {}
+    for entry in dir.entries(false)? {
+        match &entry?.name[..] {
             name if tree.is_own_part(name) => parts.extend(Name::new(name)),
             // Nobody but that user may take back what he was told is safe.
             name if is_kept(name) => is_others = true,
@@ -418,15 +395,15 @@ fn remove_dead_parts(tree: &Tree, dir: &OwnedFd) -> Result<(), Lost> {
     }
     let mut locked = Vec::new();
     for part in &parts {
-        let file = tree.jail().open_file(dir, part, true)?;
+        let file = dir.open(part, true)?;
         // One that is locked is of an upload that runs: the directory stays, and its record too.
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
+        file.lock()?;
         locked.push(file);
         if locked.len() > DEAD_PARTS_MAX {
             return Err(Lost::System(Errno::NOTEMPTY));
         }
     }
-    parts.iter().try_for_each(|part| Ok(tree.jail().unlink(dir, part)?))
+    parts.iter().try_for_each(|part| Ok(dir.remove(part)?))
 }
 
 pub(super) fn seconds_now() -> i64 {

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use haul_gridftp::address;
 use haul_gridftp::ranges::Ranges;
 use haul_gridftp::request::Restart;
-use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use super::Session;
@@ -18,10 +17,10 @@ use crate::control::{Abort, Control};
 use crate::data::{Conn, Way};
 use crate::listing::{Form, Listing};
 use crate::log::Transfer;
-use crate::part::{Begin, Failed, Seen, Upload, free_bytes, is_unchanged};
+use crate::part::{Begin, Failed, Seen, Upload, is_unchanged};
 use crate::progress::Progress;
 use crate::receive::{self, Markers};
-use crate::send::{self, Feed, FileFeed, TextFeed};
+use crate::send::{self, Blocks, Feed, FileFeed, TextFeed};
 use crate::transfer::Stop;
 use crate::tree::{Lost, Spot, Tree};
 
@@ -38,7 +37,7 @@ impl Session {
             Ok(opened) => opened,
             Err(lost) => return self.refuse(path, lost),
         };
-        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let size = stat.len;
         if part.is_some() && restart.is_some() {
             return self.plain(504, "REST before ERET is not served.");
         }
@@ -61,16 +60,16 @@ impl Session {
         let progress = Progress::new(verb);
         if self.is_sent_by_nodes() {
             let (seen, what) = (Seen::of(&stat), (&ranges[..], start, size));
-            let sent = self.send_by_nodes(tree, path, seen, what, &progress);
+            let sent = self.send_by_nodes(tree, path, seen, what, file.round(), &progress);
             if sent.is_err() {
                 self.data.close();
             }
             let sent = sent.map_err(|stop| stop.reply());
             return self.finish(verb, path, begun, &progress, sent);
         }
-        let mut feed = FileFeed::new(file, ranges.into_iter(), start);
+        let mut feed = FileFeed::new(file, Blocks::new(ranges.into_iter()), start);
         let sent = match self.send(&mut feed, &progress) {
-            Ok(Some(count)) => match is_unchanged(&feed.into_file(), &stat) {
+            Ok(Some(count)) => match is_unchanged(&*feed.into_file(), &stat) {
                 true => Ok(count),
                 false => Err((451, "The file was changed while it was read: get it again.".to_owned())),
             },
@@ -99,17 +98,15 @@ impl Session {
         self.with.allo = None;
         let said = path.unwrap_or(b".");
         let now = seconds_now();
-        let listed = tree.find(&self.here, said, true).and_then(|spot| {
-            let is_dir = FileType::from_raw_mode(spot.found()?.st_mode) == FileType::Directory;
-            match (is_dir, form) {
-                (true, _) => Listing::of_dir(tree, tree.open_dir(&spot)?, form, self.access(), now),
+        let listed =
+            tree.find(&self.here, said, true).and_then(|spot| match (spot.found()?.is_dir(), form) {
+                (true, _) => Listing::of_dir(tree.open_dir(&spot)?, form, self.access(), now),
                 (false, Form::Facts(_)) => Err(Lost::System(Errno::NOTDIR)),
                 (false, _) => {
                     let name = spot.name()?.clone();
-                    Ok(Listing::of_name(tree, spot.dir, name, said, form, self.access(), now))
+                    Ok(Listing::of_name(spot.dir, name, said, form, self.access(), now))
                 }
-            }
-        });
+            });
         let listing = match listed {
             Ok(listing) => listing,
             Err(lost) => return self.refuse(said, lost),
@@ -367,7 +364,7 @@ impl Session {
         if path.ends_with(b"/") {
             return Err(lost(Lost::Directory));
         }
-        if let (Some(said), Some(free)) = (expected, free_bytes(&spot.dir))
+        if let (Some(said), Some(free)) = (expected, spot.dir.free())
             && said.saturating_sub(left_out.total()) > free
         {
             return Err((452, format!("There is room for {free} bytes, and ALLO said {said}.")));

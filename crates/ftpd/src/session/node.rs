@@ -8,10 +8,10 @@
 //! node gives no file a name and removes none.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use haul_core::entry::Name;
+use haul_gridftp::command::StripeLayout;
 use haul_gridftp::ranges::Ranges;
 use serde::{Deserialize, Serialize};
 
@@ -22,9 +22,10 @@ use crate::part::nodes::Joined;
 use crate::part::{Failed, Seen, Upload, is_unchanged};
 use crate::progress::{Progress, marker};
 use crate::receive::Markers;
-use crate::send::{BLOCK_LEN, Feed, Piece};
+use crate::send::{BLOCK_LEN, FileFeed, Pieces};
+use crate::store::Round;
 use crate::transfer::Stop;
-use crate::tree::{Lost, Tree};
+use crate::tree::Tree;
 
 /// Before what a front end says in JSON.
 pub(super) const VERB: &[u8] = b"NODE ";
@@ -36,6 +37,29 @@ pub(super) struct Stripe {
     pub(super) size: u64,
     pub(super) index: u64,
     pub(super) count: u64,
+}
+
+impl Stripe {
+    /// Which bytes each of some nodes sends of a file of `size` bytes: as the client said. Where he said
+    /// nothing, and the file lies in rounds over as many servers, each node has what lies at the server of
+    /// its place.
+    pub(super) fn of_nodes(
+        count: u64,
+        layout: Option<StripeLayout>,
+        size: u64,
+        round: Option<Round>,
+    ) -> impl Fn(u64) -> Stripe {
+        let round = round.filter(|round| layout.is_none() && round.count == count && count > 0);
+        let size = match (round, layout) {
+            (Some(round), _) => round.size,
+            (None, Some(StripeLayout::Blocked(size))) => size,
+            (None, Some(StripeLayout::Partitioned)) => size.div_ceil(count),
+            (None, None) => BLOCK_LEN,
+        };
+        let is_blind = haul_mutant::removed("ftpd-nodes-send-what-lies-beside-them");
+        let first = round.filter(|_| !is_blind).map_or(0, |round| round.first % count);
+        move |node| Stripe { size: size.max(1), index: (node + count - first) % count, count }
+    }
 }
 
 /// As whom data connections come, where both ends show whose they are.
@@ -156,9 +180,10 @@ impl Session {
         let begun = Instant::now();
         let every = self.with.markers.unwrap_or(self.config.marker_interval);
         let progress = Progress::told("RETR", every);
-        let mut feed = StripeFeed { file, ranges: ranges.into_iter(), left: None, base, stripe };
+        let pieces = StripePieces { ranges: ranges.into_iter(), left: None, stripe };
+        let mut feed = FileFeed::new(file, pieces, base);
         let sent = match self.send(&mut feed, &progress) {
-            Ok(Some(count)) => match is_unchanged(&feed.file, &stat) {
+            Ok(Some(count)) => match is_unchanged(&*feed.into_file(), &stat) {
                 true => {
                     // So the front end knows how much it was.
                     self.control.send(&marker(progress.moved()));
@@ -173,19 +198,19 @@ impl Session {
     }
 }
 
-/// A stripe of a file.
-struct StripeFeed {
-    file: OwnedFd,
+/// What of some ranges is of one stripe, in pieces of a block at most.
+struct StripePieces {
     ranges: std::vec::IntoIter<(u64, u64)>,
     /// What is left of a range.
     left: Option<(u64, u64)>,
-    base: u64,
     stripe: Stripe,
 }
 
-impl StripeFeed {
+impl Iterator for StripePieces {
+    type Item = (u64, u64);
+
     /// The next bytes that are of this stripe: from where up to where.
-    fn next_range(&mut self) -> Option<(u64, u64)> {
+    fn next(&mut self) -> Option<(u64, u64)> {
         let Stripe { size, index, count } = self.stripe;
         loop {
             let (start, end) = match self.left.take() {
@@ -210,16 +235,7 @@ impl StripeFeed {
     }
 }
 
-impl Feed for StripeFeed {
-    fn next(&mut self) -> Result<Option<Piece>, Lost> {
-        let base = self.base;
-        Ok(self.next_range().map(|(from, to)| Piece::File { from, len: to - from, at: from - base }))
-    }
-
-    fn file(&self) -> Option<&OwnedFd> {
-        Some(&self.file)
-    }
-}
+impl Pieces for StripePieces {}
 
 /// The ranges as a list.
 pub(super) fn listed(ranges: &Ranges) -> Vec<(u64, u64)> {
@@ -230,23 +246,36 @@ pub(super) fn listed(ranges: &Ranges) -> Vec<(u64, u64)> {
 mod tests {
     use super::*;
 
+    /// Goal: who does not say how gets from each node what lies at its server, and who does gets that.
+    /// Method: a file that lies over three servers from the second on, by three nodes and by two.
+    #[test]
+    fn nodes_send_what_lies_beside_them() {
+        let round = Some(Round { size: 10, count: 3, first: 1 });
+        let of = |count, layout, round, node| {
+            let Stripe { size, index, count } = Stripe::of_nodes(count, layout, 99, round)(node);
+            (size, index, count)
+        };
+        // Block 0 lies at server 1, block 1 at 2, block 2 at 0.
+        assert_eq!([0, 1, 2].map(|node| of(3, None, round, node)), [(10, 2, 3), (10, 0, 3), (10, 1, 3)]);
+        let plain = [(BLOCK_LEN, 0, 2), (BLOCK_LEN, 1, 2)];
+        assert_eq!([0, 1].map(|node| of(2, None, round, node)), plain, "other servers than nodes");
+        assert_eq!([0, 1].map(|node| of(2, None, None, node)), plain);
+        assert_eq!(of(3, Some(StripeLayout::Blocked(7)), round, 1), (7, 1, 3));
+        assert_eq!(of(3, Some(StripeLayout::Partitioned), round, 1), (33, 1, 3));
+        assert_eq!(Stripe::of_nodes(2, Some(StripeLayout::Partitioned), 0, None)(1).size, 1);
+    }
+
     /// Goal: all stripes together have each byte of the ranges once, and each stripe its own.
     /// Method: every small world, against a byte at a time.
     #[test]
     fn stripes_have_each_byte_once() {
-        let null = std::fs::File::open("/dev/null").expect("open");
         for (size, count) in [(1, 1), (1, 3), (3, 2), (7, 3), (100, 2), (40, 4)] {
             for ranges in [vec![(0, 50)], vec![(0, 0)], vec![(3, 4), (9, 31), (40, 41)], vec![(49, 50)]] {
                 let mut seen = vec![None; 60];
                 for index in 0..count {
-                    let mut feed = StripeFeed {
-                        file: null.try_clone().expect("once more").into(),
-                        ranges: ranges.clone().into_iter(),
-                        left: None,
-                        base: 0,
-                        stripe: Stripe { size, index, count },
-                    };
-                    while let Some((from, to)) = feed.next_range() {
+                    let ranges = ranges.clone().into_iter();
+                    let stripe = Stripe { size, index, count };
+                    for (from, to) in (StripePieces { ranges, left: None, stripe }) {
                         assert!(from < to, "{from} to {to}");
                         for byte in from..to {
                             assert_eq!(seen[byte as usize].replace(index), None, "byte {byte} twice");

@@ -30,6 +30,7 @@ use crate::guard::wait;
 use crate::link;
 use crate::part::{Seen, Upload};
 use crate::progress::Progress;
+use crate::store::Round;
 use crate::transfer::Stop;
 use crate::tree::{Tree, shown};
 use zeroize::Zeroizing;
@@ -517,22 +518,23 @@ impl Session {
         }
     }
 
-    /// Has the nodes send these ranges of a file; how many there were.
+    /// Has the nodes send these ranges of a file, which lies so; how many there were.
     pub(super) fn send_by_nodes(
         &mut self,
         tree: &Tree,
         path: &[u8],
         seen: Seen,
         (ranges, base, size): (&[(u64, u64)], u64, u64),
+        round: Option<Round>,
         progress: &Progress,
     ) -> Result<usize, Stop> {
         let Some(mut stripes) = self.stripes.take() else { return Err(Stop::Missing(NOT_AGREED)) };
         let whole = shown(&tree.components(&self.here, path)?);
         let count = stripes.nodes.len() as u64;
-        let block = self.with.block.unwrap_or_else(|| size.div_ceil(count)).max(1);
+        let stripes_of = Stripe::of_nodes(count, self.with.layout, size, round);
         let parallelism = self.with.parallelism;
         stripes.begin(|index| {
-            let stripe = Stripe { size: block, index: index as u64, count };
+            let stripe = stripes_of(index as u64);
             let (path, ranges) = (Secret(whole.clone()), ranges.to_vec());
             let task = said(&Task::Send { path, seen, ranges, base, stripe });
             format!("OPTS RETR Parallelism={parallelism},{parallelism},{parallelism};\r\n{}", *task)

@@ -48,6 +48,7 @@ impl Served {
         let address = listener.local_addr().expect("an address");
         let config = Config {
             root: dir.path().as_os_str().as_bytes().to_vec(),
+            volume: None,
             anonymous: Some(anonymous),
             authorities: None,
             tls: false,
