@@ -545,7 +545,11 @@ impl Control {
     pub(crate) fn answers(&mut self, commands: &[Command<'_>], asked: Instant) -> Result<Vec<Reply>, Error> {
         let mut replies = Vec::with_capacity(commands.len());
         for command in commands {
-            let reply = self.last_reply()?;
+            let reply = match self.last_reply() {
+                Ok(reply) => reply,
+                // Who refuses a login may hang up behind it, whatever else was asked together with it.
+                Err(error) => return Err(self.refused_login(commands, &replies).unwrap_or(error)),
+            };
             if replies.is_empty() {
                 let took = asked.elapsed();
                 self.quickest = Some(self.quickest.map_or(took, |quickest| quickest.min(took)));
@@ -561,6 +565,17 @@ impl Control {
             }
         }
         Ok(replies)
+    }
+
+    /// What the server said of a login among these, as far as they were answered, if it refused that.
+    fn refused_login(&self, commands: &[Command<'_>], replies: &[Reply]) -> Option<Error> {
+        let mut answered = commands.iter().zip(replies);
+        let is_it = |(command, reply): &(&Command<'_>, &Reply)| {
+            let is_login = matches!(command, Command::With("USER" | "PASS" | "ACCT", _));
+            let refuses = matches!(reply.class(), Class::Transient | Class::Permanent);
+            is_login && refuses && !haul_mutant::removed("ftp-refused-logins-are-heard")
+        };
+        answered.find(is_it).map(|(command, reply)| self.refused(command, reply))
     }
 
     /// As [`Control::ask`] for what must be answered by 2yz.

@@ -138,20 +138,28 @@ pub(crate) fn begin(
     before: &[Command<'_>],
     last: Command<'_>,
 ) -> Result<Incoming, Error> {
-    let stream = connected(control, listens, before, last)?;
+    let stream = connected(control, listens, (before, false), last)?;
     Ok(Incoming { stream, patience: control.patience(), ended: false, cut: false })
 }
 
-/// The same, as the connection over which it comes or goes.
+/// The same, as the connection over which it comes or goes. `heard_first`: the server has agreed to what is
+/// `before` it, before it hears of `last`.
 pub(crate) fn connected(
     control: &mut Control,
     listens: &mut Listens,
-    before: &[Command<'_>],
+    (before, heard_first): (&[Command<'_>], bool),
     last: Command<'_>,
 ) -> Result<Wire, Error> {
     const OPENING: &str = "opening a data connection";
     let host = control.host().map_err(|cause| Error::Lost { doing: OPENING, cause })?;
     let address = passive(control, host, listens)?;
+    if heard_first {
+        for command in before {
+            let reply = control.ask(command)?;
+            control.exactly(command, 350, reply)?;
+        }
+    }
+    let before = if heard_first { &[] } else { before };
     let commands: Vec<Command<'_>> = before.iter().copied().chain([last]).collect();
     let patience = control.patience();
     let unreached = |cause| Error::unreached_for_data(address, patience, cause);

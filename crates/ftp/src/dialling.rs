@@ -3,11 +3,6 @@
 //! In: what it answered so far. Out: a place that it told ahead, whether more is asked ahead; a connection,
 //! while something else is said.
 //! Invariant: a place that was told ahead is used once, and soon, for the server has it open as long.
-//!
-//! A server asked for the next place behind a file that is still under way answers behind that (vsftpd), or
-//! at once that it is busy (ProFTPD, with 450), before its word on the file. It has one answer for each, so
-//! that the two can be told from each other: of an answer that says that all is done, and one that refuses,
-//! the first is the file's.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};

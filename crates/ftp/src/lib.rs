@@ -12,6 +12,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod blocks;
 mod callers;
 mod channel;

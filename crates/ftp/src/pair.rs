@@ -196,6 +196,10 @@ impl Pair {
                 for (end, _) in [(End::From, from), (End::To, to)].into_iter().filter(|(_, is)| *is) {
                     self.ask(end, &Command::Mode(b'S'))?;
                 }
+                if delayed.is_some() && !haul_mutant::removed("ftp-delayed-places-are-unset") {
+                    // In stream mode it is asked where it listens before it hears what comes.
+                    self.ask(End::To, &Command::With("OPTS", b"PASV AllowDelayed=0;"))?;
+                }
                 self.striped = false;
                 return Ok(());
             }

@@ -9,7 +9,6 @@
 //! Left out: under which names files are written before they are whole, and what is compared: the store's.
 
 use std::io::{self, Write};
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use haul_gridftp::command::Command;
@@ -17,7 +16,7 @@ use haul_gridftp::line::Iac;
 use haul_gridftp::reply::{Class, Reply};
 
 use crate::control::{GIVING_UP, said};
-use crate::data::{connected, told_place};
+use crate::data::connected;
 use crate::times::SetsTimes;
 use crate::tls::Wire;
 use crate::together::together;
@@ -25,7 +24,7 @@ use crate::{Error, Session};
 
 const SENDING: &str = "sending to the server";
 /// What is left of a patience, at least, when the last bytes are gone.
-const SILENT_MIN: Duration = Duration::from_secs(1);
+pub(crate) const SILENT_MIN: Duration = Duration::from_secs(1);
 /// So much of a file a server makes the sum of in a second, at least.
 const SUMMED_IN_A_SECOND: u64 = 16 << 20;
 
@@ -119,7 +118,9 @@ impl Session {
         let rest = [Command::Rest(at)];
         let before = if at > 0 { &rest[..] } else { &[] };
         let stor = Command::Path("STOR", path);
-        let stream = connected(&mut self.control, &mut self.listens, before, stor)?;
+        // Who refuses the one and obeys the other cuts off what stands there.
+        let heard_first = !haul_mutant::removed("ftp-places-are-heard-before-files");
+        let stream = connected(&mut self.control, &mut self.listens, (before, heard_first), stor)?;
         Ok(Outgoing { stream, patience: self.control.patience() })
     }
 
@@ -133,7 +134,7 @@ impl Session {
         }
         self.leave_blocks()?;
         let esto = Command::Esto { offset: at, path };
-        let stream = connected(&mut self.control, &mut self.listens, &[], esto)?;
+        let stream = connected(&mut self.control, &mut self.listens, (&[], false), esto)?;
         Ok(Outgoing { stream, patience: self.control.patience() })
     }
 
@@ -164,60 +165,15 @@ impl Session {
         drop(outgoing);
         // All of that is one silence.
         let left = patience.saturating_sub(begun.elapsed()).max(SILENT_MIN.min(patience));
-        let reply = self.control.last_reply_within(left);
+        let reply = self.control.last_reply_within(left)?;
         let stor = Command::Path("STOR", path);
         let reply = match ahead {
-            Some(host) => self.hear_ahead(host, reply?)?,
-            None => reply?,
+            Some(host) => self.hear_ahead(host, &stor, reply)?,
+            None => reply,
         };
         match reply.class() {
             Class::Completed => Ok(()),
             _ => Err(self.control.refused(&stor, &reply)),
-        }
-    }
-
-    /// Asks where the server listens for the next file, if that may be asked now: from where it does.
-    fn ask_ahead(&mut self, more: bool) -> Result<Option<IpAddr>, Error> {
-        let host = self.control.host().ok().flatten().filter(|_| more && !self.control.nodes.are_elsewhere());
-        let Some(pause) = self.listens.asks_ahead(self.control.quickest()).filter(|_| host.is_some()) else {
-            return Ok(None);
-        };
-        std::thread::sleep(pause);
-        self.control.send(&[Command::Epsv])?;
-        Ok(host)
-    }
-
-    /// Of two answers, of which this is the first, the one to the file; the other one may tell where the
-    /// server listens for the next.
-    fn hear_ahead(&mut self, host: IpAddr, first: Reply) -> Result<Reply, Error> {
-        let trip = self.control.quickest().unwrap_or_default();
-        // It comes right behind the other one, or it never does.
-        let second = self.control.last_reply_within((trip * 4).max(SILENT_MIN));
-        let Ok(second) = second else {
-            // The session is over, and the word on the file stands.
-            self.listens.set_never();
-            return Ok(first);
-        };
-        let is_place = second.code() == 229 && first.code() != 229;
-        if is_place && let Ok(address) = told_place(&self.control, host, &second) {
-            self.listens.told(address);
-            return Ok(first);
-        }
-        self.listens.told_nothing();
-        let is_of_file = |reply: &Reply| matches!(reply.code(), 226 | 250);
-        match (is_of_file(&first), is_of_file(&second)) {
-            (true, false) => Ok(first),
-            // It was busy with the file when it was asked.
-            (false, true) => Ok(second),
-            // Nobody can tell what is whose.
-            (true, true) => {
-                self.control.set_broken();
-                Err(Error::OutOfStep { said: said(&Command::Epsv), code: second.code() })
-            }
-            (false, false) => {
-                let is_busy = first.text().windows(4).any(|word| word.eq_ignore_ascii_case(b"EPSV"));
-                Ok(if is_busy { second } else { first })
-            }
         }
     }
 

@@ -7,7 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use haul_base::stop::Stop;
-use haul_ftp::{Protocol, Ranges, Security, Server, Session, Settings};
+use haul_ftp::pair::{Manner, Pair};
+use haul_ftp::{Error, Protocol, Ranges, Security, Server, Session, Settings};
 
 /// Far above what anything takes here.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -131,4 +132,124 @@ fn a_later_connection_is_dialled_with_its_command() {
         }
     });
     assert_eq!(heard.iter().filter(|verb| *verb == "STOR").count(), 2);
+}
+
+/// Refuses the password, and hangs up behind that.
+fn turn_away(mut socket: TcpStream) -> io::Result<()> {
+    let mut lines = BufReader::new(socket.try_clone()?).lines();
+    socket.write_all(b"220 a test\r\n")?;
+    while let Some(Ok(line)) = lines.next() {
+        let is_password = line.starts_with("PASS");
+        if is_password {
+            // Whatever was asked together with it.
+            let _ = lines.next();
+        }
+        socket.write_all(if is_password { b"530 no more of you\r\n" } else { b"331 who says so?\r\n" })?;
+        if is_password {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Goal: why a server takes no login is told, also of one that hangs up behind its word and answers nothing
+/// else that was asked together with it.
+#[test]
+fn a_refused_login_is_heard() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let port = listener.local_addr().expect("where it listens").port();
+    let served = thread::spawn(move || turn_away(listener.accept()?.0));
+    let server = Server::parse(Protocol::Ftp, &format!("127.0.0.1:{port}")).expect("a server");
+    let settings = Settings { patience: PATIENCE, at: None, security: Security::None, stop: Stop::never() };
+    let Err(error) = Session::open(&server, &settings) else { panic!("it is refused") };
+    assert!(matches!(error, Error::Refused { code: 530, .. }) && error.is_full(), "{error}");
+    served.join().expect("no panic").expect("served");
+}
+
+/// A server whose word on `REST` this is, until it hangs up or is hung up on; the verbs that it heard.
+fn take_from(mut socket: TcpStream, rest: &str) -> io::Result<Vec<String>> {
+    let mut heard = Vec::new();
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let port = listener.local_addr()?.port();
+    let lines = BufReader::new(socket.try_clone()?).lines();
+    socket.write_all(b"220 a test\r\n")?;
+    for line in lines.map_while(Result::ok) {
+        let verb = line.split(' ').next().unwrap_or_default().to_owned();
+        let reply = match verb.as_str() {
+            "USER" => "331 who says so?".to_owned(),
+            "PASS" => "230 welcome".to_owned(),
+            "FEAT" => "211-Features\r\n EPSV\r\n REST STREAM\r\n211 End".to_owned(),
+            "EPSV" => format!("229 here (|||{port}|)"),
+            "REST" => rest.to_owned(),
+            "STOR" => {
+                socket.write_all(b"150 go on\r\n")?;
+                io::copy(&mut listener.accept()?.0, &mut io::sink())?;
+                "226 it is here".to_owned()
+            }
+            _ => "200 done".to_owned(),
+        };
+        heard.push(verb);
+        let _ = socket.write_all(format!("{reply}\r\n").as_bytes());
+    }
+    Ok(heard)
+}
+
+/// Goal: a server that refuses to go on within a file is not told to take it: it would cut off what stands
+/// there.
+#[test]
+fn who_refuses_a_place_in_a_file_gets_none_of_it() {
+    for (rest, stored) in [("350 go on", 1), ("451 not now", 0), ("501 too large", 0), ("200 done", 0)] {
+        let heard = with(
+            move |socket| take_from(socket, rest),
+            |mut session| match session.store_from(b"/f", 300_000) {
+                Ok(outgoing) => session.stored(outgoing, b"/f", false).expect("it is there"),
+                Err(error) => assert_ne!(stored, 1, "{error}"),
+            },
+        );
+        assert_eq!(heard.iter().filter(|verb| *verb == "STOR").count(), stored, "{rest}: {heard:?}");
+    }
+}
+
+/// One that knows blocks, and listens only when it has heard what comes; `refuses` them or not.
+fn know_blocks(mut socket: TcpStream, refuses: bool) -> io::Result<Vec<String>> {
+    let mut heard = Vec::new();
+    let lines = BufReader::new(socket.try_clone()?).lines();
+    socket.write_all(b"220 a test\r\n")?;
+    for line in lines.map_while(Result::ok) {
+        let reply = match line.as_str() {
+            line if line.starts_with("USER") => "331 who says so?",
+            line if line.starts_with("PASS") => "230 welcome",
+            "FEAT" => "211-Features\r\n EPSV\r\n PARALLEL\r\n PASV AllowDelayed;\r\n211 End",
+            "MODE E" if refuses => "504 no blocks",
+            _ => "200 done",
+        };
+        heard.push(line);
+        let _ = socket.write_all(format!("{reply}\r\n").as_bytes());
+    }
+    Ok(heard)
+}
+
+/// Goal: where a source says that it knows blocks and refuses them, the destination is told that it is asked
+/// again where it listens before it hears what comes.
+#[test]
+fn without_blocks_no_place_is_delayed() {
+    let mut served = Vec::new();
+    let mut sessions = Vec::new();
+    for refuses in [true, false] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        let port = listener.local_addr().expect("where it listens").port();
+        served.push(thread::spawn(move || know_blocks(listener.accept()?.0, refuses)));
+        let server = Server::parse(Protocol::Ftp, &format!("127.0.0.1:{port}")).expect("a server");
+        let settings =
+            Settings { patience: PATIENCE, at: None, security: Security::None, stop: Stop::never() };
+        sessions.push(Session::open(&server, &settings).expect("a session"));
+    }
+    let (to, from) = (sessions.pop().expect("two"), sessions.pop().expect("two"));
+    let manner = Manner { parallelism: 4, layout: None, patience: PATIENCE, stream: false };
+    let Ok(pair) = Pair::new(from, to, manner, Stop::never()) else { panic!("they are a pair") };
+    assert!(!pair.is_extended());
+    drop(pair);
+    let to = served.pop().expect("two").join().expect("no panic").expect("served");
+    let passive: Vec<_> = to.iter().filter(|line| line.starts_with("OPTS PASV")).collect();
+    assert_eq!(passive, ["OPTS PASV AllowDelayed=1;", "OPTS PASV AllowDelayed=0;"], "{to:?}");
 }

@@ -96,6 +96,42 @@ fn small_files_cost_two_round_trips_in_stream_mode() {
     );
 }
 
+/// Goal: of a server that obeys what it is asked while it takes a file, or breaks that off for it, no file
+/// counts as taken that is not, whatever it says in whichever order; and it is asked so no further.
+/// Method: what it keeps of such a file has the right length and other bytes, and it makes no sums.
+#[test]
+fn no_answer_but_its_own_is_a_files_word() {
+    const FILES: usize = 8;
+    const PLACE: &str = "229 here (|||9|)";
+    let cases: [(&'static [&'static str], i32); 8] = [
+        (&[PLACE], 0),
+        (&[PLACE, "226 that is all"], 0),
+        (&[PLACE, "550 not that"], 0),
+        (&[PLACE, "552 quota exceeded"], 1),
+        (&["426 aborted", "226 abort successful"], 0),
+        (&["200 well", "226 that is all"], 0),
+        (&["500 unknown", "552 quota exceeded"], 1),
+        (&["226 that is all", "226 that is all"], 0),
+    ];
+    beside(cases, |(words, code)| {
+        let room = Room::new();
+        let data = furnish(&room, (0..FILES).map(|n| format!("f{n}")));
+        let taker = Script::default().far().interrupted(Interrupted::Breaks(words)).start();
+        let ended = cp(&data, &taker).exits(code);
+        if code == 0 {
+            assert_whole(&taker, &data, FILES, &ended);
+        }
+        for path in taker.paths().iter().filter(|path| !path.contains("haul~")) {
+            let name = path.rsplit('/').next().expect("a name");
+            assert!(taker.file(path) == Some(read(data.join(name))), "{words:?}: {}", ended.describe());
+        }
+        let heard = taker.heard();
+        let stored = heard.iter().filter(|line| line.starts_with("STOR")).count();
+        // One more is the trial of renames, and one went again.
+        assert!(stored <= FILES + 2, "{words:?}: {stored} files were sent: {}", ended.describe());
+    });
+}
+
 /// Goal: the same of real servers, without TLS and with it: two round trips a file of vsftpd, which answers
 /// behind the file what it is asked meanwhile, and no more than three of ProFTPD, which may be busy then.
 /// Method: what they say arrives when nothing more is said to them. Connections for data cost nothing here.

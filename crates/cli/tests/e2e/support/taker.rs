@@ -63,6 +63,8 @@ pub enum Interrupted {
     Busy(&'static str),
     /// It is never answered.
     Lost,
+    /// It says these in place of its answer and of its word on the file, of which it keeps other bytes.
+    Breaks(&'static [&'static str]),
 }
 
 /// When a part that it gave back is gone; it makes zeros of what is missing before the byte at which it goes
@@ -959,8 +961,16 @@ impl Session {
             && let Some(line) = self.next_line_now()
         {
             self.heard.lock().expect("no session panics").push(String::from_utf8_lossy(&line).into_owned());
-            if let Interrupted::Busy(reply) = how {
-                self.say(reply);
+            match how {
+                Interrupted::Busy(reply) => drop(self.say(reply)),
+                Interrupted::Lost => {}
+                Interrupted::Breaks(words) => {
+                    content.iter_mut().for_each(|byte| *byte ^= 1);
+                    let (modify, kept) = ("20200102030405".into(), script.kept(said_path));
+                    let held = Held { content, modify, path: kept };
+                    script.shelf().files.insert(path, held);
+                    return words.iter().all(|word| self.say(word));
+                }
             }
         }
         match how {
