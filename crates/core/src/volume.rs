@@ -43,7 +43,7 @@
 //! [`gather::Request::Look`]: it waits until nobody can write the file directly, whoever has sent what, and
 //! says whether anything was written since somebody told the catalog so.
 //!
-//! Names are another matter: [`catalog`]. Who may ask what at all: [`rights`].
+//! Names are another matter: [`catalog`]. Who may ask what at all: [`rights`], [`ticket`].
 //!
 //! Reading order: [`layout`]; [`cost`], [`threshold`]; [`storage`], [`gather`], [`client`]; [`catalog`];
 //! [`check`].
@@ -57,7 +57,12 @@ pub mod layout;
 pub mod rights;
 pub mod storage;
 pub mod threshold;
+pub mod ticket;
 pub mod wire;
+
+/// A volume, by a number that no other has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VolumeId(pub [u8; 16]);
 
 /// A file, by the number that the catalog gave it; no other file of a volume ever has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -194,7 +194,7 @@ impl Volume {
             write_threshold: None,
             patience,
         };
-        let client = Client::start(config)
+        let client = Client::start_for(config, &catalog)
             .map_err(|error| said(FailureKind::Local, 0, haul_base::errno::text(&error)))?;
         let gone = Gone::default();
         Ok(Volume { name, catalog, catalog_at: at, client, facts, places, placement, patience, gone })

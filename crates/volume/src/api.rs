@@ -186,7 +186,7 @@ impl Volume {
         }
         let (number, stripe_size) = (catalog.number(), facts.stripe.into());
         let config = Config { keys, number, servers, stripe_size, write_threshold, patience };
-        let client = Client::start(config).map_err(|error| {
+        let client = Client::start_for(config, &catalog).map_err(|error| {
             Why::Refused(error.raw_os_error().unwrap_or(0), haul_base::errno::text(&error))
         })?;
         let shared = Shared {

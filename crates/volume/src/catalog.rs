@@ -8,6 +8,7 @@ use std::time::Duration;
 
 pub mod client;
 pub mod desk;
+mod giver;
 pub mod holds;
 #[cfg(test)]
 mod model;

@@ -8,6 +8,7 @@
 
 mod brain;
 mod came;
+mod renew;
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,6 +25,8 @@ use haul_core::wire::FILE_LEN_MAX;
 
 use self::brain::{Brain, Event, Want};
 pub use self::came::Came;
+use self::renew::Renewal;
+use crate::catalog::client::{Client as Catalog, Tickets};
 use crate::dial::{Dialler, Keys, To};
 
 /// A piece that its gatherer may have bytes of has so many bytes at most: so that what it has of it fits one
@@ -177,6 +180,20 @@ impl Client {
     /// # Errors
     /// The volume has no server, or no bytes in a stripe; the system gives no threads.
     pub fn start(config: Config) -> io::Result<Client> {
+        Client::start_with(config, None)
+    }
+
+    /// The same, with the tickets of a client of the volume's catalog, whose number this has.
+    ///
+    /// # Errors
+    /// As of [`Client::start`].
+    pub fn start_for(config: Config, catalog: &Catalog) -> io::Result<Client> {
+        let tickets = catalog.tickets();
+        let needed = tickets.needed();
+        Client::start_with(config, needed.then_some(tickets))
+    }
+
+    fn start_with(config: Config, tickets: Option<Tickets>) -> io::Result<Client> {
         if config.servers.is_empty()
             || config.servers.len() > usize::from(u16::MAX)
             || config.stripe_size == 0
@@ -193,7 +210,10 @@ impl Client {
             let to = To { server, at: *at, striping: striping.clone() };
             lines.push(Dialler::start(config.keys.clone(), to, Who::Client(config.number), 1, post)?);
         }
-        let brain = Brain::new(&config, striping.clone());
+        let mut brain = Brain::new(&config, striping.clone());
+        let events_of = to.clone();
+        let tells = move |files, given| events_of.send(Event::Tickets(files, given)).is_ok();
+        brain.tickets = tickets.map(|tickets| Renewal::start(tickets, tells)).transpose()?;
         let thread = std::thread::Builder::new().name("haul-vol-client".into());
         let brain = Some(thread.spawn(move || brain.run(&events))?);
         Ok(Client { to, striping, brain, _lines: lines })

@@ -2,12 +2,14 @@
 //!
 //! In: a connection that was accepted, the keys of the volume. Out: a link, and whose key was shown.
 //! Invariant: nobody is heard who holds none of the volume's keys. Left out: what he may ask then, which
-//! `haul_core::volume::rights` says.
+//! `haul_core::volume::rights` says, and with which
+//! file, which `haul_core::volume::ticket` does.
 
 use std::net::TcpStream;
 use std::time::Duration;
 
 use haul_core::volume::rights::Party;
+use haul_core::volume::ticket::{self, TERM};
 use haul_transport::tls::{self, Pin};
 use haul_transport::{Link, TransportError};
 
@@ -18,6 +20,16 @@ use crate::dial::Keys;
 pub struct Guests {
     pub owner: Option<Pin>,
     pub reader: Option<Pin>,
+    /// What tickets are sealed with, which they need for each file; `None`: they need none.
+    pub tickets: Option<ticket::Key>,
+    /// How long a term of tickets is, if not [`TERM`].
+    pub term: Option<Duration>,
+}
+
+impl Guests {
+    pub(crate) fn term(&self) -> Duration {
+        self.term.unwrap_or(TERM)
+    }
 }
 
 /// Has who connects show a key, within that time.
@@ -30,7 +42,7 @@ pub(crate) fn admit(
     guests: &Guests,
     limit: Duration,
 ) -> Result<(Link, Party), TransportError> {
-    let Guests { owner, reader } = guests.clone();
+    let Guests { owner, reader, .. } = guests.clone();
     let all = [(Some(keys.pin.clone()), Party::Server), (owner, Party::Owner), (reader, Party::Reader)];
     let (pins, parties): (Vec<Pin>, Vec<Party>) =
         all.into_iter().filter_map(|(pin, party)| Some((pin?, party))).unzip();

@@ -309,7 +309,8 @@ impl Home {
         let keys =
             keys.map_err(|error| HomeError::Bad { path: self.dir.path_of(SETUP), why: error.to_string() })?;
         let pin = |key: &Option<Public>| key.as_ref().map(Public::pin);
-        let guests = Guests { owner: pin(&setup.owner), reader: pin(&setup.reader) };
+        let tickets = Some(setup.key.tickets(setup.volume));
+        let guests = Guests { owner: pin(&setup.owner), reader: pin(&setup.reader), tickets, term: None };
         let root = self.dir.path_of(DATA);
         let Some(me) = setup.role.server() else {
             let facts = Facts {
@@ -341,7 +342,7 @@ impl Home {
         };
         let server = Server::start_for(&config, guests, listener)?;
         let config = sweep::Config { keys, me, catalog, servers, stripe_size, notice };
-        let sweeper = Sweeper::start(config).map_err(|source| HomeError::Io {
+        let sweeper = Sweeper::start_for(config, server.terms()).map_err(|source| HomeError::Io {
             op: "start to sweep in",
             path: self.path().into(),
             source,
@@ -445,7 +446,8 @@ impl Place {
             Place::Home => [LOG, OLD_LOG].contains(&name) || is_unfinished(name),
             Place::Data => {
                 let of_catalog = ["catalog.lock", "catalog.new-journal", "catalog.db-wal", "catalog.db-shm"];
-                ["volume", "lives", "lock", "log-id", "catalog.db", "catalog", reserve::NAME].contains(&plain)
+                ["volume", "lives", "lock", "log-id", "term", "catalog.db", "catalog", reserve::NAME]
+                    .contains(&plain)
                     || of_catalog.contains(&name)
             }
             Place::Log => ["head", "lock"].contains(&plain) || name.strip_suffix(".log").is_some_and(hex),

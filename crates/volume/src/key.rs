@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 
 use data_encoding::{BASE64, HEXLOWER};
+use haul_core::volume::ticket;
 use haul_core::volume::wire::VolumeId;
 use haul_transport::TransportError;
 use haul_transport::tls::{Identity, Pin};
@@ -63,6 +64,14 @@ impl Key {
     /// As of [`Key::keys`].
     pub fn keys_to(&self, volume: VolumeId, servers: &Public) -> Result<Keys, TransportError> {
         Ok(Keys { pin: servers.pin(), ..self.keys(volume)? })
+    }
+
+    /// What the catalog seals tickets with, if this is the key of a volume's servers.
+    pub fn tickets(&self, volume: VolumeId) -> ticket::Key {
+        let mut secret = Zeroizing::new(Vec::with_capacity(KEY_LEN + volume.0.len()));
+        secret.extend_from_slice(&self.0);
+        secret.extend_from_slice(&volume.0);
+        ticket::Key::of_secret(&secret)
     }
 
     /// What others know it by.

@@ -25,6 +25,7 @@ pub mod server;
 pub mod shelf;
 pub mod sweep;
 pub mod visit;
+mod wallet;
 
 /// Whether the number of an error says that room lacks, and that nothing is broken.
 pub fn is_full(errno: i32) -> bool {

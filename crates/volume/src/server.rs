@@ -32,6 +32,7 @@ use haul_core::volume::client::Striping;
 use haul_core::volume::gather::{self, Gatherer, Record, Seq, Settings};
 use haul_core::volume::rights::{self, Party};
 use haul_core::volume::storage;
+use haul_core::volume::ticket::{PARTED_TERMS, Tickets};
 use haul_core::volume::wire::{Message, Visit, Who};
 use haul_transport::{Link, TransportError};
 
@@ -39,6 +40,7 @@ use self::brain::Brain;
 use self::check::Checks;
 use self::disk::Disk;
 use self::event::{Event, LineNo};
+use crate::catalog::client::Terms;
 use crate::dial::{Dialler, Keys, To};
 use crate::door::{Guests, admit};
 use crate::line::{Bytes, Incoming, LineError, Mouth, speak};
@@ -166,7 +168,10 @@ impl Server {
         let disk = disk.map_err(failed("its threads"))?;
         let visits = Visits::default();
         let tells = (config.notice.clone(), visits.clone());
-        let brain = Brain::new((config.me, striping.clone(), life), started, gatherer, disk, tells);
+        let mut brain = Brain::new((config.me, striping.clone(), life), started, gatherer, disk, tells);
+        let parted = guests.term() * PARTED_TERMS;
+        let kept = shelf.kept_term();
+        brain.tickets = guests.tickets.clone().map(|key| Tickets::new(key, config.keys.volume, parted, kept));
         let thread = std::thread::Builder::new().name("haul-vol-brain".into());
         let brain = thread.spawn(move || brain.run(&heard)).map_err(failed("its threads"))?;
         let mut others = Vec::new();
@@ -205,6 +210,12 @@ impl Server {
         let thread = std::thread::Builder::new().name("haul-vol-accept".into());
         let accepts = thread.spawn(move || door.accept(&listener)).map_err(failed("its threads"))?;
         Ok(Server { events, over, at, visits, brain: Some(brain), accepts: Some(accepts), _others: others })
+    }
+
+    /// What is to be told of terms that the catalog counts.
+    pub fn terms(&self) -> Terms {
+        let events = self.events.clone();
+        Arc::new(move |term, raised| _ = events.send(Event::Term(term, raised)))
     }
 
     /// Where it listens.

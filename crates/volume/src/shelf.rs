@@ -11,6 +11,7 @@
 //!     /lives    how many lives there were
 //!     /lock     held by whoever serves
 //!     /log-id   which log belongs to it
+//!     /term     the last term of tickets that it knew, which may be missing
 //!     /reserve  room for the next start
 //!     /files/5a/000000000000015a    stripes of file 0x15a that lie here, one behind the other
 //! ```
@@ -26,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use haul_core::volume::FileNo;
+use haul_core::volume::ticket::Term;
 use haul_core::volume::wire::BYTES_MAX;
 use haul_core::wire::FILE_LEN_MAX;
 use rustix::fs::Mode;
@@ -34,7 +36,7 @@ use rustix::io::{Errno, retry_on_intr};
 pub(crate) use self::files::Page;
 use self::files::{Files, OPEN_MAX};
 pub use self::identity::Of;
-use self::identity::{LEN_MAX, decode_lives, encode_lives, encode_log};
+use self::identity::{LEN_MAX, decode_lives, decode_term, encode_lives, encode_log, encode_term};
 use crate::disk::{Dir, Lock, SyncCall, lock, sync_call};
 use crate::reserve::is_full_raw;
 
@@ -43,6 +45,7 @@ const LIVES: &str = "lives";
 const LOCK: &str = "lock";
 const FILES: &str = "files";
 const LOG: &str = "log-id";
+const TERM: &str = "term";
 /// What a server that was killed may leave before the directory is one of a volume.
 const BEFORE: [&str; 4] = [LOCK, LIVES, "lives.new", "volume.new"];
 /// What the root of a file system has.
@@ -104,6 +107,8 @@ pub struct Shelf {
     root: Dir,
     /// The highest number that a life has, or that was tried.
     lives: Mutex<u32>,
+    /// The term of tickets that was kept in this life.
+    term: Mutex<Option<Term>>,
     files: Files,
     _lock: Lock,
 }
@@ -156,7 +161,8 @@ impl Shelf {
             .and_then(|()| root.sync())
             .and_then(|()| Files::open(root.sub(FILES)?, open_max, sync))
             .map_err(failed("open", root.path_of(FILES)))?;
-        Ok(Shelf { of: *of, root, lives: Mutex::new(lives), files, _lock: held })
+        let (lives, term) = (Mutex::new(lives), Mutex::new(None));
+        Ok(Shelf { of: *of, root, lives, term, files, _lock: held })
     }
 
     /// The log that belongs to this directory, by its [id](crate::log::Log::id): before the first life it
@@ -184,6 +190,27 @@ impl Shelf {
         *lives = next;
         write_small(&self.root, LIVES, &encode_lives(next))?;
         Ok(next)
+    }
+
+    /// The next life of the server is to know of this term of tickets: the last that it was told to keep.
+    ///
+    /// # Errors
+    /// The disk's; the one before is kept then.
+    pub(crate) fn keep_term(&self, term: Term) -> Result<(), ShelfError> {
+        // Threads may come here in another order than they were told to.
+        let mut kept = lock(&self.term);
+        if kept.is_some_and(|kept| kept >= term) {
+            return Ok(());
+        }
+        write_small(&self.root, TERM, &encode_term(term))?;
+        *kept = Some(term);
+        Ok(())
+    }
+
+    /// The last term that a life before this one knew of, as far as it was kept.
+    pub(crate) fn kept_term(&self) -> Option<Term> {
+        let bytes = self.root.read_small(TERM, LEN_MAX).ok().flatten()?;
+        decode_term(&bytes)
     }
 
     /// How many bytes lie here of a file, its stripes one behind the other; `None`: there is none.

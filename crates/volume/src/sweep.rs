@@ -17,7 +17,7 @@ use haul_core::volume::catalog::Failure;
 use haul_core::volume::client::Striping;
 use haul_core::volume::{FileNo, ServerNo};
 
-use crate::catalog::client::Client as Catalog;
+use crate::catalog::client::{Client as Catalog, Terms};
 use crate::client::{self, Client, VolumeError};
 use crate::dial::Keys;
 
@@ -54,8 +54,16 @@ impl Sweeper {
     /// # Errors
     /// No thread can be started.
     pub fn start(config: Config) -> io::Result<Sweeper> {
+        Sweeper::start_for(config, Arc::new(|_, _| ()))
+    }
+
+    /// The same, and tells of the terms that the catalog counts, and of epochs of files that it raises.
+    ///
+    /// # Errors
+    /// As of [`Sweeper::start`].
+    pub fn start_for(config: Config, terms: Terms) -> io::Result<Sweeper> {
         let over = Arc::new(AtomicBool::new(false));
-        let work = Work { config, over: over.clone() };
+        let work = Work { config, over: over.clone(), terms };
         let thread = thread::Builder::new().name("haul-vol-sweep".into()).spawn(move || work.run())?;
         Ok(Sweeper { over, thread: Some(thread) })
     }
@@ -72,6 +80,7 @@ impl Drop for Sweeper {
 struct Work {
     config: Config,
     over: Arc<AtomicBool>,
+    terms: Terms,
 }
 
 impl Work {
@@ -116,6 +125,7 @@ impl Work {
     fn connected(&self) -> Result<(Catalog, Client), String> {
         let Config { keys, catalog, servers, stripe_size, .. } = &self.config;
         let catalog = Catalog::connect(keys.clone(), *catalog, PATIENCE).map_err(in_words)?;
+        catalog.tell_terms(self.terms.clone());
         let config = client::Config {
             keys: keys.clone(),
             number: catalog.number(),

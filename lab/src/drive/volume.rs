@@ -63,7 +63,7 @@ impl Volume {
             },
             patience: PATIENCE,
         };
-        let client = client::Client::start(config).context("start the volume's client")?;
+        let client = client::Client::start_for(config, &catalog).context("start the volume's client")?;
         Ok(Volume { catalog, client, servers: count, stripe: access.stripe.into(), depth: options.depth })
     }
 }

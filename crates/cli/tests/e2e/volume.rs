@@ -132,7 +132,7 @@ impl Opened {
             write_threshold: None,
             patience: PATIENCE,
         };
-        Opened { client: Client::start(config).expect("threads"), catalog }
+        Opened { client: Client::start_for(config, &catalog).expect("threads"), catalog }
     }
 
     fn place(name: &str) -> Place {

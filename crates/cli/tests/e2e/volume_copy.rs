@@ -129,7 +129,7 @@ impl Pen {
             write_threshold: None,
             patience: PATIENCE,
         };
-        Pen { client: Client::start(config).expect("threads"), catalog }
+        Pen { client: Client::start_for(config, &catalog).expect("threads"), catalog }
     }
 
     /// Puts bytes into a file that is there, and neither syncs it nor tells anybody.

@@ -119,7 +119,7 @@ fn write_small(user: &User, pieces: u64, len: usize) -> (String, Vec<u8>) {
         write_threshold: Some(u64::MAX),
         patience: PATIENCE,
     };
-    let client = Client::start(config).expect("threads");
+    let client = Client::start_for(config, &catalog).expect("threads");
     let meta = Meta { mode: 0o644, uid: 0, gid: 0, mtime: Timestamp { secs: 1_600_000_000, nanos: 5 } };
     let make = |name: &String| {
         let at = Place { parent: ROOT, name: Name::new(name.as_bytes()).expect("a name") };

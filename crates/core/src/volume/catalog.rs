@@ -219,6 +219,8 @@ pub enum Request {
     },
     /// Looks at all that the catalog has. Nobody else is answered meanwhile.
     Check,
+    /// Tickets for these files, which come before the answer: of which of them it gave some.
+    Tickets(Vec<EntryNo>),
 }
 
 impl Request {
@@ -242,7 +244,8 @@ impl Request {
             | Request::Leave
             | Request::Known(_)
             | Request::Note { .. }
-            | Request::Check => false,
+            | Request::Check
+            | Request::Tickets(_) => false,
         }
     }
 }

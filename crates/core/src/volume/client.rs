@@ -11,6 +11,7 @@
 //! ([`threshold`](super::threshold)), small writes put together, and waiting with an end: the driver gives
 //! up what takes too long.
 
+mod again;
 mod look;
 mod map;
 mod sync;
@@ -341,31 +342,6 @@ impl<B: Clone> Client<B> {
         self.ask_again(Where::Storage(server));
     }
 
-    /// What was asked of somebody who is gone is asked again when he is there.
-    fn ask_again(&mut self, of: Where) {
-        let lost: Vec<RequestNo> =
-            self.asked.iter().filter(|(_, (asked, _))| *asked == of).map(|(number, _)| *number).collect();
-        for number in lost.into_iter().rev() {
-            let (_, asked) = self.asked.remove(&number).expect("it was just there");
-            match asked {
-                Asked::Write { file, stripe, piece, .. } => {
-                    let stripe = self.stripe(file, stripe);
-                    stripe.is_back(&piece);
-                    stripe.queue.push_front(piece);
-                }
-                Asked::Sync { file, op } => self.sync_answered(file, op, of, None),
-                Asked::Change { file } => self.file(file).is_turning = false,
-                asked @ (Asked::Look { .. }
-                | Asked::Told { .. }
-                | Asked::Length { .. }
-                | Asked::Map { .. }
-                | Asked::Gathered { .. }
-                | Asked::Stored { .. }) => self.reads.push_front(asked),
-                Asked::Lease { .. } => {}
-            }
-        }
-    }
-
     fn file(&mut self, file: FileNo) -> &mut File<B> {
         self.files.entry(file).or_default()
     }
@@ -585,6 +561,8 @@ impl<B: Clone> Client<B> {
                 self.written(file, stripe, &piece, Outcome::Failed(Where::Gatherer, errno));
             }
             (Asked::Write { file, stripe, piece, .. }, gather::Answer::Gone) => {
+                // Perhaps for want of a ticket, and the gatherer counts on a lease that should end with it.
+                self.tell_gatherer(gather::Request::Release { file, stripes: stripe..stripe + 1 });
                 self.written(file, stripe, &piece, Outcome::Gone);
             }
             (

@@ -57,7 +57,8 @@ impl Party {
             | Request::Open(_)
             | Request::Close(_)
             | Request::Leave
-            | Request::Known(_) => Ok(()),
+            | Request::Known(_)
+            | Request::Tickets(_) => Ok(()),
             Request::Mkdir { .. }
             | Request::Create { .. }
             | Request::Symlink { .. }
@@ -160,6 +161,7 @@ mod tests {
             (Ask::Close(vec![EntryNo(2)]), all),
             (Ask::Leave, all),
             (Ask::Known(vec![ROOT]), all),
+            (Ask::Tickets(vec![ROOT]), all),
             (Ask::Mkdir { at: at(), meta }, owners),
             (
                 Ask::Create { at: at(), meta, exclusive: false, open: true, placing: Placing::ROUND_ROBIN },

@@ -31,6 +31,19 @@ pub enum Request<B> {
     Remove { file: FileNo, epoch: Epoch },
 }
 
+impl<B> Request<B> {
+    /// Which file it is about.
+    pub fn file(&self) -> FileNo {
+        match self {
+            Request::Write { file, .. }
+            | Request::Read { file, .. }
+            | Request::Sync { file }
+            | Request::Cut { file, .. }
+            | Request::Remove { file, .. } => *file,
+        }
+    }
+}
+
 /// What a storage server says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer<B> {

@@ -13,6 +13,7 @@ mod costs;
 mod ills;
 #[cfg(test)]
 mod tests;
+mod tickets;
 
 use std::ops::Range;
 use std::time::Duration;
@@ -22,11 +23,15 @@ pub use self::costs::{Costs, Heard};
 use self::costs::{read_costs, write_costs};
 pub use self::ills::{ILLS_MAX, Ill, Illness};
 use self::ills::{read_ills, write_ills};
+pub use self::tickets::{Given, TICKETS_MAX, Wanted};
+use self::tickets::{read_given, read_sealed, read_wanted, write_given, write_sealed, write_wanted};
+pub use super::VolumeId;
 use super::catalog;
 use super::check::{Check, Found};
 use super::client::Striping;
 use super::gather::{self, AppendNo, Part, Seq};
 use super::storage;
+use super::ticket::Sealed;
 use super::{ClientNo, ContentVersion, Epoch, FileNo, Incarnation, RequestNo, ServerNo, Session};
 use crate::wire::codec::{Reader, Writer};
 use crate::wire::volume_kind as kind;
@@ -40,10 +45,6 @@ pub const PARTS_MAX: usize = 16_384;
 pub const MAP_MAX: u64 = 4096;
 /// Most bytes of one request or answer.
 pub const BYTES_MAX: u64 = OBJECT_LEN_MAX as u64;
-
-/// A volume, by a number that no other has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct VolumeId(pub [u8; 16]);
 
 /// Who opens a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -129,6 +130,12 @@ pub enum Message {
     /// In place of a join, and again and again; and the answers.
     Check(Check),
     Found(Found),
+    /// From a client: what it may do with a file, by this ticket. It has no answer.
+    Ticket(Sealed),
+    /// To a client: a request was not carried out, for want of another ticket.
+    TicketWanted(Wanted),
+    /// From the catalog, at any time: tickets for files, and in which term they are.
+    Tickets(Given),
     /// Between a client and the catalog, where only it, what ends a connection and pings are said.
     Catalog(catalog::Message),
 }
@@ -153,6 +160,9 @@ impl Message {
             Message::Costs(_) => kind::COSTS,
             Message::Check(_) => kind::CHECK,
             Message::Found(_) => kind::FOUND,
+            Message::Ticket(_) => kind::TICKET,
+            Message::TicketWanted(_) => kind::TICKET_WANTED,
+            Message::Tickets(_) => kind::TICKETS,
             Message::Catalog(message) => message.kind(),
         }
     }
@@ -319,6 +329,9 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
         Message::Costs(costs) => write_costs(w, costs),
         Message::Check(check) => write_check(w, check),
         Message::Found(found) => write_found(w, found),
+        Message::Ticket(sealed) => write_sealed(w, sealed),
+        Message::TicketWanted(wanted) => write_wanted(w, wanted),
+        Message::Tickets(given) => write_given(w, given),
         Message::Catalog(message) => catalog::wire::write(w, message),
     }
 }
@@ -592,6 +605,9 @@ pub fn decode(kind: u8, body: &[u8]) -> Result<Message, WireError> {
         kind::COSTS => Message::Costs(read_costs(r)?),
         kind::CHECK => Message::Check(read_check(r)?),
         kind::FOUND => Message::Found(read_found(r)?),
+        kind::TICKET => Message::Ticket(read_sealed(r)?),
+        kind::TICKET_WANTED => Message::TicketWanted(read_wanted(r)?),
+        kind::TICKETS => Message::Tickets(read_given(r)?),
         kind::CATALOG_JOIN..=kind::CATALOG_LAST => Message::Catalog(catalog::wire::read(kind, r)?),
         other => return Err(WireError::UnknownKind(other)),
     };

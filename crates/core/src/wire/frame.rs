@@ -62,7 +62,7 @@ pub mod kind {
     pub const SOURCE_ROOTS: u8 = 0x2c;
     pub const NOT_HELD: u8 = 0x2d;
     pub const METADATA: u8 = 0x2e;
-    // 0x30 to 0x3f are for what several ends of one job say to each other, 0x40 to 0x5f for volumes.
+    // 0x30 to 0x3f are for what several ends of one job say to each other, 0x40 to 0x6f for volumes.
     /// First of the kinds that a receiver who does not know them reads and drops.
     pub const IGNORABLE: u8 = 0x80;
     pub const TARGET_HEALTH: u8 = 0x80;
@@ -81,7 +81,7 @@ pub mod kind {
 }
 
 /// Kinds of the frames of volumes; see [`volume::wire`](crate::volume::wire). 0x40 to 0x4f are for the
-/// servers, 0x50 to 0x5f for the catalog.
+/// servers, 0x50 to 0x5f for the catalog, 0x60 to 0x6f for tickets.
 pub mod volume_kind {
     pub const JOIN: u8 = 0x40;
     pub const STORAGE_JOINED: u8 = 0x41;
@@ -109,6 +109,11 @@ pub mod volume_kind {
     pub const FOUND: u8 = 0x55;
     /// The last of those who look after a volume.
     pub const CHECK_LAST: u8 = FOUND;
+    pub const TICKET: u8 = 0x60;
+    pub const TICKET_WANTED: u8 = 0x61;
+    pub const TICKETS: u8 = 0x62;
+    /// The last of tickets that is known to this version.
+    pub const TICKETS_LAST: u8 = TICKETS;
 }
 
 /// What a frame kind of the wire is to this version.
@@ -136,7 +141,8 @@ fn class_of(kind: u8) -> KindClass {
         kind::HELLO..=kind::STREAMS | kind::FILE_LAYOUT..=kind::METADATA => KindClass::Control,
         volume_kind::JOIN..=volume_kind::LAST
         | volume_kind::CATALOG_JOIN..=volume_kind::CATALOG_LAST
-        | volume_kind::CHECK..=volume_kind::CHECK_LAST => KindClass::Volume,
+        | volume_kind::CHECK..=volume_kind::CHECK_LAST
+        | volume_kind::TICKET..=volume_kind::TICKETS_LAST => KindClass::Volume,
         kind::IGNORABLE.. => KindClass::Ignorable,
         _ => KindClass::Unknown,
     }

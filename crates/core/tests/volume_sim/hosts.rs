@@ -33,6 +33,8 @@ pub enum Message {
     StorageJoined(Incarnation),
     ToStorage(RequestNo, storage::Request<Bytes>),
     FromStorage(RequestNo, storage::Answer<Bytes>),
+    /// A server took no request of this number, for want of a ticket.
+    NotTaken(RequestNo),
 }
 
 #[derive(Clone, Debug)]

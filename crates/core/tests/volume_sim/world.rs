@@ -29,6 +29,8 @@ use super::judge::{Cut, Judge, NOWHERE, Place, Write};
 pub use probe::Probe;
 
 const MS: u64 = 1_000_000;
+/// Of so many requests of clients one is not taken, for its ticket is over.
+const TICKETS_OVER: u32 = 12;
 const STRIPE: u64 = 8;
 /// Trouble ends then, and everything is to be over soon after that.
 const TROUBLE: u64 = 60_000 * MS;
@@ -542,6 +544,12 @@ impl World {
                             self.send(to, from, Message::Pong(said));
                         }
                     }
+                    // Its ticket was of a term that is over.
+                    Message::ToGatherer(number, request)
+                        if !gather::is_mute(&request) && self.random.u32(0..TICKETS_OVER) == 0 =>
+                    {
+                        self.send(to, from, Message::NotTaken(number));
+                    }
                     Message::ToGatherer(number, request) => {
                         machine.handle_request(now, (client, session), number, request);
                     }
@@ -555,6 +563,7 @@ impl World {
                     Message::GathererJoined(life) => machine.gatherer_joined(now, life),
                     Message::Pong(said) => machine.heard(now, Time(said)),
                     Message::Recall(file, stripes) => machine.recalled(now, file, stripes),
+                    Message::NotTaken(number) => machine.not_taken(now, number),
                     Message::FromGatherer(number, answer, parts) => {
                         for (part, bytes) in parts {
                             let key = (part.seq, part.offset, part.len);
@@ -575,6 +584,11 @@ impl World {
                 let machine = self.storages[server as usize].machine.as_mut().expect("it is up");
                 match message {
                     Message::JoinStorage => machine.handle_join(peer, Session(line)),
+                    Message::ToStorage(number, _)
+                        if from != Host::Gatherer && self.random.u32(0..TICKETS_OVER) == 0 =>
+                    {
+                        self.send(to, from, Message::NotTaken(number));
+                    }
                     Message::ToStorage(number, request) => {
                         machine.handle_request(peer, Session(line), number, request);
                     }
@@ -591,6 +605,7 @@ impl World {
                     Message::FromStorage(number, answer) => {
                         machine.storage_answered(now, ServerNo(server), number, answer);
                     }
+                    Message::NotTaken(number) => machine.not_taken(now, number),
                     other => unreachable!("{other:?}"),
                 }
                 self.poll_client(no);

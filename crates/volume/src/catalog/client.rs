@@ -20,6 +20,7 @@ use haul_core::volume::catalog::{
     Request, Setting, WINDOW,
 };
 use haul_core::volume::layout::Placing;
+use haul_core::volume::ticket::{Sealed, Term};
 use haul_core::volume::wire::Message;
 use haul_core::volume::{ClientNo, FileNo, RequestNo, ServerNo, Session};
 use rustix::io::Errno;
@@ -27,6 +28,7 @@ use rustix::io::Errno;
 use super::SILENCE_MAX;
 use crate::dial::{Keys, connect};
 use crate::line::{Bytes, Mouth, speak};
+use crate::wallet::Wallet;
 
 /// Between two tries to connect, at first and at most.
 const REST: Duration = Duration::from_millis(50);
@@ -43,6 +45,9 @@ pub struct Client {
     shared: Arc<Shared>,
     patience: Duration,
 }
+
+/// Is told of each term of tickets that the catalog tells of, and of files whose epoch it raised.
+pub type Terms = Arc<dyn Fn(Term, Vec<(FileNo, u32)>) + Send + Sync>;
 
 struct Shared {
     keys: Keys,
@@ -65,6 +70,8 @@ struct State {
     once: u64,
     repeatable: u64,
     waiting: BTreeMap<u64, Waiting>,
+    wallet: Wallet,
+    terms: Option<Terms>,
     /// What is open or is being opened, and how often.
     open: BTreeMap<EntryNo, u32>,
     /// What was open and is lost: the catalog had to believe that this client is gone.
@@ -116,6 +123,23 @@ impl Client {
 
     pub fn facts(&self) -> Facts {
         self.shared.me().1
+    }
+
+    /// The term of tickets that it is, as far as the catalog told.
+    pub fn term(&self) -> Term {
+        self.shared.lock().wallet.term()
+    }
+
+    /// Tells of the term that it is, and of each later one when it begins.
+    pub fn tell_terms(&self, terms: Terms) {
+        let mut state = self.shared.lock();
+        terms(state.wallet.term(), Vec::new());
+        state.terms = Some(terms);
+    }
+
+    /// What whoever speaks to servers for this client needs.
+    pub fn tickets(&self) -> Tickets {
+        Tickets { shared: self.shared.clone(), patience: self.patience }
     }
 
     /// Asks, and waits for the answer.
@@ -371,6 +395,75 @@ impl Drop for Client {
     }
 }
 
+/// The tickets of a client of a catalog. It holds up nobody.
+pub struct Tickets {
+    shared: Arc<Shared>,
+    patience: Duration,
+}
+
+impl Tickets {
+    /// Whether servers want any.
+    pub(crate) fn needed(&self) -> bool {
+        self.shared.lock().wallet.needed()
+    }
+
+    /// One that is not over, and whether another should be had soon.
+    pub(crate) fn get(&self, file: FileNo) -> Option<(Sealed, bool)> {
+        self.shared.lock().wallet.get(file).map(|(sealed, is_last)| (sealed.clone(), is_last))
+    }
+
+    /// Why the catalog gives none, while it does not.
+    pub(crate) fn why(&self) -> String {
+        let state = self.shared.lock();
+        match state.mouth {
+            Some(_) => "it is connected and silent".into(),
+            None => state.why.clone(),
+        }
+    }
+
+    /// A server did not take this one; false: it was not the newest.
+    pub(crate) fn forget(&self, file: FileNo, name: u64) -> bool {
+        self.shared.lock().wallet.forget(file, name)
+    }
+
+    /// Asks for tickets for these files, at most [`PAGE_MAX`]; for which of them there are some now.
+    ///
+    /// # Errors
+    /// The catalog did not answer.
+    pub(crate) fn ask(&self, files: &[FileNo]) -> Result<Vec<FileNo>, Failure> {
+        let limit = (Instant::now(), self.patience);
+        let mut state = self.shared.lock();
+        let number = state.ask(Request::Tickets(files.iter().map(|file| EntryNo(file.0)).collect()));
+        let answer = loop {
+            let Some(waiting) = state.waiting.get_mut(&number) else { return Err(state.late()) };
+            if let Some(answer) = waiting.answer.take() {
+                break answer;
+            }
+            // Who used this client is gone.
+            if state.over {
+                drop(state);
+                return Err(self.give_up(number));
+            }
+            state = match self.shared.wait(state, limit) {
+                Ok(state) => state,
+                Err(_) => return Err(self.give_up(number)),
+            };
+        };
+        state.waiting.remove(&number);
+        match answer {
+            Answer::Files(files) => Ok(files),
+            Answer::Failed(failure) => Err(failure),
+            other => Err(nonsense(&other)),
+        }
+    }
+
+    fn give_up(&self, number: u64) -> Failure {
+        let mut state = self.shared.lock();
+        state.waiting.remove(&number);
+        state.late()
+    }
+}
+
 fn gone() -> Failure {
     Failure { errno: Errno::NOENT.raw_os_error(), words: "the file is not there any more".into() }
 }
@@ -492,6 +585,12 @@ impl Shared {
                     state.go_on(mouth);
                 }
                 Message::Catalog(Catalog::Answer(number, answer)) => state.hear(number, answer),
+                Message::Tickets(mut given) => {
+                    if let Some(terms) = &state.terms {
+                        terms(given.term, std::mem::take(&mut given.raised));
+                    }
+                    state.wallet.put(given);
+                }
                 Message::Pong(_) => continue,
                 Message::Refused(why) => break format!("the catalog ended it: {why}"),
                 _ => break "the catalog said what it never says".to_owned(),

@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use haul_core::volume::catalog::{Answer, Checked, EntryNo, Failure, Kind, OPEN_MAX, Request};
 use haul_core::volume::rights::READERS;
-use haul_core::volume::{ClientNo, RequestNo};
+use haul_core::volume::{ClientNo, FileNo, RequestNo};
 use rustix::io::Errno;
 
 use super::holds::Holds;
 use super::store::{Recalled, Store, Trouble, disk_failure, failed, full_failure, is_full};
+use super::tree::OfTicket;
 
 /// Files that are released with one group.
 const RELEASES_MAX: usize = 1024;
@@ -40,6 +41,10 @@ pub enum Said {
     /// No such number was ever given.
     Unknown,
     Answer(Answer),
+    /// The same as was said before: how things are now it does not tell.
+    Again(Answer),
+    /// Tickets are given for these.
+    Tickets(Vec<(FileNo, OfTicket)>),
     Nothing,
 }
 
@@ -60,6 +65,8 @@ pub struct Desk {
     holds: Holds,
     /// Files that nobody had open when this was noted: they are released if they have no name.
     closed: BTreeSet<EntryNo>,
+    /// Files that lost their name and of which that was not told yet.
+    nameless: Vec<FileNo>,
     /// Files without a name up to here were looked at since the start; `None`: all of them.
     looked: Option<EntryNo>,
     /// The disk failed; nothing is done any more.
@@ -77,7 +84,8 @@ impl Desk {
     pub fn with_holds(store: Store, holds: Holds) -> Desk {
         // What is kept is not there, so there is no room.
         let full = (!store.keep_room()).then_some(Duration::ZERO);
-        Desk { store, holds, closed: BTreeSet::new(), looked: Some(EntryNo(0)), ill: None, full }
+        let (closed, nameless) = (BTreeSet::new(), Vec::new());
+        Desk { store, holds, closed, nameless, looked: Some(EntryNo(0)), ill: None, full }
     }
 
     pub fn store(&self) -> &Store {
@@ -92,6 +100,11 @@ impl Desk {
     /// Since when there is no room, by the clock of [`Desk::serve`].
     pub fn full(&self) -> Option<Duration> {
         self.full
+    }
+
+    /// Files that lost their name since this was asked last.
+    pub fn take_nameless(&mut self) -> Vec<FileNo> {
+        std::mem::take(&mut self.nameless)
     }
 
     /// Looks whether there is room again, and takes what is kept of it. Whether there is.
@@ -231,9 +244,15 @@ impl Desk {
                 }
                 false => Said::Unknown,
             }),
-            Asked::Ask(client, number, request) => {
-                self.once(*client, *number, request, later).map(Said::Answer)
+            Asked::Ask(client, _, Request::Tickets(ids)) => {
+                let of = |id: &EntryNo| {
+                    let is_open = self.has_open(*client, *id, later)
+                        || haul_mutant::removed("catalog-nameless-is-whose-it-is");
+                    Ok((FileNo(id.0), self.store.of_ticket(*id, is_open)?))
+                };
+                ids.iter().map(of).collect::<Result<Vec<_>, Trouble>>().map(Said::Tickets)
             }
+            Asked::Ask(client, number, request) => self.once(*client, *number, request, later),
             Asked::Gone(client) => {
                 later.push(Hold::Go(*client));
                 Ok(Said::Nothing)
@@ -246,15 +265,26 @@ impl Desk {
         }
     }
 
+    /// Whether a client has a file open, with what it asked before in the same group.
+    fn has_open(&self, client: ClientNo, file: EntryNo, later: &[Hold]) -> bool {
+        let last = later.iter().rev().find_map(|change| match change {
+            Hold::Open(who, what) if (*who, *what) == (client, file) => Some(true),
+            Hold::Close(who, what) if (*who, *what) == (client, file) => Some(false),
+            Hold::End(who) if *who == client => Some(false),
+            _ => None,
+        });
+        last.unwrap_or_else(|| self.holds.has(client, file))
+    }
+
     fn once(
         &self,
         client: ClientNo,
         number: RequestNo,
         request: &Request,
         later: &mut Vec<Hold>,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<Said, Trouble> {
         if !request.is_once() {
-            return self.answer(client, request, later);
+            return self.answer(client, request, later).map(Said::Answer);
         }
         let answer = match self.store.recall(client, number)? {
             Recalled::Stale => {
@@ -264,7 +294,7 @@ impl Desk {
             Recalled::New => {
                 let answer = self.answer(client, request, later)?;
                 self.store.remember(client, number, &answer)?;
-                return Ok(answer);
+                return Ok(Said::Answer(answer));
             }
         };
         // What it opened is open, also if the catalog was started anew since.
@@ -273,7 +303,7 @@ impl Desk {
         {
             later.push(Hold::Open(client, entry.id));
         }
-        Ok(answer)
+        Ok(Said::Again(answer))
     }
 
     fn answer(&self, client: ClientNo, request: &Request, later: &mut Vec<Hold>) -> Result<Answer, Trouble> {
@@ -334,6 +364,8 @@ impl Desk {
                 let (open, open_of_gone) = self.holds.count();
                 Answer::Checked(Checked { open, open_of_gone, ..store.look_at_all()? })
             }
+            // They are given where keys are.
+            Request::Tickets(_) => Answer::Files(Vec::new()),
             Request::Leave => {
                 store.forget(client)?;
                 later.push(Hold::End(client));
@@ -358,6 +390,7 @@ impl Desk {
             }
             Hold::Nameless(file) => {
                 self.closed.insert(file);
+                self.nameless.push(FileNo(file.0));
             }
         }
     }
@@ -419,7 +452,8 @@ impl Room {
             | Request::Close(_)
             | Request::ToRemove { .. }
             | Request::Known(_)
-            | Request::Check => Room::Neither,
+            | Request::Check
+            | Request::Tickets(_) => Room::Neither,
         }
     }
 }

@@ -12,6 +12,7 @@ use haul_core::volume::{FileNo, ServerNo};
 use super::super::holds::GRACE;
 use super::super::model::{Model, Nameless};
 use super::super::store::StoreError;
+use super::super::tree::{NAMED, NAMELESS};
 use super::*;
 
 const VOLUME: VolumeId = VolumeId([7; 16]);
@@ -52,7 +53,7 @@ fn crashed(dir: &Path) -> (tempfile::TempDir, Desk) {
 
 fn ask(desk: &mut Desk, now: Duration, client: ClientNo, number: u64, request: Request) -> Answer {
     let said = desk.serve(now, &[Asked::Ask(client, RequestNo(number), request)]).pop();
-    let Some(Said::Answer(answer)) = said else { panic!("no answer: {said:?}") };
+    let Some(Said::Answer(answer) | Said::Again(answer)) = said else { panic!("no answer: {said:?}") };
     answer
 }
 
@@ -404,4 +405,35 @@ fn a_full_disk_is_told() {
     desk.store.db.pragma_update(None, "max_page_count", 1 << 20).expect("sql");
     let said = desk.serve(GRACE, &[make(300)]);
     assert!(matches!(said[..], [Said::Answer(Answer::Made { .. })]), "{said:?}");
+}
+
+/// Goal: of a file without a name who has it open gets tickets, and nobody else, with what was asked before
+/// in the same group; that it lost its name is told once; what is answered again gives none.
+#[test]
+fn tickets_are_for_who_has_it_open() {
+    let (_dir, mut desk) = fresh();
+    let create = |n: u64| {
+        let (at, meta, placing) = (place(ROOT, "f"), meta(0o644), Placing::ROUND_ROBIN);
+        Asked::Ask(A, RequestNo(n), Request::Create { at, meta, exclusive: true, open: true, placing })
+    };
+    let said = desk.serve(GRACE, &[create(1)]).pop();
+    let Some(Said::Answer(Answer::Made { entry, .. })) = said else { panic!("{said:?}") };
+    let (id, file) = (entry.id, FileNo(entry.id.0));
+    let ask = |client, request| Asked::Ask(client, RequestNo(0), request);
+    let tickets = |client| ask(client, Request::Tickets(vec![id]));
+    let of = |of: OfTicket| Said::Tickets(vec![(file, of)]);
+    assert_eq!(desk.serve(GRACE, &[tickets(B)]), [of(OfTicket::File { epoch: NAMED })]);
+    assert_eq!(desk.take_nameless(), []);
+    desk.serve(GRACE, &[Asked::Ask(B, RequestNo(1), Request::Unlink(place(ROOT, "f")))]);
+    assert_eq!(desk.take_nameless(), [file]);
+    assert_eq!(desk.take_nameless(), []);
+    let (open, close) = (Request::Open(vec![id]), Request::Close(vec![id]));
+    let group = [tickets(A), tickets(B), ask(B, open), tickets(B), ask(B, close), tickets(B), create(1)];
+    let said = desk.serve(GRACE, &group);
+    let (has, has_not) = (of(OfTicket::File { epoch: NAMELESS }), of(OfTicket::Nothing));
+    assert_eq!([&said[0], &said[1], &said[3], &said[5]], [&has, &has_not, &has, &has_not]);
+    assert!(matches!(said[6], Said::Again(Answer::Made { .. })), "{:?}", said[6]);
+    desk.serve(GRACE, &[ask(A, Request::Close(vec![id]))]);
+    desk.serve(GRACE, &[]);
+    assert_eq!(desk.serve(GRACE, &[tickets(A)]), [of(OfTicket::Gone)]);
 }

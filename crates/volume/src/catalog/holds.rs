@@ -82,6 +82,11 @@ impl Holds {
         self.files.contains_key(&file)
     }
 
+    /// Whether this client has it open.
+    pub fn has(&self, client: ClientNo, file: EntryNo) -> bool {
+        self.clients.get(&client).is_some_and(|client| client.files.contains(&file))
+    }
+
     /// A client has a connection.
     pub fn come(&mut self, client: ClientNo) {
         if let Some(client) = self.clients.get_mut(&client) {

@@ -194,7 +194,7 @@ impl Model {
                 self.open.retain(|(who, _)| *who != client);
                 Ok(Answer::Done)
             }
-            Request::Known(_) | Request::Note { .. } | Request::Check => {
+            Request::Known(_) | Request::Note { .. } | Request::Check | Request::Tickets(_) => {
                 unreachable!("what is known beside names is tested where it is kept")
             }
         }

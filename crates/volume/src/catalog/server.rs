@@ -16,17 +16,19 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use haul_core::volume::catalog::{Answer, Failure, Message as Catalog, Request};
+use haul_core::volume::catalog::{Answer, Failure, Message as Catalog, PAGE_MAX, Request};
 use haul_core::volume::rights::{self, Party};
-use haul_core::volume::wire::{Ill, Illness, Message, Visit};
-use haul_core::volume::{ClientNo, RequestNo, Session};
+use haul_core::volume::wire::{Ill, Illness, Message, TICKETS_MAX, Visit};
+use haul_core::volume::{ClientNo, FileNo, RequestNo, Session};
 use haul_transport::Link;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::SILENCE_MAX;
 use super::desk::{Asked, Desk, Said};
+use super::giver::Giver;
 use super::holds::{Clock, GRACE, Holds};
 use super::store::Store;
+use super::tree::{NAMED, OfTicket};
 use crate::dial::Keys;
 use crate::door::{Guests, admit};
 use crate::line::{Bytes, Incoming, LineError, Mouth, speak};
@@ -43,6 +45,9 @@ pub const GROUP_MAX: usize = 256;
 /// How often the store's thread looks at the clock when nobody asks anything, and the listener's whether it
 /// is over.
 const TICK: Duration = Duration::from_millis(250);
+
+/// All that is asked for at a time goes with one message.
+const _: () = assert!(PAGE_MAX <= TICKETS_MAX);
 
 /// What connections tell the thread of the store.
 enum Event {
@@ -101,7 +106,9 @@ impl Server {
         let is_over = over.clone();
         let owner = thread::Builder::new().name("haul-cat-store".into());
         let told = visits.clone();
-        server.threads.push(owner.spawn(move || own(store, &events, options, (&is_over, &told)))?);
+        let (Keys { volume, .. }, guests) = &keys;
+        let giver = guests.tickets.clone().map(|key| Giver::new(key, *volume, guests.term()));
+        server.threads.push(owner.spawn(move || own(store, &events, options, giver, (&is_over, &told)))?);
         let listen = thread::Builder::new().name("haul-cat-listen".into());
         server.threads.push(listen.spawn(move || listen_on(&listener, (&keys, &visits), &post, &over))?);
         Ok(server)
@@ -281,6 +288,7 @@ fn listen_to(
 /// A connection, as the thread of the store knows it.
 struct Line {
     mouth: Mouth,
+    party: Party,
     /// Known once it was given one.
     client: Option<ClientNo>,
 }
@@ -296,7 +304,13 @@ struct Lines {
     gone: Vec<ClientNo>,
 }
 
-fn own(store: Store, events: &Receiver<Event>, options: Options, (over, visits): (&AtomicBool, &Visits)) {
+fn own(
+    store: Store,
+    events: &Receiver<Event>,
+    options: Options,
+    mut giver: Option<Giver>,
+    (over, visits): (&AtomicBool, &Visits),
+) {
     let facts = store.facts().clone();
     let mut desk = Desk::with_holds(store, Holds::with_grace(options.grace));
     let mut lines = Lines::default();
@@ -310,6 +324,13 @@ fn own(store: Store, events: &Receiver<Event>, options: Options, (over, visits):
             Err(RecvTimeoutError::Disconnected) => break,
         };
         let now = clock.look(Instant::now());
+        if let Some(giver) = giver.as_mut()
+            && giver.turn(now, desk.store())
+        {
+            for Line { mouth, party, .. } in lines.lines.values().filter(|line| line.client.is_some()) {
+                mouth.say(Message::Tickets(giver.given(*party, Vec::new())), Bytes::default());
+            }
+        }
         let rest = first.is_some().then(|| events.try_iter().take(options.group_max.max(1) - 1));
         // Who asked; a group has none from connections that are not heard any more.
         let mut group: Vec<_> = lines.gone.drain(..).map(Asked::Gone).collect();
@@ -324,8 +345,14 @@ fn own(store: Store, events: &Receiver<Event>, options: Options, (over, visits):
         if group.is_empty() && !desk.is_due(now) && desk.full() == told {
             continue;
         }
-        for (who, said) in whose.into_iter().zip(desk.serve(now, &group)) {
-            lines.say(who, said, &facts);
+        let all = desk.serve(now, &group);
+        // Servers hear it before whoever asked for it hears that it is done.
+        let nameless = desk.take_nameless();
+        if let Some(giver) = giver.as_ref().filter(|_| !haul_mutant::removed("catalog-tells-of-epochs")) {
+            lines.tell_servers(giver, &nameless);
+        }
+        for (who, said) in whose.into_iter().zip(all) {
+            lines.say(who, said, &facts, giver.as_ref());
         }
         if desk.full() != told {
             told = desk.full();
@@ -374,7 +401,7 @@ impl Lines {
                         self.clients.insert(client, (session, None));
                     }
                 }
-                self.lines.insert(line, Line { mouth, client: None });
+                self.lines.insert(line, Line { mouth, party, client: None });
                 let asked = match (client, party) {
                     (None, Party::Reader) => Asked::NewReader,
                     (client, _) => Asked::Join(client),
@@ -407,7 +434,37 @@ impl Lines {
         }
     }
 
-    fn say(&mut self, who: For, said: Said, facts: &haul_core::volume::catalog::Facts) {
+    /// Tells the servers which files have no name any more.
+    fn tell_servers(&self, giver: &Giver, nameless: &[FileNo]) {
+        let servers =
+            || self.lines.values().filter(|line| line.party == Party::Server && line.client.is_some());
+        for files in nameless.chunks(TICKETS_MAX) {
+            for Line { mouth, .. } in servers() {
+                mouth.say(Message::Tickets(giver.raised(files)), Bytes::default());
+            }
+        }
+    }
+
+    /// Gives the client of a connection tickets for what it is told of; of which files it got some.
+    fn give(&self, line: u64, giver: Option<&Giver>, of: &[(FileNo, OfTicket)]) -> Vec<FileNo> {
+        let (Some(giver), Some(line)) = (giver, self.lines.get(&line)) else { return Vec::new() };
+        let Some(client) = line.client else { return Vec::new() };
+        let give = |(file, of): &(FileNo, OfTicket)| giver.give(line.party, client, *file, *of);
+        let tickets: Vec<_> = of.iter().filter_map(give).collect();
+        let given = tickets.iter().map(|sealed| sealed.ticket.file).collect();
+        if !tickets.is_empty() {
+            line.mouth.say(Message::Tickets(giver.given(line.party, tickets)), Bytes::default());
+        }
+        given
+    }
+
+    fn say(
+        &mut self,
+        who: For,
+        said: Said,
+        facts: &haul_core::volume::catalog::Facts,
+        giver: Option<&Giver>,
+    ) {
         let say = |line: Option<&Line>, message| {
             if let Some(line) = line {
                 line.mouth.say(Message::Catalog(message), Bytes::default());
@@ -431,15 +488,39 @@ impl Lines {
                     self.gone.push(client);
                 }
                 self.clients.insert(client, (session, current));
+                if let (Some(giver), Some(Line { mouth, party, .. })) = (giver, self.lines.get(&line)) {
+                    mouth.say(Message::Tickets(giver.given(*party, Vec::new())), Bytes::default());
+                }
                 say(self.lines.get(&line), Catalog::Joined { client, facts: facts.clone() });
             }
             (For::Join(line, _), Said::Answer(Answer::Failed(failure))) => self.end(line, &failure.words),
             (For::Join(line, _), _) => self.end(line, "no client has this number"),
+            (For::Ask(line, number, _), Said::Tickets(of)) => {
+                let given = match giver.is_none_or(Giver::is_ready) {
+                    true => Answer::Files(self.give(line, giver, &of)),
+                    // What is said of a file that gets none is that nobody can use it.
+                    false => Answer::Failed(Failure {
+                        errno: rustix::io::Errno::NOSPC.raw_os_error(),
+                        words: "it cannot begin a term of tickets: its disk is full, or fails".into(),
+                    }),
+                };
+                say(self.lines.get(&line), Catalog::Answer(number, given));
+            }
             (For::Ask(line, number, leaves), Said::Answer(answer)) => {
+                if let Answer::Made { entry, .. } | Answer::Entry(entry) = &answer
+                    && let (Some(file), Some(_)) = (entry.file(), entry.parent)
+                {
+                    // One without a name is asked for by itself: whether it can be used still is to be looked
+                    // up.
+                    self.give(line, giver, &[(file, OfTicket::File { epoch: NAMED })]);
+                }
                 say(self.lines.get(&line), Catalog::Answer(number, answer));
                 if leaves && let Some(line) = self.lines.get_mut(&line) {
                     line.client = None;
                 }
+            }
+            (For::Ask(line, number, _), Said::Again(answer)) => {
+                say(self.lines.get(&line), Catalog::Answer(number, answer));
             }
             (For::Ask(..) | For::Nobody, _) => {}
         }

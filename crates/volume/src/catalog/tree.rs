@@ -30,6 +30,21 @@ macro_rules! columns {
     };
 }
 
+/// The epoch of a file for tickets: as long as it has its name, and after that.
+pub const NAMED: u32 = 0;
+pub const NAMELESS: u32 = 1;
+
+/// What the catalog gives a ticket for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfTicket {
+    /// A file that the client can use.
+    File { epoch: u32 },
+    /// One that nobody can use any more, or that there is none of: its bytes may be removed.
+    Gone,
+    /// What is no file, or one without a name that others have open.
+    Nothing,
+}
+
 /// What became of a name's file: it has none any more.
 pub type Nameless = Option<EntryNo>;
 
@@ -121,6 +136,23 @@ impl Store {
             target
         ])?;
         Ok(Answer::Made { entry: Entry { id, parent: Some(at.parent), kind, meta: *meta }, new: true })
+    }
+
+    /// What a ticket for a file says of it, to a client that has it open or not.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn of_ticket(&self, id: EntryNo, is_open: bool) -> Result<OfTicket, Trouble> {
+        Ok(match self.entry(id)? {
+            Some(entry) if entry.kind != Kind::File => OfTicket::Nothing,
+            Some(entry) if entry.parent.is_some() => OfTicket::File { epoch: NAMED },
+            Some(entry) if self.can_be_open(&entry)? => match is_open {
+                true => OfTicket::File { epoch: NAMELESS },
+                false => OfTicket::Nothing,
+            },
+            // Its bytes go, or would if anybody knew of them.
+            Some(_) | None => OfTicket::Gone,
+        })
     }
 
     /// A new directory or symbolic link, where nothing is.

@@ -5,6 +5,7 @@
 
 mod costs;
 mod pieces;
+mod ticketed;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -17,9 +18,11 @@ use haul_core::volume::client::{Action, Client as Machine, OpNo, Outcome, Stripi
 use haul_core::volume::gather::{self, Part};
 use haul_core::volume::storage;
 use haul_core::volume::threshold::{self, Counts, Path, Served, Threshold};
+use haul_core::volume::ticket::Sealed;
 use haul_core::volume::wire::{Message, Work};
 use haul_core::volume::{ContentVersion, FileNo, RequestNo, ServerNo};
 
+use super::renew::{Asks, Held, Renewal, Shown};
 use super::{Away, Came, Config, Look, Map, Piece as Asked, READ_MAX, Read, VolumeError};
 use crate::dial::Line;
 use crate::line::{Bytes, Mouth};
@@ -103,6 +106,8 @@ pub(super) enum Want {
 pub(super) enum Event {
     Want(Want),
     Line(ServerNo, Line),
+    /// For these files the catalog was asked for tickets: for which of them it gave some, if it answered.
+    Tickets(Vec<FileNo>, Option<Vec<FileNo>>),
     Stop,
 }
 
@@ -146,9 +151,13 @@ struct Connection {
     waiting: VecDeque<(usize, RequestNo, Message, Bytes, u64)>,
     storage_joined: bool,
     gatherer_joined: bool,
+    /// The ticket that was shown of each file.
+    shown: BTreeMap<FileNo, u64>,
 }
 
 pub(super) struct Brain {
+    /// `None`: servers want none.
+    pub(super) tickets: Option<Renewal>,
     striping: Striping,
     threshold: Threshold,
     /// What the answer that is being heard was for its server.
@@ -179,6 +188,7 @@ pub(super) struct Brain {
 impl Brain {
     pub(super) fn new(config: &Config, striping: Striping) -> Brain {
         Brain {
+            tickets: None,
             threshold: Threshold::new(config.servers.len(), config.write_threshold),
             work: None,
             patience: config.patience,
@@ -212,6 +222,7 @@ impl Brain {
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return self.tell_costs(),
                 Ok(Event::Want(want)) => self.want(want),
                 Ok(Event::Line(server, line)) => self.line(server, line),
+                Ok(Event::Tickets(files, given)) => self.tickets_told(files, given),
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.tick();
@@ -235,6 +246,7 @@ impl Brain {
             let why = wanted.of.iter().find_map(|server| {
                 self.down.get(server).map(|why| format!("server {} of the volume: {why}", server.0))
             });
+            let why = why.or_else(|| self.no_ticket());
             let why = why.unwrap_or_else(|| "its servers are connected and silent".into());
             let error = VolumeError::Late(self.patience, why);
             if let Some(wanted) = self.wanted.get_mut(&no) {
@@ -431,11 +443,15 @@ impl Brain {
                     waiting: VecDeque::new(),
                     storage_joined: false,
                     gatherer_joined: false,
+                    shown: BTreeMap::new(),
                 };
                 self.connections.insert(server, connection);
             }
             Line::Down(why) => {
                 self.down.insert(server, why);
+                if let Some(tickets) = &mut self.tickets {
+                    tickets.lost(server);
+                }
                 if let Some(connection) = self.connections.remove(&server) {
                     if connection.storage_joined {
                         self.machines.iter_mut().for_each(|machine| machine.server_lost(server));
@@ -481,6 +497,7 @@ impl Brain {
                             self.machines[machine].storage_answered(now, server, number, answer);
                         }
                     }
+                    Message::TicketWanted(wanted) => self.ticket_wanted(server, wanted),
                     Message::Costs(found) => self.threshold.start_at(found.threshold),
                     // A server that says what clients say is none.
                     _ => connection.mouth.close(),
@@ -550,13 +567,7 @@ impl Brain {
                             bytes = write;
                             bytes.len() as u32
                         });
-                        self.send(
-                            ServerNo(at as u16),
-                            at,
-                            number,
-                            |number| Message::Gather(number, request),
-                            bytes,
-                        );
+                        self.send(ServerNo(at as u16), at, number, Asks::Gather(request), bytes);
                     }
                     Action::ToStorage(server, number, request) => {
                         let mut bytes = Bytes::default();
@@ -564,7 +575,7 @@ impl Brain {
                             bytes = write;
                             bytes.len() as u32
                         });
-                        self.send(server, at, number, |number| Message::Store(number, request), bytes);
+                        self.send(server, at, number, Asks::Store(request), bytes);
                     }
                     Action::Done(op, outcome) => self.done(at, op, outcome),
                 }
@@ -572,19 +583,32 @@ impl Brain {
         }
     }
 
-    fn send(
-        &mut self,
-        server: ServerNo,
-        machine: usize,
-        of: RequestNo,
-        message: impl FnOnce(RequestNo) -> Message,
-        bytes: Bytes,
-    ) {
+    fn send(&mut self, server: ServerNo, machine: usize, of: RequestNo, asks: Asks, bytes: Bytes) {
         // The machine hears that the connection is gone, and asks again.
+        if !self.connections.contains_key(&server) {
+            return;
+        }
+        let held = Held { server, machine, of, asks, bytes };
+        let shown = match &mut self.tickets {
+            None => Shown::Goes(held, None),
+            Some(tickets) => tickets.show(held),
+        };
+        match shown {
+            Shown::Goes(held, ticket) => self.send_with(held, ticket),
+            Shown::Waits => {}
+            Shown::Gone(held) => self.gone(held),
+        }
+    }
+
+    /// Sends what needs no ticket any more but this one.
+    fn send_with(&mut self, Held { server, machine, of, asks, bytes }: Held, ticket: Option<Sealed>) {
         let Some(connection) = self.connections.get_mut(&server) else { return };
+        if let Some(sealed) = ticket {
+            connection.shows(sealed);
+        }
         let number = RequestNo(self.next_request);
         self.next_request += 1;
-        let message = message(number);
+        let message = asks.message(number);
         let held = held_by(&message);
         if held == 0 {
             connection.asks(machine, of, number, message, bytes, 0);

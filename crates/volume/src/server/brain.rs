@@ -6,6 +6,7 @@
 //! log forgets nothing that is just being read; what a disk does not take is told to visitors.
 
 mod refused;
+mod ticketed;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +19,9 @@ use haul_core::volume::gather::{self, CutNo, Gatherer, Part, PushNo, Seq};
 use haul_core::volume::layout::Striping;
 use haul_core::volume::rights::Party;
 use haul_core::volume::storage::{self, Peer, Storage};
+use haul_core::volume::ticket::{Ticket, Tickets};
 use haul_core::volume::wire::{Message, PARTS_MAX, Who, Work};
-use haul_core::volume::{ClientNo, Incarnation, RequestNo, ServerNo, Session};
+use haul_core::volume::{ClientNo, FileNo, Incarnation, RequestNo, ServerNo, Session};
 use haul_core::wire::FILE_LEN_MAX;
 
 use super::care::{Care, Push};
@@ -78,6 +80,8 @@ struct Connected {
     who: Who,
     party: Party,
     session: Session,
+    /// The ticket that was shown of each file, what it is called, and itself if the catalog gave it.
+    shown: BTreeMap<FileNo, (u64, Option<Ticket>)>,
     mouth: Mouth,
     held: Arc<AtomicU64>,
     /// What was asked and is not answered, since when, and the bytes that it holds.
@@ -94,6 +98,8 @@ pub(super) struct Brain {
     pub(super) gatherer: Gatherer<Bytes>,
     pub(super) disk: Disk,
     pub(super) notice: Arc<dyn Fn(&str) + Send + Sync>,
+    /// What whoever is no server needs; `None`: he needs nothing.
+    pub(super) tickets: Option<Tickets>,
     lines: BTreeMap<LineNo, Connected>,
     /// The newest connection of each.
     of: BTreeMap<Who, LineNo>,
@@ -140,6 +146,7 @@ impl Brain {
             gatherer,
             disk,
             notice,
+            tickets: None,
             lines: BTreeMap::new(),
             of: BTreeMap::new(),
             tasks: Tasks::new(),
@@ -224,6 +231,7 @@ impl Brain {
                 self.came(line, (who, party), session, mouth, held);
             }
             Event::Said(line, message, bytes) => self.said(line, message, bytes),
+            Event::Term(term, raised) => self.told_of_tickets(term, &raised),
             Event::Gone(line) => {
                 if let Some(gone) = self.lines.remove(&line)
                     && self.of.get(&gone.who) == Some(&line)
@@ -294,7 +302,7 @@ impl Brain {
                 let _ = reply.send(self.gatherer.gathered_behind(after, max));
             }
             Event::Trouble(text) => (self.notice)(&text),
-            Event::Stop => {}
+            Event::Stop | Event::TermKept => {}
         }
     }
 
@@ -324,7 +332,16 @@ impl Brain {
         }
         self.lines.insert(
             line,
-            Connected { who, party, session, mouth, held, asked: BTreeMap::new(), busy: Busy::default() },
+            Connected {
+                who,
+                party,
+                session,
+                shown: BTreeMap::new(),
+                mouth,
+                held,
+                asked: BTreeMap::new(),
+                busy: Busy::default(),
+            },
         );
         if let Who::Client(client) = who {
             self.gatherer.join(self.now(), client, session);
@@ -379,14 +396,13 @@ impl Brain {
         if from.asked.len() > REQUESTS_MAX {
             return self.refuse(line, "more requests at a time than are allowed");
         }
-        let may = match &message {
-            Message::Gather(_, request) => from.party.may_gather(request),
-            Message::Store(_, request) => from.party.may_store(request),
-            _ => Ok(()),
-        };
-        if let Err(errno) = may {
-            return self.deny(line, &message, errno);
+        if let Message::Ticket(sealed) = &message {
+            return self.shown(line, sealed);
         }
+        if !self.may(line, &message) {
+            return;
+        }
+        let Some(from) = self.lines.get_mut(&line) else { return };
         match (who, message) {
             (Who::Client(client), Message::Ping(said)) => {
                 if self.gatherer.hear(now, client, session) {
@@ -406,28 +422,6 @@ impl Brain {
                 self.storage.handle_request(peer_of(who), session, number, request);
             }
             _ => self.refuse(line, "that is said by servers alone"),
-        }
-    }
-
-    /// Answers what somebody may not ask.
-    fn deny(&mut self, line: LineNo, message: &Message, errno: i32) {
-        match message {
-            Message::Gather(number, request) if gather::is_mute(request) => {
-                if let Some(from) = self.lines.get_mut(&line) {
-                    from.asked.remove(number);
-                }
-            }
-            Message::Gather(number, _) => {
-                let (number, answer) = (*number, gather::Answer::Failed(errno));
-                let said = |work| Message::Gathered(number, answer, work);
-                self.answer(Asker { line, number }, said, Bytes::default());
-            }
-            Message::Store(number, _) => {
-                let (number, answer) = (*number, storage::Answer::Failed(errno));
-                let said = |work| Message::Stored(number, answer, work);
-                self.answer(Asker { line, number }, said, Bytes::default());
-            }
-            _ => {}
         }
     }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use haul_core::volume::gather::{Part, PushNo, Record, Seq};
 use haul_core::volume::storage::{Done, Op, OpNo};
+use haul_core::volume::ticket::Term;
 
 use super::event::{Asker, Event};
 use crate::line::Bytes;
@@ -36,6 +37,8 @@ pub(super) enum Job {
     Push(PushNo, Vec<Part>),
     /// Keep room for the next start, as far as there is any.
     Reserve,
+    /// Have the next life know of this term of tickets.
+    Term(Term),
 }
 
 /// Something for the log's thread.
@@ -165,6 +168,11 @@ fn carry_out(
         }
         // What else is wrong with it whoever writes will hear.
         Job::Reserve => Event::Reserved(reserve.fill().unwrap_or(true)),
+        Job::Term(term) => {
+            // Without it the next life takes tickets that are over until it hears of the catalog.
+            let _ = shelf.keep_term(term);
+            Event::TermKept
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use crossbeam_channel::Sender;
 use haul_core::volume::gather::{Facts, Part, PushNo, Seq};
 use haul_core::volume::rights::Party;
 use haul_core::volume::storage::{self, OpNo};
+use haul_core::volume::ticket::Term;
 use haul_core::volume::wire::{Message, Who};
 use haul_core::volume::{FileNo, RequestNo, ServerNo, Session};
 
@@ -37,6 +38,8 @@ pub(super) enum Event {
         held: Arc<AtomicU64>,
     },
     Said(LineNo, Message, Bytes),
+    /// The catalog counts this term, and raised the epochs of these files.
+    Term(Term, Vec<(FileNo, u32)>),
     Gone(LineNo),
     /// With the time that the disk was busy with it.
     Carried(OpNo, storage::Done<Bytes>, Duration),
@@ -47,6 +50,8 @@ pub(super) enum Event {
     /// Why the log has no room for bytes; `None`: it has some again.
     LogFull(Option<i32>),
     LogSynced(Result<(), i32>, Duration),
+    /// The next life knows of that term, or there was no room for it.
+    TermKept,
     /// Whether there is all the room that is kept for the next start.
     Reserved(bool),
     PartsRead(Asker, Vec<Part>, u64, Result<Bytes, i32>),

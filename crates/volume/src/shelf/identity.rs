@@ -1,4 +1,5 @@
-//! What a directory of a volume is, and which life its server is in: two small files of text.
+//! What a directory of a volume is, which life its server is in, which log is its, and which term of tickets
+//! it knew: small files of text.
 //!
 //! In: bytes of a file. Out: what they say, if they are whole; and the bytes to write.
 //! Invariant: what was damaged is told from what was never there.
@@ -7,6 +8,7 @@ use std::fmt::{self, Write};
 
 use haul_core::volume::ServerNo;
 use haul_core::volume::layout::Striping;
+use haul_core::volume::ticket::Term;
 use haul_core::volume::wire::VolumeId;
 
 /// Longer is none of these files.
@@ -90,6 +92,16 @@ pub(super) fn encode_lives(lives: u32) -> Vec<u8> {
 pub(super) fn decode_lives(bytes: &[u8]) -> Option<u32> {
     let lives = unsealed(bytes)?.nth(1)?.strip_prefix("lives ")?.parse().ok()?;
     (encode_lives(lives) == bytes).then_some(lives)
+}
+
+pub(super) fn encode_term(term: Term) -> Vec<u8> {
+    sealed(format!("haul term 1\nterm {}\n", term.0))
+}
+
+/// `None`: damaged.
+pub(super) fn decode_term(bytes: &[u8]) -> Option<Term> {
+    let term = Term(unsealed(bytes)?.nth(1)?.strip_prefix("term ")?.parse().ok()?);
+    (encode_term(term) == bytes).then_some(term)
 }
 
 pub(super) fn encode_log(id: &[u8; 16]) -> Vec<u8> {

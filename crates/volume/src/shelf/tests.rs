@@ -61,6 +61,29 @@ fn bytes_come_back() {
     assert!(!root.join("files/09/0000000000000009").exists(), "reading makes no file");
 }
 
+/// Goal: the last term that a server was told to keep is known to its next life, and no older one; one that
+/// is damaged is none, and the directory is served.
+#[test]
+fn terms_are_kept() {
+    let dir = tempdir();
+    let shelf = open(dir.path(), &of(0, 1));
+    assert_eq!(shelf.kept_term(), None);
+    for term in [5, 7, 6] {
+        shelf.keep_term(Term(term)).expect("kept");
+    }
+    drop(shelf);
+    let shelf = open(dir.path(), &of(0, 1));
+    assert_eq!(shelf.kept_term(), Some(Term(7)));
+    // A catalog that was brought back counts from there.
+    shelf.keep_term(Term(3)).expect("kept");
+    assert_eq!(shelf.kept_term(), Some(Term(3)));
+    drop(shelf);
+    let path = dir.path().join("term");
+    let text = fs::read_to_string(&path).expect("there").replace('3', "4");
+    fs::write(&path, text).expect("changed");
+    assert_eq!(open(dir.path(), &of(0, 1)).kept_term(), None);
+}
+
 /// Goal: a request that is not for this server, crosses stripes or does not fit is refused.
 #[test]
 fn requests_of_no_stripe_here_are_refused() {

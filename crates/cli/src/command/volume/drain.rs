@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
         patience,
     };
     let failed = |error: std::io::Error| Trouble(haul::errno::text(error), FAILED);
-    let client = Client::start(config).map_err(failed)?;
+    let client = Client::start_for(config, &catalog).map_err(failed)?;
     let catalog = Arc::new(catalog);
     let drain = Drain::new(catalog.clone(), client, place.clone(), args.all).map_err(failed)?;
     let drain = Arc::new(Of(drain));

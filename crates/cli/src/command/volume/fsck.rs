@@ -65,7 +65,10 @@ pub(super) fn run(args: &Args) -> Result<i32, Trouble> {
                 write_threshold: None,
                 patience: PATIENCE,
             };
-            Some(Client::start(config).map_err(|error| Trouble(haul::errno::text(error), FAILED))?)
+            Some(
+                Client::start_for(config, &catalog)
+                    .map_err(|error| Trouble(haul::errno::text(error), FAILED))?,
+            )
         }
     };
     let fsck = Fsck {

@@ -144,7 +144,7 @@ impl Names {
             write_threshold: None,
             patience: PATIENCE,
         };
-        Client::start(config).map_err(|error| Trouble(haul::errno::text(error), FAILED))
+        Client::start_for(config, &self.catalog).map_err(|error| Trouble(haul::errno::text(error), FAILED))
     }
 
     /// Done with it: the catalog need not remember who looked.

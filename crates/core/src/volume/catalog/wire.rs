@@ -201,6 +201,10 @@ fn write_request(w: &mut Writer<'_>, request: &Request) {
             }
         }
         Request::Check => w.u8(17),
+        Request::Tickets(ids) => {
+            w.u8(18);
+            write_ids(w, ids.iter().map(|id| id.0));
+        }
     }
 }
 
@@ -527,6 +531,7 @@ fn read_request(r: &mut Reader<'_>) -> Result<Request, WireError> {
             })?,
         },
         17 => Request::Check,
+        18 => Request::Tickets(read_ids(r, EntryNo)?),
         other => return Err(bad("request of a catalog", other.into())),
     })
 }

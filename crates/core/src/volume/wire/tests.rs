@@ -3,6 +3,7 @@
 use super::*;
 use crate::volume::check::{Ask, Gathered, Has};
 use crate::volume::cost::CLASSES;
+use crate::volume::ticket::{Rights, Term, Ticket};
 
 fn costs() -> Costs {
     let direct = (0..CLASSES as u64).map(|class| (1 << class, 5 + class)).collect();
@@ -83,6 +84,16 @@ fn all() -> Vec<Message> {
         }),
         Message::Costs(costs()),
         Message::Costs(Costs::default()),
+        Message::Ticket(sealed()),
+        Message::TicketWanted(Wanted { number, file, had: None }),
+        Message::TicketWanted(Wanted { number, file, had: Some(u64::MAX) }),
+        Message::Tickets(Given::default()),
+        Message::Tickets(Given {
+            term: Term(7),
+            needed: true,
+            tickets: vec![sealed(), sealed()],
+            raised: vec![(file, 1), (FileNo(8), u32::MAX)],
+        }),
         check(Ask::Itself),
         check(Ask::Shelf { after: None }),
         check(Ask::Shelf { after: Some(file) }),
@@ -94,6 +105,12 @@ fn all() -> Vec<Message> {
         Message::Found(Found::Files(vec![Has::default(), has(vec![0..1, 2..FILE_LEN_MAX])])),
         Message::Found(Found::Failed(5)),
     ]
+}
+
+fn sealed() -> Sealed {
+    let (client, file, range, term) = (ClientNo(1), FileNo(7), 3..FILE_LEN_MAX, Term(9));
+    let ticket = Ticket { client, file, epoch: 1, range, rights: Rights::WRITE, term };
+    Sealed { ticket, code: [6; 32] }
 }
 
 fn check(ask: Ask) -> Message {
@@ -155,6 +172,11 @@ fn ranges_are_sound() {
     for ranges in [&[(3, 3)][..], &[(4, 3)], &[(0, u64::MAX)], &[(0, 4), (4, 5)], &[(5, 6), (0, 1)]] {
         let ranges = ranges.iter().map(|(start, end)| *start..*end).collect();
         refused(Message::Found(Found::Files(vec![has(ranges)])));
+    }
+    #[expect(clippy::reversed_empty_ranges, reason = "that is what is refused")]
+    for range in [4..3, 0..u64::MAX] {
+        let sealed = sealed();
+        refused(Message::Ticket(Sealed { ticket: Ticket { range, ..sealed.ticket }, ..sealed }));
     }
     refused(Message::Found(Found::Shelf { files: vec![], odd: vec![], more: true }));
     refused(Message::Found(Found::Log { files: vec![], faults: vec![], more: true }));

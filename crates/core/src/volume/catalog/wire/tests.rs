@@ -58,6 +58,7 @@ fn requests() -> Vec<Request> {
         Request::Known(vec![EntryNo(2)]),
         Request::Note { place: "n1:/home/me".into(), files: notings() },
         Request::Check,
+        Request::Tickets(vec![EntryNo(2), EntryNo(3)]),
     ]
 }
 
