@@ -5,8 +5,10 @@
 //!
 //! Costs are kept for sizes between two powers of two ([`Curve`]), as means in which what is older than
 //! [`MEMORY`] hardly counts. Of a size that nothing is known of the neighbours tell: a straight line
-//! through them, for a request costs so much for itself and so much for each byte. So does a sync
-//! ([`Syncs`]): most of it is for itself, however few requests were before it.
+//! through them, for a request costs so much for itself and so much for each byte. They tell of what lies
+//! between them, and of what is at most [`REACH`] classes beyond: what a few small requests cost says nothing
+//! of bytes, of which they had none to speak of. So does a sync ([`Syncs`]): most of it is for itself,
+//! however few requests were before it.
 
 use std::time::Duration;
 
@@ -19,6 +21,11 @@ const MEMORY: Duration = Duration::from_secs(1);
 /// A mean is as good as of so many requests, however old they are: no single one moves it by more than a
 /// third.
 const WEIGHT_MIN: f64 = 2.0;
+/// Of sizes so many classes beyond those that are known these tell: four times as large, or a quarter.
+const REACH: usize = 2;
+/// From so many bytes on a request is large: what bytes cost such tell alone. A smaller one costs as much for
+/// itself as for its bytes, or more.
+pub const LARGE: u64 = 64 << 10;
 
 /// Which of the [`CLASSES`] a request of `len` bytes is in.
 pub fn class_of(len: u64) -> usize {
@@ -81,13 +88,23 @@ impl Curve {
         class.costs += cost.max(0.0);
     }
 
-    /// Whether anything is known of requests of that class itself.
-    pub fn knows(&self, class: usize) -> bool {
-        self.classes[class].weight > 0.0
+    /// Nanoseconds that a request of `len` bytes costs. `None`: nothing is known of such, nor of any that are
+    /// near enough to tell.
+    pub fn cost(&self, len: u64) -> Option<f64> {
+        let (at, is_known) = (class_of(len), |class: &Class| class.weight > 0.0);
+        let low = self.classes.iter().position(is_known)?;
+        let high = self.classes.iter().rposition(is_known)?;
+        let is_near = at + REACH >= low && at <= high + REACH;
+        (is_near || haul_mutant::removed("volume-costs-reach")).then(|| self.line(len)).flatten()
     }
 
-    /// Nanoseconds that a request of `len` bytes costs. `None`: nothing is known of any.
-    pub fn cost(&self, len: u64) -> Option<f64> {
+    /// No byte of a request costs less, nanoseconds. `None`: no large one is known.
+    pub fn byte(&self) -> Option<f64> {
+        let large = self.points().filter(|(len, _)| *len >= LARGE as f64);
+        large.map(|(len, cost)| cost / len).reduce(f64::min)
+    }
+
+    fn line(&self, len: u64) -> Option<f64> {
         let at = class_of(len);
         if let Some((_, cost)) = self.classes[at].point() {
             return Some(cost);
@@ -163,6 +180,11 @@ impl Syncs {
         is_known.then(|| ((self.products / self.count - bytes * took) / apart).clamp(0.0, took / bytes))
     }
 
+    /// Nanoseconds that one took in the mean. `None`: none was made.
+    pub fn mean(&self) -> Option<f64> {
+        (self.count > 0.0).then(|| self.took / self.count)
+    }
+
     /// Nanoseconds of one for so many bytes; where nothing is known of bytes each costs what they cost in the
     /// mean. `None`: none was made.
     pub fn cost(&self, bytes: f64) -> Option<f64> {
@@ -172,13 +194,45 @@ impl Syncs {
     }
 }
 
-/// What a request costs for itself, and for each byte, by points of a curve, shortest first: those between
-/// the first and the last may lie off that line. `None`: there are fewer than two.
-pub fn straight(points: &[(u64, u64)]) -> Option<(f64, f64)> {
-    let [(low, low_cost), .., (high, high_cost)] = points else { return None };
-    let (low, high) = ((*low as f64, *low_cost as f64), (*high as f64, *high_cost as f64));
-    let each = ((high.1 - low.1) / (high.0 - low.0)).max(0.0);
-    Some(((low.1 - low.0 * each).max(0.0), each))
+/// What a request costs for itself, and for each byte, nanoseconds, by points of a curve: the straight line
+/// that is nearest to all of them, each by its own measure. What was not measured is not told: nothing of a
+/// request where all are [`LARGE`], nothing of a byte where none is.
+pub fn straight(points: &[(u64, u64)]) -> (Option<f64>, Option<f64>) {
+    let (small, large): (Vec<&(u64, u64)>, Vec<_>) = points.iter().partition(|(len, _)| *len < LARGE);
+    let mean = |values: &mut dyn Iterator<Item = f64>, count: usize| values.sum::<f64>() / count as f64;
+    match (small.len(), large.len()) {
+        (0, 0) => (None, None),
+        (few, 0) => (Some(mean(&mut small.iter().map(|(_, cost)| *cost as f64), few)), None),
+        (0, few) => {
+            let each = |(len, cost): &&(u64, u64)| *cost as f64 / *len as f64;
+            (None, Some(mean(&mut large.iter().map(each), few)))
+        }
+        _ => {
+            let (request, byte) = nearest(points);
+            (Some(request), Some(byte))
+        }
+    }
+}
+
+/// Least squares of what costs are off the line, as parts of themselves; neither part is below nothing.
+fn nearest(points: &[(u64, u64)]) -> (f64, f64) {
+    let [mut all, mut lens, mut squares, mut costs, mut products] = [0.0; 5];
+    for (len, cost) in points {
+        let (len, cost) = (*len as f64, (*cost as f64).max(1.0));
+        let weight = 1.0 / (cost * cost);
+        all += weight;
+        lens += weight * len;
+        squares += weight * len * len;
+        costs += weight * cost;
+        products += weight * len * cost;
+    }
+    let byte = (all * products - lens * costs) / (all * squares - lens * lens);
+    let request = (costs - byte * lens) / all;
+    match (request >= 0.0, byte >= 0.0) {
+        (true, true) => (request, byte),
+        (true, false) => (costs / all, 0.0),
+        _ => (0.0, products / squares),
+    }
 }
 
 /// The straight line through two points, at `x`.
@@ -204,32 +258,69 @@ mod tests {
         assert_eq!((class_of(0), class_of(1), class_of(u64::MAX)), (0, 0, CLASSES - 1));
     }
 
-    /// Goal: between two sizes that are known cost grows in a straight line, and beyond them no wilder than
-    /// that.
+    /// Goal: between two sizes that are known cost grows in a straight line; a little beyond them it goes on
+    /// no wilder than that, and of what is further nothing is said.
     #[test]
     fn neighbours_tell_of_what_is_not_known() {
         let mut curve = Curve::default();
         assert_eq!(curve.cost(100), None);
         let cost = |len: u64| 5000.0 + 2.0 * len as f64;
         curve.add(at(0), 1 << 10, cost(1 << 10));
-        assert_eq!(curve.cost(16), Some(cost(1 << 10)));
+        assert_eq!(curve.cost(1 << 8), Some(cost(1 << 10)));
         assert_eq!(curve.cost(1 << 12), Some(4.0 * cost(1 << 10)));
+        for far in [16, (1 << 8) - 1, 1 << 13, 1 << 20] {
+            assert_eq!(curve.cost(far), None, "{far}");
+        }
         curve.add(at(0), 1 << 20, cost(1 << 20));
-        for len in [16, 1 << 10, 1 << 15, 1 << 20, 1 << 24] {
+        for len in [1 << 8, 1 << 10, 1 << 15, 1 << 20, 1 << 22] {
             let (is, told) = (cost(len), curve.cost(len).expect("it is known"));
             assert!((told / is - 1.0).abs() < 0.01, "{len}: {told} for {is}");
         }
+        assert_eq!((curve.cost(16), curve.cost(1 << 24)), (None, None));
     }
 
-    /// Goal: a cost of so much a request and so much a byte is told as these two, and never as less than
-    /// nothing.
+    /// Goal: what a byte costs large requests tell alone, and of these the one with the least.
+    #[test]
+    fn bytes_are_told_by_large_ones() {
+        let mut curve = Curve::default();
+        curve.add(at(0), 100, 8000.0);
+        curve.add(at(0), LARGE / 2, 8000.0);
+        assert_eq!(curve.byte(), None);
+        curve.add(at(0), LARGE, 4.0 * LARGE as f64);
+        curve.add(at(0), 8 * LARGE, 24.0 * LARGE as f64);
+        assert_eq!(curve.byte(), Some(3.0));
+    }
+
+    /// Goal: a cost of so much a request and so much a byte is told as these two, never as less than nothing,
+    /// and of what was not measured nothing is told.
     #[test]
     fn a_line_is_told_as_one() {
         let cost = |len: u64| (len, 5000 + 2 * len);
-        assert_eq!(straight(&[cost(16), cost(4096), cost(1 << 20)]), Some((5000.0, 2.0)));
-        assert_eq!(straight(&[(16, 10), (1 << 20, 4)]), Some((10.0, 0.0)));
-        assert_eq!(straight(&[(16, 10)]), None);
-        assert_eq!(straight(&[]), None);
+        let is = |points: &[(u64, u64)], wanted: (Option<f64>, Option<f64>)| {
+            let (told, near) =
+                (straight(points), |told: f64, wanted: f64| (told - wanted).abs() <= 1e-6 * wanted);
+            let alike = |told: Option<f64>, wanted: Option<f64>| match (told, wanted) {
+                (Some(told), Some(wanted)) => near(told, wanted),
+                (told, wanted) => told == wanted,
+            };
+            assert!(
+                alike(told.0, wanted.0) && alike(told.1, wanted.1),
+                "{points:?}: {told:?}, not {wanted:?}"
+            );
+        };
+        is(&[cost(16), cost(4096), cost(1 << 20)], (Some(5000.0), Some(2.0)));
+        is(&[(16, 9000), (700, 8000), (2000, 7000)], (Some(8000.0), None));
+        is(&[(1 << 20, 2 << 20), (4 << 20, 16 << 20)], (None, Some(3.0)));
+        is(&[(16, 10)], (Some(10.0), None));
+        is(&[], (None, None));
+        // Cheaper the larger, or dearer than in a straight line: by chance.
+        let (request, byte) = straight(&[(16, 1000), (1 << 20, 400)]);
+        assert!(
+            request.is_some_and(|cost| (400.0..1000.0).contains(&cost)) && byte == Some(0.0),
+            "{request:?}"
+        );
+        let (request, byte) = straight(&[(16, 1), (1 << 17, 10), (1 << 20, 1 << 30)]);
+        assert!(request >= Some(0.0) && byte > Some(0.0), "{request:?}, {byte:?}");
     }
 
     /// Goal: a sync costs so much for itself and so much for each byte, as far as its bytes ever differed;

@@ -12,9 +12,15 @@
 //!   divided by how many are under way at a time, whichever is more; and each sync stops them. The threshold
 //!   belongs where that is least.
 //! - What a request waits before it is sent is not its own. A direct write to a *fresh* stripe, which this
-//!   client did not write lately, waits for a lease: that counts as often as stripes are fresh. One to a
+//!   client did not write lately, waits for a lease: that counts as often as there is such a stripe. One to a
 //!   stripe of which the gatherer's log has bytes waits until they are brought: that is the price of a move,
 //!   and nothing that the path costs from then on.
+//! - What is gathered goes twice over the network and to two disks. The second time nobody waits for it, and
+//!   nothing that a client measures has it; but it has to be done, so it is reckoned where bytes cost.
+//! - The way to a server is the same whether what is written is gathered there or belongs there. A look at
+//!   one path while all others take the other one sees a way that is free; so it is not told apart.
+//! - Only what was measured is reckoned ([`Curve`] says how near that must be). A threshold among sizes of
+//!   which nothing is known stays where it began.
 //! - So the threshold moves when what was lost by its standing still is more than the price of a move, as
 //!   long as somewhere else it would be [`GAIN`] better all that time.
 //! - A sync costs most of what it costs for itself, also if it is for a few requests that only looked at a
@@ -40,7 +46,7 @@ mod traffic;
 use std::ops::Range;
 use std::time::Duration;
 
-use self::lane::{Lane, Mean};
+use self::lane::{Lane, Mean, Ways};
 use self::stripes::{State, Stripes};
 use self::traffic::Traffic;
 use super::FileNo;
@@ -163,6 +169,9 @@ pub struct Threshold {
     pinned: Option<u64>,
     direct: Lane,
     gather: Lane,
+    ways: Ways,
+    /// Nanoseconds that direct writes to stripes which were leased waited because others write there too.
+    disturbed: Curve,
     traffic: Vec<Traffic>,
     /// Syncs of both paths, and how many the application made lately.
     all_syncs: Syncs,
@@ -174,8 +183,9 @@ pub struct Threshold {
     moves: Mean,
     was_leased: bool,
     exploring: Option<Exploring>,
-    /// Classes below this one are gathered; [`CLASSES`]: all are.
+    /// Classes below this one are gathered; [`CLASSES`]: all are. And where that began.
     from: usize,
+    began: usize,
     /// Nanoseconds that were lost by its being there, since that was not the right place.
     regret: f64,
     looked: Time,
@@ -238,6 +248,8 @@ impl Threshold {
             pinned,
             direct: Lane::new(servers),
             gather: Lane::new(servers),
+            ways: Ways::new(servers),
+            disturbed: Curve::default(),
             traffic: vec![Traffic::new(servers); CLASSES],
             all_syncs: Syncs::default(),
             syncs: 0.0,
@@ -247,6 +259,7 @@ impl Threshold {
             was_leased: false,
             exploring: None,
             from: class_of(START),
+            began: class_of(START),
             regret: 0.0,
             looked: Time::default(),
             under_way: Crowd::default(),
@@ -274,6 +287,7 @@ impl Threshold {
                 u64::MAX => CLASSES,
                 threshold => class_of(threshold),
             };
+            self.began = self.from;
         }
     }
 
@@ -342,12 +356,7 @@ impl Threshold {
         self.counts.begun += 1;
         let class = class_of(len);
         let found = self.find(file, len, pieces);
-        let traffic = &mut self.traffic[class];
-        traffic.requests += 1.0;
-        traffic.bytes += len as f64;
-        traffic.fresh += f64::from(found.fresh);
-        traffic.gather[gatherer].add(len);
-        pieces.iter().for_each(|piece| traffic.direct[piece.server].add(piece.len));
+        self.traffic[class].add(len, gatherer, pieces, found.fresh);
         let usual = match len < self.threshold() {
             true => Path::Gather,
             false => Path::Direct,
@@ -446,19 +455,18 @@ impl Threshold {
             lane.all.add(now, piece.len, cost);
             lane.is_written(piece.server, piece.len);
         }
-        let waited = served.iter().map(|piece| piece.waited).max().unwrap_or_default();
-        let way =
-            served.iter().map(|piece| piece.took.saturating_sub(piece.stayed)).max().unwrap_or_default();
-        // Who waits where everything was leased waits because others write there too.
-        let all = request.stripes.end - request.stripes.start;
-        let is_disturbed = request.path == Path::Direct && u64::from(request.found.leased) == all;
-        let way = if is_disturbed { way + waited } else { way };
-        lane.way.add(now, request.len, way.as_nanos() as f64);
+        self.ways.add(now, served);
+        let waited = served.iter().map(|piece| piece.waited).max().unwrap_or_default().as_nanos() as f64;
+        if request.path == Path::Direct {
+            // Who waits where everything was leased waits because others write there too.
+            let all = request.stripes.end - request.stripes.start;
+            let is_disturbed = u64::from(request.found.leased) == all;
+            self.disturbed.add(now, request.len, if is_disturbed { waited } else { 0.0 });
+        }
         let class = class_of(request.len);
         if self.pinned.is_some() {
             return;
         }
-        let waited = waited.as_nanos() as f64;
         let (moves, explored) = (request.found.gathered, request.found.explored);
         // While a stripe waits for its lease everything stands still; behind others it goes on.
         let is_first = request.path == Path::Direct && moves + explored + request.found.fresh > 0;
@@ -477,6 +485,7 @@ impl Threshold {
                 // With the first of all the gatherer gets to know the client.
                 if std::mem::replace(&mut self.was_leased, true) {
                     self.leases.add(waited);
+                    self.traffic[class].leases.add(waited);
                 }
             }
         }

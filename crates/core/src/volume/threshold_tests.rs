@@ -4,6 +4,9 @@
 //! Nothing of the model is known to the threshold. Each run is compared with the same run in which everything
 //! is gathered, and the one in which nothing is.
 
+#[path = "threshold_tests/bytes.rs"]
+mod bytes;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -26,8 +29,17 @@ struct Model {
     gather_byte: f64,
     rtt: u64,
     under_way: usize,
-    /// The client's own work for a write, whichever way it goes.
+    /// The client's own work for a write and a byte of it, whichever way it goes. A lease that it asks for
+    /// waits behind what goes to that server.
     client: u64,
+    client_byte: f64,
+    /// What is gathered is brought to where it lies, when nobody waits for it; and that takes the servers
+    /// there as long as its bytes take them directly.
+    brings: bool,
+    /// What takes a server so long takes it that long in the mean: this part of it by chance. And some of
+    /// what is sent waits for a processor, for so long in the mean.
+    chance: f64,
+    stall: f64,
     /// Writes lie side by side, not each in stripes of its own.
     is_dense: bool,
     /// So many writes, and then a sync of all; 0: none.
@@ -41,6 +53,8 @@ struct Model {
     bring: u64,
     /// From then to then a server takes so many times as long.
     slow: Vec<(usize, u64, u64, f64)>,
+    /// When the client begins.
+    begins: u64,
 }
 
 /// A stripe in the model.
@@ -54,14 +68,33 @@ struct Stripe {
 }
 
 /// What there is of the volume while it runs.
-#[derive(Default)]
 struct State {
+    random: fastrand::Rng,
     free: [u64; SERVERS + 1],
     client_free: u64,
     stripes: BTreeMap<u64, Stripe>,
     was_leased: bool,
     unsynced: [u64; SERVERS + 1],
     offset: u64,
+}
+
+impl State {
+    fn new() -> State {
+        State {
+            random: fastrand::Rng::with_seed(7),
+            free: [0; SERVERS + 1],
+            client_free: 0,
+            stripes: BTreeMap::new(),
+            was_leased: false,
+            unsynced: [0; SERVERS + 1],
+            offset: 0,
+        }
+    }
+
+    /// So much in the mean: many are shorter, and a few much longer.
+    fn about(&mut self, mean: f64) -> f64 {
+        -mean * self.random.f64().max(1e-9).ln()
+    }
 }
 
 impl Model {
@@ -74,6 +107,10 @@ impl Model {
             rtt: 100_000,
             under_way: 16,
             client: 0,
+            client_byte: 0.0,
+            brings: false,
+            chance: 0.0,
+            stall: 0.0,
             is_dense: false,
             commit: 0,
             sync: 0.0,
@@ -82,6 +119,7 @@ impl Model {
             first: 0,
             bring: 0,
             slow: Vec::new(),
+            begins: 0,
         }
     }
 
@@ -111,16 +149,30 @@ impl Model {
         self.slow.iter().find(slow).map_or(1.0, |slow| slow.3)
     }
 
-    fn service(&self, server: usize, arrives: u64, len: u64) -> u64 {
+    fn service(&self, state: &mut State, server: usize, arrives: u64, len: u64) -> u64 {
         let (each, byte) = match server {
             GATHERER => (self.gather, self.gather_byte),
             _ => (self.write, self.write_byte),
         };
-        ((each + byte * len as f64) * self.times(server, arrives)) as u64
+        let mean = (each + byte * len as f64) * self.times(server, arrives);
+        let by_chance = if self.chance > 0.0 { state.about(mean * self.chance) } else { 0.0 };
+        (mean * (1.0 - self.chance) + by_chance) as u64
+    }
+
+    /// How long something that is sent waits for a processor.
+    fn stalls(&self, state: &mut State) -> u64 {
+        match self.stall > 0.0 && state.random.u32(0..4) == 0 {
+            true => state.about(4.0 * self.stall) as u64,
+            false => 0,
+        }
     }
 
     /// When a piece can be sent that comes at `now`.
     fn sends(&self, state: &mut State, now: u64, path: Path, at: u64) -> u64 {
+        let behind = match self.client_byte > 0.0 {
+            true => state.client_free.saturating_sub(now) / SERVERS as u64,
+            false => 0,
+        };
         let stripe = state.stripes.entry(at).or_default();
         let mut sent = now.max(stripe.ready);
         if stripe.path.is_some_and(|before| before != path) {
@@ -130,8 +182,8 @@ impl Model {
             sent += match stripe.path {
                 Some(Path::Direct) => 0,
                 Some(Path::Gather) => (self.bring as f64 * self.times(GATHERER, sent)) as u64,
-                None if state.was_leased => self.lease,
-                None => self.lease + self.first,
+                None if state.was_leased => self.lease + behind,
+                None => self.lease + behind + self.first,
             };
             state.was_leased = true;
         }
@@ -142,12 +194,18 @@ impl Model {
     fn write(&self, state: &mut State, now: u64, path: Path, piece: &Piece) -> (u64, Served) {
         let sent = self.sends(state, now, path, piece.stripe);
         let server = if path == Path::Gather { GATHERER } else { piece.server };
-        let arrives = (sent + self.rtt / 2).max(state.client_free);
+        let stalls = self.stalls(state);
+        let arrives = (sent + self.rtt / 2).max(state.client_free) + stalls;
         // It is as slow as when its turn comes; what waits to be sent keeps nobody else from that.
         let begins = arrives.max(state.free[server]);
-        let busy = self.service(server, begins, piece.len);
-        state.free[server] = if sent == now { begins + busy } else { state.free[server].max(now) + busy };
+        let busy = self.service(state, server, begins, piece.len);
+        let is_late = sent > now || stalls > 0;
+        state.free[server] = if is_late { state.free[server].max(now) + busy } else { begins + busy };
         state.unsynced[server] += piece.len;
+        if path == Path::Gather && self.brings {
+            let takes = self.write_byte * piece.len as f64 * self.times(piece.server, begins);
+            state.free[piece.server] = state.free[piece.server].max(now) + takes as u64;
+        }
         let over = begins + busy + self.rtt / 2;
         let stripe = state.stripes.get_mut(&piece.stripe).expect("it was just sent");
         stripe.over = stripe.over.max(over);
@@ -191,9 +249,9 @@ impl Model {
         more: impl Fn(u64, u64) -> bool,
         mut done: impl FnMut(u64, u64),
     ) -> u64 {
-        let mut state = State::default();
+        let mut state = State::new();
         let (mut ends, mut open) = (BinaryHeap::new(), BTreeMap::new());
-        let (mut number, mut since, mut now) = (0, 0, 0);
+        let (mut number, mut since, mut now) = (0, 0, self.begins);
         loop {
             let is_due = |since| self.commit > 0 && since == self.commit;
             while open.len() < self.under_way && !is_due(since) && more(now, number) {
@@ -211,7 +269,8 @@ impl Model {
                 }
                 state.offset = end;
                 let request = threshold.begin(Time(now), (FileNo(4), len), GATHERER, &pieces, None);
-                state.client_free = state.client_free.max(now) + self.client;
+                let takes = self.client + (self.client_byte * len as f64) as u64;
+                state.client_free = state.client_free.max(now) + takes;
                 let path = request.path;
                 let pieces = pieces.iter().map(|piece| self.write(&mut state, now, path, piece));
                 let (over, served): (Vec<u64>, Vec<Served>) = pieces.unzip();
@@ -241,9 +300,9 @@ impl Model {
         self.drive(
             threshold,
             size,
-            |now, _| now < seconds * SECOND,
+            |now, _| now < self.begins + seconds * SECOND,
             |now, len| {
-                if let Some(second) = bytes.get_mut((now / SECOND) as usize) {
+                if let Some(second) = bytes.get_mut(((now - self.begins) / SECOND) as usize) {
                     *second += len;
                 }
             },

@@ -126,6 +126,7 @@ pub(super) struct Brain {
     log_len: u64,
     /// How long the disk was busy with what is being answered.
     took: Duration,
+    /// With what clients asked.
     busy: Busy,
 }
 
@@ -373,8 +374,12 @@ impl Brain {
         {
             let now = Instant::now();
             line.held.fetch_sub(held, Ordering::AcqRel);
-            let all = self.busy.add(now, busy);
-            let others = (all - line.busy.add(now, busy)).clamp(0.0, 1.0);
+            let others = match line.who {
+                Who::Client(_) => self.busy.add(now, busy) - line.busy.add(now, busy),
+                // What is brought here belongs to what was gathered: direct writes are not dearer for it.
+                Who::Gatherer(_) => 0.0,
+            };
+            let others = others.clamp(0.0, 1.0);
             let work = Work { busy, stayed: now - since, others: (others * 65_535.0) as u16 };
             line.mouth.say(message(work), bytes);
         }

@@ -212,7 +212,7 @@ struct Costs {
 
 #[derive(Serialize)]
 struct Curve {
-    /// `None`: fewer than two sizes are known.
+    /// `None`: no writes below 64 KiB were measured, and for `mib_us` no others.
     request_us: Option<f64>,
     mib_us: Option<f64>,
     /// Mean length of what is known of each power of two, bytes, and microseconds.
@@ -247,22 +247,25 @@ impl Costs {
 
 impl Curve {
     fn new(points: &[(u64, u64)]) -> Curve {
-        let line = straight(points);
+        let (request, byte) = straight(points);
         let us = |nanos: f64| (nanos / 100.0).round() / 10.0;
         Curve {
-            request_us: line.map(|(request, _)| us(request)),
-            mib_us: line.map(|(_, each)| us(each * f64::from(1 << 20))),
+            request_us: request.map(us),
+            mib_us: byte.map(|byte| us(byte * f64::from(1 << 20))),
             points: points.iter().map(|(len, cost)| (*len, us(*cost as f64))).collect(),
         }
     }
 
     fn in_words(&self) -> String {
-        match (self.request_us, self.mib_us, &self.points[..]) {
-            (Some(request), Some(mib), _) => {
+        match (self.request_us, self.mib_us) {
+            (Some(request), Some(mib)) => {
                 format!("{} a request and {} a MiB", micros(request), micros(mib))
             }
-            (.., [(len, cost)]) => format!("{} for {}", micros(*cost), bytes(*len)),
-            _ => "not measured".into(),
+            (Some(request), None) => {
+                format!("{} a request, not measured for large writes", micros(request))
+            }
+            (None, Some(mib)) => format!("{} a MiB, not measured for small writes", micros(mib)),
+            (None, None) => "not measured".into(),
         }
     }
 }
@@ -351,4 +354,20 @@ fn words(met: &Met) -> String {
     let up = humantime::format_duration(Duration::from_secs(met.visited.since.as_secs()));
     let round_trip = met.round_trip.as_secs_f64() * 1e3;
     format!("answers in {round_trip:.1} ms, process {}, up {up}", met.visited.process)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what is said of costs was measured: of large writes nothing where there were none, and the same
+    /// of small ones.
+    #[test]
+    fn what_was_not_measured_is_not_told() {
+        let said = |points: &[(u64, u64)]| Curve::new(points).in_words();
+        assert_eq!(said(&[]), "not measured");
+        assert_eq!(said(&[(300, 8_000), (2_000, 8_000)]), "8 us a request, not measured for large writes");
+        assert_eq!(said(&[(1 << 20, 300_000)]), "300 us a MiB, not measured for small writes");
+        assert_eq!(said(&[(16, 10_000), (1 << 20, 1_510_000)]), "10 us a request and 1.5 ms a MiB");
+    }
 }
