@@ -3,9 +3,10 @@
 //! In: one line without its end. Out: [`Facts`] and the name as bytes; and the same written.
 //! Invariants: a name that [`parse_mlsd`] yields is one component that no terminal minds ([`check_name`]); no
 //! line is longer than [`LISTING_LINE_LEN_MAX`], none has more than [`FACTS_MAX`] facts.
-//! A fact that is known and has a value that is none, or is told twice, spoils the line: a size that is
-//! guessed is worse than a file that is told to be left out. Facts that are not known are passed over.
-//! Left out: `UNIX.slink` is kept as it came, for some servers encode it as URLs do and others do not.
+//! A size, time or count that is none, or a fact that is told twice, spoils the line: a size that is guessed
+//! is worse than a file that is told to be left out. Facts that are not known are passed over, and so are
+//! modes and numbers of owners in a form that is not known: without them there are others. Left out:
+//! `UNIX.slink` is kept as it came, for some servers encode it as URLs do and others do not.
 
 use crate::FtpError;
 use crate::ranges::FILE_LEN_MAX;
@@ -220,11 +221,11 @@ fn parse_fact(
         b"modify" => once(&mut facts.modify, parse_moment(value)?),
         b"perm" => once(&mut facts.perm, value.into()),
         b"unique" => once(&mut facts.unique, value.into()),
-        b"unix.mode" => once(&mut facts.unix_mode, parse_mode(value)?),
+        b"unix.mode" => once_if_known(&mut facts.unix_mode, parse_mode(value)),
         b"unix.owner" => once(&mut facts.unix_owner, value.into()),
         b"unix.group" => once(&mut facts.unix_group, value.into()),
-        b"unix.uid" => once(&mut facts.unix_uid, number("uid", value, u32::MAX.into())? as u32),
-        b"unix.gid" => once(&mut facts.unix_gid, number("gid", value, u32::MAX.into())? as u32),
+        b"unix.uid" => once_if_known(&mut facts.unix_uid, parse_id(value)),
+        b"unix.gid" => once_if_known(&mut facts.unix_gid, parse_id(value)),
         b"unix.slink" => once(&mut facts.unix_slink, value.into()),
         b"x.count" => once(&mut facts.count, number("count", value, u64::MAX)?),
         _ => Ok(()),
@@ -236,6 +237,11 @@ fn once<T>(place: &mut Option<T>, value: T) -> Result<(), FtpError> {
         None => Ok(()),
         Some(_) => Err(FtpError::BadForm { what: "fact that is told twice" }),
     }
+}
+
+/// The same of what nobody needs: a value of a form that is not known is none.
+fn once_if_known<T>(place: &mut Option<T>, value: Option<T>) -> Result<(), FtpError> {
+    value.map_or(Ok(()), |value| once(place, value))
 }
 
 fn parse_kind(value: &[u8]) -> (Kind, Option<&[u8]>) {
@@ -305,12 +311,17 @@ pub fn write_moment(moment: Moment) -> Result<String, FtpError> {
     Ok(text)
 }
 
-/// Octal digits; bits that say the kind are taken and dropped.
-fn parse_mode(value: &[u8]) -> Result<u32, FtpError> {
-    let bad = FtpError::BadForm { what: "mode of a file" };
-    if value.is_empty() || value.len() > 7 || !value.iter().all(|b| (b'0'..=b'7').contains(b)) {
-        return Err(bad);
+/// Octal digits, behind `0o` where Python wrote them (pyftpdlib); bits that say the kind are taken and
+/// dropped.
+fn parse_mode(value: &[u8]) -> Option<u32> {
+    let digits = value.strip_prefix(b"0o").unwrap_or(value);
+    if digits.is_empty() || digits.len() > 7 || !digits.iter().all(|b| (b'0'..=b'7').contains(b)) {
+        return None;
     }
-    let mode = value.iter().fold(0, |mode, b| mode << 3 | u32::from(b - b'0'));
-    if mode <= 0o177_777 { Ok(mode & 0o7777) } else { Err(bad) }
+    let mode = digits.iter().fold(0, |mode, b| mode << 3 | u32::from(b - b'0'));
+    (mode <= 0o177_777).then_some(mode & 0o7777)
+}
+
+fn parse_id(value: &[u8]) -> Option<u32> {
+    number("id", value, u32::MAX.into()).ok().map(|id| id as u32)
 }
