@@ -180,22 +180,21 @@ fn health_tells_what_writes_cost() {
     let told = |server: &Value, path: &str| {
         server["costs"][path]["points"].as_array().is_some_and(|all| !all.is_empty())
     };
+    // A client tells every now and then, so the first word may be of a few of them.
+    let writes = |server: &Value| server["costs"]["writes"].as_u64().unwrap_or(0);
     let mut servers = Vec::new();
     assert!(
         procs::wait_until(PATIENCE, || {
             servers = user.health().0;
             // Which of them gather is the threshold's to say, which moves.
-            servers[..3].iter().all(|server| told(server, "direct"))
+            servers[..3].iter().all(|server| told(server, "direct") && writes(server) > 200)
                 && servers[..3].iter().any(|server| told(server, "gathered"))
         }),
         "{servers:?}"
     );
     for server in &servers[..3] {
         let costs = &server["costs"];
-        assert!(
-            costs["clients"] == 1 && costs["pinned"] == false && costs["writes"].as_u64() > Some(200),
-            "{costs}"
-        );
+        assert!(costs["clients"] == 1 && costs["pinned"] == false, "{costs}");
         assert!(costs["age_seconds"].is_u64(), "{costs}");
         let points = costs["direct"]["points"].as_array().expect("a list");
         assert!(
