@@ -17,6 +17,7 @@ pub mod ctl;
 pub mod dd;
 pub mod far;
 pub mod forms;
+pub mod globus;
 pub mod hidden;
 pub mod network;
 pub mod path;

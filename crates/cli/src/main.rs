@@ -25,6 +25,11 @@ static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
     let argv = args::rsync::without_human(std::env::args_os());
+    // Some of these words mean something else by the rules of bundles, and would be taken.
+    if let Some(told) = args::globus::words(&argv) {
+        let _ = writeln!(std::io::stderr(), "haul: {told}");
+        std::process::exit(2);
+    }
     let args = command::Args::try_parse_from(&argv).unwrap_or_else(|error| {
         if let Some(hint) = args::rsync::hint(&error, &argv) {
             let hint = args::hidden::without_passwords(&hint, &argv).unwrap_or(hint);

@@ -85,6 +85,9 @@ impl Change {
 
     /// Of a directory that stood there.
     pub fn of_dir(stood: &Stood, meta: &Meta, owner: bool) -> Change {
+        if stood.untold {
+            return Change::NONE;
+        }
         let same = same_time(meta.mtime, stood.mtime, stood.grain);
         // A setgid that it has from its parent is the destination's own, and stays.
         Change::NONE.with(Change::TIME, !same).rights(meta, stood.rights, owner, stood.rights.mode & SETGID)
@@ -151,6 +154,8 @@ pub struct Stood {
     pub mtime: Timestamp,
     /// Granularity of that, nanoseconds.
     pub grain: u32,
+    /// The store does not tell its time: what is set there shows nowhere, and counts as no change.
+    pub untold: bool,
 }
 
 /// Times are equal at the destination's grain (nanoseconds).
@@ -185,7 +190,7 @@ mod tests {
         assert_eq!(of(10, mtime, other, true), Change::OWNER.with(Change::GROUP, true));
         assert_eq!(Change::of_file(&Existing::Nothing, 10, &meta, true), Change::NEW);
         let group = Rights { mode: 0o2755, ..Rights::default() };
-        let stood = Stood { rights: group, mtime, grain: 1 };
+        let stood = Stood { rights: group, mtime, grain: 1, untold: false };
         assert_eq!(Change::of_dir(&stood, &Meta { mode: 0o755, ..meta }, false), Change::NONE);
         assert_eq!(Change::of_dir(&stood, &Meta { mode: 0o700, ..meta }, false), Change::MODE);
         for bits in 0..=u8::MAX {

@@ -5,8 +5,9 @@
 
 use std::collections::HashSet;
 
+use haul_gridftp::FtpError;
 use haul_gridftp::line::LineReader;
-use haul_gridftp::list::parse_list;
+use haul_gridftp::list::{parse_list, refused_in};
 use haul_gridftp::listing::{Facts, Kind, LISTING_LINE_LEN_MAX, check_name, parse_facts_of};
 
 use crate::Error;
@@ -21,8 +22,9 @@ pub enum Listed {
     Entry { name: Vec<u8>, facts: Facts, exact: bool },
     /// The directory that was asked for; before all that is in it.
     Itself(Facts),
-    /// What is no legal name or is not understood: as it came, and why.
-    Bad(Vec<u8>, String),
+    /// What is no legal name or is not understood, and why: its name as far as that can be told, else the
+    /// line as it came; and its kind, where `LIST` told it.
+    Bad { name: Vec<u8>, kind: Option<Kind>, why: String },
     /// The listing ends within this line: more may lie there.
     Cut(Vec<u8>),
     /// By the server's word there is more; why.
@@ -50,7 +52,7 @@ pub(crate) fn named<'a>(listed: &'a [Listed], wanted: &[u8]) -> Option<&'a Facts
 /// of the option's name, and the first does not show all that the second does, the first is of that one.
 pub(crate) fn either(with: Vec<Listed>, without: Vec<Listed>) -> Vec<Listed> {
     let name = |line: &Listed| match line {
-        Listed::Entry { name, .. } | Listed::Bad(name, _) => Some(name.clone()),
+        Listed::Entry { name, .. } | Listed::Bad { name, .. } => Some(name.clone()),
         Listed::Cut(_) | Listed::Short(_) | Listed::Itself(_) => None,
     };
     let shown: HashSet<Vec<u8>> = with.iter().filter_map(name).collect();
@@ -62,7 +64,7 @@ pub(crate) fn either(with: Vec<Listed>, without: Vec<Listed>) -> Vec<Listed> {
     let is_more = |line: &Listed| match line {
         Listed::Entry { name, .. } => !known.contains(name),
         // Some servers send here in words that there is no such file.
-        Listed::Bad(line, _) => !known.contains(line) && begins_as_listed(line),
+        Listed::Bad { name, kind, .. } => !known.contains(name) && (kind.is_some() || begins_as_listed(name)),
         Listed::Cut(_) | Listed::Short(_) | Listed::Itself(_) => true,
     };
     let more: Vec<Listed> = with.into_iter().filter(is_more).collect();
@@ -111,9 +113,9 @@ pub(crate) fn mlsd_line(line: &[u8]) -> Option<Listed> {
         Ok((facts @ Facts { kind: Some(Kind::CurrentDir), .. }, _)) => Listed::Itself(facts),
         Ok((facts, name)) => match check_name(name) {
             Ok(()) => Listed::Entry { name: name.to_vec(), facts, exact: true },
-            Err(error) => Listed::Bad(name.to_vec(), error.to_string()),
+            Err(error) => bad(name, None, &error),
         },
-        Err(error) => Listed::Bad(line.to_vec(), error.to_string()),
+        Err(error) => bad(line, None, &error),
     })
 }
 
@@ -140,6 +142,13 @@ pub(crate) fn list_line(line: &[u8], saw_itself: &mut bool) -> Option<Listed> {
             };
             Some(Listed::Entry { name: entry.name.to_vec(), facts, exact: false })
         }
-        Err(error) => Some(Listed::Bad(line.to_vec(), error.to_string())),
+        Err(error) => Some(match refused_in(line) {
+            Some((kind, name)) => bad(name, Some(kind), &error),
+            None => bad(line, None, &error),
+        }),
     }
+}
+
+fn bad(name: &[u8], kind: Option<Kind>, why: &FtpError) -> Listed {
+    Listed::Bad { name: name.to_vec(), kind, why: why.to_string() }
 }

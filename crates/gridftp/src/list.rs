@@ -81,7 +81,25 @@ pub fn parse_list(line: &[u8]) -> Result<Option<ListEntry<'_>>, FtpError> {
     Ok(Some(entry))
 }
 
+/// Kind and name in a line that [`parse_list`] refuses for its name alone, for people: of a symlink with two
+/// arrows all that stands behind the time. `None`: the line is in neither form.
+pub fn refused_in(line: &[u8]) -> Option<(Kind, &[u8])> {
+    let is_dos = line.first().is_some_and(u8::is_ascii_digit);
+    let entry = if is_dos { parse_dos(line) } else { parse_columns(line) };
+    entry.ok().map(|entry| (entry.kind, entry.name)).filter(|(_, name)| !name.is_empty())
+}
+
 fn parse_unix(line: &[u8]) -> Result<ListEntry<'_>, FtpError> {
+    let entry = parse_columns(line)?;
+    if entry.kind != Kind::Symlink {
+        return Ok(entry);
+    }
+    let (name, target) = split_link(entry.name)?;
+    Ok(ListEntry { name, target, ..entry })
+}
+
+/// The same, with name and target of a symlink as they stand there.
+fn parse_columns(line: &[u8]) -> Result<ListEntry<'_>, FtpError> {
     let (mode, rest) = word(line).ok_or(BAD)?;
     let (kind, is_device, mode) = parse_mode(mode)?;
     let (links, rest) = word(rest).ok_or(BAD)?;
@@ -113,9 +131,8 @@ fn parse_unix(line: &[u8]) -> Result<ListEntry<'_>, FtpError> {
     check_time(&time)?;
     // One space, and what else there is belongs to the name.
     let name = rest.strip_prefix(b" ").ok_or(BAD)?;
-    let (name, target) = if kind == Kind::Symlink { split_link(name)? } else { (name, None) };
     let size = (kind == Kind::File).then_some(size);
-    Ok(ListEntry { kind, size, time, mode: Some(mode), links: Some(links), name, target })
+    Ok(ListEntry { kind, size, time, mode: Some(mode), links: Some(links), name, target: None })
 }
 
 /// The name of a symlink and its target: with two arrows nobody can tell which one is which.

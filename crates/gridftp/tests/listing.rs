@@ -1,6 +1,6 @@
 //! Listings: lines of real servers, and lines that are wrong in one thing.
 
-use haul_gridftp::list::{ListEntry, ListTime, parse_list, parse_nlst};
+use haul_gridftp::list::{ListEntry, ListTime, parse_list, parse_nlst, refused_in};
 use haul_gridftp::listing::{
     FACTS_MAX, Facts, Kind, LISTING_LINE_LEN_MAX, Moment, NAME_LEN_MAX, parse_mlsd, parse_mlst, parse_moment,
     write_moment,
@@ -289,6 +289,26 @@ fn what_is_not_understood_is_told() {
         assert!(parse_list(line.as_bytes()).is_err(), "{line}");
     }
     assert!(parse_list(&[LISTS[0], &[b'x'; LISTING_LINE_LEN_MAX]].concat()).is_err());
+}
+
+/// Goal: of a line that is refused for its name alone the name is told; of any other nothing.
+#[test]
+fn refused_names_are_told_alone() {
+    for (line, told) in [
+        ("-rw-r--r-- 1 a b 1 Nov 20 21:29 x\x07y", Some((Kind::File, "x\x07y"))),
+        ("drwxr-xr-x 2 a b 1 Nov 20 21:29 a/b", Some((Kind::Dir, "a/b"))),
+        ("lrwxrwxrwx 1 a b 7 Jan  1 00:00 a -> b -> c", Some((Kind::Symlink, "a -> b -> c"))),
+        ("11-20-26  09:29PM 1 x\x07", Some((Kind::File, "x\x07"))),
+        ("-rw-r--r-- 1 a b 1 Nov 20 21:29 ", None),
+        ("-rw-r--r-- 1 a b 1 Okt 20 21:29 german", None),
+        ("/d: No such file or directory", None),
+        ("", None),
+    ] {
+        let name =
+            refused_in(line.as_bytes()).map(|(kind, name)| (kind, std::str::from_utf8(name).expect("ASCII")));
+        assert_eq!(name, told, "{line}");
+        assert!(parse_list(line.as_bytes()).is_err());
+    }
 }
 
 /// Goal: damage never panics, and never lets a bad name through.

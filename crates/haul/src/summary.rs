@@ -22,6 +22,8 @@ pub(crate) const SOURCE_LOST: &str = "connection to the source lost";
 pub(crate) const NOT_PROTECTED: &str = "NOT protected";
 pub(crate) const NOT_COMPARED: &str = "NOT compared";
 pub(crate) const NOT_RECORDED: &str = "NOT on record";
+pub(crate) const NOT_KNOWN: &str = "NOT known";
+pub(crate) const CAME_ALONG: &str = "came along";
 
 /// What a line of [`Summary::chosen`] is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +61,10 @@ pub enum ChosenKind {
     /// What was begun at a server, in place or so that it could be gone on with, and stands on no record of
     /// this host.
     NotRecorded,
+    /// What the source's server does not tell of entries.
+    NotKnown,
+    /// Files that are called as unfinished ones of other copies, and came along as any other.
+    CameAlong,
 }
 
 /// A line on what haul chose, or found.
@@ -92,6 +98,8 @@ impl Chosen {
             NOT_PROTECTED => ChosenKind::NotProtected,
             NOT_COMPARED => ChosenKind::NotCompared,
             NOT_RECORDED => ChosenKind::NotRecorded,
+            NOT_KNOWN => ChosenKind::NotKnown,
+            CAME_ALONG => ChosenKind::CameAlong,
             _ => ChosenKind::Value,
         };
         Chosen { kind, name, value: value.into() }

@@ -389,9 +389,11 @@ fn find(
             Ok(Asked::Is(facts)) => facts,
             Ok(Asked::Not(text) | Asked::Untold(text)) => {
                 let why = Why::lasting(FailureKind::Walk, format!("the server says: {text}"));
-                let hint = unfound_hint(here, &text);
+                let is_gone = says_gone(&text) || is_not_listed(&mut session, here);
+                let errno = if is_gone { Errno::NOENT.raw_os_error() } else { 0 };
+                let hint = unfound_hint(here, &text, is_gone);
                 let text = format!("source {}: the server says: {text}{hint}; nothing was copied", shown());
-                return Err(failed(Failure { kind: FailureKind::Walk, errno: 0, text: text.into() }, why));
+                return Err(failed(Failure { kind: FailureKind::Walk, errno, text: text.into() }, why));
             }
             Err(error) => {
                 let why = Why::from(&error);
@@ -484,10 +486,17 @@ fn is_listed(listed: &[Listed], name: &[u8], facts: &Facts) -> bool {
     })
 }
 
+/// Its directory comes as a listing, and does not have it: what a server says of the path alone may mean that
+/// this user may not see it.
+fn is_not_listed(session: &mut Session, path: &[u8]) -> bool {
+    let (dir, name) = parted(path);
+    !name.is_empty() && session.list(dir).is_ok_and(|listed| lacks(&listed, name))
+}
+
 /// A directory was listed whole, and this name is not in it.
 fn lacks(listed: &[Listed], name: &[u8]) -> bool {
     listed.iter().all(|line| match line {
-        Listed::Entry { name: other, .. } | Listed::Bad(other, _) => other != name,
+        Listed::Entry { name: other, .. } | Listed::Bad { name: other, .. } => other != name,
         Listed::Itself(_) => true,
         Listed::Cut(_) | Listed::Short(_) => false,
     })
@@ -615,6 +624,14 @@ fn wants_protection(server: &Server, text: &str) -> bool {
     server.protocol() == Protocol::Ftp && WORDS.iter().any(|word| text.contains(word))
 }
 
+/// A refused login is not of who asks but of how many there are, by the server's words: numbers say the same
+/// of a wrong password.
+fn says_full(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    let words = ["too many", "maximum number", "max clients", "limit", "server is full", "try again later"];
+    words.iter().any(|words| text.contains(words))
+}
+
 /// Why a name that is not ASCII is not said to such a server.
 const DROPS: &str = "the server drops bytes that are not ASCII from names that it is told over ftp://, and would take another \
                      file; gsiftp:// keeps them";
@@ -644,6 +661,12 @@ fn unreached(server: &Server, error: &Error) -> Failure {
         }
         Error::Refused { text, .. } if wants_protection(server, text) => {
             "; it wants the session protected: ftps:// asks for TLS, gsiftp:// for the security of the grid"
+        }
+        Error::Refused { code: 421, .. } => {
+            "; it takes no session now: `retry_for` comes again until it does"
+        }
+        Error::Refused { code: 530, text, .. } if says_full(text) => {
+            "; by its words it is full, which may pass: give the same command again later"
         }
         error if error.errno() == Errno::ACCESS.raw_os_error() && by_password && server.has_no_password() => {
             "; no password was given: write USER:PASSWORD@ before the host, or keep it in ~/.netrc"
@@ -686,13 +709,16 @@ fn untold(server: &Server, path: &[u8], asked: &Asked) -> Failure {
 
 /// What a refusal of something that was named in the command may mean, where the server's words leave that
 /// open; and that no server looks for patterns.
-fn unfound_hint(path: &[u8], text: &str) -> &'static str {
+fn unfound_hint(path: &[u8], text: &str, is_gone: bool) -> &'static str {
     let is_pattern = path.iter().any(|byte| b"*?[".contains(byte));
     match (is_pattern, says_gone(text)) {
         (true, _) => {
             " (`*`, `?` and `[` are bytes of names here, and no patterns: name the files, or the directory that they are in)"
         }
         (false, true) => "",
+        (false, false) if is_gone => {
+            " (its directory does not list it: it may not be there, or this user may not see it)"
+        }
         (false, false) => " (it may not be there, or this user may not see it: to a server that is one)",
     }
 }

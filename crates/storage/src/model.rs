@@ -340,7 +340,7 @@ impl Looks for ShelfLook {
 
 fn stood(meta: &Meta) -> Stood {
     let rights = Rights { mode: meta.mode, uid: meta.uid, gid: meta.gid, ..Rights::default() };
-    Stood { rights, mtime: meta.mtime, grain: 1 }
+    Stood { rights, mtime: meta.mtime, grain: 1, untold: false }
 }
 
 struct ShelfWriter {

@@ -382,6 +382,10 @@ pub trait Looks: Send {
     fn dir(&self, id: DirId) -> Result<Option<Stood>, Failure>;
     /// What is in the directory cannot be looked at before a copy opens it, or one above it, to us.
     fn is_closed(&self, id: DirId) -> bool;
+    /// What no look at this store tells, for people.
+    fn unseen(&self) -> Option<String> {
+        None
+    }
     /// What stands at a file's name.
     ///
     /// # Errors

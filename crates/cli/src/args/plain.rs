@@ -11,6 +11,10 @@ use clap::{Arg, Command, Error};
 use haul::endpoint::path_alone;
 use haul_volume::access::without_scheme;
 
+/// What is said to who would clean at a server.
+const PARTS_AT_SERVERS: &str = "\n  At a server nothing tells whose an unfinished file is (.NAME.haul~...): docs/ftp-destination.md, \"What a kill leaves\", \
+                                says how to find and remove them";
+
 /// A parser behind the check.
 #[derive(Clone)]
 pub struct Plain<P> {
@@ -44,8 +48,9 @@ impl<P: TypedValueParser> TypedValueParser for Plain<P> {
         };
         let is_volume = value.to_str().is_some_and(|text| without_scheme(text) != text);
         if !(self.volumes && is_volume) {
+            let parts = if cmd.get_name() == "clean" && !is_volume { PARTS_AT_SERVERS } else { "" };
             path_alone(&taker, value)
-                .map_err(|why| Error::raw(ErrorKind::ValueValidation, format!("{why}\n")))?;
+                .map_err(|why| Error::raw(ErrorKind::ValueValidation, format!("{why}{parts}\n")))?;
         }
         self.parser.parse_ref(cmd, arg, value)
     }
@@ -95,6 +100,7 @@ mod tests {
             assert_eq!(error.exit_code(), 2, "{line}");
             assert!(text.contains(&format!("'ftp://alice@h:21/x': {taker} takes a path")), "{line}: {text}");
             assert!(!text.contains("geheim"), "{line}: {text}");
+            assert_eq!(text.contains("What a kill leaves"), line.starts_with("clean "), "{line}: {text}");
             assert!(Args::try_parse_from(words("./ftp://alice:geheim@h:21/x")).is_ok(), "{line}");
         }
     }

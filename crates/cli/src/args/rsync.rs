@@ -50,7 +50,8 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
     (
         &["-R", "--relative"],
-        "haul has none yet: name the directory above, or give each source its own destination",
+        "haul has none yet: name the directory above, or give each source its own destination. For lftp's mirror -R DIR write \
+         haul cp -r DIR URL",
     ),
     (
         &["-K", "--keep-dirlinks"],
@@ -172,7 +173,8 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
     (
         &["-T", "--temp-dir"],
-        "haul has none, on purpose: a file is written beside its final name, to be renamed; --state DIR moves the journal",
+        "haul has none, on purpose: a file is written beside its final name, to be renamed; --state DIR moves the journal. For \
+         curl's -T FILE URL write haul cp FILE URL",
     ),
     (
         &["--chmod", "--chown", "--usermap", "--groupmap"],

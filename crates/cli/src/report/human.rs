@@ -91,9 +91,11 @@ fn place(part: Part) -> String {
 
 /// An entry that failed.
 pub fn failed(path: &[u8], stage: &str, text: &str, manner: Manner) -> String {
-    let (path, text) = (escape::name(path), escape::text(text));
+    let (bytes, path, text) = (path, escape::name(path), escape::text(text));
     // The path stands there once.
-    let text = text.strip_prefix(&format!("copy {path}: ")).unwrap_or(&text);
+    let head = format!("copy {}: ", escape::text(&escape::within(bytes)));
+    let text =
+        text.strip_prefix(&head).or_else(|| text.strip_prefix(&format!("copy {path}: "))).unwrap_or(&text);
     manner.error(&format!("{path}: {text} ({})", escape::text(stage)))
 }
 
@@ -214,9 +216,14 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
         Some(Durability::None) => "  NOT durable (--durability=none): a power cut may lose files\n",
         None => "  NOT kept: null:// checks what arrives and forgets it\n",
     };
-    if s.in_place && (s.files > 0 || s.status != Status::Complete) {
+    // Where nothing was sent nothing was begun.
+    if s.in_place && (s.files > 0 || (s.status != Status::Complete && s.bytes_sent > 0)) {
         out += match s.status {
             Status::Complete => "  in place: it was written into the files that stood there\n",
+            _ if s.servers_word => {
+                "  in place: files that were begun and not ended may be partly new, as their server has it, until the same command has completed \
+                 them\n"
+            }
             _ => {
                 "  in place: files that were begun and not ended are partly new, until the same command has completed them\n"
             }
@@ -273,16 +280,18 @@ pub fn summary(ending: &Ending, manner: Manner) -> String {
 /// Whether such a line stands in every report.
 fn is_always_told(kind: ChosenKind) -> bool {
     use ChosenKind::{
-        Attempts, ConnectionLost, Debris, KeptUnseen, LeftOut, NotCompared, NotProtected, NotRecorded,
-        OthersDirs, Replicas, SentAgain, Skipped,
+        Attempts, CameAlong, ConnectionLost, Debris, KeptUnseen, LeftOut, NotCompared, NotKnown,
+        NotProtected, NotRecorded, OthersDirs, Replicas, SentAgain, Skipped,
     };
     matches!(
         kind,
         Attempts
+            | CameAlong
             | Debris
             | KeptUnseen
             | LeftOut
             | NotCompared
+            | NotKnown
             | NotProtected
             | NotRecorded
             | OthersDirs

@@ -41,6 +41,7 @@ mod ftp_third;
 mod ftp_tls;
 mod ftp_upload;
 mod ftp_walk;
+mod ftp_words;
 mod hung;
 mod interop;
 mod interop_clients;

@@ -141,7 +141,11 @@ impl Session {
                     links.insert(name, facts);
                 }
                 // One of which nobody can tell where its name ends.
-                Listed::Bad(line, why) if line.starts_with(b"l") => all.push(Listed::Bad(line, why)),
+                Listed::Bad { ref name, kind, .. }
+                    if kind == Some(Kind::Symlink) || (kind.is_none() && name.starts_with(b"l")) =>
+                {
+                    all.push(line);
+                }
                 cut @ Listed::Cut(_) => all.push(cut),
                 // Said once, whichever of the two says it.
                 short @ Listed::Short(_) if !all.iter().any(|line| matches!(line, Listed::Short(_))) => {

@@ -228,8 +228,8 @@ struct Run<'a> {
     start: Instant,
     dry_run: bool,
     rename: Option<Vec<u8>>,
-    /// Where each directory that is walked lies at the destination, and below it; `None`: it was not made.
-    dirs: HashMap<DirId, Option<(Vec<u8>, Vec<u8>)>>,
+    /// Where each directory that is walked lies at the destination (`None`: it was not made), and below it.
+    dirs: HashMap<DirId, (Option<Vec<u8>>, Vec<u8>)>,
     open: HashMap<FileId, Open>,
     looks: Vec<(DelegatedEntry, Vec<u8>)>,
     /// Directories that are there, each behind the one that it is in.
@@ -270,7 +270,7 @@ impl<'a> Run<'a> {
             start,
             dry_run: request.dry_run,
             rename: rename.map(|name| name.as_bytes().to_vec()),
-            dirs: HashMap::from([(DirId::ROOT, Some((to, Vec::new())))]),
+            dirs: HashMap::from([(DirId::ROOT, (Some(to), Vec::new()))]),
             open: HashMap::new(),
             looks: Vec::new(),
             made: Vec::new(),
@@ -390,22 +390,25 @@ impl<'a> Run<'a> {
 
     fn entry(&mut self, announced: Announced) {
         let Announced { id, parent, name, meta, kind, .. } = announced;
-        let Some(Some((dir, below))) = self.dirs.get(&parent) else {
-            // That of the directory was told.
-            self.pair.forget(id);
-            if let EntryKind::Dir { .. } = kind {
-                self.dirs.insert(id.as_dir(), None);
-            }
-            let path = name.as_bytes().to_vec();
-            let failure = not_made("its directory was not made");
-            return self.tally.fail(self.watch, path, &failure);
-        };
         let name = match &self.rename {
             Some(rename) if parent == DirId::ROOT => rename.clone(),
             _ => name.as_bytes().to_vec(),
         };
+        let (dir, below) = match self.dirs.get(&parent) {
+            Some((dir, below)) => (dir.as_ref(), &below[..]),
+            None => (None, &b""[..]),
+        };
+        let path = if below.is_empty() { name.clone() } else { [below, b"/", &name].concat() };
+        let Some(dir) = dir else {
+            // That of the directory was told.
+            self.pair.forget(id);
+            if let EntryKind::Dir { .. } = kind {
+                self.dirs.insert(id.as_dir(), (None, path.clone()));
+            }
+            let failure = not_made("its directory was not made");
+            return self.tally.fail(self.watch, path, &failure);
+        };
         let to = [dir.strip_suffix(b"/").unwrap_or(dir), b"/", &name].concat();
-        let path = if below.is_empty() { name } else { [below, &b"/"[..], &name].concat() };
         match kind {
             EntryKind::Dir { .. } => {
                 let made = match self.dry_run {
@@ -422,10 +425,10 @@ impl<'a> Run<'a> {
                             if new { (Ended::Copied, Change::NEW) } else { (Ended::Unchanged, Change::NONE) };
                         self.count(Kind::Dir, &end, change, 0, &path);
                         self.made.push((to.clone(), meta));
-                        self.dirs.insert(id.as_dir(), Some((to, path)));
+                        self.dirs.insert(id.as_dir(), (Some(to), path));
                     }
                     Err(failure) => {
-                        self.dirs.insert(id.as_dir(), None);
+                        self.dirs.insert(id.as_dir(), (None, path.clone()));
                         self.note_full(&failure);
                         self.tally.fail(self.watch, path, &failure);
                     }

@@ -187,7 +187,7 @@ impl End for Dry {
         if let SessionEnd::Failed(failure) = how {
             session.other.send(Message::Abort(failure.clone()));
         }
-        Closing { own, chosen: self.unseen().into_iter().collect(), resumed: false, kept: 0, spared: 0 }
+        Closing { own, chosen: self.unseen(), resumed: false, kept: 0, spared: 0 }
     }
 }
 
@@ -208,15 +208,17 @@ impl Dry {
         }
     }
 
-    /// How much was not looked at, for the summary.
-    fn unseen(&self) -> Option<(String, String)> {
+    /// What was not looked at, for the summary.
+    fn unseen(&self) -> Vec<(String, String)> {
         let entries = match self.unseen {
-            0 => return None,
-            1 => "1 entry".to_owned(),
-            n => format!("{n} entries"),
+            0 => None,
+            1 => Some("1 entry".to_owned()),
+            n => Some(format!("{n} entries")),
         };
         let why = "in directories that are closed to you: a copy opens them to you, and looks then";
-        Some((UNSEEN.to_owned(), format!("{entries} {why}")))
+        let entries = entries.map(|entries| format!("{entries} {why}"));
+        let all = entries.into_iter().chain(self.looker.unseen());
+        all.map(|words| (UNSEEN.to_owned(), words)).collect()
     }
 
     /// What becomes of an entry that could not be looked at, and is in `parent`.

@@ -189,9 +189,10 @@ fn lasts(failure: &Failure) -> bool {
     const EINVAL: i32 = 22;
     const ENAMETOOLONG: i32 = 36;
     const EILSEQ: i32 = 84;
+    const ENOTUNIQ: i32 = 76;
     failure.errno == EOPNOTSUPP
         || matches!(failure.kind, FailureKind::Create | FailureKind::Publish)
-            && matches!(failure.errno, EEXIST | ENOTDIR | EISDIR | EINVAL | ENAMETOOLONG | EILSEQ)
+            && matches!(failure.errno, EEXIST | ENOTDIR | EISDIR | EINVAL | ENAMETOOLONG | EILSEQ | ENOTUNIQ)
 }
 
 /// A file that was not moved, of which the manifest wants the digest.

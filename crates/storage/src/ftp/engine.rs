@@ -239,10 +239,13 @@ impl SourceEngine for FtpEngine {
             ("source protection".into(), all.join("; of other replicas: ")),
             ("compared with the server".into(), "sizes and times; its content was not hashed there".into()),
         ];
+        rows.extend(self.common.names.rows());
         rows.extend(sites.used().map(|used| ("replicas".into(), used)));
         rows.extend(ways);
         rows.extend(sites.lost().map(|words| ("connection to the source lost".into(), words)));
-        let open = sites.all.iter().filter_map(|site| unprotected(&site.server, &site.settings));
+        // Of one that was never reached nothing went anywhere.
+        let open = sites.all.iter().filter(|site| site.was_reached());
+        let open = open.filter_map(|site| unprotected(&site.server, &site.settings));
         rows.extend(open.map(|words| ("NOT protected".into(), words)));
         rows
     }

@@ -94,6 +94,51 @@ pub(super) struct Names {
     part: Option<FileRange>,
     /// See [`Names::settles`].
     settles: Duration,
+    seen: Seen,
+}
+
+/// What summaries say of entries as they were found; numbers of them.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// Files that were read only when a change of theirs would show.
+    pub(super) young: AtomicU64,
+    /// Directories whose time the server did not tell.
+    pub(super) untimed: AtomicU64,
+    /// Files that are called as unfinished ones of haul's.
+    pub(super) parts: AtomicU64,
+}
+
+impl Seen {
+    /// The rows of a summary; `settles` as of [`Names::settles`].
+    fn rows(&self, settles: Duration) -> Vec<(String, String)> {
+        let count = |number: &AtomicU64, one: &str, many: &str| match number.load(Ordering::Relaxed) {
+            0 => None,
+            1 => Some(format!("1 {one}")),
+            number => Some(format!("{number} {many}")),
+        };
+        let young = count(&self.young, "file", "files").map(|files| {
+            let secs = settles.as_secs_f64();
+            format!(
+                "{files} {secs:.1} s after being found, for the server tells times in whole seconds, and a change within the second that is \
+                 told would not show; those that were changed more than 26 hours ago are not waited for"
+            )
+        });
+        let untimed = count(&self.untimed, "directory", "directories").map(|dirs| {
+            format!(
+                "the times of {dirs}, which the server does not tell; what was made here has that of the copy"
+            )
+        });
+        let parts = count(&self.parts, "file", "files").map(|files| {
+            format!(
+                "{files} named like unfinished ones of haul's (.NAME.haul~...), as any other: nobody can tell whether they are. Where they are, \
+                 remove them at both ends"
+            )
+        });
+        [("waited for", young), ("NOT known", untimed), ("came along", parts)]
+            .into_iter()
+            .filter_map(|(name, words)| Some((name.to_owned(), words?)))
+            .collect()
+    }
 }
 
 impl Names {
@@ -115,7 +160,18 @@ impl Names {
             announced: AtomicU64::new(0),
             part,
             settles,
+            seen: Seen::default(),
         }
+    }
+
+    /// What summaries say of entries as they were found.
+    pub(super) fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
+    /// The same, as rows of a summary.
+    pub(super) fn rows(&self) -> Vec<(String, String)> {
+        self.seen.rows(self.settles)
     }
 
     /// After so long a change has another time than before, here and at the destination.
@@ -252,6 +308,16 @@ impl Inner {
     }
 }
 
+/// It is called as what copies to a server, or between two, leave there unfinished. A form proves nothing: a
+/// user's own file may have it.
+pub(super) fn is_part(name: &[u8]) -> bool {
+    const MARK: &[u8] = b".haul~";
+    let at = name.windows(MARK.len()).rposition(|some| some == MARK);
+    let tag = at.map(|at| &name[at + MARK.len()..]).unwrap_or_default();
+    let is_tag = |byte: &u8| byte.is_ascii_digit() || byte.is_ascii_lowercase();
+    name.starts_with(b".") && (9..=28).contains(&tag.len()) && tag.iter().all(is_tag)
+}
+
 /// Nothing that the server tells of a file differs.
 pub(super) fn same_facts(one: &Facts, other: &Facts) -> bool {
     let of = |facts: &Facts| (facts.kind, facts.size, facts.modify, facts.unique.clone());
@@ -283,6 +349,33 @@ pub(super) type Shared = Arc<Names>;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::names::temp_name;
+
+    /// Goal: what unfinished uploads are called is known, and what only looks like it is not.
+    #[test]
+    fn unfinished_uploads_are_known_by_their_names() {
+        let of_upload = temp_name(&Name::new(b"f").expect("legal"), 7, 1);
+        for name in [of_upload.as_bytes(), b".f.haul~0000000712", b".haul~0123456789abcdef"] {
+            assert!(is_part(name), "{}", String::from_utf8_lossy(name));
+        }
+        for name in [&b"f.haul~0000000712"[..], b".f.haul~", b".f.haul~notes", b".f.haul~a/b", b".f", b""] {
+            assert!(!is_part(name), "{}", String::from_utf8_lossy(name));
+        }
+    }
+
+    /// Goal: what was found is told in numbers, and nothing of what was not.
+    #[test]
+    fn what_was_found_is_told() {
+        let seen = Seen::default();
+        assert_eq!(seen.rows(SETTLES), []);
+        seen.untimed.store(1, Ordering::Relaxed);
+        seen.parts.store(2, Ordering::Relaxed);
+        seen.young.store(3, Ordering::Relaxed);
+        let rows = seen.rows(SETTLES);
+        let told = |name: &str, words: &str| rows.iter().any(|row| row.0 == name && row.1.contains(words));
+        assert!(told("waited for", "3 files 1.1 s") && told("came along", "2 files"), "{rows:?}");
+        assert!(told("NOT known", "the times of 1 directory"), "{rows:?}");
+    }
 
     /// Goal: what may have been changed within the last second is young by whatever clock its server has that
     /// is not a day behind; what was changed long ago is not.

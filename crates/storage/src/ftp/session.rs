@@ -32,6 +32,8 @@ pub(super) struct Site {
     at: OnceLock<SocketAddr>,
     /// A session with it was begun.
     asked: AtomicBool,
+    /// Something was said to it, a login at least.
+    reached: AtomicBool,
     /// What it did not give was taken from another replica, and why; nothing new is begun here as long as
     /// there is one that was not left.
     left: AtomicBool,
@@ -63,6 +65,13 @@ pub(super) struct Sites {
     opened: AtomicBool,
 }
 
+impl Site {
+    /// Something was said to it, be it that it refused.
+    pub(super) fn was_reached(&self) -> bool {
+        self.reached.load(Ordering::Relaxed) || haul_mutant::removed("ftp-unreached-replicas-are-not-told")
+    }
+}
+
 impl Sites {
     pub(super) fn new(
         all: impl IntoIterator<Item = (Server, Settings)>,
@@ -73,6 +82,7 @@ impl Sites {
             settings,
             at: OnceLock::new(),
             asked: AtomicBool::new(false),
+            reached: AtomicBool::new(false),
             left: AtomicBool::new(false),
             why: Mutex::default(),
             files: AtomicU64::new(0),
@@ -118,7 +128,11 @@ impl Sites {
                 // Nobody is asked twice, nor in the middle of a copy.
                 ssh.interactive &= !self.all[site].asked.swap(true, Ordering::Relaxed);
             }
-            Session::open(server, &settings)
+            let opened = Session::open(server, &settings);
+            if !opened.as_ref().is_err_and(Error::is_unheard) {
+                self.all[site].reached.store(true, Ordering::Relaxed);
+            }
+            opened
         };
         let session = open(at.get().copied())?;
         let Some(reached) = session.address() else { return Ok(session) };

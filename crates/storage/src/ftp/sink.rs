@@ -40,6 +40,7 @@ use crate::store::{
 };
 use ending::Ending;
 use engine::FtpWriter;
+use haul_base::escape;
 use placed::InPlace;
 use renames::Refused;
 use tree::Tree;
@@ -352,9 +353,13 @@ impl SinkStore for FtpSink {
         let Ground { root, rename, there, .. } = self.ground(&mut session, coming.roots, false)?;
         let settings = Settings { at: session.address(), ..self.settings };
         let drops = super::drops_bytes(&self.server, &session);
+        let perm = match there.then(|| session.facts(&root)) {
+            Some(Ok(Asked::Is(facts))) => facts.perm,
+            _ => None,
+        };
         let line = Mutex::new(Line::with(self.server.clone(), settings, &retry, session));
         let tree = Tree::new(root, false);
-        Ok((Box::new(ServerLook { server: self.server, line, tree, there, drops }), rename))
+        Ok((Box::new(ServerLook { server: self.server, line, tree, there, drops, perm }), rename))
     }
 }
 
@@ -446,7 +451,8 @@ fn seen_of(facts: &Facts) -> Seen {
 }
 
 fn stood_of(facts: &Facts) -> Stood {
-    Stood { rights: rights_of(facts), mtime: mtime_of(facts), grain: GRAIN }
+    let untold = facts.modify.is_none() && !haul_mutant::removed("ftp-untold-times-are-no-change");
+    Stood { rights: rights_of(facts), mtime: mtime_of(facts), grain: GRAIN, untold }
 }
 
 /// A destination at a server that is looked at and never changed.
@@ -456,6 +462,8 @@ struct ServerLook {
     tree: Tree,
     there: bool,
     drops: bool,
+    /// What the server says that this user may do in the directory, by letters.
+    perm: Option<Box<[u8]>>,
 }
 
 impl ServerLook {
@@ -499,6 +507,21 @@ impl Looks for ServerLook {
     }
     fn is_closed(&self, _: DirId) -> bool {
         false
+    }
+    fn unseen(&self) -> Option<String> {
+        let told = match &self.perm {
+            // RFC 3659: `c` is for files that are made in it.
+            Some(perm) if !perm.to_ascii_lowercase().contains(&b'c') => {
+                let (dir, perm) = (self.tree.dir(DirId::ROOT), escape::name(perm));
+                let dir = shown(&self.server, &dir);
+                format!("; of {dir} it says that this user may make no files in it (perm={perm})")
+            }
+            _ => String::new(),
+        };
+        Some(format!(
+            "whether this user may write there, and whether the server takes each name and keeps times and modes: it tells of what is \
+             done alone{told}"
+        ))
     }
     fn file(&self, parent: DirId, name: &Name) -> Result<Existing, Failure> {
         tree::check(&self.server, &self.tree.path(parent, name), (name, self.drops))?;

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use haul_core::reliability::Step;
 use haul_core::wire::{Announced, Failure, FailureKind, Totals};
 use haul_ftp::{Asked, Error, Facts, Kind, Listed, Session};
 
-use super::names::{Above, Base, Entry, Shared, is_young};
+use super::names::{Above, Base, Entry, Shared, is_part, is_young};
 use super::session::{Again, Lines, Tries};
 use super::{DROPS, Found, failed, is_dir, meta_of, says_gone, time_of};
 use crate::source::WallClock;
@@ -234,8 +234,8 @@ impl Walker {
                     self.fail(self.shown(above), FailureKind::Walk, &why, CountsAs::Subtree);
                     continue;
                 }
-                Listed::Bad(bytes, why) => {
-                    let path = self.below(above, &bytes);
+                Listed::Bad { name, why, .. } => {
+                    let path = self.below(above, &name);
                     self.fail(
                         path,
                         FailureKind::Walk,
@@ -459,6 +459,15 @@ impl Walker {
         self.next_id += 1;
         let is_young = is_young((self.clock)().secs, time_of(&facts).secs);
         let not_before = is_young.then(|| Instant::now() + self.names.settles());
+        let seen = self.names.seen();
+        let is_part = is_file && is_part(name.as_bytes());
+        for (number, counts) in [
+            (&seen.young, is_young && is_file),
+            (&seen.untimed, is_dir && facts.modify.is_none()),
+            (&seen.parts, is_part),
+        ] {
+            number.fetch_add(u64::from(counts), Ordering::Relaxed);
+        }
         let mut meta = meta_of(&facts, is_dir);
         if facts.modify.is_none() {
             // Of a directory or a link; what has no time gets that of the copy.
@@ -485,7 +494,7 @@ impl Walker {
         // What another replica has says nothing of this one.
         let listed = listed.ok().filter(|_| self.site == at)?;
         let name = |line| match line {
-            Listed::Entry { name, .. } | Listed::Bad(name, _) => Some(Some(name)),
+            Listed::Entry { name, .. } | Listed::Bad { name, .. } => Some(Some(name)),
             Listed::Itself(_) => None,
             Listed::Cut(_) | Listed::Short(_) => Some(None),
         };

@@ -80,5 +80,5 @@ pub(super) fn existing_of(stat: &Stat, me: Option<u32>, grain: impl FnOnce(Times
 /// How a directory stood that is told by `stat`.
 pub(super) fn stood_of(stat: &Stat, grain: impl FnOnce(Timestamp) -> u32) -> Stood {
     let mtime = mtime_of(stat);
-    Stood { rights: rights_of(stat, None), mtime, grain: grain(mtime) }
+    Stood { rights: rights_of(stat, None), mtime, grain: grain(mtime), untold: false }
 }

@@ -211,7 +211,7 @@ impl Tree {
 
 /// Metadata of what stands in a volume: it keeps all of them exactly.
 pub(super) fn stood_of(meta: &Meta) -> Stood {
-    Stood { rights: rights_of(meta), mtime: meta.mtime, grain: 1 }
+    Stood { rights: rights_of(meta), mtime: meta.mtime, grain: 1, untold: false }
 }
 
 pub(super) fn rights_of(meta: &Meta) -> Rights {

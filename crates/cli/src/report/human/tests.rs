@@ -253,3 +253,20 @@ fn servers_are_called_so() {
     let told = of(Stage::SinkStorage, (false, false));
     assert!(told.contains("moved 21.0 MB") && told.contains("writing to the sink's storage"), "{told}");
 }
+
+/// Goal: of files in place it is said that they are partly new only where something was sent, and of those at
+/// a server that this is its own matter.
+#[test]
+fn what_was_not_begun_is_not_partly_new() {
+    let of = |status, bytes_sent, servers_word| {
+        told(
+            Summary { status, bytes_sent, servers_word, in_place: true, ..Summary::default() },
+            Manner::default(),
+        )
+    };
+    assert!(!of(Status::Failed, 0, false).contains("in place"));
+    assert!(
+        of(Status::Failed, 1, false).contains("in place: files that were begun and not ended are partly new")
+    );
+    assert!(of(Status::Partial, 1, true).contains("may be partly new, as their server has it"));
+}

@@ -194,10 +194,7 @@ impl Writer {
         let mut results = Vec::new();
         for (dir, meta) in &dirs {
             let result = self.ensure(*dir).map(|()| match self.common.tree.known(*dir) {
-                Known::Stood(facts) => {
-                    let change = Change::of_dir(&stood_of(&facts), meta, false);
-                    Change::NONE.with(change, facts.modify.is_some())
-                }
+                Known::Stood(facts) => Change::of_dir(&stood_of(&facts), meta, false),
                 Known::Made | Known::Nothing => Change::NEW,
             });
             results.push((*dir, result));

@@ -314,7 +314,7 @@ impl Writer {
         let wait = self.common.next_try(id).map(|next| next.saturating_duration_since(Instant::now()));
         match wait.is_none_or(|wait| self.common.retry.wait(wait)) {
             true => Ok(()),
-            false => Err(self.common.say(FailureKind::Create, path, "nobody waits for another attempt")),
+            false => Err(self.common.say(FailureKind::Network, path, "nobody waits for another attempt")),
         }
     }
 

@@ -44,7 +44,7 @@ impl Writer {
         let shows = |line: Listed| match line {
             Listed::Entry { name, facts, .. } if facts.is_symlink() => Some((name, Shows::Link)),
             Listed::Entry { name, facts, .. } if tells => Some((name, Shows::Itself(facts.links))),
-            Listed::Entry { name, .. } | Listed::Bad(name, _) => Some((name, Shows::Untold)),
+            Listed::Entry { name, .. } | Listed::Bad { name, .. } => Some((name, Shows::Untold)),
             Listed::Itself(_) | Listed::Cut(_) | Listed::Short(_) => None,
         };
         let names: Arc<Shown> = Arc::new(listed.into_iter().filter_map(shows).collect());

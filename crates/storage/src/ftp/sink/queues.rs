@@ -16,6 +16,7 @@ use haul_core::reliability::Step;
 use haul_core::transfer::op::{AmendItem, BundleWrite, CommitItem, LookupItem, SinkDone, SinkFile, SinkOp};
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Server, Settings, Sum};
+use rustix::io::Errno;
 
 use super::again::Again;
 use super::ending::Ending;
@@ -386,8 +387,13 @@ impl Common {
         unwritten(&self.server, kind, path, error)
     }
 
+    /// The same in our words. What is not made for a reason of ours is not made by another run either.
     pub(super) fn say(&self, kind: FailureKind, path: &[u8], why: &str) -> Failure {
-        said(&self.server, kind, path, why)
+        let failure = said(&self.server, kind, path, why);
+        match kind {
+            FailureKind::Create => Failure { errno: Errno::INVAL.raw_os_error(), ..failure },
+            _ => failure,
+        }
     }
 
     /// A stop was asked for, and this was not begun: it is not, and counts as what never came.

@@ -148,7 +148,9 @@ pub(super) fn check(server: &Server, path: &[u8], (name, drops): (&Name, bool)) 
         true => {
             let why =
                 "its name holds a line's end, which no FTP command can carry; give it another name first";
-            Err(said(server, FailureKind::Create, path, why))
+            // The same name is refused again.
+            const EINVAL: i32 = 22;
+            Err(Failure { errno: EINVAL, ..said(server, FailureKind::Create, path, why) })
         }
     }
 }

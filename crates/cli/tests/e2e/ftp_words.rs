@@ -1,0 +1,207 @@
+//! What a copy with an FTP server says: of names that it cannot have, of what it found, of what is not there.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::liar::Lies;
+use crate::support::node::{Node, Software, are_here};
+use crate::support::run::Haul;
+use crate::support::steered::{Odd, Steered};
+use crate::support::{Room, read};
+
+const ALWAYS: usize = usize::MAX;
+/// A port that nobody listens at.
+const NOBODY: &str = "ftp://127.0.0.1:1";
+const ITSELF: &str = "drwxr-xr-x   2 0        0            4096 Nov 25  2019 .\r\n";
+const GOOD: &str = "-rw-r--r--   1 0        0               4 Nov 25  2019 good\r\n";
+
+fn good() -> Lies {
+    Lies::default().file("/d/good", b"good")
+}
+
+/// The lines of a list of failures.
+fn failures(list: &Path) -> Vec<Value> {
+    let text = String::from_utf8(read(list)).expect("JSON is UTF-8");
+    text.lines().map(|line| serde_json::from_str(line).expect("a line is an object")).collect()
+}
+
+/// Goal: a source that is not at its server is not found, where its words or its directory say so; where
+/// neither does, nobody knows.
+#[test]
+fn what_is_not_there_is_not_found() {
+    let refuses = |text: &[u8]| {
+        ["MLST", "SIZE", "MDTM", "CWD"]
+            .into_iter()
+            .fold(good(), |lies, command| lies.says(command, "/d/nope", text, ALWAYS))
+    };
+    for (lies, kind) in [
+        (refuses(b"550 nope: No such file or directory\r\n"), "not_found"),
+        (refuses(b"550 Could not get file size.\r\n"), "not_found"),
+        (
+            refuses(b"550 no\r\n").says("MLSD", "/d", b"550 no\r\n", ALWAYS).says(
+                "CWD",
+                "/d",
+                b"550 no\r\n",
+                ALWAYS,
+            ),
+            "storage",
+        ),
+    ] {
+        let (room, liar) = (Room::new(), lies.start());
+        let ended = Haul::cp(["--patience=2s"]).args([liar.url("/d/nope")]).args([room.dir("sink")]).run();
+        let ended = ended.sane().exits(1);
+        assert_eq!(ended.summary().0["error_kind"], kind, "{}", ended.describe());
+    }
+}
+
+/// Goal: an entry whose name is refused is told by that name, and not by its line of a listing; of a link
+/// with two arrows by what stands there.
+#[test]
+fn names_that_are_refused_are_told_alone() {
+    let wrong = "-rw-r--r--   1 0        0               3 Nov 25  2019 a\x07b\r\n";
+    let arrows = "lrwxrwxrwx   1 0        0               4 Nov 25  2019 l -> m -> n\r\n";
+    let room = Room::new();
+    let (sink, list) = (room.dir("sink"), room.at("failures"));
+    let lines = [ITSELF, GOOD, wrong, arrows].concat();
+    let liar = good().list(b"").lists("LIST -a", "/d", lines.as_bytes()).start();
+    let failures_to = format!("--failures={}", list.display());
+    let ended = Haul::cp(["-r", "--patience=2s", &failures_to]).args([liar.url("/d")]).args([&sink]).run();
+    let ended = ended.sane().exits(3);
+    let mut paths: Vec<String> =
+        failures(&list).iter().filter_map(|line| Some(line["path"].as_str()?.to_owned())).collect();
+    paths.sort();
+    assert_eq!(paths, ["d/a\u{7}b", "d/l -> m -> n"], "{}", ended.describe());
+    assert_eq!(read(sink.join("d/good")), b"good");
+}
+
+/// Goal: what came along that is called as unfinished uploads are, directories whose time is not told, and
+/// what was waited for are in the summary.
+#[test]
+fn what_was_found_is_said() {
+    let part = ".good.haul~abcdefaaaaaaab";
+    let line = format!("-rw-r--r--   1 0        0               4 Nov 25  2019 {part}\r\n");
+    let sub = "drwxr-xr-x   2 0        0            4096 Nov 25  2019 sub\r\n";
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let has = good().file(&format!("/d/{part}"), b"good").file("/d/sub/in", b"in").list(b"");
+    let has = has.lists("LIST -a", "/d", [ITSELF, GOOD, &line, sub].concat().as_bytes());
+    let inside = "-rw-r--r--   1 0        0               2 Nov 25  2019 in\r\n";
+    let liar = has.lists("LIST -a", "/d/sub", [ITSELF, inside].concat().as_bytes());
+    let liar = liar.modified("/d/good", "29990101000000").start();
+    let ended = Haul::cp(["-r", "--patience=2s"]).args([liar.url("/d")]).args([&sink]).run().sane().exits(0);
+    let summary = ended.summary();
+    assert!(summary.chosen("came along").starts_with("1 file named"), "{}", ended.describe());
+    assert!(summary.chosen("NOT known").starts_with("the times of 2 directories"), "{}", ended.describe());
+    assert!(summary.chosen("waited for").starts_with("1 file 1.1 s"), "{}", ended.describe());
+    assert!(
+        ended.stderr.contains("came along") && ended.stderr.contains("NOT known"),
+        "{}",
+        ended.describe()
+    );
+    assert!(!ended.stderr.contains("waited for"), "asked for by -v: {}", ended.describe());
+    assert_eq!(read(sink.join("d").join(part)), b"good");
+}
+
+/// Goal: of a replica that was never reached it is not said that data of it could be read.
+#[test]
+fn what_was_not_reached_showed_nothing() {
+    let (room, liar) = (Room::new(), good().start());
+    let replica = format!("--replica={NOBODY}/d");
+    let ended =
+        Haul::cp(["-r", "--patience=2s", &replica]).args([liar.url("/d")]).args([room.dir("sink")]).run();
+    let ended = ended.sane().exits(0);
+    let told = ended.summary();
+    let told = told.chosen("NOT protected");
+    assert!(told.contains(&liar.port.to_string()), "{told}");
+    assert!(!ended.stderr.contains(&format!("of {NOBODY} can be read")), "{}", ended.describe());
+}
+
+/// Goal: a server that takes no session now is told with how to wait for one; one that is full by its words
+/// is quoted, and nobody is told that a password is missing.
+#[test]
+fn a_full_server_is_told_as_it_says() {
+    let room = Room::new();
+    let refused = |lies: Lies| {
+        let liar = lies.start();
+        let ended = Haul::cp(["--patience=2s"]).args([liar.url("/d/good")]).args([room.dir("sink")]).run();
+        ended.sane().exits(1)
+    };
+    let busy = refused(good().reply("", b"421 Too many users\r\n"));
+    assert!(
+        busy.stderr.contains("421 Too many users") && busy.stderr.contains("--retry-for"),
+        "{}",
+        busy.describe()
+    );
+    let full = refused(good().reply("USER", b"530 Sorry, the maximum number of clients are connected\r\n"));
+    assert!(full.stderr.contains("530 Sorry, the maximum number"), "{}", full.describe());
+    assert!(full.stderr.contains("it is full") && !full.stderr.contains("password"), "{}", full.describe());
+}
+
+/// Goal: a name that no server can be told fails so that nobody is told to try the same again.
+#[test]
+fn names_that_cannot_be_stored_are_not_tried_again() {
+    let (room, node) = (Room::new(), Node::start(Software::Haul, [127, 0, 0, 1], ""));
+    let source = room.dir("source");
+    fs::write(source.join("good"), b"good").expect("write a file");
+    fs::write(source.join("two\nlines"), b"x").expect("write a file");
+    let to = node.url(node.place("in"));
+    let ended =
+        Haul::cp(["-r", "--patience=5s"]).args([format!("{}/", source.display()), to]).run().sane().exits(3);
+    assert!(ended.stderr.contains("will fail again until"), "{}", ended.describe());
+    assert!(!ended.stderr.contains("run the same command again"), "{}", ended.describe());
+}
+
+/// Goal: a dry run counts directories as the run behind it does, at a server that does not tell their times;
+/// and says what no look there tells.
+#[test]
+fn a_dry_run_counts_as_the_run() {
+    if !are_here(&[Software::Vsftpd]) {
+        return;
+    }
+    let (room, node) = (Room::new(), Node::start(Software::Vsftpd, [127, 0, 0, 1], ""));
+    let source = room.dir("source");
+    for dir in ["a/b", "c"] {
+        fs::create_dir_all(source.join(dir)).expect("make directories");
+        fs::write(source.join(dir).join("file"), b"x").expect("write a file");
+    }
+    let place = node.place("in");
+    fs::create_dir_all(&place).expect("make a directory");
+    crate::support::set_mode(&place, 0o777);
+    let to = node.url(&place);
+    let cp = |more: &[&str]| {
+        let args = [source.display().to_string(), to.clone()];
+        Haul::cp(["-r", "--patience=5s"]).args(more).args(args).run().sane().exits(0)
+    };
+    for again in [false, true] {
+        let (dry, real) = (cp(&["-n"]), cp(&[]));
+        for number in ["files", "dirs", "unchanged"] {
+            let (dry_said, said) = (dry.summary().number(number), real.summary().number(number));
+            assert_eq!(dry_said, said, "{number}, {again}: {}", dry.describe());
+        }
+        assert!(
+            dry.stderr.contains("not looked at: whether this user may write there"),
+            "{}",
+            dry.describe()
+        );
+    }
+}
+
+/// Goal: between two servers each entry below a directory that was not made is told by its whole path.
+#[test]
+fn what_lies_below_is_told_by_its_path() {
+    let a = good().file("/d/sub/more/x", b"abc").start();
+    let b = Steered::start([127, 0, 0, 3]).odd("MKD", "sub", ALWAYS, Odd::Says("550 no"));
+    let room = Room::new();
+    let list = room.at("failures");
+    let options =
+        [format!("--failures={}", list.display()), format!("--state={}", room.at("state").display())];
+    let ended =
+        Haul::cp(["-r", "--patience=2s"]).args(options).args([a.url("/d"), b.url("/in/")]).run().sane();
+    let told = failures(&list);
+    let told: Vec<&str> = told.iter().filter_map(|line| line["path"].as_str()).collect();
+    for path in ["d/sub", "d/sub/more", "d/sub/more/x"] {
+        assert!(told.contains(&path), "{path} is not in {told:?}: {}", ended.describe());
+    }
+}
