@@ -419,6 +419,10 @@ pub trait Looks: Send {
     ) -> Result<(Change, Existing), Failure>;
 }
 
+/// What no look at a server tells of a destination there.
+pub const UNSEEN_AT_SERVERS: &str = "whether this user may write there, and whether the server takes each name and keeps times and modes: it tells of what \
+                                     is done alone";
+
 /// What stands where it must not be replaced or written into, in the words of a copy and of a dry run.
 pub(crate) const DIRECTORY: &str = "a directory stands there; nothing was removed";
 pub(crate) const NOT_IN_PLACE: &str = "a link, device, FIFO or socket stands there, and nothing is written into one: it was left alone; without `in_place` a link is replaced";

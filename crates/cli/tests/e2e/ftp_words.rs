@@ -179,6 +179,8 @@ fn a_dry_run_counts_as_the_run() {
         for number in ["files", "dirs", "unchanged"] {
             let (dry_said, said) = (dry.summary().number(number), real.summary().number(number));
             assert_eq!(dry_said, said, "{number}, {again}: {}", dry.describe());
+            // What nobody sees there changes nothing.
+            assert!(!again || number != "dirs" || said == 0, "{said}: {}", real.describe());
         }
         assert!(
             dry.stderr.contains("not looked at: whether this user may write there"),
@@ -200,6 +202,9 @@ fn what_lies_below_is_told_by_its_path() {
     let ended =
         Haul::cp(["-r", "--patience=2s"]).args(options).args([a.url("/d"), b.url("/in/")]).run().sane();
     let told = failures(&list);
+    let dry =
+        Haul::cp(["-r", "-n", "--patience=2s"]).args([a.url("/d"), b.url("/in/")]).run().sane().exits(0);
+    assert!(dry.stderr.contains("not looked at: whether this user may write there"), "{}", dry.describe());
     let told: Vec<&str> = told.iter().filter_map(|line| line["path"].as_str()).collect();
     for path in ["d/sub", "d/sub/more", "d/sub/more/x"] {
         assert!(told.contains(&path), "{path} is not in {told:?}: {}", ended.describe());

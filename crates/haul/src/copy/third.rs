@@ -24,6 +24,7 @@ use haul_core::transfer::Ended;
 use haul_core::wire::{Announced, Failure, FailureKind, Totals};
 use haul_storage::options::DataChannel;
 use haul_storage::place::Sources;
+use haul_storage::store::UNSEEN_AT_SERVERS;
 use haul_storage::store::delegated::{
     Delegated, DelegatedEnd, DelegatedEntry, DelegatedJob, DelegatedPair, DelegatedSettings, Marker, Standing,
 };
@@ -37,7 +38,7 @@ use crate::events::{Event, Observer, Progress};
 use crate::handle::{Handle, LiveSetting};
 use crate::options::{Changed, Resume, Verify};
 use crate::request::CopyRequest;
-use crate::summary::{Chosen, Status, Summary, ThirdParty};
+use crate::summary::{Chosen, Status, Summary, ThirdParty, UNSEEN};
 
 /// Entries that were submitted and did not end, at most.
 const OPEN_MAX: usize = 2048;
@@ -609,6 +610,7 @@ impl<'a> Run<'a> {
         });
         not_kept.sort();
         let report = self.pair.report().into_iter().chain(links);
+        let unseen = self.dry_run.then(|| (UNSEEN.to_owned(), UNSEEN_AT_SERVERS.to_owned()));
         Summary {
             status,
             files: self.tally.files,
@@ -635,7 +637,7 @@ impl<'a> Run<'a> {
             third_party: Some(self.third.clone()),
             not_kept,
             error,
-            chosen: report.map(|(name, value)| Chosen::new(name, value)).collect(),
+            chosen: report.chain(unseen).map(|(name, value)| Chosen::new(name, value)).collect(),
             ..Summary::default()
         }
     }

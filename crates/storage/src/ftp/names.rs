@@ -124,9 +124,7 @@ impl Seen {
             )
         });
         let untimed = count(&self.untimed, "directory", "directories").map(|dirs| {
-            format!(
-                "the times of {dirs}, which the server does not tell; what was made here has that of the copy"
-            )
+            format!("the times of {dirs}, which the server does not tell; what was made has that of the copy")
         });
         let parts = count(&self.parts, "file", "files").map(|files| {
             format!(

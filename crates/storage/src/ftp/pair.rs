@@ -593,7 +593,7 @@ impl DelegatedPair for FtpPair {
             ("sum of both servers".into(), sum),
             ("pairs of sessions".into(), known.pairs.to_string()),
         ];
-        rows.into_iter().chain(open).collect()
+        rows.into_iter().chain(self.shared.names.rows()).chain(open).collect()
     }
 }
 

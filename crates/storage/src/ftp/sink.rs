@@ -35,8 +35,8 @@ use crate::SinkEngine;
 use crate::place::Destination;
 use crate::store::job::{begin_journal, fresh_tag, names_of};
 use crate::store::{
-    Capabilities, Claimed, Coming, Directories, Durable, HeldJob, Looks, Publishing, SinkStore, Waiting,
-    WriteOrder, Writing, dir_stands,
+    Capabilities, Claimed, Coming, Directories, Durable, HeldJob, Looks, Publishing, SinkStore,
+    UNSEEN_AT_SERVERS, Waiting, WriteOrder, Writing, dir_stands,
 };
 use ending::Ending;
 use engine::FtpWriter;
@@ -518,10 +518,7 @@ impl Looks for ServerLook {
             }
             _ => String::new(),
         };
-        Some(format!(
-            "whether this user may write there, and whether the server takes each name and keeps times and modes: it tells of what is \
-             done alone{told}"
-        ))
+        Some(format!("{UNSEEN_AT_SERVERS}{told}"))
     }
     fn file(&self, parent: DirId, name: &Name) -> Result<Existing, Failure> {
         tree::check(&self.server, &self.tree.path(parent, name), (name, self.drops))?;
