@@ -54,6 +54,7 @@ mod sink;
 #[cfg(test)]
 pub(crate) mod test_server;
 mod there;
+mod times;
 mod walk;
 
 /// Files of FTP servers.

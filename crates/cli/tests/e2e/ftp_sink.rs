@@ -9,6 +9,7 @@ use crate::support::beside::beside;
 use crate::support::compare::{BELOW, Opts, assert_no_debris, assert_same, debris};
 use crate::support::ftpd::{Ftpd, Kind, certificate};
 use crate::support::mount::Tmpfs;
+use crate::support::node::{Node, Software};
 use crate::support::run::{Haul, Outcome};
 use crate::support::sshd::Sshd;
 use crate::support::taker::{Script, Taker, Takes};
@@ -528,6 +529,38 @@ fn what_is_not_kept_is_said() {
     let taker = Script::default().without_times().with_sums().start();
     let ended = to_taker(&["-v"], crate::support::ftpd::contents(&data), &taker).run().sane().exits(0);
     ended.says("SHA256 of what it keeps (CKSM), of 2 files").says("times");
+}
+
+/// Goal: at a server that sets no times a change of the source is copied although the file there has its
+/// size and its time, for that is when the copy came; where times are set nothing is sent twice.
+/// Method: the source gets the time that the server's file has, and other bytes. vsftpd with and without
+/// `mdtm_write`; and a server without a word for times, also in place.
+#[test]
+fn a_time_by_chance_proves_nothing() {
+    let room = Room::new();
+    let data = room.at("data");
+    fs::write(&data, "first version").expect("write");
+    let taker = Script::default().without_times().with_sums().has("/d/data", b"first version").start();
+    let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_577_934_245);
+    for (options, content) in [(&[][..], "other version"), (&["--in-place"], "third version")] {
+        fs::write(&data, content).expect("write");
+        tree::set_mtime(&data, then);
+        let ended = to_taker(options, &data, &taker).run().sane().exits(0).says("sets no times");
+        assert!(taker.file("/d/data") == Some(read(&data)), "{}", ended.describe());
+    }
+    need!("vsftpd");
+    for (more, sets) in [("", true), ("mdtm_write=NO\n", false)] {
+        let ftpd = Node::start(Software::Vsftpd, [127, 0, 0, 1], more);
+        let there = ftpd.place("data");
+        let run = || Haul::cp([data.as_os_str()]).args([ftpd.url(&there)]).run().sane().exits(0);
+        run();
+        fs::write(&data, "new version").expect("write");
+        tree::set_mtime(&data, fs::metadata(&there).expect("look").modified().expect("a time"));
+        let ended = run();
+        assert!(read(&there) == read(&data), "{}", ended.describe());
+        let again = run();
+        assert_eq!(again.summary().number("unchanged"), u64::from(sets), "{}", again.describe());
+    }
 }
 
 /// Goal: what makes no sense at a server is refused by its name, before anything is made.

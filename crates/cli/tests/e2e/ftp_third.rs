@@ -503,6 +503,29 @@ fn a_pair_of_which_one_is_gone_ends_the_run() {
     });
 }
 
+/// Goal: between two servers, too, size and time prove nothing at a destination that sets no times.
+/// Method: vsftpd with `mdtm_write` off; the source gets the time of the copy, and other bytes.
+#[test]
+fn a_time_by_chance_proves_nothing_to_a_pair() {
+    need!("proftpd", "vsftpd");
+    let mut sets_none = open(Software::Vsftpd).to_owned();
+    sets_none.push_str("mdtm_write=NO\n");
+    let (a, b, room) = (
+        Node::start(Software::Proftpd, A, open(Software::Proftpd)),
+        Node::start(Software::Vsftpd, B, &sets_none),
+        Room::new(),
+    );
+    let (data, there) = (a.place("file"), b.place("file"));
+    let run = || cp(&room.at("state"), &[], &a.url(&data), &b.url(&there)).run().sane().exits(0);
+    fs::write(&data, "first version").expect("write");
+    set_mode(&data, 0o644);
+    run();
+    fs::write(&data, "other version").expect("write");
+    tree::set_mtime(&data, fs::metadata(&there).expect("look").modified().expect("a time"));
+    let ended = run();
+    assert!(read(&there) == read(&data), "{}", ended.describe());
+}
+
 /// Goal: what an upload began in place and did not end is unchanged to no copy between two servers either.
 /// Method: a kill in the middle; then the file gets the size and the time of its source, and other bytes.
 #[test]

@@ -27,6 +27,7 @@ use super::begun::Begun;
 use super::line::{Attempts, Line, Retry, reach};
 use super::names::{Names, Shared as SharedNames};
 use super::session::{Lines, Next, Sites, Tries};
+use super::times::SetsTimes;
 use super::{
     DROPS, NO_ROOM, Unfound, drops_bytes, find, is_dir, path_at, protocol_of, server_of, shown, site_of,
     unless, unreached, walk,
@@ -120,6 +121,8 @@ struct Known {
     stripes: usize,
     sum: Option<Option<&'static str>>,
     pairs: u16,
+    /// The destination sets times, so that they prove something.
+    times: SetsTimes,
     /// Modes were refused; nobody asks again.
     no_modes: bool,
     /// Said once.

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -443,7 +443,9 @@ impl FtpWriter {
                 count(uncalled)
             )
         });
-        let all: Vec<String> = content.into_iter().chain(uncalled).chain(told.alike.words()).collect();
+        let times = told.times.lock().unwrap_or_else(PoisonError::into_inner).words();
+        let all: Vec<String> =
+            content.into_iter().chain(uncalled).chain(told.alike.words()).chain(times).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 

@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use super::publish::FOUND_BY_ANOTHER;
 use super::shown::{Shown, Shows, key_of};
 use super::writer::Writer;
+use crate::ftp::times::{set, takes_its_own};
 
 /// Directories of which the names are kept.
 const KEPT: usize = 64;
@@ -130,5 +131,26 @@ impl Writer {
             Shows::Itself(None) | Shows::Untold => untold(),
         }
         Ok(())
+    }
+
+    /// The server sets times, so that what looks unchanged there is so; asked of this file, if that is not
+    /// known.
+    pub(super) fn times_prove(&mut self, path: &[u8], facts: &Facts) -> bool {
+        let common = self.common.clone();
+        let times = || common.told.times.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = times().proves();
+        let proves = known.unwrap_or_else(|| {
+            // What comes of a session that is lost is seen by what is sent.
+            let taken = self.line.again(|session| {
+                takes_its_own(session, path, facts, |session, moment| set(session, path, moment))
+            });
+            let taken = taken.unwrap_or(false);
+            times().note(taken);
+            taken
+        });
+        if !proves {
+            times().sends();
+        }
+        proves
     }
 }

@@ -32,6 +32,7 @@ use super::unwritten;
 use crate::ftp::begun::Begun;
 use crate::ftp::line::{Attempts, Retry};
 use crate::ftp::said;
+use crate::ftp::times::SetsTimes;
 use crate::owed::Owed;
 use crate::store::{NetworkFacet, NotKept, StoreNetwork};
 use crate::{Post, SinkCompletion};
@@ -334,6 +335,8 @@ pub(super) struct Told {
     pub(super) folds: Mutex<Option<bool>>,
     /// It takes names for those without the blank or dot at their end.
     pub(super) drops_ends: Mutex<Option<bool>>,
+    /// It sets times, so that they prove something.
+    pub(super) times: Mutex<SetsTimes>,
     /// What files that have their names are to it, and whose that is.
     pub(super) given: Mutex<HashMap<Given, FileId>>,
     pub(super) given_to: Mutex<HashMap<FileId, Given>>,

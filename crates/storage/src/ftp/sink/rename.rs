@@ -158,7 +158,8 @@ impl Writer {
 
     /// What stands at the name is the new file, and not what was found there. Where its facts are the same,
     /// its sum says so; or, where the server makes none and has no name of its own for what it holds, that
-    /// the file has its old name no more.
+    /// the file has its old name no more. A server that sets no times shows the same of two files of one size
+    /// that came within a second.
     pub(super) fn is_new(&mut self, going: &Going<'_>, facts: &Facts) -> bool {
         if going.seen != Some(seen_of(facts)) {
             return true;
@@ -170,8 +171,7 @@ impl Writer {
         }
         let time = facts.modify.map(|told| told.secs);
         facts.unique.is_none()
-            && going.kept.1
-            && time == Some(going.publish.meta.mtime.secs)
+            && (!going.kept.1 || time == Some(going.publish.meta.mtime.secs))
             && self.line.facts(&going.temp).is_ok_and(|asked| matches!(asked, Asked::Not(_)))
     }
 

@@ -382,6 +382,13 @@ impl Writer {
         // What is copied anew is nobody's.
         let looks_unchanged = looks_unchanged
             && matches!(found.existing, Existing::File { size, .. } if size == item.fingerprint.size);
+        let is_part = common.in_place.as_ref().is_some_and(|place| place.part.is_some());
+        if looks_unchanged && !is_part && !self.times_prove(path, facts) {
+            if let Existing::File { size, .. } = &mut found.existing {
+                *size = u64::MAX;
+            }
+            return Ok(found);
+        }
         let id = item.file.id;
         let in_place = common.in_place.as_ref().filter(|_| looks_unchanged);
         if in_place.is_some_and(|place| place.is_written_by_another(id, facts)) {

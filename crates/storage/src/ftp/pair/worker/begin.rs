@@ -7,9 +7,10 @@
 
 use std::time::Instant;
 
+use haul_core::change::Change;
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::pair::{End, Fault};
-use haul_ftp::{Asked, Error, Kind, steer};
+use haul_ftp::{Asked, Error, Facts, Kind, steer};
 use haul_gridftp::ranges::Ranges;
 
 use super::{Job, RECORDED_MIN, Scope, Trouble, Worker, is_ours, temporary};
@@ -17,6 +18,7 @@ use crate::ftp::names::{SETTLES, is_young, same_facts};
 use crate::ftp::pair::fold::{ONE_NAME, asks_folds};
 use crate::ftp::pair::records::{Kept, Record, version};
 use crate::ftp::pair::standing;
+use crate::ftp::times::{WHY, takes_its_own};
 use crate::ftp::{meta_of, time_of, untold};
 use crate::store::delegated::{DelegatedEnd, Marker, Standing};
 
@@ -85,7 +87,19 @@ impl Worker {
                 }
                 _ => false,
             };
-            match standing(&shared, &sink, &job.entry) {
+            let standing = match (standing(&shared, &sink, &job.entry), &sink) {
+                (Ok(Standing::Unchanged), Asked::Is(there)) if !is_itself(&sink) => {
+                    let proves = self.times_prove(&job.entry.to, there).map_err(at(End::To))?;
+                    let anew = if shared.settings.no_clobber {
+                        Standing::Skipped
+                    } else {
+                        Standing::Differs(Change::NONE.with(Change::TIME, true))
+                    };
+                    Ok(if proves { Standing::Unchanged } else { anew })
+                }
+                (standing, _) => standing,
+            };
+            match standing {
                 Ok(Standing::Unchanged) => {
                     let is_its = match &sink {
                         Asked::Is(there) => shared.lock().known.claims.find(job.entry.id, there),
@@ -124,6 +138,30 @@ impl Worker {
             self.rest(until.saturating_duration_since(Instant::now()));
         }
         Ok(())
+    }
+
+    /// The destination sets times, so that what looks unchanged there is so; asked of this file, if it is not
+    /// known.
+    fn times_prove(&mut self, path: &[u8], there: &Facts) -> Result<bool, Error> {
+        let known = self.shared.lock().known.times.proves();
+        let proves = match known {
+            Some(proves) => proves,
+            None => {
+                let session = self.pair.as_mut().expect("it is open").session(End::To);
+                let taken = takes_its_own(session, path, there, |session, moment| {
+                    Ok(steer::set_times(session, &[(path, moment)])?.iter().all(|set| *set))
+                })?;
+                self.shared.lock().known.times.note(taken);
+                taken
+            }
+        };
+        if !proves && self.shared.lock().known.times.sends() {
+            let url = self.shared.end(End::To).0.url();
+            (self.shared.post)(Marker::Note(format!(
+                "{url}: files that look unchanged by size and time, {WHY}"
+            )));
+        }
+        Ok(proves)
     }
 
     /// Which of them have names that are those of other files of this copy to the server.
