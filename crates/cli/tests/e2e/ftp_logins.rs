@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::support::beside::beside;
 use crate::support::block_liar::BlockLies;
 use crate::support::ftpd::contents;
+use crate::support::liar::{Further, Lies};
 use crate::support::run::{Haul, Outcome, Running};
 use crate::support::sshd::free_port;
 use crate::support::taker::{GoesOn, Script, Taker};
@@ -116,6 +117,30 @@ fn logins_that_were_refused_are_tried_again() {
         let ended = cp(&options, &data, &taker).run().sane().exits(0).says("2 of at most 8 sessions");
         assert_whole(&taker, &data, 2, &ended);
         assert_eq!(logins(&taker.heard()), 3, "{}", ended.describe());
+    });
+}
+
+/// Goal: the sessions that a source took do the work where it closes further ones without a greeting, or
+/// takes them and says nothing. Method: small files and large ones, of several objects each; two sessions are
+/// served.
+#[test]
+fn sessions_that_are_not_greeted_are_over() {
+    beside([Further::Closed, Further::Silent], |further| {
+        let (room, mut rng) = (Room::new(), fastrand::Rng::with_seed(92));
+        let (sink, mut lies) = (room.dir("sink"), Lies::default().sessions_max(2).further(further));
+        let lens = (0..40).map(|n| if n % 8 == 3 { 2 * MIB + n } else { 3000 + n });
+        let files: Vec<Vec<u8>> = lens.map(|len| tree::bytes(&mut rng, len)).collect();
+        for (n, content) in files.iter().enumerate() {
+            lies = lies.in_turn(&format!("/d/f{n}"), &[content], &[]);
+        }
+        let liar = lies.start();
+        let options = ["-r", "-v", "--patience=2s", "--object-size=256KiB"];
+        let ended = Haul::cp(options).args([liar.url("/d/")]).args([&sink]).run().sane().exits(0);
+        for (n, content) in files.iter().enumerate() {
+            let copy = read(sink.join(format!("f{n}")));
+            assert!(copy == *content, "{further:?}, f{n}: {}", ended.describe());
+        }
+        assert_eq!(std::fs::read_dir(&sink).expect("list").count(), files.len(), "{further:?}");
     });
 }
 

@@ -79,6 +79,18 @@ impl File {
     }
 }
 
+/// What becomes of sessions that are too many.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Further {
+    /// They hear 421.
+    #[default]
+    Told,
+    /// They are closed without a word.
+    Closed,
+    /// They are taken, and hear nothing.
+    Silent,
+}
+
 /// The script; see the module.
 #[derive(Default)]
 pub struct Lies {
@@ -98,6 +110,7 @@ pub struct Lies {
     flooded: Option<&'static str>,
     /// It takes no more sessions at a time; 0: as many as come.
     sessions_max: usize,
+    further: Further,
     serving: AtomicUsize,
     /// Bytes of files that it sent.
     sent: AtomicUsize,
@@ -226,6 +239,12 @@ impl Lies {
     /// It says 421 to whoever comes while it serves so many.
     pub fn sessions_max(mut self, max: usize) -> Lies {
         self.sessions_max = max;
+        self
+    }
+
+    /// What becomes of those that are too many, in place of the 421.
+    pub fn further(mut self, further: Further) -> Lies {
+        self.further = further;
         self
     }
 
@@ -372,7 +391,12 @@ impl Session {
         let lies = self.lies.clone();
         let serving = lies.serving.fetch_add(1, Ordering::Relaxed) + 1;
         if lies.sessions_max > 0 && serving > lies.sessions_max {
-            self.say(b"421 too many sessions\r\n");
+            match lies.further {
+                Further::Told => drop(self.say(b"421 too many sessions\r\n")),
+                Further::Closed => {}
+                // Until they hang up.
+                Further::Silent => while self.next_line().is_some() {},
+            }
         } else {
             self.serve_on();
         }

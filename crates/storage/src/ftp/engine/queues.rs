@@ -189,6 +189,18 @@ impl Common {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a session that meets this is over, and its work is that of the others: the server takes no
+    /// further one while it has some. It says so; or it was never heard of over this one, for it closes those
+    /// that are too many, or lets them wait. One that was open once may get another session a little later.
+    pub(super) fn leaves(&self, session: usize, error: &Error) -> bool {
+        let queues = self.lock();
+        let is_further = error.is_network()
+            && !queues.open[session]
+            && !self.sites.has_replicas()
+            && !haul_mutant::removed("ftp-sessions-that-are-not-greeted-are-over");
+        (error.is_full() || is_further) && queues.has_others(session)
+    }
+
     /// The failure of a file at a server.
     pub(super) fn failure(&self, site: usize, kind: FailureKind, path: &[u8], error: &Error) -> Failure {
         failed(self.sites.server(site), kind, path, error)

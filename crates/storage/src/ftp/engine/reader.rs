@@ -107,9 +107,9 @@ impl Reader {
         }
     }
 
-    /// Opens the session, if it is not open. Where the server takes no further one, the work is left to the
-    /// sessions that it did take: then this one is over, and nothing comes back. Any other error is met, and
-    /// told, when the work begins.
+    /// Opens the session, if it is not open. Where the server takes no further one, whether it says so or is
+    /// not heard of, the work is left to the sessions that it did take: then this one is over, and nothing
+    /// comes back. Any other error is met, and told, when the work begins.
     fn connect(&mut self, work: Work) -> Option<Work> {
         let first = match &work.op {
             SourceOp::ReadBundle { files } => files.first().map(|file| file.id),
@@ -124,11 +124,11 @@ impl Reader {
         loop {
             match self.lines.open(site) {
                 Ok(_) => self.count(),
+                Err(error) if self.common.leaves(self.index, &error) => {
+                    self.leave_to_others(work);
+                    return None;
+                }
                 Err(error) if error.is_full() => {
-                    if self.common.lock().has_others(self.index) {
-                        self.leave_to_others(work);
-                        return None;
-                    }
                     // Where else it may come from is settled file by file.
                     let full = Why::from(&error).passing();
                     match tries.failed(&self.common.sites, full, &path, 0) {
@@ -155,7 +155,7 @@ impl Reader {
     fn open_ahead(&mut self) -> bool {
         match self.lines.open(SITE) {
             Ok(_) => self.count(),
-            Err(error) if error.is_full() && self.common.lock().has_others(self.index) => {
+            Err(error) if self.common.leaves(self.index, &error) => {
                 self.leave_to_others(None);
                 return false;
             }
@@ -300,8 +300,7 @@ impl Reader {
         self.leave();
         let mut tries = Tries::new(Step::File, &self.common.sites, told.site);
         let common = self.common.clone();
-        let others = || common.lock().has_others(self.index);
-        let over = |error: &Error| error.is_full() && others();
+        let over = |error: &Error| common.leaves(self.index, error);
         let wait = |pause| common.wait(pause);
         let asked = self.lines.again(&mut tries, &told.path, (&over, &wait), |s| s.facts(&told.path));
         let (mut why, mut failure) = match asked {
@@ -495,7 +494,7 @@ impl Reader {
                 if error.wants_another_session() {
                     self.lines.close(told.site);
                 }
-                self.left_out = error.is_full() && common.lock().has_others(self.index);
+                self.left_out = common.leaves(self.index, &error);
                 let kind = if error.is_unavailable() { FailureKind::Open } else { FailureKind::Read };
                 let failure = common.failure(told.site, kind, path, &error);
                 if self.left_out {

@@ -129,7 +129,7 @@ impl Reader {
             let Some((_, first)) = files.first() else { continue };
             let paths: Vec<&[u8]> = files.iter().map(|(_, path)| path.as_slice()).collect();
             let mut tries = Tries::new(Step::File, &common.sites, site);
-            let over = |error: &Error| error.is_full() && common.lock().has_others(self.index);
+            let over = |error: &Error| common.leaves(self.index, error);
             let wait = |pause| common.wait(pause);
             match self.lines.again(&mut tries, first, (&over, &wait), |session| session.facts_of(&paths)) {
                 Again::Done(asked) => {
