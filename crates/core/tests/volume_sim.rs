@@ -94,3 +94,34 @@ fn hosts_come_and_go_and_bytes_stay_in_order() {
     // Of each run some.
     assert!(compared >= 3 * count, "{compared} places were read twice in one version");
 }
+
+/// Goal: an append that one life of the gatherer made, and for which the next one reserved room because its
+/// client had not heard, may be read where it stood first; one for which the only life that had it reserved
+/// room may be read nowhere. Method: the judge alone is told so.
+#[test]
+fn an_append_that_is_reserved_may_stand_where_an_earlier_life_put_it() {
+    for (told, may_be_read) in [(3, true), (2, false)] {
+        let mut judge = judge::Judge::default();
+        let write = judge::Write {
+            client: 1,
+            begun: 10,
+            over: None,
+            failed: None,
+            synced: None,
+            may_be_lost: false,
+            is_given_up: false,
+            is_direct: false,
+            sent: 11,
+            epoch: None,
+            file: 0,
+            offset: judge::NOWHERE,
+            len: 7,
+            appended: Some((2, None)),
+        };
+        judge.writes.insert(15, write);
+        judge.reserved(15, told, 20);
+        assert_eq!(judge.shown(0, 0, 15, 30).is_ok(), may_be_read);
+        // It was made in no other file.
+        assert!(judge.shown(1, 0, 15, 30).is_err());
+    }
+}

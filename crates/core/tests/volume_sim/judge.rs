@@ -154,6 +154,17 @@ impl Judge {
         }
     }
 
+    /// Room was reserved for an append, whose pieces are writes of their own from here on; `life` is the
+    /// gatherer's that told. An earlier one may have made the append, of which nobody heard: then it stands
+    /// somewhere, and comes no more.
+    pub fn reserved(&mut self, number: u32, life: u32, now: u64) {
+        let write = self.writes.get_mut(&number).expect("it was begun");
+        match write.appended {
+            Some((begun, _)) if begun != life => write.failed = Some(now),
+            _ => _ = self.writes.remove(&number),
+        }
+    }
+
     /// An append stands there.
     pub fn placed(&mut self, place: Place) {
         let (start, end) = (place.offset, place.offset + place.len);
@@ -312,7 +323,10 @@ impl Judge {
         let since = match shown {
             0 => 0,
             number => {
-                let write = self.writes.get(&number).ok_or_else(|| format!("{number} was never written"))?;
+                let write = self
+                    .writes
+                    .get(&number)
+                    .ok_or_else(|| format!("{file} at {at} shows {number}, which was never written"))?;
                 if !write.is_at(file, at) && !write.may_be_elsewhere(file) {
                     return Err(format!("{number} was not written to {file} at {at}"));
                 }

@@ -151,7 +151,7 @@ impl World {
         self.say(|| format!("client {no}: {number} stands at {offset}, reserved {is_reserved}"));
         self.judge.placed(Place { number: (!is_reserved).then_some(number), file, offset, len, begun });
         if is_reserved {
-            self.judge.writes.remove(&number);
+            self.judge.reserved(number, life, now);
             let mut at = offset;
             while at < offset + len {
                 let end = (offset + len).min((at / STRIPE + 1) * STRIPE);

@@ -207,6 +207,9 @@ impl File {
     /// synced before, by whomever, and behind what this program wrote. No two appends overlap. At most 64
     /// MiB.
     ///
+    /// One that was under way when the server that gathers the file was started again may stand twice: where
+    /// this says, and once before that.
+    ///
     /// # Errors
     /// It was not done, or, after [`VolumeError::Late`], nobody knows.
     pub fn append(&self, bytes: &[u8]) -> Result<u64, Error> {
