@@ -108,6 +108,15 @@ pub struct Fsck<'a> {
     pub repair: Option<&'a Client>,
 }
 
+/// Where a look at files is; see [`Fsck::run_while`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The catalog has said which files of a page are whole, and no server was asked about them.
+    Known,
+    /// A file looked wrong: its gatherer and then all servers were asked about it, and the catalog was not.
+    Again(FileNo),
+}
+
 /// Why it could not be looked to the end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FsckError {
@@ -130,6 +139,7 @@ struct Run<'a, 'b> {
     orphans: BTreeMap<FileNo, (BTreeSet<ServerNo>, u64)>,
     sum: Sum,
     tell: &'b mut dyn FnMut(&Fault) -> bool,
+    meanwhile: &'b mut dyn FnMut(Step),
 }
 
 impl Fsck<'_> {
@@ -138,10 +148,23 @@ impl Fsck<'_> {
     /// # Errors
     /// The catalog does not answer; a repair came to nothing.
     pub fn run(&self, tell: &mut dyn FnMut(&Fault) -> bool) -> Result<Sum, FsckError> {
+        self.run_while(tell, &mut |_| ())
+    }
+
+    /// The same, held at each [`Step`] until `meanwhile` returns: so that a test can do something between two
+    /// looks.
+    ///
+    /// # Errors
+    /// As of [`Fsck::run`].
+    pub fn run_while(
+        &self,
+        tell: &mut dyn FnMut(&Fault) -> bool,
+        meanwhile: &mut dyn FnMut(Step),
+    ) -> Result<Sum, FsckError> {
         let servers = u16::try_from(self.servers.len()).unwrap_or(u16::MAX);
         let striping = Striping { servers, stripe_size: self.stripe_size };
         let (sum, orphans) = (Sum::default(), BTreeMap::new());
-        let mut run = Run { of: self, striping, servers: Vec::new(), orphans, sum, tell };
+        let mut run = Run { of: self, striping, servers: Vec::new(), orphans, sum, tell, meanwhile };
         run.connect()?;
         run.look_at_catalog()?;
         run.look_at_servers()?;
@@ -285,6 +308,7 @@ impl Run<'_, '_> {
         if asked.is_empty() {
             return Ok(());
         }
+        (self.meanwhile)(Step::Known);
         // What was brought meanwhile may be told by neither; then it is looked at again.
         let mut lens: Vec<Vec<(ServerNo, u64)>> = vec![Vec::new(); asked.len()];
         let mut logs: Vec<Vec<Range<u64>>> = vec![Vec::new(); asked.len()];
@@ -332,6 +356,7 @@ impl Run<'_, '_> {
                     has.extend(all.first().map(|has| (server, has.len.unwrap_or(0))));
                 }
             }
+            (self.meanwhile)(Step::Again(file));
             let id = EntryNo(file.0);
             let known = self.of.catalog.known(vec![id]).map_err(FsckError::Catalog)?.pop().flatten();
             let Some(len) = known.and_then(|known| known.whole) else { return Ok(()) };
