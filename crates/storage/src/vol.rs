@@ -233,6 +233,7 @@ impl Volume {
             VolumeError::Busy => (kind, Errno::BUSY.raw_os_error(), ""),
             VolumeError::Range => (kind, Errno::INVAL.raw_os_error(), ""),
             VolumeError::Closed => (kind, 0, ""),
+            VolumeError::Unplaced => (kind, Errno::STALE.raw_os_error(), ""),
         };
         let is_it = |gone: &Failure| match why {
             VolumeError::Late(..) => true,

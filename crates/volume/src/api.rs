@@ -42,7 +42,7 @@ mod options;
 mod path;
 mod written;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -53,7 +53,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use haul_core::entry::{Meta, Name, Timestamp};
 pub use haul_core::volume::catalog::Kind;
 use haul_core::volume::catalog::{Entry, EntryNo, Facts, Place};
-pub use haul_core::volume::layout::Placement;
+use haul_core::volume::layout::Placing;
+pub use haul_core::volume::layout::{BadList, Given, Placement};
 use haul_core::volume::{ContentVersion, FileNo};
 use rustix::io::Errno;
 
@@ -68,6 +69,8 @@ use crate::access::Access;
 use crate::catalog::client::Client as Catalog;
 use crate::client::{Client, Config, VolumeError, Waiting};
 use crate::contents::{self, ContentsError};
+use crate::dial::Keys;
+use crate::lists;
 
 /// How long something may take if nobody says.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -132,6 +135,12 @@ struct Shared {
     facts: Facts,
     /// Of files of which nothing else is said.
     placement: Placement,
+    keys: Keys,
+    /// Where its servers are, and how long one may take.
+    at: Vec<SocketAddr>,
+    patience: Duration,
+    /// What all servers know of placements that were given here.
+    taught: Mutex<BTreeSet<Placing>>,
     /// What was written here and not synced, of each file that somebody has open.
     written: Mutex<HashMap<FileNo, Weak<Written>>>,
     /// Syncs of files that were dropped, and what failed of such.
@@ -185,6 +194,7 @@ impl Volume {
             return Err(Why::refused(Errno::INVAL, why));
         }
         let (number, stripe_size) = (catalog.number(), facts.stripe.into());
+        let (own, at) = (keys.clone(), servers.clone());
         let config = Config { keys, number, servers, stripe_size, write_threshold, patience };
         let client = Client::start_for(config, &catalog).map_err(|error| {
             Why::Refused(error.raw_os_error().unwrap_or(0), haul_base::errno::text(&error))
@@ -195,6 +205,10 @@ impl Volume {
             client,
             facts,
             placement,
+            keys: own,
+            at,
+            patience,
+            taught: Mutex::default(),
             written: Mutex::default(),
             left: Mutex::default(),
         };
@@ -371,7 +385,10 @@ impl Shared {
             Led { entry: Some(_), .. } => return Err(Why::refused(Errno::ISDIR, "it is a directory")),
             Led { at: Some(at), entry: None } if makes => {
                 let placement = options.placement.unwrap_or(self.placement);
-                let placing = placement.of_file(options.expected_len, self.client.striping());
+                let placing = match &options.given {
+                    Some(list) => self.placing(list)?,
+                    None => placement.of_file(options.expected_len, self.client.striping()),
+                };
                 let (new, mode) = (options.create_new, made(options.mode));
                 self.catalog().create_placed(at, mode, new, true, placing)?
             }
@@ -401,6 +418,19 @@ impl Shared {
             Err(ContentsError::Servers(why)) => Err(why.into()),
             Err(ContentsError::Catalog(why)) => Err(why.into()),
         }
+    }
+
+    /// Which placing files have that lie so; all servers know it then.
+    fn placing(&self, list: &Given) -> Result<Placing, Why> {
+        let placing = self.catalog().place(list)?;
+        if !lock(&self.taught).contains(&placing) && !haul_mutant::removed("volume-placements-are-taught") {
+            lists::teach(&self.keys, &self.at, placing, list, self.patience).map_err(|why| {
+                let why = haul_base::errno::with_causes(&why);
+                Why::refused(Errno::HOSTUNREACH, format!("each server must know how it will lie: {why}"))
+            })?;
+            lock(&self.taught).insert(placing);
+        }
+        Ok(placing)
     }
 
     /// A path in it, to be shown.

@@ -2,7 +2,7 @@
 //!
 //! In: a directory of its own on a disk of this host, requests of clients. Out: answers that last.
 //! What is asked and answered is in `haul_core::volume::catalog`, with what clients can count on.
-//! Reading order: [`store`], [`tree`]; [`holds`], [`desk`], [`server`]; [`client`].
+//! Reading order: [`store`], [`tree`], `lists`; [`holds`], [`desk`], [`server`]; [`client`].
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ pub mod client;
 pub mod desk;
 mod giver;
 pub mod holds;
+mod lists;
 #[cfg(test)]
 mod model;
 pub mod server;

@@ -28,6 +28,7 @@ pub use self::came::Came;
 use self::renew::Renewal;
 use crate::catalog::client::{Client as Catalog, Tickets};
 use crate::dial::{Dialler, Keys, To};
+use crate::lists::Known;
 
 /// A piece that its gatherer may have bytes of has so many bytes at most: so that what it has of it fits one
 /// answer.
@@ -72,6 +73,9 @@ pub enum VolumeError {
     /// The client was closed.
     #[error("the client of the volume was closed")]
     Closed,
+    /// Who named the file did not ask its catalog how it lies.
+    #[error("how the file lies on the servers is not known here")]
+    Unplaced,
 }
 
 fn server(of: &Where) -> String {
@@ -180,20 +184,21 @@ impl Client {
     /// # Errors
     /// The volume has no server, or no bytes in a stripe; the system gives no threads.
     pub fn start(config: Config) -> io::Result<Client> {
-        Client::start_with(config, None)
+        Client::begin(config, Arc::default(), None)
     }
 
-    /// The same, with the tickets of a client of the volume's catalog, whose number this has.
+    /// The same with what a client of the volume's catalog, whose number this has, knows: its tickets, and
+    /// how files lie whose placement a program gave.
     ///
     /// # Errors
     /// As of [`Client::start`].
     pub fn start_for(config: Config, catalog: &Catalog) -> io::Result<Client> {
         let tickets = catalog.tickets();
         let needed = tickets.needed();
-        Client::start_with(config, needed.then_some(tickets))
+        Client::begin(config, catalog.lists(), needed.then_some(tickets))
     }
 
-    fn start_with(config: Config, tickets: Option<Tickets>) -> io::Result<Client> {
+    fn begin(config: Config, lists: Arc<Known>, tickets: Option<Tickets>) -> io::Result<Client> {
         if config.servers.is_empty()
             || config.servers.len() > usize::from(u16::MAX)
             || config.stripe_size == 0
@@ -203,7 +208,7 @@ impl Client {
         let (to, events) = unbounded();
         let mut lines = Vec::new();
         let servers = u16::try_from(config.servers.len()).unwrap_or(u16::MAX);
-        let striping = Striping { servers, stripe_size: config.stripe_size };
+        let striping = Striping::new(config.stripe_size, servers).with_lists(lists);
         for (number, at) in config.servers.iter().enumerate() {
             let (server, events) = (ServerNo(number as u16), to.clone());
             let post = move |line| _ = events.send(Event::Line(server, line));
@@ -230,9 +235,21 @@ impl Client {
         Waiting(waiting)
     }
 
-    fn refuse<T>() -> Waiting<T> {
+    /// The same of a file.
+    fn want_of<T>(
+        &self,
+        file: FileNo,
+        want: impl FnOnce(Sender<Result<T, VolumeError>>) -> Want,
+    ) -> Waiting<T> {
+        match self.striping.knows(file) {
+            true => self.want(want),
+            false => Client::refuse(VolumeError::Unplaced),
+        }
+    }
+
+    fn refuse<T>(why: VolumeError) -> Waiting<T> {
         let (reply, waiting) = bounded(1);
-        let _ = reply.send(Err(VolumeError::Range));
+        let _ = reply.send(Err(why));
         Waiting(waiting)
     }
 
@@ -244,26 +261,26 @@ impl Client {
     /// were begun. It is over when others can read it; a sync makes it last.
     pub fn write(&self, file: FileNo, offset: u64, bytes: Vec<u8>) -> Waiting<()> {
         if !Client::is_sound(offset, bytes.len() as u64) {
-            return Client::refuse();
+            return Client::refuse(VolumeError::Range);
         }
-        self.want(|reply| Want::Write { file, offset, bytes: Arc::new(bytes), reply })
+        self.want_of(file, |reply| Want::Write { file, offset, bytes: Arc::new(bytes), reply })
     }
 
     /// Begins to read a range of a file: what was written before, by whoever heard that it was. Of no bytes
     /// the server that gathers the file is asked alone, and what comes is where the file ends.
     pub fn read(&self, file: FileNo, offset: u64, len: u64) -> Waiting<Read> {
         if !Client::is_sound(offset, len) {
-            return Client::refuse();
+            return Client::refuse(VolumeError::Range);
         }
-        self.want(|reply| Want::Read { file, offset, len, reply })
+        self.want_of(file, |reply| Want::Read { file, offset, len, reply })
     }
 
     /// Begins to ask which of these stripes are gathered: at least one, and 4096 at most.
     pub fn map(&self, file: FileNo, stripes: Range<u64>) -> Waiting<Map> {
         let is_sound = stripes.start < stripes.end && stripes.end - stripes.start <= MAP_MAX;
         match is_sound && stripes.end <= FILE_LEN_MAX {
-            true => self.want(|reply| Want::Map { file, stripes, reply }),
-            false => Client::refuse(),
+            true => self.want_of(file, |reply| Want::Map { file, stripes, reply }),
+            false => Client::refuse(VolumeError::Range),
         }
     }
 
@@ -276,6 +293,9 @@ impl Client {
         if !is_sound || offset / stripe_size != (offset + len - 1) / stripe_size {
             return to(Err(VolumeError::Range));
         }
+        if !self.striping.knows(piece.file) {
+            return to(Err(VolumeError::Unplaced));
+        }
         let _ = self.to.send(Event::Want(Want::Piece { piece, to: Box::new(to) }));
     }
 
@@ -283,34 +303,34 @@ impl Client {
     /// appended, what a sync of anybody was for, and what this client wrote.
     pub fn append(&self, file: FileNo, bytes: Vec<u8>) -> Waiting<u64> {
         if bytes.is_empty() || !Client::is_sound(0, bytes.len() as u64) {
-            return Client::refuse();
+            return Client::refuse(VolumeError::Range);
         }
-        self.want(|reply| Want::Append { file, bytes: Arc::new(bytes), reply })
+        self.want_of(file, |reply| Want::Append { file, bytes: Arc::new(bytes), reply })
     }
 
     /// Begins to cut or extend a file to a length: what was behind it is gone, what was not there is zeros.
     /// That lasts when it is over.
     pub fn truncate(&self, file: FileNo, len: u64) -> Waiting<()> {
         if len > FILE_LEN_MAX {
-            return Client::refuse();
+            return Client::refuse(VolumeError::Range);
         }
-        self.want(|reply| Want::Truncate { file, len, reply })
+        self.want_of(file, |reply| Want::Truncate { file, len, reply })
     }
 
     /// Begins to remove a file for good: its number is never used again. Nobody may have it open.
     pub fn remove(&self, file: FileNo) -> Waiting<()> {
-        self.want(|reply| Want::Remove { file, reply })
+        self.want_of(file, |reply| Want::Remove { file, reply })
     }
 
     /// Begins to look which version of its bytes a file has, and how long it is. All of that lasts; who could
     /// write it directly gives that up for it. [`VolumeError::Busy`]: somebody writes all the time.
     pub fn look(&self, file: FileNo) -> Waiting<Look> {
-        self.want(|reply| Want::Look { file, reply })
+        self.want_of(file, |reply| Want::Look { file, reply })
     }
 
     /// Begins to say that the catalog knows of all that was written to a file up to this version of it.
     pub fn told(&self, file: FileNo, version: ContentVersion) -> Waiting<()> {
-        self.want(|reply| Want::Told { file, version, reply })
+        self.want_of(file, |reply| Want::Told { file, version, reply })
     }
 
     /// The write threshold as it is now, bytes; and how many writes began, were gathered, and went the other
@@ -339,7 +359,7 @@ impl Client {
     /// Begins to make last what this client wrote to a file before. If it fails, what was not synced before
     /// may be lost, in part or whole.
     pub fn sync(&self, file: FileNo) -> Waiting<()> {
-        self.want(|reply| Want::Sync { file, reply })
+        self.want_of(file, |reply| Want::Sync { file, reply })
     }
 }
 

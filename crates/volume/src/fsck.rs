@@ -162,7 +162,7 @@ impl Fsck<'_> {
         meanwhile: &mut dyn FnMut(Step),
     ) -> Result<Sum, FsckError> {
         let servers = u16::try_from(self.servers.len()).unwrap_or(u16::MAX);
-        let striping = Striping { servers, stripe_size: self.stripe_size };
+        let striping = Striping::new(self.stripe_size, servers).with_lists(self.catalog.lists());
         let (sum, orphans) = (Sum::default(), BTreeMap::new());
         let mut run = Run { of: self, striping, servers: Vec::new(), orphans, sum, tell, meanwhile };
         run.connect()?;
@@ -510,6 +510,12 @@ impl Run<'_, '_> {
         if known.iter().any(Option::is_some) {
             return Ok(false);
         }
+        // How it lies is known of files that have a name; of a list that the catalog has not nobody can know.
+        match self.of.catalog.learn([file]) {
+            Ok(()) => {}
+            Err(failure) if failure.errno == Errno::NOENT.raw_os_error() => return Ok(false),
+            Err(failure) => return Err(FsckError::Catalog(failure)),
+        }
         match client.remove(file).wait() {
             Ok(()) | Err(VolumeError::Gone) => Ok(true),
             Err(error) => Err(FsckError::Remove(error)),
@@ -526,7 +532,7 @@ mod tests {
     #[test]
     fn what_a_server_needs_is_counted() {
         for (servers, size) in [(1, 3), (2, 2), (3, 2)] {
-            let striping = Striping { servers, stripe_size: size };
+            let striping = Striping::new(size, servers);
             for len in 0..=14 {
                 for (from, end) in (0..=len).flat_map(|from| (from..=len).map(move |end| (from, end))) {
                     let files =

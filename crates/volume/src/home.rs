@@ -423,6 +423,7 @@ enum Place {
     Log,
     Files,
     Stripes,
+    Lists,
 }
 
 impl Place {
@@ -433,6 +434,7 @@ impl Place {
             (Place::Home, DATA) => Some(Place::Data),
             (Place::Data, "log") => Some(Place::Log),
             (Place::Data, "files") => Some(Place::Files),
+            (Place::Data, "lists") => Some(Place::Lists),
             (Place::Files, _) if is_hex(2) => Some(Place::Stripes),
             _ => None,
         }
@@ -440,7 +442,8 @@ impl Place {
 
     /// A file in it.
     fn has(self, name: &str) -> bool {
-        let hex = |name: &str| name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_hex = |name: &str, len| name.len() == len && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let hex = |name: &str| is_hex(name, 16);
         let plain = name.strip_suffix(".new").unwrap_or(name);
         match self {
             Place::Home => [LOG, OLD_LOG].contains(&name) || is_unfinished(name),
@@ -453,6 +456,7 @@ impl Place {
             Place::Log => ["head", "lock"].contains(&plain) || name.strip_suffix(".log").is_some_and(hex),
             Place::Files => false,
             Place::Stripes => hex(name),
+            Place::Lists => is_hex(plain, 4),
         }
     }
 }

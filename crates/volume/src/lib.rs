@@ -18,6 +18,7 @@ pub mod fsck;
 pub mod home;
 pub mod key;
 pub mod line;
+pub mod lists;
 pub mod log;
 pub mod private;
 mod reserve;

@@ -26,14 +26,14 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, unbounded};
 use haul_core::ids::Time;
-use haul_core::volume::ServerNo;
 use haul_core::volume::check::Check;
 use haul_core::volume::client::Striping;
 use haul_core::volume::gather::{self, Gatherer, Record, Seq, Settings};
 use haul_core::volume::rights::{self, Party};
 use haul_core::volume::storage;
 use haul_core::volume::ticket::{PARTED_TERMS, Tickets};
-use haul_core::volume::wire::{Message, Visit, Who};
+use haul_core::volume::wire::{Learn, Message, Visit, Who};
+use haul_core::volume::{FileNo, ServerNo};
 use haul_transport::{Link, TransportError};
 
 use self::brain::Brain;
@@ -101,6 +101,11 @@ pub enum ServerError {
     Shelf(#[from] crate::shelf::ShelfError),
     #[error(transparent)]
     Log(#[from] crate::log::LogError),
+    #[error(
+        "{} has bytes of file {} in its log and does not know how that lies: bring back what was in its lists",
+        root.display(), file.0
+    )]
+    Unplaced { root: PathBuf, file: FileNo },
     #[error("starting the volume's server: {what}")]
     Io { what: &'static str, source: io::Error },
 }
@@ -132,11 +137,11 @@ impl Server {
     /// As of [`Server::start`].
     pub fn start_for(config: &Config, guests: Guests, listener: TcpListener) -> Result<Server, ServerError> {
         let servers = u16::try_from(config.servers.len()).unwrap_or(u16::MAX);
-        let striping = Striping { servers, stripe_size: config.stripe_size };
         let failed = |what| move |source| ServerError::Io { what, source };
         let of =
             Of { volume: config.keys.volume, server: config.me, servers, stripe_size: config.stripe_size };
         let shelf = Arc::new(Shelf::open(&config.root, &of)?);
+        let striping = shelf.striping();
         let (mut log, first, records) = Log::open(&config.root.join("log"), crate::log::Settings::default())?;
         shelf.bind_log(&log.id())?;
         let (log_id, weak_log) = (log.id(), log.reader().downgrade());
@@ -162,6 +167,12 @@ impl Server {
         let records: Vec<(Seq, Record<Bytes>)> =
             records.into_iter().map(|(seq, record)| (seq, record.map(|_| Bytes::default()))).collect();
         let replay = records.iter().map(|(seq, record)| (*seq, record));
+        // It would bring what it has of such a file to where it does not belong.
+        if let Some(file) =
+            records.iter().filter_map(|(_, record)| file_of(record)).find(|file| !striping.knows(*file))
+        {
+            return Err(ServerError::Unplaced { root: config.root.clone(), file });
+        }
         let gatherer = Gatherer::new(settings, life, Time::default(), first, replay);
         let (events, heard) = unbounded();
         let disk = Disk::start((&shelf, reserve), log, config.threads.max(1), &events);
@@ -241,6 +252,23 @@ impl Drop for Server {
     }
 }
 
+/// Which file a record of the log is of.
+fn file_of<B>(record: &Record<B>) -> Option<FileNo> {
+    match record {
+        Record::Bytes { file, .. }
+        | Record::End { file, .. }
+        | Record::Brought { file, .. }
+        | Record::Cut { file, .. }
+        | Record::IsCut { file, .. }
+        | Record::Remove { file }
+        | Record::Gone { file }
+        | Record::LastCut { file, .. }
+        | Record::Untold { file }
+        | Record::Told { file } => Some(*file),
+        Record::Client(_) | Record::Nothing => None,
+    }
+}
+
 struct Door {
     keys: Keys,
     guests: Guests,
@@ -292,6 +320,19 @@ impl Door {
     /// has, something of a file to who does not gather it.
     fn check(&self, message: &Message) -> Result<(), String> {
         let stripe_size = self.striping.stripe_size;
+        let file = match message {
+            Message::Gather(_, request) => Some(request.file()),
+            Message::Store(_, request) => Some(request.file()),
+            _ => None,
+        };
+        if let Some(file) = file.filter(|file| !self.striping.knows(*file))
+            && !haul_mutant::removed("volume-servers-know-placements")
+        {
+            return Err(format!(
+                "server {} was never told how file {} lies: its directory is older than that",
+                self.me.0, file.0
+            ));
+        }
         if let Message::Gather(_, request) = message
             && self.striping.gatherer(request.file()) != self.me
         {
@@ -349,10 +390,26 @@ impl Door {
         }
     }
 
+    /// Learns how files of a placement lie, and says that it knows it.
+    fn learn(&self, Learn { volume, to, placing, list }: Learn) -> Message {
+        if volume != self.keys.volume || to != self.me {
+            let why = format!("this is server {} of another volume, or of this one", self.me.0);
+            return Message::Refused(why.into());
+        }
+        match self.checks.shelf.upgrade().map(|shelf| shelf.learn(placing, &list)) {
+            Some(Ok(())) => Message::Learnt,
+            Some(Err(error)) => Message::Refused(haul_base::errno::with_causes(&error).into()),
+            None => Message::Refused("the server ends".into()),
+        }
+    }
+
     /// Hears a connection until it ends; `None`: it was not joined.
     fn join(&self, incoming: &mut Incoming, party: Party, line: LineNo, mouth: Mouth) -> Option<()> {
         let (message, _) = incoming.receive(|_| Ok(())).ok().flatten()?;
-        let is_of_readers = !matches!(message, Message::Check(_) | Message::Visit(Visit { end: true, .. }));
+        let is_of_readers = !matches!(
+            message,
+            Message::Check(_) | Message::Learn(_) | Message::Visit(Visit { end: true, .. })
+        );
         if !is_of_readers && !party.may_change() {
             mouth.say(Message::Refused(rights::in_words(rights::READ_ONLY).into()), Bytes::default());
             return None;
@@ -363,6 +420,10 @@ impl Door {
         }
         if let Message::Check(check) = message {
             self.check_for(check, incoming, &mouth);
+            return None;
+        }
+        if let Message::Learn(learn) = message {
+            mouth.say(self.learn(learn), Bytes::default());
             return None;
         }
         let Message::Join { volume, who, session, to, striping } = message else {

@@ -13,20 +13,23 @@
 //!     /log-id   which log belongs to it
 //!     /term     the last term of tickets that it knew, which may be missing
 //!     /reserve  room for the next start
+//!     /lists/0007                   how files of the volume's list 7 lie, if there are such
 //!     /files/5a/000000000000015a    stripes of file 0x15a that lie here, one behind the other
 //! ```
 
 mod files;
 mod identity;
+mod lists;
 #[cfg(test)]
 mod tests;
 
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use haul_core::volume::FileNo;
+use haul_core::volume::layout::{Given, Lists as _, Placing, Striping};
 use haul_core::volume::ticket::Term;
 use haul_core::volume::wire::BYTES_MAX;
 use haul_core::wire::FILE_LEN_MAX;
@@ -38,6 +41,7 @@ use self::files::{Files, OPEN_MAX};
 pub use self::identity::Of;
 use self::identity::{LEN_MAX, decode_lives, decode_term, encode_lives, encode_log, encode_term};
 use crate::disk::{Dir, Lock, SyncCall, lock, sync_call};
+use crate::lists::{AnotherList, Known};
 use crate::reserve::is_full_raw;
 
 const IDENTITY: &str = "volume";
@@ -87,6 +91,10 @@ pub enum ShelfError {
     InUse { path: PathBuf },
     #[error("{} had its last life", path.display())]
     LastLife { path: PathBuf },
+    #[error("the volume has {} servers, and a placement names others", .0.servers)]
+    Beyond(Of),
+    #[error(transparent)]
+    AnotherList(#[from] AnotherList),
 }
 
 impl ShelfError {
@@ -109,6 +117,9 @@ pub struct Shelf {
     lives: Mutex<u32>,
     /// The term of tickets that was kept in this life.
     term: Mutex<Option<Term>>,
+    /// Held while one is learnt.
+    learns: Mutex<()>,
+    lists: Arc<Known>,
     files: Files,
     _lock: Lock,
 }
@@ -161,8 +172,29 @@ impl Shelf {
             .and_then(|()| root.sync())
             .and_then(|()| Files::open(root.sub(FILES)?, open_max, sync))
             .map_err(failed("open", root.path_of(FILES)))?;
-        let (lives, term) = (Mutex::new(lives), Mutex::new(None));
-        Ok(Shelf { of: *of, root, lives, term, files, _lock: held })
+        let lists = Arc::new(lists::read(&root, of.servers)?);
+        let (lives, term, learns) = (Mutex::new(lives), Mutex::new(None), Mutex::new(()));
+        Ok(Shelf { of: *of, root, lives, term, learns, lists, files, _lock: held })
+    }
+
+    /// How files lie on all servers, as far as it is known here.
+    pub fn striping(&self) -> Striping {
+        self.of.striping().with_lists(self.lists.clone())
+    }
+
+    /// Files of this placing lie as the list says: that is known from here on, in all lives.
+    ///
+    /// # Errors
+    /// They are known to lie otherwise; the disk says no.
+    pub fn learn(&self, placing: Placing, list: &Given) -> Result<(), ShelfError> {
+        if !list.fits(self.of.servers) {
+            return Err(ShelfError::Beyond(self.of));
+        }
+        let _one = lock(&self.learns);
+        if self.lists.list(placing).is_none() {
+            lists::write(&self.root, placing, list)?;
+        }
+        Ok(self.lists.learn(placing, list.clone())?)
     }
 
     /// The log that belongs to this directory, by its [id](crate::log::Log::id): before the first life it
@@ -238,6 +270,7 @@ impl Shelf {
         faults.extend(of(IDENTITY, false, is_of(&self.root, &self.of)));
         faults.extend(of(LIVES, true, lives_of(&self.root).map(|read| read == Some(lives))));
         faults.extend(of(LOG, there, log_id.map(|read| read == Some(own))));
+        faults.extend(lists::check(&self.root, &self.lists));
         faults
     }
 
@@ -245,10 +278,14 @@ impl Shelf {
     fn place(&self, file: FileNo, offset: u64, len: u64) -> Result<u64, Errno> {
         let Of { server, stripe_size, .. } = self.of;
         let end = offset.checked_add(len).filter(|end| *end <= FILE_LEN_MAX).ok_or(Errno::INVAL)?;
-        let (striping, stripe) = (self.of.striping(), offset / stripe_size);
+        let (striping, stripe) = (self.striping(), offset / stripe_size);
         let is_here =
             striping.server(file, stripe) == server || haul_mutant::removed("volume-stripes-lie-here");
-        if !is_here || len > BYTES_MAX || end > (stripe * stripe_size).saturating_add(stripe_size) {
+        if !is_here
+            || !striping.knows(file)
+            || len > BYTES_MAX
+            || end > (stripe * stripe_size).saturating_add(stripe_size)
+        {
             return Err(Errno::INVAL);
         }
         Ok(striping.before(file, stripe, server) * stripe_size + offset % stripe_size)
@@ -282,7 +319,10 @@ impl Shelf {
     /// sync.
     pub fn cut(&self, file: FileNo, from: u64) -> Result<(), i32> {
         let Of { server, stripe_size, .. } = self.of;
-        let (striping, stripe) = (self.of.striping(), from / stripe_size);
+        let (striping, stripe) = (self.striping(), from / stripe_size);
+        if !striping.knows(file) {
+            return Err(Errno::INVAL.raw_os_error());
+        }
         let before = striping.before(file, stripe, server);
         let within = if striping.server(file, stripe) == server { from % stripe_size } else { 0 };
         self.files.cut(file, before * stripe_size + within).map_err(Errno::raw_os_error)

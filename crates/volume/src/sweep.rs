@@ -14,7 +14,6 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use haul_core::volume::catalog::Failure;
-use haul_core::volume::client::Striping;
 use haul_core::volume::{FileNo, ServerNo};
 
 use crate::catalog::client::{Client as Catalog, Terms};
@@ -134,14 +133,14 @@ impl Work {
             write_threshold: None,
             patience: PATIENCE,
         };
-        let client = Client::start(config).map_err(|error| haul_base::errno::text(&error))?;
+        let client = Client::start_for(config, &catalog).map_err(|error| haul_base::errno::text(&error))?;
         Ok((catalog, client))
     }
 
     /// Removes all that there is now.
     fn sweep(&self, catalog: &Catalog, client: &Client) -> Result<(), String> {
         let servers = u16::try_from(self.config.servers.len()).unwrap_or(u16::MAX);
-        let striping = Striping { servers, stripe_size: self.config.stripe_size };
+        let striping = client.striping();
         let mut after = FileNo(0);
         while !self.is_over() {
             let page = catalog.to_remove(self.config.me, after).map_err(in_words)?;

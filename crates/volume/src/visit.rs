@@ -71,6 +71,20 @@ pub fn visit(
     end: bool,
     limit: Duration,
 ) -> Result<Met, VisitError> {
+    let visit = Visit { volume: keys.volume, to, end };
+    meet(keys, at, limit, |incoming, outgoing| ask(incoming, outgoing, visit))
+}
+
+/// One question over a connection of its own: `ask` says it, and hears the answer or why there is none.
+///
+/// # Errors
+/// The server was not met, or refuses.
+pub(crate) fn meet<T>(
+    keys: &Keys,
+    at: SocketAddr,
+    limit: Duration,
+    ask: impl FnOnce(Incoming, Outgoing) -> Result<Result<T, Box<str>>, LineError>,
+) -> Result<T, VisitError> {
     let stream = tcp::connect(&at, None, None, limit).map_err(|source| match source.kind() {
         io::ErrorKind::ConnectionRefused => VisitError::Nobody(at),
         _ => VisitError::Connect { to: at, source },
@@ -82,10 +96,10 @@ pub fn visit(
         .map_err(|source| VisitError::Stranger { to: at, source })?;
     socket.set_read_timeout(Some(limit)).map_err(broken)?;
     let Link { reader, writer, closer, .. } = link;
-    let asked = ask(Incoming::new(reader), Outgoing::new(writer), Visit { volume: keys.volume, to, end });
+    let asked = ask(Incoming::new(reader), Outgoing::new(writer));
     closer();
     match asked {
-        Ok(Ok(met)) => Ok(met),
+        Ok(Ok(answer)) => Ok(answer),
         Ok(Err(why)) => Err(VisitError::Refused { to: at, why }),
         Err(LineError::Io(error))
             if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use haul_core::volume::FileNo;
 use haul_core::volume::ticket::{Sealed, Term};
-use haul_core::volume::wire::Given;
+use haul_core::volume::wire::GivenTickets;
 
 /// Tickets that are kept.
 const KEPT_MAX: usize = 65_536;
@@ -22,7 +22,7 @@ pub(crate) struct Wallet {
 
 impl Wallet {
     /// The catalog gives these.
-    pub(crate) fn put(&mut self, given: Given) {
+    pub(crate) fn put(&mut self, given: GivenTickets) {
         self.term = self.term.max(given.term);
         self.needed |= given.needed;
         for sealed in given.tickets {
@@ -69,8 +69,8 @@ mod tests {
         Sealed { ticket, code: [file.0 as u8; CODE_LEN] }
     }
 
-    fn given(term: Term, tickets: Vec<Sealed>) -> Given {
-        Given { term, needed: true, tickets, raised: Vec::new() }
+    fn given(term: Term, tickets: Vec<Sealed>) -> GivenTickets {
+        GivenTickets { term, needed: true, tickets, raised: Vec::new() }
     }
 
     /// Goal: a ticket is shown in its term and the next one, when another is asked for, and no longer.

@@ -10,7 +10,7 @@ use haul_core::volume::ServerNo;
 use haul_core::volume::catalog::Facts;
 use haul_core::volume::wire::VolumeId;
 use haul_volume::access::{Access, ServerAt};
-use haul_volume::api::{Error, File, Kind, OpenOptions, Placement, Settings, Volume, Why};
+use haul_volume::api::{Error, File, Given, Kind, OpenOptions, Placement, Settings, Volume, Why};
 use haul_volume::catalog::server::{Options, Server as CatalogServer};
 use haul_volume::catalog::store::Store;
 use haul_volume::client::VolumeError;
@@ -58,7 +58,7 @@ impl Rig {
         let at: Vec<SocketAddr> = listeners.iter().map(|one| one.local_addr().expect("bound")).collect();
         let facts = Facts {
             stripe: STRIPE as u32,
-            placement: "round-robin".into(),
+            placement: "given".into(),
             servers: at.iter().map(|at| at.to_string().into()).collect(),
         };
         let store = Store::create(&dir.path().join("catalog"), id, &facts).expect("made");
@@ -180,6 +180,9 @@ fn random_operations_do_as_a_model_does() {
         let mut options = options();
         if file == 1 {
             options.placement(Placement::Partitioned).expected_len(9 * STRIPE as u64);
+        }
+        if file == 2 {
+            options.given(Given::new([(2, 1), (0, 3), (2, 2)]).expect("a list"));
         }
         volumes[client].open_file(format!("/f{file}"), &options).expect("opened")
     };

@@ -10,10 +10,10 @@ use haul_core::volume::catalog::{
     Answer, EntryNo, Facts, Message as Catalog, Place, ROOT, Request as Ask, Setting,
 };
 use haul_core::volume::check::{Ask as CheckAsk, Check};
-use haul_core::volume::layout::{Placing, Striping};
+use haul_core::volume::layout::{Given, Placing, Striping};
 use haul_core::volume::rights::{READ_ONLY, READERS, SERVERS_ONLY};
 use haul_core::volume::ticket::{self, PARTED_TERMS, Rights, Sealed, Term, Ticket};
-use haul_core::volume::wire::{Message, Visit, VolumeId, Wanted, Who};
+use haul_core::volume::wire::{Learn, Message, Visit, VolumeId, Wanted, Who};
 use haul_core::volume::{
     ClientNo, ContentVersion, Epoch, FileNo, RequestNo, ServerNo, Session, gather, storage,
 };
@@ -166,7 +166,7 @@ impl Rig {
     /// One that joined the server.
     fn joined(&self, keys: &Keys, who: Who) -> Line {
         let line = self.line(keys, self.at);
-        let striping = Striping { servers: 1, stripe_size: STRIPE };
+        let striping = Striping::new(STRIPE, 1);
         let session = Session(1);
         line.say(Message::Join { volume: VOLUME, who, session, to: ServerNo(0), striping });
         line
@@ -373,6 +373,7 @@ fn readers_read_and_change_nothing() {
         Ask::Rmdir(place("d")),
         Ask::Note { place: "h:/a".into(), files: Vec::new() },
         Ask::Check,
+        Ask::Place(Given::each(&[0]).expect("a list")),
         Ask::ToRemove { server: ServerNo(0), after: FileNo(0) },
         Ask::Removed { server: ServerNo(0), files: vec![file] },
     ] {
@@ -415,6 +416,10 @@ fn readers_read_and_change_nothing() {
     assert!(line.ends().contains("nobody is such"));
     let line = rig.line(&rig.reader, rig.at);
     line.say(Message::Check(Check { volume: VOLUME, to: ServerNo(0), ask: CheckAsk::Itself }));
+    assert!(line.ends().contains("for reading"));
+    let line = rig.line(&rig.reader, rig.at);
+    let (placing, list) = (Placing::given(0).expect("one"), Given::each(&[0]).expect("a list"));
+    line.say(Message::Learn(Learn { volume: VOLUME, to: ServerNo(0), placing, list }));
     assert!(line.ends().contains("for reading"));
     for (at, to) in [(rig.at, Some(ServerNo(0))), (rig.catalog_at, None)] {
         let line = rig.line(&rig.reader, at);

@@ -628,7 +628,7 @@ fn senseless_requests_are_refused() {
         let (mut incoming, mouth) = line::speak(link, "test", None).expect("a thread");
         let who = Who::Client(ClientNo(1 << 40));
         let session = Session(session as u64);
-        let striping = Striping { servers: 1, stripe_size: STRIPE };
+        let striping = Striping::new(STRIPE, 1);
         let join = Message::Join { volume: volume.keys.volume, who, session, to: ServerNo(0), striping };
         mouth.say(join, Bytes::default());
         let bytes = vec![1; said.following() as usize];

@@ -81,6 +81,7 @@ mod volume_copy;
 mod volume_drain;
 mod volume_fsck;
 mod volume_full;
+mod volume_given;
 mod volume_resume;
 mod volume_slurm;
 mod young;

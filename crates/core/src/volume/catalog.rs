@@ -17,7 +17,7 @@
 
 pub mod wire;
 
-use super::layout::Placing;
+use super::layout::{Given, Placing};
 use super::{ClientNo, ContentVersion, FileNo, RequestNo, ServerNo, Session};
 use crate::entry::{Meta, Name, Timestamp};
 use wire::VolumeId;
@@ -221,6 +221,11 @@ pub enum Request {
     Check,
     /// Tickets for these files, which come before the answer: of which of them it gave some.
     Tickets(Vec<EntryNo>),
+    /// Files are to lie as this list says: which placing does, from then on and for all the volume's life.
+    /// Only a volume that was made for it takes any.
+    Place(Given),
+    /// The list of this one, which has one.
+    List(Placing),
 }
 
 impl Request {
@@ -245,7 +250,10 @@ impl Request {
             | Request::Known(_)
             | Request::Note { .. }
             | Request::Check
-            | Request::Tickets(_) => false,
+            | Request::Tickets(_)
+            // The same list has the same placing.
+            | Request::Place(_)
+            | Request::List(_) => false,
         }
     }
 }
@@ -287,6 +295,8 @@ pub enum Answer {
     /// In the order in which they were asked for; `None`: there is no such entry, not even a nameless one.
     Known(Vec<Option<Known>>),
     Checked(Checked),
+    Placed(Placing),
+    List(Given),
 }
 
 /// Why something was not done.

@@ -6,15 +6,23 @@
 //! placement is a part of its number, which is never another's and never changes: so nobody can take a file
 //! for placed otherwise, whoever he is and whatever he lost. Of each row, as many runs of stripes as there
 //! are servers, each server has one run. Files begin at different servers, in turns by their numbers: small
-//! files lie on all of them, each at the one that gathers it. Left out: placements that an application gives
-//! stripe by stripe, which no number has room for.
+//! files lie on all of them, each at the one that gathers it.
+//!
+//! A placement that an application gives ([`Given`]) has no room in a number, which names it instead: which
+//! list that is never changes either, and who does not know it ([`Striping::knows`]) does nothing for such a
+//! file. The catalog has the lists; whoever meets such numbers brings his own of them ([`Lists`]).
 
-use std::ops::Range;
+mod given;
 
+use alloc::sync::Arc;
+use core::fmt;
+use core::ops::Range;
+
+pub use self::given::{BadList, Given, RUNS_MAX, STRIPES_MAX};
 use super::{FileNo, ServerNo};
 
-/// How the stripes of a file follow each other on the servers: so many on each, in turns. It is a part of the
-/// file's number.
+/// How the stripes of a file follow each other on the servers: so many on each, in turns, or as a list says
+/// that an application gave. It is a part of the file's number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Placing(u16);
 
@@ -27,11 +35,13 @@ pub enum Placement {
     /// As many parts as there are servers, each on one of them. A file of which nobody says how long it will
     /// be when it is made lies round and round.
     Partitioned,
+    /// As an application says of a file when it makes it; of which nobody says so, round and round.
+    Given,
 }
 
 impl Placement {
     /// All that there are.
-    pub const ALL: [Placement; 2] = [Placement::RoundRobin, Placement::Partitioned];
+    pub const ALL: [Placement; 3] = [Placement::RoundRobin, Placement::Partitioned, Placement::Given];
 
     /// The one of this word.
     pub fn from_word(word: &str) -> Option<Placement> {
@@ -43,6 +53,7 @@ impl Placement {
         match self {
             Placement::RoundRobin => "round-robin",
             Placement::Partitioned => "partitioned",
+            Placement::Given => "given",
         }
     }
 
@@ -65,11 +76,15 @@ pub const SERIALS: u64 = 1 << SERIAL_BITS;
 const MANTISSA_BITS: u32 = 5;
 const MANTISSAS: u64 = 1 << MANTISSA_BITS;
 const EXPONENT_MAX: u64 = 40;
+/// The code of a volume's first list.
+const GIVEN: u16 = 0x4000;
+/// Lists of one volume, for all its life.
+pub const LISTS_MAX: u16 = 4096;
 
 impl Placing {
     /// One stripe on each server, in turns.
     pub const ROUND_ROBIN: Placing = Placing(0);
-    /// Higher codes are none.
+    /// Higher codes are none, or those of lists.
     const CODE_MAX: u16 = (MANTISSAS * (EXPONENT_MAX + 2) - 1) as u16;
 
     /// A file of so many stripes in as many parts as there are servers, each part on one server. Parts may be
@@ -81,9 +96,19 @@ impl Placing {
         Placing(code.unwrap_or(Placing::CODE_MAX))
     }
 
+    /// As the volume's list of this number says; `None`: there are not so many.
+    pub fn given(list: u16) -> Option<Placing> {
+        (list < LISTS_MAX).then_some(Placing(GIVEN + list))
+    }
+
+    /// The number of the list that says it, if one does.
+    pub fn list(self) -> Option<u16> {
+        self.0.checked_sub(GIVEN)
+    }
+
     /// The one that has this code, if there is one.
     pub fn from_code(code: u16) -> Option<Placing> {
-        (code <= Placing::CODE_MAX).then_some(Placing(code))
+        (code <= Placing::CODE_MAX || (GIVEN..GIVEN + LISTS_MAX).contains(&code)).then_some(Placing(code))
     }
 
     /// As it is written in messages and numbers.
@@ -99,8 +124,7 @@ impl Placing {
     /// How a file is placed.
     pub fn of(file: FileNo) -> Placing {
         // Of a number that no catalog gives everybody makes the same.
-        let code = (file.0 >> SERIAL_BITS).min(Placing::CODE_MAX.into());
-        Placing(code as u16)
+        Placing::from_code((file.0 >> SERIAL_BITS) as u16).unwrap_or(Placing(Placing::CODE_MAX))
     }
 
     /// The number of a file that is placed so.
@@ -112,7 +136,8 @@ impl Placing {
         FileNo(u64::from(self.0) << SERIAL_BITS | serial)
     }
 
-    /// So many stripes lie on one server, one behind the other, before the next server has its own.
+    /// So many stripes lie on one server, one behind the other, before the next server has its own: where no
+    /// list says it.
     pub fn run(self) -> u64 {
         let code = u64::from(self.0).max(1);
         match code.checked_sub(2 * MANTISSAS) {
@@ -123,23 +148,69 @@ impl Placing {
 
     /// In words.
     pub fn in_words(self) -> String {
-        match self.0 {
-            0 => "round-robin".into(),
+        match (self.0, self.list()) {
+            (0, _) => "round-robin".into(),
+            (_, Some(list)) => format!("given, by the volume's list {list}"),
             _ => format!("partitioned, {} stripes on each server", self.run()),
         }
     }
 }
 
+/// Where lists are found: whoever embeds this has them. Which list a placing names never changes.
+pub trait Lists: Send + Sync {
+    /// The list that it names; `None`: it is not known here, or not yet.
+    fn list(&self, placing: Placing) -> Option<Arc<Given>>;
+}
+
 /// Which servers a volume has, and how its files lie on them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Striping {
     /// Bytes.
     pub stripe_size: u64,
     /// At least one.
     pub servers: u16,
+    /// No part of what is compared: it is the volume's, and one or the other knows more of it.
+    lists: Option<Arc<dyn Lists>>,
 }
 
+impl fmt::Debug for Striping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Striping { stripe_size, servers, .. } = self;
+        f.debug_struct("Striping").field("stripe_size", stripe_size).field("servers", servers).finish()
+    }
+}
+
+impl PartialEq for Striping {
+    fn eq(&self, other: &Striping) -> bool {
+        (self.stripe_size, self.servers) == (other.stripe_size, other.servers)
+    }
+}
+
+impl Eq for Striping {}
+
 impl Striping {
+    /// Of a volume without lists.
+    pub fn new(stripe_size: u64, servers: u16) -> Striping {
+        Striping { stripe_size, servers, lists: None }
+    }
+
+    /// The same with these lists.
+    pub fn with_lists(self, lists: Arc<dyn Lists>) -> Striping {
+        Striping { lists: Some(lists), ..self }
+    }
+
+    /// The list that says how a file lies, if one does and is known.
+    pub fn list_of(&self, file: FileNo) -> Option<Arc<Given>> {
+        let placing = Placing::of(file);
+        placing.list()?;
+        self.lists.as_ref()?.list(placing)
+    }
+
+    /// Whether it is known here how a file lies. Nobody who does not know it may use what the others say.
+    pub fn knows(&self, file: FileNo) -> bool {
+        Placing::of(file).list().is_none() || self.list_of(file).is_some()
+    }
+
     /// Who has the runs of a file, from the first on in turns.
     fn of_run(&self, file: FileNo, run: u64) -> ServerNo {
         let servers = u64::from(self.servers);
@@ -148,28 +219,36 @@ impl Striping {
 
     /// Where a stripe of a file lies.
     pub fn server(&self, file: FileNo, stripe: u64) -> ServerNo {
-        self.of_run(file, stripe / Placing::of(file).run())
+        match self.list_of(file) {
+            Some(list) => list.server(stripe),
+            None => self.of_run(file, stripe / Placing::of(file).run()),
+        }
     }
 
-    /// Who gathers a file.
+    /// Who gathers a file: who has its first stripe.
     pub fn gatherer(&self, file: FileNo) -> ServerNo {
-        self.of_run(file, 0)
+        self.server(file, 0)
     }
 
     /// Where a range of stripes lies: each server once. Not empty, if the range is not.
     pub fn servers_of(&self, file: FileNo, stripes: &Range<u64>) -> impl Iterator<Item = ServerNo> {
+        let list = self.list_of(file);
         let run = Placing::of(file).run();
         let (first, end) = (stripes.start / run, stripes.end.div_ceil(run));
-        let count = match stripes.is_empty() {
+        let count = match stripes.is_empty() || list.is_some() {
             true => 0,
             false => (end - first).min(self.servers.into()),
         };
         let of = self.clone();
-        (0..count).map(move |nth| of.of_run(file, first + nth))
+        let listed = list.map_or_else(Vec::new, |list| list.servers_of(stripes));
+        (0..count).map(move |nth| of.of_run(file, first + nth)).chain(listed)
     }
 
     /// The stripe of a file that has so many before it on that server.
     pub fn nth(&self, file: FileNo, server: ServerNo, before: u64) -> u64 {
+        if let Some(list) = self.list_of(file) {
+            return list.nth(server, before);
+        }
         let (servers, run) = (u64::from(self.servers), Placing::of(file).run());
         (before / run * servers + self.place(file, server)) * run + before % run
     }
@@ -182,6 +261,9 @@ impl Striping {
 
     /// How many stripes of a file before this one lie on that server, whether or not this one does.
     pub fn before(&self, file: FileNo, stripe: u64, server: ServerNo) -> u64 {
+        if let Some(list) = self.list_of(file) {
+            return list.before(stripe, server);
+        }
         let (servers, run) = (u64::from(self.servers), Placing::of(file).run());
         let nth = self.place(file, server);
         let within = stripe % (servers * run);
@@ -191,10 +273,14 @@ impl Striping {
 
 // A row of the longest runs has a length.
 const _: () = assert!((2 * MANTISSAS - 1) << EXPONENT_MAX <= u64::MAX / u16::MAX as u64);
-const _: () = assert!((Placing::CODE_MAX as u64) << SERIAL_BITS <= i64::MAX as u64);
+const _: () = assert!(Placing::CODE_MAX < GIVEN);
+// Numbers are such that a database can count.
+const _: () = assert!(((GIVEN + LISTS_MAX) as u64) << SERIAL_BITS <= i64::MAX as u64);
 
 #[cfg(test)]
 mod tests {
+    use alloc::collections::BTreeMap;
+
     use super::*;
 
     /// Goal: every stripe lies on one server, the stripes of a server are counted without a gap, and a range
@@ -203,7 +289,7 @@ mod tests {
     #[test]
     fn stripes_are_counted_without_gaps() {
         for servers in 1..=5 {
-            let striping = Striping { stripe_size: 8, servers };
+            let striping = Striping::new(8, servers);
             let mut first = vec![0; usize::from(servers)];
             let codes = [0, 1, 2, 3, 5, Placing::CODE_MAX].map(|code| Placing::from_code(code).expect("one"));
             let placed = codes.iter().flat_map(|placing| (0..6).map(|serial| placing.number(serial)));
@@ -235,6 +321,52 @@ mod tests {
             }
             assert!(first.iter().all(|files| *files > 0), "{first:?}");
         }
+    }
+
+    struct Known(BTreeMap<u16, Arc<Given>>);
+
+    impl Lists for Known {
+        fn list(&self, placing: Placing) -> Option<Arc<Given>> {
+            self.0.get(&placing.list()?).cloned()
+        }
+    }
+
+    /// Goal: of a file whose number names a list all is as the list says, and it is known whether the list
+    /// is; other files of the volume lie as they do without lists.
+    #[test]
+    fn numbers_name_lists() {
+        let list = Arc::new(Given::new([(2, 3), (0, 1), (2, 1), (1, 2)]).expect("a list"));
+        let known = Known([(7, list.clone())].into());
+        let (bare, striping) = (Striping::new(8, 3), Striping::new(8, 3).with_lists(Arc::new(known)));
+        assert_eq!(bare, striping, "lists are no part of what is compared");
+        for serial in [0, 1, 2, SERIALS - 1] {
+            let placing = Placing::given(7).expect("one");
+            let file = placing.number(serial);
+            assert_eq!((Placing::of(file), Placing::serial(file)), (placing, serial));
+            assert!(file.0 <= i64::MAX as u64);
+            assert!(striping.knows(file) && !bare.knows(file));
+            assert!(!striping.knows(Placing::given(8).expect("one").number(serial)));
+            assert_eq!(striping.gatherer(file), ServerNo(2));
+            for stripe in 0..20 {
+                assert_eq!(striping.server(file, stripe), list.server(stripe));
+                let server = striping.server(file, stripe);
+                let before = striping.before(file, stripe, server);
+                assert_eq!(striping.nth(file, server, before), stripe);
+                let named: Vec<ServerNo> = striping.servers_of(file, &(0..stripe)).collect();
+                assert_eq!(named, list.servers_of(&(0..stripe)));
+            }
+            for code in [0, 1, Placing::CODE_MAX] {
+                let file = Placing::from_code(code).expect("one").number(serial);
+                assert!(striping.knows(file) && bare.knows(file));
+                assert!((0..20).all(|at| striping.server(file, at) == bare.server(file, at)));
+            }
+        }
+        assert_eq!(Placing::given(LISTS_MAX), None);
+        let last = Placing::given(LISTS_MAX - 1).expect("one").code();
+        assert!(Placing::from_code(last).is_some() && Placing::from_code(last + 1).is_none());
+        assert!(Placing::from_code(GIVEN - 1).is_none() && Placing::ROUND_ROBIN.list().is_none());
+        assert_eq!(Placement::from_word("given"), Some(Placement::Given));
+        assert_eq!(Placement::Given.of_file(Some(1 << 30), &bare), Placing::ROUND_ROBIN);
     }
 
     /// Goal: a file is in as many parts as there are servers, if it is long enough, each hardly longer than

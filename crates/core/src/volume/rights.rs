@@ -58,7 +58,8 @@ impl Party {
             | Request::Close(_)
             | Request::Leave
             | Request::Known(_)
-            | Request::Tickets(_) => Ok(()),
+            | Request::Tickets(_)
+            | Request::List(_) => Ok(()),
             Request::Mkdir { .. }
             | Request::Create { .. }
             | Request::Symlink { .. }
@@ -67,6 +68,7 @@ impl Party {
             | Request::Unlink(_)
             | Request::Rmdir(_)
             | Request::Note { .. }
+            | Request::Place(_)
             // It holds up everybody.
             | Request::Check => self.if_may_change(),
             // A removal that nobody made would leave bytes for ever.
@@ -135,7 +137,7 @@ mod tests {
     use super::*;
     use crate::entry::{Meta, Name};
     use crate::volume::catalog::{EntryNo, Place, ROOT, Request as Ask, Setting};
-    use crate::volume::layout::Placing;
+    use crate::volume::layout::{Given, Placing};
     use crate::volume::{ContentVersion, Epoch, FileNo, ServerNo};
 
     /// Goal: who holds an access for reading can ask for nothing that changes anything, and what servers say
@@ -159,6 +161,8 @@ mod tests {
             (Ask::ReadDir { dir: ROOT, after: None, max: 1 }, all),
             (Ask::Open(vec![EntryNo(2)]), all),
             (Ask::Close(vec![EntryNo(2)]), all),
+            (Ask::List(Placing::given(0).expect("one")), all),
+            (Ask::Place(Given::each(&[0]).expect("a list")), owners),
             (Ask::Leave, all),
             (Ask::Known(vec![ROOT]), all),
             (Ask::Tickets(vec![ROOT]), all),

@@ -23,13 +23,13 @@ pub use self::costs::{Costs, Heard};
 use self::costs::{read_costs, write_costs};
 pub use self::ills::{ILLS_MAX, Ill, Illness};
 use self::ills::{read_ills, write_ills};
-pub use self::tickets::{Given, TICKETS_MAX, Wanted};
+pub use self::tickets::{GivenTickets, TICKETS_MAX, Wanted};
 use self::tickets::{read_given, read_sealed, read_wanted, write_given, write_sealed, write_wanted};
 pub use super::VolumeId;
 use super::catalog;
 use super::check::{Check, Found};
-use super::client::Striping;
 use super::gather::{self, AppendNo, Part, Seq};
+use super::layout::{Given, Placing, Striping};
 use super::storage;
 use super::ticket::Sealed;
 use super::{ClientNo, ContentVersion, Epoch, FileNo, Incarnation, RequestNo, ServerNo, Session};
@@ -74,6 +74,16 @@ pub struct Visit {
     pub to: Option<ServerNo>,
     /// It is to end, in order, once it has answered.
     pub end: bool,
+}
+
+/// How files of a placement lie: what a server must know before anybody uses one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Learn {
+    pub volume: VolumeId,
+    pub to: ServerNo,
+    /// The one that the list is of.
+    pub placing: Placing,
+    pub list: Given,
 }
 
 /// Who was visited.
@@ -135,7 +145,11 @@ pub enum Message {
     /// To a client: a request was not carried out, for want of another ticket.
     TicketWanted(Wanted),
     /// From the catalog, at any time: tickets for files, and in which term they are.
-    Tickets(Given),
+    Tickets(GivenTickets),
+    /// In place of a join, and the answer, which is the last of a connection: the server knows it, and that
+    /// lasts.
+    Learn(Learn),
+    Learnt,
     /// Between a client and the catalog, where only it, what ends a connection and pings are said.
     Catalog(catalog::Message),
 }
@@ -163,6 +177,8 @@ impl Message {
             Message::Ticket(_) => kind::TICKET,
             Message::TicketWanted(_) => kind::TICKET_WANTED,
             Message::Tickets(_) => kind::TICKETS,
+            Message::Learn(_) => kind::LEARN,
+            Message::Learnt => kind::LEARNT,
             Message::Catalog(message) => message.kind(),
         }
     }
@@ -332,6 +348,13 @@ pub fn encode(message: &Message, out: &mut Vec<u8>) {
         Message::Ticket(sealed) => write_sealed(w, sealed),
         Message::TicketWanted(wanted) => write_wanted(w, wanted),
         Message::Tickets(given) => write_given(w, given),
+        Message::Learn(Learn { volume, to, placing, list }) => {
+            w.raw(&volume.0);
+            w.u16(to.0);
+            w.u16(placing.code());
+            list.write(w);
+        }
+        Message::Learnt => {}
         Message::Catalog(message) => catalog::wire::write(w, message),
     }
 }
@@ -560,7 +583,7 @@ pub fn decode(kind: u8, body: &[u8]) -> Result<Message, WireError> {
             };
             let session = Session(r.u64("session")?);
             let (to, servers) = (ServerNo(r.u16("server")?), r.u16("servers")?);
-            let striping = Striping { servers, stripe_size: r.u64("size of stripes")? };
+            let striping = Striping::new(r.u64("size of stripes")?, servers);
             Message::Join { volume, who, session, to, striping }
         }
         kind::STORAGE_JOINED => Message::StorageJoined(Incarnation(r.u64("life")?)),
@@ -608,6 +631,14 @@ pub fn decode(kind: u8, body: &[u8]) -> Result<Message, WireError> {
         kind::TICKET => Message::Ticket(read_sealed(r)?),
         kind::TICKET_WANTED => Message::TicketWanted(read_wanted(r)?),
         kind::TICKETS => Message::Tickets(read_given(r)?),
+        kind::LEARN => {
+            let (volume, to) = (VolumeId(r.array("volume")?), ServerNo(r.u16("server")?));
+            let code = r.u16("placement")?;
+            let placing = Placing::from_code(code).filter(|placing| placing.list().is_some());
+            let placing = placing.ok_or_else(|| bad("placement", code.into()))?;
+            Message::Learn(Learn { volume, to, placing, list: Given::read(r)? })
+        }
+        kind::LEARNT => Message::Learnt,
         kind::CATALOG_JOIN..=kind::CATALOG_LAST => Message::Catalog(catalog::wire::read(kind, r)?),
         other => return Err(WireError::UnknownKind(other)),
     };

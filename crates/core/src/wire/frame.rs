@@ -81,7 +81,8 @@ pub mod kind {
 }
 
 /// Kinds of the frames of volumes; see [`volume::wire`](crate::volume::wire). 0x40 to 0x4f are for the
-/// servers, 0x50 to 0x5f for the catalog, 0x60 to 0x6f for tickets.
+/// servers, 0x50 to 0x5f for the catalog, 0x60 to 0x6f for tickets, 0x70 to 0x77 for placements that
+/// applications give.
 pub mod volume_kind {
     pub const JOIN: u8 = 0x40;
     pub const STORAGE_JOINED: u8 = 0x41;
@@ -114,6 +115,8 @@ pub mod volume_kind {
     pub const TICKETS: u8 = 0x62;
     /// The last of tickets that is known to this version.
     pub const TICKETS_LAST: u8 = TICKETS;
+    pub const LEARN: u8 = 0x70;
+    pub const LEARNT: u8 = 0x71;
 }
 
 /// What a frame kind of the wire is to this version.
@@ -142,7 +145,8 @@ fn class_of(kind: u8) -> KindClass {
         volume_kind::JOIN..=volume_kind::LAST
         | volume_kind::CATALOG_JOIN..=volume_kind::CATALOG_LAST
         | volume_kind::CHECK..=volume_kind::CHECK_LAST
-        | volume_kind::TICKET..=volume_kind::TICKETS_LAST => KindClass::Volume,
+        | volume_kind::TICKET..=volume_kind::TICKETS_LAST
+        | volume_kind::LEARN..=volume_kind::LEARNT => KindClass::Volume,
         kind::IGNORABLE.. => KindClass::Ignorable,
         _ => KindClass::Unknown,
     }

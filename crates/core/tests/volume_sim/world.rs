@@ -160,7 +160,7 @@ impl World {
     }
 
     fn striping(&self) -> Striping {
-        Striping { stripe_size: STRIPE, servers: self.storages.len() as u16 }
+        Striping::new(STRIPE, self.storages.len() as u16)
     }
 
     fn say(&mut self, text: impl FnOnce() -> String) {
@@ -385,7 +385,7 @@ impl World {
                         }
                         // Not by a call of this world, of which `storage` is a part.
                         let servers = self.storages.len() as u16;
-                        let striping = Striping { stripe_size: STRIPE, servers };
+                        let striping = Striping::new(STRIPE, servers);
                         let is_here = |write: &Write| {
                             let at = striping.server(file, write.offset / STRIPE);
                             numbered(write.file) == file && at == ServerNo(server)

@@ -84,6 +84,7 @@ impl Error {
             Why::Servers(VolumeError::Busy) => Errno::BUSY,
             Why::Servers(VolumeError::Late(..)) => Errno::TIMEDOUT,
             Why::Servers(VolumeError::Closed) => Errno::BADF,
+            Why::Servers(VolumeError::Unplaced) => Errno::STALE,
         };
         errno.raw_os_error()
     }

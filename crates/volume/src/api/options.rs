@@ -1,6 +1,6 @@
 //! How a file is opened, as with the standard library.
 
-use haul_core::volume::layout::Placement;
+use haul_core::volume::layout::{Given, Placement};
 use rustix::io::Errno;
 
 use super::error::Why;
@@ -20,6 +20,7 @@ pub struct OpenOptions {
     pub(super) mode: u32,
     pub(super) ahead: u64,
     pub(super) placement: Option<Placement>,
+    pub(super) given: Option<Given>,
     pub(super) expected_len: Option<u64>,
 }
 
@@ -42,6 +43,7 @@ impl OpenOptions {
             mode: 0o644,
             ahead: AHEAD,
             placement: None,
+            given: None,
             expected_len: None,
         }
     }
@@ -97,6 +99,28 @@ impl OpenOptions {
     /// How a file that is made lies on the servers, for all its life: as the volume has it if nobody says.
     pub fn placement(&mut self, placement: Placement) -> &mut OpenOptions {
         self.placement = Some(placement);
+        self
+    }
+
+    /// A file that is made lies as this list says, for all its life: its first stripe on the server of the
+    /// first run, and so on; behind the last run the list begins again. The server of the first stripe
+    /// gathers its small writes. It goes before [`OpenOptions::placement`].
+    ///
+    /// The volume must have been made with the placement `given`. When a program makes the first file of a
+    /// list all servers must be there. A volume keeps 4,096 different lists of 4,194,304 bytes in all (a run
+    /// has 10), for all its life: so give files the same ones.
+    ///
+    /// ```
+    /// use haul_volume::api::{Given, OpenOptions};
+    ///
+    /// // Blocks 0 to 9 on server 3, one on server 0, and again.
+    /// let list = Given::new([(3, 10), (0, 1)])?;
+    /// let mut options = OpenOptions::new();
+    /// options.write(true).create_new(true).given(list);
+    /// # Ok::<(), haul_volume::api::BadList>(())
+    /// ```
+    pub fn given(&mut self, list: Given) -> &mut OpenOptions {
+        self.given = Some(list);
         self
     }
 

@@ -19,7 +19,7 @@ use haul_core::volume::catalog::{
     Answer, Checked, Entry, EntryNo, Facts, Failure, Known, Message as Catalog, Noting, PAGE_MAX, Place,
     Request, Setting, WINDOW,
 };
-use haul_core::volume::layout::Placing;
+use haul_core::volume::layout::{Given, Placing};
 use haul_core::volume::ticket::{Sealed, Term};
 use haul_core::volume::wire::Message;
 use haul_core::volume::{ClientNo, FileNo, RequestNo, ServerNo, Session};
@@ -28,6 +28,7 @@ use rustix::io::Errno;
 use super::SILENCE_MAX;
 use crate::dial::{Keys, connect};
 use crate::line::{Bytes, Mouth, speak};
+use crate::lists::Known as Lists;
 use crate::wallet::Wallet;
 
 /// Between two tries to connect, at first and at most.
@@ -52,6 +53,7 @@ pub type Terms = Arc<dyn Fn(Term, Vec<(FileNo, u32)>) + Send + Sync>;
 struct Shared {
     keys: Keys,
     to: SocketAddr,
+    lists: Arc<Lists>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -98,7 +100,13 @@ impl Client {
     /// The catalog was not heard in time, or refuses.
     pub fn connect(keys: Keys, to: SocketAddr, patience: Duration) -> Result<Client, Failure> {
         let state = State { once: 1, repeatable: REPEATABLE, ..State::default() };
-        let shared = Arc::new(Shared { keys, to, state: Mutex::new(state), changed: Condvar::new() });
+        let shared = Arc::new(Shared {
+            keys,
+            to,
+            lists: Arc::default(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
         let client = Client { shared: shared.clone(), patience };
         let failure = |error: io::Error| Failure {
             errno: error.raw_os_error().unwrap_or(Errno::AGAIN.raw_os_error()),
@@ -142,11 +150,66 @@ impl Client {
         Tickets { shared: self.shared.clone(), patience: self.patience }
     }
 
-    /// Asks, and waits for the answer.
+    /// What is known here of how files lie whose placement a program gave: of each file that the catalog has
+    /// named to this client, for whoever reads or writes it.
+    pub fn lists(&self) -> Arc<Lists> {
+        self.shared.lists.clone()
+    }
+
+    /// Has it known how files lie that another one named.
+    ///
+    /// # Errors
+    /// The catalog's: it does not know it, or is not heard.
+    pub fn learn(&self, files: impl IntoIterator<Item = FileNo>) -> Result<(), Failure> {
+        for placing in files.into_iter().map(Placing::of).filter(|placing| placing.list().is_some()) {
+            if haul_core::volume::layout::Lists::list(&*self.shared.lists, placing).is_some() {
+                continue;
+            }
+            let list = match self.ask(Request::List(placing))? {
+                Answer::List(list) => list,
+                other => return Err(nonsense(&other)),
+            };
+            self.knows(placing, list)?;
+        }
+        Ok(())
+    }
+
+    fn knows(&self, placing: Placing, list: Given) -> Result<(), Failure> {
+        self.shared.lists.learn(placing, list).map_err(|another| Failure {
+            errno: Errno::STALE.raw_os_error(),
+            words: another.to_string().into(),
+        })
+    }
+
+    /// Which placing files have that are to lie so: see [`teach`](crate::lists::teach) before any is made.
+    ///
+    /// # Errors
+    /// As [`Client::call`]: the volume takes none, or no more; it has not all those servers.
+    pub fn place(&self, list: &Given) -> Result<Placing, Failure> {
+        match self.ask(Request::Place(list.clone()))? {
+            Answer::Placed(placing) => self.knows(placing, list.clone()).map(|()| placing),
+            other => Err(nonsense(&other)),
+        }
+    }
+
+    /// Asks, and waits for the answer; how the files lie that it names is known then.
     ///
     /// # Errors
     /// The catalog's, or ETIMEDOUT.
     pub fn call(&self, request: Request) -> Result<Answer, Failure> {
+        let answer = self.ask(request)?;
+        match &answer {
+            Answer::Made { entry, .. } | Answer::Entry(entry) => self.learn(entry.file())?,
+            Answer::Page { entries, .. } => {
+                self.learn(entries.iter().filter_map(|(_, entry)| entry.file()))?
+            }
+            Answer::Files(files) => self.learn(files.iter().copied())?,
+            _ => {}
+        }
+        Ok(answer)
+    }
+
+    fn ask(&self, request: Request) -> Result<Answer, Failure> {
         let limit = (Instant::now(), self.patience);
         let mut state = self.shared.lock();
         while request.is_once() && !state.has_slot() {

@@ -360,6 +360,8 @@ impl Desk {
             Request::Removed { server, files } => store.removed(*server, files)?,
             Request::Known(ids) => store.known(ids)?,
             Request::Note { place, files } => store.note(place, files)?,
+            Request::Place(list) => store.place(list)?,
+            Request::List(placing) => store.list(*placing)?,
             Request::Check => {
                 let (open, open_of_gone) = self.holds.count();
                 Answer::Checked(Checked { open, open_of_gone, ..store.look_at_all()? })
@@ -443,7 +445,8 @@ impl Room {
             | Request::Symlink { .. }
             | Request::SetAttr { .. }
             | Request::Rename { .. }
-            | Request::Note { .. } => Room::Needs,
+            | Request::Note { .. }
+            | Request::Place(_) => Room::Needs,
             Request::Unlink(_) | Request::Rmdir(_) | Request::Removed { .. } | Request::Leave => Room::Makes,
             Request::Lookup(_)
             | Request::Stat(_)
@@ -453,7 +456,8 @@ impl Room {
             | Request::ToRemove { .. }
             | Request::Known(_)
             | Request::Check
-            | Request::Tickets(_) => Room::Neither,
+            | Request::Tickets(_)
+            | Request::List(_) => Room::Neither,
         }
     }
 }

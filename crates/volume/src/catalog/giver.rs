@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use haul_core::volume::rights::Party;
 use haul_core::volume::ticket::{Key, Rights, Sealed, Term, Ticket};
-use haul_core::volume::wire::{Given, VolumeId};
+use haul_core::volume::wire::{GivenTickets, VolumeId};
 use haul_core::volume::{ClientNo, FileNo};
 use haul_core::wire::FILE_LEN_MAX;
 
@@ -44,14 +44,14 @@ impl Giver {
     }
 
     /// What there is to say of terms, with these tickets.
-    pub(super) fn given(&self, party: Party, tickets: Vec<Sealed>) -> Given {
-        Given { term: self.term(), needed: party != Party::Server, tickets, raised: Vec::new() }
+    pub(super) fn given(&self, party: Party, tickets: Vec<Sealed>) -> GivenTickets {
+        GivenTickets { term: self.term(), needed: party != Party::Server, tickets, raised: Vec::new() }
     }
 
     /// What servers are told of files that lost their names, at most so many as one message has.
-    pub(super) fn raised(&self, files: &[FileNo]) -> Given {
+    pub(super) fn raised(&self, files: &[FileNo]) -> GivenTickets {
         let raised = files.iter().map(|file| (*file, NAMELESS)).collect();
-        Given { term: self.term(), needed: false, tickets: Vec::new(), raised }
+        GivenTickets { term: self.term(), needed: false, tickets: Vec::new(), raised }
     }
 
     fn term(&self) -> Term {

@@ -194,7 +194,12 @@ impl Model {
                 self.open.retain(|(who, _)| *who != client);
                 Ok(Answer::Done)
             }
-            Request::Known(_) | Request::Note { .. } | Request::Check | Request::Tickets(_) => {
+            Request::Known(_)
+            | Request::Note { .. }
+            | Request::Check
+            | Request::Tickets(_)
+            | Request::Place(_)
+            | Request::List(_) => {
                 unreachable!("what is known beside names is tested where it is kept")
             }
         }

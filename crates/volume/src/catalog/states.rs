@@ -391,7 +391,7 @@ mod tests {
     fn a_catalog_of_before_is_opened() {
         let Test { dir, store } = Test::new();
         let f = entry(store.alone(|store| store.make(&at(ROOT, "f"), Kind::File, &META)).expect("made")).id;
-        store.db.execute_batch("DROP TABLE states; PRAGMA user_version = 1").expect("sql");
+        store.db.execute_batch("DROP TABLE states; DROP TABLE lists; PRAGMA user_version = 1").expect("sql");
         drop(store);
         let path = dir.path().join("c");
         let damage = rusqlite::Connection::open(path.join("catalog.db")).expect("opened");

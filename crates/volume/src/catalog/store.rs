@@ -42,7 +42,7 @@ const _: () = assert!(RESERVE > WAL_ROOM);
 /// Marks a database as a catalog of haul: "hcat".
 const APPLICATION: i64 = 0x6863_6174;
 /// The version of the tables.
-const VERSION: i64 = 2;
+const VERSION: i64 = 3;
 /// Statements that stay prepared.
 const STATEMENTS: usize = 64;
 
@@ -52,8 +52,9 @@ const STATEMENTS: usize = 64;
 /// `entries`: kind 0 directory, 1 file, 2 link. Without parent and name: the root, or a file that was
 /// unlinked. `unlinked`: files without a name; once `released`, nobody can open them any more and servers
 /// remove them. `removed`: which server has done so. `answers`: see [`Store::recall`]. `states`: of what was
-/// written or renamed, see [`states`](super::states); version 1 had none of it.
-const TABLES: [(&str, &str); 7] = [
+/// written or renamed, see [`states`](super::states); version 1 had none of it. `lists`: how files lie, by
+/// the number that theirs name, see [`lists`](super::lists); version 2 had none of it.
+const TABLES: [(&str, &str); 8] = [
     (
         "volume",
         "CREATE TABLE volume (one INTEGER PRIMARY KEY CHECK (one = 1), id BLOB NOT NULL, \
@@ -85,9 +86,12 @@ const TABLES: [(&str, &str); 7] = [
          answer BLOB NOT NULL, PRIMARY KEY (client, slot)) STRICT, WITHOUT ROWID",
     ),
     STATES,
+    LISTS,
 ];
 
-/// The last of [`TABLES`], which came with version 2.
+/// Of [`TABLES`], what came with version 3, and with version 2.
+const LISTS: (&str, &str) =
+    ("lists", "CREATE TABLE lists (list INTEGER PRIMARY KEY, runs BLOB NOT NULL UNIQUE) STRICT");
 const STATES: (&str, &str) = (
     "states",
     "CREATE TABLE states (entry INTEGER PRIMARY KEY, state INTEGER NOT NULL, whole INTEGER, place TEXT, \
@@ -509,7 +513,7 @@ fn open_database(dir: &Path, volume: VolumeId) -> Result<(Connection, Facts), St
     }
     check(&facts).map_err(|why| StoreError::Damaged { path: path.clone(), why: why.into() })?;
     if version < VERSION {
-        renew(&db).map_err(damaged)?;
+        renew(&db, version).map_err(damaged)?;
     }
     let mode: String =
         db.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)).map_err(damaged)?;
@@ -519,10 +523,22 @@ fn open_database(dir: &Path, volume: VolumeId) -> Result<(Connection, Facts), St
     Ok((db, facts))
 }
 
-/// Brings a catalog of version 1 to this one: nothing is known of what was written before.
-fn renew(db: &Connection) -> Result<(), rusqlite::Error> {
+/// Since which version a table is there.
+fn since(table: (&str, &str)) -> i64 {
+    match table {
+        LISTS => 3,
+        STATES => 2,
+        _ => 1,
+    }
+}
+
+/// Brings a catalog of an older version to this one: nothing is known of what was written before there were
+/// states, and nobody gave a placement before there were lists.
+fn renew(db: &Connection, version: i64) -> Result<(), rusqlite::Error> {
     db.execute_batch("BEGIN IMMEDIATE")?;
-    db.execute_batch(STATES.1)?;
+    for (_, sql) in TABLES.into_iter().filter(|table| since(*table) > version) {
+        db.execute_batch(sql)?;
+    }
     db.pragma_update(None, "user_version", VERSION)?;
     db.execute_batch("COMMIT")
 }
@@ -532,7 +548,7 @@ fn whole(db: &Connection, version: i64) -> Result<Result<(), String>, rusqlite::
     if haul_mutant::removed("catalog-whole") {
         return Ok(Ok(()));
     }
-    for (name, sql) in TABLES.into_iter().filter(|table| version == VERSION || *table != STATES) {
+    for (name, sql) in TABLES.into_iter().filter(|table| since(*table) <= version) {
         let there: Option<String> = db
             .query_row("SELECT sql FROM sqlite_schema WHERE name = ?1", [name], |row| row.get(0))
             .optional()?;

@@ -169,7 +169,8 @@ impl Store {
     /// A file, which may be there already if it need not be new.
     ///
     /// # Errors
-    /// ENOENT, ENOTDIR, EEXIST; EISDIR and ELOOP where a directory or link is.
+    /// ENOENT, ENOTDIR, EEXIST; EISDIR and ELOOP where a directory or link is; EINVAL where nobody said how
+    /// it lies.
     pub fn create_file(
         &self,
         at: &Place,
@@ -178,7 +179,10 @@ impl Store {
         placing: Placing,
     ) -> Result<Answer, Trouble> {
         match self.at(at)? {
-            None => self.insert(at, Kind::File, meta, placing),
+            None => {
+                self.can_place(placing)?;
+                self.insert(at, Kind::File, meta, placing)
+            }
             Some(_) if exclusive => Err(failed(Errno::EXIST, "the name is taken")),
             Some(entry) => match entry.kind {
                 Kind::File => Ok(Answer::Made { entry, new: false }),
@@ -517,6 +521,12 @@ impl Store {
                 "removed without being released",
                 "SELECT count(*) FROM removed WHERE file NOT IN \
               (SELECT file FROM unlinked WHERE released = 1)",
+            ),
+            (
+                "of a placement that the volume has not",
+                // The code of the first list, in the upper bits of a number.
+                "SELECT count(*) FROM entries WHERE id >> 48 >= 16384 \
+              AND (id >> 48) - 16384 NOT IN (SELECT list FROM lists)",
             ),
         ];
         let mut found = Vec::new();

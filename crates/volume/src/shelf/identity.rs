@@ -57,7 +57,7 @@ fn unsealed(bytes: &[u8]) -> Option<impl Iterator<Item = &str>> {
 impl Of {
     /// How files lie on all servers.
     pub(super) fn striping(&self) -> Striping {
-        Striping { stripe_size: self.stripe_size, servers: self.servers }
+        Striping::new(self.stripe_size, self.servers)
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

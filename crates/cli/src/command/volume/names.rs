@@ -173,7 +173,13 @@ fn sizes(client: &Client, entries: &[(Name, Entry)]) -> Vec<Result<Option<u64>, 
 
 /// How a file is placed, and the server that it begins on.
 fn placed(entry: &Entry, striping: &Striping) -> Option<(String, u16)> {
-    entry.file().map(|file| (Placing::of(file).in_words(), striping.server(file, 0).0))
+    entry.file().map(|file| {
+        let words = match striping.list_of(file) {
+            Some(list) => list.in_words(),
+            None => Placing::of(file).in_words(),
+        };
+        (words, striping.server(file, 0).0)
+    })
 }
 
 fn line(name: &[u8], entry: &Entry, size: Option<u64>, striping: &Striping) -> Line {
@@ -263,7 +269,7 @@ pub(super) fn stat(text: &str, json: bool) -> Result<i32, Trouble> {
     let volume = Names::open(name)?;
     let found = volume.find(&names)?;
     let servers = u16::try_from(volume.access.servers.len()).unwrap_or(u16::MAX);
-    let striping = Striping { stripe_size: volume.access.stripe.into(), servers };
+    let striping = Striping::new(volume.access.stripe.into(), servers).with_lists(volume.catalog.lists());
     let (mut size, mut home) = (None, None);
     if found.entry.kind != Kind::Directory {
         let client = volume.lengths()?;

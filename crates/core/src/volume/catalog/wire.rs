@@ -5,7 +5,7 @@
 //! than a frame.
 //! Left out: whether an entry exists, which the catalog knows.
 
-use super::super::layout::Placing;
+use super::super::layout::{Given, Placing};
 pub use super::super::wire::VolumeId;
 use super::{
     ADDRESS_LEN_MAX, Answer, Brought, Checked, ClientNo, ContentVersion, Entry, EntryNo, FAULT_LEN_MAX,
@@ -205,6 +205,14 @@ fn write_request(w: &mut Writer<'_>, request: &Request) {
             w.u8(18);
             write_ids(w, ids.iter().map(|id| id.0));
         }
+        Request::Place(list) => {
+            w.u8(20);
+            list.write(w);
+        }
+        Request::List(placing) => {
+            w.u8(21);
+            w.u16(placing.code());
+        }
     }
 }
 
@@ -275,6 +283,14 @@ fn write_answer(w: &mut Writer<'_>, answer: &Answer) {
                 w.bytes("fault", cut(fault).as_bytes(), FAULT_LEN_MAX);
             }
             [last, named, nameless, open, open_of_gone].into_iter().for_each(|number| w.u64(*number));
+        }
+        Answer::Placed(placing) => {
+            w.u8(20);
+            w.u16(placing.code());
+        }
+        Answer::List(list) => {
+            w.u8(21);
+            list.write(w);
         }
     }
 }
@@ -412,6 +428,15 @@ fn read_placing(r: &mut Reader<'_>) -> Result<Placing, WireError> {
     Placing::from_code(code).ok_or_else(|| bad("placing", code.into()))
 }
 
+/// One that a list says.
+fn read_listed(r: &mut Reader<'_>) -> Result<Placing, WireError> {
+    let placing = read_placing(r)?;
+    match placing.list() {
+        Some(_) => Ok(placing),
+        None => Err(bad("placing of a list", placing.code().into())),
+    }
+}
+
 fn read_mode(r: &mut Reader<'_>) -> Result<u32, WireError> {
     match r.u32("mode")? {
         mode if mode > MODE_MAX => Err(bad("mode", mode.into())),
@@ -532,6 +557,8 @@ fn read_request(r: &mut Reader<'_>) -> Result<Request, WireError> {
         },
         17 => Request::Check,
         18 => Request::Tickets(read_ids(r, EntryNo)?),
+        20 => Request::Place(Given::read(r)?),
+        21 => Request::List(read_listed(r)?),
         other => return Err(bad("request of a catalog", other.into())),
     })
 }
@@ -588,6 +615,8 @@ fn read_answer(r: &mut Reader<'_>) -> Result<Answer, WireError> {
                 open_of_gone: r.u64("open files")?,
             })
         }
+        20 => Answer::Placed(read_listed(r)?),
+        21 => Answer::List(Given::read(r)?),
         other => return Err(bad("answer of a catalog", other.into())),
     })
 }

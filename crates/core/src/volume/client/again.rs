@@ -74,7 +74,7 @@ mod tests {
 
     /// A client whose gatherer is there and does not take the write that it began.
     fn not_taken() -> (Client<&'static str>, RequestNo) {
-        let mut client = Client::new(Striping { servers: 1, stripe_size: 8 });
+        let mut client = Client::new(Striping::new(8, 1));
         client.gatherer_joined(Time(1), 1);
         client.write(Time(2), OpNo(1), Path::Gather, FILE, (9, 3), "abc");
         let Some(Action::ToGatherer(number, first)) = client.poll_action() else {

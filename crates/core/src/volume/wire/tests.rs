@@ -17,7 +17,7 @@ fn all() -> Vec<Message> {
     let part = |offset, len, from| Part { offset, len, seq: Seq(0), from };
     let gather = |request| Message::Gather(number, request);
     let join = |volume, who| {
-        let striping = Striping { servers: 3, stripe_size: 1 << 20 };
+        let striping = Striping::new(1 << 20, 3);
         let volume = VolumeId([volume; 16]);
         Message::Join { volume, who, session: Session(2), to: ServerNo(2), striping }
     };
@@ -87,8 +87,8 @@ fn all() -> Vec<Message> {
         Message::Ticket(sealed()),
         Message::TicketWanted(Wanted { number, file, had: None }),
         Message::TicketWanted(Wanted { number, file, had: Some(u64::MAX) }),
-        Message::Tickets(Given::default()),
-        Message::Tickets(Given {
+        Message::Tickets(GivenTickets::default()),
+        Message::Tickets(GivenTickets {
             term: Term(7),
             needed: true,
             tickets: vec![sealed(), sealed()],
@@ -104,6 +104,13 @@ fn all() -> Vec<Message> {
         Message::Found(Found::Log { files: vec![file], faults: vec![], more: false }),
         Message::Found(Found::Files(vec![Has::default(), has(vec![0..1, 2..FILE_LEN_MAX])])),
         Message::Found(Found::Failed(5)),
+        Message::Learn(Learn {
+            volume: VolumeId([5; 16]),
+            to: ServerNo(1),
+            placing: Placing::given(7).expect("one"),
+            list: Given::new([(0, 3), (2, 1)]).expect("a list"),
+        }),
+        Message::Learnt,
     ]
 }
 

@@ -14,7 +14,7 @@ const _: () = assert!(16 + TICKETS_MAX * (SEALED_LEN + RAISED_LEN) <= CONTROL_LE
 
 /// What the catalog gives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Given {
+pub struct GivenTickets {
     /// The term that it is.
     pub term: Term,
     /// Servers want tickets of whoever holds this client's key.
@@ -77,7 +77,7 @@ pub(super) fn read_wanted(r: &mut Reader<'_>) -> Result<Wanted, WireError> {
     Ok(Wanted { number, file, had })
 }
 
-pub(super) fn write_given(w: &mut Writer<'_>, given: &Given) {
+pub(super) fn write_given(w: &mut Writer<'_>, given: &GivenTickets) {
     w.u64(given.term.0);
     w.bool(given.needed);
     w.count("tickets", given.tickets.len(), TICKETS_MAX);
@@ -89,11 +89,11 @@ pub(super) fn write_given(w: &mut Writer<'_>, given: &Given) {
     }
 }
 
-pub(super) fn read_given(r: &mut Reader<'_>) -> Result<Given, WireError> {
+pub(super) fn read_given(r: &mut Reader<'_>) -> Result<GivenTickets, WireError> {
     let (term, needed) = (Term(r.u64("term")?), r.bool("whether tickets are needed")?);
     let tickets = r.list("tickets", TICKETS_MAX, SEALED_LEN, read_sealed)?;
     let raised = r.list("raised epochs", TICKETS_MAX, RAISED_LEN, |r| {
         Ok((FileNo(r.u64("file of an epoch")?), r.u32("epoch of a file")?))
     })?;
-    Ok(Given { term, needed, tickets, raised })
+    Ok(GivenTickets { term, needed, tickets, raised })
 }

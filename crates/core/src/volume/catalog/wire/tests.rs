@@ -59,7 +59,20 @@ fn requests() -> Vec<Request> {
         Request::Note { place: "n1:/home/me".into(), files: notings() },
         Request::Check,
         Request::Tickets(vec![EntryNo(2), EntryNo(3)]),
+        Request::Create {
+            at: place("a"),
+            meta: meta(),
+            exclusive: false,
+            open: true,
+            placing: Placing::given(7).expect("one"),
+        },
+        Request::Place(list()),
+        Request::List(Placing::given(7).expect("one")),
     ]
+}
+
+fn list() -> Given {
+    Given::new([(0, 3), (2, 1)]).expect("a list")
 }
 
 fn notings() -> Vec<Noting> {
@@ -103,6 +116,8 @@ fn answers() -> Vec<Answer> {
             open: 3,
             open_of_gone: 4,
         }),
+        Answer::Placed(Placing::given(7).expect("one")),
+        Answer::List(list()),
     ]
 }
 
@@ -190,6 +205,8 @@ fn what_is_not_legal_is_refused() {
         refused(&ask(Request::Symlink { at: place("a"), meta: meta(), target: target.into() }));
     }
     refused(&Message::Answer(RequestNo(1), Answer::Page { entries: vec![], more: true }));
+    refused(&ask(Request::List(Placing::ROUND_ROBIN)));
+    refused(&Message::Answer(RequestNo(1), Answer::Placed(Placing::ROUND_ROBIN)));
     let entries = vec![(name("b"), entry(Kind::File)), (name("a"), entry(Kind::File))];
     refused(&Message::Answer(RequestNo(1), Answer::Page { entries, more: false }));
     // Names are legal by their type: their bytes are changed.
