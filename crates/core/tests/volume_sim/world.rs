@@ -11,11 +11,12 @@ mod trouble;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::sync::Arc;
 
 use haul_core::ids::Time;
 use haul_core::volume::client::{self, Client, OpNo, Outcome, Striping};
 use haul_core::volume::gather::{self, CutNo, Gatherer, Record, Seq, Settings};
-use haul_core::volume::layout::Placing;
+use haul_core::volume::layout::{Given, Lists, Placing};
 use haul_core::volume::storage::{self, Done, Peer, Storage};
 use haul_core::volume::threshold::Path;
 use haul_core::volume::{ClientNo, FileNo, Incarnation, RequestNo, ServerNo, Session};
@@ -40,10 +41,26 @@ const GATHERER_PEER: u64 = 1000;
 /// Clients are heard so often.
 const PING: u64 = 2000 * MS;
 
-/// The number of a file, by which some lie in runs of several stripes.
+/// The number of a file, by which some lie in runs of several stripes, and some as a list says.
 fn numbered(file: u64) -> FileNo {
-    let code = [2, 0, 3][(file % 3) as usize];
+    let given = Placing::given(0).map_or(0, Placing::code);
+    let code = [2, given, 0, 3][(file % 4) as usize];
     Placing::from_code(code).expect("there is such a one").number(file)
+}
+
+/// The one list that there is.
+struct OneList(Arc<Given>);
+
+impl Lists for OneList {
+    fn list(&self, placing: Placing) -> Option<Arc<Given>> {
+        (placing == Placing::given(0)?).then(|| self.0.clone())
+    }
+}
+
+/// The last of them has two stripes, and then the first one.
+fn striping_of(servers: u16) -> Striping {
+    let list = Given::new([(servers - 1, 2), (0, 1)]).expect("a list");
+    Striping::new(STRIPE, servers).with_lists(Arc::new(OneList(Arc::new(list))))
 }
 
 pub struct World {
@@ -160,7 +177,7 @@ impl World {
     }
 
     fn striping(&self) -> Striping {
-        Striping::new(STRIPE, self.storages.len() as u16)
+        striping_of(self.storages.len() as u16)
     }
 
     fn say(&mut self, text: impl FnOnce() -> String) {
@@ -385,7 +402,7 @@ impl World {
                         }
                         // Not by a call of this world, of which `storage` is a part.
                         let servers = self.storages.len() as u16;
-                        let striping = Striping::new(STRIPE, servers);
+                        let striping = striping_of(servers);
                         let is_here = |write: &Write| {
                             let at = striping.server(file, write.offset / STRIPE);
                             numbered(write.file) == file && at == ServerNo(server)
