@@ -139,7 +139,12 @@ impl<B: Clone> Client<B> {
         }
         let Some(first) = state.syncs.front_mut() else { return };
         if let Some(failed) = failed {
-            first.failed.get_or_insert(failed);
+            // What a disk says is told before what was lost: it is of writes, too, that were under way when
+            // this was asked for, and no later sync is asked about those.
+            let is_said = matches!(first.failed, Some(Outcome::Failed(..)));
+            if first.failed.is_none() || !is_said && matches!(failed, Outcome::Failed(..)) {
+                first.failed = Some(failed);
+            }
             // Who asked for those waits for the next one.
             if first.has_later {
                 state.loses(of);
@@ -163,5 +168,61 @@ impl<B: Clone> Client<B> {
             self.done(first.op, outcome);
             self.begin_syncs(file);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Action, Path, Striping};
+    use super::*;
+
+    const FILE: FileNo = FileNo(0);
+    const EIO: i32 = 5;
+
+    /// Goal: a disk that says no is told by the sync that asked it, though that sync was for something of the
+    /// gatherer's life before, too: the next one asks nobody about what was under way then.
+    #[test]
+    fn what_a_disk_says_is_not_hidden_by_what_was_lost() {
+        let mut client = Client::new(Striping::new(8, 1));
+        let life = Incarnation(1);
+        client.gatherer_joined(Time(1), 1);
+        client.server_joined(Time(1), ServerNo(0), life);
+        client.heard(Time(1), Time(1));
+        let sent = |client: &mut Client<&'static str>| match client.poll_action() {
+            Some(Action::ToGatherer(number, _) | Action::ToStorage(_, number, _)) => number,
+            other => panic!("{other:?} asks for nothing"),
+        };
+        client.write(Time(2), OpNo(1), Path::Gather, FILE, (0, 3), "abc");
+        let gathered = sent(&mut client);
+        client.gatherer_answered(Time(3), gathered, gather::Answer::Written);
+        assert_eq!(client.poll_action(), Some(Action::Done(OpNo(1), Outcome::Written)));
+        // The gatherer's next life has nothing of that write.
+        client.gatherer_joined(Time(4), 2);
+        client.heard(Time(4), Time(4));
+        client.write(Time(5), OpNo(2), Path::Direct, FILE, (8, 3), "def");
+        let leased = sent(&mut client);
+        client.sync(Time(6), OpNo(3), FILE);
+        let answer = gather::Answer::Leased { stripes: 1..2, epoch: Epoch { gatherer: 2, fence: 0 } };
+        client.gatherer_answered(Time(7), leased, answer);
+        let written = sent(&mut client);
+        client.storage_answered(Time(8), ServerNo(0), written, storage::Answer::Written(life));
+        assert_eq!(client.poll_action(), Some(Action::Done(OpNo(2), Outcome::Written)));
+        client.sync(Time(9), OpNo(4), FILE);
+        let mut done = Vec::new();
+        while let Some(action) = client.poll_action() {
+            match action {
+                Action::ToStorage(server, number, storage::Request::Sync { .. }) => {
+                    client.storage_answered(Time(10), server, number, storage::Answer::Failed(EIO));
+                }
+                Action::ToGatherer(number, gather::Request::Sync { .. }) => {
+                    client.gatherer_answered(Time(10), number, gather::Answer::Durable);
+                }
+                Action::ToGatherer(_, gather::Request::Grow { .. }) => {}
+                Action::Done(op, outcome) => done.push((op, outcome)),
+                other => panic!("{other:?}"),
+            }
+        }
+        let failed = Outcome::Failed(Where::Storage(ServerNo(0)), EIO);
+        assert_eq!(done, [(OpNo(3), failed), (OpNo(4), Outcome::Synced)]);
     }
 }
