@@ -503,29 +503,6 @@ fn a_pair_of_which_one_is_gone_ends_the_run() {
     });
 }
 
-/// Goal: where one of two servers closes further connections without a greeting, the pairs that it took do
-/// the work. Method: ProFTPD serves three connections as a source, then as a destination.
-#[test]
-fn pairs_that_are_not_greeted_are_over() {
-    need!("proftpd", "vsftpd");
-    let mut few = open(Software::Proftpd).to_owned();
-    few.push_str("MaxInstances 3\n");
-    let few = Node::start(Software::Proftpd, A, &few);
-    let (any, room) = (Node::start(Software::Vsftpd, B, open(Software::Vsftpd)), Room::new());
-    let mut rng = fastrand::Rng::with_seed(93);
-    for (from, to) in [(&few, &any), (&any, &few)] {
-        let (source, sink) = (from.place("source"), to.place("sink"));
-        fs::create_dir(&source).expect("make a directory");
-        (0..24).for_each(|n| file(&source.join(format!("f{n}")), &mut rng, 300_000));
-        let url = |node: &Node, path: &Path| format!("{}/", node.url(path));
-        let ended = cp(&room.at("state"), &[], &url(from, &source), &url(to, &sink)).run().sane().exits(0);
-        for n in 0..24 {
-            let name = format!("f{n}");
-            assert!(read(sink.join(&name)) == read(source.join(&name)), "{name}: {}", ended.describe());
-        }
-    }
-}
-
 /// Goal: between two servers, too, size and time prove nothing at a destination that sets no times.
 /// Method: vsftpd with `mdtm_write` off; the source gets the time of the copy, and other bytes.
 #[test]

@@ -201,12 +201,7 @@ impl Worker {
             }
             Fault::At { end, error, other } => (end, error, other),
         };
-        // Further sessions may be closed, or left to wait, without a word.
-        let is_further = error.is_network()
-            && !self.counted
-            && shared.lock().known.pairs > 0
-            && !haul_mutant::removed("ftp-pairs-that-are-not-greeted-are-over");
-        if error.is_full() || is_further {
+        if error.is_full() {
             let mut queue = shared.lock();
             if queue.alive > 1 && jobs.iter().all(|job| !job.stored) {
                 queue.alive -= 1;
