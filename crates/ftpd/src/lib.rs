@@ -27,6 +27,7 @@ pub mod people;
 pub mod progress;
 pub mod receive;
 pub mod relay;
+pub mod seen;
 pub mod send;
 pub mod session;
 pub mod store;

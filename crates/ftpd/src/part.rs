@@ -26,8 +26,8 @@ use haul_core::entry::Name;
 use haul_gridftp::ranges::Ranges;
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
+use crate::seen::{Seen, settled};
 use crate::store::{Dir, Fault, File, Stat};
 use crate::tree::{Lost, Spot, Tree, regular};
 use copy::copy;
@@ -116,32 +116,6 @@ pub enum Begin {
     Append,
     /// What stands there, and bytes at any place: `ESTO`.
     Into,
-}
-
-/// A version of a file: what a look at it tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
-    dev: u64,
-    ino: u64,
-    size: u64,
-    mtime: (i64, i64),
-    version: (i64, i64),
-}
-
-impl Seen {
-    /// The same wherever it is looked at: the number of the device is each host's own.
-    pub fn of(stat: &Stat) -> Seen {
-        Seen { dev: 0, ..seen(stat) }
-    }
-}
-
-fn seen(stat: &Stat) -> Seen {
-    Seen { dev: stat.dev, ino: stat.ino, size: stat.len, mtime: stat.mtime, version: stat.version }
-}
-
-/// The file that is open is as it was at a look before: not written to, and not replaced by its name either.
-pub fn is_unchanged(file: &dyn File, before: &Stat) -> bool {
-    file.stat().is_ok_and(|now| seen(&now) == seen(before))
 }
 
 /// What a sync is made of: it may run beside the writes that follow it.
@@ -370,9 +344,10 @@ impl Upload {
     ) -> Result<(), Failed> {
         let open = self.dir.open(&self.name, false).map_err(Failed::of("open the file"))?;
         let stat = open.stat().map_err(Failed::of("look at the file"))?;
-        if seen(&stat) != seen(base) {
+        let stat = settled(&*open, stat).map_err(Failed::of("look at the file"))?;
+        let Some(stat) = stat.filter(|stat| Seen::here(stat) == Seen::here(base)) else {
             return Err(Failed::Changed);
-        }
+        };
         let size = stat.len;
         // Of a restart only what the client says that it need not send.
         let len = match begin {
@@ -387,10 +362,10 @@ impl Upload {
             copy(&*open, &*self.file, len, is_wanted)?;
         }
         let after = open.stat().map_err(Failed::of("look at the file"))?;
-        if seen(&after) != seen(base) {
+        if Seen::here(&after) != Seen::here(base) {
             return Err(Failed::Changed);
         }
-        self.base = Some(seen(base));
+        self.base = Some(Seen::here(base));
         self.hollow = false;
         match begin {
             Begin::Restart(claimed) => {
@@ -576,7 +551,7 @@ impl Upload {
         self.is_in_place()?;
         if let Some(base) = self.base {
             let now = self.dir.look(&self.name).map_err(|_| Failed::Changed)?;
-            if seen(&now) != base {
+            if Seen::here(&now) != base {
                 return Err(Failed::Changed);
             }
         }

@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use haul_core::entry::Name;
 pub use rustix::fs::FileType;
@@ -169,6 +170,11 @@ pub trait File: Send + Sync {
     fn sync(&self) -> Result<(), Fault>;
     /// Locks it until it is dropped; `EAGAIN`: somebody else has it.
     fn lock(&self) -> Result<(), Fault>;
+    /// For how long a read does not count behind a look that told this: a write could leave all of it as it
+    /// is.
+    fn settles(&self, _seen: &Stat) -> Duration {
+        Duration::ZERO
+    }
     /// How it lies, if that is known, and if it lies so.
     fn round(&self) -> Option<Round> {
         None

@@ -16,7 +16,8 @@ use rustix::io::Errno;
 use super::copy::copy;
 use super::file::{create, remove};
 use super::record;
-use super::{Failed, Names, Seen, Upload};
+use super::{Failed, Names, Upload};
+use crate::seen::Seen;
 use crate::store::File;
 use crate::tree::{Spot, Tree, regular};
 

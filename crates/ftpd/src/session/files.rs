@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::Session;
 use crate::listing::{Form, Listing, facts, long_line};
 use crate::log::Change;
-use crate::part::is_unchanged;
+use crate::seen::is_unchanged;
 use crate::store::{Dir, FileType, Stat};
 use crate::sums::Sum;
 use crate::tree::{Lost, Spot, Tree, is_kept, regular, shown};

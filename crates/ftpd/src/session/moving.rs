@@ -17,9 +17,10 @@ use crate::control::{Abort, Control};
 use crate::data::{Conn, Way};
 use crate::listing::{Form, Listing};
 use crate::log::Transfer;
-use crate::part::{Begin, Failed, Seen, Upload, is_unchanged};
+use crate::part::{Begin, Failed, Upload};
 use crate::progress::Progress;
 use crate::receive::{self, Markers};
+use crate::seen::{Seen, is_unchanged, settled};
 use crate::send::{self, Blocks, Feed, FileFeed, TextFeed};
 use crate::transfer::Stop;
 use crate::tree::{Lost, Spot, Tree};
@@ -33,8 +34,10 @@ impl Session {
         let restart = self.with.restart.take();
         self.with.allo = None;
         let opened = tree.find(&self.here, path, true).and_then(|spot| tree.open_file(&spot));
-        let (file, stat) = match opened {
-            Ok(opened) => opened,
+        let opened = opened.and_then(|(file, stat)| Ok((settled(&*file, stat)?, file)));
+        let (stat, file) = match opened {
+            Ok((Some(stat), file)) => (stat, file),
+            Ok((None, _)) => return self.plain(451, "The file is written to all the time: get it again."),
             Err(lost) => return self.refuse(path, lost),
         };
         let size = stat.len;

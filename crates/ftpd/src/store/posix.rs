@@ -4,9 +4,11 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::time::Duration;
 
-use haul_core::entry::Name;
+use haul_core::entry::{Name, Timestamp};
 use haul_storage::jail::Jail;
+use haul_storage::source::age;
 use rustix::fs::{AtFlags, FlockOperation, Mode, Timespec, Timestamps};
 use rustix::io::Errno;
 
@@ -176,6 +178,11 @@ impl Dir for PosixDir {
 impl File for PosixFile {
     fn stat(&self) -> Result<Stat, Fault> {
         Ok(Stat::of(&rustix::fs::fstat(&self.0)?))
+    }
+
+    fn settles(&self, seen: &Stat) -> Duration {
+        let (secs, nanos) = seen.version;
+        age::settle_here(&self.0, Timestamp { secs, nanos: nanos as u32 })
     }
 
     fn length(&self) -> Result<u64, Fault> {

@@ -34,9 +34,12 @@
 //! is over ([`settle_kept`]); by the same clocks of the source, for which time it is elsewhere says nothing.
 //! An mtime that was set ahead of the clock is waited for no longer than one step.
 
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use haul_core::entry::Timestamp;
+use rustix::fs::fstatfs;
+use rustix::time::{ClockId, clock_gettime};
 
 /// How coarsely any file system keeps ctime.
 pub const CTIME_GRAIN: Duration = Duration::from_secs(2);
@@ -107,6 +110,25 @@ pub(crate) fn settle_kept(mtime: Timestamp, now: Timestamp, clocked: Clocked, ke
     match u64::try_from(left) {
         Ok(left @ 1..) => Duration::from_nanos(left) + CTIME_GRAIN_LOCAL,
         _ => Duration::ZERO,
+    }
+}
+
+/// For how long what is read of a file does not count behind a look at it that showed this ctime, where the
+/// clock that gives ctimes is this host's: until it is a grain old. Zero elsewhere, where every look within a
+/// minute of a change would cost seconds.
+pub fn settle_here(file: impl AsFd, ctime: Timestamp) -> Duration {
+    let now = clock_gettime(ClockId::Realtime);
+    let now = Timestamp { secs: now.tv_sec, nanos: now.tv_nsec as u32 };
+    if settle(ctime, now, Clocked::Coarsely).is_zero() {
+        return Duration::ZERO;
+    }
+    let clocked = Clocked::of(fstatfs(file).map_or(0, |stat| stat.f_type as u64));
+    match clocked {
+        Clocked::Elsewhere => Duration::ZERO,
+        _ => {
+            let age = u64::try_from(nanos(now) - nanos(ctime)).unwrap_or(0);
+            settle(ctime, now, clocked).saturating_sub(Duration::from_nanos(age))
+        }
     }
 }
 
