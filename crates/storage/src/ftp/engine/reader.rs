@@ -172,9 +172,8 @@ impl Reader {
     }
 
     /// The next operation that is this session's: what goes on where it is, for which it waits a little; then
-    /// what lies on it, then what anybody can do, unless its server may not answer while others do. Where
-    /// files come in blocks it takes that only when the session is open: meanwhile those that are open have
-    /// it.
+    /// what lies on it, then what anybody can do, unless its server may not answer while others do. It takes
+    /// that only when the session is open: meanwhile those that are open have it.
     fn next(&mut self) -> Option<Work> {
         let until = Instant::now() + HOLD;
         let mut queues = self.common.lock();
@@ -208,7 +207,7 @@ impl Reader {
                 queues.asking[self.index] = false;
                 continue;
             }
-            if self.counted || self.tried || !self.common.ways.is_on() {
+            if self.counted || self.tried {
                 if let Some(work) = queues.other.pop_front() {
                     return Some(work);
                 }
