@@ -32,7 +32,8 @@ pub enum Listed {
 }
 
 impl Listed {
-    pub(crate) fn name(&self) -> Option<&[u8]> {
+    /// The name of an entry.
+    pub fn name(&self) -> Option<&[u8]> {
         match self {
             Listed::Entry { name, .. } => Some(name),
             _ => None,

@@ -563,6 +563,15 @@ fn leads_there(session: &mut Session, path: &[u8]) -> Result<Option<Vec<u8>>, Er
         if !is_there {
             return Ok(Some(part.to_vec()));
         }
+        let is_known = |longer: &[u8]| listed.iter().any(|line| line.name() == Some(longer));
+        for longer in names::longer_at_its_ends(name, is_known) {
+            let longer = [dir.strip_suffix(b"/").unwrap_or(dir), b"/", &longer].concat();
+            if matches!(session.facts(&longer)?, Asked::Is(_))
+                && !haul_mutant::removed("ftp-ends-of-names-are-asked-about")
+            {
+                return Ok(Some(part.to_vec()));
+            }
+        }
     }
     Ok(None)
 }
@@ -636,6 +645,10 @@ fn says_full(text: &str) -> bool {
 /// Why a name that is not ASCII is not said to such a server.
 const DROPS: &str = "the server drops bytes that are not ASCII from names that it is told over ftp://, and would take another \
                      file; gsiftp:// keeps them";
+
+/// Why what has blanks or dots at the ends of its name is not asked for.
+const DROPS_ENDS: &str = "the server leaves blanks or dots at the ends of a name out, and would give what lies beside it; give it a name \
+                          without them there";
 
 /// Whether a server drops bytes of names. That of Globus does, but over the security of the grid.
 fn drops_bytes(server: &Server, session: &Session) -> bool {

@@ -438,3 +438,74 @@ fn no_list_of_logins_is_no_error() {
     let liar = good().start();
     cp(&liar, &room.dir("sink")).env("NETRC", "/dev/null").run().sane().exits(0);
 }
+
+/// Goal: at a server that leaves blanks at the end of a name out, none with such an end gets what lies beside
+/// it, be that of the same size and time: it fails, and all others arrive. Where the server keeps them, all
+/// arrive. Method: files and directories, by MLSD and by LIST, and named as sources.
+#[test]
+fn ends_that_a_server_leaves_out_are_told() {
+    let has = || {
+        let has = good().file("/d/a", b"plain").file("/d/a ", b"blank").file("/d/end.", b"dot");
+        has.file("/d/sub/f", b"of sub").file("/d/sub /f", b"blank!")
+    };
+    let line = |mode: &str, len: usize, name: &str| {
+        format!("{mode}   1 0        0            {len:4} Jan  2  2020 {name}\r\n")
+    };
+    let (file, dir) = ("-rw-r--r--", "drwxr-xr-x");
+    let top = [
+        ITSELF.to_owned(),
+        line(file, 4, "good"),
+        line(file, 5, "a"),
+        line(file, 5, "a "),
+        line(file, 3, "end."),
+        line(dir, 0, "sub"),
+        line(dir, 0, "sub "),
+    ]
+    .concat();
+    let below = [ITSELF.to_owned(), line(file, 6, "f")].concat();
+    let by_list = || {
+        let has = has().list(b"").lists("LIST -a", "/d", top.as_bytes());
+        has.lists("LIST -a", "/d/sub", below.as_bytes()).lists("LIST -a", "/d/sub ", below.as_bytes())
+    };
+    for (liar, trims) in [
+        (has().start(), false),
+        (by_list().start(), false),
+        (has().trims().start(), true),
+        (by_list().trims().start(), true),
+    ] {
+        let room = Room::new();
+        let sink = room.dir("sink");
+        let ended = cp(&liar, &sink).run().sane().exits(if trims { 3 } else { 0 });
+        for (path, content) in [("a", "plain"), ("good", "good"), ("end.", "dot"), ("sub/f", "of sub")] {
+            assert_eq!(read(sink.join(path)), content.as_bytes(), "{path}");
+        }
+        let named = room.dir("named");
+        let alone = Haul::cp(["--patience=2s"]).args([liar.url("/d/a ")]).args([&named]).run().sane();
+        if trims {
+            ended.says("blanks or dots");
+            assert!(!sink.join("a ").exists() && !sink.join("sub ").exists());
+            assert!(!alone.status.success() && !named.join("a ").exists(), "{}", alone.describe());
+        } else {
+            assert_eq!(read(sink.join("a ")), b"blank");
+            assert_eq!(read(sink.join("sub /f")), b"blank!");
+            assert_eq!(read(named.join("a ")), b"blank");
+        }
+    }
+}
+
+/// Goal: a file of the name of the option hides nothing.
+/// Method: a server that takes `-a` for the name of that file, and hides names with a dot without an option.
+#[test]
+fn a_file_called_as_the_option_hides_nothing() {
+    let room = Room::new();
+    let sink = room.dir("sink");
+    let own = "-rw-r--r--   1 0        0               4 Nov 25  2019 -a\r\n";
+    let has = good().file("/d/.hid", b"hid").file("/d/-a", b"name").list(b"");
+    let has = has.lists("LIST -a", "/d", own.as_bytes()).lists("LIST", "/d", [own, GOOD].concat().as_bytes());
+    let all = [ITSELF, own, GOOD, HIDDEN].concat();
+    let liar = has.lists("LIST", "/d/-al", all.as_bytes()).start();
+    cp(&liar, &sink).run().sane().exits(0);
+    for (name, content) in [("-a", "name"), ("good", "good"), (".hid", "hid")] {
+        assert_eq!(read(sink.join(name)), content.as_bytes(), "{name}");
+    }
+}

@@ -195,6 +195,28 @@ impl Session {
         let (bytes, short) = self.listing(Command::Bare("LIST"))?;
         let mut without = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?;
         without.extend(short.map(Listed::Short));
+        // What has the option's name was shown in place of all: so another option, of which nothing has the
+        // name.
+        let others: [&[u8]; 3] = [b"-al", b"-la", b"-aal"];
+        let other = others.into_iter().find(|name| named(&without, name).is_none());
+        if let Some(other) = other.filter(|_| named(&without, b"-a").is_some())
+            && !haul_mutant::removed("ftp-options-are-no-names")
+        {
+            let mut saw_itself = false;
+            match self.listing(Command::Path("LIST", other)) {
+                Ok((bytes, short)) => {
+                    let mut all = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?;
+                    all.extend(short.map(Listed::Short));
+                    if saw_itself {
+                        self.lists_kinds |= tells_kinds(&all);
+                        return Ok(all);
+                    }
+                }
+                // It knows no options.
+                Err(error) if error.is_unknown() || error.is_unavailable() => {}
+                Err(error) => return Err(error),
+            }
+        }
         self.lists_kinds |= tells_kinds(&without);
         Ok(either(with, without))
     }

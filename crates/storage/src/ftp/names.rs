@@ -316,6 +316,32 @@ pub(super) fn is_part(name: &[u8]) -> bool {
     name.starts_with(b".") && (9..=28).contains(&tag.len()) && tag.iter().all(is_tag)
 }
 
+/// Names that a server takes for the same as this one, which has blanks or dots at an end, if it leaves those
+/// out: with one more of them at that end, or more where `is_known` knows that name.
+pub(super) fn longer_at_its_ends(name: &[u8], is_known: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
+    let first = name.utf8_chunks().next().and_then(|chunk| chunk.valid().chars().next());
+    let last = name.utf8_chunks().last().filter(|chunk| chunk.invalid().is_empty());
+    let last = last.and_then(|chunk| chunk.valid().chars().next_back());
+    let ends = [
+        (first.filter(|letter| letter.is_whitespace()), true),
+        (last.filter(|letter| letter.is_whitespace() || *letter == '.'), false),
+    ];
+    let mut all = Vec::new();
+    for (letter, at_start) in ends {
+        let Some(letter) = letter else { continue };
+        let (mut space, mut longer) = ([0; 4], name.to_vec());
+        let letter = letter.encode_utf8(&mut space).as_bytes();
+        loop {
+            longer = if at_start { [letter, &longer].concat() } else { [&longer, letter].concat() };
+            if !is_known(&longer) {
+                break;
+            }
+        }
+        all.push(longer);
+    }
+    all
+}
+
 /// Nothing that the server tells of a file differs.
 pub(super) fn same_facts(one: &Facts, other: &Facts) -> bool {
     let of = |facts: &Facts| (facts.kind, facts.size, facts.modify, facts.unique.clone());
@@ -373,6 +399,25 @@ mod tests {
         let told = |name: &str, words: &str| rows.iter().any(|row| row.0 == name && row.1.contains(words));
         assert!(told("waited for", "3 files 1.1 s") && told("came along", "2 files"), "{rows:?}");
         assert!(told("NOT known", "the times of 1 directory"), "{rows:?}");
+    }
+
+    /// Goal: a name with blanks or dots at an end has a longer one that nobody knows; no other name has.
+    #[test]
+    fn ends_of_names_have_longer_ones() {
+        let longer = |name: &str| longer_at_its_ends(name.as_bytes(), |longer| longer == b"a  ");
+        for (name, all) in [
+            ("a ", &["a   "][..]),
+            (" a", &["  a"]),
+            (" a.", &["  a.", " a.."]),
+            ("a\u{a0}", &["a\u{a0}\u{a0}"]),
+            ("a", &[]),
+            (".a b", &[]),
+            ("\u{e9}", &[]),
+        ] {
+            let all: Vec<Vec<u8>> = all.iter().map(|name| name.as_bytes().to_vec()).collect();
+            assert_eq!(longer(name), all, "{name:?}");
+        }
+        assert!(longer_at_its_ends(b"a \xff", |_| false).is_empty());
     }
 
     /// Goal: what may have been changed within the last second is young by whatever clock its server has that

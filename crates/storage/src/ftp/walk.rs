@@ -33,6 +33,8 @@ const LISTS_AND_SAYS: &str = "the server lists it, and says of it:";
 const LINKS_UNTOLD: &str = "the server knows no LIST: symbolic links could not be told apart from files and \
                             directories, or are left out by it";
 
+mod ends;
+
 /// What a walk needs.
 pub(super) struct Job {
     pub(super) lines: Lines,
@@ -207,6 +209,7 @@ impl Walker {
                 return Vec::new();
             }
         };
+        let listed = self.without_lost_ends(above, listed);
         let (mut dirs, mut inexact) = (Vec::new(), Vec::new());
         for line in listed {
             let (name, facts, exact) = match line {

@@ -103,6 +103,8 @@ pub struct Lies {
     list: Option<Vec<u8>>,
     elsewhere: Option<Ipv4Addr>,
     hangs_up_while_listing: bool,
+    /// It leaves out blanks at the ends of a path.
+    trims: bool,
     rest: Rest,
     /// In place of what is said behind a listing.
     listing_end: Option<Vec<u8>>,
@@ -215,6 +217,12 @@ impl Lies {
     /// It sends a listing and closes everything, without a word of its end.
     pub fn hangs_up_while_listing(mut self) -> Lies {
         self.hangs_up_while_listing = true;
+        self
+    }
+
+    /// It leaves out blanks at the ends of a path that it is told.
+    pub fn trims(mut self) -> Lies {
+        self.trims = true;
         self
     }
 
@@ -497,6 +505,7 @@ impl Session {
     }
 
     fn path(&self, argument: &[u8]) -> Vec<u8> {
+        let argument = if self.lies.trims { argument.trim_ascii() } else { argument };
         let mut path = match argument {
             [b'/', ..] => argument.to_vec(),
             b"" | b"." => self.cwd.clone(),

@@ -347,7 +347,8 @@ impl Reader {
     fn must_be_listed(&mut self, id: FileId, before: &Facts, now: &Facts) -> Result<(), Failure> {
         let told = self.known(id)?;
         let is_another = before.unique.is_some() && before.unique != now.unique;
-        let is_doubted = (before.unique.is_none() || now.unique.is_none()) && !told.path.is_ascii();
+        let is_doubted = (before.unique.is_none() || now.unique.is_none())
+            && told.path.split(|byte| *byte == b'/').any(crate::ftp::is_doubted);
         if !(is_another || is_doubted) {
             return Ok(());
         }
