@@ -2,7 +2,9 @@
 //!
 //! Invariant: a sync succeeds only if whoever took writes before it says that they last, in the life in
 //! which he took them; what was lost fails every sync that was asked for before that, and the next one; and
-//! so does a sync that failed, if it was for more than it was asked for.
+//! so does a sync that failed, if it was for more than it was asked for. What a disk says of one sync, all
+//! say that were asked for meanwhile: what the first was for was written before them, and they ask nobody
+//! about it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -137,16 +139,20 @@ impl<B: Clone> Client<B> {
                 state.reaches(epoch, end);
             }
         }
-        let Some(first) = state.syncs.front_mut() else { return };
         if let Some(failed) = failed {
-            // What a disk says is told before what was lost: it is of writes, too, that were under way when
-            // this was asked for, and no later sync is asked about those.
-            let is_said = matches!(first.failed, Some(Outcome::Failed(..)));
-            if first.failed.is_none() || !is_said && matches!(failed, Outcome::Failed(..)) {
-                first.failed = Some(failed);
+            for sync in &mut state.syncs {
+                // What a disk says is told before what was lost: it is of writes, too, that were under way
+                // when this was asked for, and no later sync is asked about those.
+                let is_said = matches!(sync.failed, Some(Outcome::Failed(..)));
+                if sync.failed.is_none() || !is_said && matches!(failed, Outcome::Failed(..)) {
+                    sync.failed = Some(failed.clone());
+                }
+                if haul_mutant::removed("volume-syncs-that-wait-fail-too") {
+                    break;
+                }
             }
-            // Who asked for those waits for the next one.
-            if first.has_later {
+            // Who asked for more than this one did waits for the next one.
+            if state.syncs.front().is_some_and(|first| first.has_later) {
                 state.loses(of);
             }
         }
@@ -180,7 +186,8 @@ mod tests {
     const EIO: i32 = 5;
 
     /// Goal: a disk that says no is told by the sync that asked it, though that sync was for something of the
-    /// gatherer's life before, too: the next one asks nobody about what was under way then.
+    /// gatherer's life before, too, and by the one that was asked for meanwhile: that one asks nobody about
+    /// what the first was for.
     #[test]
     fn what_a_disk_says_is_not_hidden_by_what_was_lost() {
         let mut client = Client::new(Striping::new(8, 1));
@@ -223,6 +230,17 @@ mod tests {
             }
         }
         let failed = Outcome::Failed(Where::Storage(ServerNo(0)), EIO);
-        assert_eq!(done, [(OpNo(3), failed), (OpNo(4), Outcome::Synced)]);
+        assert_eq!(done, [(OpNo(3), failed.clone()), (OpNo(4), failed)]);
+        // It was heard, and is no more than that.
+        client.sync(Time(11), OpNo(5), FILE);
+        while let Some(action) = client.poll_action() {
+            match action {
+                Action::ToGatherer(number, _) => {
+                    client.gatherer_answered(Time(11), number, gather::Answer::Durable);
+                }
+                Action::Done(op, outcome) => assert_eq!((op, outcome), (OpNo(5), Outcome::Synced)),
+                other => panic!("{other:?}"),
+            }
+        }
     }
 }
