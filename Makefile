@@ -93,11 +93,12 @@ mutants: ## show that the test of each protection fails without it (ONLY=NAME fo
 # Without end in sight of a failure it takes as long as it is told: SEEDS=1000000 is about four minutes a core.
 SEEDS ?= 1000000
 FIRST ?= 1000000
-# Worlds of several hosts take longer: a hundredth of the seeds, at least so many.
+# Worlds of several hosts take longer, jobs and volumes: a hundredth of the seeds, at least so many.
 JOB_SEEDS ?= $(shell expr $(SEEDS) / 100 + 1000)
 sim: ## run the simulators for SEEDS seeds from FIRST on, of each kind of world (JOB_SEEDS of several hosts)
 	HAUL_SIM_FIRST=$(FIRST) HAUL_SIM_SEEDS=$(SEEDS) cargo test --release --locked -p haul-core --test sim -- --nocapture
 	HAUL_SIM_FIRST=$(FIRST) HAUL_SIM_SEEDS=$(JOB_SEEDS) cargo test --release --locked -p haul-core --test job_sim -- --nocapture
+	HAUL_SIM_FIRST=$(FIRST) HAUL_SIM_SEEDS=$(JOB_SEEDS) cargo test --release --locked -p haul-core --test volume_sim -- --nocapture
 
 sim-targets: ## simulate 1,008 storage targets at both ends under every scheduling policy, and measure what a decision costs
 	cargo run --release --locked -p haul-core --example scale
