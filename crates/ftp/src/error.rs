@@ -166,6 +166,8 @@ impl Error {
             Error::Connect { .. } | Error::Lost { .. } | Error::Silent { .. } => true,
             Error::Closed { .. } | Error::OutOfStep { .. } | Error::Unkept(_) | Error::Untied => true,
             Error::Refused { code: 450, text, .. } => !says_gone(text) && !is_empty_listing(text),
+            // Globus says 500 of all that goes wrong, and then in words that a connection for data broke.
+            Error::Refused { code: 500, text, .. } if says_broken(text) => true,
             Error::Refused { code, .. } => (400..500).contains(code),
             Error::Ssh { passing, .. } => *passing,
             Error::Grammar(_) | Error::Untrusted { .. } | Error::Misfit(_) => false,
@@ -277,6 +279,17 @@ impl Error {
     }
 }
 
+/// The words of a refusal say that a connection was there and broke: those of Globus's servers, for which the
+/// system's are in them.
+fn says_broken(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    text.contains("globus_xio")
+        && ["connection reset", "broken pipe", "connection timed out"]
+            .iter()
+            .any(|words| text.contains(words))
+        && !haul_mutant::removed("ftp-broken-connections-are-tried-again")
+}
+
 /// The words of a refusal say that there is nothing of that name. There are servers that say so by `450`,
 /// which else is what they say of what somebody uses.
 pub fn says_gone(text: &str) -> bool {
@@ -323,6 +336,23 @@ mod tests {
         }
         for (code, text) in [(452, "no room"), (451, "No space left on device"), (421, "bye"), (425, "no")] {
             assert!(!refused(code, text).is_for_later(), "{code} {text}");
+        }
+    }
+
+    /// Goal: a connection for data that broke under one of Globus's servers is tried again, and what else it
+    /// says by the same number is not.
+    #[test]
+    fn a_connection_that_broke_is_tried_again() {
+        let refused = |text: &str| Error::Refused { said: "RETR x".into(), code: 500, text: text.into() };
+        let broke = "Command failed. : callback failed.; globus_xio: System error in writev: Connection reset by peer; \
+                     globus_xio: A system call failed: Connection reset by peer";
+        assert!(refused(broke).is_passing());
+        for text in [
+            "Command failed. : globus_xio: Unable to connect to 10.0.0.1:35525",
+            "Command failed. : open error: No such file or directory",
+            "connection reset: what is that?",
+        ] {
+            assert!(!refused(text).is_passing(), "{text}");
         }
     }
 
