@@ -192,13 +192,22 @@ impl Common {
     /// Whether a session that meets this is over, and its work is that of the others: the server takes no
     /// further one while it has some. It says so; or it was never heard of over this one, for it closes those
     /// that are too many, or lets them wait. One that was open once may get another session a little later.
+    /// What was said of a session stays said, and others know it at once: of two that meet this at the same
+    /// time one stays.
     pub(super) fn leaves(&self, session: usize, error: &Error) -> bool {
-        let queues = self.lock();
+        let mut queues = self.lock();
+        if queues.refused[session] {
+            return true;
+        }
         let is_further = error.is_network()
             && !queues.open[session]
             && !self.sites.has_replicas()
             && !haul_mutant::removed("ftp-sessions-that-are-not-greeted-are-over");
-        (error.is_full() || is_further) && queues.has_others(session)
+        let leaves = (error.is_full() || is_further) && queues.has_others(session);
+        if leaves {
+            (queues.refused[session], queues.open[session]) = (true, false);
+        }
+        leaves
     }
 
     /// The failure of a file at a server.
