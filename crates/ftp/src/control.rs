@@ -559,8 +559,11 @@ impl Control {
                 reply if matches!(reply.code(), 225 | 226 | 426) => {
                     return Err(Error::OutOfStep { said: said(command), code: reply.code() });
                 }
-                // Nothing is said behind it.
-                reply if reply.code() == 421 => return Err(self.refused(command, &reply)),
+                // Nothing is said behind it; and who refuses a login may say it in place of hanging up.
+                reply if reply.code() == 421 => {
+                    let refused = self.refused_login(commands, &replies);
+                    return Err(refused.unwrap_or_else(|| self.refused(command, &reply)));
+                }
                 reply => replies.push(reply),
             }
         }

@@ -134,8 +134,8 @@ fn a_later_connection_is_dialled_with_its_command() {
     assert_eq!(heard.iter().filter(|verb| *verb == "STOR").count(), 2);
 }
 
-/// Refuses the password, and hangs up behind that.
-fn turn_away(mut socket: TcpStream) -> io::Result<()> {
+/// Refuses the password, says this of what was asked together with it, and hangs up.
+fn turn_away(mut socket: TcpStream, behind: &str) -> io::Result<()> {
     let mut lines = BufReader::new(socket.try_clone()?).lines();
     socket.write_all(b"220 a test\r\n")?;
     while let Some(Ok(line)) = lines.next() {
@@ -146,6 +146,7 @@ fn turn_away(mut socket: TcpStream) -> io::Result<()> {
         }
         socket.write_all(if is_password { b"530 no more of you\r\n" } else { b"331 who says so?\r\n" })?;
         if is_password {
+            socket.write_all(behind.as_bytes())?;
             break;
         }
     }
@@ -153,17 +154,20 @@ fn turn_away(mut socket: TcpStream) -> io::Result<()> {
 }
 
 /// Goal: why a server takes no login is told, also of one that hangs up behind its word and answers nothing
-/// else that was asked together with it.
+/// else that was asked together with it, or says 421 of that.
 #[test]
 fn a_refused_login_is_heard() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    let port = listener.local_addr().expect("where it listens").port();
-    let served = thread::spawn(move || turn_away(listener.accept()?.0));
-    let server = Server::parse(Protocol::Ftp, &format!("127.0.0.1:{port}")).expect("a server");
-    let settings = Settings { patience: PATIENCE, at: None, security: Security::None, stop: Stop::never() };
-    let Err(error) = Session::open(&server, &settings) else { panic!("it is refused") };
-    assert!(matches!(error, Error::Refused { code: 530, .. }) && error.is_full(), "{error}");
-    served.join().expect("no panic").expect("served");
+    for behind in ["", "421 too many attempts\r\n"] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        let port = listener.local_addr().expect("where it listens").port();
+        let served = thread::spawn(move || turn_away(listener.accept()?.0, behind));
+        let server = Server::parse(Protocol::Ftp, &format!("127.0.0.1:{port}")).expect("a server");
+        let settings =
+            Settings { patience: PATIENCE, at: None, security: Security::None, stop: Stop::never() };
+        let Err(error) = Session::open(&server, &settings) else { panic!("it is refused") };
+        assert!(matches!(error, Error::Refused { code: 530, .. }) && error.is_full(), "{error}");
+        served.join().expect("no panic").expect("served");
+    }
 }
 
 /// A server whose word on `REST` this is, until it hangs up or is hung up on; the verbs that it heard.
