@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 GIB=${BENCH_GIB:-20}
 DIR=${BENCH_DIR:-$PWD/target/bench-cache}
 cargo build --release --locked
-HAUL=${BENCH_HAUL:-$PWD/target/release/haul}
+HAUL=${BENCH_HAUL:-${CARGO_TARGET_DIR:-$PWD/target}/release/haul}
 
 rm -rf "$DIR" && mkdir -p "$DIR"
 trap 'kill $SAMPLER 2>/dev/null || true; rm -rf "$DIR"' EXIT

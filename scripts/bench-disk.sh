@@ -16,7 +16,7 @@ DIR=${BENCH_DIR:-$PWD/target/bench-disk}
 
 need_root bench
 cargo build --release --locked
-HAUL=${BENCH_HAUL:-$PWD/target/release/haul}
+HAUL=${BENCH_HAUL:-${CARGO_TARGET_DIR:-$PWD/target}/release/haul}
 
 LAB=$DIR
 rm -rf "$DIR" && mkdir -p "$DIR/from" "$DIR/to" "$DIR/r"

@@ -17,7 +17,7 @@ STREAMS="1 2 4 8"
 need_root bench
 cargo build --release --locked
 cargo build --release --locked -p haul-transport --example stream_rate
-HAUL=${BENCH_HAUL:-$PWD/target/release/haul}
+HAUL=${BENCH_HAUL:-${CARGO_TARGET_DIR:-$PWD/target}/release/haul}
 
 loopback_up /dev/shm
 mkdir "$LAB/r"

@@ -18,7 +18,7 @@ STREAMS=${BENCH_STREAMS:-2}
 need_root bench
 cargo build --release --locked
 cargo build --release --locked -p haul-transport --example costs
-HAUL=${BENCH_HAUL:-$PWD/target/release/haul}
+HAUL=${BENCH_HAUL:-${CARGO_TARGET_DIR:-$PWD/target}/release/haul}
 
 loopback_up /dev/shm
 mkdir "$LAB/r"

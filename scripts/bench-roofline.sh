@@ -16,7 +16,7 @@ MIB=${BENCH_MIB:-4096}
 need_root bench
 cargo build --release --locked
 cargo build --release --locked -p haul-transport --example stream_rate
-HAUL=${BENCH_HAUL:-$PWD/target/release/haul}
+HAUL=${BENCH_HAUL:-${CARGO_TARGET_DIR:-$PWD/target}/release/haul}
 
 loopback_up /dev/shm
 GB=$(awk -v m="$MIB" 'BEGIN { print m * 1048576 / 1e9 }')

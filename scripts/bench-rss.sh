@@ -14,7 +14,7 @@ MIB=${BENCH_MIB:-4096}
 
 need_root bench
 [ -n "${BENCH_HAUL:-}" ] || cargo build --release --locked
-HAUL=${BENCH_HAUL:-$PWD/target/release/haul}
+HAUL=${BENCH_HAUL:-${CARGO_TARGET_DIR:-$PWD/target}/release/haul}
 
 loopback_up "${BENCH_DIR:-/dev/shm}"
 

@@ -14,7 +14,7 @@ SESSIONS=${BENCH_SESSIONS:-64}
 RATE=${BENCH_RATE:-2M}
 SECONDS_=${BENCH_SECONDS:-15}
 [ -n "${BENCH_HAUL:-}" ] || cargo build --release --locked -p haul-cli
-HAUL=${BENCH_HAUL:-$PWD/target/release/haul}
+HAUL=${BENCH_HAUL:-${CARGO_TARGET_DIR:-$PWD/target}/release/haul}
 
 root=$(mktemp -d /dev/shm/haul-sessions.XXXXXX)
 server=

@@ -15,7 +15,7 @@ FILES=${BENCH_FILES:-20000}
 
 need_root bench
 [ -n "${BENCH_HAUL:-}" ] || cargo build --release --locked
-HAUL=${BENCH_HAUL:-$PWD/target/release/haul}
+HAUL=${BENCH_HAUL:-${CARGO_TARGET_DIR:-$PWD/target}/release/haul}
 
 loopback_up "${BENCH_DIR:-/var/tmp}"
 mkdir "$LAB/data" "$LAB/r"

@@ -14,7 +14,7 @@ BIG_MIB=${DEMO_BIG_MIB:-2048}
 
 need_root demo
 cargo build --release --locked
-HAUL=$PWD/target/release/haul
+HAUL=$(realpath -m "${CARGO_TARGET_DIR:-target}")/release/haul
 
 hosts_up "${DEMO_DIR:-/var/tmp}"
 
@@ -53,7 +53,9 @@ while kill -0 "$run" 2>/dev/null; do
     sleep 0.05
 done
 if ! kill -KILL "$run" 2>/dev/null; then
-    echo "demo: the copy was over before it could be killed" >&2
+    code=0
+    wait "$run" || code=$?
+    echo "demo: the copy was over before it could be killed, with exit code $code" >&2
     exit 1
 fi
 wait "$run" 2>/dev/null || true
