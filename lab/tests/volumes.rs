@@ -221,10 +221,8 @@ fn patterns_run_on_a_volume() {
     assert_eq!(runs_of(&results, "postmark")[0]["files"], 40);
     let random = runs_of(&results, "random")[0];
     let bound = random["bound"].as_f64().expect("a bound");
-    assert!((bound - (1_966_080.0 / (2.0 * 4_194_304.0) - 0.1)).abs() < 1e-9, "{bound}");
-    // The kernel holds devices back by ticks: what is written in the last one may count for the next.
-    let took = random["seconds"].as_f64().expect("seconds");
-    assert!(took >= bound - 0.02, "devices are slow: {random}");
+    assert!((bound - (1_966_080.0 / (2.0 * 4_194_304.0) - 0.11)).abs() < 1e-9, "{bound}");
+    assert!(random["seconds"].as_f64().is_some_and(|seconds| seconds >= bound), "devices are slow: {random}");
     let start = &runs_of(&results, "start")[0];
     let first = start["said"]["seconds"].as_f64().expect("seconds");
     assert!(

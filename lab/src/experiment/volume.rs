@@ -30,6 +30,8 @@ use crate::targets::state::VolumeState;
 /// The block layer counts in such times, s, and what fits one is taken as soon as it begins: all of it may be
 /// over by so much earlier than the rate says.
 const SLICE: f64 = 0.1;
+/// And it begins one at the kernel's last tick before, s; this is the longest that kernels have.
+const TICK: f64 = 0.01;
 /// How long it may take to make or to end one.
 const LIFE_MAX: Duration = Duration::from_secs(60);
 /// Settings of all of them.
@@ -128,7 +130,7 @@ impl Wanted {
         let moves = !matches!(&*self.pattern, "names" | "postmark" | "start" | "memory");
         let devices = (self.servers * self.rate) as f64;
         let line = bench.line.rate.map_or(0.0, |rate| rate as f64 / 8.0 * watch::PAYLOAD / watch::FRAME);
-        let of_devices = (bytes as f64 / devices - SLICE).max(0.0);
+        let of_devices = (bytes as f64 / devices - SLICE - TICK).max(0.0);
         let of_line = if line > 0.0 { bytes as f64 / line } else { 0.0 };
         (moves && self.rate > 0).then(|| of_devices.max(of_line))
     }
