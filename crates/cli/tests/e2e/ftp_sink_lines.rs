@@ -141,20 +141,23 @@ fn real_servers_take_small_files_in_few_round_trips() {
     let kinds = Kind::these(&[Kind::Vsftpd, Kind::VsftpdTls, Kind::Proftpd, Kind::ProftpdTls]);
     beside(kinds, |kind| {
         let (room, ftpd) = (Room::new(), Ftpd::start(kind));
-        let far = Far::to(ftpd.port);
         let data = furnish(&room, (0..FILES).map(|n| format!("f{n}")));
-        let sink = room.dir("sink");
-        let url = ftpd.url(&sink).replace(&format!(":{}/", ftpd.port), &format!(":{}/", far.port));
-        let options = ["-r", "-v", "--patience=20s", "--writers=1"];
-        let trusting = Haul::cp(options).env("SSL_CERT_FILE", certificate("ca.pem"));
-        let ended = trusting.args([contents(&data)]).args([url]).run().sane().exits(0);
-        assert_same(&data, &sink, Opts { metadata: false, ..BELOW });
         let trips = if matches!(kind, Kind::Vsftpd | Kind::VsftpdTls) { 2 } else { 3 };
-        let turns = far.turns();
-        eprintln!("{kind:?}: {turns} round trips for {FILES} files");
-        // The rest is the session, directories, and what a busy machine tears into two; without lines it is
-        // four a file.
-        assert!(turns < FILES * trips + FILES * 2 / 3, "{kind:?}: {turns} round trips: {}", ended.describe());
+        // A busy machine tears what comes together into two turns, which is no round trip: the least of
+        // three counts.
+        let few = (0..3).any(|time| {
+            let far = Far::to(ftpd.port);
+            let sink = room.dir(&format!("sink{time}"));
+            let url = ftpd.url(&sink).replace(&format!(":{}/", ftpd.port), &format!(":{}/", far.port));
+            let options = ["-r", "-v", "--patience=20s", "--writers=1"];
+            let trusting = Haul::cp(options).env("SSL_CERT_FILE", certificate("ca.pem"));
+            trusting.args([contents(&data)]).args([url]).run().sane().exits(0);
+            assert_same(&data, &sink, Opts { metadata: false, ..BELOW });
+            let turns = far.turns();
+            eprintln!("{kind:?}: {turns} round trips for {FILES} files");
+            turns < FILES * trips + FILES / 2
+        });
+        assert!(few, "{kind:?}");
     });
 }
 
