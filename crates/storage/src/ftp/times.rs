@@ -11,6 +11,8 @@
 
 use haul_ftp::{Asked, Error, Facts, Moment, Session, write_moment};
 
+use super::names::same_facts;
+
 /// So many files are asked about, if none is taken, before all count as refused.
 const REFUSED_MAX: u32 = 8;
 
@@ -71,6 +73,10 @@ pub(super) fn takes_its_own(
     set: impl FnOnce(&mut Session, Moment) -> Result<bool, Error>,
 ) -> Result<bool, Error> {
     let Some(moment) = shown.modify.map(|at| Moment { nanos: 0, ..at }) else { return Ok(false) };
+    // It was looked at a while ago: who has written it since is not to get the time of before.
+    if !matches!(session.facts(path)?, Asked::Is(now) if same_facts(&now, shown)) {
+        return Ok(false);
+    }
     if !set(session, moment)? {
         return Ok(false);
     }

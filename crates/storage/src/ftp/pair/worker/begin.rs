@@ -88,13 +88,12 @@ impl Worker {
                 _ => false,
             };
             let standing = match (standing(&shared, &sink, &job.entry), &sink) {
-                (Ok(Standing::Unchanged), Asked::Is(there)) if !is_itself(&sink) => {
+                // What is not to be replaced stays as it is, also its time.
+                (Ok(Standing::Unchanged), Asked::Is(there))
+                    if !is_itself(&sink) && !shared.settings.no_clobber =>
+                {
                     let proves = self.times_prove(&job.entry.to, there).map_err(at(End::To))?;
-                    let anew = if shared.settings.no_clobber {
-                        Standing::Skipped
-                    } else {
-                        Standing::Differs(Change::NONE.with(Change::TIME, true))
-                    };
+                    let anew = Standing::Differs(Change::NONE.with(Change::TIME, true));
                     Ok(if proves { Standing::Unchanged } else { anew })
                 }
                 (standing, _) => standing,
