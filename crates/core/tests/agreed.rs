@@ -76,6 +76,7 @@ fn source(lease: Holder) -> Source {
         dry: false,
         changed: Default::default(),
         verify: false,
+        compares: true,
         patience: std::time::Duration::ZERO,
     });
     for (number, kind) in [(1, EntryKind::Dir { version: Version::NONE }), (2, file())] {

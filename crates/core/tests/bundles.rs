@@ -24,6 +24,7 @@ fn no_bundle_has_more_files_than_the_store_takes() {
             policy: Policy::ADAPTIVE,
             wait: false,
             verify: false,
+            compares: true,
             patience: Duration::ZERO,
             dry: false,
             changed: Default::default(),

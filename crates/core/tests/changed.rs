@@ -42,6 +42,7 @@ impl Bench {
             policy: Policy::ADAPTIVE,
             wait,
             verify: true,
+            compares: true,
             patience: Duration::ZERO,
             dry: false,
             changed,

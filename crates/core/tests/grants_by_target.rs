@@ -52,6 +52,7 @@ fn config(targets: bool) -> SourceConfig {
         dry: false,
         changed: Default::default(),
         verify: false,
+        compares: true,
         patience: Duration::from_secs(60),
     }
 }

@@ -37,6 +37,7 @@ fn cut_off_with(patience: Duration) -> Source {
         dry: false,
         changed: Default::default(),
         verify: false,
+        compares: true,
         patience,
     };
     let mut source = Source::new(config);

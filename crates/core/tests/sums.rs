@@ -26,6 +26,7 @@ fn totals_of_a_source_saturate() {
         policy: Policy::ADAPTIVE,
         wait: true,
         verify: false,
+        compares: true,
         patience: Duration::ZERO,
         dry: false,
         changed: Default::default(),

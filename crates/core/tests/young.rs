@@ -14,6 +14,10 @@ const G0: Generation = Generation(0);
 const GRAIN: Duration = Duration::from_secs(2);
 
 fn source(wait: bool) -> Source {
+    source_that(true, wait)
+}
+
+fn source_that(compares: bool, wait: bool) -> Source {
     let mut source = Source::new(SourceConfig {
         agreed: Agreed { holes: true, ..Agreed::plain(100) },
         memory: 1 << 30,
@@ -23,6 +27,7 @@ fn source(wait: bool) -> Source {
         policy: Policy::ADAPTIVE,
         wait,
         verify: false,
+        compares,
         patience: Duration::ZERO,
         dry: false,
         changed: Default::default(),
@@ -93,6 +98,33 @@ fn young_files_go_last() {
     let mut then = files(&ops(&mut source));
     then.sort_unstable();
     assert_eq!(then, [2, 4, 6, 8], "the young ones");
+}
+
+/// Goal: where nobody can tell whether what the sink holds is of the version that the file has now, the sink
+/// hears at once that it is in vain, for it reads all of it meanwhile; the file begins afresh, and is not
+/// read while it is young.
+#[test]
+fn what_is_held_in_vain_is_said_at_once() {
+    let until = Time(0).after(GRAIN);
+    let mut source = source_that(false, true);
+    add(&mut source, 1, 1 << 20, false, until);
+    source.handle_walk_end(Totals::default());
+    while source.poll_action().is_some() {}
+    let held =
+        FileState::Held { subtrees: vec![Subtree { offset: 0, len: 1 << 19, cv: [1; 32] }], verify: true };
+    source.handle_message(Message::FileStates(vec![(FileId(1), G0, held)]));
+    let actions: Vec<SourceAction> = std::iter::from_fn(|| source.poll_action()).collect();
+    let withdraw = Message::Withdraw { id: FileId(1), generation: G0, retry: true, failure: None };
+    let refresh = SourceOp::Refresh { id: FileId(1), generation: Generation(1) };
+    assert_eq!(actions, [SourceAction::Send(withdraw), SourceAction::Submit(refresh)]);
+    let fingerprint = Fingerprint { size: 1 << 20, ..Fingerprint::default() };
+    let result = Ok((fingerprint, Meta::default(), GRAIN));
+    let generation = Generation(1);
+    source.handle_done(SourceDone::Refresh { id: FileId(1), generation, result }, Time(9));
+    source.handle_message(Message::FileStates(vec![(FileId(1), generation, FileState::Fresh)]));
+    assert_eq!(ops(&mut source), []);
+    source.handle_tick(Time(9).after(GRAIN));
+    assert_eq!(files(&ops(&mut source)), [1]);
 }
 
 /// Goal: where a look shows another ctime, the file is hashed as the look saw it, and not before that ctime

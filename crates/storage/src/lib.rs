@@ -154,6 +154,12 @@ pub trait SourceEngine: Send {
     fn bundle_files(&self) -> usize {
         BUNDLE_ENTRIES_MAX
     }
+    /// It can tell whether what a sink holds of a file is of the version that it has now
+    /// ([`SourceOp::Verify`](haul_core::transfer::op::SourceOp::Verify)). Where it cannot, nothing of that is
+    /// gone on with, and nobody reads it for that.
+    fn compares(&self) -> bool {
+        true
+    }
     /// Operations that hang, the oldest first.
     fn stuck(&self) -> Vec<Stuck>;
     /// What was chosen, by name, with the reason.

@@ -340,6 +340,10 @@ impl SourceEngine for SyntheticEngine {
         (now.reads_max(object_size), now.reads_total(object_size))
     }
 
+    fn compares(&self) -> bool {
+        false
+    }
+
     fn stuck(&self) -> Vec<Stuck> {
         self.io_threads.stuck()
     }

@@ -77,6 +77,9 @@ fn an_interrupted_file_is_gone_on_with() {
         killed(&url, &sink);
         let ended = Haul::cp([&url]).args([&sink]).run().sane().exits(0);
         assert!(sent(&ended) >= big.len() as u64, "{kind:?}: {}", ended.describe());
+        // It is young, and waited for; meanwhile nobody reads what will not be gone on with.
+        assert_eq!(ended.summary().0["held"]["checked"].as_u64(), Some(0), "{}", ended.describe());
+        assert!(!ended.stderr.contains("held from an earlier run"), "{}", ended.describe());
 
         fs::remove_file(&sink).expect("remove the copy");
         killed(&url, &sink);

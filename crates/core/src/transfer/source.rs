@@ -83,6 +83,8 @@ pub struct SourceConfig {
     pub wait: bool,
     /// The sink reads files back before they get their names, and says which came back wrong.
     pub verify: bool,
+    /// The storage can hold what the sink has of a file against the file ([`SourceOp::Verify`]).
+    pub compares: bool,
     /// Nothing is sent: the sink says what would be.
     pub dry: bool,
     /// What becomes of files that change while they are copied.

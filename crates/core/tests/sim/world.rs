@@ -470,6 +470,7 @@ impl World {
             dry: false,
             changed: self.changed,
             verify: false,
+            compares: true,
             patience,
         });
         if let Some(rng) = &mut self.spill {

@@ -204,6 +204,10 @@ impl SourceEngine for FtpEngine {
         if self.common.ways.is_on() { BUNDLE_FILES_BLOCKS } else { BUNDLE_FILES }
     }
 
+    fn compares(&self) -> bool {
+        self.common.trusts
+    }
+
     fn stuck(&self) -> Vec<Stuck> {
         let queues = self.common.lock();
         let late = |(since, what, id): &(Instant, &'static str, FileId)| {

@@ -205,6 +205,10 @@ impl SourceEngine for ShelfReader {
     fn reads_max(&self, _: u32) -> (u32, u32) {
         (4, 4)
     }
+    fn compares(&self) -> bool {
+        false
+    }
+
     fn stuck(&self) -> Vec<Stuck> {
         Vec::new()
     }

@@ -198,6 +198,17 @@ impl Sink {
         }
     }
 
+    /// What was read of a file and is as it was left counts for nothing, where the source says that it is not
+    /// of its version, or cannot tell.
+    pub(super) fn count_no_held(&mut self, id: FileId) {
+        let is_in_vain = |file: &&File| file.kept.is_claimed() && !self.config.policy.trust;
+        let Some(file) = self.files.get(&id).filter(is_in_vain) else { return };
+        if !haul_mutant::removed("held-in-vain-is-not-told") {
+            let checked = &mut self.checks.counts.checked;
+            *checked = checked.saturating_sub(file.kept.durable.covered());
+        }
+    }
+
     /// The journal promises these ranges no more: the source hears that they are not held.
     pub(super) fn ask_again(&mut self, wrong: Vec<(FileId, Generation, u64, u64)>) {
         let missing = |(id, generation, offset, len): &(FileId, Generation, u64, u64)| {

@@ -67,6 +67,7 @@ impl Sink {
             self.leave_turns(id);
             self.ask_nothing_again(id);
         }
+        self.count_no_held(id);
         let Some(file) = self.files.get_mut(&id) else { return };
         file.written.clear();
         file.digest = file.digest.fresh();

@@ -48,6 +48,12 @@ impl Source {
             FileState::Amended(change) => self.end_file(id, Ended::Unchanged, (None, change)),
             FileState::Planned(change) => self.end_file(id, Ended::Copied, (None, change)),
             FileState::Skipped => self.end_file(id, Ended::Skipped, (None, Change::NONE)),
+            // However young it is: the sink need not go on to read for it.
+            FileState::Held { verify: true, .. }
+                if !self.config.compares && !haul_mutant::removed("held-in-vain-is-said-at-once") =>
+            {
+                self.begin_afresh(id);
+            }
             FileState::Held { subtrees, verify } => {
                 file.held = Held::new(disjoint(subtrees, file.digest.fresh()));
                 self.counts.held = self.counts.held.saturating_add(file.held.open);
@@ -79,6 +85,23 @@ impl Source {
             let _ = file.digest.insert(subtree.offset, subtree.len, subtree.cv);
         }
         self.start_sending(id);
+    }
+
+    /// What the sink holds of it is not of this version, or nobody can tell: it starts afresh under the next
+    /// generation.
+    pub(super) fn begin_afresh(&mut self, id: FileId) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        let message = Message::Withdraw { id, generation: file.generation, retry: true, failure: None };
+        file.generation = Generation(file.generation.0 + 1);
+        file.phase = SourcePhase::Refreshing;
+        file.again.clear();
+        let generation = file.generation;
+        self.drop_held(id);
+        self.drop_map(id);
+        self.unsealed -= 1;
+        self.refreshing += 1;
+        self.actions.push_back(SourceAction::Send(message));
+        self.actions.push_back(SourceAction::Submit(SourceOp::Refresh { id, generation }));
     }
 
     /// The sink holds nothing of it any more, or the file is over.

@@ -11,8 +11,8 @@ use super::read::Ready;
 use super::{Source, SourceAction};
 use crate::digest::subtrees;
 use crate::ids::{BufferId, FileId, Generation, SinkTarget, Time};
-use crate::transfer::op::{BundleFile, Look, SourceDone, SourceOp};
-use crate::wire::{DataEntry, DataHeader, Failure, FailureKind, Message, credit_cost};
+use crate::transfer::op::{BundleFile, Look, SourceDone};
+use crate::wire::{DataEntry, DataHeader, Failure, FailureKind, credit_cost};
 
 impl Source {
     /// A completion of the storage engine.
@@ -115,22 +115,8 @@ impl Source {
                 }
                 match result {
                     Ok(true) => self.take_verified(id),
-                    Ok(false) => {
-                        // Same size and mtime, other content: start it afresh under the next generation.
-                        let Some(file) = self.files.get_mut(&id) else { return };
-                        let message =
-                            Message::Withdraw { id, generation: file.generation, retry: true, failure: None };
-                        file.generation = Generation(file.generation.0 + 1);
-                        file.phase = SourcePhase::Refreshing;
-                        file.again.clear();
-                        let generation = file.generation;
-                        self.drop_held(id);
-                        self.drop_map(id);
-                        self.unsealed -= 1;
-                        self.refreshing += 1;
-                        self.actions.push_back(SourceAction::Send(message));
-                        self.actions.push_back(SourceAction::Submit(SourceOp::Refresh { id, generation }));
-                    }
+                    // Same size and mtime, other content.
+                    Ok(false) => self.begin_afresh(id),
                     Err(failure) => self.fail_file(id, failure),
                 }
             }

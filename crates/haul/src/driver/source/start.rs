@@ -59,6 +59,7 @@ pub(super) fn start(
         policy: options.schedule,
         wait: setup.wait,
         verify: options.verify == Verify::Disk,
+        compares: engine.compares(),
         dry: options.dry_run,
         changed,
         patience: session.other.lines.patience(),
