@@ -4,8 +4,9 @@
 //! the server listens, if it told that.
 //! Invariant: a file counts as taken only where one of the two can be nothing else than the server's word
 //! that it has it: `226` or `250`, which no `EPSV` is answered by, and the other one a place behind it, or a
-//! refusal by a number that is of commands. Of all other pairs nothing is believed: the session is over, the
-//! file goes again, and the server is not asked so any more.
+//! refusal by a number that is of commands, or by `450` in words that name `EPSV` (ProFTPD). Of all other
+//! pairs nothing is believed: the session is over, the file goes again, and the server is not asked so any
+//! more.
 //!
 //! A server that obeys `EPSV` while it still takes the file may have ended that for it (pyftpdlib closes the
 //! data connection). So a file is doubted whatever is said of it behind a place, and nothing is asked of a
@@ -33,6 +34,11 @@ enum Word {
     /// That `EPSV` is not for now, or not known; by few servers, that the file is not there.
     Refused,
     Other,
+}
+
+/// The server says by its words that this is of `EPSV`.
+fn names_epsv(reply: &Reply) -> bool {
+    reply.lines().iter().any(|line| line.to_ascii_uppercase().windows(4).any(|word| word == b"EPSV"))
 }
 
 impl Session {
@@ -127,6 +133,10 @@ impl Session {
             (226 | 250, _) => Word::Stored,
             (229, _) => Word::Place,
             (_, Class::Transient | Class::Permanent) if self.control.refused(stor, reply).is_no_room() => {
+                Word::Lost
+            }
+            // Who ended the file for what it was asked may say so, and `226` behind it as of an `ABOR`.
+            (450, _) if !names_epsv(reply) && !haul_mutant::removed("ftp-busy-servers-name-the-command") => {
                 Word::Lost
             }
             (450 | 500..=504, _) => Word::Refused,

@@ -28,6 +28,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::callers::Callers;
 use crate::control::said;
+use crate::data::leave_place;
 use crate::gsi::OTHER;
 use crate::lanes::{Heard, Lanes};
 use crate::session::{Asked, mlst};
@@ -124,6 +125,7 @@ impl Session {
                 }
             }
         }
+        leave_place(&mut self.control)?;
         let ends = self.control.local().and_then(|local| Ok((local, self.control.peer()?)));
         let ends = ends.map_err(|cause| Error::Lost { doing: MOVING, cause })?;
         let callers = self.control.channel().cloned();

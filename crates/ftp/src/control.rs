@@ -65,6 +65,8 @@ pub(crate) struct Control {
     secret: String,
     /// Something of it is not as it must be any more.
     broken: bool,
+    /// The server agreed to a place in a file (`REST`), and nothing has gone there since.
+    placed: bool,
     /// When the server said something last.
     heard: Instant,
     /// From a command to its answer, at best.
@@ -175,6 +177,7 @@ impl Control {
             stop: stop.clone(),
             secret,
             broken: false,
+            placed: false,
             heard: Instant::now(),
             quickest: None,
             told_at: None,
@@ -308,6 +311,16 @@ impl Control {
     /// What is under way cannot be told from what comes next any more.
     pub(crate) fn set_broken(&mut self) {
         self.broken = true;
+    }
+
+    /// The server agreed to a place in a file (`REST`), or something goes there now.
+    pub(crate) fn set_placed(&mut self, placed: bool) {
+        self.placed = placed;
+    }
+
+    /// What goes next goes to a place that was meant for something else.
+    pub(crate) fn is_placed(&self) -> bool {
+        self.placed
     }
 
     /// Waits until there is something to read on one of two connections, but not for longer than this.

@@ -3,7 +3,8 @@
 //! In: what is asked for. Out: its bytes, and the server's word that they were all.
 //! Invariants: a data connection goes to the host that the control connection goes to, or to one of the
 //! server's nodes (`nodes.rs`), whatever address it names; it counts as ended well only when the server said
-//! so after its last byte.
+//! so after its last byte. A place in a file (`REST`) is of the file that it was said for, and of no later
+//! one.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -151,12 +152,16 @@ pub(crate) fn connected(
     last: Command<'_>,
 ) -> Result<Wire, Error> {
     const OPENING: &str = "opening a data connection";
+    if !before.iter().any(|command| matches!(command, Command::Rest(_))) {
+        leave_place(control)?;
+    }
     let host = control.host().map_err(|cause| Error::Lost { doing: OPENING, cause })?;
     let address = passive(control, host, listens)?;
     if heard_first {
         for command in before {
             let reply = control.ask(command)?;
             control.exactly(command, 350, reply)?;
+            control.set_placed(true);
         }
     }
     let before = if heard_first { &[] } else { before };
@@ -187,7 +192,7 @@ pub(crate) fn connected(
     for command in before {
         let reply = control.last_reply()?;
         match command {
-            Command::Rest(_) if reply.code() == 350 => {}
+            Command::Rest(_) if reply.code() == 350 => control.set_placed(true),
             _ if reply.class() == Class::Completed => {
                 return Err(Error::OutOfStep { said: said(command), code: reply.code() });
             }
@@ -200,6 +205,7 @@ pub(crate) fn connected(
         _ => (control.reply()?, Ok(Wire::Plain(stream))),
     };
     if reply.class() == Class::Preliminary {
+        control.set_placed(false);
         let patience = control.patience();
         if let Some(error) = failed {
             // Whatever comes is not what was asked for.
@@ -224,6 +230,25 @@ pub(crate) fn connected(
     }
 }
 
+/// A place in a file that the server agreed to, and that nothing went to, is the beginning again: servers
+/// keep it over other commands, and would have the next file go there.
+///
+/// # Errors
+/// The server does not say so, and the session is over.
+pub(crate) fn leave_place(control: &mut Control) -> Result<(), Error> {
+    if !control.is_placed() || haul_mutant::removed("ftp-places-are-of-one-file") {
+        return Ok(());
+    }
+    let rest = Command::Rest(0);
+    let reply = control.ask(&rest)?;
+    if reply.code() != 350 {
+        control.set_broken();
+        return Err(Error::OutOfStep { said: said(&rest), code: reply.code() });
+    }
+    control.set_placed(false);
+    Ok(())
+}
+
 /// The server knows what a data connection is for that did not come up. It may have refused that meanwhile;
 /// else it waits for the connection, and the session is of no use.
 fn undialled(
@@ -240,7 +265,7 @@ fn undialled(
                 }
                 return control.refused(command, &reply);
             }
-            Ok(_) if !std::ptr::eq(command, last) => {}
+            Ok(_) if !std::ptr::eq(command, last) => control.set_placed(true),
             Ok(_) | Err(_) => break,
         }
     }

@@ -30,7 +30,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::channel;
 use crate::control::{GIVING_UP, said};
-use crate::data::{passive, with_word};
+use crate::data::{leave_place, passive, with_word};
 use crate::nodes::node;
 use crate::sender::lanes::{OUTLETS_MAX, Outlet, SENDING, dial};
 use crate::tls::{Bounded, Wire};
@@ -100,6 +100,7 @@ impl Session {
             },
             None => {
                 self.stream_mode()?;
+                leave_place(&mut self.control)?;
                 self.control.want(&Command::Mode(b'E'))?;
                 self.outlets = Some(Outlets::default());
             }

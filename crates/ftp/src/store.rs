@@ -2,7 +2,7 @@
 //!
 //! In: paths as bytes, and the bytes of files. Out: the server's word on each, and what it says of what it
 //! has.
-//! Invariants: a file counts as taken only when the server said so behind its last byte
+//! Invariants: a file counts as taken only when the server said so behind its last byte, by `226` or `250`
 //! ([`Session::stored`]), or why it was not; commands for many paths go out together, as many as both ends
 //! take ([`together`]), and each has the answer that came in its place; a refusal is of one path, an error
 //! that ends the session of all.
@@ -171,8 +171,14 @@ impl Session {
             Some(host) => self.hear_ahead(host, &stor, reply)?,
             None => reply,
         };
-        match reply.class() {
-            Class::Completed => Ok(()),
+        match (reply.code(), reply.class()) {
+            (226 | 250, _) => Ok(()),
+            // It is of something else, and so may be what comes next.
+            (code, Class::Completed) if !haul_mutant::removed("ftp-files-have-words-of-their-own") => {
+                self.control.set_broken();
+                Err(Error::OutOfStep { said: said(&stor), code })
+            }
+            (_, Class::Completed) => Ok(()),
             _ => Err(self.control.refused(&stor, &reply)),
         }
     }

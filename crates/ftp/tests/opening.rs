@@ -170,8 +170,9 @@ fn a_refused_login_is_heard() {
     }
 }
 
-/// A server whose word on `REST` this is, until it hangs up or is hung up on; the verbs that it heard.
-fn take_from(mut socket: TcpStream, rest: &str) -> io::Result<Vec<String>> {
+/// A server whose words on `REST` and on a file these are, until it hangs up or is hung up on; the verbs that
+/// it heard.
+fn take_from(mut socket: TcpStream, rest: &str, word: &str) -> io::Result<Vec<String>> {
     let mut heard = Vec::new();
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let port = listener.local_addr()?.port();
@@ -188,7 +189,7 @@ fn take_from(mut socket: TcpStream, rest: &str) -> io::Result<Vec<String>> {
             "STOR" => {
                 socket.write_all(b"150 go on\r\n")?;
                 io::copy(&mut listener.accept()?.0, &mut io::sink())?;
-                "226 it is here".to_owned()
+                word.to_owned()
             }
             _ => "200 done".to_owned(),
         };
@@ -204,13 +205,123 @@ fn take_from(mut socket: TcpStream, rest: &str) -> io::Result<Vec<String>> {
 fn who_refuses_a_place_in_a_file_gets_none_of_it() {
     for (rest, stored) in [("350 go on", 1), ("451 not now", 0), ("501 too large", 0), ("200 done", 0)] {
         let heard = with(
-            move |socket| take_from(socket, rest),
+            move |socket| take_from(socket, rest, "226 it is here"),
             |mut session| match session.store_from(b"/f", 300_000) {
                 Ok(outgoing) => session.stored(outgoing, b"/f", false).expect("it is there"),
                 Err(error) => assert_ne!(stored, 1, "{error}"),
             },
         );
         assert_eq!(heard.iter().filter(|verb| *verb == "STOR").count(), stored, "{rest}: {heard:?}");
+    }
+}
+
+/// Goal: that a server has a file is believed of the two words alone that are a file's; what says that
+/// something else is done is of that, and so may be what comes next.
+#[test]
+fn a_file_has_words_of_its_own() {
+    for (word, is_its) in [
+        ("226 it is here", true),
+        ("250 it is here", true),
+        ("200 done", false),
+        ("221 farewell", false),
+        ("225 nothing is under way", false),
+        ("227 here (127,0,0,1,200,1)", false),
+        ("229 here (|||9|)", false),
+    ] {
+        with(
+            move |socket| take_from(socket, "350 go on", word),
+            |mut session| {
+                let outgoing = session.store(b"/f").expect("it is taken");
+                let stored = session.stored(outgoing, b"/f", false);
+                assert_eq!((stored.is_ok(), session.is_broken()), (is_its, !is_its), "{word}: {stored:?}");
+            },
+        );
+    }
+}
+
+/// What a server does with the first file that is said to go to a place within it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum First {
+    Refused,
+    /// Nobody listens where it says that it does.
+    Unreachable,
+}
+
+/// A server that keeps a place in a file over all other commands until a file goes there, and says
+/// `beginning` of going back to the first byte. Out: where files went.
+fn keep_places(mut socket: TcpStream, first: First, beginning: &str) -> io::Result<Vec<String>> {
+    let (mut went, mut rest, mut listener, mut asked) = (Vec::new(), "0".to_owned(), None, 0);
+    let lines = BufReader::new(socket.try_clone()?).lines();
+    socket.write_all(b"220 a test\r\n")?;
+    for line in lines.map_while(Result::ok) {
+        let (verb, argument) = line.split_once(' ').unwrap_or((&line, ""));
+        let reply = match verb {
+            "USER" => "331 who says so?".to_owned(),
+            "PASS" => "230 welcome".to_owned(),
+            "FEAT" => "211-Features\r\n EPSV\r\n REST STREAM\r\n211 End".to_owned(),
+            "EPSV" => {
+                asked += 1;
+                let place = TcpListener::bind("127.0.0.1:0")?;
+                let port = place.local_addr()?.port();
+                listener = Some(place).filter(|_| asked > 1 || first == First::Refused);
+                format!("229 here (|||{port}|)")
+            }
+            "REST" if argument == "0" && !beginning.starts_with("350") => beginning.to_owned(),
+            "REST" => {
+                rest = argument.to_owned();
+                "350 from there".to_owned()
+            }
+            "STOR" | "RETR" if asked == 1 => "550 not that".to_owned(),
+            "STOR" | "RETR" => {
+                went.push(std::mem::replace(&mut rest, "0".to_owned()));
+                socket.write_all(b"150 go on\r\n")?;
+                let place = listener.take().expect("it was asked where");
+                let mut data = place.accept()?.0;
+                if verb == "STOR" {
+                    io::copy(&mut data, &mut io::sink())?;
+                }
+                "226 that is all".to_owned()
+            }
+            _ => "200 done".to_owned(),
+        };
+        let _ = socket.write_all(format!("{reply}\r\n").as_bytes());
+    }
+    Ok(went)
+}
+
+/// Goal: the place within a file that a server agreed to, and that nothing went to, is no later file's,
+/// whichever way that goes; where the server does not take it back, the session is over.
+#[test]
+fn a_place_in_a_file_is_of_no_later_one() {
+    for (first, stores, beginning) in [
+        (First::Refused, true, "350 well"),
+        (First::Refused, false, "350 well"),
+        (First::Unreachable, true, "350 well"),
+        (First::Refused, true, "501 not the beginning"),
+    ] {
+        let takes_back = beginning.starts_with("350");
+        let went = with(
+            move |socket| keep_places(socket, first, beginning),
+            move |mut session| {
+                let begun = match stores {
+                    true => session.store_from(b"/f", 300).map(drop),
+                    false => session.begin(b"/f", 300).map(drop),
+                };
+                assert!(begun.is_err() && !session.is_broken(), "{first:?}");
+                if stores {
+                    match session.store(b"/g") {
+                        Ok(outgoing) => session.stored(outgoing, b"/g", false).expect("it is there"),
+                        Err(error) => assert!(!takes_back && error.ends_session(), "{error}"),
+                    }
+                } else {
+                    let mut incoming = session.begin(b"/g", 0).expect("it comes");
+                    assert_eq!(incoming.read(&mut [0]).expect("its end"), 0);
+                    session.finish(incoming, b"/g").expect("that is all");
+                }
+                assert_eq!(session.is_broken(), !takes_back, "{first:?}");
+            },
+        );
+        assert_eq!(went, vec!["0"; usize::from(takes_back)], "{first:?} {stores} {beginning}");
     }
 }
 

@@ -103,12 +103,14 @@ fn small_files_cost_two_round_trips_in_stream_mode() {
 fn no_answer_but_its_own_is_a_files_word() {
     const FILES: usize = 8;
     const PLACE: &str = "229 here (|||9|)";
-    let cases: [(&'static [&'static str], i32); 8] = [
+    let cases: [(&'static [&'static str], i32); 10] = [
         (&[PLACE], 0),
         (&[PLACE, "226 that is all"], 0),
         (&[PLACE, "550 not that"], 0),
         (&[PLACE, "552 quota exceeded"], 1),
         (&["426 aborted", "226 abort successful"], 0),
+        (&["450 aborted", "226 abort successful"], 0),
+        (&["226 abort successful", "450 aborted"], 0),
         (&["200 well", "226 that is all"], 0),
         (&["500 unknown", "552 quota exceeded"], 1),
         (&["226 that is all", "226 that is all"], 0),
