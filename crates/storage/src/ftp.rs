@@ -41,13 +41,15 @@ use haul_base::escape;
 use haul_base::stop::{LOOK, Stop};
 use names::Names;
 use rustix::io::Errno;
-use session::{Lines, Next, Sites, Tries, Why};
+use session::{Next, Sites, Tries, Why};
 
 mod begun;
 mod engine;
 mod line;
+mod lines;
 mod names;
 pub(crate) mod pair;
+mod seats;
 mod session;
 mod share;
 mod sink;
@@ -780,14 +782,8 @@ impl SourceStore for FtpSource {
             Failure { kind: FailureKind::Local, errno: 0, text: text.into() }
         })?;
         let names = engine.names();
-        let walk = walk::start(walk::Job {
-            lines: Lines::with(&sites, site, session),
-            site,
-            found,
-            names: names.clone(),
-            object_size,
-            clock,
-        });
+        let walk =
+            walk::start(walk::Job { sites, session, site, found, names: names.clone(), object_size, clock });
         let walk: Walk = walk.map_err(|e| {
             let text = format!("starting the walk: {e}");
             Failure { kind: FailureKind::Local, errno: 0, text: text.into() }

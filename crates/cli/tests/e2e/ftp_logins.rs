@@ -2,15 +2,18 @@
 //! not take a session at first.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::process::Signal;
 
 use crate::support::beside::beside;
 use crate::support::block_liar::BlockLies;
-use crate::support::ftpd::contents;
+use crate::support::ftpd::{Ftpd, Kind, contents};
 use crate::support::liar::{Further, Lies};
 use crate::support::run::{Haul, Outcome, Running};
 use crate::support::sshd::free_port;
 use crate::support::taker::{GoesOn, Script, Taker};
-use crate::support::{Room, read, tree};
+use crate::support::{Room, procs, read, tree};
 
 const MIB: usize = 1 << 20;
 
@@ -141,6 +144,66 @@ fn sessions_that_are_not_greeted_are_over() {
             assert!(copy == *content, "{further:?}, f{n}: {}", ended.describe());
         }
         assert_eq!(std::fs::read_dir(&sink).expect("list").count(), files.len(), "{further:?}");
+    });
+}
+
+/// Goal: a server that takes one session gives everything, also where the walk takes longer than logins are
+/// tried again for: who reads waits for the walk's session, and has that one.
+/// Method: directories that are listed in more than ten seconds, with small files and files of several
+/// objects; whoever comes beside the one session is told so, or closed, or hears nothing.
+#[test]
+fn one_session_suffices() {
+    beside([Further::Told, Further::Closed, Further::Silent], |further| {
+        let (room, mut rng) = (Room::new(), fastrand::Rng::with_seed(93));
+        let sink = room.dir("sink");
+        let mut lies = Lies::default().sessions_max(1).further(further).lists_in(Duration::from_millis(900));
+        let lens = (0..42).map(|n| if n % 5 == 2 { MIB + n } else { 3000 + n });
+        let files: Vec<(String, Vec<u8>)> = lens
+            .enumerate()
+            .map(|(n, len)| (format!("d{}/f{n}", n / 3), tree::bytes(&mut rng, len)))
+            .collect();
+        for (path, content) in &files {
+            lies = lies.file(&format!("/d/{path}"), content);
+        }
+        let liar = lies.start();
+        let options = ["-r", "-v", "--patience=2s", "--object-size=256KiB"];
+        let ended = Haul::cp(options).args([liar.url("/d/")]).args([&sink]).run().sane().exits(0);
+        for (path, content) in &files {
+            assert!(read(sink.join(path)) == *content, "{further:?}, {path}: {}", ended.describe());
+        }
+    });
+}
+
+/// Goal: the same of real servers that take one session of a user, or of a host.
+/// Method: the session stands still for more than ten seconds in the middle of the walk.
+#[test]
+fn one_session_suffices_at_real_servers() {
+    let kinds = Kind::these(&[Kind::ProftpdOne, Kind::VsftpdOne]);
+    beside(kinds, |kind| {
+        let (room, server, mut rng) = (Room::new(), Ftpd::start(kind), fastrand::Rng::with_seed(94));
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        let dirs: Vec<PathBuf> = (0..300).map(|n| PathBuf::from(format!("d{n}"))).collect();
+        let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+        for (n, dir) in dirs.iter().enumerate() {
+            std::fs::create_dir_all(data.join(dir)).expect("make a directory");
+            let len = if n % 50 == 7 { 2 * MIB } else { 1000 + n };
+            let path = data.join(dir).join("f");
+            std::fs::write(&path, tree::bytes(&mut rng, len)).expect("write a file");
+            tree::set_mtime(&path, then);
+        }
+        let options = ["-r", "-v", "--object-size=256KiB"];
+        let mut run = Haul::cp(options).args([server.url(contents(&data))]).args([&sink]).start();
+        assert!(run.until(|_| !server.sessions().is_empty()), "{}", run.stderr());
+        std::thread::sleep(Duration::from_millis(200));
+        let sessions = server.sessions();
+        procs::signal_all(&sessions, Signal::STOP);
+        std::thread::sleep(Duration::from_secs(12));
+        procs::signal_all(&sessions, Signal::CONT);
+        let ended = run.wait().sane().exits(0);
+        for dir in dirs {
+            let path = dir.join("f");
+            assert!(read(sink.join(&path)) == read(data.join(&path)), "{kind:?}: {}", ended.describe());
+        }
     });
 }
 

@@ -96,6 +96,15 @@ impl FtpEngine {
             ready: Condvar::new(),
             network: Network { round_trip, ..Network::default() },
         });
+        // Whoever has a session and nothing to read leaves it to the walk, should that wait for one.
+        let readers = Arc::downgrade(&common);
+        sites.seats.wake_readers_by(move || {
+            if let Some(common) = readers.upgrade() {
+                // Nobody looked before and waits behind this.
+                drop(common.lock());
+                common.ready.notify_all();
+            }
+        });
         let mut engine = FtpEngine {
             common: common.clone(),
             threads: Vec::new(),

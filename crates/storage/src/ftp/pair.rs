@@ -26,7 +26,7 @@ use haul_ftp::{Asked, Error, Kind, Moment, Server, Session, Settings, server};
 use super::begun::Begun;
 use super::line::{Attempts, Line, Retry, reach};
 use super::names::{Names, Shared as SharedNames};
-use super::session::{Lines, Next, Sites, Tries};
+use super::session::{Next, Sites, Tries};
 use super::times::SetsTimes;
 use super::{
     DROPS, NO_ROOM, Unfound, drops_bytes, find, is_dir, path_at, protocol_of, server_of, shown, site_of,
@@ -324,7 +324,8 @@ pub(crate) fn open(job: DelegatedJob<'_>) -> Result<Delegated, Failure> {
     let _ = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
     let names = Arc::new(Names::new(1, nonce, (None, Duration::ZERO)));
     let walk = walk::start(walk::Job {
-        lines: Lines::with(&sites, 0, session),
+        sites,
+        session,
         site: 0,
         found,
         names: names.clone(),

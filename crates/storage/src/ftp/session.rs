@@ -1,10 +1,10 @@
-//! Where the source lies, once or in several replicas, and sessions that are opened when they are needed, and
-//! again when they were lost.
+//! Where the source lies, once or in several replicas, and what becomes of what failed there. Sessions that
+//! are opened when they are needed, and again when they were lost, are in `lines.rs`.
 //!
 //! In: what failed. Out: what the policy makes of it: again, at another replica, or not.
-//! Invariants: all sessions with a server go to the address that was reached first; what waits before another
-//! attempt ends as soon as nobody wants the answer any more. Servers count as gone only if no session could
-//! be opened with any of them for [`QUIET`], and meanwhile none of the others gave anything to any session.
+//! Invariants: all sessions with a server go to the address that was reached first. Servers count as gone
+//! only if no session could be opened with any of them for [`QUIET`], and meanwhile none of the others gave
+//! anything to any session.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +16,8 @@ use haul_core::reliability::{ATTEMPTS, Decision, Reliability, Step, Trouble};
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::{Error, Security, Server, Session, Settings};
 
-use super::{SILENT_AFTER, shown};
+use super::seats::Seats;
+use super::shown;
 
 /// For so long nothing is heard of a server that is gone: shorter, and one that is slow would count as such.
 const QUIET: Duration = Duration::from_secs(2);
@@ -60,9 +61,8 @@ pub(super) struct Sites {
     retry: Arc<dyn Reliability>,
     /// How often the way to one of them was lost or not to be had, and waited for.
     lost: AtomicU64,
-    /// A session that somebody has no use for any more, and with which of them; whether others were opened.
-    spare: Mutex<Option<(usize, Session)>>,
-    opened: AtomicBool,
+    /// Who has a session with which of them, or was refused one.
+    pub(super) seats: Seats<Session>,
 }
 
 impl Site {
@@ -89,22 +89,9 @@ impl Sites {
             differed: AtomicU64::new(0),
             life: Mutex::default(),
         };
-        Sites {
-            all: all.into_iter().map(site).collect(),
-            retry,
-            lost: AtomicU64::new(0),
-            spare: Mutex::default(),
-            opened: AtomicBool::new(false),
-        }
-    }
-
-    /// A session that is left by somebody else, if it is with that server and was heard of a moment ago: far
-    /// away a login takes several round trips.
-    fn take_spare(&self, site: usize) -> Option<Session> {
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, session) = spare.take_if(|(of, _)| *of == site)?;
-        let is_there = !session.is_broken() && !session.is_over() && session.silent_for() < SILENT_AFTER;
-        (is_there && !haul_mutant::removed("ftp-walks-leave-their-session")).then_some(session)
+        let all: Vec<Site> = all.into_iter().map(site).collect();
+        let seats = Seats::new(all.len());
+        Sites { all, retry, lost: AtomicU64::new(0), seats }
     }
 
     /// There is more than one.
@@ -178,7 +165,7 @@ impl Sites {
     }
 
     /// No session could be opened with it by an attempt that was begun then.
-    fn unreached(&self, site: usize, begun: Instant) {
+    pub(super) fn unreached(&self, site: usize, begun: Instant) {
         let mut life = self.life(site);
         let since = life.heard.map_or(begun, |heard| heard.max(begun));
         life.unreached.get_or_insert(since);
@@ -222,131 +209,6 @@ impl Sites {
             format!("{} gave {files} files{why}{differs}", site.server.url())
         };
         self.has_replicas().then(|| self.all.iter().map(one).collect::<Vec<_>>().join("; "))
-    }
-}
-
-/// A session with a server, if there is one now.
-#[derive(Default)]
-pub(super) struct Line(Option<Session>);
-
-/// A session with each of the servers, where there is one now.
-pub(super) struct Lines {
-    pub(super) sites: Arc<Sites>,
-    lines: Vec<Line>,
-}
-
-/// What came of something that was tried as long as it may go well.
-pub(super) enum Again<T> {
-    Done(T),
-    /// It is to be tried at this one instead.
-    Moves(usize, Error),
-    Failed(Error),
-}
-
-impl Lines {
-    pub(super) fn new(sites: &Arc<Sites>) -> Lines {
-        Lines { sites: sites.clone(), lines: sites.all.iter().map(|_| Line::default()).collect() }
-    }
-
-    pub(super) fn with(sites: &Arc<Sites>, site: usize, session: Session) -> Lines {
-        let mut lines = Lines::new(sites);
-        lines.lines[site] = Line(Some(session));
-        lines
-    }
-
-    /// The session; opened, if there is none.
-    ///
-    /// # Errors
-    /// The server is not there, or takes no further one.
-    pub(super) fn open(&mut self, site: usize) -> Result<&mut Session, Error> {
-        let Line(session) = &mut self.lines[site];
-        if session.as_ref().is_none_or(Session::is_broken) {
-            *session = self.sites.take_spare(site);
-            self.sites.opened.store(true, Ordering::Relaxed);
-            if session.is_some() {
-                return Ok(session.as_mut().expect("it is there"));
-            }
-            let begun = Instant::now();
-            match self.sites.open(site, &Stop::never()) {
-                Ok(opened) => *session = Some(opened),
-                Err(error) => {
-                    match error.is_network() {
-                        true => self.sites.unreached(site, begun),
-                        false => self.sites.heard(site),
-                    }
-                    return Err(error);
-                }
-            }
-            self.sites.heard(site);
-        }
-        Ok(session.as_mut().expect("just opened"))
-    }
-
-    /// Something came of it over the session. When it has hung up, that lay in a socket, and says nothing of
-    /// whether it is still there.
-    pub(super) fn heard(&self, site: usize) {
-        let Line(session) = &self.lines[site];
-        if session.as_ref().is_some_and(|session| !session.is_hung_up()) {
-            self.sites.heard(site);
-        }
-    }
-
-    /// Nothing more is asked over it here: whoever opens the first session of those that read has it. Where
-    /// others were opened, the server is not to have one more for nothing.
-    pub(super) fn leave(&mut self, site: usize) {
-        let Line(session) = std::mem::take(&mut self.lines[site]);
-        if let Some(session) = session.filter(|_| !self.sites.opened.load(Ordering::Relaxed)) {
-            *self.sites.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some((site, session));
-        }
-    }
-
-    /// For how long nothing was heard of the server over the session, if there is one.
-    pub(super) fn silent_for(&self, site: usize) -> Option<Duration> {
-        let Line(session) = &self.lines[site];
-        session.as_ref().filter(|session| !session.is_broken()).map(Session::silent_for)
-    }
-
-    /// The server is known to drop bytes of names.
-    pub(super) fn drops_bytes(&self, site: usize) -> bool {
-        let Line(session) = &self.lines[site];
-        session.as_ref().is_some_and(|session| super::drops_bytes(self.sites.server(site), session))
-    }
-
-    /// It is of no use any more.
-    pub(super) fn close(&mut self, site: usize) {
-        self.lines[site] = Line(None);
-    }
-
-    /// Does something about `path`, and does it again over a new session while the policy says so. `over`:
-    /// after such an error nobody need be asked. `wait`: waits so long; false: nobody wants it any more.
-    pub(super) fn again<T>(
-        &mut self,
-        tries: &mut Tries,
-        path: &[u8],
-        (over, wait): (&dyn Fn(&Error) -> bool, &dyn Fn(Duration) -> bool),
-        mut work: impl FnMut(&mut Session) -> Result<T, Error>,
-    ) -> Again<T> {
-        loop {
-            let site = tries.site;
-            let error = match self.open(site).and_then(&mut work) {
-                Ok(done) => {
-                    self.heard(site);
-                    return Again::Done(done);
-                }
-                Err(error) => error,
-            };
-            if error.wants_another_session() {
-                self.close(site);
-            }
-            if over(&error) {
-                return Again::Failed(error);
-            }
-            match tries.failed(&self.sites, (&error).into(), path, 0) {
-                Next::After(pause) if wait(pause) => {}
-                Next::Site(to) => return Again::Moves(to, error),
-                Next::After(_) | Next::Over => return Again::Failed(error),
-            }
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -42,18 +42,31 @@ impl Still {
 
 impl TestServer {
     pub(crate) fn start() -> TestServer {
+        TestServer::taking(usize::MAX)
+    }
+
+    /// It says 421 to whoever comes while it serves so many.
+    pub(crate) fn taking(sessions_max: usize) -> TestServer {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind any port");
         let port = listener.local_addr().expect("know the port").port();
         let over = Arc::new(AtomicBool::new(false));
         let (ends, still) = (over.clone(), Arc::<Still>::default());
-        let stands = still.clone();
+        let (stands, serving) = (still.clone(), Arc::<AtomicUsize>::default());
         thread::spawn(move || {
             for control in listener.incoming().map_while(Result::ok) {
                 if ends.load(Ordering::Relaxed) {
                     return;
                 }
-                let (ends, stands) = (ends.clone(), stands.clone());
-                thread::spawn(move || drop(serve(control, &|given: &[PathBuf]| stands.wait(given, &ends))));
+                if serving.fetch_add(1, Ordering::Relaxed) >= sessions_max {
+                    serving.fetch_sub(1, Ordering::Relaxed);
+                    let _ = (&control).write_all(b"421 too many sessions\r\n");
+                    continue;
+                }
+                let (ends, stands, serving) = (ends.clone(), stands.clone(), serving.clone());
+                thread::spawn(move || {
+                    drop(serve(control, &|given: &[PathBuf]| stands.wait(given, &ends)));
+                    serving.fetch_sub(1, Ordering::Relaxed);
+                });
             }
         });
         TestServer { port, over, still }

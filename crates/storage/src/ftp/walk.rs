@@ -20,8 +20,10 @@ use haul_core::reliability::Step;
 use haul_core::wire::{Announced, Failure, FailureKind, Totals};
 use haul_ftp::{Asked, Error, Facts, Kind, Listed, Session};
 
+use super::lines::{Again, Lines};
 use super::names::{Above, Base, Entry, Shared, is_part, is_young};
-use super::session::{Again, Lines, Tries};
+use super::seats::Side;
+use super::session::{Sites, Tries};
 use super::{DROPS, Found, failed, is_dir, meta_of, says_gone, time_of};
 use crate::source::WallClock;
 use crate::source::failure::own_failure;
@@ -37,9 +39,10 @@ mod ends;
 
 /// What a walk needs.
 pub(super) struct Job {
-    pub(super) lines: Lines,
-    /// The server that the sources were found at.
+    pub(super) sites: Arc<Sites>,
+    /// The server that the sources were found at, and the session with it.
     pub(super) site: usize,
+    pub(super) session: Session,
     pub(super) found: Vec<Found>,
     pub(super) names: Shared,
     pub(super) object_size: u32,
@@ -90,7 +93,10 @@ pub(super) fn start(job: Job) -> io::Result<Walk> {
     let (sender, items) = bounded(BATCHES_MAX);
     let cancelled = Arc::new(AtomicBool::new(false));
     let out = Out { sender, batch: Vec::new(), cancelled: cancelled.clone() };
-    let Job { lines, site, found, names, object_size, clock } = job;
+    let Job { sites, site, session, found, names, object_size, clock } = job;
+    let ends = cancelled.clone();
+    let lines = Lines::new(&sites, Side::Walk, move || !ends.load(Ordering::Relaxed));
+    let lines = lines.with(site, session);
     let drops = lines.drops_bytes(site) && !lines.sites.has_replicas();
     let mut walker = Walker {
         drops,
@@ -111,15 +117,31 @@ pub(super) fn start(job: Job) -> io::Result<Walk> {
             walker.root(found);
         }
         if !walker.out.cancelled() {
-            walker.out.push(WalkItem::End(walker.totals));
+            walker.push(WalkItem::End(walker.totals));
         }
         walker.lines.leave(walker.site);
-        walker.out.flush();
+        walker.flush();
     })?;
     Ok(Walk::over(items, cancelled))
 }
 
 impl Walker {
+    fn push(&mut self, item: WalkItem) {
+        if !self.out.add(item) {
+            self.flush();
+        }
+    }
+
+    /// Sends what there is. As long as there is no room for it the walk needs no session: those that read
+    /// may, and make room.
+    fn flush(&mut self) {
+        while !self.out.send() {
+            if !haul_mutant::removed("ftp-full-walks-leave-their-session") {
+                self.lines.hand_over();
+            }
+        }
+    }
+
     fn root(&mut self, found: Found) {
         let Found { path, replicas, name, facts, site } = found;
         let unique = facts.unique.clone().map(|unique| (site, unique));
@@ -151,13 +173,13 @@ impl Walker {
             }
             // Behind what failed by that.
             if let Some(failure) = self.gone.take() {
-                self.out.push(WalkItem::Gone(failure));
-                self.out.flush();
+                self.push(WalkItem::Gone(failure));
+                self.flush();
             }
             let Some(seen) = level.dirs.next() else {
                 let left = way.pop().map(|level| level.id).filter(|id| *id != DirId::ROOT);
                 if let Some(id) = left {
-                    self.out.push(WalkItem::DirEnd(id));
+                    self.push(WalkItem::DirEnd(id));
                 }
                 continue;
             };
@@ -181,7 +203,7 @@ impl Walker {
                 way.push(Level { id, above: Above::Dir(id), unique, dirs: dirs.into_iter() });
             }
             if self.out.sender.is_empty() {
-                self.out.flush();
+                self.flush();
             }
         }
     }
@@ -198,14 +220,14 @@ impl Walker {
             Ok((listed, misses_links)) => {
                 if misses_links && !self.told_of_links {
                     self.told_of_links = true;
-                    self.out.push(WalkItem::Note(LINKS_UNTOLD));
+                    self.push(WalkItem::Note(LINKS_UNTOLD));
                 }
                 listed
             }
             Err(error) => {
                 let failure = self.failure(&path, &error);
                 let path = self.shown(above);
-                self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Subtree });
+                self.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Subtree });
                 return Vec::new();
             }
         };
@@ -230,7 +252,7 @@ impl Walker {
                         cause: io::ErrorKind::UnexpectedEof.into(),
                     };
                     let (path, failure) = (self.shown(above), self.failure(&path, &error));
-                    self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Subtree });
+                    self.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Subtree });
                     continue;
                 }
                 Listed::Short(why) => {
@@ -345,7 +367,7 @@ impl Walker {
                     (None, Err(error)) => {
                         let failure = self.failure(&path, error);
                         let path = self.names.path(above, Some(name));
-                        self.out.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
+                        self.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });
                         continue;
                     }
                     (None, Ok(())) => unreachable!("all are answered"),
@@ -443,7 +465,7 @@ impl Walker {
             }
             Some(Kind::Other) => {
                 let path = path();
-                self.out.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::Device }));
+                self.push(WalkItem::NotKept(NotKept { path, what: NotKeptWhat::Device }));
                 return None;
             }
             _ => {
@@ -477,7 +499,7 @@ impl Walker {
             meta.mtime = (self.clock)();
         }
         self.names.add(id, Entry { above, name: name.clone(), facts, site, not_before });
-        self.out.push(WalkItem::Entry(Announced {
+        self.push(WalkItem::Entry(Announced {
             id,
             generation: Generation(0),
             parent,
@@ -534,7 +556,7 @@ impl Walker {
 
     fn fail(&mut self, path: Vec<u8>, kind: FailureKind, why: &str, counts_as: CountsAs) {
         let failure = own_failure(kind, "copy", &path, why);
-        self.out.push(WalkItem::Failed { path, failure, counts_as });
+        self.push(WalkItem::Failed { path, failure, counts_as });
     }
 }
 

@@ -19,24 +19,38 @@ pub(crate) struct Out {
 
 impl Out {
     pub(crate) fn push(&mut self, item: WalkItem) {
-        self.batch.push(item);
-        if self.batch.len() >= BATCH_ITEMS_MAX {
+        if !self.add(item) {
             self.flush();
         }
     }
 
+    /// Puts it to the others. False: they are to be sent.
+    pub(crate) fn add(&mut self, item: WalkItem) -> bool {
+        self.batch.push(item);
+        self.batch.len() < BATCH_ITEMS_MAX
+    }
+
     /// Sends what there is, waiting for room.
     pub(crate) fn flush(&mut self) {
-        let mut batch = std::mem::take(&mut self.batch);
-        while !batch.is_empty() && !self.cancelled() {
-            // The wait is cut in pieces only to see a cancel that came without dropping the receiver.
-            match self.sender.send_timeout(batch, Duration::from_millis(200)) {
-                Ok(()) => return,
-                Err(crossbeam_channel::SendTimeoutError::Timeout(back)) => batch = back,
-                Err(crossbeam_channel::SendTimeoutError::Disconnected(_)) => {
-                    self.cancelled.store(true, Ordering::Relaxed);
-                    return;
-                }
+        while !self.send() {}
+    }
+
+    /// The same, but waits for a moment only. False: there was no room.
+    pub(crate) fn send(&mut self) -> bool {
+        let batch = std::mem::take(&mut self.batch);
+        if batch.is_empty() || self.cancelled() {
+            return true;
+        }
+        // The wait is cut in pieces to see a cancel that came without dropping the receiver.
+        match self.sender.send_timeout(batch, Duration::from_millis(200)) {
+            Ok(()) => true,
+            Err(crossbeam_channel::SendTimeoutError::Timeout(back)) => {
+                self.batch = back;
+                false
+            }
+            Err(crossbeam_channel::SendTimeoutError::Disconnected(_)) => {
+                self.cancelled.store(true, Ordering::Relaxed);
+                true
             }
         }
     }

@@ -43,12 +43,16 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Proftpd,
+    /// It takes one session of a user.
+    ProftpdOne,
     /// Without MLSD and MLST.
     ProftpdList,
     /// Under TLS only, commands and data, and data only by who resumes the session of the commands.
     ProftpdTls,
     /// Anonymous only.
     Vsftpd,
+    /// It takes one session of a host.
+    VsftpdOne,
     /// As [`Kind::ProftpdTls`].
     VsftpdTls,
     /// It takes files, and lets nobody rename, remove or replace any.
@@ -90,9 +94,9 @@ impl Kind {
 
     fn need(self) -> &'static str {
         match self {
-            Kind::Proftpd | Kind::ProftpdList => "proftpd",
+            Kind::Proftpd | Kind::ProftpdOne | Kind::ProftpdList => "proftpd",
             Kind::ProftpdTls => "proftpd-tls",
-            Kind::Vsftpd | Kind::VsftpdTls | Kind::VsftpdDropBox => "vsftpd",
+            Kind::Vsftpd | Kind::VsftpdOne | Kind::VsftpdTls | Kind::VsftpdDropBox => "vsftpd",
             Kind::Gridftp
             | Kind::GridftpStriped
             | Kind::GridftpFourfold
@@ -103,7 +107,7 @@ impl Kind {
 
     /// Whether it tells everything of an entry, the times of directories too.
     pub fn has_mlsd(self) -> bool {
-        !matches!(self, Kind::ProftpdList | Kind::Vsftpd | Kind::VsftpdTls | Kind::VsftpdDropBox)
+        !matches!(self, Kind::ProftpdList) && self.need() != "vsftpd"
     }
 
     /// Whether it can be asked for any name. The GridFTP server drops what is not ASCII from what it is told,
@@ -113,7 +117,7 @@ impl Kind {
     }
 
     fn has_a_user(self) -> bool {
-        matches!(self, Kind::Proftpd | Kind::ProftpdList | Kind::ProftpdTls)
+        matches!(self.need(), "proftpd" | "proftpd-tls")
     }
 }
 
@@ -297,6 +301,7 @@ fn end(mut daemon: Child) {
 fn spawn(kind: Kind, room: &Room, port: u16) -> Option<Child> {
     let mut command = match kind {
         Kind::Proftpd => proftpd(room, port, ""),
+        Kind::ProftpdOne => proftpd(room, port, "MaxClientsPerUser 1\n"),
         Kind::ProftpdList => proftpd(
             room,
             port,
@@ -315,6 +320,7 @@ fn spawn(kind: Kind, room: &Room, port: u16) -> Option<Child> {
             ),
         ),
         Kind::Vsftpd => vsftpd_at(room, port, ""),
+        Kind::VsftpdOne => vsftpd_at(room, port, "max_per_ip=1\n"),
         Kind::VsftpdDropBox => vsftpd_at(room, port, "anon_other_write_enable=NO\n"),
         Kind::VsftpdTls => vsftpd_at(
             room,

@@ -103,6 +103,8 @@ pub struct Lies {
     list: Option<Vec<u8>>,
     elsewhere: Option<Ipv4Addr>,
     hangs_up_while_listing: bool,
+    /// How long it takes before each listing.
+    lists_in: Duration,
     /// It leaves out blanks at the ends of a path.
     trims: bool,
     rest: Rest,
@@ -217,6 +219,12 @@ impl Lies {
     /// It sends a listing and closes everything, without a word of its end.
     pub fn hangs_up_while_listing(mut self) -> Lies {
         self.hangs_up_while_listing = true;
+        self
+    }
+
+    /// It takes so long before it sends a listing.
+    pub fn lists_in(mut self, time: Duration) -> Lies {
+        self.lists_in = time;
         self
     }
 
@@ -563,6 +571,7 @@ impl Session {
             ("EPSV" | "PASV", _) => self.listen(verb),
             ("MLSD", _) if lies.is_dir(&path) => {
                 let listing = lies.listing(&path);
+                std::thread::sleep(lies.lists_in);
                 let how =
                     if lies.hangs_up_while_listing { Manner::HangUp(listing.len()) } else { Manner::Whole };
                 self.send_listing(&listing, how)

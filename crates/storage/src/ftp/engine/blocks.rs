@@ -72,7 +72,7 @@ struct Lead {
 enum End {
     /// It is over.
     Whole,
-    /// Others wait for the session, and nobody for the file.
+    /// Others, or the walk, wait for the session, and nobody for the file.
     Left,
     /// What is asked for does not come, and what comes has no room.
     OutOfOrder,
@@ -279,7 +279,7 @@ impl Reader {
                     let since = *waits_since.get_or_insert_with(Instant::now);
                     let others =
                         |queues: &Queues| !queues.objects[self.index].is_empty() || !queues.other.is_empty();
-                    if since.elapsed() >= HOLD && others(&queues) {
+                    if since.elapsed() >= HOLD && (others(&queues) || self.lines.are_wanted()) {
                         drop(queues);
                         self.lines.close(SITE);
                         return End::Left;

@@ -23,8 +23,10 @@ use super::ends::AGAIN_LEN;
 use super::parts::Needs;
 use super::queues::{Common, Work, refuse};
 use crate::SourceCompletion;
+use crate::ftp::lines::{Again, Lines};
 use crate::ftp::names::{Told, same_facts};
-use crate::ftp::session::{Again, Lines, Next, Tries, Why};
+use crate::ftp::seats::Side;
+use crate::ftp::session::{Next, Tries, Why};
 use crate::ftp::{SILENT_AFTER, is_listed, lacks, meta_of, parted, says_gone, untold};
 use crate::owed::panic_point;
 use haul_base::buffer::Buffer;
@@ -75,7 +77,8 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn new(common: Arc<Common>, index: usize) -> Reader {
-        let lines = Lines::new(&common.sites);
+        let wants = common.clone();
+        let lines = Lines::new(&common.sites, Side::Readers, move || !wants.lock().ends);
         let (open, done) = (None, Vec::new());
         let (counted, tried, left_out) = (false, false, false);
         Reader { common, index, lines, open, done, silent_before: 0, counted, tried, left_out }
@@ -221,6 +224,13 @@ impl Reader {
                 if !goes_on {
                     return None;
                 }
+                continue;
+            }
+            if self.lines.are_wanted() && !haul_mutant::removed("ftp-idle-readers-leave-their-session") {
+                drop(queues);
+                self.leave();
+                self.lines.hand_over();
+                queues = self.common.lock();
                 continue;
             }
             queues = self.common.ready.wait(queues).unwrap_or_else(PoisonError::into_inner);

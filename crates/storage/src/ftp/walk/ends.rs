@@ -78,7 +78,7 @@ impl Walker {
             let path = self.below(above, name);
             match why {
                 None => self.fail(path, FailureKind::Walk, DROPS_ENDS, counts_as),
-                Some(failure) => self.out.push(WalkItem::Failed { path, failure, counts_as }),
+                Some(failure) => self.push(WalkItem::Failed { path, failure, counts_as }),
             }
         }
         left
