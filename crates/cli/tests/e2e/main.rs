@@ -38,6 +38,7 @@ mod ftp_sink_lines;
 mod ftp_stops;
 mod ftp_striped;
 mod ftp_third;
+mod ftp_times;
 mod ftp_tls;
 mod ftp_upload;
 mod ftp_walk;

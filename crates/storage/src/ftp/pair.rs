@@ -30,7 +30,7 @@ use super::session::{Next, Sites, Tries};
 use super::times::SetsTimes;
 use super::{
     DROPS, NO_ROOM, Unfound, drops_bytes, find, is_dir, path_at, protocol_of, server_of, shown, site_of,
-    unless, unreached, walk,
+    time_of, unless, unreached, walk,
 };
 use crate::Post;
 use crate::place::Place;
@@ -215,7 +215,12 @@ fn standing(shared: &Shared, there: &Asked, entry: &DelegatedEntry) -> Result<St
     if is_file && same_size && same_time && !settings.force {
         return Ok(Standing::Unchanged);
     }
-    if settings.no_clobber || settings.update && time.is_some_and(|time| time >= meta.mtime.secs) {
+    // As everywhere: what has the same age is not newer.
+    let is_newer = match haul_mutant::removed("ftp-pairs-update-what-is-no-newer") {
+        true => time.is_some_and(|time| time >= meta.mtime.secs),
+        false => time.is_some() && time_of(facts) > meta.mtime,
+    };
+    if settings.no_clobber || settings.update && is_newer {
         return Ok(Standing::Skipped);
     }
     differs()

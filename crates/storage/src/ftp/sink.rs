@@ -312,6 +312,9 @@ impl SinkStore for FtpSink {
         let begun = self.parts.clone();
         // What is on record is of whole files.
         let (wanted, trusts) = (coming.part.is_none(), coming.policy.trust);
+        // What is not to be replaced, or is anyway, needs no proof.
+        let is_decided = coming.policy.no_clobber && !haul_mutant::removed("ftp-no-clobber-asks-nothing");
+        let asks_times = !is_decided && !coming.policy.force;
         let (server, ends) = (self.server, ends.clone());
         let at = coming.part.and_then(|part| part.sink);
         let in_place = coming.in_place.then(|| InPlace::new(at, coming.in_place_asked));
@@ -330,6 +333,7 @@ impl SinkStore for FtpSink {
             parts,
             begun,
             trusts,
+            asks_times,
             in_place,
         };
         let job = HeldServer { ready: Mutex::new(Some(ready)), ends };
@@ -382,6 +386,8 @@ struct Ready {
     begun: Option<PathBuf>,
     /// The user believes what stands there of unfinished files.
     trusts: bool,
+    /// Size and time decide what is sent.
+    asks_times: bool,
     in_place: Option<InPlace>,
 }
 

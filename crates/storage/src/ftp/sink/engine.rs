@@ -57,8 +57,8 @@ impl FtpWriter {
     /// # Errors
     /// The system gives no thread.
     pub(super) fn start(ready: Ready, writing: Writing) -> std::io::Result<FtpWriter> {
-        let Ready { server, settings, retry, ends, session, root, made, tag, parts, begun, trusts, in_place } =
-            ready;
+        let Ready { server, settings, retry, ends, session, root, made, tag, parts, begun, .. } = ready;
+        let Ready { trusts, asks_times, in_place, .. } = ready;
         let sessions = SESSIONS.min(writing.writers).max(1);
         let banner = escape::name(session.banner());
         let network = Network { round_trip: session.round_trip(), ..Network::default() };
@@ -96,6 +96,7 @@ impl FtpWriter {
             again: Again::default(),
             in_place,
             begun,
+            asks_times,
             left: Mutex::default(),
             doubted: Mutex::default(),
             tries: Mutex::default(),

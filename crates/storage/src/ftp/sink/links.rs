@@ -21,7 +21,8 @@ use rustix::io::Errno;
 use super::publish::FOUND_BY_ANOTHER;
 use super::shown::{Shown, Shows, key_of};
 use super::writer::Writer;
-use crate::ftp::times::{set, takes_its_own};
+use crate::ftp::times::{Answer, Verdict, ask, set};
+use crate::sink::names::temp_name;
 
 /// Directories of which the names are kept.
 const KEPT: usize = 64;
@@ -133,24 +134,37 @@ impl Writer {
         Ok(())
     }
 
-    /// The server sets times, so that what looks unchanged there is so; asked of this file, if that is not
+    /// What looks unchanged in this directory is unchanged; shown by a file of ours in it, if that is not
     /// known.
-    pub(super) fn times_prove(&mut self, path: &[u8], facts: &Facts) -> bool {
+    pub(super) fn times_prove(&mut self, dir: DirId) -> bool {
         let common = self.common.clone();
         let times = || common.told.times.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = times().proves();
-        let proves = known.unwrap_or_else(|| {
-            // What comes of a session that is lost is seen by what is sent.
-            let taken = self.line.again(|session| {
-                takes_its_own(session, path, facts, |session, moment| set(session, path, moment))
+        let above = common.tree.dir(dir);
+        let known = times().of(&above);
+        let verdict = known.unwrap_or_else(|| {
+            let name = temp_name(&Name::new(b"times").expect("legal"), common.tag, common.number());
+            let path = common.tree.path(dir, &name);
+            self.begins("times", &path);
+            let asked = self.line.again(|session| {
+                let asked = ask(session, &path, |session, moment| set(session, &path, moment));
+                match &asked {
+                    Ok((_, false)) => {}
+                    Ok((_, true)) => common.doubt_ours(path.clone()),
+                    Err(error) => {
+                        common.note_refusal(&path, error);
+                        common.doubt_ours(path.clone());
+                    }
+                }
+                asked
             });
-            let taken = taken.unwrap_or(false);
-            times().note(taken);
-            taken
+            let shown = match asked {
+                Ok((shown, _)) => Some(shown),
+                Err(Error::Refused { .. }) => Some(Answer::NotMade),
+                Err(_) => None,
+            };
+            times().note(&above, shown)
         });
-        if !proves {
-            times().sends();
-        }
-        proves
+        times().count(verdict);
+        verdict != Verdict::Sent
     }
 }

@@ -75,6 +75,8 @@ pub(super) struct Common {
     pub(super) in_place: Option<InPlace>,
     /// Files that were begun in place, and are not proved.
     pub(super) begun: Begun,
+    /// Size and time decide what is sent, where they prove something.
+    pub(super) asks_times: bool,
     /// Temporaries that could not be removed.
     pub(super) left: Mutex<Vec<Vec<u8>>>,
     /// Temporaries that may still come to be, for the session that sent them was lost.
@@ -487,6 +489,11 @@ impl Common {
         if self.in_place.is_some() || self.parts.keeps_any(&path) {
             return;
         }
+        self.doubt_ours(path);
+    }
+
+    /// The same of what is no file of the copy.
+    pub(super) fn doubt_ours(&self, path: Vec<u8>) {
         self.doubted.lock().unwrap_or_else(PoisonError::into_inner).push(path);
     }
 

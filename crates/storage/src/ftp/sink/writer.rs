@@ -383,7 +383,7 @@ impl Writer {
         let looks_unchanged = looks_unchanged
             && matches!(found.existing, Existing::File { size, .. } if size == item.fingerprint.size);
         let is_part = common.in_place.as_ref().is_some_and(|place| place.part.is_some());
-        if looks_unchanged && !is_part && !self.times_prove(path, facts) {
+        if looks_unchanged && !is_part && common.asks_times && !self.times_prove(item.file.parent) {
             if let Existing::File { size, .. } = &mut found.existing {
                 *size = u64::MAX;
             }

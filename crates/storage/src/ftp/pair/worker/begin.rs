@@ -10,15 +10,16 @@ use std::time::Instant;
 use haul_core::change::Change;
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::pair::{End, Fault};
-use haul_ftp::{Asked, Error, Facts, Kind, steer};
+use haul_ftp::{Asked, Error, Kind, Session, Settings, steer};
 use haul_gridftp::ranges::Ranges;
 
-use super::{Job, RECORDED_MIN, Scope, Trouble, Worker, is_ours, temporary};
+use super::{Job, RECORDED_MIN, Scope, Trouble, WATCHING, Worker, is_ours, split, temporary};
+use crate::ftp::line::Line;
 use crate::ftp::names::{SETTLES, is_young, same_facts};
 use crate::ftp::pair::fold::{ONE_NAME, asks_folds};
 use crate::ftp::pair::records::{Kept, Record, version};
 use crate::ftp::pair::standing;
-use crate::ftp::times::{WHY, takes_its_own};
+use crate::ftp::times::{Answer, Verdict, ask};
 use crate::ftp::{meta_of, time_of, untold};
 use crate::store::delegated::{DelegatedEnd, Marker, Standing};
 
@@ -89,12 +90,13 @@ impl Worker {
             };
             let standing = match (standing(&shared, &sink, &job.entry), &sink) {
                 // What is not to be replaced stays as it is, also its time.
-                (Ok(Standing::Unchanged), Asked::Is(there))
-                    if !is_itself(&sink) && !shared.settings.no_clobber =>
+                (Ok(Standing::Unchanged), Asked::Is(_))
+                    if !is_itself(&sink)
+                        && (!shared.settings.no_clobber
+                            || haul_mutant::removed("ftp-no-clobber-asks-nothing")) =>
                 {
-                    let proves = self.times_prove(&job.entry.to, there).map_err(at(End::To))?;
                     let anew = Standing::Differs(Change::NONE.with(Change::TIME, true));
-                    Ok(if proves { Standing::Unchanged } else { anew })
+                    Ok(if self.times_prove(&job.entry.to) { Standing::Unchanged } else { anew })
                 }
                 (standing, _) => standing,
             };
@@ -139,28 +141,63 @@ impl Worker {
         Ok(())
     }
 
-    /// The destination sets times, so that what looks unchanged there is so; asked of this file, if it is not
+    /// What looks unchanged beside this path is unchanged; shown by a file of ours there, if that is not
     /// known.
-    fn times_prove(&mut self, path: &[u8], there: &Facts) -> Result<bool, Error> {
-        let known = self.shared.lock().known.times.proves();
-        let proves = match known {
-            Some(proves) => proves,
-            None => {
-                let session = self.pair.as_mut().expect("it is open").session(End::To);
-                let taken = takes_its_own(session, path, there, |session, moment| {
-                    Ok(steer::set_times(session, &[(path, moment)])?.iter().all(|set| *set))
-                })?;
-                self.shared.lock().known.times.note(taken);
-                taken
-            }
-        };
-        if !proves && self.shared.lock().known.times.sends() {
-            let url = self.shared.end(End::To).0.url();
-            (self.shared.post)(Marker::Note(format!(
-                "{url}: files that look unchanged by size and time, {WHY}"
-            )));
+    fn times_prove(&mut self, path: &[u8]) -> bool {
+        let shared = self.shared.clone();
+        let dir = split(path).0;
+        let known = shared.lock().known.times.of(dir);
+        let verdict = known.unwrap_or_else(|| {
+            let shown = self.ask_times(dir);
+            shared.lock().known.times.note(dir, shown)
+        });
+        let why = shared.lock().known.times.count(verdict);
+        if let Some(why) = why {
+            let url = shared.end(End::To).0.url();
+            (shared.post)(Marker::Note(format!("{url}: files that look unchanged by size and time, {why}")));
         }
-        Ok(proves)
+        verdict != Verdict::Sent
+    }
+
+    /// The same, asked over a session of its own, for those of the pair move data to each other. Of a server
+    /// that takes no further one, or no data from this host, nothing is shown.
+    fn ask_times(&mut self, dir: &[u8]) -> Option<Answer> {
+        let shared = self.shared.clone();
+        let number = {
+            let mut queue = shared.lock();
+            queue.known.temps += 1;
+            queue.known.temps
+        };
+        let temp = temporary(&[dir, b"times"].concat(), shared.tag, number);
+        let (server, settings) = shared.end(End::To).clone();
+        let patience = settings.patience.min(WATCHING);
+        let retry = &shared.retries[End::To as usize];
+        let mut line = Line::new(server.clone(), Settings { patience, ..settings }, retry);
+        let set = |session: &mut Session, moment| {
+            Ok(steer::set_times(session, &[(&temp[..], moment)])?.iter().all(|set| *set))
+        };
+        let (asked, begun) = match line.open() {
+            Ok(session) => (ask(session, &temp, set), true),
+            Err(error) => (Err(error), false),
+        };
+        let (shown, stays) = match asked {
+            Ok((shown, stays)) => (Some(shown), stays),
+            Err(Error::Refused { .. }) => (Some(Answer::NotMade), begun),
+            Err(_) => (None, begun),
+        };
+        if stays {
+            let removed = self.cleaner.open().and_then(|session| {
+                let removed = steer::remove(session, &temp);
+                Ok(removed.is_ok() || matches!(session.facts(&temp)?, Asked::Not(_)))
+            });
+            if !removed.unwrap_or(false) {
+                let shown = crate::ftp::shown(&server, &temp);
+                (shared.post)(Marker::Note(format!(
+                    "{shown}: it was made to see whether the server sets times, and could not be removed; remove it at the server"
+                )));
+            }
+        }
+        shown
     }
 
     /// Which of them have names that are those of other files of this copy to the server.
