@@ -1,5 +1,6 @@
 //! Listings: lines of real servers, and lines that are wrong in one thing.
 
+use haul_gridftp::line::LineReader;
 use haul_gridftp::list::{ListEntry, ListTime, parse_list, parse_nlst, refused_in};
 use haul_gridftp::listing::{
     FACTS_MAX, Facts, Kind, LISTING_LINE_LEN_MAX, Moment, NAME_LEN_MAX, parse_mlsd, parse_mlst, parse_moment,
@@ -359,5 +360,43 @@ fn what_nobody_needs_is_passed_over() {
         let (facts, name) = parse_mlsd(line.as_bytes()).expect("a line").expect("an entry");
         assert_eq!((facts.unix_mode, facts.unix_uid, facts.unix_gid), (read, None, None), "{mode}");
         assert_eq!((facts.size, name), (Some(7), &b"x"[..]), "{mode}");
+    }
+}
+
+/// Goal: a name is refused for a control byte, a slash or a NUL wherever it stands, and else is what stands
+/// there, byte for byte, in each form of a listing: no blank of any alphabet ends one.
+/// Method: each byte, and letters that are blanks or ends of lines elsewhere, before, in and behind a name;
+/// and the same as lines of a whole.
+#[test]
+fn names_are_whole_or_refused() {
+    let blanks = ["\u{85}", "\u{a0}", "\u{1680}", "\u{2003}", "\u{2028}", "\u{2029}", "\u{3000}", "\u{feff}"];
+    let bytes = (0..=255_u8).map(|byte| vec![byte]);
+    for odd in bytes.chain(blanks.map(|blank| blank.as_bytes().to_vec())) {
+        let is_bad = matches!(odd[..], [0..=0x1f | 0x7f | b'/']);
+        for name in [[&odd[..], b"x"].concat(), [b"x", &odd[..], b"y"].concat(), [b"x", &odd[..]].concat()] {
+            let wanted = (!is_bad).then_some(&name[..]);
+            let line = |before: &[u8], behind: &[u8]| [before, &name, behind].concat();
+            let mlsd = line(b"type=file;size=1; ", b"");
+            assert_eq!(parse_mlsd(&mlsd).ok().flatten().map(|(_, name)| name), wanted, "{name:?}");
+            assert_eq!(parse_nlst(&name, b"").ok(), wanted, "{name:?}");
+            let nlst = line(b"/d/", b"");
+            assert_eq!(parse_nlst(&nlst, b"/d").ok(), wanted, "{name:?}");
+            for (before, behind) in [
+                (&b"-rw-r--r-- 1 a b 1 Nov 20 21:29 "[..], &b""[..]),
+                (b"lrwxrwxrwx 1 a b 7 Jan  1 00:00 ", b" -> y"),
+                (b"11-20-26  09:29PM             1 ", b""),
+                (b"11-20-26  09:29PM       <DIR>          ", b""),
+            ] {
+                let list = line(before, behind);
+                let entry = parse_list(&list).ok().flatten();
+                assert_eq!(entry.map(|entry| entry.name), wanted, "{name:?} in {list:?}");
+                // A line's end cuts it, and leaves no name that is another's.
+                let mut reader = LineReader::new("line", LISTING_LINE_LEN_MAX);
+                let whole = [&list[..], b"\r\n"].concat();
+                let (taken, first) = reader.feed(&whole).expect("it is short");
+                let is_whole = taken == whole.len() && first.as_deref() == Some(&list[..]);
+                assert_eq!(is_whole, odd != b"\n", "{list:?}");
+            }
+        }
     }
 }
