@@ -3,7 +3,8 @@
 //! In: commands. Out: replies, each within the session's patience from when it is waited for, however slowly
 //! a server sends it.
 //! Invariants: after an error of the connection nothing more is sent; what is told of a command is its verb
-//! and its path, never a password; nor is it told where the server repeats it.
+//! and its path, never a password; nor is it told where the server repeats it; how the server reads the byte
+//! 0xff is asked only where no answer is due.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -22,6 +23,10 @@ use crate::ssh::{self, Heard, Running, Ssh};
 use crate::tls::{Socket, Tls, Wire};
 use crate::{Error, Server};
 
+mod iac;
+
+use iac::Reads;
+
 /// Bytes of commands that are under way together, so that both ends never wait for each other.
 pub const COMMANDS_LEN_MAX: usize = 16 * 1024;
 /// Bytes of commands in one record of TLS. ProFTPD takes some 4 KiB at once, and does not look at what is
@@ -30,8 +35,6 @@ const RECORD_LEN_MAX: usize = 1024;
 /// Most of a server's text in an error.
 const TEXT_LEN_MAX: usize = 300;
 const BUFFER_LEN: usize = 16 * 1024;
-/// What servers that read commands as Telnet has them say in their answer to `HELP`.
-const TELNET_HELP: &[u8] = b"(* =>'s unimplemented)";
 /// Most tokens that the two ends of GSI exchange; they need four.
 const ROUNDS_MAX: usize = 16;
 
@@ -54,8 +57,9 @@ pub(crate) struct Control {
     /// What data connections show, where they do.
     channel: Option<Channel>,
     reader: ReplyReader,
-    /// How the server reads the byte 0xff; `None`: it was not asked yet.
-    iac: Option<Iac>,
+    reads: Reads,
+    /// Commands whose last reply did not come yet.
+    due: usize,
     buffer: Vec<u8>,
     /// What of the buffer was not looked at yet.
     rest: std::ops::Range<usize>,
@@ -170,7 +174,8 @@ impl Control {
             gsi: None,
             channel: None,
             reader,
-            iac: None,
+            reads: Reads::Unasked(None),
+            due: 0,
             buffer,
             rest: 0..0,
             patience,
@@ -255,28 +260,6 @@ impl Control {
     /// The same.
     pub(crate) fn channel(&self) -> Option<&Channel> {
         self.channel.as_ref()
-    }
-
-    /// How the byte 0xff is sent from now on.
-    pub(crate) fn set_iac(&mut self, iac: Iac) {
-        self.iac = Some(iac);
-    }
-
-    /// The same, by what the server says of itself here. ProFTPD, and the servers whose answer to `HELP` it
-    /// has, read commands as Telnet has them.
-    fn ask_iac(&mut self) -> Result<Iac, Error> {
-        const WHY: &str =
-            "its name holds the byte 0xff, and the server does not say (HELP) how it reads that";
-        let help = self.ask(&Command::Bare("HELP"))?;
-        if help.code() == 421 {
-            return Err(self.refused(&Command::Bare("HELP"), &help));
-        }
-        if help.class() != Class::Completed {
-            return Err(Error::Unsayable(WHY));
-        }
-        let said = help.lines().join(&b' ');
-        let is_telnet = said.windows(TELNET_HELP.len()).any(|words| words == TELNET_HELP);
-        Ok(if is_telnet { Iac::Doubled } else { Iac::Plain })
     }
 
     /// Where this connection goes.
@@ -399,16 +382,15 @@ impl Control {
         let mut lines = Vec::with_capacity(commands.len());
         for command in commands {
             let mut line = Vec::new();
-            command.encode(self.iac.unwrap_or(Iac::Plain), &mut line)?;
-            if self.iac.is_none() && line.contains(&0xff) {
-                // Nothing is under way here, for what was sent before was answered.
-                let iac = self.ask_iac()?;
-                self.iac = Some(iac);
+            command.encode(Iac::Plain, &mut line)?;
+            if line.contains(&0xff) {
+                let iac = self.find_iac()?;
                 line.clear();
                 command.encode(iac, &mut line)?;
             }
             lines.push(line);
         }
+        self.due += lines.len();
         let mut bytes = Vec::new();
         for mut line in lines {
             if let Some(gsi) = &mut self.gsi {
@@ -444,15 +426,26 @@ impl Control {
 
     fn reply_within(&mut self, wait: Wait) -> Result<Reply, Error> {
         let result = self.next_reply(Some(wait));
-        self.broken |= result.is_err();
+        self.note(&result);
         result.map(|reply| reply.expect("it is waited for"))
     }
 
     /// The next reply, if all of it is there: nothing is waited for.
     pub(crate) fn ready_reply(&mut self) -> Result<Option<Reply>, Error> {
         let result = self.next_reply(None);
-        self.broken |= result.is_err();
+        self.note(&result);
         result
+    }
+
+    /// A reply, or none, came.
+    fn note(&mut self, result: &Result<Option<Reply>, Error>) {
+        self.broken |= result.is_err();
+        if let Ok(Some(reply)) = result
+            && reply.class() != Class::Preliminary
+        {
+            // A server may say more than it was asked.
+            self.due = self.due.saturating_sub(1);
+        }
     }
 
     /// The next reply, as it was before it was wrapped. `None`: nothing is waited for, and it is not there.

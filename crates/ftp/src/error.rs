@@ -185,6 +185,13 @@ impl Error {
             && !haul_mutant::removed("ftp-later-is-asked-again")
     }
 
+    /// It is of this one thing alone, among several that were asked about together: it is for later, or not
+    /// known, for nobody can tell which answer is whose ([`crate::Session::facts_of_each`]); in either case
+    /// it can be asked again.
+    pub fn is_open(&self) -> bool {
+        self.is_for_later() || matches!(self, Error::OutOfStep { .. })
+    }
+
     /// The server said nothing for as long as anybody waits.
     pub fn is_silence(&self) -> bool {
         match self {

@@ -144,7 +144,8 @@ impl Session {
     /// is then to be begun by [`Session::next_store`] and ended before anything else is asked; more can be
     /// said meanwhile.
     ///
-    /// Edge: no path may hold a byte 0xff where others wait, for the server may have to be asked about it.
+    /// Edge: a path with a byte 0xff is refused where others wait, for the server may have to be asked about
+    /// it.
     ///
     /// # Errors
     /// The server does not take files so, or the session is over.

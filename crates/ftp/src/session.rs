@@ -10,10 +10,7 @@ use std::time::Duration;
 use haul_base::stop::Stop;
 use haul_gridftp::command::{Command, DataAuth};
 use haul_gridftp::features::Features;
-use haul_gridftp::line::Iac;
-use haul_gridftp::listing::{Facts, Kind, Moment, parse_mlst, parse_moment};
-use haul_gridftp::ranges::FILE_LEN_MAX;
-use haul_gridftp::reply::{Class, Reply};
+use haul_gridftp::reply::Class;
 
 use crate::control::Control;
 use crate::data::{self, Incoming};
@@ -26,13 +23,14 @@ use crate::server::PORT_TLS;
 use crate::ssh::Ssh;
 use crate::times::SetsTimes;
 use crate::tls::{Tls, Trust};
-use crate::together::{COMMAND_LEN, together};
 use crate::{Error, Server};
 
+mod facts;
 mod list;
 
-/// Most bytes of answers about several paths, which are held until all are there.
-const ANSWERS_LEN_MAX: usize = 8 << 20;
+pub use facts::Asked;
+pub(crate) use facts::{bear, mlst};
+
 /// In place of a greeting that came before a session was protected.
 const UNPROTECTED: &[u8] = b"its greeting was not protected";
 /// Longest message of a protected data connection, as Globus asks for it. In TLS it has no meaning.
@@ -65,16 +63,6 @@ pub enum Security {
     Ssh(Ssh),
 }
 
-/// What a server has at a path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
-    Is(Facts),
-    /// Nothing, or nothing that may be seen; in the server's words.
-    Not(String),
-    /// The server does not say what it is; in its number and its words.
-    Untold(String),
-}
-
 /// A session with a server.
 pub struct Session {
     pub(crate) control: Control,
@@ -99,6 +87,8 @@ pub struct Session {
     has_mdtm: bool,
     /// `MLSD` is refused, where `MLST` is not.
     no_mlsd: bool,
+    /// An answer to `MLST` names what it is of, as far as anybody knows.
+    names_paths: bool,
     /// `MLSD` says what is a symbolic link.
     tells_links: bool,
     /// It knows `LIST`, as far as anybody asked.
@@ -140,9 +130,7 @@ impl Session {
             true => said.clone(),
         };
         if let Security::None | Security::Ssh(_) = settings.security {
-            // ProFTPD reads commands as Telnet has them; others take the byte as it is.
-            let is_telnet = said.windows(7).any(|word| word.eq_ignore_ascii_case(b"proftpd"));
-            control.set_iac(if is_telnet { Iac::Doubled } else { Iac::Plain });
+            control.set_reads_by(&said);
         }
         if let Some(tls) = late {
             let auth = Command::With("AUTH", b"TLS");
@@ -218,6 +206,7 @@ impl Session {
             did_mlsd: false,
             has_mdtm,
             no_mlsd: false,
+            names_paths: true,
             tells_links,
             has_list,
             lists_kinds: false,
@@ -299,121 +288,6 @@ impl Session {
         self.features == Features::default() || self.features.has("REST")
     }
 
-    /// What is at a path.
-    ///
-    /// # Errors
-    /// The session is over, or the server answers anything else than that it is there or not.
-    pub fn facts(&mut self, path: &[u8]) -> Result<Asked, Error> {
-        let mut all = self.facts_of(&[path])?;
-        Ok(all.pop().expect("one answer for one path"))
-    }
-
-    /// What is at each of these paths, in their order, asked together.
-    ///
-    /// # Errors
-    /// As [`Session::facts`].
-    pub fn facts_of(&mut self, paths: &[&[u8]]) -> Result<Vec<Asked>, Error> {
-        self.facts_of_each(paths)?.into_iter().collect()
-    }
-
-    /// The same where what is said for now of one of them is no word on the others.
-    ///
-    /// # Errors
-    /// The session is over.
-    pub fn facts_of_each(&mut self, paths: &[&[u8]]) -> Result<Vec<Result<Asked, Error>>, Error> {
-        let mut all = Vec::with_capacity(paths.len());
-        let mut answers_len = 0;
-        let commands_of_one = if self.has_mlsd { 1 } else { 2 };
-        for some in together(paths, |path| commands_of_one * (COMMAND_LEN + path.len())) {
-            if self.has_mlsd {
-                let first = all.len();
-                let commands: Vec<_> = some.iter().map(|path| Command::Path("MLST", path)).collect();
-                self.control.send(&commands)?;
-                let mut unknown = false;
-                for command in &commands {
-                    let reply = self.control.last_reply()?;
-                    bear(&mut answers_len, &reply)?;
-                    self.knows_mlst |= reply.code() == 250;
-                    // Globus says 500 of a name that it does not understand.
-                    unknown |= !self.knows_mlst && self.control.refused(command, &reply).is_unknown();
-                    all.push(if unknown {
-                        Ok(Asked::Not(String::new()))
-                    } else {
-                        mlst(&self.control, command, &reply)
-                    });
-                }
-                if !unknown {
-                    continue;
-                }
-                self.has_mlsd = false;
-                all.truncate(first);
-            }
-            self.sizes_and_times(some, &mut all, &mut answers_len)?;
-        }
-        Ok(all)
-    }
-
-    /// The same where there is no `MLST`: a size is a file's, and what can be entered is a directory. All are
-    /// asked together.
-    fn sizes_and_times(
-        &mut self,
-        paths: &[&[u8]],
-        all: &mut Vec<Result<Asked, Error>>,
-        answers_len: &mut usize,
-    ) -> Result<(), Error> {
-        let has_mdtm = self.has_mdtm;
-        let ask = |path| {
-            let time = has_mdtm.then_some(Command::Path("MDTM", path));
-            [Some(Command::Path("SIZE", path)), time].into_iter().flatten()
-        };
-        let commands: Vec<_> = paths.iter().flat_map(|path| ask(path)).collect();
-        self.control.send(&commands)?;
-        let mut told = Vec::with_capacity(paths.len());
-        for _ in paths {
-            let size = self.control.last_reply()?;
-            bear(answers_len, &size)?;
-            let time = if has_mdtm { Some(self.control.last_reply()?) } else { None };
-            time.as_ref().map_or(Ok(()), |time| bear(answers_len, time))?;
-            told.push((size, time));
-        }
-        let first = all.len();
-        let mut entered = Vec::new();
-        for (path, (size, time)) in paths.iter().zip(told) {
-            let command = Command::Path("SIZE", path);
-            let refusal = self.control.refused(&command, &size);
-            if size.class() != Class::Completed && (refusal.is_unavailable() || refusal.is_unknown()) {
-                entered.push((all.len() - first, *path, size.clone(), time.clone()));
-            }
-            all.push(self.size_and_time(path, &size, time.as_ref()));
-        }
-        // What has no size may be a directory.
-        let commands: Vec<_> = entered.iter().map(|(_, path, ..)| Command::Path("CWD", path)).collect();
-        self.control.send(&commands)?;
-        for (at, _, _, time) in entered {
-            let reply = self.control.last_reply()?;
-            if reply.class() == Class::Completed {
-                let modify = told_time(time.as_ref());
-                all[first + at] = modify
-                    .map(|modify| Asked::Is(Facts { kind: Some(Kind::Dir), modify, ..Facts::default() }));
-            }
-        }
-        Ok(())
-    }
-
-    fn size_and_time(&self, path: &[u8], told: &Reply, time: Option<&Reply>) -> Result<Asked, Error> {
-        let size = Command::Path("SIZE", path);
-        let modify = told_time(time)?;
-        if told.class() == Class::Completed {
-            self.control.exactly(&size, 213, told.clone())?;
-            let digits = std::str::from_utf8(told.text().trim_ascii()).ok();
-            let size = digits.and_then(|digits| digits.parse().ok()).filter(|size| *size <= FILE_LEN_MAX);
-            let size = size.ok_or(Error::Broken { doing: "asking for a size", why: "what comes is none" })?;
-            let facts = Facts { kind: Some(Kind::File), size: Some(size), modify, ..Facts::default() };
-            return Ok(Asked::Is(facts));
-        }
-        untold(&self.control, &size, told)
-    }
-
     /// Where the login leads, as an absolute path.
     ///
     /// # Errors
@@ -469,18 +343,6 @@ impl Session {
     /// The session is over.
     pub fn give_up(&mut self, incoming: Incoming) -> Result<(), Error> {
         data::give_up(&mut self.control, incoming)
-    }
-}
-
-/// Counts the bytes of answers that are held together.
-///
-/// # Errors
-/// They are more than any server needs.
-pub(crate) fn bear(answers_len: &mut usize, reply: &Reply) -> Result<(), Error> {
-    *answers_len += reply.lines().iter().map(|line| line.len()).sum::<usize>();
-    match *answers_len > ANSWERS_LEN_MAX {
-        true => Err(Error::Broken { doing: "asking for facts", why: "the answers are longer than 8 MiB" }),
-        false => Ok(()),
     }
 }
 
@@ -551,41 +413,5 @@ impl Drop for Session {
         if !self.control.is_broken() {
             let _ = self.control.send(&[Command::Bare("QUIT")]);
         }
-    }
-}
-
-/// What `MDTM` was answered.
-fn told_time(reply: Option<&Reply>) -> Result<Option<Moment>, Error> {
-    match reply {
-        Some(reply) if reply.code() == 213 => Ok(Some(parse_moment(reply.text().trim_ascii())?)),
-        _ => Ok(None),
-    }
-}
-
-pub(crate) fn mlst(control: &Control, command: &Command<'_>, reply: &Reply) -> Result<Asked, Error> {
-    match reply.class() {
-        Class::Completed if reply.code() != 250 => {
-            control.exactly(command, 250, reply.clone()).map(|_| Asked::Not(String::new()))
-        }
-        Class::Completed => {
-            let line = reply.lines().get(1).filter(|_| reply.lines().len() > 2);
-            let line = line.ok_or(Error::Broken { doing: "asking for facts", why: "none came" })?;
-            Ok(Asked::Is(parse_mlst(line)?.0))
-        }
-        _ => untold(control, command, reply),
-    }
-}
-
-/// What a refusal says of one path; an error is what it says of the session, and what passes.
-fn untold(control: &Control, command: &Command<'_>, reply: &Reply) -> Result<Asked, Error> {
-    match control.refused(command, reply) {
-        Error::Refused { code: 550, text, .. } => Ok(Asked::Not(text)),
-        error @ Error::Refused { code: 530 | 532, .. } => Err(error),
-        // What may pass is asked for again.
-        error if error.is_passing() => Err(error),
-        Error::Refused { code: code @ (450 | 500..), text, .. } => {
-            Ok(Asked::Untold(format!("{code} {text}")))
-        }
-        error => Err(error),
     }
 }

@@ -7,6 +7,7 @@
 use haul_gridftp::command::Command;
 use haul_gridftp::reply::Reply;
 
+use crate::control::said;
 use crate::session::{bear, mlst};
 use crate::store::{Each, Sum};
 use crate::times::SetsTimes;
@@ -41,9 +42,12 @@ impl Session {
         let mut replies = self.each(&commands, self.patience_with_sums(bytes))?;
         let sums = replies.split_off(paths.len());
         let (looks, of_sums) = commands.split_at(paths.len());
-        let told = of_sums.iter().zip(sums).map(|(command, reply)| self.told_sum(command, reply));
+        let told = of_sums.iter().zip(sums);
+        let told = told.map(|(command, reply)| {
+            reply.map_or_else(|why| Ok(Err(why)), |reply| self.told_sum(command, reply))
+        });
         let told: Each<Vec<u8>> = told.collect();
-        Ok((self.seen(looks, &replies)?, told?))
+        Ok((self.seen(paths, looks, replies)?, told?))
     }
 
     /// Sets modes and times, and looks at other paths behind that. `None`: nothing was said, for it is not
@@ -68,20 +72,30 @@ impl Session {
         let mut replies = self.each(&commands, self.control.patience())?;
         let seen = replies.split_off(modes.len() + times.len());
         let (orders, looks) = commands.split_at(modes.len() + times.len());
-        let done = |(command, reply)| self.control.done(command, reply).map(drop);
-        let mut modes_set: Vec<Result<(), Error>> = orders.iter().zip(replies).map(done).collect();
+        let done = orders.iter().zip(replies).map(|(command, reply)| self.is_done(command, reply));
+        let mut modes_set: Vec<Result<(), Error>> = done.collect();
         let times_set = modes_set.split_off(modes.len());
-        let seen = self.seen(looks, &seen)?;
+        let seen = self.seen(paths, looks, seen)?;
         Ok(Some(Set { modes: modes_set, times: times_set, seen }))
     }
 
     /// What was said of some looks.
-    fn seen(&self, looks: &[Command<'_>], replies: &[Reply]) -> Result<Vec<Asked>, Error> {
+    fn seen(
+        &mut self,
+        paths: &[&[u8]],
+        looks: &[Command<'_>],
+        replies: Vec<Result<Reply, Error>>,
+    ) -> Result<Vec<Asked>, Error> {
+        let replies = replies.into_iter().collect::<Result<Vec<Reply>, Error>>()?;
+        if self.sure_of(paths, &replies)? < paths.len() {
+            let said = looks.first().map(said).unwrap_or_default();
+            return Err(Error::OutOfStep { said, code: 250 });
+        }
         let mut answers_len = 0;
         let one = |(command, reply): (&Command<'_>, &Reply)| {
             bear(&mut answers_len, reply)?;
             mlst(&self.control, command, reply)
         };
-        looks.iter().zip(replies).map(one).collect()
+        looks.iter().zip(&replies).map(one).collect()
     }
 }

@@ -238,9 +238,10 @@ impl Session {
         let mut all = Vec::new();
         for pair in commands.chunks(2) {
             let (from, to) = (replies.next().expect("one for each"), replies.next().expect("one for each"));
-            all.push(match from.code() {
-                350 => self.control.done(&pair[1], to).map(drop),
-                _ => Err(self.control.refused(&pair[0], &from)),
+            all.push(match from {
+                Ok(from) if from.code() == 350 => to.and_then(|to| self.control.done(&pair[1], to)).map(drop),
+                Ok(from) => Err(self.control.refused(&pair[0], &from)),
+                Err(error) => Err(error),
             });
         }
         Ok(all)
@@ -253,7 +254,7 @@ impl Session {
     /// The session is over, or of no use.
     pub fn refuses_rename(&mut self, nothing: &[u8]) -> Result<Option<Error>, Error> {
         let (from, to) = (Command::Path("RNFR", nothing), Command::Path("RNTO", nothing));
-        let reply = self.each(&[from], self.control.patience())?.remove(0);
+        let reply = self.each(&[from], self.control.patience())?.remove(0)?;
         match reply.code() {
             350 => {
                 // There are servers that take nothing else behind that. Nothing gets its own name.
@@ -367,7 +368,11 @@ impl Session {
             .map(|(path, offset, len)| Command::Cksm { algorithm, offset: *offset, len: *len, path })
             .collect();
         let replies = self.each(&commands, self.patience_with_sums(bytes))?;
-        commands.iter().zip(replies).map(|(command, reply)| self.told_sum(command, reply)).collect()
+        let told = commands.iter().zip(replies);
+        told.map(|(command, reply)| {
+            reply.map_or_else(|why| Ok(Err(why)), |reply| self.told_sum(command, reply))
+        })
+        .collect()
     }
 
     /// How long an answer is waited for while the server makes sums of so many bytes.
@@ -392,19 +397,31 @@ impl Session {
 
     fn each_done(&mut self, commands: &[Command<'_>]) -> Each<()> {
         let replies = self.each(commands, self.control.patience())?;
-        let done = |(command, reply)| self.control.done(command, reply).map(drop);
-        Ok(commands.iter().zip(replies).map(done).collect())
+        Ok(commands.iter().zip(replies).map(|(command, reply)| self.is_done(command, reply)).collect())
     }
 
-    /// The last reply to each of these commands, in their order.
-    pub(crate) fn each(&mut self, commands: &[Command<'_>], patience: Duration) -> Result<Vec<Reply>, Error> {
-        let mut replies = Vec::with_capacity(commands.len());
+    pub(crate) fn is_done(&self, command: &Command<'_>, reply: Result<Reply, Error>) -> Result<(), Error> {
+        reply.and_then(|reply| self.control.done(command, reply)).map(drop)
+    }
+
+    /// The last reply to each of these commands, in their order; an error of one is that it cannot be said to
+    /// this server.
+    pub(crate) fn each(&mut self, commands: &[Command<'_>], patience: Duration) -> Each<Reply> {
+        let (mut said, mut unsaid) = (Vec::with_capacity(commands.len()), Vec::with_capacity(commands.len()));
+        for command in commands {
+            let why = self.control.unsayable(command)?;
+            if why.is_none() {
+                said.push(*command);
+            }
+            unsaid.push(why);
+        }
+        let mut replies = Vec::with_capacity(said.len());
         let len = |command: &Command<'_>| {
             let mut line = Vec::new();
             // One that cannot be said is found out behind this.
             command.encode(Iac::Doubled, &mut line).map_or(0, |()| line.len())
         };
-        for some in together(commands, len) {
+        for some in together(&said, len) {
             self.control.send(some)?;
             for command in some {
                 let reply = self.control.last_reply_within(patience)?;
@@ -412,13 +429,18 @@ impl Session {
                     421 => return Err(self.control.refused(command, &reply)),
                     // Of a transfer before it.
                     code @ (225 | 226 | 426) => {
-                        return Err(Error::OutOfStep { said: said(command), code });
+                        self.control.set_broken();
+                        return Err(Error::OutOfStep { said: self::said(command), code });
                     }
                     _ => replies.push(reply),
                 }
             }
         }
-        Ok(replies)
+        let mut replies = replies.into_iter();
+        Ok(unsaid
+            .into_iter()
+            .map(|why| why.map_or_else(|| Ok(replies.next().expect("one for each")), Err))
+            .collect())
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use haul_base::stop::Stop;
 use haul_ftp::pair::{Manner, Pair};
-use haul_ftp::{Error, Protocol, Ranges, Security, Server, Session, Settings};
+use haul_ftp::{Asked, Error, Protocol, Ranges, Security, Server, Session, Settings};
 
 /// Far above what anything takes here.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -367,4 +367,120 @@ fn without_blocks_no_place_is_delayed() {
     let to = served.pop().expect("two").join().expect("no panic").expect("served");
     let passive: Vec<_> = to.iter().filter(|line| line.starts_with("OPTS PASV")).collect();
     assert_eq!(passive, ["OPTS PASV AllowDelayed=1;", "OPTS PASV AllowDelayed=0;"], "{to:?}");
+}
+
+/// Says which names it heard, byte by byte, and that it was asked for help; `greeting` and the answer to that
+/// are the caller's. Of a name that begins with `twice` it says all twice; of one with `other`, what stands
+/// under another one.
+fn read_names(mut socket: TcpStream, greeting: &str, help: &str) -> io::Result<Vec<Vec<u8>>> {
+    let (mut heard, mut line) = (Vec::new(), Vec::new());
+    let mut lines = BufReader::new(socket.try_clone()?);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let port = listener.local_addr()?.port();
+    let mut taken = Vec::new();
+    socket.write_all(format!("220 {greeting}\r\n").as_bytes())?;
+    while lines.read_until(b'\n', &mut line).unwrap_or(0) > 0 {
+        let said = line.trim_ascii_end().to_vec();
+        line.clear();
+        let path = said.iter().position(|byte| *byte == b'/').map_or(&b""[..], |at| &said[at..]);
+        // As it has it.
+        let mut path = path.to_vec();
+        path.dedup_by(|one, other| (*one, *other) == (0xff, 0xff));
+        let path = &path[..];
+        let facts = |path: &[u8]| [b"250-It is\r\n Type=file;Size=4; ", path, b"\r\n250 End"].concat();
+        let reply = match said.split(|byte| *byte == b' ').next().unwrap_or_default() {
+            b"USER" => b"331 who says so?".to_vec(),
+            b"PASS" => b"230 welcome".to_vec(),
+            b"FEAT" => {
+                b"211-Features\r\n PARALLEL\r\n EPSV\r\n MLST Type*;Size*;Modify*;\r\n211 End".to_vec()
+            }
+            b"EPSV" => format!("229 here (|||{port}|)").into_bytes(),
+            b"STOR" => {
+                taken.extend(listener.accept());
+                b"125 go on".to_vec()
+            }
+            b"HELP" => help.as_bytes().to_vec(),
+            b"MLST" if path.starts_with(b"/twice") => [&facts(path)[..], b"\r\n", &facts(path)].concat(),
+            b"MLST" if path.starts_with(b"/other") => facts(b"/another"),
+            b"MLST" => facts(path),
+            _ => b"200 done".to_vec(),
+        };
+        let is_told = ["MLST", "HELP", "NOOP", "STOR"].iter().any(|verb| said.starts_with(verb.as_bytes()));
+        heard.extend(is_told.then_some(said));
+        let _ = socket.write_all(&[&reply[..], b"\r\n"].concat());
+    }
+    Ok(heard)
+}
+
+const TELNET: &str = "214-These are known (* =>'s unimplemented):\r\n USER\r\n214 end";
+
+/// Goal: a server that does not say which one it is is asked how it reads the byte 0xff, once, and only if a
+/// name has one; where it does not say, the byte goes as it is. One that says that it is ProFTPD is not
+/// asked.
+#[test]
+fn a_server_that_hides_is_asked_how_it_reads() {
+    let (plain, doubled): (&[u8], &[u8]) = (b"MLST /a\xffb", b"MLST /a\xff\xffb");
+    for (greeting, help, asked, wanted) in [
+        ("a test", TELNET, true, doubled),
+        ("a test", "214 ask your neighbour", true, plain),
+        ("a test", "502 no", true, plain),
+        ("ProFTPD Server ready", "502 no", false, doubled),
+    ] {
+        let heard = with(
+            move |socket| read_names(socket, greeting, help),
+            |mut session| {
+                session.facts(b"/plain").expect("facts");
+                session.facts_of(&[b"/c", b"/a\xffb", b"/d"]).expect("facts");
+                session.facts(b"/a\xffb").expect("facts");
+            },
+        );
+        let help: &[&[u8]] = if asked { &[b"HELP"] } else { &[] };
+        let wanted = [&[&b"MLST /plain"[..]][..], help, &[b"MLST /c", wanted, b"MLST /d", wanted]].concat();
+        assert_eq!(heard, wanted, "{greeting}, {help:?}");
+    }
+}
+
+/// Goal: nobody is asked how he reads a byte while other answers of his are due, for nobody could tell which
+/// answer is whose: the name is refused alone, and the session goes on.
+#[test]
+fn nobody_is_asked_for_help_while_answers_are_due() {
+    let heard = with(
+        |socket| read_names(socket, "a test", TELNET),
+        |mut session| {
+            session.line_up_stores(&[b"/plain"], 1).expect("it is said");
+            let behind = session.line_up_stores(&[b"/a\xffb"], 1);
+            assert!(matches!(behind, Err(Error::Unsayable(_))), "{behind:?}");
+            session.next_store(b"/plain", 4).expect("it is begun");
+            drop(session);
+        },
+    );
+    assert_eq!(heard, [b"STOR /plain"]);
+}
+
+/// Goal: where a server answers one question twice, what is said of those before it stands, none of those
+/// behind it gets what is another's, and the session is over. One that names in its answers something else
+/// than it was asked about is asked no more about that, and goes on.
+#[test]
+fn an_answer_is_of_the_path_that_was_asked_about() {
+    let heard = with(
+        |socket| read_names(socket, "a test", TELNET),
+        |mut session| {
+            let all: [&[u8]; 5] = [b"/a", b"/twice", b"/c", b"/d", b"/e"];
+            let told = session.facts_of_each(&all).expect("it is told which");
+            assert!(told[..2].iter().all(|told| matches!(told, Ok(Asked::Is(_)))), "{told:?}");
+            let open = told[2..].iter().all(|told| matches!(told, Err(Error::OutOfStep { .. })));
+            assert!(open && session.is_broken(), "{told:?}");
+        },
+    );
+    assert_eq!(heard.last().map(Vec::as_slice), Some(&b"NOOP"[..]), "what it says next tells");
+    let heard = with(
+        |socket| read_names(socket, "a test", TELNET),
+        |mut session| {
+            for paths in [[&b"/other1"[..], b"/other2"], [b"/other3", b"/other4"], [b"/f", b"/g"]] {
+                let told = session.facts_of(&paths).expect("facts");
+                assert!(told.iter().all(|told| matches!(told, Asked::Is(_))), "{told:?}");
+            }
+        },
+    );
+    assert_eq!(heard.iter().filter(|line| *line == b"NOOP").count(), 1, "{heard:?}");
 }

@@ -244,6 +244,9 @@ fn serve(
             "PROT" if odd == Odd::NoProt => say("536 no")?,
             "FEAT" => say("211-\r\n SIZE\r\n MDTM\r\n211 end")?,
             "SIZE" => say("213 9")?,
+            "MKD" => say("257 made")?,
+            "RNFR" => say("350 to what?")?,
+            "RNTO" => say("250 done")?,
             "MDTM" => say("213 20200102030405")?,
             "HELP" if odd == Odd::NoHelp => say("502 no")?,
             "HELP" if odd == Odd::Telnet => {
@@ -508,9 +511,22 @@ fn nothing_follows_from_an_unprotected_greeting() {
             }
             answer => drop(answer.expect("facts")),
         }
-        session.facts(b"/plain").expect("facts");
+        if asked.is_empty() {
+            // Nothing else is kept from it.
+            let told = session.facts_of_each(&[b"/a\xffb", b"/plain"]).expect("the session goes on");
+            assert!(matches!(&told[..], [Err(Error::Unsayable(_)), Ok(_)]), "{told:?}");
+            let made = session.make_dirs(&[b"/\xff", b"/made"]).expect("the session goes on");
+            assert!(matches!(&made[..], [Err(Error::Unsayable(_)), Ok(())]), "{made:?}");
+            let named = session.rename(&[(b"/t", b"/\xff"), (b"/made", b"/plain")]);
+            let named = named.expect("the session goes on");
+            assert!(matches!(&named[..], [Err(Error::Unsayable(_)), Ok(())]), "{named:?}");
+        } else {
+            session.facts(b"/plain").expect("facts");
+        }
         drop(session);
         let lines = fake.heard().lines;
+        let helps = lines.iter().filter(|line| *line == "HELP").count();
+        assert_eq!(helps, 1, "{odd:?}: {lines:?}");
         let sizes: Vec<_> = lines.iter().filter(|line| line.starts_with("SIZE")).collect();
         let wanted: Vec<_> = [asked, "SIZE /plain"].into_iter().filter(|line| !line.is_empty()).collect();
         assert_eq!(sizes, wanted, "{odd:?}");

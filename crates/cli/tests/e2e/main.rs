@@ -28,6 +28,7 @@ mod ftp_in_place;
 mod ftp_later;
 mod ftp_lies;
 mod ftp_logins;
+mod ftp_names;
 mod ftp_parts;
 mod ftp_range;
 mod ftp_replica;

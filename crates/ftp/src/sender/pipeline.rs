@@ -99,7 +99,8 @@ impl Pipeline {
     /// Says a file that comes next; its number, by which it is given. Waits for a connection, and for the
     /// server's word that it begins, only where there is no connection yet.
     ///
-    /// Edge: no path may hold a byte 0xff where others wait, for the server may have to be asked about it.
+    /// Edge: a path with a byte 0xff ends the line where others wait, for the server may have to be asked
+    /// about it, and cannot be then.
     ///
     /// # Errors
     /// The session is over, with all files; or the server does not take files so, which can be only where

@@ -18,6 +18,8 @@ use crate::{Error, data};
 /// Most bytes of one directory's listing.
 const LISTING_LEN_MAX: usize = 128 << 20;
 const TOO_LONG: &str = "its listing is longer than 128 MiB";
+/// Has a server show what it hides.
+const OPTION: &[u8] = b"-a";
 /// Of a listing nobody else says how long it is.
 const CUT: &str = "TLS did not say that its listing ended there: somebody on the way may have cut it off, and the server has no MLSC";
 
@@ -174,51 +176,69 @@ impl Session {
 
     /// As [`Session::list`], by `LIST`.
     fn list_plainly(&mut self, dir: &[u8]) -> Result<Vec<Listed>, Error> {
-        // A path with blanks or a hyphen in it is read by servers in more than one way; where they are is
-        // not.
-        self.control.want(&Command::Path("CWD", dir))?;
-        let (mut saw_itself, mut with) = (false, Vec::new());
-        match self.listing(Command::Path("LIST", b"-a")) {
-            Ok((bytes, short)) => {
-                with = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?;
-                with.extend(short.filter(|_| saw_itself).map(Listed::Short));
+        let mut with = Vec::new();
+        let is_there = self.enters(dir)?;
+        if !is_there {
+            match self.listing_by_list(OPTION) {
+                Ok((listed, true)) => return Ok(listed),
+                // It took the option for a name, or does not show what everybody has.
+                Ok((listed, false)) => with = listed,
+                // It took the option for a name. Anything else would hide what it hides without it.
+                Err(error) if error.is_unknown() || error.is_unavailable() => {}
+                Err(error) => return Err(error),
             }
-            // It took the option for a name. Anything else would hide what it hides without it.
-            Err(error) if error.is_unknown() || error.is_unavailable() => {}
-            Err(error) => return Err(error),
+            with.retain(|line| !matches!(line, Listed::Short(_)));
         }
-        if saw_itself {
-            self.lists_kinds |= tells_kinds(&with);
-            return Ok(with);
-        }
-        // It took the option for a name, or does not show what everybody has.
-        let (bytes, short) = self.listing(Command::Bare("LIST"))?;
-        let mut without = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?;
-        without.extend(short.map(Listed::Short));
-        // What has the option's name was shown in place of all: so another option, of which nothing has the
-        // name.
-        let others: [&[u8]; 3] = [b"-al", b"-la", b"-aal"];
-        let other = others.into_iter().find(|name| named(&without, name).is_none());
-        if let Some(other) = other.filter(|_| named(&without, b"-a").is_some())
-            && !haul_mutant::removed("ftp-options-are-no-names")
-        {
-            let mut saw_itself = false;
-            match self.listing(Command::Path("LIST", other)) {
-                Ok((bytes, short)) => {
-                    let mut all = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?;
-                    all.extend(short.map(Listed::Short));
-                    if saw_itself {
-                        self.lists_kinds |= tells_kinds(&all);
-                        return Ok(all);
-                    }
-                }
+        let (without, shows_itself) = self.listing_by_list(b"")?;
+        let is_name = |name: &[u8]| named(&without, name).is_some();
+        // What has the option's name was shown in place of all, or would be: so another option, of which
+        // nothing has the name.
+        let is_taken = is_there || is_name(OPTION);
+        if !shows_itself && is_taken && !haul_mutant::removed("ftp-options-are-no-names") {
+            let mut other = b"-al".to_vec();
+            while is_name(&other) {
+                other.insert(1, b'a');
+            }
+            match self.listing_by_list(&other) {
+                Ok((listed, true)) => return Ok(listed),
                 // It knows no options.
+                Ok((_, false)) => {}
                 Err(error) if error.is_unknown() || error.is_unavailable() => {}
                 Err(error) => return Err(error),
             }
         }
-        self.lists_kinds |= tells_kinds(&without);
         Ok(either(with, without))
+    }
+
+    /// Goes into a directory, for a path with blanks or a hyphen in it is read by servers in more than one
+    /// way, and where they are is not. Whether another directory lies there that is called as the option is:
+    /// there are servers that list that one then (ProFTPD), and show it as itself where they show what is
+    /// hidden to everybody (`ListOptions "-a"`).
+    ///
+    /// # Errors
+    /// It is none, or nobody may go there.
+    fn enters(&mut self, dir: &[u8]) -> Result<bool, Error> {
+        let way = [Command::Path("CWD", dir), Command::Path("CWD", OPTION)];
+        let mut replies = self.control.ask_all(&way)?.into_iter();
+        let entered = replies.next().expect("one for each");
+        self.control.done(&way[0], entered)?;
+        let is_there = replies.next().is_some_and(|reply| reply.class() == Class::Completed);
+        if is_there {
+            self.control.want(&way[0])?;
+        }
+        Ok(is_there && !haul_mutant::removed("ftp-options-are-no-directories"))
+    }
+
+    /// What `LIST` with this option shows, or without any, of the directory that the session is in; and
+    /// whether it shows that itself.
+    fn listing_by_list(&mut self, option: &[u8]) -> Result<(Vec<Listed>, bool), Error> {
+        let command = if option.is_empty() { Command::Bare("LIST") } else { Command::Path("LIST", option) };
+        let (bytes, short) = self.listing(command)?;
+        let mut saw_itself = false;
+        let mut all = lines(&bytes, &mut |line| list_line(line, &mut saw_itself))?;
+        self.lists_kinds |= tells_kinds(&all);
+        all.extend(short.map(Listed::Short));
+        Ok((all, saw_itself))
     }
 
     /// A listing that comes in replies, each line behind a blank: those of a large directory in several, of

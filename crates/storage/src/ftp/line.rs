@@ -365,7 +365,7 @@ impl Line {
     }
 }
 
-/// Of what a server says "later" to the end nothing is told.
+/// Of what a server says "later" to the end nothing is told, nor of what cannot be said to it.
 ///
 /// # Errors
 /// It said something else.
@@ -374,6 +374,7 @@ pub(super) fn or_untold(told: Result<Asked, Error>) -> Result<Asked, Error> {
         Err(Error::Refused { code, text, .. }) if (400..500).contains(&code) => {
             Ok(Asked::Untold(format!("{code} {text}")))
         }
+        Err(error @ Error::Unsayable(_)) => Ok(Asked::Untold(error.to_string())),
         told => told,
     }
 }
@@ -390,20 +391,42 @@ impl<T> Each<T> {
         Each(told.into_iter().map(Some).collect())
     }
 
-    /// One of which the server said "later", and in which words.
+    /// One of which the server said "later", or that is open for what it said of another, and in which words.
     pub(super) fn later(&self) -> Option<(usize, &Error)> {
         let mut all = self.0.iter().enumerate();
         all.find_map(|(at, told)| {
             let error = told.as_ref()?.as_ref().err()?;
-            error.is_for_later().then_some((at, error))
+            error.is_open().then_some((at, error))
         })
+    }
+
+    /// Asks about those that are open, by their numbers. What is said of one of them, and will not be another
+    /// thing later, is no word on the others.
+    ///
+    /// # Errors
+    /// Some are open still.
+    pub(super) fn ask(
+        &mut self,
+        work: impl FnOnce(&[usize]) -> Result<Vec<Result<T, Error>>, Error>,
+    ) -> Result<(), Error> {
+        let open = self.open();
+        let told = work(&open)?;
+        self.put(open, told);
+        let passes = |told: &Option<Result<T, Error>>| matches!(told, Some(Err(error)) if error.is_passing());
+        let later = self.0.iter().position(passes).and_then(|at| self.0[at].take());
+        later.map_or(Ok(()), |told| told.map(drop))
+    }
+
+    /// What was said of each; `None`: it is open, for a reason that all have.
+    pub(super) fn each(self) -> Vec<Option<Result<T, Error>>> {
+        self.0
     }
 
     /// Those that are to be asked about.
     pub(super) fn open(&self) -> Vec<usize> {
         let is_open = |told: &Option<Result<T, Error>>| match told {
             None => true,
-            Some(told) => told.as_ref().is_err_and(Error::is_for_later),
+            Some(told) => told.as_ref().is_err_and(Error::is_open),
         };
         (0..self.0.len()).filter(|at| is_open(&self.0[*at])).collect()
     }

@@ -20,6 +20,7 @@ use haul_core::reliability::Step;
 use haul_core::wire::{Announced, Failure, FailureKind, Totals};
 use haul_ftp::{Asked, Error, Facts, Kind, Listed, Session};
 
+use super::line::Each;
 use super::lines::{Again, Lines};
 use super::names::{Above, Base, Entry, Shared, is_part, is_young};
 use super::seats::Side;
@@ -346,25 +347,20 @@ impl Walker {
                 names.server_path(at, above, None)
             };
             // What is answered for one is not asked again because of another.
-            let mut answers: Vec<Option<(Asked, usize)>> = vec![None; some.len()];
+            let mut answers = Each::new(some.len());
             let ended = self.again(dir_at, |session, _| {
-                let paths = paths_at(site.get());
-                let open: Vec<usize> = (0..some.len()).filter(|at| answers[*at].is_none()).collect();
-                let asked: Vec<&[u8]> = open.iter().map(|at| paths[*at].as_slice()).collect();
-                let mut ended = Ok(());
-                for (at, answer) in open.into_iter().zip(session.facts_of_each(&asked)?) {
-                    match answer {
-                        Ok(answer) => answers[at] = Some((answer, site.get())),
-                        Err(error) => ended = ended.and(Err(error)),
-                    }
-                }
-                ended
+                let (paths, site) = (paths_at(site.get()), site.get());
+                answers.ask(|open| {
+                    let asked: Vec<&[u8]> = open.iter().map(|at| paths[*at].as_slice()).collect();
+                    let told = session.facts_of_each(&asked)?.into_iter();
+                    Ok(told.map(|told| told.map(|asked| (asked, site))).collect())
+                })
             });
             let paths = paths_at(self.site);
-            for (((name, listed), path), answer) in some.iter().zip(paths).zip(answers) {
-                let (asked, site) = match (answer, &ended) {
-                    (Some(answer), _) => answer,
-                    (None, Err(error)) => {
+            for (((name, listed), path), answer) in some.iter().zip(paths).zip(answers.each()) {
+                let (asked, site) = match (&answer, &ended) {
+                    (Some(Ok((asked, site))), _) => (asked.clone(), *site),
+                    (Some(Err(error)), _) | (None, Err(error)) => {
                         let failure = self.failure(&path, error);
                         let path = self.names.path(above, Some(name));
                         self.push(WalkItem::Failed { path, failure, counts_as: CountsAs::Entry });

@@ -33,6 +33,9 @@ pub const GRIDFTP: &str = "/usr/sbin/globus-gridftp-server";
 /// As whom front end and movers of a grid know each other.
 const MOVES: &str = "subject:/O=Grid/CN=127.0.0.1";
 
+/// Further lines of a configuration.
+const MORE: &str = "more";
+
 /// Other ports are tried when somebody took the chosen one first.
 const ATTEMPTS: u32 = 5;
 /// A server that takes longer to say its first word does not start.
@@ -157,9 +160,20 @@ impl Ftpd {
         Ftpd::of(kind, None)
     }
 
+    /// The same with further lines of its configuration; of ProFTPD alone.
+    pub fn with(kind: Kind, lines: &str) -> Ftpd {
+        assert!(kind.has_a_user(), "{kind:?} reads no such lines");
+        Ftpd::started(kind, None, lines)
+    }
+
     /// Of the grid in this directory, where it is of one; else of its own.
     pub fn of(kind: Kind, of_grid: Option<&Path>) -> Ftpd {
+        Ftpd::started(kind, of_grid, "")
+    }
+
+    fn started(kind: Kind, of_grid: Option<&Path>, lines: &str) -> Ftpd {
         let room = Room::new();
+        room.file(MORE, lines);
         if let Some(of_grid) = of_grid {
             let copied = Command::new("cp")
                 .arg("-a")
@@ -370,6 +384,7 @@ fn greets(port: u16) -> bool {
 
 pub fn proftpd(room: &Room, port: u16, more: &str) -> Command {
     let at = |name: &str| room.at(name).display().to_string();
+    let lines = fs::read_to_string(room.at(MORE)).unwrap_or_default();
     // Each login is root, so that every file of the test can be read.
     room.file("passwd", format!("{USER}:{HASH}:0:0::{}:/bin/sh\n", at("home")));
     set_mode(&room.at("passwd"), 0o600);
@@ -378,7 +393,7 @@ pub fn proftpd(room: &Room, port: u16, more: &str) -> Command {
          UseIPv6 off\nUser root\nGroup root\nAuthOrder mod_auth_file.c\nAuthUserFile {passwd}\nRootLogin on\n\
          RequireValidShell off\nWtmpLog off\nUseReverseDNS off\nPidFile {pid}\nScoreboardFile {score}\n\
          DelayEngine off\nTransferLog none\nSystemLog {log}\nAllowOverwrite on\nAllowStoreRestart on\n\
-         AllowRetrieveRestart on\nMaxInstances 100\nUmask 022\nUseEncoding off\n{more}",
+         AllowRetrieveRestart on\nMaxInstances 100\nUmask 022\nUseEncoding off\n{more}{lines}",
         passwd = at("passwd"),
         pid = at("pid"),
         score = at("score"),

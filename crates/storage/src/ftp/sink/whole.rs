@@ -53,7 +53,8 @@ impl Writer {
                 None => session.facts_of(&paths).map(|asked| (asked, Vec::new())),
             };
             match told {
-                Err(error) if error.is_for_later() => Ok(None),
+                Err(error) if error.is_for_later() || matches!(error, Error::Unsayable(_)) => Ok(None),
+                Err(Error::OutOfStep { .. }) if session.is_broken() => Ok(None),
                 told => told.map(Some),
             }
         });

@@ -13,6 +13,7 @@ use haul_core::wire::FailureKind;
 use haul_ftp::{Asked, Listed};
 
 use super::Walker;
+use crate::ftp::line::Each;
 use crate::ftp::names::{Above, longer_at_its_ends};
 use crate::ftp::{DROPS_ENDS, is_dir};
 use crate::walk::{CountsAs, WalkItem};
@@ -44,24 +45,33 @@ impl Walker {
                 site.set(at);
                 names.server_path(at, above, None)
             };
-            let asked = self.again(dir_at, |session, dir| {
+            // What is said of one of them is no word on the others.
+            let mut answers = Each::new(some.len());
+            let ended = self.again(dir_at, |session, dir| {
                 let dir = dir.strip_suffix(b"/").unwrap_or(dir);
-                let paths: Vec<Vec<u8>> = some.iter().map(|(_, name)| [dir, b"/", name].concat()).collect();
-                let paths: Vec<&[u8]> = paths.iter().map(Vec::as_slice).collect();
-                session.facts_of(&paths)
+                answers.ask(|open| {
+                    let path = |at: &usize| [dir, b"/", some[*at].1.as_slice()].concat();
+                    let paths: Vec<Vec<u8>> = open.iter().map(path).collect();
+                    let paths: Vec<&[u8]> = paths.iter().map(Vec::as_slice).collect();
+                    if haul_mutant::removed("ftp-ends-of-names-fail-alone") {
+                        return session.facts_of(&paths).map(|all| all.into_iter().map(Ok).collect());
+                    }
+                    session.facts_of_each(&paths)
+                })
             });
-            match asked {
-                // Where it says anything else of it, it says the same of the shorter name, which is not read
-                // then.
-                Ok(asked) => {
-                    let is_there = |asked: &Asked| matches!(asked, Asked::Is(_));
-                    let there = some.iter().zip(&asked).filter(|(_, asked)| is_there(asked));
-                    lost.extend(there.map(|((at, _), _)| (*at, None)));
-                }
-                Err(error) => {
-                    let path = self.names.server_path(self.site, above, None);
-                    let failure = self.failure(&path, &error);
-                    lost.extend(some.iter().map(|(at, _)| (*at, Some(failure.clone()))));
+            let dir = self.names.server_path(self.site, above, None);
+            for ((at, name), answer) in some.iter().zip(answers.each()) {
+                match (&answer, &ended) {
+                    (Some(Ok(Asked::Is(_))), _) => drop(lost.insert(*at, None)),
+                    // Where it says anything else of it, it says the same of the shorter name, which is not
+                    // read then.
+                    (Some(Ok(_)), _) => {}
+                    (Some(Err(error)), _) | (None, Err(error)) => {
+                        let path = [dir.strip_suffix(b"/").unwrap_or(&dir), b"/", name].concat();
+                        let failure = self.failure(&path, error);
+                        lost.entry(*at).or_insert(Some(failure));
+                    }
+                    (None, Ok(())) => unreachable!("all are answered"),
                 }
             }
         }

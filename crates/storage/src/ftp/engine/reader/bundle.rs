@@ -17,6 +17,7 @@ use super::Reader;
 use crate::SourceCompletion;
 use crate::ftp::engine::came::Came;
 use crate::ftp::engine::queues::refuse;
+use crate::ftp::line::Each;
 use crate::ftp::lines::Again;
 use crate::ftp::names::{Told, same_facts};
 use crate::ftp::session::Tries;
@@ -132,25 +133,34 @@ impl Reader {
             let mut tries = Tries::new(Step::File, &common.sites, site);
             let over = |error: &Error| common.leaves(self.index, error);
             let wait = |pause| common.wait(pause);
-            match self.lines.again(&mut tries, first, (&over, &wait), |session| session.facts_of(&paths)) {
-                Again::Done(asked) => {
-                    all.extend(files.iter().zip(asked).map(|((id, _), asked)| (*id, Ok(Some(asked)))));
-                }
-                Again::Failed(error) if !error.is_for_later() || files.len() == 1 => {
+            // What is answered for one is not asked again because of another.
+            let mut answers = Each::new(files.len());
+            let ended = self.lines.again(&mut tries, first, (&over, &wait), |session| {
+                answers.ask(|open| {
+                    let asked: Vec<&[u8]> = open.iter().map(|at| paths[*at]).collect();
+                    session.facts_of_each(&asked)
+                })
+            });
+            let error = match ended {
+                Again::Failed(error) if !error.is_open() || files.len() == 1 => {
                     self.left_out |= over(&error);
                     let failure = common.failure(site, FailureKind::Read, first, &error);
                     let _ = common.given_up(&tries, failure);
-                    for (id, path) in &files {
-                        all.insert(*id, Err(common.failure(site, FailureKind::Read, path, &error)));
-                    }
+                    Some(error)
                 }
-                // Each by itself: one may be there and another not, or be spoken of later.
-                Again::Moves(..) | Again::Failed(_) => {
-                    for (id, _) in &files {
-                        let facts = self.facts(*id);
-                        all.insert(*id, facts.map(|facts| facts.map(|(_, now)| Asked::Is(now))));
+                Again::Done(()) | Again::Moves(..) | Again::Failed(_) => None,
+            };
+            for ((id, path), answer) in files.iter().zip(answers.each()) {
+                let told = match (answer, &error) {
+                    (Some(Ok(asked)), _) => Ok(Some(asked)),
+                    (Some(Err(ref error)), _) if !error.is_open() => {
+                        Err(common.failure(site, FailureKind::Read, path, error))
                     }
-                }
+                    (_, Some(error)) => Err(common.failure(site, FailureKind::Read, path, error)),
+                    // Each by itself: one may be there and another not, or be spoken of later.
+                    (_, None) => self.facts(*id).map(|facts| facts.map(|(_, now)| Asked::Is(now))),
+                };
+                all.insert(*id, told);
             }
         }
         all

@@ -229,6 +229,10 @@ impl Worker {
                 fault: Fault::At { end, error, other: None },
             })?;
             each.put(open, told);
+            if self.pair.as_mut().is_some_and(|pair| pair.session(end).is_broken()) {
+                // What is open is asked over another one, with all else.
+                return Ok(each.told());
+            }
         }
     }
 
