@@ -14,7 +14,7 @@
 //!   write in the directory can lay down files of these names.
 //! - What was begun from an older version of the file (`APPE`, `ESTO`, `REST` in stream mode) is published
 //!   only if that version still stands there.
-//! - After a failed sync nothing is published.
+//! - After a failed sync nothing is published, and nothing more is called safe ([`syncer`]).
 //!
 //! The part of NAME is `.NAME.haul~...`, its record likewise, and so is a new one of either as long as the
 //! old one stands.
@@ -33,11 +33,14 @@ use crate::tree::{Lost, Spot, Tree, regular};
 use copy::copy;
 use file::{create, is_ours, lock_earlier, remove};
 use record::{Place, Record};
+use syncer::Fate;
+pub use syncer::Syncer;
 
 mod copy;
 pub mod file;
 pub mod nodes;
 mod record;
+mod syncer;
 
 /// Bytes of zeros that are looked for at a time: what a block of a file system has at least.
 const HOLE_LEN: usize = 64 << 10;
@@ -118,33 +121,6 @@ pub enum Begin {
     Into,
 }
 
-/// What a sync is made of: it may run beside the writes that follow it.
-#[derive(Clone)]
-pub struct Syncer {
-    file: Arc<dyn File>,
-    record: Option<Arc<Record>>,
-    /// The directory, where part and record may not be on media by their names yet.
-    dir: Option<Arc<dyn Dir>>,
-}
-
-impl Syncer {
-    /// Makes what was written so far last, and notes that `ranges` of it are safe.
-    ///
-    /// # Errors
-    /// Then nothing may be called safe, and the part is not to be published.
-    pub fn sync(&self, ranges: &Ranges) -> Result<(), Fault> {
-        self.file.sync_data()?;
-        if let Some(record) = &self.record {
-            let mut line = Vec::new();
-            ranges.encode(&mut line);
-            line.push(b'\n');
-            record.append(&line)?;
-        }
-        // Bytes that nobody finds again are not safe.
-        self.dir.as_ref().map_or(Ok(()), |dir| dir.sync())
-    }
-}
-
 /// What an upload's files are called.
 struct Names {
     part: Name,
@@ -162,6 +138,7 @@ pub struct Upload {
     earlier: Option<Box<dyn File>>,
     file: Arc<dyn File>,
     record: Option<Arc<Record>>,
+    fate: Arc<Fate>,
     /// What stood at the name, if the upload begins with it.
     base: Option<Seen>,
     /// Mode of what stands there, which the new one gets too.
@@ -286,6 +263,7 @@ impl Upload {
             earlier: None,
             file: file.into(),
             record: None,
+            fate: Arc::default(),
             base: None,
             mode: None,
             written: Ranges::new(),
@@ -443,7 +421,8 @@ impl Upload {
             self.record = Some(Arc::new(self.place().begin(&*self.file, &Ranges::new(), false)?));
         }
         let dir = self.safe.is_empty().then(|| Arc::clone(&self.dir));
-        Ok(Syncer { file: Arc::clone(&self.file), record: self.record.clone(), dir })
+        let (file, fate) = (Arc::clone(&self.file), Arc::clone(&self.fate));
+        Ok(Syncer { file, record: self.record.clone(), dir, fate })
     }
 
     fn part_len(&self) -> Result<u64, Failed> {
@@ -540,7 +519,7 @@ impl Upload {
         let mode = self.mode.unwrap_or_else(|| 0o666 & !umask());
         self.file.set_mode(mode).map_err(Failed::of("set the mode"))?;
         // Mode and length are needed to read it, so no sync of data alone.
-        self.file.sync().map_err(Failed::of("sync"))
+        self.fate.after(|| self.file.sync()).map_err(Failed::of("sync"))
     }
 
     /// Gives a file that is complete its name: it is on media by that when it returns.

@@ -168,6 +168,12 @@ impl Talk {
         talk
     }
 
+    /// It waits longer than servers of a volume are waited for, and what is undone behind that.
+    pub fn patient(self) -> Talk {
+        self.0.get_ref().set_read_timeout(Some(6 * SOON)).expect("set a patience");
+        self
+    }
+
     pub fn ask(&mut self, line: &str) -> String {
         self.say(line);
         self.reply()

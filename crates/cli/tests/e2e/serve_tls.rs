@@ -121,7 +121,7 @@ def equal(one, other):
 "#;
 
 /// Has the server find this certificate and its key.
-fn put(room: &Room, name: &str) {
+pub fn put(room: &Room, name: &str) {
     fs::copy(certificate(&format!("{name}.pem")), room.at("cert.pem")).expect("put the certificate there");
     let key = room.at("key.pem");
     fs::write(&key, read(certificate(&format!("{name}.key")))).expect("put the key there");

@@ -17,45 +17,49 @@ use crate::support::{read, tree};
 use crate::volume_copy::User;
 
 /// Bytes of a stripe, if nobody says otherwise.
-const STRIPE: usize = 1 << 20;
+pub const STRIPE: usize = 1 << 20;
 /// Sizes at the edges of stripes and blocks.
-const SIZES: [usize; 6] = [0, 1, STRIPE - 1, STRIPE, 3 * STRIPE + 1, BIG];
+pub const SIZES: [usize; 6] = [0, 1, STRIPE - 1, STRIPE, 3 * STRIPE + 1, BIG];
 
 /// A user whose volume is served.
-struct Served {
-    user: User,
-    port: u16,
-    running: Running,
-    nodes: Vec<(u16, Running)>,
+pub struct Served {
+    pub user: User,
+    pub port: u16,
+    pub running: Running,
+    pub nodes: Vec<(u16, Running)>,
 }
 
 fn command(user: &User, port: u16, root: &str, more: &[&str]) -> Haul {
     let listen = format!("127.0.0.1:{port}");
-    let words = ["serve", "gridftp", "--listen", &listen, "--markers=100ms", "--root", root];
+    let words = ["serve", "gridftp", "--listen", &listen, "--root", root];
     let own = rustix::process::geteuid().is_root().then_some(["--user", "root"]);
-    user.env(Haul::new(words)).args(more).args(own.into_iter().flatten())
+    let often = (!more.iter().any(|word| word.starts_with("--markers"))).then_some("--markers=100ms");
+    user.env(Haul::new(words)).args(more).args(own.into_iter().flatten()).args(often)
 }
 
-fn daemon(user: &User, port: u16, root: &str, more: &[&str]) -> Running {
+pub fn daemon(user: &User, port: u16, root: &str, more: &[&str]) -> Running {
     let mut running = command(user, port, root, more).start();
     assert!(running.until(|running| running.stderr().contains(" listen ")), "{}", running.stderr());
     running
 }
 
 impl Served {
-    fn new(user: User, root: &str, more: &[&str]) -> Served {
+    pub fn new(user: User, root: &str, more: &[&str]) -> Served {
         let port = free_port();
         let running = daemon(&user, port, root, more);
         Served { user, port, running, nodes: Vec::new() }
     }
 
-    fn writable() -> Served {
+    pub fn writable() -> Served {
         Served::new(User::new(), "vol://v", &["--anonymous", "write"])
     }
 
     /// With a node for each server of the volume.
-    fn striped() -> Served {
-        let user = User::new();
+    pub fn striped() -> Served {
+        Served::striped_of(User::new())
+    }
+
+    pub fn striped_of(user: User) -> Served {
         make_key(&user.room, "key");
         let key = at(&user.room, "key");
         let mut nodes = Vec::new();
@@ -69,18 +73,18 @@ impl Served {
         Served { nodes, ..Served::new(user, "vol://v", &more) }
     }
 
-    fn url(&self, path: &str) -> String {
+    pub fn url(&self, path: &str) -> String {
         format!("ftp://127.0.0.1:{}/{path}", self.port)
     }
 
     /// Has `content` in the volume, by a copy.
-    fn has(&self, name: &str, content: &[u8]) {
+    pub fn has(&self, name: &str, content: &[u8]) {
         let from = self.user.room.file("to be there", content);
         self.user.cp(&[], from, format!("vol://v/{name}")).run().sane().exits(0);
     }
 
     /// What the volume has there, by a copy.
-    fn content(&self, name: &str) -> Vec<u8> {
+    pub fn content(&self, name: &str) -> Vec<u8> {
         let to = self.user.room.at("what is there");
         let _ = fs::remove_file(&to);
         self.user.cp(&[], format!("vol://v/{name}"), &to).run().sane().exits(0);
@@ -88,12 +92,12 @@ impl Served {
     }
 
     /// Nothing is in it that nobody has, and nothing is missing.
-    fn is_sound(&self) {
+    pub fn is_sound(&self) {
         self.user.env(Haul::new(["volume", "fsck", "v"])).run().sane().exits(0);
     }
 
     /// A control connection in stream mode.
-    fn talk(&self) -> Talk {
+    pub fn talk(&self) -> Talk {
         let mut talk = Talk::to(self.port);
         assert!(talk.ask("MODE S").starts_with("200"));
         talk
@@ -102,7 +106,7 @@ impl Served {
 
 /// Runs a client that must succeed.
 #[track_caller]
-fn client(words: &[&str]) -> Output {
+pub fn client(words: &[&str]) -> Output {
     let output = Command::new("timeout").arg(CLIENT_SECONDS).args(words).stdin(Stdio::null()).output();
     let output = output.expect("run a client");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -110,14 +114,14 @@ fn client(words: &[&str]) -> Output {
     output
 }
 
-fn data(talk: &mut Talk) -> TcpStream {
+pub fn data(talk: &mut Talk) -> TcpStream {
     let said = talk.ask("EPSV");
     let port = said.split('|').nth(3).and_then(|port| port.parse::<u16>().ok());
     dial(SocketAddr::from(([127, 0, 0, 1], port.unwrap_or_else(|| panic!("no port in {said}")))))
 }
 
 /// What comes by this command, and what is said at its end.
-fn fetched(talk: &mut Talk, line: &str) -> (Vec<u8>, String) {
+pub fn fetched(talk: &mut Talk, line: &str) -> (Vec<u8>, String) {
     let mut lane = data(talk);
     talk.say(line);
     let first = talk.reply();
@@ -125,11 +129,12 @@ fn fetched(talk: &mut Talk, line: &str) -> (Vec<u8>, String) {
         return (Vec::new(), first);
     }
     let mut bytes = Vec::new();
-    lane.read_to_end(&mut bytes).expect("read");
+    // One that broke is reset, and that is said.
+    let _ = lane.read_to_end(&mut bytes);
     (bytes, talk.reply())
 }
 
-fn put(talk: &mut Talk, line: &str, bytes: &[u8]) -> String {
+pub fn put(talk: &mut Talk, line: &str, bytes: &[u8]) -> String {
     use std::io::Write as _;
     let mut lane = data(talk);
     talk.say(line);
@@ -280,7 +285,7 @@ fn clients_put_into_a_volume() {
     served.is_sound();
 }
 
-fn ranges(told: &[String]) -> Vec<(usize, usize)> {
+pub fn ranges(told: &[String]) -> Vec<(usize, usize)> {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for range in told.iter().flat_map(|told| told.split(',')) {
         let (start, end) = range.split_once('-').expect("a range");
@@ -291,7 +296,7 @@ fn ranges(told: &[String]) -> Vec<(usize, usize)> {
 }
 
 /// Sends all but these ranges, and the end.
-fn send_rest(lanes: &mut [TcpStream], content: &[u8], left_out: &[(usize, usize)]) {
+pub fn send_rest(lanes: &mut [TcpStream], content: &[u8], left_out: &[(usize, usize)]) {
     let mut from = 0;
     let count = lanes.len();
     for (n, (start, end)) in left_out.iter().copied().chain([(content.len(), content.len())]).enumerate() {

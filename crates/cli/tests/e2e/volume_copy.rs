@@ -29,11 +29,17 @@ pub struct User {
 
 impl User {
     pub fn new() -> User {
+        User::of(&[])
+    }
+
+    /// With more words for `haul volume create`.
+    pub fn of(more: &[&str]) -> User {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let user = User { room: Room::new(), mark: format!("volcopy-{}-{number}", std::process::id()) };
         let dirs = ["a", "b", "c"].map(|name| user.room.at(name).to_str().expect("UTF-8").to_owned());
-        user.env(Haul::new(["volume", "create", "v", "--server", &dirs.join(",")])).run().sane().exits(0);
+        let create = Haul::new(["volume", "create", "v", "--server", &dirs.join(",")]).args(more);
+        user.env(create).run().sane().exits(0);
         user
     }
 

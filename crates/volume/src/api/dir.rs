@@ -217,12 +217,25 @@ impl Dir {
                 // It was removed meanwhile.
                 Some(Err(VolumeError::Gone)) => continue,
                 // The catalog is to be told, or somebody writes.
-                Some(Ok(_) | Err(VolumeError::Busy)) => self.shared.looked(entry)?.0,
+                Some(Ok(_) | Err(VolumeError::Busy)) => match self.shared.looked(entry) {
+                    Ok((stat, _)) => stat,
+                    Err(why) if is_gone(&why) => continue,
+                    Err(why) => return Err(why),
+                },
                 Some(Err(why)) => return Err(why.into()),
             };
             found.push((name, stat));
         }
         Ok((found, next))
+    }
+}
+
+/// It was removed meanwhile.
+fn is_gone(why: &Why) -> bool {
+    match why {
+        Why::Servers(why) => *why == VolumeError::Gone,
+        Why::Catalog(failure) => failure.errno == Errno::NOENT.raw_os_error(),
+        Why::Refused(..) => false,
     }
 }
 
