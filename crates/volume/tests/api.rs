@@ -1,132 +1,32 @@
 //! Files of a volume as programs use them: real servers and a real catalog on loopback, every byte compared.
 
-use std::fs;
-use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::FileExt as _;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+mod rig;
 
-use haul_core::volume::ServerNo;
-use haul_core::volume::catalog::Facts;
-use haul_core::volume::wire::VolumeId;
-use haul_volume::access::{Access, ServerAt};
-use haul_volume::api::{Error, File, Given, Kind, OpenOptions, Placement, Settings, Volume, Why};
-use haul_volume::catalog::server::{Options, Server as CatalogServer};
-use haul_volume::catalog::store::Store;
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
+
+use haul_volume::api::{Error, File, Given, Kind, OpenOptions, Placement, Volume, Why};
+use haul_volume::catalog::server::Options;
 use haul_volume::client::VolumeError;
-use haul_volume::key::Key;
-use haul_volume::server::{Config, Server};
+use rig::{PATIENCE, Rig, STRIPE, bytes, random, whole};
 
 #[allow(dead_code)]
 #[path = "../examples/blocks.rs"]
 mod example;
 
-const STRIPE: usize = 64 * 1024;
-/// Nothing here takes so long on a machine that works; it ends what hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
 const EINVAL: i32 = 22;
 const EBADF: i32 = 9;
 const EFBIG: i32 = 27;
 
-/// A volume on this host.
-struct Rig {
-    dir: tempfile::TempDir,
-    access: Access,
-    at: Vec<SocketAddr>,
-    servers: Vec<Option<Server>>,
-    _catalog: CatalogServer,
-}
-
-fn listener(at: SocketAddr) -> TcpListener {
-    let begun = Instant::now();
-    loop {
-        match TcpListener::bind(at) {
-            Ok(listener) => return listener,
-            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-impl Rig {
-    fn new(servers: usize) -> Rig {
-        let (id, key) = (VolumeId([5; 16]), Key::generate().expect("randomness"));
-        let keys = key.keys(id).expect("a key");
-        let dir = tempfile::tempdir().expect("a directory");
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listeners: Vec<TcpListener> = (0..servers).map(|_| listener(any)).collect();
-        let at: Vec<SocketAddr> = listeners.iter().map(|one| one.local_addr().expect("bound")).collect();
-        let facts = Facts {
-            stripe: STRIPE as u32,
-            placement: "given".into(),
-            servers: at.iter().map(|at| at.to_string().into()).collect(),
-        };
-        let store = Store::create(&dir.path().join("catalog"), id, &facts).expect("made");
-        let catalog = CatalogServer::start(store, keys, listener(any), Options::default()).expect("started");
-        let told = |at: SocketAddr| ServerAt { host: None, on: None, dir: "/x".into(), at: at.to_string() };
-        let all = (at.iter().copied().map(told).collect(), told(catalog.address()));
-        let access = Access { stripe: STRIPE as u32, ..Access::new("v", id, key, all) };
-        let mut rig = Rig { dir, access, at, servers: Vec::new(), _catalog: catalog };
-        for (number, listener) in listeners.into_iter().enumerate() {
-            let server = rig.server(number, listener);
-            rig.servers.push(Some(server));
-        }
-        rig
-    }
-
-    fn server(&self, number: usize, listener: TcpListener) -> Server {
-        let config = Config {
-            root: self.dir.path().join(format!("s{number}")),
-            keys: self.access.keys().expect("a key"),
-            me: ServerNo(number as u16),
-            servers: self.at.clone(),
-            stripe_size: STRIPE as u64,
-            threads: 3,
-            notice: Arc::new(|text| eprintln!("{text}")),
-        };
-        Server::start(&config, listener).expect("it starts")
-    }
-
-    /// Ends a server without a word.
-    fn kill(&mut self, number: usize) {
-        self.servers[number] = None;
-    }
-
-    /// Starts it anew where it was.
-    fn revive(&mut self, number: usize) {
-        self.servers[number] = Some(self.server(number, listener(self.at[number])));
-    }
-
-    fn volume(&self, write_threshold: Option<u64>) -> Volume {
-        let mut settings = Settings::default();
-        (settings.patience, settings.write_threshold) = (PATIENCE, write_threshold);
-        Volume::open_with(&self.access, settings).expect("it is there")
-    }
-}
-
-/// Random numbers of a test: `HAUL_TEST_SEED` makes others.
-fn random(of: u64) -> fastrand::Rng {
-    let seed = std::env::var("HAUL_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0_u64);
-    fastrand::Rng::with_seed(seed * 1000 + of)
-}
-
-fn bytes(random: &mut fastrand::Rng, len: usize) -> Vec<u8> {
-    (0..len).map(|_| random.u8(..)).collect()
+fn servers(count: usize) -> Rig {
+    Rig::new(count, Placement::Given, Options::default())
 }
 
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true);
     options
-}
-
-/// All of a file.
-fn whole(file: &File) -> Vec<u8> {
-    let mut all = vec![7; file.len().expect("a length") as usize + 3];
-    let len = file.pread(&mut all, 0).expect("read");
-    assert_eq!(len + 3, all.len(), "it ends there");
-    all.truncate(len);
-    all
 }
 
 /// A file as a test believes it to be.
@@ -173,9 +73,10 @@ impl Model {
 /// one that finds out, on three files, against a plain copy.
 #[test]
 fn random_operations_do_as_a_model_does() {
-    let mut rig = Rig::new(3);
+    let mut rig = servers(3);
     let mut random = random(11);
-    let volumes = [rig.volume(Some(0)), rig.volume(Some(4096)), rig.volume(None)];
+    let volumes =
+        [rig.volume(Some(0), PATIENCE), rig.volume(Some(4096), PATIENCE), rig.volume(None, PATIENCE)];
     let open = |client: usize, file: usize| {
         let mut options = options();
         if file == 1 {
@@ -331,8 +232,8 @@ fn random_operations_do_as_a_model_does() {
 /// opened for.
 #[test]
 fn what_no_file_has_is_not_read() {
-    let rig = Rig::new(2);
-    let volume = rig.volume(None);
+    let rig = servers(2);
+    let volume = rig.volume(None, PATIENCE);
     let file = volume.open_file("/f", &options()).expect("opened");
     assert!(file.is_empty().expect("a length"));
     file.pwrite(b"hello", 70_000).expect("written");
@@ -400,10 +301,10 @@ fn what_no_file_has_is_not_read() {
 /// synced too.
 #[test]
 fn open_sees_what_a_close_before_it_wrote() {
-    let rig = Rig::new(3);
+    let rig = servers(3);
     let mut random = random(3);
     for threshold in [0, u64::MAX] {
-        let (writer, other) = (rig.volume(Some(threshold)), rig.volume(None));
+        let (writer, other) = (rig.volume(Some(threshold), PATIENCE), rig.volume(None, PATIENCE));
         let path = format!("/t{threshold}");
         let file = writer.open_file(&path, &options()).expect("opened");
         let open = other.open_file(&path, OpenOptions::new().read(true)).expect("opened");
@@ -436,9 +337,10 @@ fn open_sees_what_a_close_before_it_wrote() {
 /// each after everything was read ahead anew.
 #[test]
 fn what_was_read_ahead_is_never_old() {
-    let mut rig = Rig::new(3);
+    let mut rig = servers(3);
     let mut random = random(5);
-    let (direct, gathers, reader) = (rig.volume(Some(0)), rig.volume(Some(u64::MAX)), rig.volume(None));
+    let (direct, gathers, reader) =
+        (rig.volume(Some(0), PATIENCE), rig.volume(Some(u64::MAX), PATIENCE), rig.volume(None, PATIENCE));
     let mut model = bytes(&mut random, 9 * STRIPE);
     let of = |volume: &Volume| volume.open_file("/f", &options()).expect("opened");
     let (direct, gathers, reads) = (of(&direct), of(&gathers), of(&reader));
@@ -527,9 +429,9 @@ fn what_was_read_ahead_is_never_old() {
 /// Method: each block's bytes are sought in the directory of the server that is named.
 #[test]
 fn blocks_come_straight_from_their_servers() {
-    let rig = Rig::new(3);
+    let rig = servers(3);
     let mut random = random(7);
-    let (direct, gathers) = (rig.volume(Some(0)), rig.volume(Some(u64::MAX)));
+    let (direct, gathers) = (rig.volume(Some(0), PATIENCE), rig.volume(Some(u64::MAX), PATIENCE));
     for file in 0..3 {
         let path = format!("/f{file}");
         let (file, other) =
@@ -543,8 +445,8 @@ fn blocks_come_straight_from_their_servers() {
         assert_eq!(blocks.count(), 21);
         let number = file.stat().expect("there").number;
         let on_disk = |server: u16| {
-            let name = format!("s{server}/files/{:02x}/{number:016x}", number & 0xff);
-            fs::read(rig.dir.path().join(name)).expect("a file of the server")
+            let name = format!("files/{:02x}/{number:016x}", number & 0xff);
+            fs::read(rig.root(usize::from(server)).join(name)).expect("a file of the server")
         };
         let disks: Vec<Vec<u8>> = (0..3).map(on_disk).collect();
         for block in blocks.iter() {
@@ -587,8 +489,8 @@ fn blocks_come_straight_from_their_servers() {
 /// become: whoever opens it and says otherwise, after servers were started anew, and under another name.
 #[test]
 fn a_file_lies_as_it_was_made() {
-    let mut rig = Rig::new(3);
-    let volume = rig.volume(Some(0));
+    let mut rig = servers(3);
+    let volume = rig.volume(Some(0), PATIENCE);
     let mut random = random(13);
     let model = bytes(&mut random, 13 * STRIPE + 5);
     let made = |name: &str, placement: Placement, len: Option<u64>| {
@@ -625,9 +527,9 @@ fn a_file_lies_as_it_was_made() {
 /// Goal: thousands of ranges come in one call, right, whoever has them.
 #[test]
 fn thousands_of_ranges_come_in_one_call() {
-    let rig = Rig::new(3);
+    let rig = servers(3);
     let mut random = random(9);
-    let (writer, reader) = (rig.volume(Some(0)), rig.volume(None));
+    let (writer, reader) = (rig.volume(Some(0), PATIENCE), rig.volume(None, PATIENCE));
     let file = writer.open_file("/f", &options()).expect("opened");
     let mut model = bytes(&mut random, 12 << 20);
     file.pwrite(&model, 0).expect("written");
@@ -654,8 +556,8 @@ fn thousands_of_ranges_come_in_one_call() {
 /// Method: each writes and reads places of its own, and reads others' that nobody writes.
 #[test]
 fn one_file_serves_many_threads() {
-    let rig = Rig::new(3);
-    let volume = rig.volume(None);
+    let rig = servers(3);
+    let volume = rig.volume(None, PATIENCE);
     let file = volume.open_file("/f", &options()).expect("opened");
     let head = bytes(&mut random(1), 3 * STRIPE);
     file.pwrite(&head, 0).expect("written");
@@ -693,7 +595,7 @@ fn one_file_serves_many_threads() {
         threads.into_iter().map(|thread| thread.join().expect("it ends")).collect()
     });
     file.close().expect("closed");
-    let other = rig.volume(None);
+    let other = rig.volume(None, PATIENCE);
     let read = whole(&other.open_file("/f", OpenOptions::new().read(true)).expect("opened"));
     let model = [vec![head], parts].concat().concat();
     assert!(read == model[..read.len()] && model[read.len()..].iter().all(|byte| *byte == 0));
@@ -703,8 +605,8 @@ fn one_file_serves_many_threads() {
 /// the path and why.
 #[test]
 fn names_are_as_posix_has_them() {
-    let rig = Rig::new(2);
-    let (volume, other) = (rig.volume(None), rig.volume(None));
+    let rig = servers(2);
+    let (volume, other) = (rig.volume(None, PATIENCE), rig.volume(None, PATIENCE));
     volume.mkdir("/d", 0o750).expect("made");
     volume.mkdir("d/e/", 0o700).expect("made");
     let file = volume.open_file("/d/e/f", options().mode(0o600)).expect("made");
@@ -756,8 +658,8 @@ fn names_are_as_posix_has_them() {
 /// again is there.
 #[test]
 fn what_was_lost_is_told() {
-    let mut rig = Rig::new(2);
-    let volume = rig.volume(Some(0));
+    let mut rig = servers(2);
+    let volume = rig.volume(Some(0), PATIENCE);
     let file = volume.open_file("/f", &options()).expect("opened");
     file.pwrite(&[1; 2 * STRIPE], 0).expect("written");
     let server = usize::from(file.blocks().expect("blocks").get(1).expect("there").server);
@@ -773,7 +675,7 @@ fn what_was_lost_is_told() {
         file.pwrite(&[2; 2 * STRIPE], 0).expect("written");
     }
     file.close().expect("closed");
-    let other = rig.volume(None).open_file("/f", OpenOptions::new().read(true)).expect("opened");
+    let other = rig.volume(None, PATIENCE).open_file("/f", OpenOptions::new().read(true)).expect("opened");
     assert!(whole(&other) == [2; 2 * STRIPE]);
 }
 
@@ -786,8 +688,8 @@ fn name(text: &str) -> haul_core::entry::Name {
 /// Method: each call, and what the volume has by its paths; more names than a page of the catalog has.
 #[test]
 fn directories_are_open_by_their_numbers() {
-    let rig = Rig::new(2);
-    let volume = rig.volume(None);
+    let rig = servers(2);
+    let volume = rig.volume(None, PATIENCE);
     volume.mkdir("/a", 0o755).expect("made");
     let dir = volume.open_dir("/a").expect("it is there");
     let file = dir.open_file(&name("f"), OpenOptions::new().write(true).create_new(true)).expect("made");

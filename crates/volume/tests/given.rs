@@ -1,119 +1,30 @@
 //! Files whose placement a program gives: real servers and a real catalog on loopback, every byte compared,
 //! and where it lies.
 
+mod rig;
+
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haul_core::volume::catalog::{EntryNo, Facts, Noting};
-use haul_core::volume::wire::VolumeId;
+use haul_core::volume::catalog::{EntryNo, Noting};
 use haul_core::volume::{FileNo, ServerNo};
-use haul_volume::access::{Access, ServerAt};
-use haul_volume::api::{File, Given, OpenOptions, Placement, Settings, Volume};
+use haul_volume::api::{File, Given, OpenOptions, Placement, Volume};
 use haul_volume::catalog::client::Client as Catalog;
-use haul_volume::catalog::server::{Options, Server as CatalogServer};
-use haul_volume::catalog::store::Store;
+use haul_volume::catalog::server::Options;
 use haul_volume::client::{self, Client, VolumeError};
 use haul_volume::fsck::{Fault, Fsck};
-use haul_volume::key::Key;
-use haul_volume::server::{Config, Server, ServerError};
 use haul_volume::sweep::{self, Sweeper};
+use rig::{PATIENCE, Rig, STRIPE, bytes, listener, random, whole};
 
 const SERVERS: u16 = 4;
-const STRIPE: usize = 64 * 1024;
-/// Nothing here takes so long on a machine that works; it ends what hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// What must fail is not waited for as long.
 const SOON: Duration = Duration::from_secs(3);
 const EINVAL: i32 = 22;
 const ENOTSUP: i32 = 95;
 
-/// A volume on this host.
-struct Rig {
-    dir: tempfile::TempDir,
-    access: Access,
-    at: Vec<SocketAddr>,
-    servers: Vec<Option<Server>>,
-    _catalog: CatalogServer,
-}
-
-fn listener(at: SocketAddr) -> TcpListener {
-    let begun = Instant::now();
-    loop {
-        match TcpListener::bind(at) {
-            Ok(listener) => return listener,
-            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
+/// What these tests ask of it besides.
 impl Rig {
-    fn new(placement: Placement) -> Rig {
-        let (id, key) = (VolumeId([6; 16]), Key::generate().expect("randomness"));
-        let keys = key.keys(id).expect("a key");
-        let dir = tempfile::tempdir().expect("a directory");
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listeners: Vec<TcpListener> = (0..SERVERS).map(|_| listener(any)).collect();
-        let at: Vec<SocketAddr> = listeners.iter().map(|one| one.local_addr().expect("bound")).collect();
-        let facts = Facts {
-            stripe: STRIPE as u32,
-            placement: placement.word().into(),
-            servers: at.iter().map(|at| at.to_string().into()).collect(),
-        };
-        let store = Store::create(&dir.path().join("catalog"), id, &facts).expect("made");
-        let options = Options { grace: Duration::ZERO, ..Options::default() };
-        let catalog = CatalogServer::start(store, keys, listener(any), options).expect("started");
-        let told = |at: SocketAddr| ServerAt { host: None, on: None, dir: "/x".into(), at: at.to_string() };
-        let all = (at.iter().copied().map(told).collect(), told(catalog.address()));
-        let access = Access { stripe: STRIPE as u32, ..Access::new("v", id, key, all) };
-        let mut rig = Rig { dir, access, at, servers: Vec::new(), _catalog: catalog };
-        for (number, listener) in listeners.into_iter().enumerate() {
-            let server = rig.server(number, listener);
-            rig.servers.push(Some(server));
-        }
-        rig
-    }
-
-    fn root(&self, number: usize) -> PathBuf {
-        self.dir.path().join(format!("s{number}"))
-    }
-
-    fn server(&self, number: usize, listener: TcpListener) -> Server {
-        self.try_server(number, listener).expect("it starts")
-    }
-
-    fn try_server(&self, number: usize, listener: TcpListener) -> Result<Server, ServerError> {
-        let config = Config {
-            root: self.root(number),
-            keys: self.access.keys().expect("a key"),
-            me: ServerNo(number as u16),
-            servers: self.at.clone(),
-            stripe_size: STRIPE as u64,
-            threads: 3,
-            notice: Arc::new(|text| eprintln!("{text}")),
-        };
-        Server::start(&config, listener)
-    }
-
-    /// Ends all servers without a word, and starts them anew where they were.
-    fn restart(&mut self) {
-        for number in 0..self.servers.len() {
-            self.servers[number] = None;
-        }
-        for number in 0..self.servers.len() {
-            self.servers[number] = Some(self.server(number, listener(self.at[number])));
-        }
-    }
-
-    fn volume(&self, write_threshold: Option<u64>, patience: Duration) -> Volume {
-        let mut settings = Settings::default();
-        (settings.patience, settings.write_threshold) = (patience, write_threshold);
-        Volume::open_with(&self.access, settings).expect("it is there")
-    }
-
     /// A client of the catalog, and one of the servers that knows how those files lie that the catalog named.
     fn bare(&self, patience: Duration) -> (Catalog, Client) {
         let keys = self.access.keys().expect("a key");
@@ -167,14 +78,8 @@ impl Rig {
     }
 }
 
-/// Random numbers of a test: `HAUL_TEST_SEED` makes others.
-fn random(of: u64) -> fastrand::Rng {
-    let seed = std::env::var("HAUL_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0_u64);
-    fastrand::Rng::with_seed(seed * 1000 + of)
-}
-
-fn bytes(random: &mut fastrand::Rng, len: usize) -> Vec<u8> {
-    (0..len).map(|_| random.u8(..)).collect()
+fn rig_of(placement: Placement) -> Rig {
+    Rig::new(SERVERS.into(), placement, Options { grace: Duration::ZERO, ..Options::default() })
 }
 
 fn options(list: &[(u16, u64)]) -> OpenOptions {
@@ -182,15 +87,6 @@ fn options(list: &[(u16, u64)]) -> OpenOptions {
     options.read(true).write(true).create(true);
     options.given(Given::new(list.iter().copied()).expect("a list"));
     options
-}
-
-/// All of a file.
-fn whole(file: &File) -> Vec<u8> {
-    let mut all = vec![7; file.len().expect("a length") as usize + 3];
-    let len = file.pread(&mut all, 0).expect("read");
-    assert_eq!(len + 3, all.len(), "it ends there");
-    all.truncate(len);
-    all
 }
 
 /// The servers of the first stripes, written out one by one.
@@ -219,7 +115,7 @@ fn lists(random: &mut fastrand::Rng) -> Vec<Vec<(u16, u64)>> {
 /// ones; what each server has on its disk, against stripes that are dealt out one by one.
 #[test]
 fn blocks_lie_where_they_were_given() {
-    let mut rig = Rig::new(Placement::Given);
+    let mut rig = rig_of(Placement::Given);
     let mut random = random(17);
     let direct = rig.volume(Some(0), PATIENCE);
     let len = 23 * STRIPE + 5;
@@ -322,7 +218,7 @@ fn blocks_lie_where_they_were_given() {
 /// makes no file; without a list files of such a volume lie in turns; a file that is there lies as it does.
 #[test]
 fn lists_that_do_not_fit_are_refused() {
-    let rig = Rig::new(Placement::Given);
+    let rig = rig_of(Placement::Given);
     let volume = rig.volume(Some(0), PATIENCE);
     let refused = |volume: &Volume, list: &[(u16, u64)]| {
         let error = volume.open_file("/x", &options(list)).err().expect("refused");
@@ -331,7 +227,7 @@ fn lists_that_do_not_fit_are_refused() {
     };
     let (errno, why) = refused(&volume, &[(0, 1), (SERVERS, 1)]);
     assert!(errno == EINVAL && why.contains("beyond the volume's 4"), "{why}");
-    let round = Rig::new(Placement::RoundRobin);
+    let round = rig_of(Placement::RoundRobin);
     let (errno, why) = refused(&round.volume(Some(0), PATIENCE), &[(0, 1)]);
     assert!(errno == ENOTSUP && why.contains("--placement given"), "{why}");
     let mut plain = OpenOptions::new();
@@ -350,16 +246,16 @@ fn lists_that_do_not_fit_are_refused() {
 /// told by the next, by whomever; of a list that all know files are made while one is away.
 #[test]
 fn placements_are_known_before_files() {
-    let mut rig = Rig::new(Placement::Given);
+    let mut rig = rig_of(Placement::Given);
     let volume = rig.volume(Some(0), PATIENCE);
     let list = [(0, 2), (2, 1)];
-    rig.servers[3] = None;
+    rig.kill(3);
     let error = volume.open_file("/f", &options(&list)).err().expect("refused");
     assert!(error.to_string().contains("each server must know"), "{error}");
     assert!(volume.stat("/f").is_err());
-    rig.servers[3] = Some(rig.server(3, listener(rig.at[3])));
+    rig.revive(3);
     let file = volume.open_file("/f", &options(&list)).expect("made");
-    rig.servers[3] = None;
+    rig.kill(3);
     let another = volume.open_file("/g", &options(&list)).expect("made");
     for file in [file, another] {
         file.pwrite(&[5; 3 * STRIPE], 0).expect("written");
@@ -376,7 +272,7 @@ fn placements_are_known_before_files() {
 /// it, nor a server whose directory is older than the list; and that server's bytes are as they were.
 #[test]
 fn who_does_not_know_a_list_does_nothing() {
-    let mut rig = Rig::new(Placement::Given);
+    let mut rig = rig_of(Placement::Given);
     let volume = rig.volume(Some(0), PATIENCE);
     let (model, list) = (vec![9; 4 * STRIPE], [(1, 1), (2, 1)]);
     let file = volume.open_file("/f", &options(&list)).expect("made");
@@ -395,11 +291,11 @@ fn who_does_not_know_a_list_does_nothing() {
     catalog.stat(EntryNo(number)).expect("it is there");
     assert_eq!((read(0), read(1)), (Ok(()), Ok(())));
     // One of its servers was brought back from before the list.
-    let lists = |number: usize| (rig.root(number).join("lists"), rig.dir.path().join("away"));
+    let lists = |number: usize| (rig.root(number).join("lists"), rig.root(number).with_file_name("away"));
     let (of_second, of_first) = (lists(2), lists(1));
-    rig.servers[2] = None;
+    rig.kill(2);
     fs::rename(&of_second.0, &of_second.1).expect("moved");
-    rig.servers[2] = Some(rig.server(2, listener(rig.at[2])));
+    rig.revive(2);
     // Just when it is late the server may be connected once more.
     let why = (0..10).find_map(|_| match read(1) {
         Err(VolumeError::Late(_, why)) => Some(why).filter(|why| why.contains("never told how file")),
@@ -414,12 +310,12 @@ fn who_does_not_know_a_list_does_nothing() {
     assert_eq!(read(1), Ok(()));
     fs::remove_dir_all(of_second.1).expect("removed");
     // A server whose log has something of such a file does not begin: it could not bring it anywhere.
-    rig.servers[1] = None;
+    rig.kill(1);
     fs::rename(&of_first.0, &of_first.1).expect("moved");
     let why = rig.try_server(1, listener(rig.at[1])).err().expect("refused").to_string();
     assert!(why.contains("does not know how that lies"), "{why}");
     fs::rename(&of_first.1, &of_first.0).expect("moved back");
-    rig.servers[1] = Some(rig.server(1, listener(rig.at[1])));
+    rig.revive(1);
     let volume = rig.volume(None, PATIENCE);
     let file = volume.open_file("/f", OpenOptions::new().read(true)).expect("opened");
     assert!(whole(&file) == model);
