@@ -101,7 +101,9 @@ fn obey(volume: &Volume, open: &mut BTreeMap<String, File>, words: &[&str]) -> R
         ["append", ..] => file.append(&some(number(3), number(2) as usize)).map(|at| at.to_string()),
         ["cut", ..] => file.set_len(number(2)).map(none),
         ["sync", _] => file.sync().map(none),
-        ["prefetch", ..] => file.prefetch(&[number(2)..number(3)]).map(|bytes| bytes.to_string()),
+        ["prefetch", ..] => {
+            file.prefetch(std::slice::from_ref(&(number(2)..number(3)))).map(|bytes| bytes.to_string())
+        }
         ["all", _] => {
             let mut all = vec![7; file.len()? as usize + 3];
             let len = file.pread(&mut all, 0)?;
@@ -139,7 +141,10 @@ fn crowd(file: &File, me: usize, rounds: u64) -> Result<String, Error> {
     for round in 0..rounds {
         write(round)?;
         // Some are never synced but at the end.
-        while round + 1 == rounds || round as usize % 3 == me % 3 {
+        if round + 1 != rounds && round as usize % 3 != me % 3 {
+            continue;
+        }
+        loop {
             match file.sync() {
                 Ok(()) => break,
                 Err(error) if matches!(error.why(), Why::Servers(VolumeError::Lost(_))) => told_lost += 1,

@@ -237,7 +237,7 @@ fn readers_of_placed_files_change_nothing() {
             let given: Vec<u16> = once.collect::<Vec<_>>().into_iter().cycle().take(10).collect();
             let (bytes, servers, direct) = by_blocks(&file);
             assert!(bytes == *model && servers == given && direct == 10, "{path}: {servers:?}, {direct}");
-            file.prefetch(&[0..model.len() as u64]).expect("begun");
+            file.prefetch(std::slice::from_ref(&(0..model.len() as u64))).expect("begun");
             let mut rooms: Vec<(u64, Vec<u8>)> =
                 (0..2000_u64).map(|n| (n * 7919 % model.len() as u64, vec![1; n as usize % 700])).collect();
             let mut ranges: Vec<(u64, &mut [u8])> =
