@@ -10,10 +10,10 @@ use std::time::Instant;
 use haul_core::change::Change;
 use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::pair::{End, Fault};
-use haul_ftp::{Asked, Error, Kind, Session, Settings, steer};
+use haul_ftp::{Asked, Error, Kind, Session, steer};
 use haul_gridftp::ranges::Ranges;
 
-use super::{Job, RECORDED_MIN, Scope, Trouble, WATCHING, Worker, is_ours, split, temporary};
+use super::{Job, RECORDED_MIN, Scope, Trouble, Worker, is_ours, split, temporary};
 use crate::ftp::line::Line;
 use crate::ftp::names::{SETTLES, is_young, same_facts};
 use crate::ftp::pair::fold::{ONE_NAME, asks_folds};
@@ -170,16 +170,15 @@ impl Worker {
         };
         let temp = temporary(&[dir, b"times"].concat(), shared.tag, number);
         let (server, settings) = shared.end(End::To).clone();
-        let patience = settings.patience.min(WATCHING);
-        let retry = &shared.retries[End::To as usize];
-        let mut line = Line::new(server.clone(), Settings { patience, ..settings }, retry);
+        let mut line = Line::new(server.clone(), settings, &shared.retries[End::To as usize]);
         let set = |session: &mut Session, moment| {
             Ok(steer::set_times(session, &[(&temp[..], moment)])?.iter().all(|set| *set))
         };
-        let (asked, begun) = match line.open() {
-            Ok(session) => (ask(session, &temp, set), true),
-            Err(error) => (Err(error), false),
-        };
+        let mut begun = false;
+        let asked = line.again(|session| {
+            begun = true;
+            ask(session, &temp, set)
+        });
         let (shown, stays) = match asked {
             Ok((shown, stays)) => (Some(shown), stays),
             Err(Error::Refused { .. }) => (Some(Answer::NotMade), begun),
