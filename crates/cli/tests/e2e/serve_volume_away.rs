@@ -146,6 +146,8 @@ fn what_is_elsewhere_goes_on() {
             command.args([CLIENT_SECONDS, "curl", "-sS", "-o"]).arg(&by_curl).arg(served.url("long"));
             command.stdin(Stdio::null()).output().expect("run a client")
         });
+        // Read at once: who takes nothing for two minutes is given up.
+        let broken = scope.spawn(move || broken.end());
         // Meanwhile, too.
         elsewhere();
         let mut told: Vec<(&str, String)> = Vec::new();
@@ -158,7 +160,7 @@ fn what_is_elsewhere_goes_on() {
         let (bytes, said) = all.join().expect("no panic");
         told.push(("451", said));
         told.extend(stored.map(|one| ("451", one.join().expect("no panic"))));
-        let (more, said) = broken.end();
+        let (more, said) = broken.join().expect("no panic");
         told.push(("451", said));
         assert!(!curl.join().expect("no panic").status.success(), "curl takes it for whole");
         (told, vec![bytes, more, fs::read(&by_curl).unwrap_or_default()])

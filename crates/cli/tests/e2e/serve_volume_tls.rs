@@ -129,7 +129,7 @@ fn nodes_move_files_that_lie_in_parts() {
         is_got(&format!("{name} got by haul"));
     }
     let logs: Vec<String> = served.nodes.iter().map(|(_, node)| node.stderr()).collect();
-    for (verb, name) in [(" RETR ", "\"/parts\""), (" RETR ", "\"/haul\""), (" STOR ", "\"/haul\"")] {
+    for (verb, name) in [(" RETR ", "\"/parts\""), (" RETR ", "\"/haul\""), (" STOR ", "haul~")] {
         let has_moved = |log: &String| log.lines().any(|line| line.contains(verb) && line.contains(name));
         assert!(logs.iter().all(has_moved), "each node has moved a part of {name}: {logs:?}");
     }
