@@ -401,11 +401,13 @@ fn read_names(mut socket: TcpStream, greeting: &str, help: &str) -> io::Result<V
             }
             b"HELP" => help.as_bytes().to_vec(),
             b"MLST" if path.starts_with(b"/twice") => [&facts(path)[..], b"\r\n", &facts(path)].concat(),
+            b"MLST" if path.starts_with(b"/none") => b"500 Command failed".to_vec(),
             b"MLST" if path.starts_with(b"/other") => facts(b"/another"),
             b"MLST" => facts(path),
+            b"PWD" => b"257 \"/\"".to_vec(),
             _ => b"200 done".to_vec(),
         };
-        let is_told = ["MLST", "HELP", "NOOP", "STOR"].iter().any(|verb| said.starts_with(verb.as_bytes()));
+        let is_told = ["MLST", "HELP", "PWD", "STOR"].iter().any(|verb| said.starts_with(verb.as_bytes()));
         heard.extend(is_told.then_some(said));
         let _ = socket.write_all(&[&reply[..], b"\r\n"].concat());
     }
@@ -424,6 +426,7 @@ fn a_server_that_hides_is_asked_how_it_reads() {
         ("a test", TELNET, true, doubled),
         ("a test", "214 ask your neighbour", true, plain),
         ("a test", "502 no", true, plain),
+        ("a test", "500 what?", true, plain),
         ("ProFTPD Server ready", "502 no", false, doubled),
     ] {
         let heard = with(
@@ -438,6 +441,21 @@ fn a_server_that_hides_is_asked_how_it_reads() {
         let wanted = [&[&b"MLST /plain"[..]][..], help, &[b"MLST /c", wanted, b"MLST /d", wanted]].concat();
         assert_eq!(heard, wanted, "{greeting}, {help:?}");
     }
+}
+
+/// Goal: of a server that keeps what it says of itself to itself nothing is taken for granted: a name with
+/// the byte is refused alone.
+#[test]
+fn a_server_that_refuses_help_is_told_no_such_name() {
+    let heard = with(
+        |socket| read_names(socket, "a test", "501 not for you"),
+        |mut session| {
+            let told = session.facts_of_each(&[b"/c", b"/a\xffb", b"/d"]).expect("the session goes on");
+            assert!(matches!(told[1], Err(Error::Unsayable(_))), "{told:?}");
+            assert!(told[0].is_ok() && told[2].is_ok(), "{told:?}");
+        },
+    );
+    assert_eq!(heard, [&b"HELP"[..], b"MLST /c", b"MLST /d"]);
 }
 
 /// Goal: nobody is asked how he reads a byte while other answers of his are due, for nobody could tell which
@@ -472,7 +490,16 @@ fn an_answer_is_of_the_path_that_was_asked_about() {
             assert!(open && session.is_broken(), "{told:?}");
         },
     );
-    assert_eq!(heard.last().map(Vec::as_slice), Some(&b"NOOP"[..]), "what it says next tells");
+    // The answer that is left over may be a refusal, as of a command that is not known.
+    let _ = with(
+        |socket| read_names(socket, "a test", TELNET),
+        |mut session| {
+            let told = session.facts_of_each(&[b"/a", b"/twice", b"/c", b"/none"]).expect("it is told which");
+            let open = told[2..].iter().all(|told| matches!(told, Err(Error::OutOfStep { .. })));
+            assert!(open && session.is_broken(), "{told:?}");
+        },
+    );
+    assert_eq!(heard.last().map(Vec::as_slice), Some(&b"PWD"[..]), "what it says next tells");
     let heard = with(
         |socket| read_names(socket, "a test", TELNET),
         |mut session| {
@@ -482,5 +509,5 @@ fn an_answer_is_of_the_path_that_was_asked_about() {
             }
         },
     );
-    assert_eq!(heard.iter().filter(|line| *line == b"NOOP").count(), 1, "{heard:?}");
+    assert_eq!(heard.iter().filter(|line| *line == b"PWD").count(), 1, "{heard:?}");
 }

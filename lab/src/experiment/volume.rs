@@ -533,7 +533,7 @@ mod tests {
         let said = of(&[("rate", "100MB")], good).unwrap();
         assert_eq!((said.seconds, said.cpu_seconds, said.operations), (Some(2.0), Some(0.5), Some(9)));
         assert!(said.checked && said.memory_only && said.bytes == Some(1_000_000_000));
-        assert_eq!(said.bound, Some(2.4));
+        assert_eq!(said.bound, Some(2.39));
         // 10 Gbit/s of frames.
         let line = of(&[("rate", "1GB"), ("servers", "8")], good).unwrap().bound.unwrap();
         assert!((line - 0.8 * watch::FRAME / watch::PAYLOAD).abs() < 1e-9, "{line}");

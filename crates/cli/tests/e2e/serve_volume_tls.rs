@@ -15,9 +15,9 @@ use crate::volume_copy::User;
 
 const BYTES_ALONE: Opts = Opts { metadata: false, ..BELOW };
 
-/// Goal: under TLS what curl, lftp and haul put is in the volume, and what they get is what is there, of sizes
-/// at the edges of stripes and under both versions of TLS; a tree goes there and back; who comes in the clear
-/// gets nothing and puts nothing; an upload that is cut off gets no name, and what stood there stands.
+/// Goal: under TLS what curl, lftp and haul put is in the volume, and what they get is what is there, of
+/// sizes at the edges of stripes and under both versions of TLS; a tree goes there and back; who comes in the
+/// clear gets nothing and puts nothing; an upload that is cut off gets no name, and what stood there stands.
 #[test]
 fn clients_come_under_tls() {
     need!("curl", "lftp");
@@ -95,9 +95,9 @@ fn clients_come_under_tls() {
     served.is_sound();
 }
 
-/// Goal: with a data node for each server, files that lie in parts come and go byte for byte, by the clients of
-/// Globus and by haul, also what clients put without its length being known beforehand. Root serves a volume
-/// to nobody by his certificate, and says why.
+/// Goal: with a data node for each server, files that lie in parts come and go byte for byte, by the clients
+/// of Globus and by haul, also what clients put without its length being known beforehand. Root serves a
+/// volume to nobody by his certificate, and says why.
 #[test]
 fn nodes_move_files_that_lie_in_parts() {
     need!("globus-url-copy");

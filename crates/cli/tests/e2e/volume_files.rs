@@ -384,9 +384,9 @@ fn what_was_cut_does_not_come_back() {
     is_sound(&user);
 }
 
-/// Goal: who has a file open reads and writes its bytes when something else took its name and when nothing has
-/// it any more, over restarts of the catalog and of all servers; others see the new one alone; and the bytes
-/// go from the servers' disks when the last one closed it, and not before.
+/// Goal: who has a file open reads and writes its bytes when something else took its name and when nothing
+/// has it any more, over restarts of the catalog and of all servers; others see the new one alone; and the
+/// bytes go from the servers' disks when the last one closed it, and not before.
 #[test]
 fn what_lost_its_name_stays_with_who_has_it() {
     let user = user();
@@ -435,8 +435,8 @@ fn what_lost_its_name_stays_with_who_has_it() {
 }
 
 /// Goal: a program that opens a file after another one closed it sees all that it wrote, and a later time,
-/// round after round without a pause, whichever way it went, and where servers and catalog were killed between
-/// the two; one that had it open, and had read it ahead, sees it as well.
+/// round after round without a pause, whichever way it went, and where servers and catalog were killed
+/// between the two; one that had it open, and had read it ahead, sees it as well.
 #[test]
 fn an_open_sees_what_a_close_wrote() {
     let user = user();
@@ -476,9 +476,9 @@ fn an_open_sees_what_a_close_wrote() {
     is_sound(&user);
 }
 
-/// Goal: thousands of ranges in one call are each what the file has, behind its end too, with what is gathered
-/// for it, while servers are killed and started; what was read ahead before that is not given for what
-/// somebody wrote since.
+/// Goal: thousands of ranges in one call are each what the file has, behind its end too, with what is
+/// gathered for it, while servers are killed and started; what was read ahead before that is not given for
+/// what somebody wrote since.
 #[test]
 fn many_ranges_are_right_while_servers_come_and_go() {
     let user = user();

@@ -31,7 +31,7 @@ pub(super) enum Reads {
 impl Control {
     /// How the byte 0xff is sent from now on, by a greeting that counts. ProFTPD reads commands as Telnet has
     /// them, and so do others that do not say so there: whoever does not name ProFTPD is asked when the byte
-    /// comes, and where it gives no help, the byte goes as it is.
+    /// comes, and where it knows no help, the byte goes as it is.
     pub(crate) fn set_reads_by(&mut self, greeting: &[u8]) {
         let is_telnet = greeting.windows(7).any(|word| word.eq_ignore_ascii_case(b"proftpd"));
         self.reads = match is_telnet {
@@ -60,6 +60,10 @@ impl Control {
             return Err(self.refused(&Command::Bare("HELP"), &help));
         }
         if help.class() != Class::Completed {
+            // Who knows the command and does not answer it may be any server.
+            let is_unknown =
+                matches!(help.code(), 500 | 502) || haul_mutant::removed("ftp-refused-help-is-none");
+            let unhelped = unhelped.filter(|_| is_unknown);
             self.reads = unhelped.map_or(Reads::Untold, Reads::Known);
             return unhelped.ok_or(Error::Unsayable(UNHELPED));
         }

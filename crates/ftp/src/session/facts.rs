@@ -134,8 +134,9 @@ impl Session {
         if !strays || !self.names_paths || haul_mutant::removed("ftp-answers-are-of-their-paths") {
             return Ok(paths.len());
         }
-        let noop = self.control.ask(&Command::Bare("NOOP"))?;
-        if matches!(noop.code(), 200 | 500..=504) || noop.code() == 250 && noop.lines().len() == 1 {
+        // Its answer has a number that none to `MLST` has: one that was left over is not taken for it.
+        let said = self.control.ask(&Command::Bare("PWD"))?;
+        if said.code() == 257 {
             // Of one that never names what it is asked about nothing can be told by that.
             self.names_paths = sure > 0;
             return Ok(paths.len());

@@ -14,7 +14,7 @@ use haul_ftp::{Error, Session};
 
 use super::SILENT_AFTER;
 use super::seats::Side;
-use super::session::{Next, Sites, Tries};
+use super::session::{Next, Sites, Tries, Why};
 
 /// A session with a server, if there is one now.
 #[derive(Default)]
@@ -97,7 +97,7 @@ impl Lines {
                 return Err(error);
             }
             let waiting = waiting.get_or_insert_with(|| sites.seats.refused(*side, site));
-            if !waiting.waits(left, &self.is_wanted) {
+            if !waiting.waits(left, error.is_full(), &self.is_wanted) {
                 return Err(error);
             }
         }
@@ -147,6 +147,16 @@ impl Lines {
         let Line(session) = &self.lines[site];
         if session.as_ref().is_some_and(|session| !session.is_hung_up()) {
             self.sites.heard(site);
+        }
+    }
+
+    /// What an error is to the policy. A server that took a session of this run and says that it has too many
+    /// may not have noticed yet that one was closed, or the others have them for now.
+    pub(super) fn why(&self, site: usize, error: &Error) -> Why {
+        let why = Why::from(error);
+        match error.is_full() && self.sites.seats.left(site) > 0 {
+            true => why.passing(),
+            false => why,
         }
     }
 
@@ -209,7 +219,7 @@ impl Lines {
             if over(&error) {
                 return Again::Failed(error);
             }
-            match tries.failed(&self.sites, (&error).into(), path, 0) {
+            match tries.failed(&self.sites, self.why(site, &error), path, 0) {
                 Next::After(pause) if wait(pause) => {}
                 Next::Site(to) => return Again::Moves(to, error),
                 Next::After(_) | Next::Over => return Again::Failed(error),

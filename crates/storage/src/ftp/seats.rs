@@ -14,6 +14,9 @@ use std::time::Instant;
 use haul_base::stop::LOOK;
 use haul_core::reliability::pause;
 
+/// How often in a row a server that has none of these sessions any more may say that it has too many.
+const SOON_MAX: u32 = 4;
+
 /// Whose a session is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
@@ -64,6 +67,8 @@ enum Verdict {
     Again,
     /// The other side has one.
     Waits,
+    /// Nobody has one any more, and the server may not have noticed yet that those that were closed are.
+    Soon,
     /// Nobody leaves him one.
     Without,
 }
@@ -77,6 +82,7 @@ impl<S> State<S> {
             () if open[side as usize] > 0 => Verdict::Without,
             () if left != before => Verdict::Again,
             () if open[side.other() as usize] > 0 => Verdict::Waits,
+            () if left > 0 => Verdict::Soon,
             () => Verdict::Without,
         }
     }
@@ -179,9 +185,9 @@ pub(super) struct Waiting<'a, S> {
 
 impl<S> Waiting<'_, S> {
     /// Waits until it may go better, as long as the other side has a session, which may be long. `before`:
-    /// [`Seats::left`] as it was before the attempt that was refused. False: nobody leaves him one, or
-    /// `is_wanted` says that nobody wants it any more.
-    pub(super) fn waits(&mut self, before: u64, is_wanted: &dyn Fn() -> bool) -> bool {
+    /// [`Seats::left`] as it was before the attempt that was refused; `is_full`: the server says that it has
+    /// too many. False: nobody leaves him one, or `is_wanted` says that nobody wants it any more.
+    pub(super) fn waits(&mut self, before: u64, is_full: bool, is_wanted: &dyn Fn() -> bool) -> bool {
         self.attempts += 1;
         let until = Instant::now() + pause(self.attempts);
         while is_wanted() {
@@ -189,6 +195,9 @@ impl<S> Waiting<'_, S> {
             match state.judge(self.side, self.site, before) {
                 Verdict::Again => return true,
                 Verdict::Without => return false,
+                Verdict::Soon if !is_full || self.attempts > SOON_MAX => return false,
+                Verdict::Soon if Instant::now() >= until => return true,
+                Verdict::Soon => {}
                 Verdict::Waits if self.is_first && Instant::now() >= until => return true,
                 Verdict::Waits => {}
             }
@@ -238,14 +247,18 @@ mod tests {
             assert!(!seats.is_wanted(other, 1) && !seats.is_wanted(side, 1));
             let mut waiting = seats.refused(side, 1);
             assert!(seats.is_wanted(other, 1) && !seats.is_wanted(side, 1) && !seats.is_wanted(other, 0));
-            assert!(!waiting.waits(1, &|| false), "nobody wants it");
+            assert!(!waiting.waits(1, true, &|| false), "nobody wants it");
             seats.leave(other, 1, ());
             assert!(!seats.is_wanted(other, 1), "one is enough");
-            assert!(waiting.waits(2, &|| true));
+            assert!(waiting.waits(2, true, &|| true));
             assert_eq!(seats.take(side, 1), Some(()));
             drop(waiting);
             seats.closed(side, 1);
-            assert_eq!(judge(seats.left(1)), Verdict::Without);
+            assert_eq!(judge(seats.left(1)), Verdict::Soon);
+            let (mut waiting, left) = (seats.refused(side, 1), seats.left(1));
+            assert!(!waiting.waits(left, false, &|| true), "it is not there");
+            let again = (0..100).take_while(|_| waiting.waits(left, true, &|| true)).count();
+            assert!((3..100).contains(&again), "it is not asked for ever: {again}");
         }
     }
 
@@ -262,8 +275,8 @@ mod tests {
             looks.set(looks.get() + 1);
             looks.get() < 10
         };
-        assert!(!second.waits(0, &for_a_while));
-        assert!(first.waits(0, &|| true));
+        assert!(!second.waits(0, true, &for_a_while));
+        assert!(first.waits(0, true, &|| true));
     }
 
     /// Goal: what a walk leaves is kept for the first that reads, for who waits, and for nobody else.

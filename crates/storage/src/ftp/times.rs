@@ -15,6 +15,8 @@ use haul_ftp::{Asked, Error, Moment, Session, write_moment};
 
 /// In so many directories it is tried to make something, if that comes to nothing everywhere.
 const CLOSED_MAX: usize = 8;
+/// So many questions may come to nothing, before what they are about counts as not set.
+const LOST_MAX: u32 = 2;
 /// What no file that was just made has by chance: 2001-09-09 01:46:40 UTC. Its second is an even one, as that
 /// of servers that keep times in steps of two.
 const LONG_AGO: Moment = Moment { secs: 1_000_000_000, nanos: 0 };
@@ -41,6 +43,8 @@ pub(super) enum Verdict {
 #[derive(Default)]
 pub(super) struct SetsTimes {
     sets: Option<bool>,
+    /// Sessions that were lost over the question, or told "later" of it, for as long as they were asked.
+    lost: u32,
     /// Directories in which nothing can be made.
     closed: Vec<Vec<u8>>,
     /// Files that looked unchanged.
@@ -66,7 +70,13 @@ impl SetsTimes {
     /// in it.
     pub(super) fn note(&mut self, dir: &[u8], shown: Option<Answer>) -> Verdict {
         match shown {
-            None => {}
+            // What it shows is not worth waiting for each time.
+            None => {
+                self.lost += 1;
+                if self.lost >= LOST_MAX && !haul_mutant::removed("ftp-lost-questions-end") {
+                    self.sets = Some(false);
+                }
+            }
             Some(Answer::NotMade) if !haul_mutant::removed("ftp-closed-directories-are-believed") => {
                 self.closed.push(dir.to_vec());
             }
@@ -110,7 +120,7 @@ const SETS_NOT: &str =
 const NOT_MADE: &str = "and the server lets nothing be made beside them that shows whether it sets times, without which a file there \
                         may have its time by chance: left as they are";
 
-/// Has the server make an empty file at `path`, where nobody has one, tells it a time of that, by `set`, and
+/// Has the server make a small file at `path`, where nobody has one, tells it a time of that, by `set`, and
 /// removes it. Out: what that shows, and whether the file stays.
 ///
 /// # Errors
@@ -124,11 +134,16 @@ pub(super) fn ask(
         true => Ok(Answer::NotMade),
         false => Err(error),
     };
-    let outgoing = match session.store(path) {
+    let mut outgoing = match session.store(path) {
         Ok(outgoing) => outgoing,
-        Err(error) => return refused(error).map(|shown| (shown, false)),
+        // Of a session that was lost nobody knows.
+        Err(error) => return refused(error).map(|shown| (shown, session.is_broken())),
     };
-    let shown = match session.stored(outgoing, path, false) {
+    let stored = match outgoing.write(b"?") {
+        Ok(()) => session.stored(outgoing, path, false),
+        Err(error) => Err(session.broken_off(outgoing, path, error)),
+    };
+    let shown = match stored {
         Ok(()) => look(session, path, set),
         Err(error) => refused(error),
     };
@@ -205,5 +220,10 @@ mod tests {
             times.note(&[dir], Some(Answer::NotMade));
         }
         assert_eq!(times.of(b"/z"), Some(Verdict::Believed));
+        let mut times = SetsTimes::default();
+        (0..LOST_MAX).for_each(|_| {
+            assert_eq!((times.of(b"/a"), times.note(b"/a", None)), (None, Verdict::Sent));
+        });
+        assert_eq!(times.of(b"/b"), Some(Verdict::Sent), "it is not asked for ever");
     }
 }

@@ -510,7 +510,7 @@ impl Reader {
                 if self.left_out {
                     return Err(failure);
                 }
-                ((&error).into(), failure)
+                (self.lines.why(told.site, &error), failure)
             };
             match tries.failed(&common.sites, why, &told.path, offset) {
                 Next::After(pause) if common.wait(pause) => {}

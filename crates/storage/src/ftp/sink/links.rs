@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use super::publish::FOUND_BY_ANOTHER;
 use super::shown::{Shown, Shows, key_of};
 use super::writer::Writer;
-use crate::ftp::times::{Answer, Verdict, ask, set};
+use crate::ftp::times::{Verdict, ask, set};
 use crate::sink::names::temp_name;
 
 /// Directories of which the names are kept.
@@ -140,7 +140,13 @@ impl Writer {
         let common = self.common.clone();
         let times = || common.told.times.lock().unwrap_or_else(PoisonError::into_inner);
         let above = common.tree.dir(dir);
+        // One asks, and the others wait for what comes of it.
+        let _one = common.told.asks_times.lock().unwrap_or_else(PoisonError::into_inner);
         let known = times().of(&above);
+        // Nothing is made at a server that is to be left; what would be sent is not any more.
+        if known.is_none() && common.ends.is_stopped() {
+            return false;
+        }
         let verdict = known.unwrap_or_else(|| {
             let name = temp_name(&Name::new(b"times").expect("legal"), common.tag, common.number());
             let path = common.tree.path(dir, &name);
@@ -159,7 +165,6 @@ impl Writer {
             });
             let shown = match asked {
                 Ok((shown, _)) => Some(shown),
-                Err(Error::Refused { .. }) => Some(Answer::NotMade),
                 Err(_) => None,
             };
             times().note(&above, shown)

@@ -339,6 +339,8 @@ pub(super) struct Told {
     pub(super) drops_ends: Mutex<Option<bool>>,
     /// It sets times, so that they prove something.
     pub(super) times: Mutex<SetsTimes>,
+    /// Held by who asks about that.
+    pub(super) asks_times: Mutex<()>,
     /// What files that have their names are to it, and whose that is.
     pub(super) given: Mutex<HashMap<Given, FileId>>,
     pub(super) given_to: Mutex<HashMap<FileId, Given>>,

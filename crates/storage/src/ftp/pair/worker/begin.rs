@@ -181,7 +181,6 @@ impl Worker {
         });
         let (shown, stays) = match asked {
             Ok((shown, stays)) => (Some(shown), stays),
-            Err(Error::Refused { .. }) => (Some(Answer::NotMade), begun),
             Err(_) => (None, begun),
         };
         if stays {
