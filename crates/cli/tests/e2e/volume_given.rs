@@ -1,5 +1,5 @@
-//! Volumes of `--placement given`: files that a program placed, as commands, copies and those who may only read
-//! have them.
+//! Volumes of `--placement given`: files that a program placed, as commands, copies and those who may only
+//! read have them.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -191,8 +191,8 @@ fn by_blocks(file: &File) -> (Vec<u8>, Vec<u16>, u64) {
 /// the servers that were given, before and after all of them were started anew; and neither where a file lies
 /// nor a byte of it nor a name is changed by anything that he can ask for: by the library, by each request of
 /// the catalog and of servers, by a list that he tells servers himself, by passing for somebody else.
-/// Method: servers are processes; each call and each request, then names, blocks, bytes and the servers' files
-/// against what was there before.
+/// Method: servers are processes; each call and each request, then names, blocks, bytes and the servers'
+/// files against what was there before.
 #[test]
 fn readers_of_placed_files_change_nothing() {
     let user = User::new();
