@@ -209,7 +209,7 @@ fn readers_of_placed_files_change_nothing() {
     let mut models = Vec::new();
     for (n, (path, list)) in lists.iter().enumerate() {
         let mut random = fastrand::Rng::with_seed(n as u64);
-        let bytes = tree::bytes(&mut random, 9 * STRIPE + 1000 * n + 1);
+        let bytes = tree::bytes(&mut random, 10 * STRIPE - 1000 * n);
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).given(Given::new(list.iter().copied()).expect("a list"));
         let file = owner.open_file(path, &options).expect("made");
