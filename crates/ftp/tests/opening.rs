@@ -417,7 +417,7 @@ fn read_names(mut socket: TcpStream, greeting: &str, help: &str) -> io::Result<V
 const TELNET: &str = "214-These are known (* =>'s unimplemented):\r\n USER\r\n214 end";
 
 /// Goal: a server that does not say which one it is is asked how it reads the byte 0xff, once, and only if a
-/// name has one; where it does not say, the byte goes as it is. One that says that it is ProFTPD is not
+/// name has one; where it knows no help, the byte goes as it is. One that says that it is ProFTPD is not
 /// asked.
 #[test]
 fn a_server_that_hides_is_asked_how_it_reads() {

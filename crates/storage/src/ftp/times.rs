@@ -91,6 +91,7 @@ impl SetsTimes {
         let (count, why) = match verdict {
             Verdict::Unchanged => return None,
             Verdict::Believed => (&mut self.believed, NOT_MADE),
+            Verdict::Sent if self.lost >= LOST_MAX => (&mut self.sent, UNSHOWN),
             Verdict::Sent => (&mut self.sent, SETS_NOT),
         };
         *count += 1;
@@ -109,7 +110,8 @@ impl SetsTimes {
         };
         // What another directory showed since is true of all.
         let believed = if self.sets == Some(true) { 0 } else { self.believed };
-        let all = [words(self.sent, SETS_NOT), words(believed, NOT_MADE)];
+        let sent = if self.lost >= LOST_MAX { UNSHOWN } else { SETS_NOT };
+        let all = [words(self.sent, sent), words(believed, NOT_MADE)];
         let all: Vec<String> = all.into_iter().flatten().collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
@@ -117,6 +119,8 @@ impl SetsTimes {
 
 const SETS_NOT: &str =
     "for the server sets no times, and a file there may have its time by chance: sent again";
+const UNSHOWN: &str = "for the session was lost, or told to wait, when the server was to show that it sets times, without which a \
+                       file there may have its time by chance: sent again";
 const NOT_MADE: &str = "and the server lets nothing be made beside them that shows whether it sets times, without which a file there \
                         may have its time by chance: left as they are";
 
@@ -225,5 +229,7 @@ mod tests {
             assert_eq!((times.of(b"/a"), times.note(b"/a", None)), (None, Verdict::Sent));
         });
         assert_eq!(times.of(b"/b"), Some(Verdict::Sent), "it is not asked for ever");
+        assert_eq!(times.count(Verdict::Sent), Some(UNSHOWN));
+        assert!(times.words().is_some_and(|words| words.contains(UNSHOWN)));
     }
 }
