@@ -191,7 +191,7 @@ fn ends_without_storage_work_on_every_way() {
 /// processors.
 #[test]
 fn used_up_processors_are_named() {
-    let local = ["null://4GiB", "null://"].map(PathBuf::from);
+    let local = ["null://16GiB", "null://"].map(PathBuf::from);
     let summary = crate::support::run::Haul::cp(&local).on_one_processor().run().sane().exits(0).summary();
     for end in ["source", "sink"] {
         let processors = &summary.0["processors"][end];
