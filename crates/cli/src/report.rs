@@ -152,8 +152,10 @@ impl Reporter {
         let Some(Threads { screen, lists }) = threads else { return exit_code(&summary, interrupted_code) };
         let keep = matches!(summary.status, Status::Complete | Status::Partial);
         if let Some(sender) = &self.lists {
-            let _ =
-                sender.send(ToLists::End { keep, usage: summary.status == Status::Failed && summary.usage });
+            let has_failed = summary.status == Status::Failed;
+            let failed = summary.error.as_ref().filter(|_| has_failed);
+            let failed = failed.map(|error| (error.errno().unwrap_or(0), error.text.clone()));
+            let _ = sender.send(ToLists::End { keep, usage: has_failed && summary.usage, failed });
         }
         let lists = lists.and_then(|thread| thread.join().ok()).unwrap_or_default();
         let mut exit_code = exit_code(&summary, interrupted_code);

@@ -23,6 +23,23 @@ const NO_ROOM: [&str; 6] = [
     "failure writing to local file",
 ];
 
+/// What servers say where the user may not, in small letters: the system's words; those of Windows; of
+/// pyftpdlib; of haul's own server as it was.
+const DENIED: [&str; 9] = [
+    "permission denied",
+    "access denied",
+    "access is denied",
+    "not permitted",
+    "read-only",
+    "read only",
+    "not enough privileges",
+    "not authorized",
+    "may not change anything",
+];
+/// What servers say by `550` of what somebody uses, and of what passes, in small letters.
+const PASSES: [&str; 8] =
+    ["busy", "in use", "used by", "locked", "another process", "temporar", "try again", "later"];
+
 /// Why something came to nothing. No text holds a password.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -214,6 +231,8 @@ impl Error {
             // EACCES.
             Error::Refused { code: 530 | 532, .. } => 13,
             error if error.is_denied() => 13,
+            // EREMOTEIO: it is the server's own, and no number of a system tells more.
+            error if error.is_refused_for_good() => 121,
             // EILSEQ.
             Error::Unsayable(_) => 84,
             Error::Ssh { why, .. } if why.contains("Permission denied") => 13,
@@ -268,11 +287,25 @@ impl Error {
 
     /// The user may not, by the server's words: numbers say that of a path that is not there as well.
     pub fn is_denied(&self) -> bool {
-        let Error::Refused { code: 500 | 550..=553, text, .. } = self else { return false };
-        let text = text.to_ascii_lowercase();
-        ["permission denied", "access denied", "not permitted", "read-only file system"]
-            .iter()
-            .any(|words| text.contains(words))
+        let Error::Refused { said, code: 500 | 550..=553, text } = self else { return false };
+        let text = own_words(said, text);
+        DENIED.iter().any(|words| text.contains(words))
+            && !haul_mutant::removed("ftp-denials-have-many-words")
+            || text.contains("permission denied")
+    }
+
+    /// The server refuses this one thing, and would again: a 5 in front is of what is not to be asked for
+    /// once more as it is (RFC 959, 4.2). Not what its words say passes, nor what it does not find, nor
+    /// `500`, which Globus says of all that goes wrong, and 503, which is of the order of commands.
+    pub fn is_refused_for_good(&self) -> bool {
+        let Error::Refused { said, code: 501 | 502 | 504 | 550 | 551 | 553, text } = self else {
+            return false;
+        };
+        if self.is_no_room() || haul_mutant::removed("ftp-refusals-last") {
+            return false;
+        }
+        let text = own_words(said, text);
+        !says_gone(&text) && !PASSES.iter().any(|words| text.contains(words))
     }
 
     /// There is nothing of that name, or it may not be had: the server does not tell which one.
@@ -284,6 +317,13 @@ impl Error {
     pub fn is_unknown(&self) -> bool {
         matches!(self, Error::Refused { code: 500..=504, .. })
     }
+}
+
+/// The server's words in small letters, without the path that they repeat: what that is called says nothing.
+fn own_words(said: &str, text: &str) -> String {
+    let path = said.split_once(' ').map_or("", |(_, path)| path);
+    let text = if path.contains('/') { text.replace(path, "") } else { text.to_owned() };
+    text.to_ascii_lowercase()
 }
 
 /// The words of a refusal say that a connection was there and broke: those of Globus's servers, for which the
@@ -343,6 +383,48 @@ mod tests {
         }
         for (code, text) in [(452, "no room"), (451, "No space left on device"), (421, "bye"), (425, "no")] {
             assert!(!refused(code, text).is_for_later(), "{code} {text}");
+        }
+    }
+
+    /// Goal: what a server refuses for good is told from what passes, and from what is not there; a user who
+    /// may not is known by what servers say of that. The names of what they say it of count for nothing.
+    #[test]
+    fn refusals_for_good_are_told_from_those_that_pass() {
+        let refused =
+            |said: &str, code, text: &str| Error::Refused { said: said.into(), code, text: text.into() };
+        let errno = |said: &str, code, text: &str| refused(said, code, text).errno();
+        for (code, text) in [
+            (550, "Not enough privileges."),
+            (550, "Permission denied: this login may not change anything here."),
+            (550, "This login may not change anything here."),
+            (550, "Access is denied. "),
+            (553, "x: Read-only file system"),
+            (550, "This is a read-only server"),
+            (500, "Command failed. : System error in open: Permission denied"),
+        ] {
+            assert_eq!(errno("STOR x", code, text), 13, "{code} {text}");
+        }
+        for (code, text) in [
+            (550, "Failed to open file."),
+            (550, "no"),
+            (501, "Syntax error in parameters or arguments."),
+            (553, "Could not create file."),
+            (550, "/locked/in use.later: is no file"),
+        ] {
+            assert_eq!(errno("RETR /locked/in use.later", code, text), 121, "{code} {text}");
+        }
+        for (code, text) in [
+            (550, "The process cannot access the file because it is being used by another process."),
+            (550, "x: Device or resource busy"),
+            (550, "x: file is locked"),
+            (550, "x: No such file or directory"),
+            (450, "no"),
+            (500, "Command failed. : callback failed."),
+            (503, "Bad sequence of commands."),
+            (552, "no"),
+            (550, "Insufficient storage space"),
+        ] {
+            assert_eq!(errno("RETR x", code, text), 0, "{code} {text}");
         }
     }
 

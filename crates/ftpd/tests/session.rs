@@ -93,7 +93,8 @@ fn changes_are_logged() {
     }
     let _ = talk.ask("NOOP");
     let lines = served.logged(&verbs);
-    let is_refused = |line: &String| line.ends_with(" 550 This login may not change anything here.");
+    let is_refused =
+        |line: &String| line.ends_with(" 550 Permission denied: this login may not change anything here.");
     assert!(lines.len() == 2 && lines.iter().all(is_refused), "{lines:?}");
 }
 

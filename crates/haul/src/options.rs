@@ -118,7 +118,8 @@ pub struct Range {
 pub struct Options {
     /// Directories with all that is in them.
     pub recursive: bool,
-    /// `-a`: recursive, and keep owner and group where that is allowed.
+    /// `-a`: recursive, and keep owner and group where that is allowed; where an end is a server they are not
+    /// kept, which the summary says.
     pub archive: bool,
     /// What a finished file is worth.
     pub durability: Durability,

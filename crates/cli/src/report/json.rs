@@ -65,6 +65,22 @@ impl<'a> Failure<'a> {
     }
 }
 
+/// The last line of `--failures FILE` where the run ended as a whole and its cause is in none before: not all
+/// that was not copied has a line.
+#[derive(Serialize)]
+pub struct Ended<'a> {
+    stage: &'static str,
+    errno: i32,
+    text: &'a str,
+    whole: bool,
+}
+
+impl<'a> Ended<'a> {
+    pub fn new(errno: i32, text: &'a str) -> Ended<'a> {
+        Ended { stage: "run", errno, text, whole: false }
+    }
+}
+
 #[derive(Serialize)]
 struct NearFar<T> {
     near: T,

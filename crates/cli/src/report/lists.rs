@@ -10,6 +10,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError};
 
+use serde::Serialize;
+
 use super::{Settings, json};
 use crate::command::{FAILED, USAGE};
 use crate::manifest::{self, Counts, Manifest};
@@ -39,10 +41,12 @@ pub(super) enum ToLists {
         root: [u8; 32],
         bytes: Option<u64>,
     },
-    /// `keep`: the manifest is to get its name. `usage`: nothing was done.
+    /// `keep`: the manifest is to get its name. `usage`: nothing was done. `failed`: number and words of what
+    /// ended the run as a whole.
     End {
         keep: bool,
         usage: bool,
+        failed: Option<(i32, String)>,
     },
 }
 
@@ -69,6 +73,8 @@ struct Failures {
     /// Beside the file until the list is this run's.
     temporary: Option<Temporary>,
     begun: bool,
+    /// The words of the last line.
+    last: String,
 }
 
 impl Failures {
@@ -76,7 +82,14 @@ impl Failures {
     fn open(path: &Path) -> io::Result<Failures> {
         let (file, temporary) = output::begin(&output::place(path)?)?;
         let is_file = temporary.is_some();
-        Ok(Failures { path: path.into(), out: BufWriter::new(file), is_file, temporary, begun: false })
+        Ok(Failures {
+            path: path.into(),
+            out: BufWriter::new(file),
+            is_file,
+            temporary,
+            begun: false,
+            last: String::new(),
+        })
     }
 
     /// From now on the list is this run's: it takes the name, empty, and grows there.
@@ -85,19 +98,30 @@ impl Failures {
         self.temporary.take().map_or(Ok(()), |temporary| temporary.put(self.out.get_ref()))
     }
 
-    fn add(&mut self, line: &json::Failure<'_>) -> io::Result<()> {
+    fn add(&mut self, line: &impl Serialize, text: String) -> io::Result<()> {
         self.begin()?;
+        self.last = text;
         serde_json::to_writer(&mut self.out, line)?;
         self.out.write_all(b"\n")
     }
 
-    /// Of a run that did nothing nothing is left.
-    fn finish(&mut self, usage: bool) -> io::Result<()> {
+    fn is_told(&self, cause: &str) -> bool {
+        !self.last.is_empty() && (self.last.contains(cause) || cause.contains(&self.last))
+    }
+
+    /// Of a run that did nothing nothing is left. What ended one as a whole, a full disk say, stands in the
+    /// last line, if it is not what each entry that was left is named with.
+    fn finish(&mut self, usage: bool, failed: Option<(i32, String)>) -> io::Result<()> {
         if usage && !self.begun {
             self.temporary = None;
             return Ok(());
         }
         self.begin()?;
+        if let Some((errno, text)) = failed.filter(|(_, text)| !usage && !self.is_told(text))
+            && !haul_mutant::removed("lists-of-failures-say-how-it-ended")
+        {
+            self.add(&json::Ended::new(errno, &text), text.clone())?;
+        }
         self.out.flush()?;
         if self.is_file { self.out.get_ref().sync_data() } else { Ok(()) }
     }
@@ -165,7 +189,7 @@ impl Files {
     }
 
     pub(super) fn run(mut self, receiver: &Receiver<ToLists>) -> Lists {
-        let (mut keep, mut usage) = (false, false);
+        let (mut keep, mut usage, mut cause) = (false, false, None);
         loop {
             let message = match receiver.try_recv() {
                 Ok(message) => message,
@@ -181,16 +205,16 @@ impl Files {
                 ToLists::Begin => self.failures_do(Failures::begin),
                 ToLists::Failed { path, stage, errno, text } => {
                     let line = json::Failure::new(&path, stage, errno, &text);
-                    self.failures_do(|failures| failures.add(&line));
+                    self.failures_do(|failures| failures.add(&line, text.clone()));
                 }
                 ToLists::Digest { path, root, bytes } => self.digest(&path, &root, bytes),
-                ToLists::End { keep: wanted, usage: senseless } => {
-                    (keep, usage) = (wanted, senseless);
+                ToLists::End { keep: wanted, usage: senseless, failed } => {
+                    (keep, usage, cause) = (wanted, senseless, failed);
                     break;
                 }
             }
         }
-        self.failures_do(|failures| failures.finish(usage));
+        self.failures_do(|failures| failures.finish(usage, cause));
         match self.manifest.take() {
             Some((path, manifest)) if keep => match manifest.finish() {
                 Ok(counts) => {

@@ -565,7 +565,7 @@ fn manifest_is_counted_when_kept() {
         let (sender, receiver) = sync_channel(3);
         sender.send(ToLists::Digest { path: b"a".to_vec(), root: [1; 32], bytes: None }).unwrap();
         sender.send(ToLists::Digest { path: b"\xff".to_vec(), root: [1; 32], bytes: None }).unwrap();
-        sender.send(ToLists::End { keep, usage: false }).unwrap();
+        sender.send(ToLists::End { keep, usage: false, failed: None }).unwrap();
         let lists = Files::open(&settings).unwrap().unwrap().run(&receiver);
         assert_eq!((lists.manifest, lists.errors), (counts, Vec::new()));
     }
@@ -644,6 +644,19 @@ fn failures_stand_in_their_list_at_once() {
     }
     assert_eq!(reporter.finish(Summary { status: Status::Interrupted, ..Summary::default() }, 130), 130);
     assert_eq!(read().lines().count(), 3);
+    // What ended the run as a whole is the last line, but where entries were named with it.
+    let cause = "no room; 3 MB are still to be written";
+    let failed = || Summary { error: Some(broken(cause)), ..Summary::default() };
+    for (text, lines) in [("Permission denied", 2), ("no room", 1)] {
+        let reporter = Reporter::start(&settings, &request()).unwrap();
+        reporter.event(progress(200, true));
+        reporter.event(not_opened(b"x", text.into()));
+        assert_eq!(reporter.finish(failed(), 130), 1);
+        assert_eq!(read().lines().count(), lines, "{}", read());
+        let told = read()
+            .ends_with(&format!("{{\"stage\":\"run\",\"errno\":0,\"text\":\"{cause}\",\"whole\":false}}\n"));
+        assert_eq!(told, lines == 2, "{}", read());
+    }
     // One that ends before its ends agreed has no failures.
     let reporter = Reporter::start(&settings, &request()).unwrap();
     assert_eq!(reporter.finish(Summary::default(), 130), 1);

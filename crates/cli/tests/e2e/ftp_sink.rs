@@ -575,7 +575,6 @@ fn what_makes_no_sense_is_refused() {
         (&["--range=0,100"], "--range"),
         (&["--streams=4"], "--streams"),
         (&["--layout=source"], "--layout"),
-        (&["-a"], "-a"),
         (&["--state=/tmp"], "--state"),
     ] {
         let ended = Haul::cp(options).args([&large]).args([taker.url("/d/x")]).run().sane();

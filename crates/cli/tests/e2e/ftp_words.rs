@@ -5,10 +5,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::support::liar::Lies;
+use crate::support::liar::{Lies, Manner};
 use crate::support::node::{Node, Software, are_here};
-use crate::support::run::Haul;
+use crate::support::run::{Haul, Outcome};
 use crate::support::steered::{Odd, Steered};
+use crate::support::taker::{Script, Takes};
 use crate::support::{Room, read};
 
 const ALWAYS: usize = usize::MAX;
@@ -209,4 +210,79 @@ fn what_lies_below_is_told_by_its_path() {
     for path in ["d/sub", "d/sub/more", "d/sub/more/x"] {
         assert!(told.contains(&path), "{path} is not in {told:?}: {}", ended.describe());
     }
+}
+
+/// Goal: `-a` where an end is a server keeps what can be kept, and says that owners are not; another run
+/// finds nothing to mend.
+/// Method: from a server, to one, and between two.
+#[test]
+fn archive_says_that_owners_are_not_kept() {
+    let room = Room::new();
+    let (data, sink, state) = (room.dir("data"), room.dir("sink"), room.at("state"));
+    room.file("data/f", "f");
+    let (liar, taker) = (good().start(), Script::default().start());
+    let (a, b) = (Steered::start([127, 0, 0, 2]).file("/d/x", b"abc"), Steered::start([127, 0, 0, 3]));
+    let from = || Haul::cp(["-a", "--patience=2s"]).args([liar.url("/d")]).args([&sink]);
+    let to = || Haul::cp(["-a", "--patience=2s"]).args([&data]).args([taker.url("/d/")]);
+    let state = format!("--state={}", state.display());
+    let between = || Haul::cp(["-a", "--patience=2s", &state]).args([a.url("/d/x"), b.url("/in/")]);
+    let owners = |ended: &Outcome| ended.summary().0["not_kept"].to_string().contains("owners and groups");
+    for run in [&from as &dyn Fn() -> Haul, &to, &between] {
+        let ended =
+            run().run().sane().exits(0).says("not kept: owners and groups, which servers do not keep (");
+        assert!(owners(&ended), "{}", ended.describe());
+        let again = run().run().sane().exits(0);
+        assert!(!owners(&again), "nothing was copied: {}", again.describe());
+        assert_eq!(again.summary().number("metadata_only"), 0, "{}", again.describe());
+    }
+    assert_eq!((read(sink.join("d/good")), b.content("/in/x")), (b"good".to_vec(), Some(b"abc".to_vec())));
+    assert_eq!(taker.file("/d/data/f"), Some(b"f".to_vec()));
+}
+
+/// Goal: what a server refuses for good fails again, and the same command is not what is advised; what
+/// somebody uses there may come another time.
+/// Method: files that a server does not give, and does not take, in words of several servers.
+#[test]
+fn what_a_server_refuses_for_good_is_not_to_be_tried_again() {
+    const REFUSALS: [(&str, &str, u64); 4] = [
+        ("550 Failed to open file.", "553 Could not create file.", 1),
+        ("550 Not enough privileges.", "550 Not enough privileges.", 1),
+        ("550 no", "550 This login may not change anything here.", 1),
+        ("550 It is being used by another process.", "550 It is being used by another process.", 0),
+    ];
+    for (given, taken, lasting) in REFUSALS {
+        let room = Room::new();
+        let (data, sink) = (room.dir("data"), room.dir("sink"));
+        room.file("data/f", "f");
+        let liar = Lies::default().odd("/d/f", b"f", 1, Manner::Refuse(given), ALWAYS).start();
+        let taker = Script::default().takes("f", &[Takes::Refuse(taken); 30]).start();
+        let runs = [
+            Haul::cp(["-r", "--patience=2s"]).args([liar.url("/d/")]).args([&sink]),
+            Haul::cp(["-r", "--patience=2s"]).args([&data]).args([taker.url("/d/")]),
+        ];
+        for run in runs {
+            let ended = run.run().sane().exits(3);
+            assert_eq!(ended.summary().number("lasting"), lasting, "{}", ended.describe());
+            let again = ended.stderr.contains("run the same command again");
+            assert_eq!(again, lasting == 0, "{}", ended.describe());
+        }
+    }
+}
+
+/// Goal: a list of failures of a run that ended as a whole says by its last line that not all is in it, and
+/// why: of a server without room as of a full file system.
+#[test]
+fn lists_say_why_a_run_ended() {
+    let room = Room::new();
+    let (data, list) = (room.dir("data"), room.at("failures"));
+    (0..20).for_each(|n| drop(room.file(&format!("data/f{n}"), "content")));
+    let taker = Script::default().takes("f", &[Takes::Refuse("552 over quota"); 30]).start();
+    let option = format!("--failures={}", list.display());
+    let ended = Haul::cp(["-r", "--patience=2s", &option]).args([&data]).args([taker.url("/d/")]).run();
+    let ended = ended.sane().exits(1).says("there is no room at the server");
+    let told = failures(&list);
+    let last = told.last().unwrap_or_else(|| panic!("it is empty: {}", ended.describe()));
+    assert_eq!((&last["stage"], &last["whole"], &last["errno"]), (&"run".into(), &false.into(), &28.into()));
+    assert!(last["text"].as_str().is_some_and(|text| text.contains("552 over quota")), "{last}");
+    assert!(last["path"].is_null(), "{last}");
 }

@@ -663,3 +663,16 @@ fn a_root_that_is_closed_is_told_at_the_start() {
     crate::support::set_mode(&closed, 0o711);
     let _server = Server::started(room, &["--user", "daemon"], false);
 }
+
+/// Goal: a server that may only be read says so in words that a client takes for what they are: it is not to
+/// be tried again.
+#[test]
+fn who_may_not_write_is_told_so() {
+    let server = Server::started(Room::new(), &[], false);
+    let data = server.room.dir("data");
+    server.room.file("data/f", "f");
+    let ended = Haul::cp(["-r"]).args([&data]).args([server.url("")]).run().sane();
+    let ended = ended.says("Permission denied: this login may not change anything here");
+    let said = ended.stderr.contains("run the same command again");
+    assert!(!said && ended.summary().number("files") == 0, "{}", ended.describe());
+}

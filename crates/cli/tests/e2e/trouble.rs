@@ -193,7 +193,13 @@ fn a_full_file_system_is_said_and_resumed() {
         tree::random_file(&data.join(format!("f{index:02}")), &mut rng, 1 << 19);
     }
     let (_, bytes) = tree::totals(&data);
-    let full = Way::Here.cp(&["-r"], &[contents(&data)], &sink).run().sane().exits(1).says("space");
+    let list = room.at("failures");
+    let failures = format!("--failures={}", list.display());
+    let full =
+        Way::Here.cp(&["-r", &failures], &[contents(&data)], &sink).run().sane().exits(1).says("space");
+    let told = fs::read_to_string(&list).expect("a list");
+    let last = told.lines().last().unwrap_or_default();
+    assert!(last.starts_with(r#"{"stage":"run","errno":28,"#), "{told}");
     // Once when it happens and once in the summary, not once for each file.
     assert!(full.stderr.to_lowercase().matches("no space").count() <= 2, "{}", full.describe());
     assert_none_torn(&data, &sink);

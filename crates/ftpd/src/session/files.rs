@@ -67,7 +67,7 @@ impl Session {
             if matches!(request, Request::Stor { .. } | Request::Appe(_)) {
                 self.forget_transfer();
             }
-            return self.plain(550, "This login may not change anything here.");
+            return self.plain(550, "Permission denied: this login may not change anything here.");
         }
         let single;
         let mut request = request;

@@ -69,11 +69,6 @@ fn refused(request: &CopyRequest) -> Option<String> {
             "files go as a whole",
         ),
         (options.in_place, "nothing is written in place", "files are stored under a name of their own first"),
-        (
-            options.archive,
-            "owners are not kept",
-            "a server keeps files of one user alone (say `recursive` instead of `archive`)",
-        ),
         (options.manifest, "there can be no manifest", "nothing is hashed here"),
         (
             options.changed == Changed::Prefix,

@@ -176,11 +176,18 @@ impl Tally {
 }
 
 /// A name that is taken by what does not give way, or that the destination cannot have, what may not be read
-/// or written, or is no file, what a server has no way to do: the same run would end the same.
+/// or written, or is no file, what a server has no way to do or refuses for good: the same run would end the
+/// same.
 fn lasts(failure: &Failure) -> bool {
     const EPERM: i32 = 1;
     const EACCES: i32 = 13;
-    if matches!(failure.errno, EPERM | EACCES) || (failure.kind == FailureKind::Walk && failure.errno == 0) {
+    const EREMOTEIO: i32 = 121;
+    if failure.kind == FailureKind::Vanished {
+        return false;
+    }
+    if matches!(failure.errno, EPERM | EACCES | EREMOTEIO)
+        || (failure.kind == FailureKind::Walk && failure.errno == 0)
+    {
         return true;
     }
     const EEXIST: i32 = 17;

@@ -564,7 +564,7 @@ fn unwritten(server: &Server, kind: FailureKind, path: &[u8], error: &Error) -> 
         Error::Refused { code: code @ (550 | 553), .. } if kind != FailureKind::Publish => (
             // 553 is of the name, if it is not of the user: the same name is refused again.
             if *code == 553 { FailureKind::Create } else { kind },
-            if *code == 553 && failure.errno == 0 { Errno::INVAL.raw_os_error() } else { failure.errno },
+            if *code == 553 && !error.is_denied() { Errno::INVAL.raw_os_error() } else { failure.errno },
             "; look whether this user may write there, and whether the server takes such a name",
         ),
         _ => (kind, failure.errno, ""),
