@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::support::beside::beside;
 use crate::support::block_liar::BlockLies;
 use crate::support::ftpd::{Ftpd, Kind, contents};
-use crate::support::liar::{Further, Lies};
+use crate::support::liar::{Further, Lies, Manner};
 use crate::support::run::{Haul, Outcome, Running};
 use crate::support::sshd::free_port;
 use crate::support::taker::{GoesOn, Script, Taker};
@@ -204,6 +204,53 @@ fn one_session_suffices_at_real_servers() {
             let path = dir.join("f");
             assert!(read(sink.join(&path)) == read(data.join(&path)), "{kind:?}: {}", ended.describe());
         }
+    });
+}
+
+/// Goal: a session that is lost in the middle of a file, and not taken again, leaves that to others that have
+/// nothing to do: these ask the server, which is not gone.
+#[test]
+fn a_lost_session_leaves_its_work_to_others() {
+    beside([Further::Closed, Further::Silent], |further| {
+        let (room, mut rng) = (Room::new(), fastrand::Rng::with_seed(95));
+        let sink = room.dir("sink");
+        // The walk's session goes to the first that reads.
+        let mut lies = Lies::default().refuses_sessions(3..usize::MAX).further(further);
+        let files: Vec<Vec<u8>> =
+            (0..7).map(|n| tree::bytes(&mut rng, if n == 3 { 24 * MIB } else { 400_000 + n })).collect();
+        for (n, content) in files.iter().enumerate() {
+            let manners: &[Manner] = if n == 3 { &[Manner::HangUp(20 * MIB)] } else { &[] };
+            lies = lies.in_turn(&format!("/d/f{n}"), &[content], manners);
+        }
+        let liar = lies.start();
+        let options = ["-r", "-v", "--patience=2s", "--object-size=256KiB"];
+        let ended = Haul::cp(options).args([liar.url("/d/")]).args([&sink]).run().sane().exits(0);
+        for (n, content) in files.iter().enumerate() {
+            assert!(read(sink.join(format!("f{n}"))) == *content, "f{n}: {}", ended.describe());
+        }
+        assert!(liar.heard().iter().any(|line| line == "NOOP"), "nobody asked: {}", ended.describe());
+    });
+}
+
+/// Goal: sessions that a source did not take are tried again in the same run, as long as there is work.
+/// Method: small files for some six seconds; all sessions but the first are refused once.
+#[test]
+fn a_source_is_asked_again_for_sessions() {
+    beside([Further::Told, Further::Closed], |further| {
+        let (room, mut rng) = (Room::new(), fastrand::Rng::with_seed(96));
+        let sink = room.dir("sink");
+        let mut lies = Lies::default().refuses_sessions(1..8).further(further);
+        lies = lies.sends_in(Duration::from_millis(20));
+        let files: Vec<Vec<u8>> = (0..300).map(|n| tree::bytes(&mut rng, 1000 + n)).collect();
+        for (n, content) in files.iter().enumerate() {
+            lies = lies.file(&format!("/d/f{n}"), content);
+        }
+        let liar = lies.start();
+        let ended = Haul::cp(["-r", "-v"]).args([liar.url("/d/")]).args([&sink]).run().sane().exits(0);
+        for (n, content) in files.iter().enumerate() {
+            assert!(read(sink.join(format!("f{n}"))) == *content, "f{n}: {}", ended.describe());
+        }
+        assert!(logins(&liar.heard()) > 1, "{further:?}: {}", ended.describe());
     });
 }
 

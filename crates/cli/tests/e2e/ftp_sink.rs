@@ -484,7 +484,7 @@ fn directories_that_are_made_again_are_looked_into() {
 }
 
 /// Goal: sessions that the server ended while they had nothing to do, and of which it takes no other, take no
-/// work: the one that is left does it.
+/// work: the one that is left does it. Others are told so, or closed without a word.
 #[test]
 fn sessions_that_ended_take_no_work() {
     let room = Room::new();
@@ -493,8 +493,8 @@ fn sessions_that_ended_take_no_work() {
     file(&source, &mut rng, 12 * MIB);
     // Sessions are opened for files.
     (0..100).for_each(|n| file(&data.join(format!("small{n}")), &mut rng, 300));
-    for _ in 0..2 {
-        let taker = Script::default().with_sums().evicts(MIB).start();
+    for closes in [false, false, true, true] {
+        let taker = Script::default().with_sums().evicts(MIB).closes(closes).start();
         let from = crate::support::ftpd::contents(&data);
         let ended = to_taker(&["--rate=8MiB/s"], from, &taker).run().sane().exits(0);
         assert!(taker.file("/d/source") == Some(read(&source)), "{}", ended.describe());

@@ -24,6 +24,8 @@ pub(super) struct Line(Option<Session>);
 pub(super) struct Lines {
     pub(super) sites: Arc<Sites>,
     lines: Vec<Line>,
+    /// Since when no session could be opened with each of them, where that is so.
+    unopened: Vec<Option<Instant>>,
     side: Side,
     /// Somebody wants what is asked over them.
     is_wanted: Box<dyn Fn() -> bool + Send>,
@@ -37,6 +39,9 @@ pub(super) enum Again<T> {
     Failed(Error),
 }
 
+/// See [`Lines::again`].
+type Over<'a> = dyn Fn(&Error, Option<Instant>) -> bool + 'a;
+
 impl Lines {
     /// `is_wanted`: somebody wants what is asked over them; else nobody waits for a session.
     pub(super) fn new(
@@ -45,7 +50,8 @@ impl Lines {
         is_wanted: impl Fn() -> bool + Send + 'static,
     ) -> Lines {
         let lines = sites.all.iter().map(|_| Line::default()).collect();
-        Lines { sites: sites.clone(), lines, side, is_wanted: Box::new(is_wanted) }
+        let unopened = vec![None; sites.all.len()];
+        Lines { sites: sites.clone(), lines, unopened, side, is_wanted: Box::new(is_wanted) }
     }
 
     /// The same, with a session that is there already.
@@ -63,8 +69,11 @@ impl Lines {
     pub(super) fn open(&mut self, site: usize) -> Result<&mut Session, Error> {
         if !self.is_open(site) {
             self.close(site);
-            let session = self.enter(site)?;
+            let session = self.enter(site).inspect_err(|_| {
+                self.unopened[site].get_or_insert_with(Instant::now);
+            })?;
             self.lines[site] = Line(Some(session));
+            self.unopened[site] = None;
         }
         let Line(session) = &mut self.lines[site];
         Ok(session.as_mut().expect("just opened"))
@@ -118,6 +127,11 @@ impl Lines {
         drop(session);
         seats.closed(self.side, site);
         None
+    }
+
+    /// Since when no session could be opened, where none was since.
+    pub(super) fn unopened_since(&self, site: usize) -> Option<Instant> {
+        self.unopened[site]
     }
 
     /// There is a session, as far as anybody knows.
@@ -196,12 +210,13 @@ impl Lines {
     }
 
     /// Does something about `path`, and does it again over a new session while the policy says so. `over`:
-    /// after such an error nobody need be asked. `wait`: waits so long; false: nobody wants it any more.
+    /// after such an error nobody need be asked; it is told since when no session could be opened, where that
+    /// is so. `wait`: waits so long; false: nobody wants it any more.
     pub(super) fn again<T>(
         &mut self,
         tries: &mut Tries,
         path: &[u8],
-        (over, wait): (&dyn Fn(&Error) -> bool, &dyn Fn(Duration) -> bool),
+        (over, wait): (&Over<'_>, &dyn Fn(Duration) -> bool),
         mut work: impl FnMut(&mut Session) -> Result<T, Error>,
     ) -> Again<T> {
         loop {
@@ -216,7 +231,7 @@ impl Lines {
             if error.wants_another_session() {
                 self.close(site);
             }
-            if over(&error) {
+            if over(&error, self.unopened[site]) {
                 return Again::Failed(error);
             }
             match tries.failed(&self.sites, self.why(site, &error), path, 0) {

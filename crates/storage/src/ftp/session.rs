@@ -164,6 +164,11 @@ impl Sites {
         *self.life(site) = Life { heard: Some(Instant::now()), unreached: None };
     }
 
+    /// It gave something to a session, or said something, since then.
+    pub(super) fn was_heard_since(&self, site: usize, then: Instant) -> bool {
+        self.life(site).heard.is_some_and(|heard| heard > then)
+    }
+
     /// No session could be opened with it by an attempt that was begun then.
     pub(super) fn unreached(&self, site: usize, begun: Instant) {
         let mut life = self.life(site);

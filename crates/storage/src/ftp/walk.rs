@@ -315,7 +315,7 @@ impl Walker {
                 !cancelled()
             };
             let work = |session: &mut Session| work(session, &path);
-            match self.lines.again(&mut tries, &path, (&|_| false, &wait), work) {
+            match self.lines.again(&mut tries, &path, (&|_, _| false, &wait), work) {
                 Again::Done(done) => {
                     self.site = tries.site;
                     return Ok(done);

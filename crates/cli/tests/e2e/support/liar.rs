@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -115,6 +116,10 @@ pub struct Lies {
     /// It takes no more sessions at a time; 0: as many as come.
     sessions_max: usize,
     further: Further,
+    /// Sessions that it does not take either, by their numbers.
+    refuses: Range<usize>,
+    /// How long it takes before it sends a file.
+    sends_in: Duration,
     serving: AtomicUsize,
     /// Bytes of files that it sent.
     sent: AtomicUsize,
@@ -258,7 +263,19 @@ impl Lies {
         self
     }
 
-    /// What becomes of those that are too many, in place of the 421.
+    /// It does not take these sessions, counted from 0.
+    pub fn refuses_sessions(mut self, which: Range<usize>) -> Lies {
+        self.refuses = which;
+        self
+    }
+
+    /// It takes so long before it sends a file.
+    pub fn sends_in(mut self, time: Duration) -> Lies {
+        self.sends_in = time;
+        self
+    }
+
+    /// What becomes of those that it does not take, in place of the 421.
     pub fn further(mut self, further: Further) -> Lies {
         self.further = further;
         self
@@ -406,7 +423,8 @@ impl Session {
     fn serve(mut self) {
         let lies = self.lies.clone();
         let serving = lies.serving.fetch_add(1, Ordering::Relaxed) + 1;
-        if lies.sessions_max > 0 && serving > lies.sessions_max {
+        let is_too_many = lies.sessions_max > 0 && serving > lies.sessions_max;
+        if is_too_many || lies.refuses.contains(&self.number) {
             match lies.further {
                 Further::Told => drop(self.say(b"421 too many sessions\r\n")),
                 Further::Closed => {}
@@ -577,6 +595,7 @@ impl Session {
                 self.send_listing(&listing, how)
             }
             ("RETR", Some(file)) => {
+                std::thread::sleep(lies.sends_in);
                 let (manner, from) = (file.next_manner(), self.offset);
                 if lies.rest != Rest::Kept {
                     self.offset = 0;

@@ -101,6 +101,7 @@ pub struct Script {
     unreachable: bool,
     /// When so many bytes of files came, it ends the sessions that took few, and takes no other any more.
     evicts: Option<usize>,
+    closes: bool,
     /// Logins so far; which of them are refused, and how.
     logins: AtomicUsize,
     refuses_logins: Option<(std::ops::Range<usize>, &'static str)>,
@@ -364,6 +365,12 @@ impl Script {
         self
     }
 
+    /// Sessions that it does not take are closed without a word.
+    pub fn closes(mut self, closes: bool) -> Script {
+        self.closes = closes;
+        self
+    }
+
     fn is_evicting(&self) -> bool {
         self.evicts.is_some_and(|at| self.taken.load(Ordering::Relaxed) >= at)
     }
@@ -611,7 +618,9 @@ impl Session {
         }
         let serving = script.serving.fetch_add(1, Ordering::SeqCst) + 1;
         if script.is_evicting() || script.sessions_max > 0 && serving > script.sessions_max {
-            self.say("421 too many sessions");
+            if !script.closes {
+                self.say("421 too many sessions");
+            }
         } else if self.say("220 at your service") {
             while let Some(line) = self.next_line() {
                 self.heard

@@ -21,8 +21,8 @@ use haul_ftp::{Error, Ranges, Room, Turn};
 
 use super::came::Done;
 use super::ends::Before;
-use super::queues::{Queues, Work, refuse};
-use super::reader::{HOLD, Reader, SITE};
+use super::queues::{Queues, SITE, Work, refuse};
+use super::reader::{HOLD, Reader};
 use crate::SourceCompletion;
 use crate::ftp::names::Told;
 use crate::owed::panic_point;

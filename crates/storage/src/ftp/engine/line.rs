@@ -16,8 +16,8 @@ use haul_core::transfer::op::{ReadOk, SourceDone, SourceOp};
 use haul_ftp::{Asked, COMMANDS_LEN_MAX, Error, Facts, Wanted};
 
 use super::came::Came;
-use super::queues::{Queues, Work};
-use super::reader::{Reader, SITE, look};
+use super::queues::{Queues, SITE, Work};
+use super::reader::{Reader, look};
 use crate::SourceCompletion;
 use crate::ftp::names::Told;
 use haul_base::digest;

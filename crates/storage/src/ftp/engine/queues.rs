@@ -15,17 +15,22 @@ use haul_core::wire::{Failure, FailureKind};
 use haul_ftp::Error;
 
 use super::ends::Ends;
+use super::logins::{Logins, Opens};
 use super::parts::Parts;
 use super::ways::Ways;
 use crate::ftp::names::Shared;
 use crate::ftp::session::{Sites, Tries};
-use crate::ftp::{failed, said};
+use crate::ftp::{SILENT_AFTER, failed, said};
 use crate::owed::Owed;
 use crate::source::WallClock;
 use crate::store::{NetworkFacet, StoreNetwork};
 use crate::{Post, SourceCompletion};
 use haul_base::buffer::Buffer;
 use haul_base::meter::Meter;
+use haul_base::stop::LOOK;
+
+/// Whose files come in blocks, or in a line: where the source lies at several servers, nobody's do.
+pub(super) const SITE: usize = 0;
 
 /// What all threads of a source share.
 pub(super) struct Common {
@@ -61,6 +66,12 @@ pub(super) struct Queues {
     homes: HashMap<FileId, usize>,
     /// Sessions that were silent, and are asked whether they are there.
     pub(super) asking: Vec<bool>,
+    /// Sessions that have nothing to do, and can be asked whether the server is there; and those that are to
+    /// be asked.
+    pub(super) idle: Vec<bool>,
+    pub(super) to_ask: Vec<bool>,
+    /// When those that were refused are tried again.
+    pub(super) logins: Logins,
     /// Since when each session is at what.
     pub(super) busy: Vec<Option<(Instant, &'static str, FileId)>>,
     pub(super) ends: bool,
@@ -109,6 +120,8 @@ impl Queues {
             refused: vec![false; sessions],
             open: vec![false; sessions],
             asking: vec![false; sessions],
+            idle: vec![false; sessions],
+            to_ask: vec![false; sessions],
             busy: vec![None; sessions],
             ..Queues::default()
         }
@@ -147,6 +160,13 @@ impl Queues {
             false => self.other.len(),
         };
         self.opening < waits && (!is_near || self.opening < open.max(1))
+    }
+
+    /// Whether a session that was refused is tried again. `left`: how many sessions were closed so far.
+    pub(super) fn opens_again(&self, left: u64) -> Opens {
+        let waits = !self.other.is_empty() || self.objects.iter().any(|own| !own.is_empty());
+        let are_busy = self.open.iter().zip(&self.busy).all(|(open, busy)| !open || busy.is_some());
+        self.logins.opens(waits && are_busy, left, Instant::now())
     }
 
     /// The server does not take this session, and what it was at goes to others, with all that waits for it.
@@ -191,23 +211,56 @@ impl Common {
 
     /// Whether a session that meets this is over, and its work is that of the others: the server takes no
     /// further one while it has some. It says so; or it was never heard of over this one, for it closes those
-    /// that are too many, or lets them wait. One that was open once may get another session a little later.
-    /// What was said of a session stays said, and others know it at once: of two that meet this at the same
-    /// time one stays.
-    pub(super) fn leaves(&self, session: usize, error: &Error) -> bool {
-        let mut queues = self.lock();
+    /// that are too many, or lets them wait. One that was open once is over where it is not opened again, since
+    /// `lost`, and the server is there for others meanwhile.
+    /// What was said of a session stays said, until it is tried again, and others know it at once: of two that
+    /// meet this at the same time one stays.
+    pub(super) fn leaves(&self, session: usize, error: &Error, lost: Option<Instant>) -> bool {
+        let queues = self.lock();
         if queues.refused[session] {
             return true;
         }
-        let is_further = error.is_network()
+        let is_network = error.is_network() && !self.sites.has_replicas();
+        let is_further = is_network
             && !queues.open[session]
-            && !self.sites.has_replicas()
             && !haul_mutant::removed("ftp-sessions-that-are-not-greeted-are-over");
-        let leaves = (error.is_full() || is_further) && queues.has_others(session);
-        if leaves {
+        let has_others = queues.has_others(session);
+        drop(queues);
+        let leaves = error.is_full() || is_further || is_network && has_others && self.is_there_since(lost);
+        let mut queues = self.lock();
+        let leaves = leaves && queues.has_others(session);
+        if leaves && !haul_mutant::removed("ftp-one-of-two-stays") {
             (queues.refused[session], queues.open[session]) = (true, false);
+            let left = self.sites.seats.left(SITE);
+            queues.logins.refused(error.is_full(), left, Instant::now());
         }
         leaves
+    }
+
+    /// The server was heard of over another session since this one could not be opened; if need be those that
+    /// have nothing to do ask it.
+    fn is_there_since(&self, lost: Option<Instant>) -> bool {
+        let Some(lost) = lost.filter(|_| !haul_mutant::removed("ftp-lost-sessions-leave-their-work")) else {
+            return false;
+        };
+        let is_heard = || self.sites.was_heard_since(SITE, lost);
+        if is_heard() {
+            return true;
+        }
+        let until = Instant::now() + 2 * SILENT_AFTER;
+        let mut queues = self.lock();
+        let Queues { to_ask, idle, .. } = &mut *queues;
+        to_ask.iter_mut().zip(idle).for_each(|(asks, idle)| *asks |= *idle);
+        self.ready.notify_all();
+        while !queues.ends && !is_heard() && queues.to_ask.contains(&true) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let woken = self.ready.wait_timeout(queues, left.min(LOOK));
+            queues = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        is_heard()
     }
 
     /// The failure of a file at a server.
@@ -278,7 +331,82 @@ pub(super) fn refuse(op: SourceOp, failure: &Failure) -> SourceDone {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use haul_base::stop::Stop;
+    use haul_core::reliability::Bounded;
+    use haul_ftp::{Protocol, Security, Server, Settings};
+
     use super::*;
+    use crate::ftp::names::Names;
+    use crate::source::wall_clock;
+
+    /// Of sessions with one server, of which these are open.
+    fn common(open: &[bool]) -> Common {
+        let server = Server::parse(Protocol::Ftp, "h").expect("a server");
+        let (patience, security) = (Duration::from_secs(1), Security::None);
+        let settings = Settings { patience, at: None, security, stop: Stop::never() };
+        let mut queues = Queues::new(open.len());
+        queues.open = open.to_vec();
+        Common {
+            sites: Arc::new(Sites::new([(server, settings)], Arc::new(Bounded))),
+            names: Arc::new(Names::new(open.len(), [0; 16], (None, Duration::ZERO))),
+            clock: wall_clock(),
+            kind: DigestKind::Blake3,
+            meter: Arc::new(Meter::default()),
+            post: Arc::new(|_| {}),
+            queues: Mutex::new(queues),
+            ready: Condvar::new(),
+            ends: Ends::default(),
+            trusts: false,
+            ways: Ways::new(false, None),
+            parts: Parts::default(),
+            network: Network::default(),
+        }
+    }
+
+    fn full() -> Error {
+        Error::Refused { said: "USER".into(), code: 421, text: "too many".into() }
+    }
+
+    /// Goal: of two sessions that are refused at the same time one leaves, and the other one has the work;
+    /// what was said of each stays.
+    #[test]
+    fn of_two_that_are_refused_one_stays() {
+        for _ in 0..200 {
+            let (common, both) = (common(&[true, true, false]), Barrier::new(2));
+            let left = thread::scope(|scope| {
+                let ask = |session| {
+                    both.wait();
+                    common.leaves(session, &full(), None)
+                };
+                let threads = [0, 1].map(|session| scope.spawn(move || ask(session)));
+                threads.map(|thread| thread.join().expect("no panic"))
+            });
+            assert!(left[0] != left[1], "{left:?}");
+            let again = [0, 1].map(|session| common.leaves(session, &full(), None));
+            assert_eq!(again, left);
+        }
+    }
+
+    /// Goal: a session that was open once and is not opened again leaves its work where the server was heard
+    /// of over another one since, and not else.
+    #[test]
+    fn a_lost_session_leaves_its_work_where_the_server_is_there() {
+        let lost = || Error::Lost { doing: "connecting", cause: std::io::ErrorKind::ConnectionReset.into() };
+        let since = Some(Instant::now());
+        let gone = common(&[true, true]);
+        assert!(!gone.leaves(0, &lost(), since) && !gone.leaves(0, &lost(), None));
+        let alone = common(&[true, false]);
+        alone.sites.heard(SITE);
+        assert!(!alone.leaves(0, &lost(), since));
+        let there = common(&[true, true]);
+        there.sites.heard(SITE);
+        assert!(!there.leaves(0, &lost(), None), "it was lost, and perhaps is there again");
+        assert!(there.leaves(0, &lost(), since));
+        assert!(!there.leaves(1, &lost(), since), "it is the last one");
+    }
 
     /// Goal: no more sessions are opened ahead than there is something for, however far the server is; at a
     /// near one no more at a time than there are.

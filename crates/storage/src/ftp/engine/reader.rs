@@ -6,7 +6,6 @@
 //! against what came before; a file's end is the one that was told, and the server says so.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,18 +20,19 @@ use haul_ftp::{Asked, Error, Facts, Incoming, Kind};
 use super::came::{Came, Done, Moved};
 use super::ends::AGAIN_LEN;
 use super::parts::Needs;
-use super::queues::{Common, Work, refuse};
+use super::queues::{Common, SITE, Work, refuse};
 use crate::SourceCompletion;
 use crate::ftp::lines::{Again, Lines};
 use crate::ftp::names::{Told, same_facts};
 use crate::ftp::seats::Side;
-use crate::ftp::session::{Next, Tries, Why};
-use crate::ftp::{SILENT_AFTER, is_listed, lacks, meta_of, parted, says_gone, untold};
+use crate::ftp::session::{Next, Tries};
+use crate::ftp::{is_listed, lacks, meta_of, parted, says_gone, untold};
 use crate::owed::panic_point;
 use haul_base::buffer::Buffer;
 use haul_base::digest;
 
 mod bundle;
+mod connect;
 
 /// A file that a session is in the middle of.
 pub(super) struct Open {
@@ -55,8 +55,6 @@ impl Open {
 /// How long a session in the middle of a file waits for what follows there, before it leaves that for another
 /// file: what the server has sent ahead would be lost.
 pub(super) const HOLD: Duration = Duration::from_millis(200);
-/// Whose files come in blocks, or in a line: where the source lies at several servers, nobody's do.
-pub(super) const SITE: usize = 0;
 
 /// One session and its thread.
 pub(super) struct Reader {
@@ -72,7 +70,7 @@ pub(super) struct Reader {
     /// It could not be opened ahead of what it should read, which meets that.
     tried: bool,
     /// In the middle of its work the server took the session no more, and has others.
-    left_out: bool,
+    pub(super) left_out: bool,
 }
 
 impl Reader {
@@ -85,6 +83,16 @@ impl Reader {
     }
 
     pub(super) fn run(mut self) {
+        loop {
+            self.run_on();
+            if !self.comes_back() {
+                return;
+            }
+        }
+    }
+
+    /// As long as something comes for it, and the server takes its session.
+    fn run_on(&mut self) {
         while let Some(work) = self.next() {
             let Some(work) = self.unless_spoiled(work) else { continue };
             let Some(work) = self.connect(work) else { return };
@@ -110,70 +118,6 @@ impl Reader {
         }
     }
 
-    /// Opens the session, if it is not open. Where the server takes no further one, whether it says so or is
-    /// not heard of, the work is left to the sessions that it did take: then this one is over, and nothing
-    /// comes back. Any other error is met, and told, when the work begins.
-    fn connect(&mut self, work: Work) -> Option<Work> {
-        let first = match &work.op {
-            SourceOp::ReadBundle { files } => files.first().map(|file| file.id),
-            SourceOp::Read { id, .. } | SourceOp::Look { id, .. } => Some(*id),
-            SourceOp::Verify { id, .. } | SourceOp::Refresh { id, .. } => Some(*id),
-            _ => None,
-        };
-        let told = first.and_then(|id| self.common.names.look(id));
-        let (path, site) = told.map(|told| (told.path, told.site)).unwrap_or_default();
-        let site = self.common.sites.instead_of(site);
-        let mut tries = Tries::new(Step::File, &self.common.sites, site);
-        loop {
-            match self.lines.open(site) {
-                Ok(_) => self.count(),
-                Err(error) if self.common.leaves(self.index, &error) => {
-                    self.leave_to_others(work);
-                    return None;
-                }
-                Err(error) if error.is_full() => {
-                    // Where else it may come from is settled file by file.
-                    let full = Why::from(&error).passing();
-                    match tries.failed(&self.common.sites, full, &path, 0) {
-                        Next::After(pause) if self.common.wait(pause) => continue,
-                        _ => {}
-                    }
-                }
-                Err(_) => {}
-            }
-            break;
-        }
-        Some(work)
-    }
-
-    /// The session is open.
-    fn count(&mut self) {
-        if !std::mem::replace(&mut self.counted, true) {
-            self.common.lock().open[self.index] = true;
-            self.common.network.connections.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Opens the session before there is anything for it. False: the server takes no further one.
-    fn open_ahead(&mut self) -> bool {
-        match self.lines.open(SITE) {
-            Ok(_) => self.count(),
-            Err(error) if self.common.leaves(self.index, &error) => {
-                self.leave_to_others(None);
-                return false;
-            }
-            Err(_) => self.tried = true,
-        }
-        true
-    }
-
-    /// The session is over, and the others have its work.
-    fn leave_to_others(&mut self, work: impl Into<Option<Work>>) {
-        self.common.lock().refuse(self.index, work.into());
-        self.common.network.connections.fetch_sub(u16::from(self.counted), Ordering::Relaxed);
-        self.common.ready.notify_all();
-    }
-
     /// The next operation that is this session's: what goes on where it is, for which it waits a little; then
     /// what lies on it, then what anybody can do, unless its server may not answer while others do. It takes
     /// that only when the session is open: meanwhile those that are open have it.
@@ -183,6 +127,14 @@ impl Reader {
         loop {
             if queues.ends {
                 return None;
+            }
+            if queues.to_ask[self.index] {
+                drop(queues);
+                self.tells_whether_there();
+                queues = self.common.lock();
+                queues.to_ask[self.index] = false;
+                self.common.ready.notify_all();
+                continue;
             }
             let hold = match &self.open {
                 Some(open) => {
@@ -233,30 +185,11 @@ impl Reader {
                 queues = self.common.lock();
                 continue;
             }
+            // One that began in the middle of a file is over when it leaves that.
+            let can_be_left = self.open.as_ref().is_none_or(|open| !open.goes_on);
+            queues.idle[self.index] = can_be_left && self.lines.is_open(SITE);
             queues = self.common.ready.wait(queues).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Nothing was heard of its session for a while, of which something should have been.
-    fn is_silent(&self) -> bool {
-        self.open.is_none()
-            && !self.common.sites.has_replicas()
-            && self.lines.silent_for(SITE).is_some_and(|time| time >= SILENT_AFTER)
-            && !haul_mutant::removed("ftp-silent-readers-get-no-work")
-    }
-
-    /// Asks whether the server is there; if it does not answer, the session is over. Meanwhile the others do
-    /// what any may do; where all of them are asked, too, that is waited for no longer than [`SILENT_AFTER`].
-    fn asks(&mut self) {
-        let (common, index, begun) = (self.common.clone(), self.index, Instant::now());
-        let waits = || {
-            let queues = common.lock();
-            // What is its own, others cannot do.
-            let is_free = queues.objects[index].is_empty() && queues.has_others_there(index);
-            !queues.ends && (begun.elapsed() < SILENT_AFTER || is_free)
-        };
-        if self.lines.open(SITE).and_then(|session| session.ask_whether_there(waits)).is_err() {
-            self.lines.close(SITE);
+            queues.idle[self.index] = false;
         }
     }
 
@@ -309,14 +242,14 @@ impl Reader {
         self.leave();
         let mut tries = Tries::new(Step::File, &self.common.sites, told.site);
         let common = self.common.clone();
-        let over = |error: &Error| common.leaves(self.index, error);
+        let over = |error: &Error, lost| common.leaves(self.index, error, lost);
         let wait = |pause| common.wait(pause);
         let asked = self.lines.again(&mut tries, &told.path, (&over, &wait), |s| s.facts(&told.path));
         let (mut why, mut failure) = match asked {
             Again::Done(Asked::Is(now)) => return Ok(Some((told.facts, now))),
             Again::Done(asked) => return Err(untold(common.sites.server(told.site), &told.path, &asked)),
             Again::Failed(error) => {
-                self.left_out = over(&error);
+                self.left_out = over(&error, None);
                 let failure = common.failure(told.site, FailureKind::Read, &told.path, &error);
                 return Err(common.given_up(&tries, failure));
             }
@@ -365,11 +298,12 @@ impl Reader {
         let (dir, name) = parted(&told.path);
         let mut tries = Tries::new(Step::File, &self.common.sites, told.site);
         let common = self.common.clone();
-        let over = |_: &Error| false;
+        let over = |error: &Error, lost| common.leaves(self.index, error, lost);
         let wait = |pause| common.wait(pause);
         let listed = match self.lines.again(&mut tries, &told.path, (&over, &wait), |s| s.list(dir)) {
             Again::Done(listed) => listed,
             Again::Failed(error) | Again::Moves(_, error) => {
+                self.left_out = over(&error, None);
                 let failure = common.failure(told.site, FailureKind::Read, &told.path, &error);
                 return Err(common.given_up(&tries, failure));
             }
@@ -504,7 +438,7 @@ impl Reader {
                 if error.wants_another_session() {
                     self.lines.close(told.site);
                 }
-                self.left_out = common.leaves(self.index, &error);
+                self.left_out = self.leaves(told.site, &error);
                 let kind = if error.is_unavailable() { FailureKind::Open } else { FailureKind::Read };
                 let failure = common.failure(told.site, kind, path, &error);
                 if self.left_out {
@@ -559,6 +493,7 @@ impl Reader {
             self.leave();
             match self.begin_at(told, (id, generation), offset)? {
                 Some((incoming, goes_on)) => {
+                    self.count();
                     self.open = Some(Open { id, site, at: offset, goes_on, incoming });
                 }
                 None => return Ok(Filled::Differs),

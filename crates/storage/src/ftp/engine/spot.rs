@@ -52,6 +52,10 @@ impl Reader {
             if error.wants_another_session() {
                 self.lines.close(told.site);
             }
+            self.left_out = self.leaves(told.site, &error);
+            if self.left_out {
+                return Err(self.common.failure(told.site, FailureKind::Read, &told.path, &error));
+            }
             match tries.failed(&self.common.sites, (&error).into(), &told.path, 0) {
                 Next::After(pause) if self.common.wait(pause) => {}
                 _ => {

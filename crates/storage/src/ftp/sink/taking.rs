@@ -18,14 +18,19 @@ use super::writer::Writer;
 use crate::ftp::SILENT_AFTER;
 
 impl Writer {
-    /// The session is gone, and the server takes no other in its place, while it has some.
+    /// The session is gone, and the server takes no other in its place, while it has some: it says so, or
+    /// whoever comes is closed, or hears nothing. Should it be gone itself, the last one that there is meets
+    /// that.
     pub(super) fn is_taken_back(&mut self) -> bool {
         if self.line.is_open() || self.common.is_silent() {
             return false;
         }
-        let has_others = self.common.lock().has_others(self.index);
-        // For any other reason it may be there again.
-        if !has_others || !self.line.open().is_err_and(|error| error.is_full()) {
+        if !self.common.lock().has_others(self.index) {
+            return false;
+        }
+        let Err(error) = self.line.open() else { return false };
+        let is_network = error.is_network() && !haul_mutant::removed("ftp-unheard-sinks-give-back");
+        if !(error.is_full() || is_network) {
             return false;
         }
         let mut queues = self.common.lock();
@@ -35,7 +40,7 @@ impl Writer {
         }
         queues.open[self.index] = false;
         queues.leave_all(self.index);
-        queues.logins.refused(self.index, true);
+        queues.logins.refused(self.index, error.is_full());
         drop(queues);
         self.open = None;
         self.common.network.connections.fetch_sub(1, Ordering::Relaxed);

@@ -131,7 +131,7 @@ impl Reader {
             let Some((_, first)) = files.first() else { continue };
             let paths: Vec<&[u8]> = files.iter().map(|(_, path)| path.as_slice()).collect();
             let mut tries = Tries::new(Step::File, &common.sites, site);
-            let over = |error: &Error| common.leaves(self.index, error);
+            let over = |error: &Error, lost| common.leaves(self.index, error, lost);
             let wait = |pause| common.wait(pause);
             // What is answered for one is not asked again because of another.
             let mut answers = Each::new(files.len());
@@ -143,7 +143,7 @@ impl Reader {
             });
             let error = match ended {
                 Again::Failed(error) if !error.is_open() || files.len() == 1 => {
-                    self.left_out |= over(&error);
+                    self.left_out |= over(&error, None);
                     let failure = common.failure(site, FailureKind::Read, first, &error);
                     let _ = common.given_up(&tries, failure);
                     Some(error)
