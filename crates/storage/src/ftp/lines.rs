@@ -79,9 +79,10 @@ impl Lines {
         Ok(session.as_mut().expect("just opened"))
     }
 
-    /// A session that was left, or another one, which this side has from now on.
-    fn enter(&self, site: usize) -> Result<Session, Error> {
-        let Lines { sites, side, .. } = self;
+    /// A session that was left, or another one, which this side has from now on. Meanwhile those with other
+    /// servers are left to whoever waits for them, or the two sides would wait for each other.
+    fn enter(&mut self, site: usize) -> Result<Session, Error> {
+        let (sites, side) = (self.sites.clone(), self.side);
         let mut waiting = None;
         loop {
             if let Some(session) = self.take_spare(site) {
@@ -91,7 +92,7 @@ impl Lines {
             let error = match sites.open(site, &Stop::never()) {
                 Ok(session) => {
                     sites.heard(site);
-                    sites.seats.opened(*side, site);
+                    sites.seats.opened(side, site);
                     return Ok(session);
                 }
                 Err(error) => error,
@@ -105,8 +106,14 @@ impl Lines {
             if !may_be_too_many || haul_mutant::removed("ftp-one-session-is-shared") {
                 return Err(error);
             }
-            let waiting = waiting.get_or_insert_with(|| sites.seats.refused(*side, site));
-            if !waiting.waits(left, error.is_full(), &self.is_wanted) {
+            let waiting = waiting.get_or_insert_with(|| sites.seats.refused(side, site));
+            let mut is_wanted = || {
+                if !haul_mutant::removed("ftp-who-waits-leaves-the-others") {
+                    self.hand_over();
+                }
+                (self.is_wanted)()
+            };
+            if !waiting.waits(left, error.is_full(), &mut is_wanted) {
                 return Err(error);
             }
         }
@@ -251,5 +258,40 @@ fn is_of_use(session: &Session) -> bool {
 impl Drop for Lines {
     fn drop(&mut self) {
         (0..self.lines.len()).for_each(|site| self.close(site));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_core::reliability::Bounded;
+    use haul_ftp::{Protocol, Security, Settings};
+
+    use super::*;
+    use crate::ftp::Server;
+    use crate::ftp::test_server::TestServer;
+
+    /// Goal: where each of two replicas takes one session, the walk and those that read never wait for each
+    /// other, whichever has which.
+    #[test]
+    fn sessions_with_two_servers_are_left_crosswise() {
+        let servers = [TestServer::taking(1), TestServer::taking(1)];
+        let at = servers.iter().map(|server| {
+            let server =
+                Server::parse(Protocol::Ftp, &format!("127.0.0.1:{}", server.port)).expect("a server");
+            let (patience, security) = (Duration::from_secs(30), Security::None);
+            (server, Settings { patience, at: None, security, stop: Stop::never() })
+        });
+        let sites = Arc::new(Sites::new(at, Arc::new(Bounded)));
+        let until = Instant::now() + Duration::from_secs(30);
+        let mut sides =
+            [Side::Walk, Side::Readers].map(|side| Lines::new(&sites, side, move || Instant::now() < until));
+        for (site, lines) in sides.iter_mut().enumerate() {
+            lines.open(site).expect("it takes one");
+        }
+        std::thread::scope(|scope| {
+            for (site, mut lines) in sides.into_iter().enumerate() {
+                scope.spawn(move || lines.open(1 - site).map(drop).expect("it is left"));
+            }
+        });
     }
 }

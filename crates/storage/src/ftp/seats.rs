@@ -186,8 +186,9 @@ pub(super) struct Waiting<'a, S> {
 impl<S> Waiting<'_, S> {
     /// Waits until it may go better, as long as the other side has a session, which may be long. `before`:
     /// [`Seats::left`] as it was before the attempt that was refused; `is_full`: the server says that it has
-    /// too many. False: nobody leaves him one, or `is_wanted` says that nobody wants it any more.
-    pub(super) fn waits(&mut self, before: u64, is_full: bool, is_wanted: &dyn Fn() -> bool) -> bool {
+    /// too many. False: nobody leaves him one, or `is_wanted`, which is asked often, says that nobody wants
+    /// it any more.
+    pub(super) fn waits(&mut self, before: u64, is_full: bool, is_wanted: &mut dyn FnMut() -> bool) -> bool {
         self.attempts += 1;
         let until = Instant::now() + pause(self.attempts);
         while is_wanted() {
@@ -247,17 +248,17 @@ mod tests {
             assert!(!seats.is_wanted(other, 1) && !seats.is_wanted(side, 1));
             let mut waiting = seats.refused(side, 1);
             assert!(seats.is_wanted(other, 1) && !seats.is_wanted(side, 1) && !seats.is_wanted(other, 0));
-            assert!(!waiting.waits(1, true, &|| false), "nobody wants it");
+            assert!(!waiting.waits(1, true, &mut || false), "nobody wants it");
             seats.leave(other, 1, ());
             assert!(!seats.is_wanted(other, 1), "one is enough");
-            assert!(waiting.waits(2, true, &|| true));
+            assert!(waiting.waits(2, true, &mut || true));
             assert_eq!(seats.take(side, 1), Some(()));
             drop(waiting);
             seats.closed(side, 1);
             assert_eq!(judge(seats.left(1)), Verdict::Soon);
             let (mut waiting, left) = (seats.refused(side, 1), seats.left(1));
-            assert!(!waiting.waits(left, false, &|| true), "it is not there");
-            let again = (0..100).take_while(|_| waiting.waits(left, true, &|| true)).count();
+            assert!(!waiting.waits(left, false, &mut || true), "it is not there");
+            let again = (0..100).take_while(|_| waiting.waits(left, true, &mut || true)).count();
             assert!((3..100).contains(&again), "it is not asked for ever: {again}");
         }
     }
@@ -271,12 +272,12 @@ mod tests {
         let looks = std::cell::Cell::new(0);
         let (mut first, mut second) = (seats.refused(Side::Readers, 0), seats.refused(Side::Readers, 0));
         // As long as that it would have tried again.
-        let for_a_while = || {
+        let mut for_a_while = || {
             looks.set(looks.get() + 1);
             looks.get() < 10
         };
-        assert!(!second.waits(0, true, &for_a_while));
-        assert!(first.waits(0, true, &|| true));
+        assert!(!second.waits(0, true, &mut for_a_while));
+        assert!(first.waits(0, true, &mut || true));
     }
 
     /// Goal: what a walk leaves is kept for the first that reads, for who waits, and for nobody else.
