@@ -4,8 +4,8 @@
 //! that it lies on ([`Names::session_of`](super::names::Names::session_of)), which goes on where it stopped
 //! as long as the next object follows the last; everything else goes to whichever session is free.
 //! Invariants: each operation is answered once, also of a thread that panics; a session that the server
-//! refuses because it has too many, or that was lost and is not taken again, leaves its work to the others, as
-//! long as there are any, and is tried again later.
+//! refuses because it has too many, or that was lost and is not taken again, leaves its work to the others,
+//! as long as there are any, and is tried again later.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};

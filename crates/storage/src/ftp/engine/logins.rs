@@ -70,8 +70,8 @@ impl Logins {
 mod tests {
     use super::*;
 
-    /// Goal: what was refused is tried again while it is wanted, one at a time, later and later; at once where
-    /// a session was closed, and anew where one was taken.
+    /// Goal: what was refused is tried again while it is wanted, one at a time, later and later; at once
+    /// where a session was closed, and anew where one was taken.
     #[test]
     fn refused_sessions_are_tried_again() {
         let (mut logins, mut now, mut last) = (Logins::default(), Instant::now(), Duration::ZERO);

@@ -211,10 +211,11 @@ impl Common {
 
     /// Whether a session that meets this is over, and its work is that of the others: the server takes no
     /// further one while it has some. It says so; or it was never heard of over this one, for it closes those
-    /// that are too many, or lets them wait. One that was open once is over where it is not opened again, since
+    /// that are too many, or lets them wait. One that was open once is over where it is not opened again,
+    /// since
     /// `lost`, and the server is there for others meanwhile.
-    /// What was said of a session stays said, until it is tried again, and others know it at once: of two that
-    /// meet this at the same time one stays.
+    /// What was said of a session stays said, until it is tried again, and others know it at once: of two
+    /// that meet this at the same time one stays.
     pub(super) fn leaves(&self, session: usize, error: &Error, lost: Option<Instant>) -> bool {
         let queues = self.lock();
         if queues.refused[session] {

@@ -139,8 +139,8 @@ impl Reader {
         }
     }
 
-    /// Another session is lost, and it has to be known whether the server is there: it is asked over this one,
-    /// which has nothing to do.
+    /// Another session is lost, and it has to be known whether the server is there: it is asked over this
+    /// one, which has nothing to do.
     pub(super) fn tells_whether_there(&mut self) {
         self.leave();
         let (common, begun) = (self.common.clone(), Instant::now());
