@@ -43,6 +43,15 @@ impl Served {
 
     /// The same where logins take no longer than that.
     pub fn within(anonymous: Access, login_within: Duration) -> Served {
+        Served::start(anonymous, login_within, None)
+    }
+
+    /// The same whose data ports are of this range: no other server of this program has one of those.
+    pub fn with_data_ports(anonymous: Access, ports: (u16, u16)) -> Served {
+        Served::start(anonymous, PATIENCE, Some(ports))
+    }
+
+    fn start(anonymous: Access, login_within: Duration, data_ports: Option<(u16, u16)>) -> Served {
         let dir = tempfile::tempdir().expect("a directory");
         let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
         let address = listener.local_addr().expect("an address");
@@ -54,7 +63,7 @@ impl Served {
             tls: false,
             tls_required: false,
             tls_any_data: false,
-            data_ports: None,
+            data_ports,
             third_party: false,
             login_within,
             marker_interval: Duration::from_secs(5),
